@@ -1,0 +1,113 @@
+"""A cursor over bytes that knows where it is when they are wrong."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any
+
+from machtrace.errors import FormatError
+
+
+class ByteCursor:
+    """Reads forward over ``data``; every failure names ``source`` and the offset."""
+
+    __slots__ = ("_data", "_error", "offset", "source")
+
+    def __init__(
+        self,
+        data: bytes | memoryview,
+        *,
+        source: str,
+        error: type[FormatError] = FormatError,
+        offset: int = 0,
+    ) -> None:
+        self._data = data
+        self._error = error
+        self.source = source
+        self.offset = offset
+        """Bytes from the start of ``data``."""
+
+    @property
+    def at_end(self) -> bool:
+        """Whether no byte is left."""
+        return self.offset >= len(self._data)
+
+    def fail(self, message: str) -> FormatError:
+        """The error for ``message`` at this place, to be raised by the caller."""
+        return self._error(message, source=self.source, offset=self.offset)
+
+    def take(self, size: int) -> bytes:
+        """The next ``size`` bytes.
+
+        Raises:
+            FormatError: fewer are left.
+        """
+        end = self.offset + size
+        if size < 0 or end > len(self._data):
+            raise self.fail(f"{size} bytes wanted, {max(0, len(self._data) - self.offset)} left")
+        taken = self._data[self.offset : end]
+        self.offset = end
+        return bytes(taken)
+
+    def unpack(self, layout: Struct) -> tuple[Any, ...]:
+        """The next fields, as ``layout`` says.
+
+        Raises:
+            FormatError: fewer bytes are left than the layout takes.
+        """
+        return layout.unpack(self.take(layout.size))
+
+    def unsigned(self, size: int, *, little_endian: bool = True) -> int:
+        """An unsigned integer of ``size`` bytes.
+
+        Raises:
+            FormatError: fewer are left.
+        """
+        return int.from_bytes(self.take(size), "little" if little_endian else "big")
+
+    def c_string(self) -> bytes:
+        """The bytes up to the next NUL, which is passed over.
+
+        Raises:
+            FormatError: there is no NUL.
+        """
+        rest = bytes(self._data[self.offset :])
+        length = rest.find(b"\0")
+        if length < 0:
+            raise self.fail("string without an end")
+        self.offset += length + 1
+        return rest[:length]
+
+    def uleb128(self) -> int:
+        """An unsigned LEB128 of at most 64 bits (DWARF 5, section 7.6).
+
+        Raises:
+            FormatError: it is cut short or longer.
+        """
+        value = 0
+        for shift in range(0, 70, 7):
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if not byte & 0x80:
+                if value >= 1 << 64:
+                    break
+                return value
+        raise self.fail("LEB128 exceeds 64 bits")
+
+    def sleb128(self) -> int:
+        """A signed LEB128 of at most 64 bits (DWARF 5, section 7.6).
+
+        Raises:
+            FormatError: it is cut short or longer.
+        """
+        value = 0
+        for shift in range(0, 70, 7):
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if not byte & 0x80:
+                if byte & 0x40:
+                    value -= 1 << (shift + 7)
+                if not -(1 << 63) <= value < 1 << 63:
+                    break
+                return value
+        raise self.fail("LEB128 exceeds 64 bits")

@@ -1,0 +1,1 @@
+"""The pipeline: one target in, call stacks out."""

@@ -1,0 +1,1 @@
+"""DWARF call-frame information: bytes in, rows out. Knows no container format."""

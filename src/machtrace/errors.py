@@ -1,0 +1,144 @@
+"""Every exception this package raises.
+
+    MachtraceError
+    ├── TargetError               the process, core or snapshot that is read from
+    │   ├── TargetSpecError         the words that name a target name none
+    │   ├── TargetAccessError       the kernel refused
+    │   ├── TargetGoneError         it exited, or never was
+    │   └── ThreadGoneError         one thread exited; the others can be read
+    ├── MemoryReadError           an address could not be read
+    ├── FormatError               bytes do not follow their format
+    │   ├── MachOError
+    │   ├── ElfError
+    │   ├── DwarfError
+    │   └── CoreFileError
+    ├── FileAccessError           a file could not be opened or read
+    └── MissingExtraError         an optional library is not installed
+
+Not here, because they are answers and not failures: a walk that stops early
+(:class:`~machtrace.model.stack.Stop`), a frame without a name
+(:class:`~machtrace.model.symbol.FrameStatus`), an image without a symbol file.
+
+Every error has a ``remedy``: what the user can do, in the imperative. The
+command line prints an error as one line, ``what: where: remedy``.
+"""
+
+from __future__ import annotations
+
+
+class MachtraceError(Exception):
+    """Base of all errors raised here."""
+
+    remedy: str = "report this, with the input that caused it"
+    """What the user can do about it, in the imperative, without a full stop."""
+
+    def __init__(self, message: str, *, remedy: str | None = None) -> None:
+        super().__init__(message)
+        if remedy is not None:
+            self.remedy = remedy
+
+
+class TargetError(MachtraceError):
+    """The target could not be observed."""
+
+
+class TargetSpecError(TargetError, ValueError):
+    """The words that should name a target name none."""
+
+    remedy = "give a process id, the path of a core file, or emulated:demo"
+
+
+class TargetAccessError(TargetError, PermissionError):
+    """The kernel refused access to the target."""
+
+    def __init__(self, message: str, *, pid: int, errno: int, remedy: str) -> None:
+        super().__init__(message, remedy=remedy)
+        self.pid = pid
+        self.errno = errno
+
+
+class TargetGoneError(TargetError, ProcessLookupError):
+    """The target exited, or there never was one."""
+
+    remedy = "check the process id; the process may have exited"
+
+    def __init__(self, message: str, *, pid: int) -> None:
+        super().__init__(message)
+        self.pid = pid
+
+
+class ThreadGoneError(TargetError):
+    """One thread of the target exited; the others can still be observed."""
+
+    remedy = "nothing needs doing; the thread ended while it was looked at"
+
+    def __init__(self, message: str, *, thread: int) -> None:
+        super().__init__(message)
+        self.thread = thread
+
+
+class MemoryReadError(MachtraceError):
+    """Bytes at an address are not all readable."""
+
+    remedy = "capture again with more memory included"
+
+    def __init__(self, address: int, size: int) -> None:
+        super().__init__(f"cannot read {size} bytes at {address:#x}")
+        self.address = address
+        """Avma, or an offset where the reader says so."""
+        self.size = size
+        """In bytes."""
+
+
+class FormatError(MachtraceError):
+    """Bytes do not follow the format that they claim."""
+
+    remedy = "check that the file is complete and was not altered"
+
+    def __init__(
+        self, message: str, *, source: str, offset: int, remedy: str | None = None
+    ) -> None:
+        super().__init__(f"{message}: {source} at {offset:#x}", remedy=remedy)
+        self.source = source
+        """Which file, section or table, as the user would name it."""
+        self.offset = offset
+        """Bytes from the start of ``source``."""
+
+
+class MachOError(FormatError):
+    """A malformed Mach-O."""
+
+
+class ElfError(FormatError):
+    """A malformed ELF."""
+
+
+class DwarfError(FormatError):
+    """Malformed DWARF."""
+
+
+class CoreFileError(FormatError):
+    """A malformed core: its threads, notes or memory."""
+
+
+class FileAccessError(MachtraceError, OSError):
+    """A file could not be opened or read."""
+
+    remedy = "check that the path exists and can be read"
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{reason}: {path}")
+        self.path = path
+        self.reason = reason
+
+
+class MissingExtraError(MachtraceError):
+    """A feature needs an optional library that is not installed."""
+
+    def __init__(self, feature: str, *, extra: str) -> None:
+        super().__init__(
+            f"{feature} needs the extra {extra!r}",
+            remedy=f"install it with: pip install 'machtrace[{extra}]'",
+        )
+        self.feature = feature
+        self.extra = extra

@@ -1,0 +1,49 @@
+"""Four coordinate systems for one instruction.
+
+*Actual* addresses are where the target has the code now; *stated* addresses are
+what the Mach-O or ELF file says. The names are framehop's and samply's.
+
+    Avma ──(- slide)──▶ Svma ──(- header's vmaddr)──▶ ImageOffset
+                         └───(segment fileoff)──────▶ FileOffset
+
+They are distinct types at every function boundary and plain ints at run time.
+Arithmetic gives ``int``, so each crossing is written once, in
+:class:`~machtrace.model.image.BinaryImage`, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NewType
+
+Avma = NewType("Avma", int)
+"""Actual virtual memory address, in the target; pointer-authentication bits removed."""
+
+Svma = NewType("Svma", int)
+"""Stated virtual memory address, as written in the image's file."""
+
+ImageOffset = NewType("ImageOffset", int)
+"""Bytes from the image's header; what symbol tables are keyed by."""
+
+FileOffset = NewType("FileOffset", int)
+"""Bytes from the start of the thin file (of the slice, in a fat file)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PacMask:
+    """The bits of a pointer that are address; the rest is signature or tag.
+
+    The width comes from the target (``addrable bits`` of a core, ``machdep.virtual_address_size``),
+    never from the program's architecture alone: system code is signed in processes that are not.
+    """
+
+    bits: int = (1 << 64) - 1
+
+    @classmethod
+    def of_width(cls, width: int) -> PacMask:
+        """The mask that keeps the low ``width`` bits."""
+        return cls((1 << width) - 1)
+
+    def strip(self, pointer: int) -> Avma:
+        """The address in a possibly signed ``pointer``."""
+        return Avma(pointer & self.bits)

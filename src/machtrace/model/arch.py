@@ -1,0 +1,107 @@
+"""CPU architectures, and which DWARF register number is which.
+
+Sources: ``mach/machine.h`` for the names, *DWARF for the Arm 64-bit Architecture*,
+*DWARF for the Arm Architecture* and the System V psABIs for x86-64 and i386.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterNumbers:
+    """DWARF numbers of the registers that a walk names."""
+
+    names: tuple[str, ...]
+    """By number; a number without a register has an empty name."""
+    sp: int
+    fp: int
+    lr: int | None
+    """None where a call pushes its return address."""
+    return_column: int
+    """What a CIE of this architecture normally names as its return address register."""
+    callee_saved: frozenset[int]
+    """Registers that a caller finds unchanged after a call, sp and fp included."""
+
+
+_X86_64 = RegisterNumbers(
+    names=("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *tuple(f"r{n}" for n in range(8, 16)), "rip"),
+    sp=7,
+    fp=6,
+    lr=None,
+    return_column=16,
+    callee_saved=frozenset({3, 6, 7, 12, 13, 14, 15}),
+)
+_I386 = RegisterNumbers(
+    names=("eax", "ecx", "edx", "ebx", "esp", "ebp", "esi", "edi", "eip"),
+    sp=4,
+    fp=5,
+    lr=None,
+    return_column=8,
+    callee_saved=frozenset({3, 4, 5, 6, 7}),
+)
+_ARM64 = RegisterNumbers(
+    names=tuple(f"x{n}" for n in range(29))
+    + ("fp", "lr", "sp", "pc", "", "ra_sign_state")
+    + ("",) * 29
+    + tuple(f"v{n}" for n in range(32)),
+    sp=31,
+    fp=29,
+    lr=30,
+    return_column=30,
+    # x18 is the platform's register; v8–v15 keep their low halves.
+    callee_saved=frozenset({*range(18, 30), 31, *range(72, 80)}),
+)
+_ARM = RegisterNumbers(
+    names=(*tuple(f"r{n}" for n in range(13)), "sp", "lr", "pc"),
+    sp=13,
+    fp=7,
+    lr=14,
+    return_column=14,
+    callee_saved=frozenset({*range(4, 12), 13}),
+)
+
+
+class Arch(Enum):
+    """A CPU type and subtype; the value is the name that ``lipo`` prints."""
+
+    X86_64 = "x86_64"
+    X86_64H = "x86_64h"
+    I386 = "i386"
+    ARM64 = "arm64"
+    ARM64E = "arm64e"
+    ARM64_32 = "arm64_32"
+    ARM = "arm"
+    ARMV7 = "armv7"
+    ARMV7S = "armv7s"
+    ARMV7K = "armv7k"
+
+    @cached_property
+    def pointer_size(self) -> int:
+        """Bytes in a pointer."""
+        return 8 if self in _WIDE else 4
+
+    @cached_property
+    def registers(self) -> RegisterNumbers:
+        """Its DWARF register numbers."""
+        if self.is_arm64:
+            return _ARM64
+        if self in (Arch.X86_64, Arch.X86_64H):
+            return _X86_64
+        return _I386 if self is Arch.I386 else _ARM
+
+    @cached_property
+    def is_arm64(self) -> bool:
+        """Whether it runs the AArch64 instruction set."""
+        return self in (Arch.ARM64, Arch.ARM64E, Arch.ARM64_32)
+
+    @cached_property
+    def has_link_register(self) -> bool:
+        """Whether a call leaves its return address in a register."""
+        return self.registers.lr is not None
+
+
+_WIDE = frozenset({Arch.X86_64, Arch.X86_64H, Arch.ARM64, Arch.ARM64E})

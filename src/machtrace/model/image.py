@@ -1,0 +1,111 @@
+"""Binary images: the Mach-O and ELF files mapped into a target."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from uuid import UUID
+
+from machtrace.model.address import Avma, ImageOffset, Svma
+from machtrace.model.arch import Arch
+
+
+@dataclass(frozen=True, slots=True)
+class BuildId:
+    """An ELF build-id (``NT_GNU_BUILD_ID``), of any length."""
+
+    value: bytes
+
+    def __str__(self) -> str:
+        """Lower-case hex, as ``readelf -n`` prints it."""
+        return self.value.hex()
+
+
+class ImageFormat(Enum):
+    """Which kind of file an image is."""
+
+    MACHO = "macho"
+    ELF = "elf"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinaryImage:
+    """One image, where the target has it."""
+
+    path: str
+    """As the target names it; empty where it is not known."""
+    uuid: UUID | BuildId | None
+    """What identifies its contents; a path only suggests."""
+    arch: Arch
+    format: ImageFormat
+    load_address: Avma
+    """Where its header is: the Mach-O header, or the ELF header's page."""
+    header_svma: Svma
+    """The stated address of the header: ``__TEXT``'s vmaddr, or the lowest PT_LOAD's p_vaddr."""
+    size: int
+    """Bytes from ``load_address`` to the end of the code: ``__TEXT``'s vmsize, or up to the end
+    of the last PT_LOAD that is mapped without a gap."""
+
+    @property
+    def name(self) -> str:
+        """The last component of :attr:`path`."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def identifier(self) -> str | None:
+        """:attr:`uuid` as tools print it: an upper-case UUID, a lower-case build-id."""
+        return str(self.uuid).upper() if isinstance(self.uuid, UUID) else _text(self.uuid)
+
+    @property
+    def slide(self) -> int:
+        """What to add to an :data:`Svma` to get an :data:`Avma`; may be negative."""
+        return self.load_address - self.header_svma
+
+    @property
+    def end(self) -> Avma:
+        """The address after its last byte."""
+        return Avma(self.load_address + self.size)
+
+    def __contains__(self, address: Avma) -> bool:
+        return self.load_address <= address < self.load_address + self.size
+
+    def offset_of(self, address: Avma) -> ImageOffset:
+        """Bytes from the header."""
+        return ImageOffset(address - self.load_address)
+
+    def svma_of(self, address: Avma) -> Svma:
+        """The address that the file states for ``address``."""
+        return Svma(address - self.slide)
+
+    def avma_of(self, address: Svma) -> Avma:
+        """Where the target has the stated ``address``."""
+        return Avma(address + self.slide)
+
+
+def _text(build_id: BuildId | None) -> str | None:
+    return None if build_id is None else str(build_id)
+
+
+class ImageList:
+    """The images of one target, by address."""
+
+    __slots__ = ("_images", "_starts")
+
+    def __init__(self, images: Iterable[BinaryImage] = ()) -> None:
+        self._images = tuple(sorted(images, key=lambda image: image.load_address))
+        self._starts = [image.load_address for image in self._images]
+
+    def find(self, address: Avma) -> BinaryImage | None:
+        """The image whose code holds ``address``."""
+        index = bisect_right(self._starts, address) - 1
+        if index < 0 or address not in self._images[index]:
+            return None
+        return self._images[index]
+
+    def __iter__(self) -> Iterator[BinaryImage]:
+        return iter(self._images)
+
+    def __len__(self) -> int:
+        return len(self._images)

@@ -1,0 +1,102 @@
+"""Reading the target's memory, wherever it is kept."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from machtrace.errors import MemoryReadError
+from machtrace.model.address import Avma
+
+
+class MemoryReader(Protocol):
+    """Anything that answers "what bytes are at this address?" without faulting."""
+
+    def read(self, address: Avma, size: int, /) -> bytes | memoryview:
+        """Exactly ``size`` bytes.
+
+        Raises:
+            MemoryReadError: any of them is unreadable.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRegion:
+    """Bytes copied out of the target; a :class:`MemoryReader` of itself."""
+
+    start: Avma
+    data: bytes | memoryview
+
+    @property
+    def end(self) -> Avma:
+        """The address after the last byte."""
+        return Avma(self.start + len(self.data))
+
+    def read(self, address: Avma, size: int, /) -> bytes | memoryview:
+        """See :meth:`MemoryReader.read`."""
+        begin = address - self.start
+        if begin < 0 or size < 0 or begin + size > len(self.data):
+            raise MemoryReadError(address, size)
+        return self.data[begin : begin + size]
+
+
+class RegionMemory:
+    """Many regions as one memory; a read may cross from one to the next that adjoins it."""
+
+    __slots__ = ("_regions", "_starts")
+
+    def __init__(self, regions: Iterable[MemoryRegion] = ()) -> None:
+        kept = sorted((r for r in regions if len(r.data)), key=lambda region: region.start)
+        self._regions = tuple(kept)
+        self._starts = [region.start for region in kept]
+
+    @property
+    def regions(self) -> tuple[MemoryRegion, ...]:
+        """By address."""
+        return self._regions
+
+    def region_at(self, address: Avma) -> MemoryRegion | None:
+        """The region that holds ``address``."""
+        index = bisect_right(self._starts, address) - 1
+        if index < 0 or address >= self._regions[index].end:
+            return None
+        return self._regions[index]
+
+    def read(self, address: Avma, size: int, /) -> bytes | memoryview:
+        """See :meth:`MemoryReader.read`."""
+        region = self.region_at(address)
+        if region is None or size < 0:
+            raise MemoryReadError(address, size)
+        if address + size <= region.end:
+            return region.read(address, size)
+        parts = bytearray()
+        at, end = address, address + size
+        while at < end:
+            region = self.region_at(at)
+            if region is None:
+                raise MemoryReadError(address, size)
+            upto = min(end, region.end)
+            parts += region.read(at, upto - at)
+            at = Avma(upto)
+        return bytes(parts)
+
+
+class LayeredMemory:
+    """Asks each layer in turn; the first that has all the bytes answers."""
+
+    __slots__ = ("_layers",)
+
+    def __init__(self, layers: Sequence[MemoryReader]) -> None:
+        self._layers = tuple(layers)
+
+    def read(self, address: Avma, size: int, /) -> bytes | memoryview:
+        """See :meth:`MemoryReader.read`."""
+        for layer in self._layers:
+            try:
+                return layer.read(address, size)
+            except MemoryReadError:
+                continue
+        raise MemoryReadError(address, size)

@@ -1,0 +1,67 @@
+"""The registers a stack walk reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from machtrace.model.address import Avma
+from machtrace.model.arch import Arch
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterSet:
+    """One thread's registers at one instant, or what a walk recovered for a caller.
+
+    ``values`` is indexed by DWARF register number; None is a register that was not
+    captured or that the walk could not recover. ``pc`` stands apart because DWARF
+    gives it no number of its own on every architecture.
+    """
+
+    arch: Arch
+    pc: Avma
+    values: tuple[int | None, ...]
+
+    @classmethod
+    def of(
+        cls,
+        arch: Arch,
+        *,
+        pc: int,
+        sp: int,
+        fp: int | None = None,
+        lr: int | None = None,
+        general: Mapping[int, int] | None = None,
+    ) -> RegisterSet:
+        """From registers by name, and others by DWARF number."""
+        numbers = arch.registers
+        values: list[int | None] = [None] * len(numbers.names)
+        for number, value in (general or {}).items():
+            if 0 <= number < len(values):
+                values[number] = value
+        values[numbers.sp] = sp
+        if fp is not None:
+            values[numbers.fp] = fp
+        if numbers.lr is not None and lr is not None:
+            values[numbers.lr] = lr
+        return cls(arch, Avma(pc), tuple(values))
+
+    def get(self, number: int) -> int | None:
+        """The register with this DWARF number; None where it is unknown."""
+        return self.values[number] if 0 <= number < len(self.values) else None
+
+    @property
+    def sp(self) -> int | None:
+        """Stack pointer, an :data:`Avma`."""
+        return self.values[self.arch.registers.sp]
+
+    @property
+    def fp(self) -> int | None:
+        """Frame pointer, as it stood in the register: tags are not removed."""
+        return self.values[self.arch.registers.fp]
+
+    @property
+    def lr(self) -> int | None:
+        """Link register, as it stood: signature not removed. None where there is none."""
+        number = self.arch.registers.lr
+        return None if number is None else self.values[number]

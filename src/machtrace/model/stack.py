@@ -1,0 +1,107 @@
+"""What a stack walk yields: addresses, how each was found, and why the walk ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from machtrace.model.address import Avma
+from machtrace.model.thread import ThreadId
+
+
+class FrameTrust(Enum):
+    """How an address was found, best first (after Breakpad and Symbolicator)."""
+
+    CONTEXT = "context"
+    """The program counter."""
+    PREWALKED = "prewalked"
+    """Given by another walker: the kernel, a crash report."""
+    CFI = "cfi"
+    """``__eh_frame`` or ``.eh_frame``."""
+    PROLOGUE = "prologue"
+    """What the function's instructions up to this one did to the stack."""
+    COMPACT = "compact"
+    """``__unwind_info``."""
+    ASYNC = "async"
+    """A Swift async context's resume address."""
+    FRAME_POINTER = "fp"
+    LINK_REGISTER = "lr"
+    """The link register, where nothing says whether the function had saved it."""
+    SCAN = "scan"
+    """A word on the stack that looks like a return address."""
+
+
+class AddressKind(Enum):
+    """What an address on a stack is; it decides where to look it up."""
+
+    PROGRAM_COUNTER = "pc"
+    """An instruction that had not run: of the innermost frame, or of one that a signal hit."""
+    RETURN_ADDRESS = "return"
+    """The instruction after a call."""
+    ASYNC_RESUME = "async-resume"
+    """Where a suspended Swift function goes on."""
+    ADJUSTED = "adjusted"
+    """Already moved inside the call by whoever recorded it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameAddress:
+    """An address on the stack. Never adjusted; see :attr:`lookup`."""
+
+    address: Avma
+    trust: FrameTrust
+    kind: AddressKind
+
+    @property
+    def lookup(self) -> Avma:
+        """The address to look up: inside the call, not after it.
+
+        A call that never returns can be its function's last instruction; the
+        return address is then in the next function.
+        """
+        if self.kind is AddressKind.RETURN_ADDRESS:
+            return Avma(self.address - 1)
+        return self.address
+
+
+class StopReason(Enum):
+    """Why a walk ended."""
+
+    ROOT = "root"
+    """The outermost frame was reached; the stack is whole."""
+    UNREADABLE = "unreadable"
+    """The next frame is in memory that was not captured, or is none."""
+    NO_PROGRESS = "no-progress"
+    """The next frame would be this one or an earlier one again."""
+    MISALIGNED = "misaligned"
+    """The next frame's place is not a multiple of the pointer size."""
+    NO_RULE = "no-rule"
+    """Nothing says how to go on from here."""
+    NOT_CODE = "not-code"
+    """What should be a return address is in no image."""
+    DEPTH_LIMIT = "depth-limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why, and where."""
+
+    reason: StopReason
+    at: Avma | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is known to be missing."""
+        return self.reason is StopReason.ROOT
+
+
+@dataclass(frozen=True, slots=True)
+class Backtrace:
+    """One walked stack, innermost first."""
+
+    thread: ThreadId
+    addresses: tuple[FrameAddress, ...]
+    stop: Stop
+    physical_remainder: tuple[FrameAddress, ...] = ()
+    """Below the first Swift async frame :attr:`addresses` follows the continuations, which is
+    what the program means; these are the machine frames that happened to run it."""

@@ -1,0 +1,112 @@
+"""Names for addresses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from machtrace.model.address import ImageOffset
+from machtrace.model.image import BinaryImage
+from machtrace.model.stack import FrameAddress, Stop
+from machtrace.model.thread import ThreadInfo
+
+
+class Certainty(Enum):
+    """How sure a name is, best first."""
+
+    EXACT = "exact"
+    """A symbol at the start of the very function that holds the address."""
+    EXPORT = "export"
+    """An exported symbol, where local ones were stripped and function starts are unknown."""
+    STUB = "stub"
+    """A stub, named after the function that it calls."""
+    NONE = "none"
+    """No name: none is better than a wrong one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symbol:
+    """A function."""
+
+    name: str
+    """As people read it: one leading underscore of Mach-O's dropped."""
+    linkage_name: str
+    """As the symbol table spells it."""
+    offset: ImageOffset
+    """Of its first instruction."""
+    size: int | None
+    """In bytes; None when only the start is known."""
+    certainty: Certainty
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLocation:
+    """A place in a source file."""
+
+    path: str
+    line: int | None = None
+    """1-based."""
+    column: int | None = None
+    """1-based."""
+
+
+@dataclass(frozen=True, slots=True)
+class InlineFrame:
+    """A call that the compiler inlined at the frame's address."""
+
+    name: str
+    location: SourceLocation | None
+
+
+class FrameStatus(Enum):
+    """How far naming got (after Symbolicator's ``FrameStatus``)."""
+
+    SYMBOLICATED = "symbolicated"
+    MISSING_SYMBOL = "missing-symbol"
+    """The file was read; it names nothing here."""
+    MISSING_FILE = "missing-file"
+    MISMATCHED_FILE = "mismatched-file"
+    """A file was found; its UUID is another's."""
+    MALFORMED_FILE = "malformed-file"
+    UNKNOWN_IMAGE = "unknown-image"
+    """No image holds the address."""
+    NOT_ASKED = "not-asked"
+    """Names were not wanted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """An address with everything known about it."""
+
+    address: FrameAddress
+    status: FrameStatus
+    image: BinaryImage | None = None
+    symbol: Symbol | None = None
+    location: SourceLocation | None = None
+    inlined: tuple[InlineFrame, ...] = ()
+    """Innermost first; all inside :attr:`symbol`."""
+
+    @property
+    def certainty(self) -> Certainty:
+        """How sure the frame's name is."""
+        return Certainty.NONE if self.symbol is None else self.symbol.certainty
+
+    @property
+    def symbol_offset(self) -> int | None:
+        """Bytes from the symbol's start to the frame's address, as people print it."""
+        if self.symbol is None or self.image is None:
+            return None
+        return self.image.offset_of(self.address.address) - self.symbol.offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallStack:
+    """A thread's stack with names, innermost first."""
+
+    thread: ThreadInfo
+    frames: tuple[Frame, ...]
+    stop: Stop
+    stopped_for_ns: int | None = None
+    """How long the thread was kept from running for this; None where nothing was stopped."""
+    physical_remainder: tuple[Frame, ...] = ()
+    """See :attr:`~machtrace.model.stack.Backtrace.physical_remainder`."""

@@ -1,0 +1,1 @@
+"""Call stacks as text, and as the formats that other tools read."""

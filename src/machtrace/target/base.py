@@ -1,0 +1,65 @@
+"""What every target offers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from types import TracebackType
+from typing import Protocol, Self
+
+from machtrace.model.snapshot import ProcessInfo, Snapshot
+from machtrace.model.thread import ThreadId, ThreadInfo
+
+DEFAULT_STACK_LIMIT = 512 * 1024
+"""Bytes of stack copied of each thread, unless the caller says otherwise."""
+
+
+class Target(Protocol):
+    """A process, dead or alive, whose threads can be listed and copied.
+
+    A context manager: leaving it lets go of whatever was opened, and of every stopped thread.
+    """
+
+    @property
+    def process(self) -> ProcessInfo:
+        """Which one."""
+        ...
+
+    def threads(self) -> tuple[ThreadInfo, ...]:
+        """Its threads, in the kernel's order.
+
+        Raises:
+            TargetGoneError: it exited.
+        """
+        ...
+
+    def snapshot(
+        self,
+        threads: Collection[ThreadId] | None = None,
+        /,
+        *,
+        stack_limit: int = DEFAULT_STACK_LIMIT,
+    ) -> Snapshot:
+        """Copy ``threads`` (None: all), each stopped only while it is copied.
+
+        At most ``stack_limit`` bytes of each stack are copied. A thread that ends, or whose part
+        of a core is bad, is left out and named in :attr:`Snapshot.problems`.
+
+        Raises:
+            TargetGoneError: the process exited.
+            TargetAccessError: the kernel refused.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of everything; calling it twice does nothing more."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...

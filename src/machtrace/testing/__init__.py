@@ -1,0 +1,1 @@
+"""Public fakes and hypothesis strategies."""
