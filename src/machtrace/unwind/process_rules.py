@@ -1,0 +1,76 @@
+"""Which rule holds at an address of a process, remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from machtrace.errors import FormatError, MemoryReadError
+from machtrace.model.address import Avma
+from machtrace.model.arch import Arch
+from machtrace.model.image import BinaryImage, ImageList
+from machtrace.model.stack import FrameTrust
+from machtrace.unwind.rules import RuleSource, UnwindRule, frame_pointer_rule
+
+CACHE_LIMIT = 1 << 16
+"""Rules remembered of one process; at the limit all are forgotten. A rule is about 500 bytes."""
+
+SourceFinder = Callable[[BinaryImage], tuple[RuleSource, ...]]
+"""The rule sources of an image, best first; empty where its bytes cannot be had."""
+
+
+@dataclass(slots=True)
+class CacheStatistics:
+    """How often the cache answered."""
+
+    hits: int = 0
+    misses: int = 0
+    malformed: int = 0
+    """Times that unwind information was passed over because it broke its format."""
+
+
+class ProcessRules:
+    """Asks the sources of the image that holds an address, in order; the frame pointer is last."""
+
+    __slots__ = ("_cache", "_fallback", "_images", "_sources", "_sources_of", "statistics")
+
+    def __init__(self, images: ImageList, arch: Arch, sources_of: SourceFinder) -> None:
+        self._images = images
+        self._sources_of = sources_of
+        self._fallback = (frame_pointer_rule(arch), FrameTrust.FRAME_POINTER)
+        self._sources: dict[BinaryImage, tuple[RuleSource, ...]] = {}
+        self._cache: dict[tuple[int, bool], tuple[UnwindRule, FrameTrust]] = {}
+        self.statistics = CacheStatistics()
+
+    def find(self, lookup: Avma, *, interrupted: bool) -> tuple[UnwindRule, FrameTrust]:
+        """The rule at ``lookup``, and how far it can be trusted. Raises nothing.
+
+        See :meth:`RuleSource.rule_for` for ``interrupted``.
+        """
+        key = (lookup, interrupted)
+        found = self._cache.get(key)
+        if found is not None:
+            self.statistics.hits += 1
+            return found
+        self.statistics.misses += 1
+        if len(self._cache) >= CACHE_LIMIT:
+            self._cache.clear()
+        found = self._cache[key] = self._ask(lookup, interrupted=interrupted)
+        return found
+
+    def _ask(self, lookup: Avma, *, interrupted: bool) -> tuple[UnwindRule, FrameTrust]:
+        image = self._images.find(lookup)
+        if image is None:
+            return self._fallback
+        sources = self._sources.get(image)
+        if sources is None:
+            sources = self._sources[image] = self._sources_of(image)
+        for source in sources:
+            try:
+                rule = source.rule_for(image.svma_of(lookup), interrupted=interrupted)
+            except (FormatError, MemoryReadError):
+                self.statistics.malformed += 1
+                continue
+            if rule is not None:
+                return rule, source.trust
+        return self._fallback
