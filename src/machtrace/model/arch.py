@@ -28,7 +28,18 @@ class RegisterNumbers:
 
 
 _X86_64 = RegisterNumbers(
-    names=("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *tuple(f"r{n}" for n in range(8, 16)), "rip"),
+    names=(
+        "rax",
+        "rdx",
+        "rcx",
+        "rbx",
+        "rsi",
+        "rdi",
+        "rbp",
+        "rsp",
+        *tuple(f"r{n}" for n in range(8, 16)),
+        "rip",
+    ),
     sp=7,
     fp=6,
     lr=None,

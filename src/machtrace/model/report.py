@@ -1,0 +1,21 @@
+"""What a report holds: the call stacks of one process, and what they refer to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from machtrace.model.image import ImageList
+from machtrace.model.snapshot import Problem, ProcessInfo
+from machtrace.model.symbol import CallStack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The call stacks of one process at one time."""
+
+    process: ProcessInfo
+    images: ImageList
+    stacks: tuple[CallStack, ...]
+    """One a thread, in the kernel's order."""
+    problems: tuple[Problem, ...] = ()
+    """What is missing, and why."""

@@ -1,0 +1,97 @@
+"""The machine-readable form: ``--format json``, schema 1.
+
+Addresses are integers; there is one entry a machine frame. The schema is written down in
+``docs/json-format.md``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TextIO
+
+from machtrace.model.image import BinaryImage
+from machtrace.model.report import Report
+from machtrace.model.symbol import CallStack, Frame
+
+SCHEMA = 1
+"""Raised when a reader of the old form would misread the new one."""
+
+
+def document(report: Report) -> dict[str, Any]:
+    """The report as values that :mod:`json` can write."""
+    process = report.process
+    return {
+        "schema": SCHEMA,
+        "process": {
+            "pid": process.pid,
+            "name": process.name,
+            "path": process.path,
+            "arch": process.arch.value,
+        },
+        "images": [_image(image) for image in report.images],
+        "threads": [_thread(stack) for stack in report.stacks],
+        "problems": [
+            {"thread": problem.thread, "error": str(problem.error)} for problem in report.problems
+        ],
+    }
+
+
+def write(report: Report, sink: TextIO) -> None:
+    """The document, indented, with a line end."""
+    json.dump(document(report), sink, indent=2)
+    sink.write("\n")
+
+
+def _image(image: BinaryImage) -> dict[str, Any]:
+    return {
+        "uuid": image.identifier,
+        "path": image.path,
+        "arch": image.arch.value,
+        "load_address": image.load_address,
+        "size": image.size,
+    }
+
+
+def _thread(stack: CallStack) -> dict[str, Any]:
+    info = stack.thread
+    return {
+        "id": info.id,
+        "index": info.index,
+        "name": info.name,
+        "queue": info.queue,
+        "crashed": info.crashed,
+        "stopped_for_ns": stack.stopped_for_ns,
+        "stop": {"reason": stack.stop.reason.value, "at": stack.stop.at},
+        "frames": [_frame(index, frame) for index, frame in enumerate(stack.frames)],
+        "physical_remainder": [
+            _frame(index, frame) for index, frame in enumerate(stack.physical_remainder)
+        ],
+    }
+
+
+def _frame(index: int, frame: Frame) -> dict[str, Any]:
+    image, symbol, location = frame.image, frame.symbol, frame.location
+    return {
+        "index": index,
+        "address": frame.address.address,
+        "kind": frame.address.kind.value,
+        "trust": frame.address.trust.value,
+        "status": frame.status.value,
+        "image": None if image is None else image.name,
+        "uuid": None if image is None else image.identifier,
+        "offset": None if image is None else image.offset_of(frame.address.address),
+        "symbol": None if symbol is None else symbol.name,
+        "symbol_offset": frame.symbol_offset,
+        "certainty": frame.certainty.value,
+        "file": None if location is None else location.path,
+        "line": None if location is None else location.line,
+        "column": None if location is None else location.column,
+        "inlined": [
+            {
+                "symbol": inlined.name,
+                "file": None if inlined.location is None else inlined.location.path,
+                "line": None if inlined.location is None else inlined.location.line,
+            }
+            for inlined in frame.inlined
+        ],
+    }

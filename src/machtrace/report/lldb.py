@@ -1,0 +1,66 @@
+"""lldb's ``bt all``: what people who debug on a Mac read every day.
+
+The lines follow lldb's default ``thread-format`` and ``frame-format`` settings. The selected
+thread, marked with ``*``, is the one that crashed, else the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TextIO
+
+from machtrace.model.report import Report
+from machtrace.model.symbol import CallStack, Frame
+
+
+def lines(stack: CallStack, *, selected: bool, pointer_size: int = 8) -> Iterator[str]:
+    """The stack's lines, its heading first, without line ends."""
+    yield ("* " if selected else "  ") + _heading(stack)
+    for index, frame in enumerate(stack.frames):
+        mark = "*" if selected and index == 0 else " "
+        yield f"  {mark} frame #{index}: {_frame(frame, pointer_size)}"
+
+
+def _heading(stack: CallStack) -> str:
+    parts = [f"thread #{stack.thread.index}"]
+    if stack.thread.name:
+        parts.append(f"name = '{stack.thread.name}'")
+    if stack.thread.queue:
+        parts.append(f"queue = '{stack.thread.queue}'")
+    return ", ".join(parts)
+
+
+def _frame(frame: Frame, pointer_size: int) -> str:
+    address = f"0x{frame.address.address:0{2 * pointer_size}x}"
+    if frame.image is None:
+        return address
+    if frame.symbol is None:
+        return f"{address} {frame.image.name}"
+    offset = frame.symbol_offset
+    text = f"{address} {frame.image.name}`{frame.symbol.name}"
+    if frame.location is not None:
+        place = ":".join(
+            str(part)
+            for part in (
+                frame.location.path.rpartition("/")[2],
+                frame.location.line,
+                frame.location.column,
+            )
+            if part is not None
+        )
+        return f"{text} at {place}"
+    return f"{text} + {offset}" if offset else text
+
+
+def write(report: Report, sink: TextIO) -> None:
+    """Every thread of the report."""
+    chosen = next((stack for stack in report.stacks if stack.thread.crashed), None)
+    if chosen is None and report.stacks:
+        chosen = report.stacks[0]
+    for stack in report.stacks:
+        sink.writelines(
+            text + "\n"
+            for text in lines(
+                stack, selected=stack is chosen, pointer_size=report.process.arch.pointer_size
+            )
+        )

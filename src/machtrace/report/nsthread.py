@@ -1,0 +1,43 @@
+"""``+[NSThread callStackSymbols]``: one line a frame, the innermost first.
+
+The format is that of ``backtrace_symbols`` in Apple's Libc (``gen/backtrace.c``), which
+Foundation calls: ``%-4d%-35s 0x%016lx %s + %lu``, the address in eight digits where pointers have
+four bytes. A frame without a symbol names its image and the offset from the image's header; one
+in no image says ``???`` and ``0x0`` with the whole address as offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TextIO
+
+from machtrace.model.report import Report
+from machtrace.model.symbol import CallStack, Frame
+
+
+def lines(stack: CallStack, *, pointer_size: int = 8) -> Iterator[str]:
+    """The stack's lines, without line ends."""
+    for index, frame in enumerate(stack.frames):
+        yield line(index, frame, pointer_size=pointer_size)
+
+
+def line(index: int, frame: Frame, *, pointer_size: int = 8) -> str:
+    """One frame as ``callStackSymbols`` prints it."""
+    address = frame.address.address
+    image = frame.image.name if frame.image is not None else "???"
+    if frame.symbol is not None and frame.symbol_offset is not None:
+        symbol, offset = frame.symbol.name, frame.symbol_offset
+    elif frame.image is not None:
+        symbol, offset = image, frame.image.offset_of(address)
+    else:
+        symbol, offset = "0x0", address
+    return f"{index:<4d}{image:<35s} 0x{address:0{2 * pointer_size}x} {symbol} + {offset}"
+
+
+def write(report: Report, sink: TextIO) -> None:
+    """Every thread's lines, threads parted by an empty line as in an array of arrays."""
+    for number, stack in enumerate(report.stacks):
+        if number:
+            sink.write("\n")
+        for_stack = lines(stack, pointer_size=report.process.arch.pointer_size)
+        sink.writelines(text + "\n" for text in for_stack)

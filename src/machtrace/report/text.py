@@ -1,0 +1,115 @@
+"""For people on a terminal: a heading a thread, a line a frame, and how each frame is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TextIO
+
+from machtrace.model.report import Report
+from machtrace.model.stack import AddressKind, FrameTrust, StopReason
+from machtrace.model.symbol import CallStack, Certainty, Frame
+
+_MILLISECOND = 1_000_000
+
+_STOPS = {
+    StopReason.ROOT: "",
+    StopReason.UNREADABLE: "the next frame's memory was not captured",
+    StopReason.NO_PROGRESS: "the next frame would be this one or an earlier one again",
+    StopReason.MISALIGNED: "the next frame's place is misaligned",
+    StopReason.NO_RULE: "nothing says how to go on",
+    StopReason.NOT_CODE: "the return address is in no image",
+    StopReason.DEPTH_LIMIT: "the limit of frames was reached",
+}
+_TRUST = {
+    FrameTrust.CONTEXT: "",
+    FrameTrust.PREWALKED: "prewalked",
+    FrameTrust.CFI: "cfi",
+    FrameTrust.PROLOGUE: "prologue",
+    FrameTrust.COMPACT: "compact",
+    FrameTrust.ASYNC: "async",
+    FrameTrust.FRAME_POINTER: "frame pointer",
+    FrameTrust.LINK_REGISTER: "link register",
+    FrameTrust.SCAN: "scan",
+}
+
+
+def duration(nanoseconds: int) -> str:
+    """A short time with its unit: ``18.4 µs``."""
+    if nanoseconds < _MILLISECOND:
+        return f"{nanoseconds / 1_000:.1f} µs"
+    return f"{nanoseconds / _MILLISECOND:.1f} ms"
+
+
+def lines(stack: CallStack, *, pointer_size: int, colour: bool = False) -> Iterator[str]:
+    """The stack's lines, its heading first, without line ends."""
+    bold, dim, reset = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if colour else ("", "", "")
+    yield f"{bold}{_heading(stack)}{reset}"
+    if stack.frames:
+        yield from _frames(stack.frames, pointer_size, dim, reset)
+    complaint = _STOPS[stack.stop.reason]
+    if complaint:
+        where = "" if stack.stop.at is None else f" at {stack.stop.at:#x}"
+        yield f"     {dim}incomplete: {complaint}{where}{reset}"
+    if stack.physical_remainder:
+        yield f"     {dim}the machine frames that ran it:{reset}"
+        yield from _frames(stack.physical_remainder, pointer_size, dim, reset)
+
+
+def _heading(stack: CallStack) -> str:
+    info = stack.thread
+    parts = [f"Thread {info.index}"]
+    if info.name:
+        parts.append(f"“{info.name}”")
+    parts.append(f"id {info.id}")
+    if info.queue:
+        parts.append(f"queue {info.queue}")
+    if info.crashed:
+        parts.append("crashed")
+    if stack.stopped_for_ns is not None:
+        parts.append(f"stopped for {duration(stack.stopped_for_ns)}")
+    return "  ".join(parts)
+
+
+def _frames(frames: tuple[Frame, ...], pointer_size: int, dim: str, reset: str) -> Iterator[str]:
+    width = min(32, max(len(_image(frame)) for frame in frames))
+    for index, frame in enumerate(frames):
+        how = _provenance(frame)
+        tail = f"  {dim}[{how}]{reset}" if how else ""
+        address = f"0x{frame.address.address:0{2 * pointer_size}x}"
+        yield f"{index:4d}  {_image(frame):<{width}s}  {dim}{address}{reset}  {_name(frame)}{tail}"
+
+
+def _image(frame: Frame) -> str:
+    return "???" if frame.image is None else frame.image.name or "?"
+
+
+def _name(frame: Frame) -> str:
+    if frame.symbol is not None and frame.symbol_offset is not None:
+        return f"{frame.symbol.name} + {frame.symbol_offset}"
+    if frame.image is None:
+        return "?"
+    return f"? (image + {frame.image.offset_of(frame.address.address):#x})"
+
+
+def _provenance(frame: Frame) -> str:
+    parts = [_TRUST[frame.address.trust]]
+    if frame.address.kind is AddressKind.PROGRAM_COUNTER and parts[0]:
+        parts.append("interrupted")
+    if frame.certainty in (Certainty.EXPORT, Certainty.STUB):
+        parts.append(frame.certainty.value)
+    return ", ".join(part for part in parts if part)
+
+
+def write(report: Report, sink: TextIO, *, colour: bool = False) -> None:
+    """Every thread, after a line that says which process this is."""
+    process = report.process
+    pid = "" if process.pid is None else f" [{process.pid}]"
+    sink.write(
+        f"{process.name or 'process'}{pid}  {process.arch.value}  "
+        f"{len(report.stacks)} threads  {len(report.images)} images\n"
+    )
+    pointer_size = process.arch.pointer_size
+    for stack in report.stacks:
+        sink.write("\n")
+        for_stack = lines(stack, pointer_size=pointer_size, colour=colour)
+        sink.writelines(text + "\n" for text in for_stack)
