@@ -47,6 +47,9 @@ class BinaryImage:
     size: int
     """Bytes from ``load_address`` to the end of the code: ``__TEXT``'s vmsize, or up to the end
     of the last PT_LOAD that is mapped without a gap."""
+    local_path: str | None = None
+    """Where this machine can open the file, if not at :attr:`path`: a deleted file, or one in
+    another mount namespace."""
 
     @property
     def name(self) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from machtrace.model.address import Avma
-from machtrace.model.thread import ThreadId
+from machtrace.model.snapshot import Snapshot
+from machtrace.model.thread import ThreadSnapshot
 
 
 class FrameTrust(Enum):
@@ -95,13 +96,21 @@ class Stop:
         return self.reason is StopReason.ROOT
 
 
-@dataclass(frozen=True, slots=True)
-class Backtrace:
-    """One walked stack, innermost first."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walk:
+    """What walking one stack found, innermost frame first."""
 
-    thread: ThreadId
     addresses: tuple[FrameAddress, ...]
     stop: Stop
     physical_remainder: tuple[FrameAddress, ...] = ()
     """Below the first Swift async frame :attr:`addresses` follows the continuations, which is
     what the program means; these are the machine frames that happened to run it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backtrace(Walk):
+    """The walk of one thread of a snapshot."""
+
+    thread: ThreadSnapshot = field(repr=False)
+    snapshot: Snapshot = field(repr=False, compare=False)
+    """Where the thread and its images are from; names are looked up through it."""

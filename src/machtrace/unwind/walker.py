@@ -9,13 +9,12 @@ from machtrace.model.memory import MemoryReader
 from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import (
     AddressKind,
-    Backtrace,
     FrameAddress,
     FrameTrust,
     Stop,
     StopReason,
+    Walk,
 )
-from machtrace.model.thread import ThreadId
 from machtrace.unwind.process_rules import ProcessRules
 from machtrace.unwind.rules import AtCfa, UnwindRule
 from machtrace.unwind.step import step
@@ -37,13 +36,12 @@ class _Physical:
 
 
 def walk(
-    thread: ThreadId,
     registers: RegisterSet,
     memory: MemoryReader,
     rules: ProcessRules,
     mask: PacMask,
     limit: int = DEFAULT_DEPTH,
-) -> Backtrace:
+) -> Walk:
     """Walk one stack, innermost frame first.
 
     ``limit`` is how many addresses are kept at most. Whatever ends the walk, what was found
@@ -51,13 +49,12 @@ def walk(
     """
     physical = _walk_frames(registers, memory, rules, mask, limit)
     if physical.async_record is None:
-        return Backtrace(thread, physical.addresses, physical.stop)
+        return Walk(addresses=physical.addresses, stop=physical.stop)
     depth = physical.async_depth
     resumes, stop = continuations(physical.async_record, memory, mask, limit - depth)
-    return Backtrace(
-        thread,
-        physical.addresses[:depth] + resumes,
-        stop,
+    return Walk(
+        addresses=physical.addresses[:depth] + resumes,
+        stop=stop,
         physical_remainder=physical.addresses[depth:],
     )
 

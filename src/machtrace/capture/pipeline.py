@@ -1,0 +1,83 @@
+"""Snapshot, then walk, then name: the line that all data takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from machtrace.model.contents import ImageContents
+from machtrace.model.image import BinaryImage
+from machtrace.model.memory import LayeredMemory
+from machtrace.model.report import Report
+from machtrace.model.snapshot import Snapshot
+from machtrace.model.stack import Backtrace
+from machtrace.model.symbol import FrameStatus
+from machtrace.symbolicate.image_source import ImageSource, in_memory
+from machtrace.symbolicate.symbolicator import Symbolicator
+from machtrace.unwind.image_rules import rule_sources
+from machtrace.unwind.process_rules import ProcessRules
+from machtrace.unwind.rules import RuleSource
+from machtrace.unwind.walker import DEFAULT_DEPTH, walk
+
+
+def unwind(
+    snapshot: Snapshot, *, limit: int = DEFAULT_DEPTH, search: Sequence[str | Path] = ()
+) -> tuple[Backtrace, ...]:
+    """Walk every thread of a snapshot.
+
+    Args:
+        snapshot: what was copied; nothing else of the target is read.
+        limit: how many addresses of a stack are kept at most.
+        search: files and folders with the images whose bytes the snapshot does not hold.
+    """
+    process = snapshot.process
+    rules = ProcessRules(snapshot.images, process.arch, _sources(snapshot, ImageSource.of(search)))
+    found: list[Backtrace] = []
+    for thread in snapshot.threads:
+        memory = LayeredMemory((thread.stack, snapshot.memory))
+        walked = walk(thread.registers, memory, rules, process.pointer_mask, limit)
+        found.append(
+            Backtrace(
+                addresses=walked.addresses,
+                stop=walked.stop,
+                physical_remainder=walked.physical_remainder,
+                thread=thread,
+                snapshot=snapshot,
+            )
+        )
+    return tuple(found)
+
+
+def _sources(
+    snapshot: Snapshot, files: ImageSource
+) -> Callable[[BinaryImage], tuple[RuleSource, ...]]:
+    def contents(image: BinaryImage) -> ImageContents | None:
+        # What is in memory is what ran, and is at hand; a file is read where memory has a hole.
+        found = in_memory(image, snapshot.memory)
+        if isinstance(found, FrameStatus):
+            found = files.file(image)
+        return None if isinstance(found, FrameStatus) else found
+
+    def sources_of(image: BinaryImage) -> tuple[RuleSource, ...]:
+        found = contents(image)
+        return () if found is None else rule_sources(image, found)
+
+    return sources_of
+
+
+def report(
+    snapshot: Snapshot,
+    *,
+    limit: int = DEFAULT_DEPTH,
+    symbolicate: bool = True,
+    search: Sequence[str | Path] = (),
+) -> Report:
+    """Walk every thread of a snapshot and name its frames; see :func:`unwind`."""
+    symbolicator = Symbolicator(search=search)
+    name = symbolicator.symbolicate if symbolicate else symbolicator.locate
+    return Report(
+        process=snapshot.process,
+        images=snapshot.images,
+        stacks=tuple(name(walked) for walked in unwind(snapshot, limit=limit, search=search)),
+        problems=snapshot.problems,
+    )

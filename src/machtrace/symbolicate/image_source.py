@@ -1,0 +1,93 @@
+"""Finding an image's bytes: in files that the user named, where the target had it, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from machtrace.errors import FileAccessError, FormatError, MemoryReadError
+from machtrace.model.address import Avma
+from machtrace.model.contents import ImageContents
+from machtrace.model.image import BinaryImage, ImageFormat
+from machtrace.model.memory import MemoryReader
+from machtrace.model.symbol import FrameStatus
+
+Found = ImageContents | FrameStatus
+"""An image's bytes, or why there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSource:
+    """Opens images by identity: a file with another UUID is never used."""
+
+    search: tuple[Path, ...] = ()
+    """Files, and folders that hold files by their names or by their paths on the target."""
+
+    @classmethod
+    def of(cls, search: Sequence[str | Path] = ()) -> ImageSource:
+        """From paths as a user gives them."""
+        return cls(tuple(Path(path) for path in search))
+
+    def file(self, image: BinaryImage) -> Found:
+        """The image's file, or why none will do. Raises nothing."""
+        status = FrameStatus.MISSING_FILE
+        for path in self._candidates(image):
+            found = _open(path, image)
+            if not isinstance(found, FrameStatus):
+                return found
+            if status is FrameStatus.MISSING_FILE:
+                status = found
+        return status
+
+    def _candidates(self, image: BinaryImage) -> Iterator[Path]:
+        for place in self.search:
+            if place.is_dir():
+                if image.path:
+                    yield place / image.name
+                    yield place / image.path.lstrip("/")
+            else:
+                yield place
+        if image.local_path is not None:
+            yield Path(image.local_path)
+        if image.path.startswith("/"):
+            yield Path(image.path)
+
+
+def in_memory(image: BinaryImage, memory: MemoryReader) -> Found:
+    """The image as the target has it loaded, or why its bytes cannot be had. Raises nothing."""
+    from machtrace.elf.contents import ElfMemoryContents
+    from machtrace.macho.contents import MemoryContents
+
+    loaded = MemoryContents if image.format is ImageFormat.MACHO else ElfMemoryContents
+    try:
+        return loaded(memory, Avma(image.load_address), image.path or "image")
+    except MemoryReadError:
+        return FrameStatus.MISSING_FILE
+    except FormatError:
+        return FrameStatus.MALFORMED_FILE
+
+
+def _open(path: Path, image: BinaryImage) -> Found:
+    from machtrace.elf.contents import ElfFileContents
+    from machtrace.macho.contents import FileContents
+    from machtrace.macho.fat import slices
+    from machtrace.symbolicate.image_file import open_image_file
+
+    try:
+        data = open_image_file(path)
+    except FileAccessError:
+        return FrameStatus.MISSING_FILE
+    try:
+        if image.format is ImageFormat.ELF:
+            elf = ElfFileContents(data, str(path))
+            return elf if elf.image.build_id in (None, image.uuid) else FrameStatus.MISMATCHED_FILE
+        for part in slices(data, str(path)):
+            macho = FileContents(part.data, str(path))
+            if image.uuid is None and macho.image.header.arch is image.arch:
+                return macho
+            if macho.image.uuid == image.uuid:
+                return macho
+    except (FormatError, MemoryReadError):
+        return FrameStatus.MALFORMED_FILE
+    return FrameStatus.MISMATCHED_FILE

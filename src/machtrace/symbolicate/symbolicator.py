@@ -1,0 +1,89 @@
+"""Names for the addresses of a backtrace."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+
+from machtrace.errors import FormatError, MemoryReadError
+from machtrace.model.contents import ImageContents
+from machtrace.model.image import BinaryImage, ImageFormat
+from machtrace.model.memory import MemoryReader
+from machtrace.model.stack import Backtrace, FrameAddress
+from machtrace.model.symbol import CallStack, Frame, FrameStatus
+from machtrace.symbolicate.image_source import ImageSource, in_memory
+from machtrace.symbolicate.symbol_table import SymbolTable
+
+
+class Symbolicator:
+    """Names any number of backtraces; opens each image once.
+
+    An image's symbols are read from the files in ``search``, else from the file where the target
+    had it, else from the snapshot's memory. A file whose UUID is not the image's is never used.
+    """
+
+    __slots__ = ("_files", "_tables")
+
+    def __init__(self, search: Sequence[str | Path] = ()) -> None:
+        self._files = ImageSource.of(search)
+        self._tables: dict[Hashable, SymbolTable | FrameStatus] = {}
+
+    def symbolicate(self, backtrace: Backtrace) -> CallStack:
+        """``backtrace`` with names: as many frames as it has addresses."""
+        return self._stack(backtrace, named=True)
+
+    def locate(self, backtrace: Backtrace) -> CallStack:
+        """``backtrace`` with images and without names: no file is opened."""
+        return self._stack(backtrace, named=False)
+
+    def _stack(self, backtrace: Backtrace, *, named: bool) -> CallStack:
+        def frames(addresses: Sequence[FrameAddress]) -> tuple[Frame, ...]:
+            return tuple(self._frame(address, backtrace, named=named) for address in addresses)
+
+        return CallStack(
+            thread=backtrace.thread.info,
+            frames=frames(backtrace.addresses),
+            stop=backtrace.stop,
+            stopped_for_ns=backtrace.thread.stopped_for_ns,
+            physical_remainder=frames(backtrace.physical_remainder),
+        )
+
+    def _frame(self, address: FrameAddress, backtrace: Backtrace, *, named: bool) -> Frame:
+        snapshot = backtrace.snapshot
+        image = snapshot.images.find(address.lookup)
+        if image is None:
+            return Frame(address=address, status=FrameStatus.UNKNOWN_IMAGE)
+        if not named:
+            return Frame(address=address, status=FrameStatus.NOT_ASKED, image=image)
+        table = self._table(image, snapshot.memory)
+        if isinstance(table, FrameStatus):
+            return Frame(address=address, status=table, image=image)
+        symbol = table.find(image.offset_of(address.lookup))
+        status = FrameStatus.MISSING_SYMBOL if symbol is None else FrameStatus.SYMBOLICATED
+        return Frame(address=address, status=status, image=image, symbol=symbol)
+
+    def _table(self, image: BinaryImage, memory: MemoryReader) -> SymbolTable | FrameStatus:
+        key = (image.uuid, image.arch, image.path)
+        found = self._tables.get(key)
+        if found is None:
+            found = self._tables[key] = self._open(image, memory)
+        return found
+
+    def _open(self, image: BinaryImage, memory: MemoryReader) -> SymbolTable | FrameStatus:
+        first = _table_of(image, self._files.file(image))
+        if not isinstance(first, FrameStatus):
+            return first
+        second = _table_of(image, in_memory(image, memory))
+        # A file that would not do says more than memory that was not captured.
+        return first if isinstance(second, FrameStatus) else second
+
+
+def _table_of(image: BinaryImage, found: ImageContents | FrameStatus) -> SymbolTable | FrameStatus:
+    if isinstance(found, FrameStatus):
+        return found
+    try:
+        if image.format is ImageFormat.ELF:
+            return SymbolTable.of_elf(found)
+        return SymbolTable.of_macho(found)
+    except (FormatError, MemoryReadError):
+        return FrameStatus.MALFORMED_FILE
