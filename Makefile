@@ -1,0 +1,18 @@
+# Everything runs from .venv, which is made here with python3 alone; uv makes it quicker.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint bench clean
+demo: .venv/.run ; @$(BIN)/machtrace demo
+test: .venv/.dev ; $(BIN)/python -m pytest
+lint: .venv/.dev ; $(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/lint-imports
+bench: .venv/.dev ; $(BIN)/python -m pytest benchmarks --benchmark-only
+clean: ; rm -rf .venv build
+
+SOURCES := pyproject.toml CMakeLists.txt $(shell find src -type f -not -name '*.pyc')
+
+# The lock is installed before the package, so that a change of ours does not fetch it again.
+.venv/.run: .venv/.run-lock $(SOURCES) ; @sh scripts/install.sh package && touch $@
+.venv/.dev: .venv/.dev-lock $(SOURCES) ; @sh scripts/install.sh package && touch $@
+.venv/.run-lock: requirements/run.lock ; @PYTHON=$(PYTHON) sh scripts/install.sh $< && touch $@
+.venv/.dev-lock: requirements/dev.lock ; @PYTHON=$(PYTHON) sh scripts/install.sh $< && touch $@

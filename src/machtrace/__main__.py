@@ -1,0 +1,5 @@
+"""``python -m machtrace``."""
+
+from machtrace.cli.main import main
+
+main()

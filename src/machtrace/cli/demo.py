@@ -1,0 +1,58 @@
+"""``machtrace demo``: the main job, seen on any machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from machtrace.model.report import Report
+
+
+def demo() -> None:
+    """Show the threads of an emulated iOS-like process, then of a real one that is started here."""
+    _say("An arm64 Mach-O process in an emulator: seven threads, each stopped somewhere telling.")
+    _show(_capture("emulated:demo"))
+    if sys.platform != "linux":
+        _say("\nA real process is shown on Linux, where it can be captured from outside.")
+        return
+    with _threaded_process() as pid:
+        _say("\nA real process with five threads, started for this and running on.")
+        _show(_capture(pid))
+
+
+def _capture(spec: int | str) -> Report:
+    from machtrace.capture.pipeline import report
+    from machtrace.target.open import open_target
+
+    with open_target(spec) as target:
+        return report(target.snapshot())
+
+
+def _show(report: Report) -> None:
+    from machtrace.cli.console import wants_colour
+    from machtrace.report import text
+
+    text.write(report, sys.stdout, colour=wants_colour(sys.stdout))
+    sys.stdout.flush()
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n\n")
+    sys.stdout.flush()
+
+
+@contextmanager
+def _threaded_process() -> Iterator[int]:
+    """A process whose threads are all where they are going; it is ended on leaving."""
+    command = [sys.executable, "-m", "machtrace.testing.threaded_process"]
+    with subprocess.Popen(  # noqa: S603 - our own interpreter and module
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        try:
+            if process.stdout is not None:
+                process.stdout.readline()
+            yield process.pid
+        finally:
+            process.kill()

@@ -1,0 +1,43 @@
+"""From the words that name a target to the target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from machtrace.errors import FileAccessError, TargetSpecError
+from machtrace.target.base import Target
+
+EMULATED = "emulated:"
+
+
+def open_target(spec: int | str | Path) -> Target:
+    """Open the process, core or emulated process that ``spec`` names.
+
+    Args:
+        spec: a process id; the path of a core file; or ``emulated:demo``.
+
+    Raises:
+        TargetSpecError: it names nothing that can be opened.
+        TargetGoneError: there is no such process.
+        TargetAccessError: the kernel refuses to let it be looked at.
+        FileAccessError, FormatError: the file cannot be read, or is no core.
+        MissingExtraError: an optional library is needed and not there.
+    """
+    if isinstance(spec, str) and spec.strip().isdecimal():
+        spec = int(spec)
+    if isinstance(spec, int):
+        from machtrace.target.linux_process import LinuxProcessTarget
+
+        return LinuxProcessTarget(spec)
+    if isinstance(spec, str) and spec.startswith(EMULATED):
+        from machtrace.target.emulated import EmulatedTarget
+
+        return EmulatedTarget(spec.removeprefix(EMULATED))
+    path = Path(spec)
+    if not path.exists():
+        if isinstance(spec, str) and ("://" in spec or not spec or "/" not in spec):
+            raise TargetSpecError(f"no target is named {spec!r}, and there is no such file")
+        raise FileAccessError(str(path), "no such file")
+    from machtrace.target.corefile import open_corefile
+
+    return open_corefile(path)
