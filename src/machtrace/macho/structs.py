@@ -1,0 +1,368 @@
+"""Constants and records of Apple's headers, under the headers' own names.
+
+Sources: ``mach-o/loader.h``, ``mach-o/fat.h``, ``mach-o/nlist.h``, ``mach/machine.h``. A record
+that exists in a 32-bit and a 64-bit form has one row type and two layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import Any, Generic, NamedTuple, TypeVar
+
+RowT = TypeVar("RowT")
+
+
+class Layout(Generic[RowT]):
+    """How the bytes of a record are laid out, in either byte order."""
+
+    __slots__ = ("_big", "_little", "_make", "size")
+
+    def __init__(self, make: Callable[..., RowT], fields: str) -> None:
+        self._make = make
+        self._little = Struct("<" + fields)
+        self._big = Struct(">" + fields)
+        self.size = self._little.size
+        """In bytes."""
+
+    def unpack(
+        self, data: bytes | memoryview, offset: int = 0, *, little_endian: bool = True
+    ) -> RowT:
+        """The record at ``offset``, which the caller has checked to be wholly in ``data``."""
+        layout = self._little if little_endian else self._big
+        return self._make(*layout.unpack_from(data, offset))
+
+    def unpack_all(self, data: bytes | memoryview, *, little_endian: bool = True) -> Iterator[RowT]:
+        """Every record of ``data``, which is a whole number of them."""
+        layout = self._little if little_endian else self._big
+        make = self._make
+        return (make(*fields) for fields in layout.iter_unpack(data))
+
+    def pack(self, *fields: Any, little_endian: bool = True) -> bytes:  # noqa: ANN401 (struct's own)
+        """The bytes of a record."""
+        return (self._little if little_endian else self._big).pack(*fields)
+
+
+# --- mach-o/fat.h ---
+
+FAT_MAGIC = 0xCAFEBABE
+FAT_MAGIC_64 = 0xCAFEBABF
+
+
+class FatArch(NamedTuple):
+    """``struct fat_arch`` and ``struct fat_arch_64``."""
+
+    cputype: int
+    cpusubtype: int
+    offset: int
+    size: int
+    align: int
+    """As a power of 2."""
+    reserved: int = 0
+
+
+FAT_ARCH = Layout(FatArch, "IIIII")
+FAT_ARCH_64 = Layout(FatArch, "IIQQII")
+
+# --- mach-o/loader.h: the header ---
+
+MH_MAGIC = 0xFEEDFACE
+MH_MAGIC_64 = 0xFEEDFACF
+
+
+class MachHeaderRow(NamedTuple):
+    """``struct mach_header``, and ``struct mach_header_64`` without its last, reserved word."""
+
+    magic: int
+    cputype: int
+    cpusubtype: int
+    filetype: int
+    ncmds: int
+    sizeofcmds: int
+    flags: int
+
+
+MACH_HEADER = Layout(MachHeaderRow, "7I")
+MACH_HEADER_64_SIZE = 32
+
+# --- mach-o/loader.h: load commands ---
+
+LC_REQ_DYLD = 0x80000000
+LC_SEGMENT = 0x1
+LC_SYMTAB = 0x2
+LC_THREAD = 0x4
+LC_UNIXTHREAD = 0x5
+LC_DYSYMTAB = 0xB
+LC_LOAD_DYLIB = 0xC
+LC_ID_DYLIB = 0xD
+LC_LOAD_DYLINKER = 0xE
+LC_ID_DYLINKER = 0xF
+LC_LOAD_WEAK_DYLIB = 0x18 | LC_REQ_DYLD
+LC_SEGMENT_64 = 0x19
+LC_UUID = 0x1B
+LC_RPATH = 0x1C | LC_REQ_DYLD
+LC_CODE_SIGNATURE = 0x1D
+LC_SEGMENT_SPLIT_INFO = 0x1E
+LC_REEXPORT_DYLIB = 0x1F | LC_REQ_DYLD
+LC_LAZY_LOAD_DYLIB = 0x20
+LC_ENCRYPTION_INFO = 0x21
+LC_DYLD_INFO = 0x22
+LC_DYLD_INFO_ONLY = 0x22 | LC_REQ_DYLD
+LC_LOAD_UPWARD_DYLIB = 0x23 | LC_REQ_DYLD
+LC_VERSION_MIN_MACOSX = 0x24
+LC_VERSION_MIN_IPHONEOS = 0x25
+LC_FUNCTION_STARTS = 0x26
+LC_MAIN = 0x28 | LC_REQ_DYLD
+LC_DATA_IN_CODE = 0x29
+LC_SOURCE_VERSION = 0x2A
+LC_DYLIB_CODE_SIGN_DRS = 0x2B
+LC_ENCRYPTION_INFO_64 = 0x2C
+LC_LINKER_OPTIMIZATION_HINT = 0x2E
+LC_VERSION_MIN_TVOS = 0x2F
+LC_VERSION_MIN_WATCHOS = 0x30
+LC_NOTE = 0x31
+LC_BUILD_VERSION = 0x32
+LC_DYLD_EXPORTS_TRIE = 0x33 | LC_REQ_DYLD
+LC_DYLD_CHAINED_FIXUPS = 0x34 | LC_REQ_DYLD
+LC_FILESET_ENTRY = 0x35 | LC_REQ_DYLD
+LC_ATOM_INFO = 0x36
+LC_FUNCTION_VARIANTS = 0x37
+LC_FUNCTION_VARIANT_FIXUPS = 0x38
+
+COMMAND_NAMES = {
+    value: name
+    for name, value in tuple(globals().items())
+    if name.startswith("LC_") and name != "LC_REQ_DYLD"
+} | {
+    0x3: "LC_SYMSEG",
+    0x6: "LC_LOADFVMLIB",
+    0x7: "LC_IDFVMLIB",
+    0x8: "LC_IDENT",
+    0x9: "LC_FVMFILE",
+    0xA: "LC_PREPAGE",
+    0x10: "LC_PREBOUND_DYLIB",
+    0x11: "LC_ROUTINES",
+    0x12: "LC_SUB_FRAMEWORK",
+    0x13: "LC_SUB_UMBRELLA",
+    0x14: "LC_SUB_CLIENT",
+    0x15: "LC_SUB_LIBRARY",
+    0x16: "LC_TWOLEVEL_HINTS",
+    0x17: "LC_PREBIND_CKSUM",
+    0x1A: "LC_ROUTINES_64",
+    0x27: "LC_DYLD_ENVIRONMENT",
+    0x2D: "LC_LINKER_OPTION",
+    0x39: "LC_TARGET_TRIPLE",
+    0x3A: "LC_LAZY_LOAD_DYLIB_INFO",
+}
+"""Of every load command in ``loader.h``, for people."""
+
+
+class SegmentCommand(NamedTuple):
+    """``struct segment_command`` and ``struct segment_command_64``."""
+
+    cmd: int
+    cmdsize: int
+    segname: bytes
+    vmaddr: int
+    vmsize: int
+    fileoff: int
+    filesize: int
+    maxprot: int
+    initprot: int
+    nsects: int
+    flags: int
+
+
+SEGMENT_COMMAND = Layout(SegmentCommand, "II16s8I")
+SEGMENT_COMMAND_64 = Layout(SegmentCommand, "II16s4Q4I")
+
+
+class SectionRow(NamedTuple):
+    """``struct section`` and ``struct section_64``."""
+
+    sectname: bytes
+    segname: bytes
+    addr: int
+    size: int
+    offset: int
+    align: int
+    reloff: int
+    nreloc: int
+    flags: int
+    reserved1: int
+    reserved2: int
+    reserved3: int = 0
+
+
+SECTION = Layout(SectionRow, "16s16s9I")
+SECTION_64 = Layout(SectionRow, "16s16sQQ8I")
+
+
+class SymtabCommand(NamedTuple):
+    """``struct symtab_command``."""
+
+    cmd: int
+    cmdsize: int
+    symoff: int
+    nsyms: int
+    stroff: int
+    strsize: int
+
+
+SYMTAB_COMMAND = Layout(SymtabCommand, "6I")
+
+
+class DysymtabCommand(NamedTuple):
+    """``struct dysymtab_command``."""
+
+    cmd: int
+    cmdsize: int
+    ilocalsym: int
+    nlocalsym: int
+    iextdefsym: int
+    nextdefsym: int
+    iundefsym: int
+    nundefsym: int
+    tocoff: int
+    ntoc: int
+    modtaboff: int
+    nmodtab: int
+    extrefsymoff: int
+    nextrefsyms: int
+    indirectsymoff: int
+    nindirectsyms: int
+    extreloff: int
+    nextrel: int
+    locreloff: int
+    nlocrel: int
+
+
+DYSYMTAB_COMMAND = Layout(DysymtabCommand, "20I")
+
+
+class LinkeditDataCommand(NamedTuple):
+    """``struct linkedit_data_command``: where a table lies in ``__LINKEDIT``."""
+
+    cmd: int
+    cmdsize: int
+    dataoff: int
+    datasize: int
+
+
+LINKEDIT_DATA_COMMAND = Layout(LinkeditDataCommand, "4I")
+
+
+class DyldInfoCommand(NamedTuple):
+    """``struct dyld_info_command``."""
+
+    cmd: int
+    cmdsize: int
+    rebase_off: int
+    rebase_size: int
+    bind_off: int
+    bind_size: int
+    weak_bind_off: int
+    weak_bind_size: int
+    lazy_bind_off: int
+    lazy_bind_size: int
+    export_off: int
+    export_size: int
+
+
+DYLD_INFO_COMMAND = Layout(DyldInfoCommand, "12I")
+
+
+class DylibCommand(NamedTuple):
+    """``struct dylib_command``, its ``struct dylib`` spread out."""
+
+    cmd: int
+    cmdsize: int
+    name: int
+    """Offset of the name's bytes from the start of the command (``union lc_str``)."""
+    timestamp: int
+    current_version: int
+    compatibility_version: int
+
+
+DYLIB_COMMAND = Layout(DylibCommand, "6I")
+
+
+class BuildVersionCommand(NamedTuple):
+    """``struct build_version_command``."""
+
+    cmd: int
+    cmdsize: int
+    platform: int
+    minos: int
+    sdk: int
+    ntools: int
+
+
+BUILD_VERSION_COMMAND = Layout(BuildVersionCommand, "6I")
+
+
+class VersionMinCommand(NamedTuple):
+    """``struct version_min_command``."""
+
+    cmd: int
+    cmdsize: int
+    version: int
+    sdk: int
+
+
+VERSION_MIN_COMMAND = Layout(VersionMinCommand, "4I")
+
+
+class EntryPointCommand(NamedTuple):
+    """``struct entry_point_command``."""
+
+    cmd: int
+    cmdsize: int
+    entryoff: int
+    stacksize: int
+
+
+ENTRY_POINT_COMMAND = Layout(EntryPointCommand, "IIQQ")
+
+
+class EncryptionInfoCommand(NamedTuple):
+    """``struct encryption_info_command``, and its 64-bit twin without the padding."""
+
+    cmd: int
+    cmdsize: int
+    cryptoff: int
+    cryptsize: int
+    cryptid: int
+    """0 where nothing is encrypted (yet)."""
+
+
+ENCRYPTION_INFO_COMMAND = Layout(EncryptionInfoCommand, "5I")
+
+# --- mach-o/loader.h: sections ---
+
+SECTION_TYPE = 0x000000FF
+SECTION_ATTRIBUTES = 0xFFFFFF00
+S_ATTR_PURE_INSTRUCTIONS = 0x80000000
+S_ATTR_SOME_INSTRUCTIONS = 0x00000400
+S_ATTR_DEBUG = 0x02000000
+INDIRECT_SYMBOL_LOCAL = 0x80000000
+INDIRECT_SYMBOL_ABS = 0x40000000
+
+# --- mach-o/nlist.h ---
+
+N_STAB = 0xE0
+N_PEXT = 0x10
+N_TYPE = 0x0E
+N_EXT = 0x01
+N_UNDF = 0x0
+N_ABS = 0x2
+N_INDR = 0xA
+N_PBUD = 0xC
+N_SECT = 0xE
+N_ARM_THUMB_DEF = 0x0008
+
+# --- mach/vm_prot.h ---
+
+VM_PROT_READ = 0x1
+VM_PROT_WRITE = 0x2
+VM_PROT_EXECUTE = 0x4
