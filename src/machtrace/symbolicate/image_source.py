@@ -71,7 +71,7 @@ def in_memory(image: BinaryImage, memory: MemoryReader) -> Found:
 def _open(path: Path, image: BinaryImage) -> Found:
     from machtrace.elf.contents import ElfFileContents
     from machtrace.macho.contents import FileContents
-    from machtrace.macho.fat import slices
+    from machtrace.macho.fat import parse_slices
     from machtrace.symbolicate.image_file import open_image_file
 
     try:
@@ -82,7 +82,7 @@ def _open(path: Path, image: BinaryImage) -> Found:
         if image.format is ImageFormat.ELF:
             elf = ElfFileContents(data, str(path))
             return elf if elf.image.build_id in (None, image.uuid) else FrameStatus.MISMATCHED_FILE
-        for part in slices(data, str(path)):
+        for part in parse_slices(data, str(path)):
             macho = FileContents(part.data, str(path))
             if image.uuid is None and macho.image.header.arch is image.arch:
                 return macho
