@@ -138,7 +138,8 @@ def _inside_a_sized_one(starts: Offsets, sizes: Offsets) -> npt.NDArray[np.bool_
 
 def _plus(starts: Offsets, sizes: Offsets) -> Offsets:
     """The sum, held at the end of the address space: sizes come from files."""
-    return starts + np.minimum(sizes, _LAST - starts)
+    ends: Offsets = starts + np.minimum(sizes, _LAST - starts)
+    return ends
 
 
 def _ends(starts: Offsets, sizes: Offsets, section_ends: Offsets, bounds: CodeBounds) -> Offsets:
