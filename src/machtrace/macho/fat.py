@@ -54,7 +54,7 @@ def is_fat(data: bytes | memoryview) -> bool:
     return count <= _MOST_SLICES or bytes(data[:4]) != b"\xca\xfe\xba\xbe"
 
 
-def slices(data: bytes | memoryview, source: str) -> tuple[FatSlice, ...]:
+def parse_slices(data: bytes | memoryview, source: str) -> tuple[FatSlice, ...]:
     """The Mach-O files in ``data``: those of a fat file in its order, or ``data`` itself.
 
     Raises:
