@@ -6,4 +6,52 @@
 
 Each arrow is a value of :mod:`machtrace.model`. Only :mod:`machtrace.target` talks to a
 process; all else is a function of what it returned.
+
+    >>> import machtrace as mt
+    >>> for stack in mt.backtraces("emulated:demo"):
+    ...     print(stack.thread.name, [frame.symbol.name for frame in stack.frames])
+
+What is named here is loaded when it is first used.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from machtrace.capture.backtraces import backtraces, snapshot
+    from machtrace.capture.pipeline import unwind
+    from machtrace.errors import MachtraceError
+    from machtrace.symbolicate.symbolicator import Symbolicator
+    from machtrace.target.open import open_target
+
+_HOMES = {
+    "MachtraceError": "machtrace.errors",
+    "Symbolicator": "machtrace.symbolicate.symbolicator",
+    "backtraces": "machtrace.capture.backtraces",
+    "open_target": "machtrace.target.open",
+    "snapshot": "machtrace.capture.backtraces",
+    "unwind": "machtrace.capture.pipeline",
+}
+
+__all__ = [
+    "MachtraceError",
+    "Symbolicator",
+    "backtraces",
+    "open_target",
+    "snapshot",
+    "unwind",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its home and keep it here."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,65 @@
+"""The main job in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from machtrace.capture.pipeline import report
+from machtrace.capture.selection import select_threads
+from machtrace.model.snapshot import Snapshot
+from machtrace.model.symbol import CallStack
+from machtrace.target.base import DEFAULT_STACK_LIMIT, Target
+from machtrace.target.open import open_target
+from machtrace.unwind.walker import DEFAULT_DEPTH
+
+
+def backtraces(
+    target: Target | int | str | Path,
+    *,
+    threads: str = "all",
+    symbolicate: bool = True,
+    search: Sequence[str | Path] = (),
+    limit: int = DEFAULT_DEPTH,
+    stack_limit: int = DEFAULT_STACK_LIMIT,
+) -> list[CallStack]:
+    """The call stacks of a target's threads, innermost frame first.
+
+    Threads that could not be copied are left out; ask :func:`snapshot` for them and the reasons.
+
+    Args:
+        target: an open target, or what :func:`machtrace.open_target` takes.
+        threads: ``all``, ``main``, a thread's name or id, or ``#N`` as lldb counts.
+        symbolicate: whether to look names up.
+        search: files and folders with the program's images.
+        limit: how many frames of a stack are kept at most.
+        stack_limit: how many bytes of each stack are copied at most.
+
+    Raises:
+        TargetError, FileAccessError, FormatError: see :func:`machtrace.open_target`.
+    """
+    copied = snapshot(target, threads=threads, stack_limit=stack_limit)
+    return list(report(copied, limit=limit, symbolicate=symbolicate, search=search).stacks)
+
+
+def snapshot(
+    target: Target | int | str | Path,
+    *,
+    threads: str = "all",
+    stack_limit: int = DEFAULT_STACK_LIMIT,
+) -> Snapshot:
+    """Copy a target's threads, each stopped only while it is copied; see :func:`backtraces`."""
+    with _opened(target) as opened:
+        chosen = None if threads == "all" else select_threads(opened.threads(), threads)
+        return opened.snapshot(chosen, stack_limit=stack_limit)
+
+
+@contextmanager
+def _opened(target: Target | int | str | Path) -> Iterator[Target]:
+    """``target`` itself, which its owner closes, or one opened here and closed again."""
+    if isinstance(target, int | str | Path):
+        with open_target(target) as opened:
+            yield opened
+    else:
+        yield target
