@@ -1,0 +1,259 @@
+"""Registers of a thread in a core: the states of an ``LC_THREAD`` or ``LC_UNIXTHREAD`` command.
+
+After ``cmd`` and ``cmdsize`` such a command repeats ``{flavor, count, state}``, ``count`` in words
+of four bytes (``mach-o/loader.h``: ``struct thread_command``). What a flavour holds depends on the
+CPU: ``mach/arm/thread_status.h`` and ``mach/arm/_structs.h``, ``mach/i386/thread_status.h`` and
+``mach/i386/_structs.h``. A unified flavour wraps another one with a second ``{flavor, count}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import Struct
+from typing import NamedTuple
+
+from machtrace.errors import CoreFileError
+from machtrace.model.address import Avma, PacMask
+from machtrace.model.arch import Arch
+from machtrace.model.registers import RegisterSet
+
+# mach/arm/thread_status.h
+ARM_THREAD_STATE = 1
+ARM_EXCEPTION_STATE = 3
+ARM_THREAD_STATE64 = 6
+ARM_EXCEPTION_STATE64 = 7
+ARM_THREAD_STATE32 = 9
+ARM_EXCEPTION_STATE64_V2 = 10
+
+# mach/i386/thread_status.h
+X86_THREAD_STATE32 = 1
+X86_EXCEPTION_STATE32 = 3
+X86_THREAD_STATE64 = 4
+X86_EXCEPTION_STATE64 = 6
+X86_THREAD_STATE = 7
+X86_EXCEPTION_STATE = 9
+X86_THREAD_FULL_STATE64 = 23
+
+STATE_HEADER = Struct("<2I")
+"""``flavor`` and ``count``."""
+ARM64_STATE = Struct("<33Q2I")
+"""``arm_thread_state64``: x0 to x28, fp, lr, sp, pc; cpsr, flags."""
+ARM_STATE = Struct("<17I")
+"""``arm_thread_state``: r0 to r12, sp, lr, pc, cpsr."""
+X86_64_STATE = Struct("<21Q")
+"""``x86_thread_state64``: rax, rbx, rcx, rdx, rdi, rsi, rbp, rsp, r8 to r15, rip, rflags, …"""
+I386_STATE = Struct("<16I")
+"""``i386_thread_state``: eax, ebx, ecx, edx, edi, esi, ebp, esp, ss, eflags, eip, cs, …"""
+
+X86_64_ORDER = (0, 3, 2, 1, 5, 4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+"""DWARF numbers of the registers that :data:`X86_64_STATE` begins with; rip is next."""
+I386_ORDER = (0, 3, 1, 2, 7, 6, 5, 4)
+"""Those of :data:`I386_STATE`, in the numbering of the System V psABI; ss, eflags, eip follow."""
+I386_EIP = 10
+"""Place of eip in :data:`I386_STATE`."""
+
+# Up to the program counter; what follows it in a state is not read.
+_ARM64_REGISTERS = Struct("<33Q")
+_ARM_REGISTERS = Struct("<16I")
+_X86_64_REGISTERS = Struct("<17Q")
+_I386_REGISTERS = Struct("<11I")
+
+_EXCEPTION64 = Struct("<Q2I")
+_EXCEPTION64_V2 = Struct("<2Q")
+_EXCEPTION_ARM = Struct("<3I")
+_EXCEPTION_X86_64 = Struct("<2HIQ")
+_EXCEPTION_I386 = Struct("<2H2I")
+
+_ESR_CLASS_SHIFT = 26
+_ARM64_TRAPS = frozenset(
+    {0x0D, 0x0E, 0x1C, 0x22, 0x26, 0x2C, 0x3C}
+)  # BTI, illegal state, PAC, pc and sp alignment, floating point, BRK: xnu's arm64/proc_reg.h
+_ARM64_ABORTS = frozenset({0x20, 0x24})  # instruction and data abort from user code
+_ARM_TRAPS = frozenset({1})  # T_UNDEF: xnu's arm/trap.h
+_ARM_ABORTS = frozenset({3, 4})  # T_PREFETCH_ABT, T_DATA_ABT
+_X86_TRAPS = frozenset({3, 4, 5, 6, 8, 10, 11, 12, 13, 16, 17, 19})  # xnu's i386/trap.h
+_X86_ABORTS = frozenset({14})  # T_PAGE_FAULT
+
+
+@dataclass(frozen=True, slots=True)
+class ExceptionState:
+    """Why a thread last entered the kernel; of most threads that is no fault at all."""
+
+    fault_address: Avma
+    """``far`` or ``faultvaddr``: what a memory access was aborted for; else often stale."""
+    syndrome: int
+    """``esr`` (arm64), ``fsr`` (arm) or ``err`` (x86)."""
+    number: int
+    """``exception`` (arm, arm64) or ``trapno`` (x86)."""
+    is_trap: bool
+    """Whether it is of a kind that a program does not survive by itself: a breakpoint
+    instruction, an undefined one, a failed pointer authentication, a misaligned pc."""
+    is_abort: bool
+    """Whether it is a memory access that the hardware aborted: a crash, or a page that the
+    kernel then brought in."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadState:
+    """What one thread command says."""
+
+    registers: RegisterSet
+    """pc without signature or tag; the others as they stood. Its architecture is that of the
+    state: of a 32-bit core whose threads hold 64-bit registers it is arm64_32."""
+    exception: ExceptionState | None
+
+
+class _State(NamedTuple):
+    flavour: int
+    offset: int
+    """Bytes from the start of the command."""
+    data: memoryview
+
+
+def parse_thread_state(
+    command: memoryview, arch: Arch, *, mask: PacMask = PacMask(), source: str, offset: int = 0
+) -> ThreadState:
+    """The state in ``command``, a whole thread command, ``cmd`` and ``cmdsize`` included.
+
+    States of other flavours (floating point, vectors, debug registers) are passed over by their
+    count. ``arch`` is the core's; ``mask`` takes signatures off pc. ``offset`` is where
+    the command begins in ``source``, for errors.
+
+    Raises:
+        CoreFileError: no state has general registers, or it is cut short.
+    """
+    registers: RegisterSet | None = None
+    exception: ExceptionState | None = None
+    cut: CoreFileError | None = None
+    try:
+        for state in _states(command, source, offset):
+            inner = _unwrap(state, arch)
+            registers = registers or _registers(inner, arch, mask)
+            exception = exception or _exception(inner, arch)
+    except CoreFileError as error:
+        # A cut vector state behind whole general registers takes nothing from a walk.
+        cut = error
+    if registers is not None:
+        return ThreadState(registers, exception)
+    raise cut or CoreFileError(
+        f"a thread without general registers of {arch.value}", source=source, offset=offset
+    )
+
+
+def _states(command: memoryview, source: str, offset: int) -> Iterator[_State]:
+    at = 8
+    while at + STATE_HEADER.size <= len(command):
+        flavour, count = STATE_HEADER.unpack_from(command, at)
+        at += STATE_HEADER.size
+        if count * 4 > len(command) - at:
+            raise CoreFileError(
+                f"thread state of flavour {flavour} claims {count * 4} bytes, "
+                f"{len(command) - at} are there",
+                source=source,
+                offset=offset + at,
+            )
+        yield _State(flavour, at, command[at : at + count * 4])
+        at += count * 4
+
+
+def _unwrap(state: _State, arch: Arch) -> _State:
+    """What a unified state wraps, or the state itself."""
+    if len(state.data) < STATE_HEADER.size:
+        return state
+    flavour, count = STATE_HEADER.unpack_from(state.data)
+    if STATE_HEADER.size + count * 4 > len(state.data):
+        return state
+    if _is_x86(arch):
+        wraps = state.flavour in (X86_THREAD_STATE, X86_EXCEPTION_STATE)
+    else:
+        # On 32-bit arm the same flavour once was the bare registers, 17 words of them.
+        wraps = state.flavour == ARM_THREAD_STATE and len(state.data) != ARM_STATE.size
+    if not wraps:
+        return state
+    inner = state.data[STATE_HEADER.size : STATE_HEADER.size + count * 4]
+    return _State(flavour, state.offset + STATE_HEADER.size, inner)
+
+
+def _is_x86(arch: Arch) -> bool:
+    return arch in (Arch.X86_64, Arch.X86_64H, Arch.I386)
+
+
+def _registers(state: _State, arch: Arch, mask: PacMask) -> RegisterSet | None:
+    flavour, size = state.flavour, len(state.data)
+    if _is_x86(arch):
+        if arch is Arch.I386:
+            narrow = flavour == X86_THREAD_STATE32 and size >= _I386_REGISTERS.size
+            return _i386(state) if narrow else None
+        wide = flavour in (X86_THREAD_STATE64, X86_THREAD_FULL_STATE64)
+        return _x86_64(state, arch) if wide and size >= _X86_64_REGISTERS.size else None
+    if flavour == ARM_THREAD_STATE64 and size >= _ARM64_REGISTERS.size:
+        # A watch's process has 32-bit addresses, so its core is called arm; its registers tell.
+        return _arm64(state, arch if arch.is_arm64 else Arch.ARM64_32, mask)
+    narrow = flavour in (ARM_THREAD_STATE, ARM_THREAD_STATE32) and not arch.is_arm64
+    return _arm(state, arch) if narrow and size >= _ARM_REGISTERS.size else None
+
+
+def _arm64(state: _State, arch: Arch, mask: PacMask) -> RegisterSet:
+    *general, pc = _ARM64_REGISTERS.unpack_from(state.data)
+    blank = (None,) * (len(arch.registers.names) - len(general))
+    return RegisterSet(arch, mask.strip(pc), (*general, *blank))
+
+
+def _arm(state: _State, arch: Arch) -> RegisterSet:
+    *general, pc = _ARM_REGISTERS.unpack_from(state.data)
+    blank = (None,) * (len(arch.registers.names) - len(general))
+    return RegisterSet(arch, Avma(pc), (*general, *blank))
+
+
+def _x86_64(state: _State, arch: Arch) -> RegisterSet:
+    *general, pc = _X86_64_REGISTERS.unpack_from(state.data)
+    return _permuted(arch, X86_64_ORDER, general, pc)
+
+
+def _i386(state: _State) -> RegisterSet:
+    values = _I386_REGISTERS.unpack_from(state.data)
+    return _permuted(Arch.I386, I386_ORDER, values[:8], values[I386_EIP])
+
+
+def _permuted(
+    arch: Arch, order: tuple[int, ...], general: list[int] | tuple[int, ...], pc: int
+) -> RegisterSet:
+    values: list[int | None] = [None] * len(arch.registers.names)
+    for number, value in zip(order, general, strict=True):
+        values[number] = value
+    return RegisterSet(arch, Avma(pc), tuple(values))
+
+
+def _exception(state: _State, arch: Arch) -> ExceptionState | None:
+    flavour, data = state.flavour, state.data
+    if _is_x86(arch):
+        return _x86_exception(flavour, data)
+    if flavour == ARM_EXCEPTION_STATE64 and len(data) >= _EXCEPTION64.size:
+        address, syndrome, number = _EXCEPTION64.unpack_from(data)
+    elif flavour == ARM_EXCEPTION_STATE64_V2 and len(data) >= _EXCEPTION64_V2.size:
+        address, syndrome = _EXCEPTION64_V2.unpack_from(data)
+        number = 0
+    elif flavour == ARM_EXCEPTION_STATE and len(data) >= _EXCEPTION_ARM.size:
+        number, syndrome, address = _EXCEPTION_ARM.unpack_from(data)
+        return ExceptionState(
+            Avma(address), syndrome, number, number in _ARM_TRAPS, number in _ARM_ABORTS
+        )
+    else:
+        return None
+    kind = (syndrome >> _ESR_CLASS_SHIFT) & 0x3F
+    return ExceptionState(
+        Avma(address), syndrome, number, kind in _ARM64_TRAPS, kind in _ARM64_ABORTS
+    )
+
+
+def _x86_exception(flavour: int, data: memoryview) -> ExceptionState | None:
+    if flavour == X86_EXCEPTION_STATE64 and len(data) >= _EXCEPTION_X86_64.size:
+        number, _, syndrome, address = _EXCEPTION_X86_64.unpack_from(data)
+    elif flavour == X86_EXCEPTION_STATE32 and len(data) >= _EXCEPTION_I386.size:
+        number, _, syndrome, address = _EXCEPTION_I386.unpack_from(data)
+    else:
+        return None
+    return ExceptionState(
+        Avma(address), syndrome, number, number in _X86_TRAPS, number in _X86_ABORTS
+    )
