@@ -93,7 +93,7 @@ class SymbolTable:
 
     def find(self, offset: ImageOffset) -> Symbol | None:
         """The function that holds ``offset``; None where no name is sure."""
-        if offset < 0:
+        if not 0 <= offset <= _LAST:
             return None
         # A Python int would turn the whole column into floating point.
         index = int(self._starts.searchsorted(np.uint64(offset), side="right")) - 1

@@ -1,0 +1,81 @@
+"""What is written about the project is so."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import machtrace
+from machtrace import errors
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+def test_error_tree_is_drawn_whole():
+    """Every class is in the drawing, under its base; nothing else is."""
+    drawing = errors.__doc__ or ""
+    drawn = re.findall(r"^ {4}([│├└─ ]*)(\w+Error)\b", drawing, re.MULTILINE)
+    written = {name: value for name, value in vars(errors).items() if isinstance(value, type)}
+
+    assert sorted(written) == sorted(name for _, name in drawn)
+    parents: list[str] = []
+    for branch, name in drawn:
+        depth = len(branch) // 4
+        parents[depth:] = [name]
+        if depth:
+            assert issubclass(written[name], written[parents[depth - 1]])
+
+
+def test_every_error_says_what_to_do():
+    """A remedy is in the imperative, on one line, and no sentence."""
+    for value in vars(errors).values():
+        if isinstance(value, type):
+            assert value.remedy
+            assert not value.remedy.endswith(".")
+
+
+def test_public_names_are_there():
+    """Each name in ``__all__`` loads, and nothing else answers."""
+    for name in machtrace.__all__:
+        assert getattr(machtrace, name) is not None
+    with pytest.raises(AttributeError):
+        _ = machtrace.nothing_of_this_name
+
+
+def test_import_loads_no_library():
+    """``import machtrace`` costs what a few modules cost."""
+    heavy = "{'numpy', 'rich', 'typer', 'click', 'unicorn', 'ctypes', 'asyncio'}"
+    code = f"import machtrace, sys; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "[]" == done.stdout.strip()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page):
+    """A link to a file of ours names one that exists."""
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_modules_named_in_the_pages_exist(page):
+    """`package.module` in backquotes is where the page says."""
+    package = ROOT / "src" / "machtrace"
+    for name in re.findall(r"`((?:[a-z_]+\.)+[a-z_]+)`", page.read_text()):
+        first, *rest = name.split(".")
+        if (package / first).is_dir() and rest[-1] not in {"py", "md", "macho", "m", "c"}:
+            home = package.joinpath(first, rest[0])
+            assert home.with_suffix(".py").exists() or home.is_dir(), f"{page.name}: {name}"
+
+
+def test_locks_name_no_index():
+    """What is installed is pinned by hash; where it comes from is the user's business."""
+    for lock in ROOT.glob("requirements/*.lock"):
+        written = lock.read_text()
+        assert "--hash=sha256:" in written
+        assert "://" not in written
