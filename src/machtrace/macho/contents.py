@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from machtrace.errors import MachOError, MemoryReadError
 from machtrace.macho.image import MachOImage, parse_image
 from machtrace.model.address import Avma, FileOffset, Svma
+from machtrace.model.contents import ImageContents
 from machtrace.model.memory import MemoryReader
 
 _ADDRESS_BITS = (1 << 64) - 1
+
+
+class MachOContents(ImageContents, Protocol):
+    """A Mach-O's bytes, with its load commands read."""
+
+    @property
+    def image(self) -> MachOImage:
+        """Its header and load commands."""
+        ...
 
 
 class FileContents:
