@@ -1,0 +1,30 @@
+/* What is in the bytes of NT_PRSTATUS and of signal frames, by architecture.
+ *
+ * Pure functions of bytes. The size of the register set tells the architecture:
+ * struct user_regs_struct (sys/user.h) of x86-64 and i386, struct user_pt_regs
+ * (asm/ptrace.h) of aarch64, struct pt_regs of arm.
+ */
+#ifndef MACHTRACE_LINUX_REGISTERS_H
+#define MACHTRACE_LINUX_REGISTERS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The stack pointer of a register set; false where the size is of none known. */
+bool machtrace_stack_pointer(const unsigned char *registers, size_t size, uint64_t *sp);
+
+/* The stack pointer that a signal saved, where the thread is on the alternate
+ * stack; false where it is not.
+ *
+ * `stack` is what lies at and above (or a little below) `sp`. The mark looked for
+ * is the kernel's struct ucontext: no uc_link, and a uc_stack that holds `sp`. */
+bool machtrace_interrupted_sp(const unsigned char *stack, size_t stack_size, uint64_t sp,
+                              size_t registers_size, uint64_t *interrupted);
+
+/* Where the registers say that a system call without a time limit failed with
+ * EINTR, change the result to ERESTARTNOHAND; true if changed. x86-64 only:
+ * aarch64 does not show the first argument, which the result has replaced. */
+bool machtrace_mark_restart(unsigned char *registers, size_t size);
+
+#endif
