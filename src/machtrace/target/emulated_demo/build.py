@@ -68,8 +68,9 @@ def compiler() -> str:
     Raises:
         OSError, subprocess.CalledProcessError: it is not installed, or does not run.
     """
-    version = _run((sys.executable, "-m", "ziglang", "version"), Path.cwd())
-    return f"ziglang {version.strip()}"
+    command = (sys.executable, "-m", "ziglang", "version")
+    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 (ours)
+    return f"ziglang {done.stdout.strip()}"
 
 
 def build(output: Path) -> None:
@@ -81,8 +82,8 @@ def build(output: Path) -> None:
     here = Path(__file__).parent
     with TemporaryDirectory() as name:
         work = Path(name)
-        for source in here.glob("*.[chmS]"):
-            copyfile(source, work / source.name)
+        for file in here.glob("*.[chmS]"):
+            copyfile(file, work / file.name)
         for source, flags in _SOURCES.items():
             _run((*_CLANG, *_FLAGS, *flags, "-c", source, "-o", f"{source}.o"), work)
         objects = [f"{source}.o" for source in _SOURCES]
@@ -91,18 +92,12 @@ def build(output: Path) -> None:
         copyfile(work / PROGRAM.name, output)
 
 
-def _run(command: Sequence[str], directory: Path) -> str:
+def _run(command: Sequence[str], directory: Path) -> None:
     # The linker's caches go where everything else goes that is not kept.
     caches = {f"ZIG_{kind}_CACHE_DIR": str(directory / ".zig") for kind in ("GLOBAL", "LOCAL")}
-    done = subprocess.run(  # noqa: S603 (our own interpreter and arguments)
-        command,
-        cwd=directory,
-        env={**os.environ, **caches},
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
+    subprocess.run(  # noqa: S603 (our own interpreter and arguments)
+        command, cwd=directory, env={**os.environ, **caches}, check=True
     )
-    return done.stdout
 
 
 def _main() -> None:
