@@ -125,11 +125,11 @@ def test_link_register_is_lost_after_one_step():
 def test_signal_frame_recovers_every_register_and_its_address_is_a_program_counter():
     """What a signal interrupted may be a leaf: its link register is alive."""
     rule = UnwindRule(
-        RegisterOffset(31, 0x20), AtCfa(0x18), ((30, AtCfa(-8)),), is_signal_frame=True
+        RegisterOffset(31, 0x20), AtCfa(8), ((30, AtCfa(-8)),), is_signal_frame=True
     )
     caller = step(rule, registers(sp=0), STACK, WIDTH_47)
     assert isinstance(caller, RegisterSet)
-    assert (6, AddressKind.PROGRAM_COUNTER) == (STACK.data[0x38], rule.caller_kind)
+    assert (RET1, AddressKind.PROGRAM_COUNTER) == (caller.pc, rule.caller_kind)
     assert 4 == caller.lr
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from machtrace.model.contents import ImageContents
 from machtrace.model.image import BinaryImage
 from machtrace.model.memory import LayeredMemory
 from machtrace.model.report import Report
@@ -51,16 +50,12 @@ def unwind(
 def _sources(
     snapshot: Snapshot, files: ImageSource
 ) -> Callable[[BinaryImage], tuple[RuleSource, ...]]:
-    def contents(image: BinaryImage) -> ImageContents | None:
+    def sources_of(image: BinaryImage) -> tuple[RuleSource, ...]:
         # What is in memory is what ran, and is at hand; a file is read where memory has a hole.
         found = in_memory(image, snapshot.memory)
         if isinstance(found, FrameStatus):
             found = files.file(image)
-        return None if isinstance(found, FrameStatus) else found
-
-    def sources_of(image: BinaryImage) -> tuple[RuleSource, ...]:
-        found = contents(image)
-        return () if found is None else rule_sources(image, found)
+        return () if isinstance(found, FrameStatus) else rule_sources(found)
 
     return sources_of
 

@@ -6,14 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from machtrace.elf.contents import ElfContents, ElfFileContents, ElfMemoryContents
 from machtrace.errors import FileAccessError, FormatError, MemoryReadError
-from machtrace.model.address import Avma
-from machtrace.model.contents import ImageContents
+from machtrace.macho.contents import FileContents, MachOContents, MemoryContents
+from machtrace.macho.fat import parse_slices
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.memory import MemoryReader
 from machtrace.model.symbol import FrameStatus
+from machtrace.symbolicate.image_file import open_image_file
 
-Found = ImageContents | FrameStatus
+Found = MachOContents | ElfContents | FrameStatus
 """An image's bytes, or why there are none."""
 
 
@@ -56,12 +58,11 @@ class ImageSource:
 
 def in_memory(image: BinaryImage, memory: MemoryReader) -> Found:
     """The image as the target has it loaded, or why its bytes cannot be had. Raises nothing."""
-    from machtrace.elf.contents import ElfMemoryContents
-    from machtrace.macho.contents import MemoryContents
-
-    loaded = MemoryContents if image.format is ImageFormat.MACHO else ElfMemoryContents
+    source = image.path or f"image at {image.load_address:#x}"
     try:
-        return loaded(memory, Avma(image.load_address), image.path or "image")
+        if image.format is ImageFormat.ELF:
+            return ElfMemoryContents(memory, image.load_address, source)
+        return MemoryContents(memory, image.load_address, source)
     except MemoryReadError:
         return FrameStatus.MISSING_FILE
     except FormatError:
@@ -69,11 +70,6 @@ def in_memory(image: BinaryImage, memory: MemoryReader) -> Found:
 
 
 def _open(path: Path, image: BinaryImage) -> Found:
-    from machtrace.elf.contents import ElfFileContents
-    from machtrace.macho.contents import FileContents
-    from machtrace.macho.fat import parse_slices
-    from machtrace.symbolicate.image_file import open_image_file
-
     try:
         data = open_image_file(path)
     except FileAccessError:

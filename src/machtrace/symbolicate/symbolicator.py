@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 
+from machtrace.elf.contents import ElfFileContents, ElfMemoryContents
 from machtrace.errors import FormatError, MemoryReadError
-from machtrace.model.contents import ImageContents
-from machtrace.model.image import BinaryImage, ImageFormat
+from machtrace.model.image import BinaryImage
 from machtrace.model.memory import MemoryReader
 from machtrace.model.stack import Backtrace, FrameAddress
 from machtrace.model.symbol import CallStack, Frame, FrameStatus
-from machtrace.symbolicate.image_source import ImageSource, in_memory
+from machtrace.symbolicate.elf_symbols import elf_symbol_table
+from machtrace.symbolicate.image_source import Found, ImageSource, in_memory
+from machtrace.symbolicate.macho_symbols import macho_symbol_table
 from machtrace.symbolicate.symbol_table import SymbolTable
 
 
@@ -70,20 +72,20 @@ class Symbolicator:
         return found
 
     def _open(self, image: BinaryImage, memory: MemoryReader) -> SymbolTable | FrameStatus:
-        first = _table_of(image, self._files.file(image))
+        first = _table_of(self._files.file(image))
         if not isinstance(first, FrameStatus):
             return first
-        second = _table_of(image, in_memory(image, memory))
+        second = _table_of(in_memory(image, memory))
         # A file that would not do says more than memory that was not captured.
         return first if isinstance(second, FrameStatus) else second
 
 
-def _table_of(image: BinaryImage, found: ImageContents | FrameStatus) -> SymbolTable | FrameStatus:
+def _table_of(found: Found) -> SymbolTable | FrameStatus:
     if isinstance(found, FrameStatus):
         return found
     try:
-        if image.format is ImageFormat.ELF:
-            return SymbolTable.of_elf(found)
-        return SymbolTable.of_macho(found)
+        if isinstance(found, ElfFileContents | ElfMemoryContents):
+            return elf_symbol_table(found)
+        return macho_symbol_table(found)
     except (FormatError, MemoryReadError):
         return FrameStatus.MALFORMED_FILE
