@@ -27,6 +27,7 @@ from machtrace.model.address import FileOffset, Svma
 SEGMENT_COMMANDS = frozenset({LC_SEGMENT, LC_SEGMENT_64})
 
 S_ZEROFILL = 0x1
+S_LAZY_SYMBOL_POINTERS = 0x7
 S_SYMBOL_STUBS = 0x8
 S_GB_ZEROFILL = 0xC
 S_THREAD_LOCAL_ZEROFILL = 0x12
@@ -190,7 +191,8 @@ def parse_segment(command: LoadCommand, source: str) -> Segment:
         )
     table = command.data[layout.size : layout.size + row.nsects * section_layout.size]
     rows = tuple(section_layout.unpack_all(table, little_endian=command.little_endian))
-    if any(section.addr + section.size > limit for section in rows):
+    # The end itself has to be an address: columns of ends are 64 bits wide.
+    if any(section.addr + section.size > min(limit, (1 << 64) - 1) for section in rows):
         raise MachOError(
             f"a section of segment {name!r} goes beyond the end of the address space",
             source=source,
