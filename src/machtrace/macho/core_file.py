@@ -108,6 +108,8 @@ def parse_core(data: memoryview, source: str) -> CoreFile:
         )
     problems: list[FormatError] = []
     parts = _sort(_commands(header, data, source, problems), source, problems)
+    if not parts.threads:
+        problems.append(CoreFileError("a core without threads", source=source, offset=header.size))
     memory = read_memory(parts.segments, data, source, problems)
     notes = _NoteReader(data, source, parts.notes, problems)
     mask = _pointer_mask(arch, notes.first(ADDRESSABLE_BITS, parse_addressable_bits), memory)

@@ -208,7 +208,7 @@ class _Finder:
         """Where an image is whose header was not captured."""
         svma = _PROGRAM_SVMA[self.core.arch.pointer_size] if is_program else Svma(0)
         if noted.slide is not None:
-            svma = Svma(address - noted.slide)
+            svma = Svma((address - noted.slide) % _ADDRESS_LIMIT)
         # Its own next segment ends its code, or the next image does: in a shared cache the codes
         # of all libraries lie side by side, and their data elsewhere.
         own = (start for _, start in noted.segments if start > address)

@@ -1,0 +1,218 @@
+"""A process in a Mach-O core file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from machtrace.errors import CoreFileError, TargetError
+from machtrace.macho.core_file import CoreFile, parse_core
+from machtrace.macho.core_images import CoreImages, find_images
+from machtrace.macho.crashed_thread import crashed_thread
+from machtrace.macho.process_metadata import NotedThread
+from machtrace.macho.thread_state import ThreadState
+from machtrace.model.address import Avma
+from machtrace.model.arch import Arch
+from machtrace.model.memory import MemoryRegion, RegionMemory
+from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
+from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.target.base import DEFAULT_STACK_LIMIT
+from machtrace.target.core_mapping import map_core
+
+RED_ZONE = 128
+"""Bytes below the stack pointer that a leaf may use: *Apple arm64 ABI*, System V x86-64 psABI."""
+
+
+def open_corefile(path: str | Path) -> CorefileTarget:
+    """Open a Mach-O core.
+
+    Raises:
+        FileAccessError: there is no such file, or it cannot be read.
+        CoreFileError: it is something else, and the message says what; or it is empty.
+        MachOError: it ends before its header does.
+    """
+    return CorefileTarget(path)
+
+
+class CorefileTarget:
+    """A core as a :class:`~machtrace.target.base.Target`.
+
+    The file is mapped, not read: memory in snapshots are views of the mapping, which lives as long
+    as any of them, also after :meth:`close`. Whoever shortens the file meanwhile ends this process
+    with SIGBUS, as with every mapped file.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Map the file and read its load commands and notes; see :func:`open_corefile`."""
+        self._path = str(path)
+        self._core: CoreFile | None = parse_core(map_core(self._path), self._path)
+
+    @property
+    def core(self) -> CoreFile:
+        """What the file says.
+
+        Raises:
+            TargetError: the target was closed.
+        """
+        if self._core is None:
+            raise TargetError(f"the core was closed: {self._path}", remedy="open it again")
+        return self._core
+
+    @cached_property
+    def process(self) -> ProcessInfo:
+        """Which one; its path is that of its main executable."""
+        core, program = self.core, self._images.program
+        return ProcessInfo(
+            pid=core.metadata.pid,
+            path=core.metadata.path or ("" if program is None else program.path),
+            arch=core.arch,
+            pointer_mask=core.pointer_mask,
+        )
+
+    def threads(self) -> tuple[ThreadInfo, ...]:
+        """Its threads in the core's order, those that cannot be read included.
+
+        Raises:
+            TargetError: the target was closed.
+        """
+        return thread_infos(self.core)
+
+    def snapshot(
+        self,
+        threads: Collection[ThreadId] | None = None,
+        /,
+        *,
+        stack_limit: int = DEFAULT_STACK_LIMIT,
+    ) -> Snapshot:
+        """``threads`` (None: all) as the core has them; nothing is copied.
+
+        A thread whose state is bad is left out, and a stack that is not in the core is empty; both
+        are named in :attr:`Snapshot.problems`, and so is everything else that could not be read.
+        """
+        core, images, infos = self.core, self._images, self.threads()
+        listed = frozenset(info.id for info in infos)
+        wanted = listed if threads is None else frozenset(threads)
+        copied: list[ThreadSnapshot] = []
+        problems = [Problem(thread=None, error=error) for error in core.problems]
+        problems += [Problem(thread=None, error=error) for error in images.problems]
+        for thread, info in zip(core.threads, infos, strict=True):
+            if info.id not in wanted:
+                continue
+            if not isinstance(thread.state, ThreadState):
+                problems.append(Problem(thread=info.id, error=thread.state))
+                continue
+            stack = stack_region(core.memory.regions, thread.state, stack_limit)
+            if not stack.data and stack_limit > 0:
+                error = self._no_stack(info, thread.state)
+                problems.append(Problem(thread=info.id, error=error))
+            copied.append(ThreadSnapshot(info=info, registers=thread.state.registers, stack=stack))
+        problems += [
+            Problem(thread=thread, error=self._no_thread(thread))
+            for thread in sorted(wanted - listed)
+        ]
+        return Snapshot(
+            process=self.process,
+            threads=tuple(copied),
+            images=images.images,
+            memory=core.memory.regions,
+            problems=tuple(problems),
+        )
+
+    def close(self) -> None:
+        """Let go of the file; snapshots keep what they have of it."""
+        self._core = None
+        self.__dict__.pop("_images", None)
+        self.__dict__.pop("process", None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None:
+        self.close()
+
+    @cached_property
+    def _images(self) -> CoreImages:
+        return find_images(self.core)
+
+    def _no_stack(self, info: ThreadInfo, state: ThreadState) -> CoreFileError:
+        sp = state.registers.sp or 0
+        return CoreFileError(
+            f"the stack of thread {info.index}, at {sp:#x}, is not in the core",
+            source=self._path,
+            offset=0,
+            remedy="write the core with the memory of its stacks included",
+        )
+
+    def _no_thread(self, thread: ThreadId) -> TargetError:
+        return TargetError(
+            f"no thread {thread} in {self._path}", remedy="choose one of the threads it lists"
+        )
+
+
+def thread_infos(core: CoreFile) -> tuple[ThreadInfo, ...]:
+    """What a core says of its threads: ids and names are those of "process metadata".
+
+    A thread without an id there gets the lowest number that is free: without the note, its index.
+    """
+    crashed = crashed_thread(core)
+    noted = core.metadata.threads
+    if len(noted) != len(core.threads):
+        # The note has an entry for each command, or it is about other threads.
+        noted = (NotedThread(),) * len(core.threads)
+    # Darwin's first thread is the main one; a core that names none holds a part of the threads.
+    is_named = any(one.is_main is not None for one in noted)
+    main = next((index for index, one in enumerate(noted, 1) if one.is_main), 0 if is_named else 1)
+    taken = {one.id for one in noted}
+    free = (number for number in count(1) if number not in taken)
+    given: set[int] = set()
+    infos: list[ThreadInfo] = []
+    for thread, one in zip(core.threads, noted, strict=True):
+        number = one.id
+        if number is None or number in given:
+            number = ThreadId(next(free))
+        given.add(number)
+        infos.append(
+            ThreadInfo(
+                id=number,
+                index=thread.index,
+                name=one.name,
+                queue=one.queue,
+                is_main=thread.index == main,
+                crashed=thread.index == crashed,
+            )
+        )
+    return tuple(infos)
+
+
+def stack_region(memory: RegionMemory, state: ThreadState, limit: int) -> MemoryRegion:
+    """At most ``limit`` bytes of a thread's stack, from sp less the red zone; empty if not there.
+
+    A stack in several adjoining regions is joined, which copies it.
+    """
+    arch, sp = state.registers.arch, state.registers.sp
+    if sp is None or limit <= 0:
+        return MemoryRegion(Avma(sp or 0), b"")
+    at = Avma(sp)
+    region = memory.region_at(at)
+    if region is None:
+        return MemoryRegion(at, b"")
+    start = Avma(max(region.start, at - RED_ZONE if _has_red_zone(arch) else at))
+    end = start + limit
+    upto = region.end
+    while upto < end and (following := memory.region_at(upto)) is not None:
+        upto = following.end
+    return MemoryRegion(start, memory.read(start, min(end, upto) - start))
+
+
+def _has_red_zone(arch: Arch) -> bool:
+    return arch.is_arm64 or arch in (Arch.X86_64, Arch.X86_64H)
