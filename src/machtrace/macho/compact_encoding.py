@@ -1,0 +1,260 @@
+"""What the 32 bits of a compact unwind encoding say, on each architecture.
+
+Source: ``mach-o/compact_unwind_encoding.h``, and its own account of the permutation in which
+the x86 frameless modes store registers. Registers are DWARF numbers throughout; places of saved
+registers are bytes from the canonical frame address (what sp was before the call).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from machtrace.errors import MachOError
+from machtrace.model.arch import Arch
+
+IS_NOT_FUNCTION_START = 0x80000000
+HAS_LSDA = 0x40000000
+PERSONALITY_MASK = 0x30000000
+PERSONALITY_SHIFT = 28
+MODE_MASK = 0x0F000000
+MODE_SHIFT = 24
+DWARF_SECTION_OFFSET = 0x00FFFFFF
+
+
+class Arm64Mode(IntEnum):
+    """``UNWIND_ARM64_MODE_*``."""
+
+    FRAMELESS = 2
+    DWARF = 3
+    FRAME = 4
+
+
+class X86Mode(IntEnum):
+    """``UNWIND_X86_64_MODE_*``, and the same numbers of ``UNWIND_X86_MODE_*``."""
+
+    FRAME = 1
+    STACK_IMMEDIATE = 2
+    STACK_INDIRECT = 3
+    DWARF = 4
+
+
+class ArmMode(IntEnum):
+    """``UNWIND_ARM_MODE_*``; only armv7k has them."""
+
+    FRAME = 1
+    FRAME_D = 2
+    DWARF = 4
+
+
+ARM64_STACK_SIZE = 0x00FFF000
+ARM64_STACK_SIZE_SHIFT = 12
+ARM64_STACK_UNIT = 16
+ARM64_SAVED_PAIRS = (
+    (0x001, (19, 20)),
+    (0x002, (21, 22)),
+    (0x004, (23, 24)),
+    (0x008, (25, 26)),
+    (0x010, (27, 28)),
+    (0x100, (72, 73)),
+    (0x200, (74, 75)),
+    (0x400, (76, 77)),
+    (0x800, (78, 79)),
+)
+"""``UNWIND_ARM64_FRAME_*_PAIR``, in the order that they lie downwards in memory; 72 is d8."""
+
+X86_FRAME_REGISTERS = 0x00007FFF
+X86_FRAME_OFFSET_SHIFT = 16
+X86_STACK_SIZE_SHIFT = 16
+X86_STACK_ADJUST_SHIFT = 13
+X86_REGISTER_COUNT_SHIFT = 10
+X86_PERMUTATION = 0x3FF
+X86_SAVED = {
+    Arch.X86_64: (3, 12, 13, 14, 15, 6),
+    Arch.I386: (3, 1, 2, 7, 6, 5),
+}
+"""The registers numbered 1 to 6 by ``UNWIND_X86_64_REG_*`` (rbx, r12–r15, rbp) and
+``UNWIND_X86_REG_*`` (ebx, ecx, edx, edi, esi, ebp)."""
+
+ARM_STACK_ADJUST = 0x00C00000
+ARM_STACK_ADJUST_SHIFT = 22
+ARM_SAVED = (
+    (0x04, 6),
+    (0x02, 5),
+    (0x01, 4),
+    (0x80, 12),
+    (0x40, 11),
+    (0x20, 10),
+    (0x10, 9),
+    (0x08, 8),
+)
+"""``UNWIND_ARM_FRAME_FIRST_PUSH_*`` and ``SECOND_PUSH_*``, as they lie downwards in memory."""
+
+SavedRegisters = tuple[tuple[int, int], ...]
+"""(DWARF number, bytes from the canonical frame address)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FramePointerBased:
+    """A record of the caller's frame pointer and the return address, which fp points at."""
+
+    cfa_offset: int
+    """From fp to the canonical frame address."""
+    saved: SavedRegisters
+
+
+@dataclass(frozen=True, slots=True)
+class Frameless:
+    """The canonical frame address is ``stack_size`` bytes above sp."""
+
+    stack_size: int
+    saved: SavedRegisters
+
+
+@dataclass(frozen=True, slots=True)
+class FramelessIndirect:
+    """A frame so big that its size is read from the ``sub`` that made room for it."""
+
+    size_at: int
+    """Bytes from the function's start to the 32-bit operand of that instruction."""
+    added: int
+    """Bytes to add to the operand."""
+    saved: SavedRegisters
+
+
+@dataclass(frozen=True, slots=True)
+class InDwarf:
+    """What holds here is in ``__TEXT,__eh_frame``."""
+
+    fde_offset: int
+    """Bytes from that section's start to the FDE; 0 where it did not fit in 24 bits."""
+
+
+Decoded = FramePointerBased | Frameless | FramelessIndirect | InDwarf
+
+
+def decode(encoding: int, arch: Arch, *, source: str, at: int) -> Decoded | None:
+    """What ``encoding`` says; None where it says nothing.
+
+    Args:
+        encoding: the 32 bits, flags included.
+        arch: of the image.
+        source: what to call the table in errors.
+        at: the function's offset from the Mach-O header, for errors.
+
+    Raises:
+        MachOError: a mode or register that the architecture does not have.
+    """
+    if not encoding & MODE_MASK:
+        return None
+    try:
+        if arch.is_arm64:
+            return _decode_arm64(encoding)
+        if arch in (Arch.X86_64, Arch.X86_64H):
+            return _decode_x86(encoding, X86_SAVED[Arch.X86_64], 8)
+        if arch is Arch.I386:
+            return _decode_x86(encoding, X86_SAVED[Arch.I386], 4)
+        return _decode_arm(encoding)
+    except _UnknownEncodingError as error:
+        raise MachOError(
+            f"{error} in compact unwind encoding {encoding:#010x}", source=source, offset=at
+        ) from None
+
+
+class _UnknownEncodingError(Exception):
+    """Says what is wrong; :func:`decode` says where."""
+
+
+def _mode(encoding: int) -> int:
+    return (encoding & MODE_MASK) >> MODE_SHIFT
+
+
+def _decode_arm64(encoding: int) -> Decoded:
+    mode = _mode(encoding)
+    if mode == Arm64Mode.DWARF:
+        return InDwarf(encoding & DWARF_SECTION_OFFSET)
+    if mode == Arm64Mode.FRAMELESS:
+        size = ((encoding & ARM64_STACK_SIZE) >> ARM64_STACK_SIZE_SHIFT) * ARM64_STACK_UNIT
+        return Frameless(size, _arm64_pairs(encoding, below=0))
+    if mode == Arm64Mode.FRAME:
+        # arm64_32 keeps eight bytes for each register too: only its pointers in data are short.
+        return FramePointerBased(16, _arm64_pairs(encoding, below=-16))
+    raise _UnknownEncodingError(f"mode {mode}")
+
+
+def _arm64_pairs(encoding: int, *, below: int) -> SavedRegisters:
+    saved: list[tuple[int, int]] = []
+    place = below
+    for bit, pair in ARM64_SAVED_PAIRS:
+        if encoding & bit:
+            for register in pair:
+                place -= 8
+                saved.append((register, place))
+    return tuple(saved)
+
+
+def _decode_x86(encoding: int, registers: tuple[int, ...], word: int) -> Decoded:
+    mode = _mode(encoding)
+    if mode == X86Mode.DWARF:
+        return InDwarf(encoding & DWARF_SECTION_OFFSET)
+    if mode == X86Mode.FRAME:
+        return FramePointerBased(2 * word, _x86_frame_registers(encoding, registers, word))
+    if mode not in (X86Mode.STACK_IMMEDIATE, X86Mode.STACK_INDIRECT):
+        raise _UnknownEncodingError(f"mode {mode}")
+    count = (encoding >> X86_REGISTER_COUNT_SHIFT) & 7
+    order = permuted(registers, count, encoding & X86_PERMUTATION)
+    # The return address lies between the saved registers and the canonical frame address.
+    saved = tuple((register, (i - count - 1) * word) for i, register in enumerate(order))
+    size = (encoding >> X86_STACK_SIZE_SHIFT) & 0xFF
+    if mode == X86Mode.STACK_IMMEDIATE:
+        return Frameless(size * word, saved)
+    added = ((encoding >> X86_STACK_ADJUST_SHIFT) & 7) * word
+    return FramelessIndirect(size, added, saved)
+
+
+def _x86_frame_registers(encoding: int, registers: tuple[int, ...], word: int) -> SavedRegisters:
+    saved: list[tuple[int, int]] = []
+    first = -2 * word - ((encoding >> X86_FRAME_OFFSET_SHIFT) & 0xFF) * word
+    for i in range(5):
+        code = ((encoding & X86_FRAME_REGISTERS) >> (3 * i)) & 7
+        if code == 0:
+            continue
+        if code >= len(registers):  # rbp itself is never among them: it made the frame
+            raise _UnknownEncodingError(f"register {code}")
+        saved.append((registers[code - 1], first + i * word))
+    return tuple(saved)
+
+
+def permuted(registers: tuple[int, ...], count: int, permutation: int) -> tuple[int, ...]:
+    """The ``count`` of six ``registers`` that ``permutation`` picks, in the order it gives.
+
+    The number is in a mixed radix (a Lehmer code): the first digit picks one of six, the next
+    one of the five that are left, and so on.
+    """
+    if count > len(registers):
+        raise _UnknownEncodingError(f"{count} saved registers")
+    left = list(registers)
+    digits: list[int] = []
+    for i in reversed(range(count)):
+        permutation, digit = divmod(permutation, len(registers) - i)
+        digits.append(digit)
+    if permutation:
+        raise _UnknownEncodingError("permutation out of range")
+    return tuple(left.pop(digit) for digit in reversed(digits))
+
+
+def _decode_arm(encoding: int) -> Decoded:
+    mode = _mode(encoding)
+    if mode == ArmMode.DWARF:
+        return InDwarf(encoding & DWARF_SECTION_OFFSET)
+    if mode not in (ArmMode.FRAME, ArmMode.FRAME_D):
+        raise _UnknownEncodingError(f"mode {mode}")
+    cfa_offset = 8 + 4 * ((encoding & ARM_STACK_ADJUST) >> ARM_STACK_ADJUST_SHIFT)
+    saved: list[tuple[int, int]] = []
+    place = -cfa_offset
+    for bit, register in ARM_SAVED:
+        if encoding & bit:
+            place -= 4
+            saved.append((register, place))
+    # The d registers of FRAME_D lie below these; no walk asks for them.
+    return FramePointerBased(cfa_offset, tuple(saved))
