@@ -1,4 +1,4 @@
-"""The symbol table of a Mach-O image: its ``nlist`` entries and stubs, bounded by function starts."""
+"""The names in a Mach-O image: its symbols and stubs, bounded by function starts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import numpy as np
 from machtrace.macho.contents import MachOContents
 from machtrace.macho.function_starts import parse_function_starts
 from machtrace.macho.image import MachOImage
-from machtrace.macho.symtab import parse_symbols
+from machtrace.macho.stubs import parse_stubs
+from machtrace.macho.symtab import SymbolRows, parse_symbols
 from machtrace.model.symbol import Certainty
 from machtrace.symbolicate.symbol_table import CodeBounds, NamedRanges, Offsets, SymbolTable
 
@@ -21,23 +22,37 @@ def macho_symbol_table(contents: MachOContents) -> SymbolTable:
     """
     image = contents.image
     starts = parse_function_starts(contents).offsets
-    symbols = _symbols(contents, certain=len(starts) > 0)
-    return SymbolTable((symbols,), _bounds(image, starts), leading_underscore=True)
-
-
-def _symbols(contents: MachOContents, *, certain: bool) -> NamedRanges:
-    """The defined symbols of code. Where function starts are unknown, a table that holds only
-    exported names was stripped of others that may begin in between."""
     symbols = parse_symbols(contents)
+    kinds = (_functions(symbols, image, certain=len(starts) > 0), _stubs(contents, symbols))
+    return SymbolTable(kinds, _bounds(image, starts), leading_underscore=True)
+
+
+def _functions(symbols: SymbolRows, image: MachOImage, *, certain: bool) -> NamedRanges:
+    """The defined symbols of code; ``certain``: function starts are known.
+
+    Where they are not, a table that holds only exported names was stripped of others, which may
+    begin in between.
+    """
     rows = np.flatnonzero(symbols.is_code)
     external = symbols.is_external[rows]
     stripped = not certain and bool(external.all())
     return NamedRanges(
-        starts=symbols.n_value[rows] - np.uint64(contents.image.header_svma),
+        starts=symbols.n_value[rows] - np.uint64(image.header_svma),
         sizes=np.zeros(len(rows), np.uint64),
         preferred=external,
         linkage_name=lambda row: symbols.name(int(rows[row])),
         certainty=Certainty.EXPORT if stripped else Certainty.EXACT,
+    )
+
+
+def _stubs(contents: MachOContents, symbols: SymbolRows) -> NamedRanges:
+    stubs = parse_stubs(contents, symbols)
+    return NamedRanges(
+        starts=stubs.addresses - np.uint64(contents.image.header_svma),
+        sizes=stubs.sizes,
+        preferred=np.ones(len(stubs), np.bool_),
+        linkage_name=stubs.names.__getitem__,
+        certainty=Certainty.STUB,
     )
 
 
