@@ -37,6 +37,43 @@ class FileType(Enum):
     GPU_DYLIB = 0xE
 
 
+FLAG_NAMES = (
+    "NOUNDEFS",
+    "INCRLINK",
+    "DYLDLINK",
+    "BINDATLOAD",
+    "PREBOUND",
+    "SPLIT_SEGS",
+    "LAZY_INIT",
+    "TWOLEVEL",
+    "FORCE_FLAT",
+    "NOMULTIDEFS",
+    "NOFIXPREBINDING",
+    "PREBINDABLE",
+    "ALLMODSBOUND",
+    "SUBSECTIONS_VIA_SYMBOLS",
+    "CANONICAL",
+    "WEAK_DEFINES",
+    "BINDS_TO_WEAK",
+    "ALLOW_STACK_EXECUTION",
+    "ROOT_SAFE",
+    "SETUID_SAFE",
+    "NO_REEXPORTED_DYLIBS",
+    "PIE",
+    "DEAD_STRIPPABLE_DYLIB",
+    "HAS_TLV_DESCRIPTORS",
+    "NO_HEAP_EXECUTION",
+    "APP_EXTENSION_SAFE",
+    "NLIST_OUTOFSYNC_WITH_DYLDINFO",
+    "SIM_SUPPORT",
+    "IMPLICIT_PAGEZERO",
+    "0x20000000",
+    "0x40000000",
+    "DYLIB_IN_CACHE",
+)
+"""Of each bit of a header's flags, without its ``MH_``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachHeader:
     """``struct mach_header`` or ``struct mach_header_64``."""
@@ -62,6 +99,11 @@ class MachHeader:
     def arch_name(self) -> str:
         """As ``lipo`` prints it, of any CPU."""
         return arch_name(self.cputype, self.cpusubtype)
+
+    @property
+    def flag_names(self) -> tuple[str, ...]:
+        """The flags that are set, without their ``MH_``."""
+        return tuple(name for bit, name in enumerate(FLAG_NAMES) if self.flags >> bit & 1)
 
     @property
     def size(self) -> int:

@@ -44,6 +44,7 @@ from machtrace.macho.structs import (
     MACH_HEADER,
     MACH_HEADER_64_SIZE,
     SYMTAB_COMMAND,
+    UUID_COMMAND,
     DyldInfoCommand,
     DysymtabCommand,
     EncryptionInfoCommand,
@@ -55,7 +56,6 @@ from machtrace.macho.structs import (
 from machtrace.model.address import FileOffset, ImageOffset, Svma
 from machtrace.model.arch import Arch
 
-_UUID_COMMAND_SIZE = 24
 _LOAD_DYLIB_COMMANDS = frozenset(
     {
         LC_LOAD_DYLIB,
@@ -228,6 +228,7 @@ def parse_image(read: HeaderReader, source: str) -> MachOImage:
         return None if row is None else LinkeditData(FileOffset(row.dataoff), row.datasize)
 
     dyld_info = fields(DYLD_INFO_COMMAND, LC_DYLD_INFO_ONLY, LC_DYLD_INFO)
+    uuid = fields(UUID_COMMAND, LC_UUID)
     exports_trie = linkedit(LC_DYLD_EXPORTS_TRIE)
     if exports_trie is None and dyld_info is not None:
         exports_trie = LinkeditData(FileOffset(dyld_info.export_off), dyld_info.export_size)
@@ -237,7 +238,7 @@ def parse_image(read: HeaderReader, source: str) -> MachOImage:
         header=header,
         commands=commands,
         segments=tuple(parse_segment(c, source) for c in commands if c.cmd in SEGMENT_COMMANDS),
-        uuid=_uuid(first.get(LC_UUID), source),
+        uuid=None if uuid is None else UUID(bytes=uuid.uuid),
         build_version=next(versions, None),
         id_dylib=_dylib(first[LC_ID_DYLIB], source) if LC_ID_DYLIB in first else None,
         load_dylibs=tuple(_dylib(c, source) for c in commands if c.cmd in _LOAD_DYLIB_COMMANDS),
@@ -259,14 +260,6 @@ def _start(read: HeaderReader) -> memoryview:
     if kind is None:
         return magic
     return read(0, MACH_HEADER_64_SIZE if kind[0] else MACH_HEADER.size)
-
-
-def _uuid(command: LoadCommand | None, source: str) -> UUID | None:
-    if command is None:
-        return None
-    if len(command.data) < _UUID_COMMAND_SIZE:
-        raise MachOError("LC_UUID is cut short", source=source, offset=command.offset)
-    return UUID(bytes=bytes(command.data[8:_UUID_COMMAND_SIZE]))
 
 
 def _dylib(command: LoadCommand, source: str) -> DylibName:

@@ -338,6 +338,69 @@ class EncryptionInfoCommand(NamedTuple):
 
 ENCRYPTION_INFO_COMMAND = Layout(EncryptionInfoCommand, "5I")
 
+
+class UuidCommand(NamedTuple):
+    """``struct uuid_command``."""
+
+    cmd: int
+    cmdsize: int
+    uuid: bytes
+
+
+UUID_COMMAND = Layout(UuidCommand, "II16s")
+
+
+class SourceVersionCommand(NamedTuple):
+    """``struct source_version_command``."""
+
+    cmd: int
+    cmdsize: int
+    version: int
+    """``A.B.C.D.E`` in 24, 10, 10, 10 and 10 bits."""
+
+
+SOURCE_VERSION_COMMAND = Layout(SourceVersionCommand, "IIQ")
+
+
+class StringCommand(NamedTuple):
+    """``struct rpath_command``, ``struct dylinker_command`` and others that hold one string."""
+
+    cmd: int
+    cmdsize: int
+    name: int
+    """Offset of the string's bytes from the start of the command (``union lc_str``)."""
+
+
+STRING_COMMAND = Layout(StringCommand, "III")
+
+
+class NoteCommand(NamedTuple):
+    """``struct note_command``."""
+
+    cmd: int
+    cmdsize: int
+    data_owner: bytes
+    offset: int
+    size: int
+
+
+NOTE_COMMAND = Layout(NoteCommand, "II16sQQ")
+
+
+class FilesetEntryCommand(NamedTuple):
+    """``struct fileset_entry_command``."""
+
+    cmd: int
+    cmdsize: int
+    vmaddr: int
+    fileoff: int
+    entry_id: int
+    """Offset of the name's bytes from the start of the command (``union lc_str``)."""
+    reserved: int
+
+
+FILESET_ENTRY_COMMAND = Layout(FilesetEntryCommand, "IIQQII")
+
 # --- mach-o/loader.h: sections ---
 
 SECTION_TYPE = 0x000000FF
@@ -360,6 +423,48 @@ N_INDR = 0xA
 N_PBUD = 0xC
 N_SECT = 0xE
 N_ARM_THUMB_DEF = 0x0008
+
+# --- mach-o/stab.h ---
+
+STAB_NAMES = {
+    0x20: "GSYM",
+    0x22: "FNAME",
+    0x24: "FUN",
+    0x26: "STSYM",
+    0x28: "LCSYM",
+    0x2A: "MAIN",
+    0x2E: "BNSYM",
+    0x30: "PC",
+    0x32: "AST",
+    0x3A: "MAC_UNDEF",
+    0x3C: "OPT",
+    0x40: "RSYM",
+    0x44: "SLINE",
+    0x46: "DSLINE",
+    0x48: "BSLINE",
+    0x4E: "ENSYM",
+    0x60: "SSYM",
+    0x64: "SO",
+    0x66: "OSO",
+    0x68: "LIB",
+    0x80: "LSYM",
+    0x82: "BINCL",
+    0x84: "SOL",
+    0x86: "PARAMS",
+    0x88: "VERSION",
+    0x8A: "OLEVEL",
+    0xA0: "PSYM",
+    0xA2: "EINCL",
+    0xA4: "ENTRY",
+    0xC0: "LBRAC",
+    0xC2: "EXCL",
+    0xE0: "RBRAC",
+    0xE2: "BCOMM",
+    0xE4: "ECOMM",
+    0xE8: "ECOML",
+    0xFE: "LENG",
+}
+"""By ``n_type``, without their ``N_``."""
 
 # --- mach/vm_prot.h ---
 
