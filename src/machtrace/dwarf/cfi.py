@@ -82,9 +82,9 @@ class _Table:
     """One run through an FDE's instructions; ``location`` is where the present row starts."""
 
     __slots__ = (
-        "_bases",
         "_common",
         "_function",
+        "_here",
         "_initial",
         "_remembered",
         "_section",
@@ -101,7 +101,7 @@ class _Table:
         self._remembered: list[_State] = []
         self._initial: dict[int, RegisterRule] = {}
         common = function.common
-        self._bases = section.bases(common.program_offset)
+        self._here = section.address + common.program_offset
         for _ in self._run(common.program, "CIE", common.offset):
             raise section.fail("CIE with an advance among its instructions", common.offset)
         self._initial = dict(self._state.registers)
@@ -109,7 +109,7 @@ class _Table:
     def boundaries(self) -> Iterator[int]:
         """Each address at which a row ends, while that row can be had from :meth:`row`."""
         function = self._function
-        self._bases = self._section.bases(function.program_offset)
+        self._here = self._section.address + function.program_offset
         return self._run(function.program, "FDE", function.offset)
 
     def row(self, end: int) -> CallFrameRow:
@@ -172,16 +172,13 @@ class _Table:
         little = self._section.little_endian
         if code != cfa.SET_LOC:
             return self._advanced(cursor.unsigned(cfa.ADVANCES[code], little_endian=little))
-        location = read_pointer(
+        return read_pointer(
             cursor,
             self._common.pointer_encoding,
-            self._bases,
+            self._here,
             pointer_size=self._common.address_size,
             little_endian=little,
         )
-        if location is None:
-            raise cursor.fail("no address to set the location to")
-        return location
 
     def _change_cfa(self, cursor: ByteCursor, code: int) -> None:
         state, alignment = self._state, self._common.data_alignment

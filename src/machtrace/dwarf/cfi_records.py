@@ -6,18 +6,17 @@ Standard Base, Core, section 10.6, which Mach-O's ``__TEXT,__eh_frame`` follows 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from machtrace.binary import ByteCursor
 from machtrace.dwarf.pointer_encoding import (
     ABSOLUTE,
+    FORM,
     OMIT,
-    PointerBases,
-    pointer_form,
-    read_number,
     read_pointer,
+    skip_pointer,
 )
 from machtrace.errors import DwarfError
 from machtrace.model.address import Svma
@@ -52,18 +51,11 @@ class CallFrameSection:
     """False for ``.debug_frame``."""
     address: Svma = Svma(0)  # noqa: RUF009 (a NewType of int)
     """Of its first byte, when loaded."""
-    text_address: int = 0
-    data_address: int = 0
-    """What ``DW_EH_PE_textrel`` and ``DW_EH_PE_datarel`` pointers are relative to."""
     little_endian: bool = True
 
     def fail(self, message: str, offset: int) -> DwarfError:
         """The error for ``message`` at ``offset`` of the section, to be raised by the caller."""
         return DwarfError(message, source=self.source, offset=offset)
-
-    def bases(self, offset: int) -> PointerBases:
-        """What pointers in bytes read from ``offset`` of the section are relative to."""
-        return PointerBases(self.address + offset, self.text_address, self.data_address)
 
 
 class RecordHeader(NamedTuple):
@@ -180,9 +172,13 @@ def read_common_information(section: CallFrameSection, offset: int) -> CommonInf
 
 
 def read_frame_description(
-    section: CallFrameSection, offset: int, common: CommonInformation | None = None
+    section: CallFrameSection,
+    offset: int,
+    commons: MutableMapping[int, CommonInformation] | None = None,
 ) -> FrameDescription:
-    """The FDE at ``offset``; ``common`` is its CIE, where the caller has read it already.
+    """The FDE at ``offset``.
+
+    ``commons`` are the CIEs that were read before, by offset; its own is added to them.
 
     Raises:
         DwarfError: there is none, or it or its CIE is malformed or of an unknown kind.
@@ -191,28 +187,35 @@ def read_frame_description(
     header = read_record_header(section, offset)
     if header is None or header.common is None:
         raise section.fail("no FDE", offset)
-    if common is None or common.offset != header.common:
+    common = None if commons is None else commons.get(header.common)
+    if common is None:
         common = read_common_information(section, header.common)
+        if commons is not None:
+            commons[header.common] = common
     cursor = _body(section, header)
     encoding, little = common.pointer_encoding, section.little_endian
-    form = pointer_form(encoding, common.address_size)
-    if form is None or form.is_indirect:
-        raise section.fail(f"FDE with pointer encoding {encoding:#04x}", offset)
     start = read_pointer(
         cursor,
         encoding,
-        section.bases(header.body),
+        section.address + header.body,
         pointer_size=common.address_size,
         little_endian=little,
     )
-    size = read_number(cursor, form, little_endian=little) & ((1 << (8 * common.address_size)) - 1)
+    # The size is a plain number of the same form.
+    size = read_pointer(
+        cursor,
+        encoding & FORM,
+        0,
+        pointer_size=common.address_size,
+        little_endian=little,
+    )
     if common.has_augmentation_data:
         cursor.take(cursor.uleb128())
     at = cursor.offset
     return FrameDescription(
         offset=offset,
         common=common,
-        start=Svma(start or 0),
+        start=Svma(start),
         size=size,
         program=cursor.take(header.end - header.body - at),
         program_offset=header.body + at,
@@ -284,14 +287,7 @@ class _CommonReader:
             if letter == "R":
                 self._encoding = cursor.take(1)[0]
             elif letter == "P":
-                encoding = cursor.take(1)[0]
-                read_pointer(
-                    cursor,
-                    encoding,
-                    self._section.bases(self._header.body),
-                    pointer_size=self._address_size,
-                    little_endian=self._section.little_endian,
-                )
+                skip_pointer(cursor, cursor.take(1)[0], pointer_size=self._address_size)
             elif letter == "L":
                 cursor.take(1)
             elif letter == "S":

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from machtrace.binary import ByteCursor
-from machtrace.errors import DwarfError
 
 OMIT = 0xFF
 """There is no pointer."""
@@ -14,10 +13,13 @@ OMIT = 0xFF
 ABSOLUTE = 0x00
 """Both an application (no base) and a form (as wide as a pointer)."""
 
+FORM = 0x0F
+"""The half of an encoding that says how the number itself is written."""
+
 _INDIRECT = 0x80
-_FORM = 0x0F
 _APPLICATION = 0x70
-_PC_RELATIVE, _TEXT_RELATIVE, _DATA_RELATIVE = 0x10, 0x20, 0x30
+_PC_RELATIVE = 0x10
+_FUNCTION_RELATIVE = 0x40
 
 _ULEB128, _SLEB128 = 0x01, 0x09
 _FIXED = {
@@ -34,16 +36,6 @@ _FIXED = {
 
 
 @dataclass(frozen=True, slots=True)
-class PointerBases:
-    """What relative pointers are relative to, as Svmas."""
-
-    here: int
-    """Of the byte at offset 0 of the cursor that reads them: a pointer's own place follows."""
-    text: int = 0
-    data: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class PointerForm:
     """An encoding taken apart; only those that can be decoded exist."""
 
@@ -55,23 +47,24 @@ class PointerForm:
     is_indirect: bool
     """Whether the result is the address of the pointer that is meant."""
 
-    def base(self, bases: PointerBases, offset: int) -> int:
-        """What to add to the pointer at ``offset`` of a cursor."""
-        if self.application == _PC_RELATIVE:
-            return bases.here + offset
-        if self.application == _TEXT_RELATIVE:
-            return bases.text
-        return bases.data if self.application == _DATA_RELATIVE else 0
+    @property
+    def is_absolute(self) -> bool:
+        """Whether nothing is added to it."""
+        return self.application == ABSOLUTE
+
+    @property
+    def is_relative_to_itself(self) -> bool:
+        """Whether its own place is added to it: ``DW_EH_PE_pcrel``."""
+        return self.application == _PC_RELATIVE
 
 
 def pointer_form(encoding: int, pointer_size: int) -> PointerForm | None:
     """What ``encoding`` means; None where it is :data:`OMIT` or nothing that is known.
 
-    ``DW_EH_PE_funcrel`` and ``DW_EH_PE_aligned`` are not: no function's own address can be
-    relative to it, and no linker writes the other.
+    ``DW_EH_PE_aligned`` is not: how long it is depends on where it is, and no linker writes it.
     """
-    application, form = encoding & _APPLICATION, encoding & _FORM
-    if encoding == OMIT or application > _DATA_RELATIVE:
+    application, form = encoding & _APPLICATION, encoding & FORM
+    if encoding == OMIT or application > _FUNCTION_RELATIVE:
         return None
     indirect = bool(encoding & _INDIRECT)
     if form in (_ULEB128, _SLEB128):
@@ -94,28 +87,42 @@ def read_number(cursor: ByteCursor, form: PointerForm, *, little_endian: bool) -
     return int.from_bytes(cursor.take(form.size), order, signed=form.signed)
 
 
-def read_pointer(
-    cursor: ByteCursor,
-    encoding: int,
-    bases: PointerBases,
-    *,
-    pointer_size: int,
-    little_endian: bool = True,
-) -> int | None:
-    """The address at ``cursor``, as wide as a pointer; None where the encoding omits it.
-
-    The address of an indirect pointer is given, not what is stored there.
+def skip_pointer(cursor: ByteCursor, encoding: int, *, pointer_size: int) -> None:
+    """Pass over a pointer that is not needed, whatever it is relative to.
 
     Raises:
         DwarfError: it is cut short, or encoded in no known way.
     """
-    if encoding == OMIT:
-        return None
+    if encoding != OMIT:
+        read_number(cursor, _known_form(cursor, encoding, pointer_size), little_endian=True)
+
+
+def read_pointer(
+    cursor: ByteCursor,
+    encoding: int,
+    here: int,
+    *,
+    pointer_size: int,
+    little_endian: bool = True,
+) -> int:
+    """The address at ``cursor``, as wide as a pointer.
+
+    ``here`` is the address of the byte at offset 0 of the cursor.
+
+    Raises:
+        DwarfError: it is cut short, omitted, indirect, or relative to something other than its own
+            place, which no compiler for the machines here does with addresses of code.
+    """
+    form = _known_form(cursor, encoding, pointer_size)
+    if form.is_indirect or not (form.is_absolute or form.is_relative_to_itself):
+        raise cursor.fail(f"pointer encoding {encoding:#04x} of an address of code")
+    base = here + cursor.offset if form.is_relative_to_itself else 0
+    number = read_number(cursor, form, little_endian=little_endian)
+    return (number + base) & ((1 << (8 * pointer_size)) - 1)
+
+
+def _known_form(cursor: ByteCursor, encoding: int, pointer_size: int) -> PointerForm:
     form = pointer_form(encoding, pointer_size)
     if form is None:
-        raise DwarfError(
-            f"unknown pointer encoding {encoding:#04x}", source=cursor.source, offset=cursor.offset
-        )
-    offset = cursor.offset
-    number = read_number(cursor, form, little_endian=little_endian)
-    return (number + form.base(bases, offset)) & ((1 << (8 * pointer_size)) - 1)
+        raise cursor.fail(f"unknown pointer encoding {encoding:#04x}")
+    return form

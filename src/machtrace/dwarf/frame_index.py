@@ -1,0 +1,195 @@
+"""Which FDE describes an address, for a section that brings no search table of its own."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from machtrace.dwarf.cfi_records import (
+    CallFrameSection,
+    CommonInformation,
+    read_common_information,
+    read_frame_description,
+    read_record_header,
+)
+from machtrace.dwarf.pointer_encoding import PointerForm, pointer_form
+from machtrace.errors import DwarfError
+
+_SKIP = 4096
+_WORD = 4
+_EXTENDED = 0xFFFFFFF0
+
+
+@dataclass(frozen=True, slots=True)
+class FrameIndex:
+    """FDEs by the addresses that they describe."""
+
+    starts: npt.NDArray[np.uint64]
+    """Svmas, ascending."""
+    offsets: npt.NDArray[np.uint64]
+    """Of each FDE in its section."""
+    malformed_at: int | None = None
+    """Offset of the record at which reading had to end; what came before it is here."""
+
+    def find(self, address: int) -> int | None:
+        """Offset of the last FDE that starts at or before ``address``, which may end before it."""
+        # The buffer gives Python's own integers: numpy's search would turn address into float.
+        found = bisect_right(self.starts.data, address) - 1
+        return None if found < 0 else int(self.offsets[found])
+
+
+def build_index(section: CallFrameSection) -> FrameIndex:
+    """Every FDE of ``section``. One that cannot be read, or that describes no code, is left out.
+
+    Raises:
+        MemoryReadError: the section could not be read.
+    """
+    data = section.read(0, section.size)
+    records, malformed_at = _scan(section, data)
+    starts, sizes = _addresses(section, data, records)
+    kept = sizes > 0
+    order = np.argsort(starts[kept], kind="stable")
+    return FrameIndex(
+        starts[kept][order], records["offset"][kept][order].astype(np.uint64), malformed_at
+    )
+
+
+_RECORD = np.dtype([("offset", "u8"), ("body", "u8"), ("end", "u8"), ("common", "u8")])
+
+
+def _scan(
+    section: CallFrameSection, data: bytes | memoryview
+) -> tuple[npt.NDArray[Any], int | None]:
+    """Where each FDE is and which CIE it has; and where that ended, if before the end."""
+    order = "<" if section.little_endian else ">"
+    unpack = Struct(order + "II").unpack_from
+    no_common = 0 if section.is_eh_frame else 0xFFFFFFFF
+    is_eh_frame, size = section.is_eh_frame, section.size
+    found: list[tuple[int, int, int, int]] = []
+    at = 0
+    while at + 8 <= size:
+        length, ident = unpack(data, at)
+        if not length:
+            at += _terminators(data, at)
+            continue
+        end = at + 4 + length
+        if length >= _EXTENDED:
+            try:
+                header = read_record_header(section, at)
+            except DwarfError:
+                return _table(found), at
+            if header is None:
+                at += 12
+                continue
+            if header.common is not None:
+                found.append((at, header.body, header.end, header.common & _MASK))
+            at = header.end
+            continue
+        if end > size or length < _WORD:
+            return _table(found), at
+        if ident != no_common:
+            common = (at + 4 - ident) & _MASK if is_eh_frame else ident
+            found.append((at, at + 8, end, common))
+        at = end
+    return _table(found), None
+
+
+_MASK = (1 << 64) - 1
+
+
+def _table(found: list[tuple[int, int, int, int]]) -> npt.NDArray[Any]:
+    return np.array(found, dtype=_RECORD)
+
+
+def _terminators(data: bytes | memoryview, at: int) -> int:
+    """Bytes of zero lengths from ``at`` on: linkers leave terminators between files' parts."""
+    ahead = bytes(data[at : at + _SKIP])
+    zeros = len(ahead) - len(ahead.lstrip(b"\0"))
+    return max(4, zeros // 4 * 4)
+
+
+def _addresses(
+    section: CallFrameSection, data: bytes | memoryview, records: npt.NDArray[Any]
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    """The start and the size of each FDE's code; size 0 where they cannot be had."""
+    starts = np.zeros(len(records), np.uint64)
+    sizes = np.zeros(len(records), np.uint64)
+    commons, which = np.unique(records["common"], return_inverse=True)
+    kinds: dict[tuple[int, int], int] = {}
+    kind_of = np.full(len(commons), -1, np.int64)
+    for index, offset in enumerate(commons.tolist()):
+        common = _common_or_none(section, offset)
+        if common is not None:
+            key = (common.pointer_encoding, common.address_size)
+            kind_of[index] = kinds.setdefault(key, len(kinds))
+    kind_of_record = kind_of[which]
+    for (encoding, address_size), kind in kinds.items():
+        chosen = np.flatnonzero(kind_of_record == kind)
+        form = pointer_form(encoding, address_size)
+        if form is None or form.is_indirect or not (form.is_absolute or form.is_relative_to_itself):
+            continue
+        if form.size is None:
+            _read_each(section, records, chosen, starts, sizes)
+        else:
+            chosen = chosen[
+                records["body"][chosen] + np.uint64(2 * form.size) <= records["end"][chosen]
+            ]
+            fields = _Fields(section, np.frombuffer(data, np.uint8), form, address_size)
+            starts[chosen], sizes[chosen] = fields.read(records["body"][chosen])
+    return starts, sizes
+
+
+def _common_or_none(section: CallFrameSection, offset: int) -> CommonInformation | None:
+    try:
+        return read_common_information(section, offset)
+    except DwarfError:
+        return None
+
+
+def _read_each(
+    section: CallFrameSection,
+    records: npt.NDArray[Any],
+    chosen: npt.NDArray[np.intp],
+    starts: npt.NDArray[np.uint64],
+    sizes: npt.NDArray[np.uint64],
+) -> None:
+    for index in chosen.tolist():
+        try:
+            function = read_frame_description(section, int(records["offset"][index]))
+        except DwarfError:
+            continue
+        starts[index], sizes[index] = function.start, function.size
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """Reads the two numbers that start many FDEs' bodies, all encoded alike."""
+
+    section: CallFrameSection
+    data: npt.NDArray[np.uint8]
+    form: PointerForm
+    address_size: int
+
+    def read(
+        self, bodies: npt.NDArray[np.uint64]
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        mask = np.uint64((1 << (8 * self.address_size)) - 1)
+        starts = self._numbers(bodies)
+        if self.form.is_relative_to_itself:
+            starts = starts + bodies + np.uint64(self.section.address)
+        sizes = self._numbers(bodies + np.uint64(self.form.size or 0))
+        return starts & mask, sizes & mask
+
+    def _numbers(self, offsets: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        width = self.form.size or 0
+        order = "<" if self.section.little_endian else ">"
+        dtype = np.dtype(f"{order}{'i' if self.form.signed else 'u'}{width}")
+        places = offsets.astype(np.intp)[:, None] + np.arange(width)
+        numbers: npt.NDArray[Any] = np.ascontiguousarray(self.data[places]).view(dtype)[:, 0]
+        # Through the signed type first, so that what is negative wraps round.
+        return numbers.astype(np.int64 if self.form.signed else np.uint64).astype(np.uint64)
