@@ -182,15 +182,14 @@ class FrameState:
                 return ((destination, _sum(self.values[source], amount)),)
             case MoveRegister(destination, source):
                 return ((destination, self.values[source]),)
-            case SetConstant(destination, value):
-                return ((destination, Number(value)),)
-            case InsertConstant(destination, value, shift):
-                return ((destination, _insert(self.values[destination], value, shift)),)
+            case SetConstant(destination, number):
+                return ((destination, Number(number)),)
+            case InsertConstant(destination, part, shift):
+                return ((destination, _insert(self.values[destination], part, shift)),)
             case AddRegister(destination, source, register, shift, sign):
-                number = self.values[register]
-                if not isinstance(number, Number):
-                    return ((destination, None),)
-                return ((destination, _sum(self.values[source], sign * (number.value << shift))),)
+                factor = self.values[register]
+                added = sign * (factor.value << shift) if isinstance(factor, Number) else None
+                return ((destination, _sum(self.values[source], added)),)
             case _:
                 return ()
 
@@ -268,7 +267,9 @@ ENTRY = FrameState(
 """At the first instruction of a function."""
 
 
-def _sum(value: Value | None, amount: int) -> Value | None:
+def _sum(value: Value | None, amount: int | None) -> Value | None:
+    if amount is None:
+        return None
     if isinstance(value, FromCfa):
         offset = value.offset + amount
         return FromCfa(offset) if abs(offset) < MAX_DISTANCE else None

@@ -1,0 +1,259 @@
+"""The state before every instruction of a function, found along its control flow.
+
+States spread from the entry along jumps and from each instruction to the next; where paths meet,
+what they do not agree on is unknown. What makes this more than textbook data flow is that two
+kinds of edges cannot be read off the code:
+
+- Whether a call returns. If it does not, what stands behind it is reached from elsewhere, maybe
+  with another frame. So these edges are followed last, and where one leads to a state that
+  contradicts what other paths say, the call is taken to be one that does not return.
+- Where an indirect jump goes. Code that nothing else reaches is taken to be where the function's
+  indirect jumps lead, else (landing pads of exceptions) to have the frame of the calls before it.
+
+A contradiction between two states is settled by running both on: in the right one, the function
+returns with sp where it was and with the caller's registers in place.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from machtrace.unwind.arm64_effects import (
+    INSTRUCTION_SIZE,
+    LR,
+    Call,
+    IndirectJump,
+    Instruction,
+    Jump,
+    Return,
+    Trap,
+    Writes,
+)
+from machtrace.unwind.arm64_frame_state import ENTRY, FrameState
+
+TRIAL_LIMIT = 400
+"""Instructions looked at to see whether a state leads to a proper return."""
+
+WORK_PER_INSTRUCTION = 32
+WORK_AT_LEAST = 8192
+"""Instructions looked at, all in all; no compiled function was seen to need a tenth of it."""
+
+OutlinedBody = Callable[[int], tuple[Instruction, ...] | None]
+"""By distance in bytes from the function's start: what a callee that shares its caller's frame
+does to it, without the return; None for callees that have frames of their own."""
+
+
+def _no_outlined_body(_: int) -> None:
+    return None
+
+
+class Flow:
+    """The states of one function. Making it does the work, bounded by the function's size."""
+
+    __slots__ = (
+        "_after_calls",
+        "_budget",
+        "_code",
+        "_entry",
+        "_indirect",
+        "_is_sure",
+        "_next_unreached",
+        "_outlined",
+        "_ready",
+        "_states",
+    )
+
+    def __init__(
+        self,
+        code: Sequence[Instruction],
+        entry: FrameState = ENTRY,
+        outlined: OutlinedBody = _no_outlined_body,
+    ) -> None:
+        self._code = code
+        self._entry = entry
+        self._outlined = outlined
+        self._states: list[FrameState | None] = [None] * len(code)
+        self._is_sure = bytearray(len(code))
+        self._ready: list[tuple[int, FrameState]] = [(0, entry)]
+        self._after_calls: deque[tuple[int, FrameState]] = deque()
+        self._indirect: list[int] = []
+        self._next_unreached = 0
+        self._budget = WORK_PER_INSTRUCTION * len(code) + WORK_AT_LEAST
+        self._run()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the work came to its end within its bounds."""
+        return self._budget > 0
+
+    def state(self, index: int) -> FrameState | None:
+        """The state before an instruction; None where it is not known."""
+        return self._states[index] if self.is_complete else None
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether it leaves its caller's frame as a function should.
+
+        False for code that the compiler cut out of functions: it returns, or jumps on, with sp
+        above or below where it was, or without having had its return address.
+        """
+        verdicts = set()
+        for index, state in enumerate(self._states):
+            if state is None:
+                continue
+            instruction = self._code[index]
+            if isinstance(instruction, Return):
+                verdicts.add(state.is_restored(instruction.register))
+            elif isinstance(instruction, Jump) and self._leaves(index, instruction):
+                verdicts.add(None if (state.sp_offset or 0) <= 0 else False)
+        return False not in verdicts or True in verdicts
+
+    def _leaves(self, index: int, jump: Jump) -> bool:
+        return not 0 <= index + jump.distance // INSTRUCTION_SIZE < len(self._code)
+
+    def _run(self) -> None:
+        while self._budget > 0:
+            if self._ready:
+                index, state = self._ready.pop()
+                self._follow(index, state, sure=True)
+            elif self._after_calls:
+                index, state = self._after_calls.popleft()
+                self._follow(index, state, sure=False)
+            elif not self._reach_further():
+                return
+
+    def _follow(self, index: int, state: FrameState, *, sure: bool) -> None:
+        code, states = self._code, self._states
+        while 0 <= index < len(code):
+            self._budget -= 1
+            if self._budget <= 0:
+                return
+            known = states[index]
+            if known is None:
+                self._is_sure[index] = sure
+            else:
+                merged = self._merge(index, known, state, sure=sure)
+                if merged is known or merged == known:
+                    return
+                state = merged
+            states[index] = state
+            instruction = code[index]
+            if isinstance(instruction, Call):
+                self._after_calls.append((index + 1, self._after(index, state)))
+                return
+            if isinstance(instruction, Jump):
+                self._ready.append((index + instruction.distance // INSTRUCTION_SIZE, state))
+                if not instruction.is_conditional:
+                    return
+            elif isinstance(instruction, IndirectJump):
+                self._indirect.append(index)
+                return
+            elif isinstance(instruction, Return | Trap):
+                return
+            else:
+                state = state.after(instruction)
+            index += 1
+            sure = True
+
+    def _after(self, index: int, state: FrameState) -> FrameState:
+        """The state behind an instruction that goes on to the next."""
+        instruction = self._code[index]
+        if isinstance(instruction, Call) and instruction.distance is not None:
+            body = self._outlined(index * INSTRUCTION_SIZE + instruction.distance)
+            if body is not None:
+                state = state.after(_LINK)
+                for inner in body:
+                    state = state.after(inner)
+                return state
+        return state.after(instruction)
+
+    def _merge(self, index: int, known: FrameState, new: FrameState, *, sure: bool) -> FrameState:
+        if known is new or known == new:
+            self._is_sure[index] |= sure
+            return known
+        if known.contradicts(new):
+            before, now = self._promise(index, known), self._promise(index, new)
+            if before != now:
+                return known if before > now else new
+            if sure != bool(self._is_sure[index]):
+                self._is_sure[index] = True
+                return new if sure else known
+        self._is_sure[index] |= sure
+        return known.join(new)
+
+    def _promise(self, index: int, state: FrameState) -> int:
+        """1 if a state leads to a proper return, -1 if to an improper one, 0 if to none."""
+        paths = [(index, state)]
+        seen: set[int] = set()
+        for _ in range(TRIAL_LIMIT):
+            if not paths:
+                break
+            index, state = paths.pop()
+            if index in seen or not 0 <= index < len(self._code):
+                continue
+            seen.add(index)
+            self._budget -= 1
+            verdict = self._verdict(index, state)
+            if verdict is not None:
+                return 1 if verdict else -1
+            paths += self._onwards(index, state)
+        return 0
+
+    def _verdict(self, index: int, state: FrameState) -> bool | None:
+        """Whether leaving the function here with this state is proper; None where nobody leaves."""
+        instruction = self._code[index]
+        if isinstance(instruction, Return):
+            return state.is_restored(instruction.register)
+        if isinstance(instruction, IndirectJump) or (
+            isinstance(instruction, Jump)
+            and not instruction.is_conditional
+            and self._leaves(index, instruction)
+        ):
+            # Maybe not to another function, or to a part of this one that was cut out.
+            return state.is_restored(LR) or None
+        return None
+
+    def _onwards(self, index: int, state: FrameState) -> list[tuple[int, FrameState]]:
+        """Where an instruction goes on, and with which state; the likeliest last."""
+        instruction = self._code[index]
+        if isinstance(instruction, Jump):
+            target = (index + instruction.distance // INSTRUCTION_SIZE, state)
+            return [(index + 1, state), target] if instruction.is_conditional else [target]
+        if isinstance(instruction, IndirectJump | Return | Trap):
+            return []
+        return [(index + 1, self._after(index, state))]
+
+    def _reach_further(self) -> bool:
+        """Start again at the first instruction that nothing reached; False if there is none."""
+        code, states = self._code, self._states
+        for index in range(self._next_unreached, len(code)):
+            if states[index] is not None or isinstance(code[index], Trap):
+                continue
+            best: FrameState | None = None
+            best_promise = -1
+            for state in self._candidates(index):
+                promise = self._promise(index, state)
+                if promise > best_promise:
+                    best, best_promise = state, promise
+            self._next_unreached = index + 1
+            if best is not None:
+                self._follow(index, best, sure=False)
+                return True
+        return False
+
+    def _candidates(self, index: int) -> Iterator[FrameState]:
+        """States that code at ``index``, which nothing reached, may have; likeliest first."""
+        for jump in reversed(self._indirect):
+            state = self._states[jump]
+            if state is not None:
+                yield state
+        for before in range(index - 1, -1, -1):
+            state = self._states[before]
+            if state is not None and isinstance(self._code[before], Call):
+                yield state
+                break
+        yield self._entry
+
+
+_LINK = Writes((LR,))

@@ -1,0 +1,51 @@
+"""Which instructions of an image jump to an address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from machtrace.errors import MemoryReadError
+from machtrace.model.address import Svma
+from machtrace.model.contents import ImageContents
+
+CHUNK = 1 << 20
+"""Bytes of code searched at a time."""
+SEARCH_LIMIT = 64 << 20
+"""Bytes of code searched for one address: B reaches 128 MiB, but outlined code lies near."""
+
+_OPCODE_MASK = np.uint32(0xFC000000)
+_B = np.uint32(0x14000000)
+_DISTANCE_MASK = np.uint32(0x03FFFFFF)
+_DISTANCE_WORDS = 1 << 26
+
+
+def jumps_to(
+    target: Svma, contents: ImageContents, sections: Sequence[tuple[int, int]]
+) -> Iterator[Svma]:
+    """Addresses of the unconditional jumps (B) to ``target``; those near it come first.
+
+    Args:
+        target: where they lead.
+        contents: the image.
+        sections: the (start, end) of its code.
+    """
+    chunks = [
+        (start, min(start + CHUNK, end))
+        for low, end in sections
+        for start in range(max(low, target - SEARCH_LIMIT), min(end, target + SEARCH_LIMIT), CHUNK)
+    ]
+    chunks.sort(key=lambda chunk: abs(chunk[0] + CHUNK // 2 - target))
+    for start, end in chunks[: SEARCH_LIMIT // CHUNK]:
+        try:
+            data = contents.read_svma(Svma(start), (end - start) & ~3)
+        except MemoryReadError:
+            continue
+        words = np.frombuffer(data, "<u4")
+        at = np.flatnonzero((words & _OPCODE_MASK) == _B)
+        distances = (words[at] & _DISTANCE_MASK).astype(np.int64)
+        distances[distances >= _DISTANCE_WORDS // 2] -= _DISTANCE_WORDS
+        # Relative to the chunk, so that no address has to fit in 63 bits.
+        found = at[at + distances == (target - start) // 4]
+        yield from (Svma(start + 4 * int(index)) for index in found)

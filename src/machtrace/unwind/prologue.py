@@ -1,0 +1,197 @@
+"""Rules for interrupted frames, from what the function's instructions did to the stack so far.
+
+Compact unwind says what holds at calls. A thread that was interrupted may stand anywhere: before
+the frame is made, half-way through saving registers, behind the epilogue's loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from struct import unpack
+
+from machtrace.errors import MemoryReadError
+from machtrace.macho.contents import MachOContents
+from machtrace.macho.encryption import is_encrypted
+from machtrace.model.address import Svma
+from machtrace.model.arch import Arch
+from machtrace.model.contents import ImageContents
+from machtrace.model.stack import FrameTrust
+from machtrace.unwind.arm64_effects import INSTRUCTION_SIZE, Call, Instruction, Jump, Return
+from machtrace.unwind.arm64_flow import Flow
+from machtrace.unwind.arm64_frame_state import ENTRY, FrameState
+from machtrace.unwind.arm64_instructions import decode
+from machtrace.unwind.arm64_jumps import jumps_to
+from machtrace.unwind.function_bounds import FunctionBounds
+from machtrace.unwind.rules import UnwindRule
+
+FunctionAt = Callable[[Svma], tuple[Svma, Svma] | None]
+"""The (start, end) of the function that holds an address, if any does."""
+
+MAX_INSTRUCTIONS = 1 << 16
+"""Of one function; the largest of compiled code have some tens of thousands."""
+CACHED_INSTRUCTIONS = 1 << 19
+"""Of all remembered functions; at the limit all are forgotten. Each takes some 10 to 100 bytes."""
+OUTLINED_SIZE = 64 * INSTRUCTION_SIZE
+"""Bytes of the longest piece of code that is looked at as one that the compiler cut out."""
+_JUMPS_ASKED = 8
+_NESTING = 3
+
+
+class _Function:
+    """What is remembered of a function."""
+
+    __slots__ = ("flow", "keeps_volatile", "start")
+
+    def __init__(self, start: Svma, code: Sequence[Instruction], flow: Flow) -> None:
+        self.start = start
+        self.flow = flow
+        self.keeps_volatile = len(code) * INSTRUCTION_SIZE <= OUTLINED_SIZE and not any(
+            isinstance(instruction, Call) for instruction in code
+        )
+
+    def state(self, address: Svma) -> FrameState | None:
+        return self.flow.state((address - self.start) // INSTRUCTION_SIZE)
+
+
+class InstructionRules:
+    """Instruction analysis of one image's AArch64 code. A :class:`RuleSource`.
+
+    It answers for interrupted frames, and for calls to code that the compiler outlined: there the
+    return address may be anywhere, even in a register that calls do not preserve.
+    """
+
+    trust = FrameTrust.PROLOGUE
+
+    def __init__(
+        self,
+        contents: ImageContents,
+        function_at: FunctionAt,
+        code_sections: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """See :class:`FunctionBounds` for ``function_at``.
+
+        ``code_sections`` are the (start, end) of what is searched for jumps into outlined code.
+        """
+        self._contents = contents
+        self._function_at = function_at
+        self._sections = tuple(code_sections)
+        self._functions: dict[Svma, _Function | None] = {}
+        self._outlined: dict[Svma, tuple[Instruction, ...] | None] = {}
+        self._cached = 0
+
+    @classmethod
+    def of_macho(cls, contents: MachOContents, arch: Arch) -> InstructionRules | None:
+        """Of a Mach-O; None where its code is not AArch64, or still encrypted."""
+        sections = [(section.address, section.end) for section in contents.image.code_sections]
+        if not arch.is_arm64 or not sections:
+            return None
+        if any(is_encrypted(contents, Svma(start), end - start) for start, end in sections):
+            return None
+        return cls(contents, FunctionBounds.of_macho(contents).at, sections)
+
+    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
+        """See :meth:`RuleSource.rule_for`.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        address = Svma(lookup & -INSTRUCTION_SIZE)
+        if not interrupted and not self._calls_outlined_code(address):
+            return None
+        bounds = self._function_at(address)
+        if bounds is None:
+            return None
+        function = self._function(*bounds)
+        state = None if function is None else function.state(address)
+        if function is None or state is None:
+            return None
+        return state.rule(keeps_volatile=function.keeps_volatile)
+
+    def _calls_outlined_code(self, address: Svma) -> bool:
+        """Whether the instruction calls something so short that it may be cut out of its caller."""
+        instruction = self._read(address, INSTRUCTION_SIZE)[0]
+        if not isinstance(instruction, Call) or instruction.distance is None:
+            return False
+        target = Svma(address + instruction.distance)
+        bounds = self._function_at(target)
+        if bounds is None:
+            return False
+        start, end = bounds
+        return start == target and end - start <= OUTLINED_SIZE
+
+    def _read(self, start: Svma, size: int) -> list[Instruction]:
+        words = unpack(f"<{size // INSTRUCTION_SIZE}I", self._contents.read_svma(start, size))
+        return [decode(word) for word in words]
+
+    def _function(self, start: Svma, end: Svma, nesting: int = 0) -> _Function | None:
+        if start in self._functions:
+            return self._functions[start]
+        count = (end - start) // INSTRUCTION_SIZE
+        if self._cached + count > CACHED_INSTRUCTIONS:
+            self._functions.clear()
+            self._outlined.clear()
+            self._cached = 0
+        self._cached += count
+        # A function that is asked for while its own callers are looked at has no answer.
+        self._functions[start] = None
+        function = self._functions[start] = self._analysed(start, count, nesting)
+        return function
+
+    def _analysed(self, start: Svma, count: int, nesting: int) -> _Function | None:
+        if not 0 < count <= MAX_INSTRUCTIONS:
+            return None
+        code = self._read(start, count * INSTRUCTION_SIZE)
+
+        def outlined(distance: int) -> tuple[Instruction, ...] | None:
+            return self._outlined_body(Svma(start + distance))
+
+        flow = Flow(code, outlined=outlined)
+        if not flow.is_balanced:
+            entry = self._entry_from_jumps(start, nesting)
+            if entry is not None:
+                flow = Flow(code, entry, outlined)
+        return _Function(start, code, flow)
+
+    def _entry_from_jumps(self, start: Svma, nesting: int) -> FrameState | None:
+        """The state that code has at its start which other functions jump into, frame and all."""
+        if nesting >= _NESTING:
+            return None
+        entry: FrameState | None = None
+        jumps = jumps_to(start, self._contents, self._sections)
+        for address in islice(jumps, _JUMPS_ASKED):
+            bounds = self._function_at(address)
+            if bounds is None or bounds[0] == start:
+                continue
+            try:
+                function = self._function(*bounds, nesting + 1)
+            except MemoryReadError:
+                continue
+            state = None if function is None else function.state(address)
+            if state is not None:
+                entry = state if entry is None else entry.join(state)
+        return entry
+
+    def _outlined_body(self, target: Svma) -> tuple[Instruction, ...] | None:
+        """What a callee does to its caller's frame; None where it leaves it alone."""
+        if target not in self._outlined:
+            try:
+                self._outlined[target] = self._straight_line(target)
+            except MemoryReadError:
+                self._outlined[target] = None
+        return self._outlined[target]
+
+    def _straight_line(self, target: Svma) -> tuple[Instruction, ...] | None:
+        bounds = self._function_at(target)
+        if bounds is None or bounds[0] != target or bounds[1] - target > OUTLINED_SIZE:
+            return None
+        state = ENTRY
+        body: list[Instruction] = []
+        for instruction in self._read(target, bounds[1] - target):
+            if isinstance(instruction, Return):
+                return None if state.sp_offset in (0, None) else tuple(body)
+            if isinstance(instruction, Call | Jump):
+                return None
+            body.append(instruction)
+            state = state.after(instruction)
+        return None
