@@ -1,6 +1,11 @@
-"""Stop, copy, resume: threads of other Linux processes."""
+# Stop, copy, resume: threads of other Linux processes. See module.c and linux_ptrace.h.
+
+from typing import TypeAlias
 
 from typing_extensions import Buffer
+
+# Id, outcome, errno, uninterruptible, registers, stacks, and when it was asked, stopped, resumed.
+Row: TypeAlias = tuple[int, int, int, int, bytes, tuple[tuple[int, bytes], ...], int, int, int]
 
 def copy_threads(
     threads: tuple[int, ...],
@@ -9,6 +14,4 @@ def copy_threads(
     stop_limit_ns: int,
     sleep_limit_ns: int,
     /,
-) -> list[
-    tuple[int, int, int, int, bytes, tuple[tuple[int, bytes], ...], int, int, int]
-]: ...
+) -> list[Row]: ...

@@ -208,9 +208,11 @@ static void copy_stopped(const struct machtrace_capture *capture, const struct s
     thread->stacks[thread->stack_count++] = stack;
     size_t reach = stack.size < SIGNAL_FRAME_REACH ? stack.size : SIGNAL_FRAME_REACH;
     uint64_t interrupted;
-    if (machtrace_interrupted_sp(stack.bytes, reach, sp, thread->registers_size, &interrupted))
-        thread->stacks[thread->stack_count++] =
-            read_stack(capture, thread->id, interrupted, scratch->stacks[1]);
+    if (!machtrace_interrupted_sp(stack.bytes, reach, sp, thread->registers_size, &interrupted))
+        return;
+    stack = read_stack(capture, thread->id, interrupted, scratch->stacks[1]);
+    if (stack.size != 0)
+        thread->stacks[thread->stack_count++] = stack;
 }
 
 /* A few system calls fail with EINTR when their thread is stopped, though no

@@ -47,26 +47,32 @@ bool machtrace_stack_pointer(const unsigned char *registers, size_t size, uint64
 bool machtrace_interrupted_sp(const unsigned char *stack, size_t stack_size, uint64_t sp,
                               size_t registers_size, uint64_t *interrupted)
 {
-    /* SS_ONSTACK, SS_DISABLE and SS_AUTODISARM; no other flag exists. */
-    const uint32_t flags_known = UINT32_C(0x80000003);
+    /* uc_flags has three bits in use, ss_flags those of SS_ONSTACK, SS_DISABLE and
+     * SS_AUTODISARM; no alternate stack is near a gigabyte. */
+    const uint64_t uc_flags_most = 7;
+    const uint32_t ss_flags_known = UINT32_C(0x80000003);
+    const uint64_t size_most = UINT64_C(1) << 30;
     const struct layout *layout = layout_of(registers_size);
-    if (layout == NULL || stack_size < 2 * layout->word + layout->frame_sp + layout->word)
+    if (layout == NULL || stack_size < 3 * layout->word + layout->frame_sp)
         return false;
     size_t word = layout->word;
     size_t last = stack_size - layout->frame_sp - word;
     for (size_t at = 2 * word; at <= last; at += word) {
         const unsigned char *frame = stack + at;
         uint64_t start = word_at(frame, word);
-        if (start > sp || start == 0)
+        if (start > sp || sp - start >= size_most)
             continue;
         uint64_t size = word_at(frame + layout->frame_ss_size, word);
-        uint64_t link = word_at(frame - word, word);
-        if (sp - start >= size || link != 0)
+        if (size > size_most || sp - start >= size)
             continue;
-        uint32_t flags = (uint32_t)word_at(frame + word, sizeof flags);
+        uint64_t uc_flags = word_at(frame - 2 * word, word);
+        uint64_t uc_link = word_at(frame - word, word);
+        uint32_t ss_flags = (uint32_t)word_at(frame + word, sizeof ss_flags);
+        if (uc_flags > uc_flags_most || uc_link != 0 || (ss_flags & ~ss_flags_known) != 0)
+            continue;
         uint64_t saved = word_at(frame + layout->frame_sp, word);
-        if ((flags & ~flags_known) != 0 || saved - start < size)
-            continue;
+        if (saved - start < size)
+            continue; /* a signal that came while another's handler ran */
         *interrupted = saved;
         return true;
     }

@@ -1,0 +1,146 @@
+"""From copies of threads to the threads of a snapshot, and what is missing of them."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from machtrace.errors import (
+    FormatError,
+    MachtraceError,
+    TargetError,
+    TargetGoneError,
+    ThreadGoneError,
+)
+from machtrace.model.arch import Arch
+from machtrace.model.memory import MemoryReader, MemoryRegion
+from machtrace.model.snapshot import Problem
+from machtrace.model.thread import ThreadInfo, ThreadSnapshot
+from machtrace.target.linux_access import access_error
+from machtrace.target.linux_blocked import copy_waiting
+from machtrace.target.linux_procfs import EXITED_STATES, ProcessDirectory
+from machtrace.target.linux_registers import read_registers
+from machtrace.target.linux_threads import CopiedThread, Hindrance, ThreadCopier, UncopiedThread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureSource:
+    """Where threads are copied from, and how."""
+
+    directory: ProcessDirectory
+    arch: Arch
+    memory: MemoryReader
+    copier: ThreadCopier
+    stack_limit: int
+
+
+@dataclass(slots=True)
+class Capture:
+    """What one snapshot has of threads so far."""
+
+    source: CaptureSource
+    threads: list[ThreadSnapshot] = field(default_factory=list)
+    interrupted_stacks: list[MemoryRegion] = field(default_factory=list)
+    """Below the alternate stacks of threads that handle a signal."""
+    problems: list[Problem] = field(default_factory=list)
+
+    def add(self, threads: Sequence[ThreadInfo], ranges: array[int]) -> None:
+        """Copy ``threads``.
+
+        Raises:
+            TargetError: this machine lacks the memory to begin.
+        """
+        source = self.source
+        ids = [thread.id for thread in threads]
+        copies = source.copier.copy(ids, ranges, stack_limit=source.stack_limit)
+        for info, copy in zip(threads, copies, strict=True):
+            if isinstance(copy, CopiedThread):
+                self._keep(info, copy)
+                continue
+            if copy.why is Hindrance.NOT_STOPPED and copy.is_uninterruptible:
+                self._keep_waiting(info, ranges)
+            self.miss(info, why_not(source.directory, copy))
+
+    def miss(self, thread: ThreadInfo, error: MachtraceError) -> None:
+        """Say what is missing of a thread."""
+        self.problems.append(Problem(thread=thread.id, error=error))
+
+    def check_any(self) -> None:
+        """Raise what the user should read instead of an empty snapshot.
+
+        Raises:
+            TargetGoneError: the process has exited.
+            TargetAccessError: every thread was refused.
+        """
+        if self.threads or not self.problems:
+            return
+        self.source.directory.live_thread()
+        refusals = [p.error for p in self.problems if isinstance(p.error, PermissionError)]
+        if len(refusals) == len(self.problems):
+            raise refusals[0]
+
+    def _keep(self, info: ThreadInfo, copy: CopiedThread) -> None:
+        try:
+            registers = read_registers(copy.registers, f"thread {info.id}")
+        except FormatError as error:
+            self.miss(info, error)
+            return
+        self.threads.append(
+            ThreadSnapshot(
+                info=info,
+                registers=registers,
+                stack=copy.stacks[0],
+                taken_at_ns=copy.taken_at_ns,
+                stopped_for_ns=copy.stopped_for_ns,
+            )
+        )
+        self.interrupted_stacks.extend(copy.stacks[1:])
+
+    def _keep_waiting(self, info: ThreadInfo, ranges: array[int]) -> None:
+        ends = list(ranges[1::2])
+
+        def range_end(sp: int) -> int:
+            upto = bisect_right(ends, sp)
+            return ends[upto] if upto < len(ends) else sp
+
+        try:
+            waiting = copy_waiting(
+                info,
+                self.source.arch,
+                lambda: self.source.directory.read(f"task/{info.id}/syscall"),
+                self.source.memory,
+                range_end,
+                self.source.stack_limit,
+            )
+        except (OSError, TargetGoneError):
+            return
+        if waiting is not None:
+            self.threads.append(waiting)
+
+
+def why_not(directory: ProcessDirectory, copy: UncopiedThread) -> MachtraceError:
+    """The error for a thread that was not copied, to be reported or raised by the caller."""
+    thread = copy.id
+    match copy.why:
+        case Hindrance.REFUSED if directory.state(thread) not in EXITED_STATES:
+            return access_error(directory, copy.errno, thread)
+        case Hindrance.GONE | Hindrance.REFUSED:
+            return ThreadGoneError(f"thread {thread} has exited", thread=thread)
+        case Hindrance.NOT_STOPPED if copy.is_uninterruptible:
+            return TargetError(
+                f"thread {thread} cannot be stopped: it is in uninterruptible sleep",
+                remedy="find out what it waits for: a device, a network file system, a child",
+            )
+        case Hindrance.NOT_STOPPED:
+            return TargetError(
+                f"thread {thread} did not stop in time",
+                remedy="capture again when the machine is less busy",
+            )
+        case Hindrance.FAILED:
+            return TargetError(
+                f"thread {thread} could not be copied ({os.strerror(copy.errno)})",
+                remedy="capture again",
+            )

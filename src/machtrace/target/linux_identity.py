@@ -1,0 +1,90 @@
+"""Whether a process id names something that can be captured, and what it is."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from machtrace.elf.header import HEADER_SIZE, read_header
+from machtrace.errors import TargetSpecError
+from machtrace.model.address import PacMask
+from machtrace.model.snapshot import ProcessInfo
+from machtrace.target.linux_access import access_error
+from machtrace.target.linux_maps import Mapping, address_width, parse_maps
+from machtrace.target.linux_procfs import ProcessDirectory
+
+_HOSTS = ("x86_64", "aarch64")
+
+
+def check_host() -> None:
+    """See that processes can be captured on this machine at all.
+
+    Raises:
+        TargetSpecError: they cannot.
+    """
+    machine = os.uname().machine if sys.platform == "linux" else sys.platform
+    if machine not in _HOSTS:
+        raise TargetSpecError(
+            f"processes cannot be captured on this machine ({machine})",
+            remedy=f"capture on Linux ({' or '.join(_HOSTS)}), or open a core file",
+        )
+
+
+def identify(directory: ProcessDirectory) -> ProcessInfo:
+    """What process it is.
+
+    Raises:
+        TargetSpecError: this one, a thread of another, or one of the kernel's.
+        TargetGoneError: it has exited.
+        TargetAccessError: the kernel does not let it be looked at.
+        FormatError: its program is for a machine that is not known here.
+    """
+    pid, status = directory.pid, directory.status()
+    process, name = int(status.get("Tgid", pid)), status.get("Name", "")
+    if process == os.getpid():
+        raise TargetSpecError(
+            f"process {pid} is this one, which cannot stop itself to look at its threads",
+            remedy="capture it from another process",
+        )
+    if process != pid:
+        raise TargetSpecError(
+            f"{pid} is a thread of process {process} ({name})",
+            remedy=f"give the process id {process}",
+        )
+    if directory.is_kernel_thread():
+        raise TargetSpecError(
+            f"process {pid} ({name}) is a thread of the kernel",
+            remedy="give the id of a process that runs a program",
+        )
+    program = f"task/{directory.live_thread()}/exe"
+    try:
+        path = directory.link(program).removesuffix(" (deleted)")
+        file = directory.open(program)
+    except OSError as error:
+        raise access_error(directory, error.errno or 0) from None
+    try:
+        arch = read_header(os.pread(file, HEADER_SIZE, 0), path).arch
+    finally:
+        os.close(file)
+    mask = PacMask.of_width(address_width(read_mappings(directory))) if arch.is_arm64 else PacMask()
+    return ProcessInfo(pid=pid, path=path, arch=arch, pointer_mask=mask)
+
+
+def read_mappings(directory: ProcessDirectory) -> tuple[Mapping, ...]:
+    """What the process has mapped now.
+
+    Raises:
+        TargetGoneError: it has exited.
+        TargetAccessError: the kernel does not let it be looked at.
+    """
+    while True:
+        # Of a thread that has exited they are empty.
+        thread = directory.live_thread()
+        try:
+            text = directory.read(f"task/{thread}/maps")
+        except PermissionError as error:
+            raise access_error(directory, error.errno or 0) from None
+        except OSError:
+            continue
+        if text:
+            return parse_maps(text, f"/proc/{directory.pid}/maps")

@@ -1,0 +1,114 @@
+"""``/proc/PID/maps``: what a Linux process has mapped where.
+
+Source of the format: ``Documentation/filesystems/proc.rst`` and ``fs/proc/task_mmu.c``
+(``show_map_vma``).
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from machtrace.errors import FormatError
+from machtrace.model.address import Avma, FileOffset
+
+_LINE = re.compile(
+    r"([0-9a-f]+)-([0-9a-f]+) ([r-][w-][x-][sp]) ([0-9a-f]+)"
+    r" ([0-9a-f]+):([0-9a-f]+) ([0-9]+) *(.*)"
+)
+_DELETED = " (deleted)"
+_USER_END = 1 << 63
+"""Above it is the kernel's half; x86-64 shows its vsyscall page there."""
+
+
+class Mapping(NamedTuple):
+    """One line: a range of pages with the same rights and the same file."""
+
+    start: Avma
+    end: Avma
+    permissions: str
+    """Read, write, execute and shared or private, as in ``r-xp``."""
+    offset: FileOffset
+    """Where in the file :attr:`start` is."""
+    device: tuple[int, int]
+    """Major and minor number. A stacked or copy-on-write file system may show others by stat."""
+    inode: int
+    """0 where no file is mapped."""
+    path: str
+    """Of the file, as this process would see it; a name in brackets for what the kernel maps;
+    else empty."""
+    is_deleted: bool
+    """Whether the path names the file no more."""
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether its bytes can be read."""
+        return self.permissions[0] == "r"
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the process can change its bytes as it stands."""
+        return self.permissions[1] == "w"
+
+    @property
+    def is_executable(self) -> bool:
+        """Whether it can be run."""
+        return self.permissions[2] == "x"
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it shows a file."""
+        return self.inode != 0 and self.path.startswith("/")
+
+
+def parse_maps(text: str, source: str) -> tuple[Mapping, ...]:
+    """The mappings in ``text``, by address as the kernel lists them.
+
+    Raises:
+        FormatError: a line is no mapping.
+    """
+    mappings: list[Mapping] = []
+    offset = 0
+    for line in text.removesuffix("\n").split("\n") if text else ():
+        fields = _LINE.fullmatch(line)
+        if fields is None:
+            raise FormatError("not a line of a memory map", source=source, offset=offset)
+        start, end, permissions, at, major, minor, inode, path = fields.groups()
+        # The kernel writes a newline in a name as octal, and nothing else so.
+        path = path.replace("\\012", "\n")
+        deleted = path.endswith(_DELETED)
+        mappings.append(
+            Mapping(
+                Avma(int(start, 16)),
+                Avma(int(end, 16)),
+                permissions,
+                FileOffset(int(at, 16)),
+                (int(major, 16), int(minor, 16)),
+                int(inode),
+                path.removesuffix(_DELETED) if deleted else path,
+                deleted,
+            )
+        )
+        offset += len(line) + 1
+    return tuple(mappings)
+
+
+def stack_ranges(mappings: Iterable[Mapping]) -> array[int]:
+    """The readable ranges, as start and end in turn (Avma): how far a stack may be copied."""
+    ranges: array[int] = array("Q")
+    for mapping in mappings:
+        if mapping.is_readable:
+            ranges.extend((mapping.start, mapping.end))
+    return ranges
+
+
+def address_width(mappings: Sequence[Mapping]) -> int:
+    """Bits of an address of this process: the main stack is near the end of its address space.
+
+    On arm64 it depends on the kernel's build (39, 42, 47, 48 or 52); the bits above hold
+    signatures and tags.
+    """
+    ends = (mapping.end for mapping in mappings if mapping.end <= _USER_END)
+    return max(0, max(ends, default=0) - 1).bit_length()

@@ -1,0 +1,189 @@
+"""Another process of this Linux machine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+from machtrace.errors import TargetError, TargetGoneError, TargetSpecError, ThreadGoneError
+from machtrace.model.image import ImageList
+from machtrace.model.memory import LayeredMemory, RegionMemory
+from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
+from machtrace.model.thread import ThreadId, ThreadInfo
+from machtrace.target.base import DEFAULT_STACK_LIMIT
+from machtrace.target.linux_capture import Capture, CaptureSource
+from machtrace.target.linux_copier import thread_copier
+from machtrace.target.linux_identity import check_host, identify, read_mappings
+from machtrace.target.linux_images import ImageFinder, LoadedImage
+from machtrace.target.linux_maps import Mapping, stack_ranges
+from machtrace.target.linux_memory import FileMemory, ProcessMemory, open_memory
+from machtrace.target.linux_procfs import ProcessDirectory
+from machtrace.target.linux_threads import ThreadCopier
+
+MOST_STACK = 1 << 28
+"""Bytes of one stack; buffers of that size are made before a thread is stopped."""
+
+_ROUNDS = 8
+"""Times that new threads are looked for: a process can start them faster than they are copied."""
+
+
+class LinuxProcessTarget:
+    """A process, looked at by ptrace(2) and ``/proc``; see :class:`~machtrace.target.base.Target`.
+
+    Nothing is attached between snapshots, and nothing of the process is changed. A thread that a
+    signal reaches while it is copied gets the signal afterwards; one that was stopped stays so.
+    A system call goes on, except that a few with a time limit may end early with EINTR, as after
+    SIGSTOP and SIGCONT (:mod:`machtrace.target.linux_restart`).
+
+    Args:
+        pid: its id, as this process sees it.
+        copier: what stops and copies threads; by default the best that is here.
+
+    Raises:
+        TargetSpecError: it is this process, a thread of another, or one of the kernel's; or this
+            machine is not supported.
+        TargetGoneError: there is no such process, or it has exited.
+        TargetAccessError: the kernel does not let it be looked at.
+        FormatError: its program is for a machine that is not known here.
+    """
+
+    def __init__(self, pid: int, *, copier: ThreadCopier | None = None) -> None:
+        check_host()
+        if pid <= 0:
+            raise TargetSpecError(f"{pid} is no process id")
+        self._directory = ProcessDirectory(pid)
+        try:
+            self._process = identify(self._directory)
+            with open_memory(self._directory):
+                pass  # the right to read it is the right to stop it
+            self._images = ImageFinder(self._directory)
+            self._copier = thread_copier() if copier is None else copier
+        except BaseException:
+            self._directory.close()
+            raise
+
+    @property
+    def process(self) -> ProcessInfo:
+        """Which one."""
+        return self._process
+
+    def threads(self) -> tuple[ThreadInfo, ...]:
+        """See :meth:`~machtrace.target.base.Target.threads`."""
+        return tuple(self._describe(self._directory.thread_ids(), before=0))
+
+    def snapshot(
+        self,
+        threads: Collection[ThreadId] | None = None,
+        /,
+        *,
+        stack_limit: int = DEFAULT_STACK_LIMIT,
+    ) -> Snapshot:
+        """See :meth:`~machtrace.target.base.Target.snapshot`.
+
+        Threads that are started meanwhile are copied too, if all are wanted.
+
+        Raises:
+            TargetGoneError: the process exited.
+            TargetAccessError: the kernel did not let any of its threads be stopped.
+        """
+        with open_memory(self._directory) as memory:
+            mappings = read_mappings(self._directory)
+            # Before the threads: the process may exit while they are copied.
+            images = self._images.find(mappings, memory)
+            capture = Capture(
+                CaptureSource(
+                    directory=self._directory,
+                    arch=self._process.arch,
+                    memory=memory,
+                    copier=self._copier,
+                    stack_limit=max(0, min(stack_limit, MOST_STACK)),
+                )
+            )
+            self._copy(capture, mappings, threads)
+            capture.check_any()
+            images = self._images_after(mappings, memory, images)
+        return _snapshot(self._process, capture, images)
+
+    def close(self) -> None:
+        """See :meth:`~machtrace.target.base.Target.close`."""
+        self._directory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None:
+        self.close()
+
+    def _describe(self, threads: Sequence[int], *, before: int) -> Iterator[ThreadInfo]:
+        for index, thread in enumerate(threads, before + 1):
+            try:
+                name = self._directory.read(f"task/{thread}/comm").removesuffix("\n")
+            except (OSError, TargetGoneError):
+                name = ""
+            yield ThreadInfo(
+                id=ThreadId(thread),
+                index=index,
+                name=name or None,
+                is_main=thread == self._directory.pid,
+            )
+
+    def _copy(
+        self, capture: Capture, mappings: Sequence[Mapping], threads: Collection[ThreadId] | None
+    ) -> None:
+        ids = self._directory.thread_ids()
+        if threads is not None:
+            wanted = [info for info in self._describe(ids, before=0) if info.id in threads]
+            capture.add(wanted, stack_ranges(mappings))
+            for thread in threads:
+                if thread not in ids:
+                    error = ThreadGoneError(f"there is no thread {thread}", thread=thread)
+                    capture.problems.append(Problem(thread=thread, error=error))
+            return
+        new: Sequence[int] = ids
+        seen: set[int] = set()
+        for _ in range(_ROUNDS):
+            capture.add(tuple(self._describe(new, before=len(seen))), stack_ranges(mappings))
+            seen.update(new)
+            try:
+                new = [thread for thread in self._directory.thread_ids() if thread not in seen]
+                if not new:
+                    return
+                mappings = read_mappings(self._directory)
+            except TargetError:
+                return  # what was copied of it stays
+
+    def _images_after(
+        self,
+        mappings: Sequence[Mapping],
+        memory: ProcessMemory,
+        images: tuple[LoadedImage, ...],
+    ) -> tuple[LoadedImage, ...]:
+        """The images with those loaded meanwhile, which a thread may be in."""
+        try:
+            after = read_mappings(self._directory)
+        except TargetError:
+            return images
+        return images if after == mappings else self._images.find(after, memory)
+
+
+def _snapshot(process: ProcessInfo, capture: Capture, images: Sequence[LoadedImage]) -> Snapshot:
+    regions = (
+        *(thread.stack for thread in capture.threads),
+        *capture.interrupted_stacks,
+        *(region for image in images for region in image.regions),
+    )
+    files = FileMemory(segment for image in images for segment in image.segments)
+    return Snapshot(
+        process=process,
+        threads=tuple(capture.threads),
+        images=ImageList(image.image for image in images),
+        memory=LayeredMemory((RegionMemory(regions), files)),
+        problems=tuple(capture.problems),
+    )

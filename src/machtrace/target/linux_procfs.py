@@ -1,0 +1,197 @@
+"""``/proc/PID``, held open (proc(5))."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping as MappingType
+from errno import ENOENT, ESRCH
+from types import MappingProxyType
+from typing import Self
+
+from machtrace.errors import TargetError, TargetGoneError
+
+_PF_KTHREAD = 0x00200000
+"""``include/linux/sched.h`` of the kernel."""
+
+EXITED_STATES = "ZXx"
+"""Letters of threads that have exited, collected or not."""
+
+
+class ProcessDirectory:
+    """What the kernel says of one process.
+
+    The directory is held open, so a later process that is given the same id is never taken for
+    this one: everything then says that it is gone.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        try:
+            self._directory = os.open(f"/proc/{pid}", flags)
+        except FileNotFoundError:
+            raise TargetGoneError(f"there is no process {pid}", pid=pid) from None
+        except OSError as error:
+            raise TargetError(
+                f"cannot open /proc/{pid} ({error.strerror})",
+                remedy="mount the proc file system on /proc",
+            ) from error
+        self._closed = False
+
+    def open(self, name: str) -> int:
+        """A descriptor of a file, read-only; the caller closes it.
+
+        Raises:
+            TargetGoneError: the process is gone.
+            OSError: the file cannot be opened.
+        """
+        self._check_open()
+        try:
+            return os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
+        except OSError as error:
+            raise self._gone_or(error) from None
+
+    def read(self, name: str) -> str:
+        """The text of a file; bytes that are not UTF-8 as :func:`os.fsdecode` makes them.
+
+        Raises:
+            TargetGoneError: the process is gone.
+            OSError: the file cannot be read.
+        """
+        try:
+            with os.fdopen(self.open(name), "rb", buffering=0) as file:
+                return os.fsdecode(file.readall() or b"")
+        except TargetGoneError:
+            raise
+        except OSError as error:
+            raise self._gone_or(error) from None
+
+    def link(self, name: str) -> str:
+        """Where a symbolic link points.
+
+        Raises:
+            TargetGoneError: the process is gone.
+            OSError: the link cannot be read.
+        """
+        self._check_open()
+        try:
+            return os.readlink(name, dir_fd=self._directory)
+        except OSError as error:
+            raise self._gone_or(error) from None
+
+    def owner(self, name: str) -> int:
+        """The user id that owns a file. Raises as :meth:`link` does."""
+        self._check_open()
+        try:
+            return os.stat(name, dir_fd=self._directory, follow_symlinks=False).st_uid
+        except OSError as error:
+            raise self._gone_or(error) from None
+
+    def thread_ids(self) -> tuple[int, ...]:
+        """The main thread's id, then the others in the order in which they were started.
+
+        Raises:
+            TargetGoneError: the process is gone.
+        """
+        try:
+            listing = self.open("task")
+            try:
+                names = os.listdir(listing)  # noqa: PTH208 - a directory held open has no path
+            finally:
+                os.close(listing)
+        except TargetGoneError:
+            raise
+        except OSError as error:
+            raise self._gone_or(error) from None
+        if not names:
+            raise self.gone()
+        # The kernel lists them so; sorting is stable.
+        return tuple(sorted((int(name) for name in names), key=lambda thread: thread != self.pid))
+
+    def state(self, thread: int) -> str:
+        """The letter of a thread's state, as ps shows it; ``X`` where there is none any more."""
+        return self.stat(thread)[0] or "X"
+
+    def stat(self, thread: int) -> tuple[str, int]:
+        """State letter and kernel flags of a thread; an empty letter where it is gone."""
+        try:
+            text = self.read(f"task/{thread}/stat")
+        except (OSError, TargetGoneError):
+            return "", 0
+        # "tid (name) state ppid pgrp session tty tpgid flags ...": a name may hold a parenthesis.
+        fields = text[text.rfind(")") + 1 :].split()
+        return fields[0], int(fields[6])
+
+    def is_kernel_thread(self) -> bool:
+        """Whether it is a thread of the kernel, with no memory of its own."""
+        return bool(self.stat(self.pid)[1] & _PF_KTHREAD)
+
+    def live_thread(self) -> int:
+        """A thread that has not exited: the main one may have, while others go on.
+
+        Raises:
+            TargetGoneError: there is none.
+        """
+        for thread in self.thread_ids():
+            if self.state(thread) not in EXITED_STATES:
+                return thread
+        raise TargetGoneError(
+            f"process {self.pid} has exited; only its exit status is left, for process "
+            f"{self.status().get('PPid', '?')} to collect",
+            pid=self.pid,
+        )
+
+    def status(self, thread: int | None = None) -> MappingType[str, str]:
+        """``/proc/PID/status`` as names and values, of one thread if given.
+
+        Raises:
+            TargetGoneError: the process is gone.
+        """
+        try:
+            text = self.read("status" if thread is None else f"task/{thread}/status")
+        except TargetGoneError:
+            raise
+        except OSError as error:
+            raise self._gone_or(error) from None
+        return parse_status(text)
+
+    def gone(self) -> TargetGoneError:
+        """The error for a process that is gone, to be raised by the caller."""
+        return TargetGoneError(f"process {self.pid} is gone", pid=self.pid)
+
+    def close(self) -> None:
+        """Let go of it; twice does nothing more."""
+        if not self._closed:
+            self._closed = True
+            os.close(self._directory)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TargetError(
+                f"the target of process {self.pid} was closed", remedy="open it again"
+            )
+
+    def _gone_or(self, error: OSError) -> TargetGoneError | OSError:
+        # A name that is not there is ENOENT of a live process and of a dead one alike.
+        if error.errno == ESRCH or (error.errno == ENOENT and not self._exists()):
+            return self.gone()
+        return error
+
+    def _exists(self) -> bool:
+        try:
+            os.stat("stat", dir_fd=self._directory)
+        except OSError:
+            return False
+        return True
+
+
+def parse_status(text: str) -> MappingType[str, str]:
+    """``/proc/PID/status``: a name, a colon and a value on each line."""
+    lines = (line.partition(":") for line in text.split("\n"))
+    return MappingProxyType({name: value.strip() for name, _, value in lines if name})

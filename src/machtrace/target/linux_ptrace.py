@@ -1,0 +1,292 @@
+"""Copying threads by ctypes, for machines without a C compiler: ``_native/linux_ptrace.c`` again.
+
+The same calls in the same order, with the same results; a thread is stopped for longer, because
+the interpreter works between them. They go through :class:`ctypes.PyDLL`, which keeps the
+interpreter's lock: to let go of it while a thread stands still would be to wait for every other
+thread of this process before letting it run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import threading
+import time
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from machtrace.errors import TargetError
+from machtrace.model.address import Avma
+from machtrace.model.memory import MemoryRegion
+from machtrace.target.linux_registers import layout_of
+from machtrace.target.linux_restart import mark_restart
+from machtrace.target.linux_signal_frame import interrupted_sp
+from machtrace.target.linux_threads import (
+    RED_ZONE,
+    SLEEP_LIMIT_NS,
+    STOP_LIMIT_NS,
+    CopiedThread,
+    Hindrance,
+    ThreadCopy,
+    UncopiedThread,
+)
+
+# linux/ptrace.h, elf.h, bits/waitflags.h
+_PTRACE_DETACH = 17
+_PTRACE_GETSIGINFO = 0x4202
+_PTRACE_GETREGSET = 0x4204
+_PTRACE_SETREGSET = 0x4205
+_PTRACE_SEIZE = 0x4206
+_PTRACE_INTERRUPT = 0x4207
+_PTRACE_EVENT_STOP = 128
+_NT_PRSTATUS = 1
+_WALL = 0x40000000
+_WAIT = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG | _WALL if os.name == "posix" else 0
+
+_REGISTERS_MAX = 512
+
+# A thread on another CPU stops within tens of microseconds, less than a sleep takes to end: yield
+# that long, then sleep for longer and longer.
+_SPIN_NS = 200_000
+_FIRST_SLEEP_S = 20e-6
+_LONGEST_SLEEP_S = 1e-3
+
+
+class _Iovec(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+class _Siginfo(ctypes.Structure):
+    """``siginfo_t`` of a 64-bit system, as waitid fills it in."""
+
+    _fields_ = (
+        ("signal", ctypes.c_int),
+        ("errno", ctypes.c_int),
+        ("code", ctypes.c_int),
+        ("padding", ctypes.c_int),
+        ("pid", ctypes.c_int),
+        ("uid", ctypes.c_uint),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_char * 100),
+    )
+
+
+class _StopKind(Enum):
+    TIMED_OUT = 0
+    EXITED = 1
+    TRAPPED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    kind: _StopKind
+    signal: int = 0
+    """To hand back on release; 0 for none."""
+    by_interrupt: bool = False
+    """Whether it was our own PTRACE_INTERRUPT, and nothing else, that stopped it."""
+
+
+_TIMED_OUT = _Stop(_StopKind.TIMED_OUT)
+_EXITED = _Stop(_StopKind.EXITED)
+
+
+def _trapped(code: int) -> _Stop:
+    """From a signal with, above it, a ptrace event."""
+    if code >> 8 == 0:
+        return _Stop(_StopKind.TRAPPED, signal=code & 0xFF)
+    return _Stop(_StopKind.TRAPPED, by_interrupt=code & 0xFF == signal.SIGTRAP)
+
+
+class CtypesCopier:
+    """All of a capture is done by one new thread, the only tracer of whatever it seizes.
+
+    It cannot let go of a thread that does not stop; but when it ends, the kernel releases all
+    that it traced.
+    """
+
+    def copy(
+        self, threads: Sequence[int], stack_ranges: array[int], *, stack_limit: int
+    ) -> list[ThreadCopy]:
+        """See :meth:`~machtrace.target.linux_threads.ThreadCopier.copy`."""
+        copies: list[ThreadCopy] = []
+        try:
+            tracer = _Tracer(stack_ranges, stack_limit)
+        except (MemoryError, ValueError, OverflowError) as error:
+            raise TargetError(
+                f"cannot begin to copy threads ({error})", remedy="lower the stack limit"
+            ) from error
+
+        def copy_all() -> None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+            copies.extend(tracer.copy(thread) for thread in threads)
+
+        worker = threading.Thread(target=copy_all, name="machtrace tracer", daemon=True)
+        worker.start()
+        worker.join()
+        return copies
+
+
+class _Tracer:
+    """Everything that is needed between stop and resume, made beforehand."""
+
+    def __init__(self, stack_ranges: array[int], stack_limit: int) -> None:
+        libc = ctypes.PyDLL(None, use_errno=True)
+        self._ptrace = libc.ptrace
+        self._ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+        self._ptrace.restype = ctypes.c_long
+        self._waitid = libc.waitid
+        self._waitid.argtypes = (ctypes.c_int, ctypes.c_uint, ctypes.c_void_p, ctypes.c_int)
+        self._read = libc.process_vm_readv
+        iovec = ctypes.POINTER(_Iovec)
+        self._read.argtypes = (
+            *(ctypes.c_int, iovec, ctypes.c_ulong),
+            *(iovec, ctypes.c_ulong, ctypes.c_ulong),
+        )
+        self._read.restype = ctypes.c_ssize_t
+        self._yield = libc.sched_yield
+        self._ranges_end = list(stack_ranges[1::2])
+        self._stack_limit = stack_limit
+        self._page_mask = ~(os.sysconf("SC_PAGE_SIZE") - 1)
+        # Creating them writes to them, so copying takes no page faults.
+        self._stacks = tuple(ctypes.create_string_buffer(RED_ZONE + stack_limit) for _ in range(2))
+        self._views = tuple(memoryview(stack).cast("B") for stack in self._stacks)
+        self._registers = ctypes.create_string_buffer(_REGISTERS_MAX)
+        self._registers_view = memoryview(self._registers).cast("B")
+        self._register_iovec = _Iovec(ctypes.addressof(self._registers), _REGISTERS_MAX)
+        self._register_at = ctypes.addressof(self._register_iovec)
+        self._here, self._there = _Iovec(), _Iovec()
+        self._event = _Siginfo()
+        self._event_at = ctypes.addressof(self._event)
+
+    def copy(self, thread: int) -> ThreadCopy:
+        """Seize, stop, copy and let go of one thread."""
+        ptrace, clock = self._ptrace, time.monotonic_ns
+        if ptrace(_PTRACE_SEIZE, thread, None, None) == -1:
+            return _uncopied(thread, Hindrance.REFUSED, ctypes.get_errno())
+        asked = clock()
+        if ptrace(_PTRACE_INTERRUPT, thread, None, None) == -1:
+            return _uncopied(thread, Hindrance.GONE, ctypes.get_errno())
+        stop = self._wait(thread, asked)
+        if stop.kind is not _StopKind.TRAPPED:
+            if stop.kind is _StopKind.EXITED:
+                return _uncopied(thread, Hindrance.GONE)
+            return UncopiedThread(
+                id=thread,
+                why=Hindrance.NOT_STOPPED,
+                errno=0,
+                is_uninterruptible=_is_uninterruptible(thread),
+            )
+        stopped = clock()
+        self._register_iovec.size = _REGISTERS_MAX
+        failure: int = 0
+        stacks: tuple[tuple[int, int], ...] = ()
+        if ptrace(_PTRACE_GETREGSET, thread, _NT_PRSTATUS, self._register_at) == -1:
+            failure = ctypes.get_errno()
+        else:
+            size = self._register_iovec.size
+            stacks = self._read_stacks(thread, size)
+            if stop.by_interrupt and mark_restart(self._registers_view, size):
+                ptrace(_PTRACE_SETREGSET, thread, _NT_PRSTATUS, self._register_at)
+        ptrace(_PTRACE_DETACH, thread, None, stop.signal)
+        resumed = clock()
+        if failure:
+            return _uncopied(thread, Hindrance.FAILED, failure)
+        return CopiedThread(
+            id=thread,
+            registers=bytes(self._registers_view[: self._register_iovec.size]),
+            stacks=tuple(
+                MemoryRegion(Avma(start), bytes(view[:length]))
+                for (start, length), view in zip(stacks, self._views, strict=False)
+            ),
+            taken_at_ns=stopped,
+            stopped_for_ns=resumed - asked,
+        )
+
+    def _wait(self, thread: int, asked: int) -> _Stop:
+        """Wait for the stop, and reap nothing.
+
+        If the target is a child of this process, its exit status is for whoever started it; and
+        zombies that a thread traces are the kernel's to hand on when it ends.
+        """
+        event, sleep = self._event, _FIRST_SLEEP_S
+        while True:
+            event.pid = 0
+            if self._waitid(os.P_PID, thread, self._event_at, _WAIT) == -1:
+                if ctypes.get_errno() == errno.ECHILD:
+                    return _EXITED
+            elif event.pid:
+                if event.code in (os.CLD_TRAPPED, os.CLD_STOPPED):
+                    return _trapped(event.status)
+                return _EXITED
+            waited = time.monotonic_ns() - asked
+            if waited < _SPIN_NS:
+                self._yield()
+                continue
+            # Another thread of this process can take our event in a waitpid(-1); the stop itself
+            # still shows.
+            if self._ptrace(_PTRACE_GETSIGINFO, thread, None, self._event_at) == 0:
+                is_event = event.code >> 8 == _PTRACE_EVENT_STOP
+                return _trapped(event.code if is_event else event.signal)
+            if waited >= STOP_LIMIT_NS or (
+                waited >= SLEEP_LIMIT_NS and _is_uninterruptible(thread)
+            ):
+                return _TIMED_OUT
+            time.sleep(sleep)
+            sleep = min(2 * sleep, _LONGEST_SLEEP_S)
+
+    def _read_stacks(self, thread: int, registers_size: int) -> tuple[tuple[int, int], ...]:
+        """Start (Avma) and size of what was read into each buffer."""
+        layout = layout_of(registers_size)
+        if layout is None:
+            return ()
+        sp = layout.words.unpack_from(self._registers_view)[layout.sp]
+        first = self._read_stack(thread, sp, 0)
+        interrupted = interrupted_sp(self._views[0][: first[1]], sp, layout)
+        if interrupted is None:
+            return (first,)
+        second = self._read_stack(thread, interrupted, 1)
+        return (first, second) if second[1] else (first,)
+
+    def _read_stack(self, thread: int, sp: int, index: int) -> tuple[int, int]:
+        start = max(0, sp - RED_ZONE)
+        upto = bisect_right(self._ranges_end, sp)
+        end = sp + self._stack_limit
+        if upto < len(self._ranges_end):
+            end = min(end, self._ranges_end[upto])
+        size = self._read_memory(thread, start, end - start, index)
+        page = sp & self._page_mask
+        if size <= 0 and page > start:
+            # The red zone may lie in the guard page below the stack.
+            start = page
+            size = self._read_memory(thread, start, end - start, index)
+        return (start, size) if size > 0 else (sp, 0)
+
+    def _read_memory(self, thread: int, address: int, size: int, index: int) -> int:
+        """As many bytes as can be read, whole pages at the far end; -1 for none."""
+        self._here.base = ctypes.addressof(self._stacks[index])
+        self._there.base = address
+        self._here.size = self._there.size = size
+        read: int = self._read(thread, self._here, 1, self._there, 1, 0)
+        return read
+
+
+def _uncopied(thread: int, why: Hindrance, error: int = 0) -> UncopiedThread:
+    if error == errno.ESRCH:
+        why = Hindrance.GONE
+    return UncopiedThread(id=thread, why=why, errno=error)
+
+
+def _is_uninterruptible(thread: int) -> bool:
+    """Whether the kernel shows the thread in state D."""
+    try:
+        with open(f"/proc/{thread}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - in a hurry
+            text = file.read(128)
+    except OSError:
+        return False
+    # "tid (name) state ...": a name may itself hold a parenthesis.
+    return text[text.rfind(b")") :].startswith(b") D")

@@ -1,0 +1,88 @@
+"""``NT_PRSTATUS``: a thread's general registers as Linux gives them.
+
+Sources: ``struct user_regs_struct`` of x86-64 and i386 (``sys/user.h``), ``struct user_pt_regs``
+of aarch64 (``asm/ptrace.h``), ``struct pt_regs`` of arm. The size tells which one it is: a 32-bit
+thread on a 64-bit kernel has the 32-bit set. For signal frames: ``asm-generic/ucontext.h``,
+``asm/ucontext.h`` and ``asm/sigcontext.h``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+
+from machtrace.errors import FormatError
+from machtrace.model.arch import Arch
+from machtrace.model.registers import RegisterSet
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterLayout:
+    """What is where in the bytes of one architecture."""
+
+    arch: Arch
+    words: Struct
+    """All registers, in order."""
+    dwarf: tuple[int | None, ...]
+    """DWARF number of each word; None for a register that a walk has no use for."""
+    sp: int
+    """Which word is the stack pointer."""
+    pc: int
+    """Which word is the program counter."""
+    signal_sp: int
+    """Bytes from ``uc_stack`` of a signal frame to the stack pointer that it saved."""
+
+
+_NONE = (None,)
+_LAYOUTS = (
+    # r15–r12, rbp, rbx, r11–r8, rax, rcx, rdx, rsi, rdi, orig_rax, rip, cs, eflags, rsp; the rest
+    # are segments.
+    RegisterLayout(
+        Arch.X86_64,
+        Struct("<27Q"),
+        (15, 14, 13, 12, 6, 3, 11, 10, 9, 8, 0, 2, 1, 4, 5, None, 16, None, None, 7, *_NONE * 7),
+        sp=19,
+        pc=16,
+        signal_sp=144,
+    ),
+    # ebx, ecx, edx, esi, edi, ebp, eax, four segments, orig_eax, eip, cs, eflags, esp, ss.
+    RegisterLayout(
+        Arch.I386,
+        Struct("<17I"),
+        (3, 1, 2, 6, 7, 5, 0, *_NONE * 5, 8, None, None, 4, None),
+        sp=15,
+        pc=12,
+        signal_sp=40,
+    ),
+    # x0–x30, sp, pc, pstate.
+    RegisterLayout(Arch.ARM64, Struct("<34Q"), (*range(32), 32, None), sp=31, pc=32, signal_sp=416),
+    # r0–r15, cpsr, orig_r0.
+    RegisterLayout(Arch.ARM, Struct("<18I"), (*range(16), None, None), sp=13, pc=15, signal_sp=76),
+)
+_BY_SIZE = {layout.words.size: layout for layout in _LAYOUTS}
+
+
+def layout_of(size: int) -> RegisterLayout | None:
+    """The layout of a register set of ``size`` bytes; None where none is known."""
+    return _BY_SIZE.get(size)
+
+
+def read_registers(data: bytes, source: str) -> RegisterSet:
+    """The registers in the bytes of ``NT_PRSTATUS``.
+
+    Raises:
+        FormatError: their size is that of no architecture known.
+    """
+    layout = layout_of(len(data))
+    if layout is None:
+        raise FormatError(
+            f"{len(data)} bytes of registers are of no known architecture",
+            source=source,
+            offset=0,
+            remedy="capture on x86-64 or arm64",
+        )
+    words = layout.words.unpack(data)
+    general = {
+        number: word for number, word in zip(layout.dwarf, words, strict=True) if number is not None
+    }
+    return RegisterSet.of(layout.arch, pc=words[layout.pc], sp=words[layout.sp], general=general)
