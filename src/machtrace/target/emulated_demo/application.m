@@ -90,5 +90,5 @@ OUTLINED int UIApplicationMain(AppDelegate *delegate) {
 int main(void) {
     pthread_setname_np("main");
     int status = UIApplicationMain([AppDelegate new]);
-    __exit(status);
+    _exit(status);
 }

@@ -35,7 +35,9 @@ void *__bsdthread_create(void *(*function)(void *), void *argument, uint64_t sta
 int __bsdthread_terminate(void *stack, size_t size, mach_port_t, mach_port_t);
 int __proc_info(int call, int pid, uint32_t flavor, uint64_t argument, const void *buffer,
                 int size);
-_Noreturn void __exit(int status);
+int __bsdthread_register(void (*thread_start)(void), void (*workqueue_start)(void),
+                         uint32_t thread_size, void *, uint64_t, uint64_t);
+_Noreturn void _exit(int status);
 
 /* runtime.c */
 int pthread_setname_np(const char *name);

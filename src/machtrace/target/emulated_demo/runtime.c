@@ -29,6 +29,12 @@ int pthread_setname_np(const char *name) {
     return __proc_info(PROC_INFO_CALL_SETCONTROL, 0, PROC_SELFSET_THREADNAME, 0, name, length);
 }
 
+void thread_start(void); /* stubs.S */
+
+void runtime_initialize(void) {
+    __bsdthread_register(thread_start, 0, sizeof(thread_t), 0, 0, 0);
+}
+
 /* Where thread_start leads; the kernel gave the thread its stack. */
 _Noreturn void _pthread_start(thread_t *self, mach_port_t port, void *(*function)(void *),
                               void *argument, uint64_t stack_size, uint32_t flags) {

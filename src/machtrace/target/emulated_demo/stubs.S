@@ -24,10 +24,11 @@
         SYSTEM_CALL _task_self_trap, -28
         SYSTEM_CALL _mach_reply_port, -26
         SYSTEM_CALL __kernelrpc_mach_vm_allocate_trap, -10
-        SYSTEM_CALL ___exit, 1
+        SYSTEM_CALL __exit, 1
         SYSTEM_CALL ___proc_info, 336
         SYSTEM_CALL ___bsdthread_create, 360
         SYSTEM_CALL ___bsdthread_terminate, 361
+        SYSTEM_CALL ___bsdthread_register, 366
 
 // The outermost functions have no unwind information and no caller: a frame pointer of 0 says so.
 
@@ -36,11 +37,13 @@
         .p2align 2
 _start:
         mov     x29, xzr
+        bl      _runtime_initialize
         bl      _main
-        b       ___exit
+        b       __exit
 
-// Every other thread: x0–x5 are _pthread_start's arguments. It does not return, so its call is
-// the last instruction, and the return address is the next function's first.
+// Every other thread, as runtime_initialize told the kernel; x0–x5 are _pthread_start's arguments.
+// That does not return, so its call is the last instruction, and the return address is the next
+// function's first.
         .globl  _thread_start
         .p2align 2
 _thread_start:

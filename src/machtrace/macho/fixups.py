@@ -1,0 +1,239 @@
+"""Pointers that move with an image: the rebase and bind opcodes of LC_DYLD_INFO.
+
+Source: ``mach-o/loader.h``, ``REBASE_OPCODE_*`` and ``BIND_OPCODE_*``; the byte before them is
+``dyld_info_command``. Chained fixups, which newer linkers write instead, are refused by name.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from machtrace.binary import ByteCursor
+from machtrace.errors import MachOError
+from machtrace.macho.contents import FileContents
+from machtrace.macho.segments import Segment
+from machtrace.model.address import FileOffset
+
+_OPCODE = 0xF0
+_IMMEDIATE = 0x0F
+
+
+class _Rebase(IntEnum):
+    """``REBASE_OPCODE_*``."""
+
+    DONE = 0x00
+    SET_TYPE_IMM = 0x10
+    SET_SEGMENT_AND_OFFSET_ULEB = 0x20
+    ADD_ADDR_ULEB = 0x30
+    ADD_ADDR_IMM_SCALED = 0x40
+    DO_REBASE_IMM_TIMES = 0x50
+    DO_REBASE_ULEB_TIMES = 0x60
+    DO_REBASE_ADD_ADDR_ULEB = 0x70
+    DO_REBASE_ULEB_TIMES_SKIPPING_ULEB = 0x80
+
+
+_REBASE_TYPE_POINTER = 1
+
+
+class _Bind(IntEnum):
+    """``BIND_OPCODE_*``."""
+
+    DONE = 0x00
+    SET_DYLIB_ORDINAL_IMM = 0x10
+    SET_DYLIB_ORDINAL_ULEB = 0x20
+    SET_DYLIB_SPECIAL_IMM = 0x30
+    SET_SYMBOL_TRAILING_FLAGS_IMM = 0x40
+    SET_TYPE_IMM = 0x50
+    SET_ADDEND_SLEB = 0x60
+    SET_SEGMENT_AND_OFFSET_ULEB = 0x70
+    ADD_ADDR_ULEB = 0x80
+    DO_BIND = 0x90
+    DO_BIND_ADD_ADDR_ULEB = 0xA0
+    DO_BIND_ADD_ADDR_IMM_SCALED = 0xB0
+    DO_BIND_ULEB_TIMES_SKIPPING_ULEB = 0xC0
+
+
+_LEB128_OPERANDS = {
+    _Bind.SET_DYLIB_ORDINAL_ULEB: 1,
+    _Bind.SET_ADDEND_SLEB: 1,
+    _Bind.SET_SEGMENT_AND_OFFSET_ULEB: 1,
+    _Bind.ADD_ADDR_ULEB: 1,
+    _Bind.DO_BIND_ADD_ADDR_ULEB: 1,
+    _Bind.DO_BIND_ULEB_TIMES_SKIPPING_ULEB: 2,
+}
+"""How many numbers follow an opcode; one of either sign ends at the same byte."""
+
+
+class _Run(NamedTuple):
+    """Pointers at equal distances."""
+
+    first: int
+    """A stated address."""
+    length: int
+    stride: int
+    """In bytes."""
+
+
+def rebased_pointers(contents: FileContents) -> NDArray[np.uint64]:
+    """Where an image holds pointers into itself: what a loader adds the slide to.
+
+    Returns:
+        Stated addresses (:data:`Svma`), uint64, one for each pointer, in the table's order. Each
+        has all of its pointer in a segment's bytes in the file.
+
+    Raises:
+        MachOError: the opcodes are malformed, name a place outside the file, or are chained
+            fixups.
+        MemoryReadError: the table is beyond the file.
+    """
+    image = contents.image
+    if image.chained_fixups is not None:
+        raise MachOError(
+            "pointers are given by chained fixups, which are not followed here",
+            source=contents.source,
+            offset=image.chained_fixups.offset,
+            remedy="link with the option -no_fixup_chains",
+        )
+    info = image.dyld_info
+    if info is None or not info.rebase_size:
+        return np.empty(0, np.uint64)
+    table = contents.read_file(FileOffset(info.rebase_off), info.rebase_size)
+    cursor = ByteCursor(table, source=f"{contents.source} rebase opcodes", error=MachOError)
+    pointer = 8 if image.header.is_64 else 4
+    runs = _rebase_runs(cursor, image.segments, pointer, len(contents.data) // pointer)
+    return np.concatenate(
+        [np.empty(0, np.uint64)]
+        + [
+            np.uint64(run.first) + np.arange(run.length, dtype=np.uint64) * np.uint64(run.stride)
+            for run in runs
+        ]
+    )
+
+
+def _rebase_runs(  # noqa: C901, PLR0912 (an interpreter: one arm an opcode)
+    cursor: ByteCursor, segments: tuple[Segment, ...], pointer: int, most: int
+) -> list[_Run]:
+    runs: list[_Run] = []
+    segment: Segment | None = None
+    offset = 0
+
+    def rebase(count: int, skip: int) -> None:
+        nonlocal offset, most
+        stride = pointer + skip
+        room = 0 if segment is None else min(segment.filesize, segment.vmsize)
+        if segment is None or offset + (count - 1) * stride + pointer > room:
+            raise cursor.fail("a pointer to rebase lies outside its segment's bytes")
+        # No pointer is slid twice, so a file has no more of them than it has room for.
+        most -= count
+        if most < 0:
+            raise cursor.fail("more pointers to rebase than the file can hold")
+        if count:
+            runs.append(_Run(segment.vmaddr + offset, count, stride if count > 1 else 0))
+        # A negative distance is written as its two's complement.
+        offset = (offset + count * stride) % (1 << 64)
+
+    while not cursor.at_end:
+        byte = cursor.take(1)[0]
+        immediate = byte & _IMMEDIATE
+        match byte & _OPCODE:
+            case _Rebase.DONE:
+                break
+            case _Rebase.SET_TYPE_IMM:
+                if immediate != _REBASE_TYPE_POINTER:
+                    raise cursor.fail(f"rebases of the type {immediate} are not followed")
+            case _Rebase.SET_SEGMENT_AND_OFFSET_ULEB:
+                if immediate >= len(segments):
+                    raise cursor.fail(f"there is no segment {immediate}")
+                segment, offset = segments[immediate], cursor.uleb128()
+            case _Rebase.ADD_ADDR_ULEB:
+                offset = (offset + cursor.uleb128()) % (1 << 64)
+            case _Rebase.ADD_ADDR_IMM_SCALED:
+                offset += immediate * pointer
+            case _Rebase.DO_REBASE_IMM_TIMES:
+                rebase(immediate, 0)
+            case _Rebase.DO_REBASE_ULEB_TIMES:
+                rebase(cursor.uleb128(), 0)
+            case _Rebase.DO_REBASE_ADD_ADDR_ULEB:
+                rebase(1, cursor.uleb128())
+            case _Rebase.DO_REBASE_ULEB_TIMES_SKIPPING_ULEB:
+                count = cursor.uleb128()
+                rebase(count, cursor.uleb128())
+            case opcode:
+                raise cursor.fail(f"there is no rebase opcode {opcode:#x}")
+    return runs
+
+
+def imported_symbols(contents: FileContents) -> frozenset[str]:
+    """What an image's bind opcodes ask other images for: eager, weak and lazy together.
+
+    Raises:
+        MachOError: the opcodes are malformed.
+        MemoryReadError: a table is beyond the file.
+    """
+    info = contents.image.dyld_info
+    if info is None:
+        return frozenset()
+    found: set[str] = set()
+    for offset, size, is_lazy in (
+        (info.bind_off, info.bind_size, False),
+        (info.weak_bind_off, info.weak_bind_size, False),
+        (info.lazy_bind_off, info.lazy_bind_size, True),
+    ):
+        if not size:
+            continue
+        table = bytes(contents.read_file(FileOffset(offset), size))
+        _collect_symbols(table, f"{contents.source} bind opcodes", found, is_lazy=is_lazy)
+    return frozenset(found)
+
+
+def _collect_symbols(table: bytes, source: str, found: set[str], *, is_lazy: bool) -> None:
+    cursor = ByteCursor(table, source=source, error=MachOError)
+    while not cursor.at_end:
+        byte = cursor.take(1)[0]
+        if byte & _OPCODE > max(_Bind):
+            raise cursor.fail(f"there is no bind opcode {byte & _OPCODE:#x}")
+        opcode = _Bind(byte & _OPCODE)
+        # Of lazy binds each ends with DONE, as each is run on its own.
+        if opcode is _Bind.DONE and not is_lazy:
+            return
+        if opcode is _Bind.SET_SYMBOL_TRAILING_FLAGS_IMM:
+            end = table.find(0, cursor.offset)
+            if end < 0:
+                raise cursor.fail("a symbol's name has no end")
+            found.add(table[cursor.offset : end].decode("utf-8", "replace"))
+            cursor.offset = end + 1
+        for _ in range(_LEB128_OPERANDS.get(opcode, 0)):
+            cursor.sleb128() if opcode is _Bind.SET_ADDEND_SLEB else cursor.uleb128()
+
+
+def slid_segment(
+    contents: FileContents, segment: Segment, pointers: NDArray[np.uint64], slide: int
+) -> bytes:
+    """The bytes of a segment as they lie in memory, ``slide`` added to its pointers.
+
+    Args:
+        contents: the file.
+        segment: one of its segments.
+        pointers: what :func:`rebased_pointers` found.
+        slide: bytes; may be negative.
+
+    Raises:
+        MemoryReadError: the segment is beyond the file.
+    """
+    data = np.frombuffer(contents.read_file(segment.fileoff, segment.filesize), np.uint8).copy()
+    is_64, little = contents.image.header.is_64, contents.image.header.little_endian
+    word = np.dtype(("<" if little else ">") + ("u8" if is_64 else "u4"))
+    # The last place where a pointer still is wholly inside.
+    last = min(segment.filesize, segment.vmsize) - word.itemsize
+    offsets = pointers - np.uint64(segment.vmaddr)  # of pointers before it: wrapped, so beyond it
+    mine = offsets[offsets <= np.uint64(last)] if last >= 0 else offsets[:0]
+    # A pointer need not be aligned, so each is gathered byte by byte.
+    places = mine.astype(np.intp)[:, None] + np.arange(word.itemsize)
+    words = data[places].view(word)
+    moved = words.astype(np.uint64) + np.uint64(slide % (1 << 64))
+    data[places] = moved.astype(word).view(np.uint8).reshape(places.shape)
+    return data.tobytes()
