@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
 from machtrace.macho.build_version import BUILD_VERSION_COMMANDS, Version, parse_build_version
@@ -83,11 +84,10 @@ def command_fields(command: LoadCommand, source: str) -> Fields:
     return {} if reader is None else reader(command, source)
 
 
-def _plain(layout: Layout[tuple[int, ...]]) -> Callable[[LoadCommand, str], Fields]:
+def _plain(layout: Layout[Any]) -> Callable[[LoadCommand, str], Fields]:
     def read(command: LoadCommand, source: str) -> Fields:
-        row = command.unpack(layout, source)
-        names: tuple[str, ...] = row._fields  # type: ignore[attr-defined]
-        return dict(zip(names[2:], row[2:], strict=True))
+        row = command.unpack(layout, source)._asdict()
+        return {name: value for name, value in row.items() if name not in ("cmd", "cmdsize")}
 
     return read
 

@@ -1,0 +1,140 @@
+"""``machtrace image``: what a program or library file holds, and what is at an address in it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from machtrace.errors import MachtraceError
+from machtrace.model.address import Svma
+
+if TYPE_CHECKING:  # they bring numpy, which the command line's help can do without
+    from machtrace.cli.image_description import DescribedImage
+
+
+class ImageOutput(StrEnum):
+    """How to print what was found."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def image(
+    file: Annotated[
+        Path, typer.Argument(help="A Mach-O file, thin or fat, a dSYM bundle, or an ELF file.")
+    ],
+    *,
+    symbols: Annotated[bool, typer.Option("--symbols", help="The symbol table.")] = False,
+    segments: Annotated[bool, typer.Option("--segments", help="Segments and sections.")] = False,
+    lookup: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="What is at a stated address: 0x… or decimal."),
+    ] = None,
+    arch: Annotated[str | None, typer.Option(help="Of a fat file, only this slice.")] = None,
+    format: Annotated[  # noqa: A002 - the option's name
+        ImageOutput, typer.Option(help="How to print it.")
+    ] = ImageOutput.TEXT,
+) -> None:
+    """Show a program or library file: its slices, headers, segments and symbols.
+
+    Without options it shows what the headers say; with them, only what they ask for. The status
+    is 1 where a table could not be read, or the address is nowhere in the file.
+    """
+    from machtrace.cli.console import complain
+    from machtrace.cli.open_image import open_described
+
+    address = None if lookup is None else _address(lookup)
+    path, images = open_described(file, arch)
+    if format is ImageOutput.JSON:
+        _write_json(path, images, symbols=symbols, address=address)
+    else:
+        _write_text(path, images, symbols=symbols, segments=segments, address=address)
+    problems = [problem for one in images for problem in one.problems]
+    for problem in problems:
+        complain(problem)
+    if problems:
+        raise typer.Exit(1)
+
+
+def _address(text: str) -> Svma:
+    try:
+        address = int(text, 0)
+    except ValueError:
+        address = -1
+    if not 0 <= address < 1 << 64:
+        raise typer.BadParameter(
+            f"{text!r} is no address; write 0x100003f80 or 4294983552", param_hint="--lookup"
+        )
+    return Svma(address)
+
+
+def _write_text(
+    path: Path,
+    images: Sequence[DescribedImage],
+    *,
+    symbols: bool,
+    segments: bool,
+    address: Svma | None,
+) -> None:
+    from machtrace.cli import image_text
+    from machtrace.cli.console import wants_colour
+
+    style = image_text.Style.of(colour=wants_colour(sys.stdout))
+
+    def parts(one: DescribedImage) -> Iterator[str]:
+        described = one.describe()
+        found = None if address is None else one.look_up(address)
+        if address is not None and found is None and not (symbols or segments):
+            return
+        yield image_text.heading(described, style)
+        if not (symbols or segments or address is not None):
+            yield from image_text.overview(described, style)
+        if segments:
+            yield from image_text.segments(described, style)
+        if symbols:
+            yield from image_text.symbols(one.symbols())
+        if found is not None:
+            yield from image_text.looked_up(found)
+
+    shown = False
+    for one in images:
+        for line in parts(one):
+            shown = True
+            sys.stdout.write(f"{line}\n")
+    if not shown and address is not None:
+        raise _nowhere(path, address)
+
+
+def _write_json(
+    path: Path, images: Sequence[DescribedImage], *, symbols: bool, address: Svma | None
+) -> None:
+    import json
+    from dataclasses import asdict
+
+    documents = []
+    nowhere = address is not None
+    for one in images:
+        document = asdict(one.describe())
+        if symbols:
+            document["symbols"] = [row._asdict() for row in one.symbols()]
+        if address is not None:
+            found = one.look_up(address)
+            nowhere = nowhere and found is None
+            document["lookup"] = None if found is None else asdict(found)
+        documents.append(document)
+    if nowhere and address is not None:
+        raise _nowhere(path, address)
+    json.dump({"schema": 1, "file": str(path), "images": documents}, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def _nowhere(path: Path, address: Svma) -> MachtraceError:
+    return MachtraceError(
+        f"{address:#x} is in no segment: {path}",
+        remedy="give a stated address, the slide taken off; --segments shows where they are",
+    )
