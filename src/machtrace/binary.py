@@ -7,6 +7,9 @@ from typing import Any
 
 from machtrace.errors import FormatError
 
+_LEB128_MORE = 0x80
+"""The bit of a byte that another follows."""
+
 
 class ByteCursor:
     """Reads forward over ``data``; every failure names ``source`` and the offset."""
@@ -84,6 +87,9 @@ class ByteCursor:
         Raises:
             FormatError: it is cut short or longer.
         """
+        if self.offset < len(self._data) and self._data[self.offset] < _LEB128_MORE:
+            self.offset += 1  # nearly always one byte
+            return self._data[self.offset - 1]
         value = 0
         for shift in range(0, 70, 7):
             byte = self.take(1)[0]

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from machtrace.binary import ByteCursor
 from machtrace.dwarf import cfi_opcodes as cfa
-from machtrace.dwarf.cfi_records import CallFrameSection, CommonInformation, FrameDescription
+from machtrace.dwarf.cfi_records import (
+    CallFrameSection,
+    CommonInformation,
+    FrameDescription,
+    read_frame_description,
+)
 from machtrace.dwarf.cfi_rows import (
     CallFrameRow,
     CfaExpression,
@@ -32,96 +37,143 @@ REGISTER_LIMIT = 256
 """Registers in a row; the largest machine here has some 130."""
 
 
-def row_at(section: CallFrameSection, function: FrameDescription, address: Svma) -> CallFrameRow:
-    """The row for ``address``, which ``function`` must hold.
+class CallFrames:
+    """The table of one section, a row at a time; what functions share is read once."""
 
-    Raises:
-        DwarfError: an instruction before it is malformed or unknown, or nothing says where the
-            CFA is.
-    """
-    if address not in function:
-        raise section.fail(f"the FDE does not describe {address:#x}", function.offset)
-    table = _Table(section, function)
-    for end in table.boundaries():
-        if address < end:
-            return table.row(end)
-    return table.row(function.end)
+    __slots__ = ("_commons", "_initial", "section")
 
+    def __init__(self, section: CallFrameSection) -> None:
+        self.section = section
+        self._commons: dict[int, CommonInformation] = {}
+        self._initial: dict[int, _State] = {}
 
-def rows(section: CallFrameSection, function: FrameDescription) -> Iterator[CallFrameRow]:
-    """Every row of ``function``, by address; those of no bytes are left out.
+    def function(self, offset: int) -> FrameDescription:
+        """The FDE at ``offset`` of the section.
 
-    Raises:
-        DwarfError: as :func:`row_at`.
-    """
-    table = _Table(section, function)
-    for end in table.boundaries():
-        if table.location < end:
-            yield table.row(end)
-    if table.location < function.end:
-        yield table.row(function.end)
+        Raises:
+            DwarfError: there is none, or it or its CIE is malformed or of an unknown kind.
+            MemoryReadError: it could not be read.
+        """
+        return read_frame_description(self.section, offset, self._commons)
+
+    def row(self, function: FrameDescription, address: Svma) -> CallFrameRow:
+        """The row for ``address``, which ``function`` must hold.
+
+        Raises:
+            DwarfError: an instruction before it is malformed or unknown, or nothing says where
+                the CFA is.
+        """
+        if address not in function:
+            raise self.section.fail(f"the FDE does not describe {address:#x}", function.offset)
+        table = self._table(function)
+        for end in table.run():
+            if address < end:
+                return table.row(end)
+        return table.row(function.end)
+
+    def rows(self, function: FrameDescription) -> Iterator[CallFrameRow]:
+        """Every row of ``function``, by address; those of no bytes are left out.
+
+        Raises:
+            DwarfError: as :meth:`row`.
+        """
+        table = self._table(function)
+        for end in table.run():
+            if table.location < end:
+                yield table.row(end)
+        if table.location < function.end:
+            yield table.row(function.end)
+
+    def _table(self, function: FrameDescription) -> _Table:
+        common = function.common
+        initial = self._initial.get(common.offset)
+        if initial is None:
+            start = _Table(
+                self.section, common, _Program.of_common(self.section, common), 0, _State()
+            )
+            for _ in start.run():
+                raise self.section.fail("CIE with an advance among its instructions", common.offset)
+            initial = self._initial[common.offset] = start.state
+        program = _Program.of_function(self.section, function)
+        return _Table(self.section, common, program, function.start, initial)
 
 
 @dataclass(slots=True)
 class _State:
     """A row while it is made. The CFA's three parts stay apart, as instructions change them."""
 
-    register: int | None
-    offset: int
-    expression: bytes | None
-    registers: dict[int, RegisterRule]
-    ra_signed: bool
+    register: int | None = None
+    offset: int = 0
+    expression: bytes | None = None
+    registers: dict[int, RegisterRule] = field(default_factory=dict)
+    ra_signed: bool = False
 
     def copy(self) -> _State:
         return _State(
-            self.register, self.offset, self.expression, dict(self.registers), self.ra_signed
+            self.register, self.offset, self.expression, self.registers.copy(), self.ra_signed
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """Instructions, and where they stand."""
+
+    code: bytes
+    address: int
+    """Svma of the first one, which ``DW_CFA_set_loc`` may be relative to."""
+    source: str
+    """What to call them in errors."""
+
+    @classmethod
+    def of_common(cls, section: CallFrameSection, common: CommonInformation) -> _Program:
+        source = f"{section.source}, instructions of CIE {common.offset:#x}"
+        return cls(common.program, section.address + common.program_offset, source)
+
+    @classmethod
+    def of_function(cls, section: CallFrameSection, function: FrameDescription) -> _Program:
+        source = f"{section.source}, instructions of FDE {function.offset:#x}"
+        return cls(function.program, section.address + function.program_offset, source)
+
+
 class _Table:
-    """One run through an FDE's instructions; ``location`` is where the present row starts."""
+    """One run through a program; ``location`` is where the present row starts."""
 
     __slots__ = (
         "_common",
-        "_function",
-        "_here",
         "_initial",
+        "_program",
         "_remembered",
         "_section",
-        "_state",
         "location",
+        "state",
     )
 
-    def __init__(self, section: CallFrameSection, function: FrameDescription) -> None:
+    def __init__(
+        self,
+        section: CallFrameSection,
+        common: CommonInformation,
+        program: _Program,
+        location: int,
+        initial: _State,
+    ) -> None:
         self._section = section
-        self._function = function
-        self._common: CommonInformation = function.common
-        self.location: int = function.start
-        self._state = _State(None, 0, None, {}, ra_signed=False)
+        self._common = common
+        self._program = program
+        self.location = location
+        self.state = initial.copy()
         self._remembered: list[_State] = []
-        self._initial: dict[int, RegisterRule] = {}
-        common = function.common
-        self._here = section.address + common.program_offset
-        for _ in self._run(common.program, "CIE", common.offset):
-            raise section.fail("CIE with an advance among its instructions", common.offset)
-        self._initial = dict(self._state.registers)
-
-    def boundaries(self) -> Iterator[int]:
-        """Each address at which a row ends, while that row can be had from :meth:`row`."""
-        function = self._function
-        self._here = self._section.address + function.program_offset
-        return self._run(function.program, "FDE", function.offset)
+        self._initial = initial.registers
 
     def row(self, end: int) -> CallFrameRow:
         """The present row, which ends at ``end``."""
-        state = self._state
+        state = self.state
         rule: CfaRule
         if state.expression is not None:
             rule = CfaExpression(state.expression)
         elif state.register is not None:
             rule = CfaRegister(state.register, state.offset)
         else:
-            raise self._section.fail("nothing says where the CFA is", self._function.offset)
+            raise DwarfError("nothing says where the CFA is", source=self._program.source, offset=0)
         return CallFrameRow(
             start=Svma(self.location),
             end=Svma(end),
@@ -132,12 +184,10 @@ class _Table:
             ra_signed=state.ra_signed,
         )
 
-    def _run(self, program: bytes, kind: str, offset: int) -> Iterator[int]:
-        cursor = ByteCursor(
-            program,
-            source=f"{self._section.source}, instructions of {kind} {offset:#x}",
-            error=DwarfError,
-        )
+    def run(self) -> Iterator[int]:
+        """Each address at which a row ends, while that row can be had from :meth:`row`."""
+        program = self._program.code
+        cursor = ByteCursor(program, source=self._program.source, error=DwarfError)
         alignment = self._common.data_alignment
         size = len(program)
         while cursor.offset < size:
@@ -175,13 +225,13 @@ class _Table:
         return read_pointer(
             cursor,
             self._common.pointer_encoding,
-            self._here,
+            self._program.address,
             pointer_size=self._common.address_size,
             little_endian=little,
         )
 
     def _change_cfa(self, cursor: ByteCursor, code: int) -> None:
-        state, alignment = self._state, self._common.data_alignment
+        state, alignment = self.state, self._common.data_alignment
         if code in (cfa.DEF_CFA, cfa.DEF_CFA_SF):
             state.register = cursor.uleb128()
             state.expression = None
@@ -226,22 +276,22 @@ class _Table:
         if code == cfa.REMEMBER_STATE:
             if len(self._remembered) >= REMEMBERED_LIMIT:
                 raise cursor.fail(f"more than {REMEMBERED_LIMIT} rows remembered")
-            self._remembered.append(self._state.copy())
+            self._remembered.append(self.state.copy())
         elif code == cfa.RESTORE_STATE:
             if not self._remembered:
                 raise cursor.fail("no row was remembered")
-            self._state = self._remembered.pop()
+            self.state = self._remembered.pop()
         elif code == cfa.RESTORE_EXTENDED:
             self._restore(cursor.uleb128())
         elif code == cfa.GNU_ARGS_SIZE:
             cursor.uleb128()  # of use only to those who throw exceptions through the frame
         elif code in cfa.AARCH64_NEGATE_RA_STATES and self._section.arch.is_arm64:
-            self._state.ra_signed = not self._state.ra_signed
+            self.state.ra_signed = not self.state.ra_signed
         elif code != cfa.NOP:
             raise cursor.fail(f"unknown call-frame instruction {code:#04x}")
 
     def _set(self, cursor: ByteCursor, register: int, rule: RegisterRule) -> None:
-        registers = self._state.registers
+        registers = self.state.registers
         if len(registers) >= REGISTER_LIMIT and register not in registers:
             raise cursor.fail(f"more than {REGISTER_LIMIT} registers in a row")
         registers[register] = rule
@@ -249,6 +299,6 @@ class _Table:
     def _restore(self, register: int) -> None:
         rule = self._initial.get(register)
         if rule is None:
-            self._state.registers.pop(register, None)
+            self.state.registers.pop(register, None)
         else:
-            self._state.registers[register] = rule
+            self.state.registers[register] = rule

@@ -43,7 +43,7 @@ class CallFrameSection:
     read: Callable[[int, int], bytes | memoryview]
     """Gives the bytes at an offset of the section; raises MemoryReadError if there are fewer."""
     size: int
-    """In bytes; an upper bound where only the end of its segment is known."""
+    """In bytes."""
     arch: Arch
     source: str
     """What to call it in errors."""
@@ -52,6 +52,9 @@ class CallFrameSection:
     address: Svma = Svma(0)  # noqa: RUF009 (a NewType of int)
     """Of its first byte, when loaded."""
     little_endian: bool = True
+    ends_at_terminator: bool = False
+    """Whether :attr:`size` is only an upper bound, so that the first terminator is the end.
+    Otherwise terminators may stand anywhere, where linkers joined sections."""
 
     def fail(self, message: str, offset: int) -> DwarfError:
         """The error for ``message`` at ``offset`` of the section, to be raised by the caller."""

@@ -22,7 +22,9 @@ from machtrace.errors import DwarfError
 
 _SKIP = 4096
 _WORD = 4
+_WIDE = 8
 _EXTENDED = 0xFFFFFFF0
+_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,44 +68,62 @@ def _scan(
     section: CallFrameSection, data: bytes | memoryview
 ) -> tuple[npt.NDArray[Any], int | None]:
     """Where each FDE is and which CIE it has; and where that ended, if before the end."""
-    order = "<" if section.little_endian else ">"
-    unpack = Struct(order + "II").unpack_from
-    no_common = 0 if section.is_eh_frame else 0xFFFFFFFF
-    is_eh_frame, size = section.is_eh_frame, section.size
-    found: list[tuple[int, int, int, int]] = []
-    at = 0
-    while at + 8 <= size:
-        length, ident = unpack(data, at)
-        if not length:
+    unpack = Struct("<I" if section.little_endian else ">I").unpack_from
+    narrow: list[int] = []
+    wide: list[tuple[int, int, int, int]] = []
+    malformed_at = None
+    at, last = 0, section.size - _WORD
+    while at <= last:
+        (length,) = unpack(data, at)
+        if _WORD <= length < _EXTENDED:
+            narrow.append(at)
+            at += _WORD + length
+        elif not length:
+            if section.ends_at_terminator:
+                break
             at += _terminators(data, at)
-            continue
-        end = at + 4 + length
-        if length >= _EXTENDED:
+        else:
             try:
                 header = read_record_header(section, at)
             except DwarfError:
-                return _table(found), at
-            if header is None:
-                at += 12
-                continue
-            if header.common is not None:
-                found.append((at, header.body, header.end, header.common & _MASK))
-            at = header.end
-            continue
-        if end > size or length < _WORD:
-            return _table(found), at
-        if ident != no_common:
-            common = (at + 4 - ident) & _MASK if is_eh_frame else ident
-            found.append((at, at + 8, end, common))
-        at = end
-    return _table(found), None
+                malformed_at = at
+                break
+            if header is not None and header.common is not None:
+                wide.append((at, header.body, header.end, header.common & _MASK))
+            at += _WORD + _WIDE if header is None else header.end - at
+    if narrow and at > section.size:
+        malformed_at = narrow.pop()
+    records = _narrow_records(section, np.frombuffer(data, np.uint8), np.array(narrow, np.uint64))
+    if wide:
+        records = np.concatenate([records, np.array(wide, _RECORD)])
+    return records, malformed_at
 
 
-_MASK = (1 << 64) - 1
+def _narrow_records(
+    section: CallFrameSection, data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.uint64]
+) -> npt.NDArray[Any]:
+    """The FDEs among the records with 32-bit lengths at ``offsets``."""
+    word = np.dtype("<u4" if section.little_endian else ">u4")
+    lengths = _gather(data, offsets, word)
+    idents = _gather(data, offsets + np.uint64(_WORD), word)
+    is_function = idents != (0 if section.is_eh_frame else 0xFFFFFFFF)
+    offsets, idents = offsets[is_function], idents[is_function]
+    records = np.empty(len(offsets), _RECORD)
+    records["offset"] = offsets
+    records["body"] = offsets + np.uint64(2 * _WORD)
+    records["end"] = offsets + np.uint64(_WORD) + lengths[is_function]
+    # In .eh_frame it counts backwards from itself; one that leaves the section wraps round.
+    records["common"] = offsets + np.uint64(_WORD) - idents if section.is_eh_frame else idents
+    return records
 
 
-def _table(found: list[tuple[int, int, int, int]]) -> npt.NDArray[Any]:
-    return np.array(found, dtype=_RECORD)
+def _gather(
+    data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.uint64], dtype: np.dtype[Any]
+) -> npt.NDArray[np.uint64]:
+    """The number at each of ``offsets``; negative ones wrap round."""
+    places = offsets.astype(np.intp)[:, None] + np.arange(dtype.itemsize)
+    numbers: npt.NDArray[Any] = np.ascontiguousarray(data[places]).view(dtype)[:, 0]
+    return numbers.astype(np.int64 if dtype.kind == "i" else np.uint64).astype(np.uint64)
 
 
 def _terminators(data: bytes | memoryview, at: int) -> int:
@@ -186,10 +206,6 @@ class _Fields:
         return starts & mask, sizes & mask
 
     def _numbers(self, offsets: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        width = self.form.size or 0
         order = "<" if self.section.little_endian else ">"
-        dtype = np.dtype(f"{order}{'i' if self.form.signed else 'u'}{width}")
-        places = offsets.astype(np.intp)[:, None] + np.arange(width)
-        numbers: npt.NDArray[Any] = np.ascontiguousarray(self.data[places]).view(dtype)[:, 0]
-        # Through the signed type first, so that what is negative wraps round.
-        return numbers.astype(np.int64 if self.form.signed else np.uint64).astype(np.uint64)
+        kind = "i" if self.form.signed else "u"
+        return _gather(self.data, offsets, np.dtype(f"{order}{kind}{self.form.size}"))

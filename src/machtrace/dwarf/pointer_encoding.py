@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from machtrace.binary import ByteCursor
@@ -58,6 +59,7 @@ class PointerForm:
         return self.application == _PC_RELATIVE
 
 
+@cache
 def pointer_form(encoding: int, pointer_size: int) -> PointerForm | None:
     """What ``encoding`` means; None where it is :data:`OMIT` or nothing that is known.
 

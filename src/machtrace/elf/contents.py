@@ -48,7 +48,7 @@ class ElfFileContents:
         ElfError: it is no ELF, or its headers are not inside it.
     """
 
-    __slots__ = ("_data", "image", "source")
+    __slots__ = ("_data", "_loaded", "image", "source")
 
     slide = 0
 
@@ -59,6 +59,7 @@ class ElfFileContents:
         segments = self._read_segments(header)
         sections = read_sections(self._data, header, source)
         image = ElfImage(header=header, segments=segments, sections=sections)
+        self._loaded = tuple((s.address, s.file_size, s.offset) for s in image.load_segments)
         self.image = image
         """Its headers."""
         self.image = replace(image, build_id=self._build_id(image), soname=read_soname(self, image))
@@ -68,10 +69,10 @@ class ElfFileContents:
 
         Bytes that a segment has in memory but not in the file (``.bss``) cannot be read.
         """
-        for segment in self.image.load_segments:
-            delta = address - segment.address
-            if delta >= 0 and 0 <= size <= segment.file_size - delta:
-                begin = segment.offset + delta
+        for begins, file_size, offset in self._loaded:
+            delta = address - begins
+            if delta >= 0 and 0 <= size <= file_size - delta:
+                begin = offset + delta
                 if begin + size <= len(self._data):
                     return self._data[begin : begin + size]
         raise MemoryReadError(address, size)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from machtrace.dwarf.cfi import row_at
-from machtrace.dwarf.cfi_records import CommonInformation, read_frame_description
+from machtrace.dwarf.cfi import CallFrames
 from machtrace.elf.contents import ElfContents
 from machtrace.macho.contents import MachOContents
 from machtrace.model.address import Svma
@@ -73,19 +72,18 @@ class CallFrameRules:
 class _Table:
     """One section, with what was read of it."""
 
-    __slots__ = ("_commons", "_indexed")
+    __slots__ = ("_frames", "_indexed")
 
     def __init__(self, indexed: IndexedSection) -> None:
         self._indexed = indexed
-        self._commons: dict[int, CommonInformation] = {}
+        self._frames = CallFrames(indexed.section)
 
     def rule_for(self, lookup: Svma) -> UnwindRule | None:
         offset = self._indexed.index.find(lookup)
         return None if offset is None else self.rule_at(offset, lookup)
 
     def rule_at(self, offset: int, lookup: Svma) -> UnwindRule | None:
-        section = self._indexed.section
-        function = read_frame_description(section, offset, self._commons)
+        function = self._frames.function(offset)
         if lookup not in function:
             return None
-        return rule_of(row_at(section, function, lookup), self._indexed.numbering)
+        return rule_of(self._frames.row(function, lookup), self._indexed.numbering)

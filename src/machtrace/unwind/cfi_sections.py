@@ -90,6 +90,7 @@ def _eh_frame(contents: ElfContents) -> IndexedSection | None:
         source=f"{contents.source} .eh_frame",
         address=address,
         little_endian=image.layout.little_endian,
+        ends_at_terminator=found is None,
     )
 
     def build(section: CallFrameSection) -> FrameIndex:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from machtrace.dwarf import cfi_rows as dwarf
 from machtrace.dwarf import operations
@@ -63,12 +64,6 @@ class RegisterNumbering:
                 renumbered[offset + 1] ^= operation.operand ^ _SWAPPED[operation.operand]
         return bytes(renumbered)
 
-    def has(self, number: int) -> bool:
-        """Whether a walk keeps this register; others are of coprocessors, or pc itself."""
-        names = self.arch.registers.names
-        name = names[number] if number < len(names) else ""
-        return bool(name) and name not in _PROGRAM_COUNTERS
-
 
 def rule_of(row: dwarf.CallFrameRow, numbering: RegisterNumbering) -> UnwindRule:
     """The rule that ``row`` states.
@@ -80,21 +75,31 @@ def rule_of(row: dwarf.CallFrameRow, numbering: RegisterNumbering) -> UnwindRule
         DwarfError: an offset is beyond any address space.
     """
     translation = _Translation(numbering, keeps_all=row.is_signal_frame)
-    return_address: Recovery = InRegister(numbering.register(row.return_column))
+    kept = _registers_of_a_walk(numbering.arch)
+    return_address: Recovery | None = None
     registers: list[tuple[int, Recovery]] = []
     for number, rule in row.registers:
-        recovery = translation.recovery(numbering.register(number), rule)
+        own = numbering.register(number)
+        recovery = translation.recovery(own, rule)
         if number == row.return_column:
             return_address = recovery
-        own = numbering.register(number)
-        if numbering.has(own) and not translation.is_preserved(own, recovery):
+        if own in kept and not translation.is_preserved(own, rule):
             registers.append((own, recovery))
+    if return_address is None:
+        return_address = InRegister(numbering.register(row.return_column))
     return UnwindRule(
         translation.cfa(row.cfa),
         return_address,
         tuple(registers),
         is_signal_frame=row.is_signal_frame,
     )
+
+
+@cache
+def _registers_of_a_walk(arch: Arch) -> frozenset[int]:
+    """Those that a walk keeps; others are of coprocessors, or pc itself."""
+    names = enumerate(arch.registers.names)
+    return frozenset(n for n, name in names if name and name not in _PROGRAM_COUNTERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +118,12 @@ class _Translation:
         self, own: int, rule: dwarf.RegisterRule
     ) -> Recovery:
         match rule:
+            case dwarf.Offset(offset):
+                return AtCfa(_checked(offset))
             case dwarf.Undefined():
                 return Lost()
             case dwarf.SameValue():
                 return InRegister(own)
-            case dwarf.Offset(offset):
-                return AtCfa(_checked(offset))
             case dwarf.ValueOffset(offset):
                 return CfaPlus(_checked(offset))
             case dwarf.InOtherRegister(register):
@@ -128,12 +133,12 @@ class _Translation:
             case dwarf.ValueExpression(expression):
                 return ExpressionValue(self.numbering.expression(expression))
 
-    def is_preserved(self, own: int, recovery: Recovery) -> bool:
+    def is_preserved(self, own: int, rule: dwarf.RegisterRule) -> bool:
         """Whether a step keeps the register's value anyhow. The stack pointer becomes the CFA."""
-        numbers = self.numbering.arch.registers
-        if recovery != InRegister(own) or own == numbers.sp:
+        if not isinstance(rule, dwarf.SameValue):
             return False
-        return self.keeps_all or own in numbers.callee_saved
+        numbers = self.numbering.arch.registers
+        return own != numbers.sp and (self.keeps_all or own in numbers.callee_saved)
 
 
 def _checked(offset: int) -> int:
