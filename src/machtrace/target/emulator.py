@@ -255,12 +255,13 @@ class Emulator:
 
     def _hook(self, contents: FileContents, slide: int) -> None:
         self._cpu.hook_add(UC_HOOK_INTR, self._interrupted)
-        for place in {address for address, _ in self._places.values()}:
-            self._cpu.hook_add(UC_HOOK_CODE, self._arrived, begin=place, end=place)
         text = contents.image.text_segment
+        # Before the places: what the last instruction did is noted before the thread stops.
         if self._record_calls and text is not None:
             begin, end = text.vmaddr + slide, text.end + slide - 1
             self._cpu.hook_add(UC_HOOK_CODE, self._came_to, begin=begin, end=end)
+        for place in {address for address, _ in self._places.values()}:
+            self._cpu.hook_add(UC_HOOK_CODE, self._arrived, begin=place, end=place)
 
     def _interrupted(self, cpu: Cpu, interrupt: int, _: object) -> None:
         if interrupt != _SUPERVISOR_CALL:
