@@ -123,8 +123,14 @@ class Emulator:
 
         Raises:
             MachOError: the program cannot be run here, or has not the symbols of ``places``.
+            TargetError: there is no such slide.
         """
         entry = _entry_point(contents)
+        if slide % PAGE_SIZE or contents.image.header_svma + slide < PAGE_SIZE:
+            raise TargetError(
+                f"the emulated program cannot be moved by {slide:#x} bytes",
+                remedy=f"give a multiple of {PAGE_SIZE:#x} that leaves it above the first page",
+            )
         self._cpu = new_cpu()
         self._fresh = self._cpu.context_save()
         self._kernel = Kernel(self)
