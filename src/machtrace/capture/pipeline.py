@@ -55,7 +55,7 @@ def _sources(
         found = in_memory(image, snapshot.memory)
         if isinstance(found, FrameStatus):
             found = files.file(image)
-        return () if isinstance(found, FrameStatus) else rule_sources(found)
+        return () if isinstance(found, FrameStatus) else rule_sources(found, image.arch)
 
     return sources_of
 

@@ -71,7 +71,7 @@ def _heading(stack: CallStack) -> str:
 
 
 def _frames(frames: tuple[Frame, ...], pointer_size: int, dim: str, reset: str) -> Iterator[str]:
-    width = min(32, max(len(_image(frame)) for frame in frames))
+    width = min(40, max(len(_image(frame)) for frame in frames))
     for index, frame in enumerate(frames):
         how = _provenance(frame)
         tail = f"  {dim}[{how}]{reset}" if how else ""

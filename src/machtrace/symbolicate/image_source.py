@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from machtrace.elf.contents import ElfContents, ElfFileContents, ElfMemoryContents
+from machtrace.elf.contents import ElfFileContents, ElfMemoryContents
 from machtrace.errors import FileAccessError, FormatError, MemoryReadError
-from machtrace.macho.contents import FileContents, MachOContents, MemoryContents
+from machtrace.macho.contents import FileContents, MemoryContents
 from machtrace.macho.fat import parse_slices
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.memory import MemoryReader
 from machtrace.model.symbol import FrameStatus
 from machtrace.symbolicate.image_file import open_image_file
 
-Found = MachOContents | ElfContents | FrameStatus
+Found = FileContents | MemoryContents | ElfFileContents | ElfMemoryContents | FrameStatus
 """An image's bytes, or why there are none."""
 
 

@@ -1,0 +1,49 @@
+"""Which ways of unwinding an image offers, in the order that they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from machtrace.elf.contents import ElfFileContents, ElfMemoryContents
+from machtrace.errors import FormatError, MemoryReadError
+from machtrace.macho.contents import FileContents, MemoryContents
+from machtrace.model.arch import Arch
+from machtrace.unwind.cfi import CallFrameRules
+from machtrace.unwind.compact import CompactRules
+from machtrace.unwind.prologue import InstructionRules
+from machtrace.unwind.rules import RuleSource
+from machtrace.unwind.stubs import StubRules
+
+Contents = FileContents | MemoryContents | ElfFileContents | ElfMemoryContents
+"""The bytes of an image of any format."""
+
+
+def rule_sources(contents: Contents, arch: Arch) -> tuple[RuleSource, ...]:
+    """The rule sources of an image, best first; empty where it has none.
+
+    In a Mach-O, instruction analysis goes first: it answers only for interrupted frames, where
+    compact unwind is not meant to be right. Compact unwind hands over to call-frame information
+    where it says so. A kind whose tables are malformed, or were not captured, is left out.
+    """
+    if isinstance(contents, ElfFileContents | ElfMemoryContents):
+        found = [_built(lambda: CallFrameRules.of_elf(contents))]
+    else:
+        found = list(_macho(contents, arch))
+    return tuple(source for source in found if source is not None)
+
+
+def _macho(
+    contents: FileContents | MemoryContents, arch: Arch
+) -> Iterator[RuleSource | None]:
+    call_frames = CallFrameRules.of_macho(contents)
+    yield _built(lambda: InstructionRules.of_macho(contents, arch))
+    yield _built(lambda: StubRules.of_macho(contents, arch))
+    yield _built(lambda: CompactRules.of_macho(contents, arch, call_frames))
+    yield call_frames
+
+
+def _built(build: Callable[[], RuleSource | None]) -> RuleSource | None:
+    try:
+        return build()
+    except (FormatError, MemoryReadError):
+        return None
