@@ -84,7 +84,7 @@ def synthetic_process(
         depth: how many addresses each stack has.
         functions: how many each image has.
         signature: what every saved return address has in the bits above its address, as if
-            signed; on arm64.
+            signed; on arm64. Bit 8 must be 0: it selects the half of memory.
         seed: of the choice which functions are on which stack.
     """
     made = [synthetic_image(PROGRAM_PATH, arch, filetype=FileType.EXECUTE, functions=functions)]

@@ -346,3 +346,13 @@ def _uleb(value: int) -> bytes:
         value >>= 7
     encoded.append(value)
     return bytes(encoded)
+
+
+def synthetic_dyld(arch: Arch, image_infos: bytes) -> SyntheticImage:
+    """A dyld whose ``__DATA,__all_image_info`` section has these bytes."""
+    return synthetic_image(
+        "/usr/lib/dyld",
+        arch,
+        filetype=FileType.DYLINKER,
+        data=("__all_image_info", image_infos),
+    )

@@ -1,0 +1,51 @@
+"""Cores for every test here, and lldb as the peer that also reads and writes them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from machtrace.model.arch import Arch
+from machtrace.target.corefile import CorefileTarget
+from machtrace.testing.cores import SyntheticProcess, synthetic_process
+
+Lldb = Callable[..., str]
+
+
+@pytest.fixture(scope="session", params=[Arch.ARM64, Arch.X86_64], ids=lambda arch: arch.value)
+def process(request: pytest.FixtureRequest) -> SyntheticProcess:
+    """A small process of which everything is known."""
+    return synthetic_process(request.param, threads=4, images=5, depth=12)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Callable[[bytes], CorefileTarget]:
+    """Opens bytes as a core file."""
+
+    def open_bytes(data: bytes) -> CorefileTarget:
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.core"
+        path.write_bytes(data)
+        return CorefileTarget(path)
+
+    return open_bytes
+
+
+@pytest.fixture(scope="session")
+def lldb() -> Lldb:
+    """Runs lldb with these commands and gives what it prints."""
+    program = next(filter(None, map(shutil.which, ("lldb-19", "lldb"))), None)
+    if program is None:
+        pytest.skip("lldb is not installed; it is the peer that cores are compared with")
+
+    def run(*commands: str) -> str:
+        arguments = [program, "--no-lldbinit", "--batch"]
+        for command in commands:
+            arguments += ["-o", command]
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+        return done.stdout + done.stderr
+
+    return run
