@@ -22,6 +22,10 @@ from machtrace.model.memory import MemoryReader
 _NOTES_LIMIT = 1 << 20
 """Bytes of one note segment that are searched for the build-id; real ones are below 100."""
 
+MEMORY_READ_LIMIT = 1 << 28
+"""Bytes of one read from memory. In a file a size can be checked against the file's; in memory
+only headers say how large an image is, and they may be anything."""
+
 
 class ElfContents(ImageContents, Protocol):
     """The bytes of an ELF image, and what its headers say."""
@@ -168,7 +172,8 @@ class ElfMemoryContents:
         """See :meth:`~machtrace.model.contents.ImageContents.read_svma`."""
         for segment in self.image.load_segments:
             delta = address - segment.address
-            if delta >= 0 and 0 <= size <= segment.memory_size - delta:
+            room = min(segment.memory_size - delta, MEMORY_READ_LIMIT)
+            if delta >= 0 and 0 <= size <= room:
                 return memoryview(self._memory.read(Avma(address + self.slide), size))
         raise MemoryReadError(address, size)
 
