@@ -49,8 +49,8 @@ def pushes(data: _Bytes, stub_size: int) -> tuple[_Places, npt.NDArray[np.int64]
 def _jumps(data: _Bytes, kind: int) -> _Places:
     heads = data[: max(0, len(data) - _JUMP_SIZE + 1)]
     at: _Places = np.flatnonzero(heads == _JUMP)
-    at = at[data[at + 1] == kind]
-    return at
+    is_kind: npt.NDArray[np.bool_] = data[at + 1] == kind
+    return at[is_kind]
 
 
 def _numbers(data: _Bytes, at: _Places) -> npt.NDArray[np.int64]:
