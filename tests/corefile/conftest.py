@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from machtrace.target.corefile import CorefileTarget
 from machtrace.testing.cores import SyntheticProcess, synthetic_process
 
 Lldb = Callable[..., str]
+HeaderCheck = Callable[[str, str], str]
 
 
 @pytest.fixture(scope="session", params=[Arch.ARM64, Arch.X86_64], ids=lambda arch: arch.value)
@@ -49,3 +51,29 @@ def lldb() -> Lldb:
         return done.stdout + done.stderr
 
     return run
+
+
+@pytest.fixture(scope="session")
+def check_headers(tmp_path_factory: pytest.TempPathFactory) -> HeaderCheck:
+    """Compiles C for a Darwin triple against Apple's headers; what the compiler says against it."""
+    ziglang = pytest.importorskip("ziglang", reason="ziglang carries Apple's headers")
+    root = Path(ziglang.__file__).parent / "lib"
+    folder = tmp_path_factory.mktemp("headers")
+
+    def check(triple: str, code: str) -> str:
+        source = folder / f"{triple}.c"
+        source.write_text("#include <stddef.h>\n#include <stdint.h>\n" + code)
+        includes = (root / "libc" / "include" / "any-darwin-any", root / "include")
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "ziglang", "clang", "-target", triple, "-fsyntax-only"),
+                *("-nostdinc", "-isystem", includes[0], "-isystem", includes[1], source),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        return done.stderr if done.returncode else ""
+
+    return check

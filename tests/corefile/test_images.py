@@ -8,14 +8,16 @@ from uuid import UUID
 
 import pytest
 
+from machtrace.errors import CoreFileError, MemoryReadError
 from machtrace.macho.core_file import parse_core
 from machtrace.macho.core_images import find_images
 from machtrace.macho.cpu import CPU_TYPE_ARM64, CPU_TYPE_X86_64
+from machtrace.macho.dyld_images import DyldImage, read_dyld_images
 from machtrace.macho.header import FileType
 from machtrace.macho.header_scan import scan_headers
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
-from machtrace.model.memory import MemoryRegion
+from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.testing.core_assembler import (
     CoreNote,
     CoreSegment,
@@ -294,3 +296,61 @@ def test_overlapping_headers_cannot_multiply():
     found = images_of(Arch.ARM64, [CoreSegment(region, CODE)])
     assert len(found.images) == 0
     assert any("overlap" in str(problem) for problem in found.problems)
+
+
+LIST_LAYOUT = """
+#include <mach-o/dyld_images.h>
+_Static_assert(offsetof(struct dyld_all_image_infos, infoArrayCount) == 4, "");
+_Static_assert(offsetof(struct dyld_all_image_infos, infoArray) == 8, "");
+_Static_assert(offsetof(struct dyld_all_image_infos, dyldImageLoadAddress) == {dyld}, "");
+_Static_assert(sizeof(struct dyld_image_info) == {image}, "");
+_Static_assert(offsetof(struct dyld_image_info, imageFilePath) == {path}, "");
+"""
+
+
+@pytest.mark.parametrize(
+    ("triple", "layout"),
+    [
+        ("arm64-apple-macos13.0", {"dyld": 32, "image": 24, "path": 8}),
+        ("x86_64-apple-macos13.0", {"dyld": 32, "image": 24, "path": 8}),
+        ("armv7-apple-ios9.0", {"dyld": 20, "image": 12, "path": 4}),
+        ("i386-apple-macos10.12", {"dyld": 20, "image": 12, "path": 4}),
+    ],
+)
+def test_the_layout_of_dylds_list_is_that_of_apples_headers(triple, layout, check_headers):
+    """A compiler for Darwin agrees with the offsets that the next test lays out."""
+    assert check_headers(triple, LIST_LAYOUT.format(**layout)) == ""
+
+
+@pytest.mark.parametrize(("pointer_size", "word"), [(8, "Q"), (4, "I")])
+def test_dylds_list(pointer_size, word):
+    """The list of a process with pointers of either size; a path that is not there is empty."""
+    head = pack("<2I", 15, 2) + pack(f"<2{word}", 0x3000, 0) + b"\1\1".ljust(pointer_size, b"\0")
+    infos = head + pack(f"<{word}", 0x7000)
+    rows = pack(f"<6{word}", 0x10000, 0x3FFD, 0, 0x20000, 0x9000, 0)
+    path = MemoryRegion(Avma(0x3F00), b"/app\0".rjust(0x102, b"\0"))
+    memory = RegionMemory(
+        [MemoryRegion(Avma(0x2000), infos), MemoryRegion(Avma(0x3000), rows), path]
+    )
+    found = read_dyld_images(memory, Avma(0x2000), pointer_size=pointer_size, source="test")
+    assert found.dyld == 0x7000
+    assert found.images == (DyldImage(Avma(0x10000), "/app"), DyldImage(Avma(0x20000), ""))
+
+
+@pytest.mark.parametrize(
+    ("version", "count", "array", "error"),
+    [
+        (0, 1, 0x3000, CoreFileError),
+        (1 << 20, 1, 0x3000, CoreFileError),
+        (15, 1 << 20, 0x3000, CoreFileError),
+        (15, 1, 0, CoreFileError),
+        (15, 1, 0x9000, MemoryReadError),
+        (15, 1000, 0x2000, MemoryReadError),
+    ],
+)
+def test_what_is_no_list_of_dylds(version, count, array, error):
+    """Nonsense and unreadable lists are errors, whatever they claim."""
+    data = pack("<2I2Q8xQ", version, count, array, 0, 0x7000)
+    memory = RegionMemory([MemoryRegion(Avma(0x2000), data)])
+    with pytest.raises(error):
+        read_dyld_images(memory, Avma(0x2000), pointer_size=8, source="test")

@@ -89,16 +89,17 @@ def read_dyld_images(
 
 
 def _path(memory: MemoryReader, address: int) -> str:
-    """The C string at ``address``, read in steps: what is behind it may not be there."""
+    """The C string at ``address``; what is behind it may not be there, so it is read in steps."""
+    if not address:
+        return ""
     text = b""
-    at = address
-    try:
-        while address and len(text) < _PATH_LIMIT:
-            step = _PATH_STEP - at % _PATH_STEP
-            text += bytes(memory.read(Avma(at), step))
-            at += step
-            if b"\0" in text[-step:]:
-                return text.partition(b"\0")[0].decode("utf-8", "replace")
-    except MemoryReadError:
-        pass
-    return ""
+    step = _PATH_STEP
+    while len(text) < _PATH_LIMIT and b"\0" not in text[-step:]:
+        at = address + len(text)
+        try:
+            text += bytes(memory.read(Avma(at), step - at % step))
+        except MemoryReadError:
+            if step == 1:
+                return ""
+            step = 1
+    return text.partition(b"\0")[0].decode("utf-8", "replace")
