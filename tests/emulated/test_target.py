@@ -116,7 +116,7 @@ def test_closed_target_is_gone():
 )
 def test_thread_that_goes_astray_is_named(monkeypatch, thread, place, message):
     """A place that no thread comes to, and a loop that never ends."""
-    places = emulated._demo_places() | {thread: place}  # noqa: SLF001 (what to break)
-    monkeypatch.setattr(emulated, "_demo_places", lambda: places)
+    places = emulated.demo_places() | {thread: place}
+    monkeypatch.setattr(emulated, "demo_places", lambda: places)
     with pytest.raises(TargetError, match=message):
         EmulatedTarget("demo")

@@ -39,7 +39,11 @@ _RED_ZONE = 128
 """Bytes below the stack pointer that a leaf may use (Apple's arm64 conventions)."""
 
 
-def _demo_places() -> dict[str, StopPlace]:
+def demo_places() -> dict[str, StopPlace]:
+    """By thread name, where the threads of ``emulated:demo`` stop; offsets are of the built file.
+
+    com.machtrace.network is not among them: it stops by itself, waiting for a message.
+    """
     from machtrace.target.emulator import StopPlace
 
     return {
@@ -58,7 +62,6 @@ def _demo_places() -> dict[str, StopPlace]:
         # Its return address signed, and still in lr.
         "com.machtrace.signed": StopPlace("_authenticate", 0x4, arrival=2),
     }
-    # com.machtrace.network stops by itself: it waits for a message.
 
 
 class EmulatedTarget:
@@ -71,7 +74,8 @@ class EmulatedTarget:
 
     The emulator has one CPU, and threads run one at a time. Between two snapshots none of them
     runs. What a snapshot says of the time that a thread was stopped is measured: for so long it
-    was held while its registers and its stack were copied.
+    was held while its registers were taken over, as the emulator had saved them, and its stack
+    was copied.
     """
 
     __slots__ = ("_emulator", "_image", "name")
@@ -103,7 +107,7 @@ class EmulatedTarget:
         except OSError as error:
             raise FileAccessError(str(PROGRAM), error.strerror or "cannot be read") from error
         self._emulator: Emulator | None = Emulator(
-            contents, slide=slide, places=_demo_places(), record_calls=record_calls
+            contents, slide=slide, places=demo_places(), record_calls=record_calls
         )
         self._emulator.run()
         image = contents.image
@@ -225,15 +229,18 @@ def _info(thread: EmulatedThread) -> ThreadInfo:
 
 
 def _copy(emulator: Emulator, thread: EmulatedThread, stack_limit: int) -> ThreadSnapshot:
+    from machtrace.target.emulator_cpu import registers_of, stack_pointer
+
     begun = time.monotonic_ns()
-    registers = thread.registers
-    start = Avma((registers.sp or 0) - _RED_ZONE)
-    size = max(0, min(stack_limit, thread.stack_end - start))
-    stack = MemoryRegion(start, emulator.read(start, size))
+    # A context is never written to again, so its registers can be taken out of it afterwards.
+    context = thread.context
+    start = Avma(stack_pointer(context) - _RED_ZONE)
+    stack = emulator.read(start, max(0, min(stack_limit, thread.stack_end - start)))
+    ended = time.monotonic_ns()
     return ThreadSnapshot(
         info=_info(thread),
-        registers=registers,
-        stack=stack,
+        registers=registers_of(context),
+        stack=MemoryRegion(start, stack),
         taken_at_ns=begun,
-        stopped_for_ns=time.monotonic_ns() - begun,
+        stopped_for_ns=ended - begun,
     )

@@ -8,7 +8,7 @@ comes to the same registers and the same memory.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -111,6 +111,7 @@ class Emulator:
         slide: int,
         places: Mapping[str, StopPlace],
         record_calls: bool = False,
+        watch: Callable[[EmulatedThread], None] | None = None,
     ) -> None:
         """Map the program and make its main thread; :meth:`run` runs it.
 
@@ -120,6 +121,8 @@ class Emulator:
             places: by thread name, where to stop; a thread without one runs until it waits.
             record_calls: keep a shadow stack of each thread, at the cost of a callback for every
                 instruction.
+            watch: called before every instruction with the thread that is to run it, whose shadow
+                stack and registers then say where it stands; only where calls are recorded.
 
         Raises:
             MachOError: the program cannot be run here, or has not the symbols of ``places``.
@@ -137,6 +140,7 @@ class Emulator:
         self._threads: list[EmulatedThread] = []
         self._ready: deque[EmulatedThread] = deque()
         self._record_calls = record_calls
+        self._watch = watch
         self._next_stack = _STACKS_START
         self._next_heap = _HEAP_START
         self._regions: list[range] = []
@@ -293,10 +297,15 @@ class Emulator:
                 thread.shadow.forget_next()
             cpu.emu_stop()
 
-    def _came_to(self, _cpu: Cpu, address: int, _size: int, _: object) -> None:
-        shadow = self._running.shadow
-        if shadow is not None:
-            shadow.come_to(Avma(address), int.from_bytes(self.read(Avma(address), 4), "little"))
+    def _came_to(self, cpu: Cpu, address: int, _size: int, _: object) -> None:
+        thread = self._running
+        if thread.shadow is None:
+            return
+        word = int.from_bytes(self.read(Avma(address), 4), "little")
+        thread.shadow.come_to(Avma(address), word)
+        if self._watch is not None:
+            thread.context = cpu.context_save()
+            self._watch(thread)
 
 
 def _whole_pages(size: int) -> int:

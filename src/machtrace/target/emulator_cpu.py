@@ -95,6 +95,12 @@ def program_counter(cpu: Cpu) -> int:
     return value
 
 
+def stack_pointer(context: CpuContext) -> int:
+    """The stack pointer in ``context``, an :data:`Avma`."""
+    value: int = context.reg_read(arm64.UC_ARM64_REG_SP)
+    return value
+
+
 def registers_of(context: CpuContext) -> RegisterSet:
     """The registers in ``context`` that a walk may ask for."""
     pc, sp, fp, lr, *general = context.reg_read_batch(_REGISTERS)
