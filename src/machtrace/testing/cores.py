@@ -32,6 +32,8 @@ _STACKS_AT = {Arch.ARM64: 0x1_6B00_0000, Arch.X86_64: 0x7000_0400_0000}
 _STACK_ALIGNMENT = 0x1000
 _FRAME_SIZE = 32
 """Bytes that a call of a synthetic function takes on the stack."""
+_LOCALS = 16
+"""Of those, bytes below the frame record."""
 _SAVED = Struct("<2Q")
 """A frame record: the caller's frame pointer, the return address."""
 _RED_ZONE = 128
@@ -174,8 +176,7 @@ def _stack(
     sp = start + _RED_ZONE
     size = _RED_ZONE + _FRAME_SIZE * len(addresses) + _ABOVE
     data = bytearray(-(-size // _STACK_ALIGNMENT) * _STACK_ALIGNMENT)
-    # An x86 function has room below its frame record; an arm64 one has it above.
-    record = sp if arch.is_arm64 else sp + 16
+    record = sp + _LOCALS
     fp, lr = record, (addresses[1] | signature) if len(addresses) > 1 else 0
     for address in addresses[1:]:
         _SAVED.pack_into(data, record - start, record + _FRAME_SIZE, address | signature)

@@ -77,12 +77,12 @@ _MACHINES = {
         0x4000,
         pack(
             "<8I",
-            0xA9BE7BFD,  # stp x29, x30, [sp, #-32]!
+            0xA9BF7BFD,  # stp x29, x30, [sp, #-16]!
             0x910003FD,  # mov x29, sp
-            0xD503201F,  # nop
+            0xD10043FF,  # sub sp, sp, #16
             0x94000005,  # bl  .+20
-            0xD503201F,  # nop
-            0xA8C27BFD,  # ldp x29, x30, [sp], #32
+            0x910003BF,  # mov sp, x29
+            0xA8C17BFD,  # ldp x29, x30, [sp], #16
             0xD65F03C0,  # ret
             0xD503201F,  # nop
         ),
