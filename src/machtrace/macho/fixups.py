@@ -1,7 +1,7 @@
 """Pointers that move with an image: the rebase and bind opcodes of LC_DYLD_INFO.
 
-Source: ``mach-o/loader.h``, ``REBASE_OPCODE_*`` and ``BIND_OPCODE_*``; the byte before them is
-``dyld_info_command``. Chained fixups, which newer linkers write instead, are refused by name.
+Source: ``mach-o/loader.h``, ``REBASE_OPCODE_*`` and ``BIND_OPCODE_*``; ``dyld_info_command`` says
+where they are. Chained fixups, which newer linkers write instead, are refused by name.
 """
 
 from __future__ import annotations

@@ -91,6 +91,8 @@ class EmulatedTarget:
         Raises:
             TargetSpecError: there is none of this name.
             MissingExtraError: the library that emulates is not installed.
+            FileAccessError, MachOError: the program was taken out of the package, or altered.
+            TargetError: there is no such slide.
         """
         if name not in KNOWN:
             known = ", ".join(f"emulated:{known}" for known in KNOWN)
@@ -101,6 +103,9 @@ class EmulatedTarget:
         try:
             from machtrace.target.emulator import Emulator
         except ImportError as error:
+            # Without a name it is unicorn's own library that cannot be loaded.
+            if error.name is not None and error.name.partition(".")[0] != "unicorn":
+                raise
             raise MissingExtraError(f"emulated:{name}", extra="emulator") from error
         try:
             contents = FileContents(PROGRAM.read_bytes(), str(PROGRAM.name))
