@@ -216,7 +216,7 @@ mutations = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=2000)
+@settings(max_examples=150, deadline=None)
 @given(st.sampled_from([CORE, RICH]), mutations, st.integers(0, 100))
 def test_any_mutation_is_a_core_or_an_error(data, changes, cut):
     """Random bytes in random places, and a random end: a value or a MachtraceError, soon."""
@@ -234,7 +234,7 @@ def test_any_mutation_is_a_core_or_an_error(data, changes, cut):
     assert core.memory.size <= len(mutated)
 
 
-@settings(max_examples=60, deadline=2000)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, len(RICH) // 4096 - 1), st.integers(0, 1023), st.binary(max_size=64))
 def test_any_mutation_of_memory(page, word, change):
     """Images whose headers, dyld whose list is random."""
@@ -248,7 +248,7 @@ def test_any_mutation_of_memory(page, word, change):
     assert all(isinstance(problem, MachtraceError) for problem in images.problems)
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=300), st.sampled_from([b"", CORE[:16], CORE[:32]]))
 def test_any_bytes_are_refused_or_read(data, prefix):
     """Random files have two outcomes."""

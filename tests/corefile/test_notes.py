@@ -273,7 +273,7 @@ def test_shared_segment_lists_cannot_multiply():
     assert len(core.problems) > count // 2
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(
     st.sampled_from(
         ["all image infos", "process metadata", "main bin spec", "load binary", "addrable bits"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import pack
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from machtrace.errors import CoreFileError
@@ -237,6 +237,7 @@ def test_one_cut_state_leaves_the_other_threads(cut):
     assert "test.core at 0x" in str(core.threads[1].state)
 
 
+@settings(deadline=None)  # a busy machine is no fault of the parser
 @given(st.binary(max_size=400), st.sampled_from(list(Arch)))
 def test_any_bytes_are_a_state_or_an_error(data, arch):
     """Random commands have two outcomes."""
