@@ -20,6 +20,8 @@ _COUNTS = frozenset(
         "code_symbols",
         "undefined_symbols",
         "debugger_symbols",
+        "dynamic_symbols",
+        "dynamic_code_symbols",
         "string_table_size",
         "function_starts",
         "ilocalsym",
@@ -28,7 +30,7 @@ _COUNTS = frozenset(
     }
 )
 """Facts that count something; other numbers are addresses, offsets or bits."""
-_FIRST_WIDTH = 20
+_FIRST_WIDTH = 22
 
 
 @dataclass(frozen=True, slots=True)

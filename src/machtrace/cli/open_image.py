@@ -6,11 +6,12 @@ from pathlib import Path
 
 from machtrace.cli.image_description import DescribedImage
 from machtrace.cli.macho_description import DescribedMachO
-from machtrace.errors import FileAccessError, MachOError
+from machtrace.errors import FileAccessError, FormatError, MachOError
 from machtrace.macho.fat import is_fat, parse_slices
 from machtrace.macho.header import is_macho
 from machtrace.symbolicate.image_file import open_image_file
 
+_ELF_MAGIC = b"\x7fELF"
 _ARCHIVE_MAGIC = b"!<arch>\n"
 
 
@@ -24,6 +25,12 @@ def open_described(path: Path, arch: str | None) -> tuple[Path, tuple[DescribedI
     path = _in_bundle(path)
     data = open_image_file(path)
     source = str(path)
+    if bytes(data[:4]) == _ELF_MAGIC:
+        from machtrace.cli.elf_description import DescribedElf
+
+        elf = DescribedElf(data, source)
+        _check_arch(arch, [elf.arch], source)
+        return path, (elf,)
     if bytes(data[:8]) == _ARCHIVE_MAGIC:
         raise MachOError(
             "a static library is an archive of object files",
@@ -39,13 +46,19 @@ def open_described(path: Path, arch: str | None) -> tuple[Path, tuple[DescribedI
             remedy="give an executable, a library, an object file, a core or a dSYM",
         )
     slices = parse_slices(data, source)
-    chosen = [part for part in slices if arch is None or part.arch_name == arch]
-    if not chosen:
-        names = ", ".join(part.arch_name for part in slices)
-        raise MachOError(
-            f"no slice is for {arch}", source=source, offset=0, remedy=f"give --arch one of {names}"
-        )
+    _check_arch(arch, [part.arch_name for part in slices], source)
+    chosen = (part for part in slices if arch in (None, part.arch_name))
     return path, tuple(DescribedMachO(part, source) for part in chosen)
+
+
+def _check_arch(wanted: str | None, there: list[str], source: str) -> None:
+    if wanted is not None and wanted not in there:
+        raise FormatError(
+            f"nothing in the file is for {wanted}",
+            source=source,
+            offset=0,
+            remedy=f"give --arch one of {', '.join(there)}",
+        )
 
 
 def _in_bundle(path: Path) -> Path:
