@@ -3,7 +3,7 @@
 set -eu
 [ -x .venv/bin/python ] || "${PYTHON:-python3}" -m venv .venv
 if command -v uv >/dev/null 2>&1; then
-    install() { uv pip install --quiet --python .venv/bin/python "$@"; }
+    install() { uv pip install --quiet --compile-bytecode --python .venv/bin/python "$@"; }
 else
     install() { .venv/bin/python -m pip --disable-pip-version-check install --quiet "$@"; }
 fi

@@ -44,7 +44,7 @@ def backtrace(
     """Print the call stack of every thread of a process, a core or an emulated program."""
     from machtrace.capture.pipeline import report
     from machtrace.capture.selection import select_threads
-    from machtrace.cli.console import complain
+    from machtrace.cli.console import complain_of_all
     from machtrace.target.open import open_target
 
     with open_target(spec) as target:
@@ -52,9 +52,8 @@ def backtrace(
         snapshot = target.snapshot(chosen)
         result = report(snapshot, limit=limit, symbolicate=names, search=search or ())
         write_report(result, format)
-    for problem in result.problems:
-        complain(problem.error)
     if result.problems:
+        complain_of_all([problem.error for problem in result.problems])
         raise typer.Exit(1)
 
 
