@@ -144,6 +144,8 @@ Instruction = (
 
 NOTHING = Writes()
 TRAP = Trap()
+LINKING = Writes((LR,))
+"""What a call itself does to registers, before its first instruction."""
 _WRITES = (*(Writes((number,)) for number in range(31)), NOTHING)
 _WRITES_SP = (*_WRITES[:31], Writes((SP,)))
 _WRITES_VECTOR = tuple(Writes((VECTORS + number,)) for number in range(32))

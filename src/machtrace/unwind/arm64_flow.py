@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from machtrace.unwind.arm64_effects import (
     INSTRUCTION_SIZE,
+    LINKING,
     LR,
     Call,
     IndirectJump,
@@ -28,7 +29,6 @@ from machtrace.unwind.arm64_effects import (
     Jump,
     Return,
     Trap,
-    Writes,
 )
 from machtrace.unwind.arm64_frame_state import ENTRY, FrameState
 
@@ -40,8 +40,9 @@ WORK_AT_LEAST = 8192
 """Instructions looked at, all in all; no compiled function was seen to need a tenth of it."""
 
 OutlinedBody = Callable[[int], tuple[Instruction, ...] | None]
-"""By distance in bytes from the function's start: what a callee that shares its caller's frame
-does to it, without the return; None for callees that have frames of their own."""
+"""By distance in bytes from the function's start: all that the callee there does, without the
+return, where it is so short and simple that the compiler may have cut it out of its callers; else
+None."""
 
 
 def _no_outlined_body(_: int) -> None:
@@ -56,8 +57,8 @@ class Flow:
         "_budget",
         "_code",
         "_entry",
-        "_indirect",
         "_is_sure",
+        "_landings",
         "_next_unreached",
         "_outlined",
         "_ready",
@@ -77,7 +78,7 @@ class Flow:
         self._is_sure = bytearray(len(code))
         self._ready: list[tuple[int, FrameState]] = [(0, entry)]
         self._after_calls: deque[tuple[int, FrameState]] = deque()
-        self._indirect: list[int] = []
+        self._landings: list[_Landing] = []
         self._next_unreached = 0
         self._budget = WORK_PER_INSTRUCTION * len(code) + WORK_AT_LEAST
         self._run()
@@ -147,7 +148,7 @@ class Flow:
                 if not instruction.is_conditional:
                     return
             elif isinstance(instruction, IndirectJump):
-                self._indirect.append(index)
+                self._jump_anywhere(state)
                 return
             elif isinstance(instruction, Return | Trap):
                 return
@@ -162,7 +163,7 @@ class Flow:
         if isinstance(instruction, Call) and instruction.distance is not None:
             body = self._outlined(index * INSTRUCTION_SIZE + instruction.distance)
             if body is not None:
-                state = state.after(_LINK)
+                state = state.after(LINKING)
                 for inner in body:
                     state = state.after(inner)
                 return state
@@ -205,12 +206,13 @@ class Flow:
         instruction = self._code[index]
         if isinstance(instruction, Return):
             return state.is_restored(instruction.register)
-        if isinstance(instruction, IndirectJump) or (
+        if (
             isinstance(instruction, Jump)
             and not instruction.is_conditional
             and self._leaves(index, instruction)
         ):
-            # Maybe not to another function, or to a part of this one that was cut out.
+            # If not to another function, then to a part of this one that was cut out. An indirect
+            # jump says nothing: most lead to another case of a switch.
             return state.is_restored(LR) or None
         return None
 
@@ -224,30 +226,45 @@ class Flow:
             return []
         return [(index + 1, self._after(index, state))]
 
+    def _jump_anywhere(self, state: FrameState) -> None:
+        """An indirect jump leads to all code that only indirect jumps lead to."""
+        for landing in self._landings:
+            if not landing.state.contradicts(state):
+                break
+        else:
+            self._landings.append(_Landing(state))
+            return
+        joined = landing.state.join(state)
+        if joined != landing.state:
+            landing.state = joined
+            self._ready += [(target, joined) for target in landing.targets]
+
     def _reach_further(self) -> bool:
         """Start again at the first instruction that nothing reached; False if there is none."""
         code, states = self._code, self._states
         for index in range(self._next_unreached, len(code)):
             if states[index] is not None or isinstance(code[index], Trap):
                 continue
+            self._next_unreached = index + 1
             best: FrameState | None = None
             best_promise = -1
             for state in self._candidates(index):
                 promise = self._promise(index, state)
                 if promise > best_promise:
                     best, best_promise = state, promise
-            self._next_unreached = index + 1
-            if best is not None:
-                self._follow(index, best, sure=False)
-                return True
+            if best is None:
+                continue
+            for landing in self._landings:
+                if landing.state is best:
+                    landing.targets.append(index)
+            self._follow(index, best, sure=False)
+            return True
         return False
 
     def _candidates(self, index: int) -> Iterator[FrameState]:
         """States that code at ``index``, which nothing reached, may have; likeliest first."""
-        for jump in reversed(self._indirect):
-            state = self._states[jump]
-            if state is not None:
-                yield state
+        for landing in self._landings[:_LANDINGS_TRIED]:
+            yield landing.state
         for before in range(index - 1, -1, -1):
             state = self._states[before]
             if state is not None and isinstance(self._code[before], Call):
@@ -256,4 +273,14 @@ class Flow:
         yield self._entry
 
 
-_LINK = Writes((LR,))
+class _Landing:
+    """What is known where indirect jumps lead that have the same frame."""
+
+    __slots__ = ("state", "targets")
+
+    def __init__(self, state: FrameState) -> None:
+        self.state = state
+        self.targets: list[int] = []
+
+
+_LANDINGS_TRIED = 4

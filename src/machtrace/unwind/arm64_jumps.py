@@ -1,10 +1,11 @@
-"""Which instructions of an image jump to an address."""
+"""Direct jumps and calls of an image, found in all its code at once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from machtrace.errors import MemoryReadError
 from machtrace.model.address import Svma
@@ -17,6 +18,7 @@ SEARCH_LIMIT = 64 << 20
 
 _OPCODE_MASK = np.uint32(0xFC000000)
 _B = np.uint32(0x14000000)
+_BL = np.uint32(0x94000000)
 _DISTANCE_MASK = np.uint32(0x03FFFFFF)
 _DISTANCE_WORDS = 1 << 26
 
@@ -38,14 +40,31 @@ def jumps_to(
     ]
     chunks.sort(key=lambda chunk: abs(chunk[0] + CHUNK // 2 - target))
     for start, end in chunks[: SEARCH_LIMIT // CHUNK]:
-        try:
-            data = contents.read_svma(Svma(start), (end - start) & ~3)
-        except MemoryReadError:
-            continue
-        words = np.frombuffer(data, "<u4")
-        at = np.flatnonzero((words & _OPCODE_MASK) == _B)
-        distances = (words[at] & _DISTANCE_MASK).astype(np.int64)
-        distances[distances >= _DISTANCE_WORDS // 2] -= _DISTANCE_WORDS
+        at, distances = _branches(contents, start, end, _B)
         # Relative to the chunk, so that no address has to fit in 63 bits.
         found = at[at + distances == (target - start) // 4]
         yield from (Svma(start + 4 * int(index)) for index in found)
+
+
+def call_targets(contents: ImageContents, start: int, end: int) -> Iterator[npt.NDArray[np.uint64]]:
+    """Svmas of what is called (BL) from the code between two Svmas, in parts, in no order."""
+    for low in range(start, end, CHUNK):
+        at, distances = _branches(contents, low, min(low + CHUNK, end), _BL)
+        offsets = np.unique(4 * (at + distances))
+        # Modulo 2**64, which is what adding the two's complement does.
+        yield offsets.astype(np.uint64) + np.uint64(low)
+
+
+def _branches(
+    contents: ImageContents, start: int, end: int, opcode: np.uint32
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Where words with ``opcode`` are, and how far they lead, both in words from ``start``."""
+    try:
+        data = contents.read_svma(Svma(start), (end - start) & ~3)
+    except MemoryReadError:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    words = np.frombuffer(data, "<u4")
+    at = np.flatnonzero((words & _OPCODE_MASK) == opcode)
+    distances = (words[at] & _DISTANCE_MASK).astype(np.int64)
+    distances[distances >= _DISTANCE_WORDS // 2] -= _DISTANCE_WORDS
+    return at.astype(np.int64), distances

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.macho.contents import MachOContents
+from machtrace.macho.encryption import is_encrypted
 from machtrace.macho.function_starts import parse_function_starts
 from machtrace.macho.symtab import parse_symbols
 from machtrace.macho.unwind_info import UnwindInfo
 from machtrace.model.address import Svma
+from machtrace.unwind.arm64_jumps import call_targets
 
 Starts = npt.NDArray[np.uint64]
 
@@ -28,25 +32,23 @@ class FunctionBounds:
 
     @classmethod
     def of_macho(cls, contents: MachOContents) -> FunctionBounds:
-        """From LC_FUNCTION_STARTS, else ``__unwind_info``, else the symbol table.
+        """From LC_FUNCTION_STARTS; where it is missing, from all else that shows starts.
 
-        A table that is malformed or was not captured counts as missing.
+        That is ``__unwind_info``, the symbol table and, in AArch64 code, the targets of calls. A
+        table that is malformed or was not captured counts as missing.
         """
         sections = tuple((s.address, s.end) for s in contents.image.code_sections)
-        for source in (_function_starts, _unwind_entries, _symbols):
-            try:
-                starts = source(contents)
-            except (FormatError, MemoryReadError):
-                continue
-            if len(starts):
-                return cls(starts, sections)
-        return cls(np.empty(0, np.uint64), sections)
+        starts = _in_code(_asked(_function_starts, contents), sections)
+        if not len(starts):
+            found = [_asked(source, contents) for source in (_unwind_entries, _symbols, _callees)]
+            starts = _in_code(np.unique(np.concatenate(found)), sections)
+        return cls(starts, sections)
 
     def at(self, address: Svma) -> tuple[Svma, Svma] | None:
         """The (start, end) of the function that holds ``address``; None outside of them.
 
-        Where starts come from unwind entries, functions that the linker folded into one entry
-        are one here.
+        Where there is no LC_FUNCTION_STARTS, and the symbols were stripped too, functions that
+        follow each other may be one here.
         """
         if not 0 <= address < 1 << 64:
             return None
@@ -62,6 +64,21 @@ class FunctionBounds:
         if index + 1 < len(self._starts):
             end = min(high, int(self._starts[index + 1]))
         return (Svma(start), Svma(end)) if start >= low else None
+
+
+def _asked(source: Callable[[MachOContents], Starts], contents: MachOContents) -> Starts:
+    try:
+        return source(contents)
+    except (FormatError, MemoryReadError):
+        return np.empty(0, np.uint64)
+
+
+def _in_code(starts: Starts, sections: tuple[tuple[int, int], ...]) -> Starts:
+    # Some linkers write a table that holds no more than the end of the header.
+    inside = np.zeros(len(starts), np.bool_)
+    for low, high in sections:
+        inside |= (starts >= np.uint64(low)) & (starts < np.uint64(high))
+    return starts[inside]
 
 
 def _function_starts(contents: MachOContents) -> Starts:
@@ -80,3 +97,14 @@ def _unwind_entries(contents: MachOContents) -> Starts:
 def _symbols(contents: MachOContents) -> Starts:
     symbols = parse_symbols(contents)
     return np.unique(symbols.n_value[symbols.is_code])
+
+
+def _callees(contents: MachOContents) -> Starts:
+    arch = contents.image.header.arch
+    if arch is None or not arch.is_arm64:
+        return np.empty(0, np.uint64)
+    found = [np.empty(0, np.uint64)]
+    for section in contents.image.code_sections:
+        if not is_encrypted(contents, section.address, section.size):
+            found += call_targets(contents, section.address, section.end)
+    return np.unique(np.concatenate(found))

@@ -17,9 +17,18 @@ from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.contents import ImageContents
 from machtrace.model.stack import FrameTrust
-from machtrace.unwind.arm64_effects import INSTRUCTION_SIZE, Call, Instruction, Jump, Return
+from machtrace.unwind.arm64_effects import (
+    INSTRUCTION_SIZE,
+    LINKING,
+    Call,
+    IndirectJump,
+    Instruction,
+    Jump,
+    Return,
+    Trap,
+)
 from machtrace.unwind.arm64_flow import Flow
-from machtrace.unwind.arm64_frame_state import ENTRY, FrameState
+from machtrace.unwind.arm64_frame_state import FrameState
 from machtrace.unwind.arm64_instructions import decode
 from machtrace.unwind.arm64_jumps import jumps_to
 from machtrace.unwind.function_bounds import FunctionBounds
@@ -106,7 +115,9 @@ class InstructionRules:
         state = None if function is None else function.state(address)
         if function is None or state is None:
             return None
-        return state.rule(keeps_volatile=function.keeps_volatile)
+        if not interrupted:
+            state = state.after(LINKING)
+        return state.rule(keeps_volatile=interrupted and function.keeps_volatile)
 
     def _calls_outlined_code(self, address: Svma) -> bool:
         """Whether the instruction calls something so short that it may be cut out of its caller."""
@@ -173,7 +184,7 @@ class InstructionRules:
         return entry
 
     def _outlined_body(self, target: Svma) -> tuple[Instruction, ...] | None:
-        """What a callee does to its caller's frame; None where it leaves it alone."""
+        """All that a short callee does, where it neither calls nor jumps; else None."""
         if target not in self._outlined:
             try:
                 self._outlined[target] = self._straight_line(target)
@@ -185,13 +196,11 @@ class InstructionRules:
         bounds = self._function_at(target)
         if bounds is None or bounds[0] != target or bounds[1] - target > OUTLINED_SIZE:
             return None
-        state = ENTRY
         body: list[Instruction] = []
         for instruction in self._read(target, bounds[1] - target):
             if isinstance(instruction, Return):
-                return None if state.sp_offset in (0, None) else tuple(body)
-            if isinstance(instruction, Call | Jump):
+                return tuple(body)
+            if isinstance(instruction, Call | Jump | IndirectJump | Trap):
                 return None
             body.append(instruction)
-            state = state.after(instruction)
         return None

@@ -1,0 +1,124 @@
+"""The lab in full: every program, optimisation and kind of unwind table, as one table.
+
+Run it with ``.venv/bin/python tests/lab/run.py``; ``--help`` says how to run less of it. The
+exit status is 1 where the best policy was wrong anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import capstone
+from rich.console import Console
+from rich.table import Table
+
+from machtrace.macho.contents import FileContents
+from machtrace.model.arch import Arch
+from machtrace.testing.lab import Result, run
+from machtrace.testing.macho_compiler import COMPACT_TABLES, DWARF_TABLES, compile_macho
+
+PROGRAMS = Path(__file__).parent / "programs"
+NAMES = ("leaves", "frames", "registers", "switches", "alike", "async")
+OPTIMISATIONS = {
+    "-O0": ("-O0",),
+    "-O1": ("-O1",),
+    "-O2": ("-O2",),
+    "-O3": ("-O3",),
+    "-Os": ("-Os",),
+    "-Oz": ("-Oz",),
+    "-O2 no fp": ("-O2", "-fomit-frame-pointer"),
+    "-Oz no fp": ("-Oz", "-fomit-frame-pointer"),
+    "-O2 pac": ("-O2", "-mbranch-protection=pac-ret+leaf", "-march=armv8.3-a"),
+    "-Oz shared": ("-Oz", "-mllvm", "-homogeneous-prolog-epilog"),
+}
+ARM64_ONLY = frozenset({"-O2 pac", "-Oz shared"})
+ASYNC_UNPRESERVED = frozenset({20, 22})
+"""Swift's self and async context: arguments of the functions of ``async.c``."""
+TABLES = {"compact": COMPACT_TABLES, "dwarf": DWARF_TABLES}
+
+
+def build(name: str, options: tuple[str, ...], arch: Arch, directory: Path) -> FileContents:
+    """Compile one program, and read it."""
+    sources = [PROGRAMS / f"{name}.c", PROGRAMS / "support.c", PROGRAMS / "support.S"]
+    extra = ("-fswift-async-fp=always",) if name == "async" else ()
+    output = directory / "-".join((name, arch.value, *options, *extra)).replace("/", "_")
+    compile_macho(sources, output, arch=arch, options=(*options, *extra))
+    return FileContents(output.read_bytes(), name)
+
+
+def disassembled(contents: FileContents, pc: int) -> str:
+    """One instruction, as capstone spells it."""
+    if contents.image.arch is Arch.X86_64:
+        decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    else:
+        decoder = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
+    code = bytes(contents.read_svma(pc, 4))
+    text = next((f"{i.mnemonic} {i.op_str}" for i in decoder.disasm(code, pc)), code.hex())
+    return f"{pc:#x}: {text}"
+
+
+def failures(contents: FileContents, result: Result, policy: str, limit: int) -> list[str]:
+    """Where a policy was wrong, worst first."""
+    score = result.scores[policy]
+    lines = []
+    for pc, count in score.wrong.most_common(limit):
+        found, truth = score.examples[pc]
+        lines.append(
+            f"  {disassembled(contents, pc)}  ({count}×)\n"
+            f"    found {' '.join(map(hex, found))}\n    truth {' '.join(map(hex, truth))}"
+        )
+    for (pc, number), count in result.bad_registers.most_common(limit):
+        lines.append(f"  {disassembled(contents, pc)}: register {number} wrong {count}×")
+    return lines
+
+
+def main() -> int:
+    """Run what was asked for and print it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--program", action="append", choices=NAMES)
+    parser.add_argument("--optimisation", action="append", choices=tuple(OPTIMISATIONS))
+    parser.add_argument("--tables", action="append", choices=tuple(TABLES))
+    parser.add_argument("--arch", choices=("arm64", "x86_64"), default="arm64")
+    parser.add_argument("--failures", type=int, default=5, help="shown of each run")
+    arguments = parser.parse_args()
+    arch = Arch(arguments.arch)
+    console = Console(width=120)
+    table = Table(title=f"Instructions with a wholly right stack, % ({arch.value})")
+    columns = ("program", "built with", "tables", "instructions")
+    for column in (*columns, "documents", "frame pointer", "compact", "everything", "registers"):
+        table.add_column(column, justify="left" if column in columns[:3] else "right")
+    notes: list[str] = []
+    with TemporaryDirectory() as directory:
+        for name in arguments.program or NAMES:
+            for optimisation in arguments.optimisation or OPTIMISATIONS:
+                if arch is Arch.X86_64 and optimisation in ARM64_ONLY:
+                    continue
+                for tables in arguments.tables or TABLES:
+                    options = (*OPTIMISATIONS[optimisation], *TABLES[tables])
+                    contents = build(name, options, arch, Path(directory))
+                    unpreserved = ASYNC_UNPRESERVED if name == "async" else frozenset()
+                    result = run(contents, unpreserved=unpreserved)
+                    executed = result.scores["everything"].executed
+                    wrong, lost = result.bad_registers.total(), result.lost_registers.total()
+                    table.add_row(
+                        name,
+                        optimisation,
+                        tables,
+                        str(executed),
+                        *(f"{score.percent:.2f}" for score in result.scores.values()),
+                        f"{wrong} wrong, {lost} lost",
+                    )
+                    found = failures(contents, result, "everything", arguments.failures)
+                    if found:
+                        notes += [f"{name} {optimisation} {tables}", *found]
+    console.print(table)
+    for note in notes:
+        console.print(note, highlight=False, soft_wrap=True)
+    return 1 if notes else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
