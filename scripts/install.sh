@@ -2,15 +2,18 @@
 # Installs into .venv, made if need be: a lock file, or "package" for this project itself.
 set -eu
 [ -x .venv/bin/python ] || "${PYTHON:-python3}" -m venv .venv
+PATH="$PWD/.venv/bin:$PATH" # the build tools are there
+
 if command -v uv >/dev/null 2>&1; then
-    install() { uv pip install --quiet --compile-bytecode --python .venv/bin/python "$@"; }
+    install="uv pip install --quiet --compile-bytecode --python .venv/bin/python"
+    again="--reinstall-package machtrace"
 else
-    install() { .venv/bin/python -m pip --disable-pip-version-check install --quiet "$@"; }
+    install=".venv/bin/python -m pip --disable-pip-version-check install --quiet"
+    again="--force-reinstall"
 fi
-if [ "$1" = package ]; then
-    # The build tools come from the lock; an isolated build would fetch others.
-    PATH="$PWD/.venv/bin:$PATH" install --no-deps --no-build-isolation --reinstall-package machtrace . 2>/dev/null ||
-        PATH="$PWD/.venv/bin:$PATH" install --no-deps --no-build-isolation --force-reinstall .
-else
-    install --require-hashes -r "$1"
-fi
+
+# An isolated build would fetch build tools that no lock names.
+case $1 in
+package) $install $again --no-deps --no-build-isolation . ;;
+*) $install --require-hashes -r "$1" ;;
+esac

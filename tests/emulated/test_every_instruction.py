@@ -8,7 +8,7 @@ from machtrace.model.stack import AddressKind, StopReason
 from machtrace.target.emulated import demo_places
 from machtrace.target.emulated_demo import PROGRAM
 from machtrace.target.emulator import Emulator
-from machtrace.unwind.image_rules import rule_sources
+from machtrace.unwind.image_rules import image_rules
 from machtrace.unwind.process_rules import ProcessRules
 from machtrace.unwind.walker import walk
 
@@ -39,7 +39,7 @@ def test_walk_is_right_before_every_instruction(demo):
     contents = FileContents(PROGRAM.read_bytes(), "demo.macho")
     images = demo.images()
     process = demo.process
-    rules = ProcessRules(images, process.arch, lambda _: rule_sources(contents, process.arch))
+    rules = ProcessRules(images, process.arch, lambda _: image_rules(contents, process.arch))
     arrivals: Counter[int] = Counter()
     wrong = {}
 

@@ -11,7 +11,7 @@ from machtrace.model.image import ImageList
 from machtrace.model.memory import LayeredMemory, MemoryRegion
 from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import AddressKind, FrameTrust, StopReason
-from machtrace.unwind.process_rules import ProcessRules
+from machtrace.unwind.process_rules import ImageRules, ProcessRules
 from machtrace.unwind.rules import (
     AtCfa,
     InRegister,
@@ -35,7 +35,7 @@ SIGNATURE = 0x5A << 56
 
 def chain_rules(arch=Arch.ARM64):
     """No image is known: frame pointers are all there is."""
-    return ProcessRules(ImageList(), arch, lambda _image: ())
+    return ProcessRules(ImageList(), arch, lambda _image: ImageRules())
 
 
 def registers(**changed):

@@ -13,9 +13,8 @@ from machtrace.model.stack import Backtrace
 from machtrace.model.symbol import FrameStatus
 from machtrace.symbolicate.image_source import ImageSource, in_memory
 from machtrace.symbolicate.symbolicator import Symbolicator
-from machtrace.unwind.image_rules import rule_sources
-from machtrace.unwind.process_rules import ProcessRules
-from machtrace.unwind.rules import RuleSource
+from machtrace.unwind.image_rules import image_rules
+from machtrace.unwind.process_rules import ImageRules, ProcessRules
 from machtrace.unwind.walker import DEFAULT_DEPTH, walk
 
 
@@ -30,7 +29,7 @@ def unwind(
         search: files and folders with the images whose bytes the snapshot does not hold.
     """
     process = snapshot.process
-    rules = ProcessRules(snapshot.images, process.arch, _sources(snapshot, ImageSource.of(search)))
+    rules = ProcessRules(snapshot.images, process.arch, _rules_of(snapshot, ImageSource.of(search)))
     found: list[Backtrace] = []
     for thread in snapshot.threads:
         memory = LayeredMemory((thread.stack, snapshot.memory))
@@ -47,17 +46,15 @@ def unwind(
     return tuple(found)
 
 
-def _sources(
-    snapshot: Snapshot, files: ImageSource
-) -> Callable[[BinaryImage], tuple[RuleSource, ...]]:
-    def sources_of(image: BinaryImage) -> tuple[RuleSource, ...]:
+def _rules_of(snapshot: Snapshot, files: ImageSource) -> Callable[[BinaryImage], ImageRules]:
+    def rules_of(image: BinaryImage) -> ImageRules:
         # What is in memory is what ran, and is at hand; a file is read where memory has a hole.
         found = in_memory(image, snapshot.memory)
         if isinstance(found, FrameStatus):
             found = files.file(image)
-        return () if isinstance(found, FrameStatus) else rule_sources(found, image.arch)
+        return ImageRules() if isinstance(found, FrameStatus) else image_rules(found, image.arch)
 
-    return sources_of
+    return rules_of
 
 
 def report(

@@ -10,6 +10,7 @@ from machtrace.macho.contents import FileContents, MemoryContents
 from machtrace.model.arch import Arch
 from machtrace.unwind.cfi import CallFrameRules
 from machtrace.unwind.compact import CompactRules
+from machtrace.unwind.process_rules import ImageRules
 from machtrace.unwind.prologue import InstructionRules
 from machtrace.unwind.rules import RuleSource
 from machtrace.unwind.stubs import StubRules
@@ -18,8 +19,8 @@ Contents = FileContents | MemoryContents | ElfFileContents | ElfMemoryContents
 """The bytes of an image of any format."""
 
 
-def rule_sources(contents: Contents, arch: Arch) -> tuple[RuleSource, ...]:
-    """The rule sources of an image, best first; empty where it has none.
+def image_rules(contents: Contents, arch: Arch) -> ImageRules:
+    """The rule sources of an image, best first.
 
     In a Mach-O, instruction analysis goes first: it answers only for interrupted frames, where
     compact unwind is not meant to be right. Compact unwind hands over to call-frame information
@@ -29,12 +30,11 @@ def rule_sources(contents: Contents, arch: Arch) -> tuple[RuleSource, ...]:
         found = [_built(lambda: CallFrameRules.of_elf(contents))]
     else:
         found = list(_macho(contents, arch))
-    return tuple(source for source in found if source is not None)
+    sources = tuple(source for source in found if source is not None)
+    return ImageRules(sources, contents.image.header_svma)
 
 
-def _macho(
-    contents: FileContents | MemoryContents, arch: Arch
-) -> Iterator[RuleSource | None]:
+def _macho(contents: FileContents | MemoryContents, arch: Arch) -> Iterator[RuleSource | None]:
     call_frames = CallFrameRules.of_macho(contents)
     yield _built(lambda: InstructionRules.of_macho(contents, arch))
     yield _built(lambda: StubRules.of_macho(contents, arch))

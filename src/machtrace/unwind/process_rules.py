@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from machtrace.errors import FormatError, MemoryReadError
-from machtrace.model.address import Avma
+from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageList
 from machtrace.model.stack import FrameTrust
@@ -15,8 +15,21 @@ from machtrace.unwind.rules import RuleSource, UnwindRule, frame_pointer_rule
 CACHE_LIMIT = 1 << 16
 """Rules remembered of one process; at the limit all are forgotten. A rule is about 500 bytes."""
 
-SourceFinder = Callable[[BinaryImage], tuple[RuleSource, ...]]
-"""The rule sources of an image, best first; empty where its bytes cannot be had."""
+_NO_HEADER = Svma(0)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRules:
+    """The rule sources of an image, best first; none where its bytes cannot be had."""
+
+    sources: tuple[RuleSource, ...] = ()
+    header_svma: Svma = _NO_HEADER
+    """The stated address of its header, by the bytes that the sources are from: a target may know
+    only where the image was loaded."""
+
+
+SourceFinder = Callable[[BinaryImage], ImageRules]
+"""What is known of an image's frames."""
 
 
 @dataclass(slots=True)
@@ -32,13 +45,13 @@ class CacheStatistics:
 class ProcessRules:
     """Asks the sources of the image that holds an address, in order; the frame pointer is last."""
 
-    __slots__ = ("_cache", "_fallback", "_images", "_sources", "_sources_of", "statistics")
+    __slots__ = ("_cache", "_fallback", "_images", "_rules", "_sources_of", "statistics")
 
     def __init__(self, images: ImageList, arch: Arch, sources_of: SourceFinder) -> None:
         self._images = images
         self._sources_of = sources_of
         self._fallback = (frame_pointer_rule(arch), FrameTrust.FRAME_POINTER)
-        self._sources: dict[BinaryImage, tuple[RuleSource, ...]] = {}
+        self._rules: dict[BinaryImage, ImageRules] = {}
         self._cache: dict[tuple[int, bool], tuple[UnwindRule, FrameTrust]] = {}
         self.statistics = CacheStatistics()
 
@@ -62,12 +75,13 @@ class ProcessRules:
         image = self._images.find(lookup)
         if image is None:
             return self._fallback
-        sources = self._sources.get(image)
-        if sources is None:
-            sources = self._sources[image] = self._sources_of(image)
-        for source in sources:
+        rules = self._rules.get(image)
+        if rules is None:
+            rules = self._rules[image] = self._sources_of(image)
+        address = Svma(image.offset_of(lookup) + rules.header_svma)
+        for source in rules.sources:
             try:
-                rule = source.rule_for(image.svma_of(lookup), interrupted=interrupted)
+                rule = source.rule_for(address, interrupted=interrupted)
             except (FormatError, MemoryReadError):
                 self.statistics.malformed += 1
                 continue
