@@ -14,9 +14,8 @@ from machtrace.model.stack import Stop
 from machtrace.testing.emulated_run import EmulatedRun, Moment
 from machtrace.unwind.cfi import CallFrameRules
 from machtrace.unwind.compact import CompactRules
-from machtrace.unwind.image_rules import rule_sources
-from machtrace.unwind.process_rules import ProcessRules
-from machtrace.unwind.rules import RuleSource
+from machtrace.unwind.image_rules import image_rules
+from machtrace.unwind.process_rules import ImageRules, ProcessRules
 from machtrace.unwind.step import step
 from machtrace.unwind.walker import walk
 
@@ -100,7 +99,7 @@ def rules_policy(rules: ProcessRules) -> Policy:
     return policy
 
 
-def process_rules(contents: FileContents, sources: tuple[RuleSource, ...]) -> ProcessRules:
+def process_rules(contents: FileContents, rules: ImageRules) -> ProcessRules:
     """Rules of a process with this one image, where its file says that it lies."""
     parsed = contents.image
     text = parsed.text_segment
@@ -114,20 +113,20 @@ def process_rules(contents: FileContents, sources: tuple[RuleSource, ...]) -> Pr
         header_svma=text.vmaddr,
         size=text.vmsize,
     )
-    return ProcessRules(ImageList([image]), parsed.arch, lambda _: sources)
+    return ProcessRules(ImageList([image]), parsed.arch, lambda _: rules)
 
 
 def policies(contents: FileContents) -> dict[str, Policy]:
     """The documents' algorithm, frame pointers, compact unwind with its DWARF, and all we have."""
-    arch = contents.image.arch
+    arch, header = contents.image.arch, contents.image.header_svma
     compact = CompactRules.of_macho(contents, arch, CallFrameRules.of_macho(contents))
+    nothing = ImageRules((), header)
+    only_compact = ImageRules((compact,), header) if compact else nothing
     return {
         "documents": documents_policy,
-        "frame pointer": rules_policy(process_rules(contents, ())),
-        "compact": rules_policy(process_rules(contents, (compact,) if compact else ())),
-        "everything": rules_policy(
-            process_rules(contents, rule_sources(contents, contents.image.arch))
-        ),
+        "frame pointer": rules_policy(process_rules(contents, nothing)),
+        "compact": rules_policy(process_rules(contents, only_compact)),
+        "everything": rules_policy(process_rules(contents, image_rules(contents, arch))),
     }
 
 
@@ -146,7 +145,7 @@ def run(
     """
     chosen = policies(contents) if named is None else named
     result = Result({name: Score() for name in chosen})
-    rules = process_rules(contents, rule_sources(contents, contents.image.arch))
+    rules = process_rules(contents, image_rules(contents, contents.image.arch))
 
     def visit(moment: Moment) -> None:
         truth = moment.addresses
