@@ -23,8 +23,8 @@ class RegisterNumbers:
     """None where a call pushes its return address."""
     return_column: int
     """What a CIE of this architecture normally names as its return address register."""
-    callee_saved: frozenset[int]
-    """Registers that a caller finds unchanged after a call, sp and fp included."""
+    callee_saved: tuple[int, ...]
+    """Registers that a caller finds unchanged after a call, sp and fp included; ascending."""
 
 
 _X86_64 = RegisterNumbers(
@@ -44,7 +44,7 @@ _X86_64 = RegisterNumbers(
     fp=6,
     lr=None,
     return_column=16,
-    callee_saved=frozenset({3, 6, 7, 12, 13, 14, 15}),
+    callee_saved=(3, 6, 7, 12, 13, 14, 15),
 )
 _I386 = RegisterNumbers(
     names=("eax", "ecx", "edx", "ebx", "esp", "ebp", "esi", "edi", "eip"),
@@ -52,7 +52,7 @@ _I386 = RegisterNumbers(
     fp=5,
     lr=None,
     return_column=8,
-    callee_saved=frozenset({3, 4, 5, 6, 7}),
+    callee_saved=(3, 4, 5, 6, 7),
 )
 _ARM64 = RegisterNumbers(
     names=tuple(f"x{n}" for n in range(29))
@@ -64,7 +64,7 @@ _ARM64 = RegisterNumbers(
     lr=30,
     return_column=30,
     # x18 is the platform's register; v8–v15 keep their low halves.
-    callee_saved=frozenset({*range(18, 30), 31, *range(72, 80)}),
+    callee_saved=(*range(18, 30), 31, *range(72, 80)),
 )
 _ARM = RegisterNumbers(
     names=(*tuple(f"r{n}" for n in range(13)), "sp", "lr", "pc"),
@@ -72,7 +72,7 @@ _ARM = RegisterNumbers(
     fp=7,
     lr=14,
     return_column=14,
-    callee_saved=frozenset({*range(4, 12), 13}),
+    callee_saved=(*range(4, 12), 13),
 )
 
 

@@ -89,8 +89,10 @@ class _Frame:
         values = self._registers.values
         if self._rule.is_signal_frame:
             return list(values)
-        kept = self._registers.arch.registers.callee_saved
-        return [value if number in kept else None for number, value in enumerate(values)]
+        kept: list[int | None] = [None] * len(values)
+        for number in self._registers.arch.registers.callee_saved:
+            kept[number] = values[number]
+        return kept
 
     def _canonical_frame_address(self, cfa: Cfa) -> int:
         if isinstance(cfa, RegisterOffset):
