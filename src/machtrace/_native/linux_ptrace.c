@@ -94,6 +94,7 @@ static struct stop trapped(int code)
 static struct stop wait_for_stop(pid_t thread, int64_t asked, const struct machtrace_capture *limits)
 {
     long sleep_ns = FIRST_SLEEP_NS;
+    int64_t awake = asked; /* when it was last seen in no uninterruptible sleep */
     for (;;) {
         siginfo_t event;
         memset(&event, 0, sizeof event);
@@ -118,8 +119,9 @@ static struct stop wait_for_stop(pid_t thread, int64_t asked, const struct macht
             bool is_event = signal.si_code >> 8 == PTRACE_EVENT_STOP;
             return trapped(is_event ? signal.si_code : signal.si_signo);
         }
-        if (waited >= limits->stop_limit
-            || (waited >= limits->sleep_limit && is_uninterruptible(thread)))
+        if (!is_uninterruptible(thread))
+            awake = now();
+        if (waited >= limits->stop_limit || now() - awake >= limits->sleep_limit)
             return (struct stop){STOP_TIMED_OUT, 0, false};
         nanosleep(&(struct timespec){0, sleep_ns}, NULL);
         if (sleep_ns < LONGEST_SLEEP_NS)

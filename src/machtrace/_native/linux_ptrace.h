@@ -60,7 +60,7 @@ struct machtrace_capture {
     size_t mapping_count;
     size_t stack_limit;  /* bytes of each stack, its red zone not counted */
     int64_t stop_limit;  /* ns to wait for a thread to stop */
-    int64_t sleep_limit; /* the same for one in uninterruptible sleep */
+    int64_t sleep_limit; /* ns that one may stay in uninterruptible sleep */
     struct machtrace_thread *threads;
     size_t thread_count;
 };

@@ -103,15 +103,18 @@ def _unprivileged(facts: AccessFacts) -> tuple[str, str]:
 
 
 def access_error(
-    directory: ProcessDirectory, errno: int, thread: int | None = None
+    directory: ProcessDirectory, error: OSError, thread: int | None = None
 ) -> TargetAccessError | TargetGoneError:
-    """The error for ``errno``, with what stands in the way; to be raised by the caller.
+    """What stands in the way where the kernel said ``error``; to be raised by the caller.
 
     Args:
         directory: of the process.
-        errno: what the kernel answered.
+        error: what the kernel answered, or that the process is gone.
         thread: the one that it was about; None for the process.
     """
+    if isinstance(error, TargetGoneError):
+        return error
+    errno = error.errno or EPERM
     try:
         target = directory.status(thread)
         facts = AccessFacts(
@@ -122,8 +125,8 @@ def access_error(
             is_dumpable=_is_dumpable(directory, target),
             ptrace_scope=_number("/proc/sys/kernel/yama/ptrace_scope"),
         )
-    except TargetGoneError as error:
-        return error
+    except TargetGoneError as gone:
+        return gone
     message, remedy = refusal(facts)
     if errno != EPERM:
         message = f"{message} ({strerror(errno)})"

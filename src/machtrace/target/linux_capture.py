@@ -47,8 +47,15 @@ class Capture:
     """Below the alternate stacks of threads that handle a signal."""
     problems: list[Problem] = field(default_factory=list)
 
-    def add(self, threads: Sequence[ThreadInfo], ranges: array[int]) -> None:
+    def add(
+        self, threads: Sequence[ThreadInfo], ranges: array[int], *, are_new: bool = False
+    ) -> None:
         """Copy ``threads``.
+
+        Args:
+            threads: which.
+            ranges: see :meth:`~machtrace.target.linux_threads.ThreadCopier.copy`.
+            are_new: they started after the capture began; then one that has ended is not missed.
 
         Raises:
             TargetError: this machine lacks the memory to begin.
@@ -62,7 +69,9 @@ class Capture:
                 continue
             if copy.why is Hindrance.NOT_STOPPED and copy.is_uninterruptible:
                 self._keep_waiting(info, ranges)
-            self.miss(info, why_not(source.directory, copy))
+            error = why_not(source.directory, copy)
+            if not (are_new and isinstance(error, ThreadGoneError)):
+                self.miss(info, error)
 
     def miss(self, thread: ThreadInfo, error: MachtraceError) -> None:
         """Say what is missing of a thread."""
@@ -126,7 +135,8 @@ def why_not(directory: ProcessDirectory, copy: UncopiedThread) -> MachtraceError
     thread = copy.id
     match copy.why:
         case Hindrance.REFUSED if directory.state(thread) not in EXITED_STATES:
-            return access_error(directory, copy.errno, thread)
+            error = OSError(copy.errno, os.strerror(copy.errno))
+            return access_error(directory, error, thread)
         case Hindrance.GONE | Hindrance.REFUSED:
             return ThreadGoneError(f"thread {thread} has exited", thread=thread)
         case Hindrance.NOT_STOPPED if copy.is_uninterruptible:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 from machtrace.elf.header import HEADER_SIZE, read_header
 from machtrace.errors import TargetSpecError
@@ -56,16 +57,15 @@ def identify(directory: ProcessDirectory) -> ProcessInfo:
             f"process {pid} ({name}) is a thread of the kernel",
             remedy="give the id of a process that runs a program",
         )
-    program = f"task/{directory.live_thread()}/exe"
     try:
-        path = directory.link(program).removesuffix(" (deleted)")
-        file = directory.open(program)
+        program = directory.open_live("exe")
     except OSError as error:
-        raise access_error(directory, error.errno or 0) from None
+        raise access_error(directory, error) from None
     try:
-        arch = read_header(os.pread(file, HEADER_SIZE, 0), path).arch
+        path = str(Path(f"/proc/self/fd/{program}").readlink()).removesuffix(" (deleted)")
+        arch = read_header(os.pread(program, HEADER_SIZE, 0), path).arch
     finally:
-        os.close(file)
+        os.close(program)
     mask = PacMask.of_width(address_width(read_mappings(directory))) if arch.is_arm64 else PacMask()
     return ProcessInfo(pid=pid, path=path, arch=arch, pointer_mask=mask)
 
@@ -83,7 +83,7 @@ def read_mappings(directory: ProcessDirectory) -> tuple[Mapping, ...]:
         try:
             text = directory.read(f"task/{thread}/maps")
         except PermissionError as error:
-            raise access_error(directory, error.errno or 0) from None
+            raise access_error(directory, error) from None
         except OSError:
             continue
         if text:

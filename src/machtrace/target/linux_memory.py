@@ -55,9 +55,9 @@ def open_memory(directory: ProcessDirectory) -> Iterator[ProcessMemory]:
         TargetAccessError: the kernel does not let it be looked at.
     """
     try:
-        descriptor = directory.open(f"task/{directory.live_thread()}/mem")
+        descriptor = directory.open_live("mem")
     except OSError as error:
-        raise access_error(directory, error.errno or 0) from None
+        raise access_error(directory, error) from None
     try:
         yield ProcessMemory(descriptor)
     finally:

@@ -24,8 +24,8 @@ from machtrace.target.linux_threads import ThreadCopier
 MOST_STACK = 1 << 28
 """Bytes of one stack; buffers of that size are made before a thread is stopped."""
 
-_ROUNDS = 8
-"""Times that new threads are looked for: a process can start them faster than they are copied."""
+_ROUNDS = 4
+"""Times that threads are looked for: a process can start them faster than they are copied."""
 
 
 class LinuxProcessTarget:
@@ -149,7 +149,8 @@ class LinuxProcessTarget:
         new: Sequence[int] = ids
         seen: set[int] = set()
         for _ in range(_ROUNDS):
-            capture.add(tuple(self._describe(new, before=len(seen))), stack_ranges(mappings))
+            described = tuple(self._describe(new, before=len(seen)))
+            capture.add(described, stack_ranges(mappings), are_new=bool(seen))
             seen.update(new)
             try:
                 new = [thread for thread in self._directory.thread_ids() if thread not in seen]

@@ -141,6 +141,21 @@ class ProcessDirectory:
             pid=self.pid,
         )
 
+    def open_live(self, name: str) -> int:
+        """A descriptor of a file of a thread that has not exited; see :meth:`open`.
+
+        What threads share, their memory and its files, is shown only through such a one.
+        """
+        while True:
+            thread = self.live_thread()
+            try:
+                return self.open(f"task/{thread}/{name}")
+            except TargetGoneError:
+                raise
+            except OSError:
+                if self.state(thread) not in EXITED_STATES:
+                    raise
+
     def status(self, thread: int | None = None) -> MappingType[str, str]:
         """``/proc/PID/status`` as names and values, of one thread if given.
 

@@ -214,6 +214,7 @@ class _Tracer:
         zombies that a thread traces are the kernel's to hand on when it ends.
         """
         event, sleep = self._event, _FIRST_SLEEP_S
+        awake = asked  # when it was last seen in no uninterruptible sleep
         while True:
             event.pid = 0
             if self._waitid(os.P_PID, thread, self._event_at, _WAIT) == -1:
@@ -232,9 +233,9 @@ class _Tracer:
             if self._ptrace(_PTRACE_GETSIGINFO, thread, None, self._event_at) == 0:
                 is_event = event.code >> 8 == _PTRACE_EVENT_STOP
                 return _trapped(event.code if is_event else event.signal)
-            if waited >= STOP_LIMIT_NS or (
-                waited >= SLEEP_LIMIT_NS and _is_uninterruptible(thread)
-            ):
+            if not _is_uninterruptible(thread):
+                awake = time.monotonic_ns()
+            if waited >= STOP_LIMIT_NS or time.monotonic_ns() - awake >= SLEEP_LIMIT_NS:
                 return _TIMED_OUT
             time.sleep(sleep)
             sleep = min(2 * sleep, _LONGEST_SLEEP_S)

@@ -18,7 +18,7 @@ STOP_LIMIT_NS = 1_000_000_000
 """How long a thread may take to stop. A running one needs its turn on a CPU for it."""
 
 SLEEP_LIMIT_NS = 20_000_000
-"""The same for one in uninterruptible sleep, which stops only when what it waits for is done."""
+"""How long one may stay in uninterruptible sleep; it stops only when what it waits for is done."""
 
 
 class Hindrance(Enum):

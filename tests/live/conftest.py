@@ -1,0 +1,137 @@
+"""Real processes to look at: each says "ready" itself, and is gone when its test is over."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if sys.platform != "linux":
+    collect_ignore_glob = ["test_*.py"]
+
+PROGRAMS = Path(__file__).parent / "programs"
+DEADLINE_S = 20
+COMPILE = ["-O2", "-fomit-frame-pointer", "-pthread"]
+
+
+@pytest.fixture(scope="session")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Compiles a program of this folder, once."""
+    folder = tmp_path_factory.mktemp("programs")
+    # Other users run some of them.
+    for directory in (folder, *folder.parents[:2]):
+        directory.chmod(0o755)
+
+    def compile_program(name: str, *flags: str) -> Path:
+        compiler = shutil.which("cc")
+        if compiler is None:
+            pytest.skip("no C compiler")
+        program = folder / "-".join((name, *(flag.strip("-") for flag in flags)))
+        if not program.exists():
+            source = PROGRAMS / f"{name}.c"
+            command = [compiler, *COMPILE, *flags, str(source), "-o", str(program)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                pytest.skip(f"{name}.c cannot be compiled here: {done.stderr.strip()[-200:]}")
+        return program
+
+    return compile_program
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts a program and waits until it says "ready"."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*command: str | Path, **options: Any) -> subprocess.Popen[str]:  # noqa: ANN401
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            **options,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def wait_until() -> Callable[..., None]:
+    """Waits for a condition of another process, looking again and again."""
+
+    def wait(condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert time.monotonic() < deadline, f"in vain: {what}"
+            os.sched_yield()
+
+    return wait
+
+
+@pytest.fixture
+def wait_blocked(wait_until: Callable[..., None]) -> Callable[..., None]:
+    """Waits until every thread of a process waits in a system call, but for those named."""
+
+    def blocked(task: Path) -> bool:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0] in "SD"
+
+    def wait(pid: int, *running: str) -> None:
+        tasks = [
+            task
+            for task in Path(f"/proc/{pid}/task").iterdir()
+            if (task / "comm").read_text().strip() not in running
+        ]
+        wait_until(lambda: all(map(blocked, tasks)), "all threads wait")
+
+    return wait
+
+
+@pytest.fixture(params=["native", "ctypes"])
+def copier(request: pytest.FixtureRequest) -> Any:  # noqa: ANN401
+    """Each way to stop and copy threads."""
+    if request.param == "ctypes":
+        from machtrace.target.linux_ptrace import CtypesCopier
+
+        return CtypesCopier()
+    try:
+        from machtrace.target.linux_native import NativeCopier
+    except ImportError:
+        pytest.skip("the extension is not built")
+    return NativeCopier()
+
+
+@pytest.fixture(scope="session")
+def gdb() -> Callable[[int], dict[str, Any]]:
+    """Asks gdb for the registers, addresses and images of a process."""
+    program = shutil.which("gdb")
+    if program is None:
+        pytest.skip("gdb is not installed")
+    probe = [program, "-batch", "-nx", "-ex", "python print('python')"]
+    if "python" not in subprocess.run(probe, capture_output=True, text=True, check=False).stdout:
+        pytest.skip("gdb has no Python")
+
+    def ask(pid: int) -> dict[str, Any]:
+        command = [program, "-batch", "-nx", "-iex", "set debuginfod enabled off"]
+        command += ["-p", str(pid), "-x", str(PROGRAMS / "gdb_frames.py")]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+        found = [line for line in done.stdout.splitlines() if line.startswith("JSON")]
+        assert found, done.stderr
+        answer: dict[str, Any] = json.loads(found[-1].removeprefix("JSON"))
+        return answer
+
+    return ask

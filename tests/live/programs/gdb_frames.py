@@ -1,0 +1,48 @@
+"""Run inside gdb: what it sees of every thread, as JSON. Inlined frames are left out."""
+
+import json
+
+import gdb
+
+
+def _frames():
+    frame = gdb.newest_frame()
+    while frame is not None:
+        if frame.type() != gdb.INLINE_FRAME:
+            yield frame
+        frame = frame.older()
+
+
+def _thread(thread):
+    thread.switch()
+    frames = list(_frames())
+    registers = {}
+    # An inlined frame above the innermost real one has the same registers.
+    for register in frames[0].architecture().registers("general"):
+        try:
+            registers[register.name] = int(frames[0].read_register(register.name))
+        except (gdb.error, ValueError):
+            continue  # no number: flags, vectors
+    return {
+        "id": thread.ptid[1],
+        "name": thread.name,
+        "registers": registers,
+        "addresses": [frame.pc() for frame in frames],
+        "names": [frame.name() for frame in frames],
+    }
+
+
+def _images():
+    lines = gdb.execute("info sharedlibrary", to_string=True).splitlines()
+    found = {}
+    for line in lines:
+        fields = line.split()
+        if fields and fields[0].startswith("0x"):
+            found[fields[-1]] = (int(fields[0], 16), int(fields[1], 16))
+    return found
+
+
+gdb.execute("set backtrace past-main on")
+gdb.execute("set backtrace limit 4096")
+threads = [_thread(thread) for thread in gdb.selected_inferior().threads()]
+print("JSON" + json.dumps({"threads": threads, "images": _images()}))

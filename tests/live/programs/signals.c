@@ -1,0 +1,38 @@
+/* Counts the signals that reach it, by real-time signals, which queue. "ready";
+ * after the line on stdin prints how many came. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static atomic_ulong count;
+
+static void handle(int signal)
+{
+    (void)signal;
+    atomic_fetch_add(&count, 1);
+}
+
+static void *spin(void *unused)
+{
+    for (volatile unsigned long turn = 0;; turn++)
+        ;
+    return unused;
+}
+
+int main(void)
+{
+    struct sigaction action = {.sa_handler = handle, .sa_flags = SA_RESTART};
+    sigaction(SIGRTMIN + 1, &action, NULL);
+    for (int index = 0; index < 2; index++) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, spin, NULL);
+    }
+    puts("ready");
+    fflush(stdout);
+    while (getchar() != '\n')
+        ;
+    printf("%lu\n", atomic_load(&count));
+    return 0;
+}

@@ -1,0 +1,258 @@
+"""What is copied of threads is what gdb and the kernel say of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from machtrace.errors import TargetGoneError, ThreadGoneError
+from machtrace.model.arch import Arch
+from machtrace.target.linux_process import LinuxProcessTarget
+from machtrace.target.linux_threads import RED_ZONE
+
+NAMES = ["condition", "read", "spin", "recursion", "handler", "other stack", "sort"]
+
+
+@pytest.fixture
+def threads(build, start, wait_blocked):
+    """The C program with a thread of every kind, all where their names say."""
+    process = start(build("threads"))
+    wait_blocked(process.pid, "spin")
+    return process
+
+
+def test_threads_are_listed_main_first_and_by_name(threads):
+    """The main thread, then the others as they were started."""
+    with LinuxProcessTarget(threads.pid) as target:
+        listed = target.threads()
+    assert [thread.name for thread in listed] == ["threads", *NAMES]
+    assert [thread.index for thread in listed] == list(range(1, len(listed) + 1))
+    assert [thread.is_main for thread in listed] == [True] + [False] * len(NAMES)
+    assert listed[0].id == threads.pid
+
+
+def test_process_is_named(threads, build):
+    """Its id, its program and what it runs on."""
+    with LinuxProcessTarget(threads.pid) as target:
+        process = target.process
+    assert process.pid == threads.pid
+    assert process.path == str(build("threads"))
+    assert process.arch.value == {"aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
+
+
+def test_registers_are_those_that_gdb_reads(threads, copier, gdb):
+    """Of every blocked thread, every register with a DWARF number."""
+    with LinuxProcessTarget(threads.pid, copier=copier) as target:
+        snapshot = target.snapshot()
+    truth = {thread["id"]: thread["registers"] for thread in gdb(threads.pid)["threads"]}
+    assert {thread.info.id for thread in snapshot.threads} == set(truth)
+    assert not snapshot.problems
+    for thread in snapshot.threads:
+        if thread.info.name == "spin":
+            continue
+        width = 8 * thread.registers.arch.pointer_size
+        expected = {name: value % (1 << width) for name, value in truth[thread.info.id].items()}
+        numbers = thread.registers.arch.registers
+        named = {
+            name: value
+            for name, value in zip(numbers.names, thread.registers.values, strict=True)
+            if value is not None and name in expected
+        }
+        assert named == {name: value for name, value in expected.items() if name in named}
+        assert len(named) >= 15
+        assert thread.registers.pc == expected.get("rip", expected.get("pc"))
+
+
+def test_stack_is_the_memory_above_the_stack_pointer(threads, copier):
+    """From the red zone to the end of the mapping."""
+    with LinuxProcessTarget(threads.pid, copier=copier) as target:
+        snapshot = target.snapshot()
+    maps = Path(f"/proc/{threads.pid}/maps").read_text().splitlines()
+    ranges = [tuple(int(end, 16) for end in line.split()[0].split("-")) for line in maps]
+    with Path(f"/proc/{threads.pid}/mem").open("rb", buffering=0) as memory:
+        for thread in snapshot.threads:
+            assert thread.registers.sp is not None
+            start, end = next(r for r in ranges if r[0] <= thread.registers.sp < r[1])
+            assert thread.stack.start == max(start, thread.registers.sp - RED_ZONE)
+            assert thread.stack.end == end
+            if thread.info.name != "spin":
+                memory.seek(thread.stack.start)
+                now = memory.read(len(thread.stack.data))
+                # The C library keeps struct rseq up there, where the kernel writes the CPU's number.
+                changed = [i for i, byte in enumerate(thread.stack.data) if byte != now[i]]
+                assert len(changed) <= 16, changed
+                assert all(i > RED_ZONE + 1024 for i in changed)
+
+
+def test_stack_limit_is_kept(threads, copier):
+    """No more than asked for is copied above the red zone."""
+    with LinuxProcessTarget(threads.pid, copier=copier) as target:
+        snapshot = target.snapshot(stack_limit=512)
+    assert {len(thread.stack.data) for thread in snapshot.threads} == {512 + RED_ZONE}
+
+
+def test_stack_below_an_alternate_one_is_copied(threads, copier):
+    """A handler on the alternate stack: memory also has what the signal interrupted."""
+    with LinuxProcessTarget(threads.pid, copier=copier) as target:
+        snapshot = target.snapshot()
+    thread = next(t for t in snapshot.threads if t.info.name == "other stack")
+    stacks = [t.stack for t in snapshot.threads]
+    regions = snapshot.memory._layers[0].regions
+    below = [region for region in regions if region not in stacks and len(region.data) > 8192 // 4]
+    others = [region for region in below if not _is_image(snapshot, region)]
+    assert len(others) == 1
+    assert thread.stack.read(thread.stack.start, 8)
+    assert snapshot.memory.read(others[0].start, 8) == others[0].data[:8]
+
+
+def _is_image(snapshot, region):
+    return snapshot.images.find(region.start) is not None
+
+
+def test_only_threads_asked_for_are_copied(threads, copier):
+    """The others are not; one that does not exist is a problem, not an error."""
+    with LinuxProcessTarget(threads.pid, copier=copier) as target:
+        wanted = target.threads()[2]
+        snapshot = target.snapshot([wanted.id, 2**22 + 5])
+    assert [thread.info for thread in snapshot.threads] == [wanted]
+    assert [problem.thread for problem in snapshot.problems] == [2**22 + 5]
+
+
+def test_stop_times_are_measured(threads, copier):
+    """Every thread says how long it was stopped; none was for as long as it can take to sleep."""
+    with LinuxProcessTarget(threads.pid, copier=copier) as target:
+        snapshot = target.snapshot()
+    for thread in snapshot.threads:
+        assert thread.taken_at_ns is not None
+        assert thread.stopped_for_ns is not None
+        assert 0 < thread.stopped_for_ns < 1_000_000_000
+    taken = [thread.taken_at_ns for thread in snapshot.threads]
+    assert taken == sorted(taken)
+
+
+def test_new_threads_are_found(build, start, copier):
+    """A process that starts and ends threads all the time is captured, whatever ends meanwhile."""
+    process = start(build("churn"))
+    with LinuxProcessTarget(process.pid, copier=copier) as target:
+        counts = []
+        for _ in range(5):
+            snapshot = target.snapshot()
+            ids = [thread.info.id for thread in snapshot.threads]
+            assert len(ids) == len(set(ids))
+            assert process.pid in ids
+            assert [p for p in snapshot.problems if not isinstance(p.error, ThreadGoneError)] == []
+            counts.append(len(ids))
+    assert max(counts) > 5
+    assert process.poll() is None
+
+
+def test_process_whose_main_thread_has_exited(build, start, copier):
+    """What is left of it is captured; the kernel shows nothing through its main thread."""
+    process = start(build("without_main"))
+    with LinuxProcessTarget(process.pid, copier=copier) as target:
+        snapshot = target.snapshot()
+        listed = target.threads()
+    assert [thread.info for thread in snapshot.threads] == [listed[1]]
+    assert [problem.thread for problem in snapshot.problems] == [process.pid]
+    assert len(snapshot.threads[0].stack.data) > RED_ZONE
+    assert any(image.name.startswith("libc") for image in snapshot.images)
+
+
+def test_thread_in_uninterruptible_sleep(build, start, copier, wait_until):
+    """It cannot be stopped; what the kernel shows of it is taken, and the rest is a problem."""
+    process = start(build("vfork"))
+    task = next(
+        t for t in Path(f"/proc/{process.pid}/task").iterdir() if int(t.name) != process.pid
+    )
+    wait_until(lambda: ") D " in (task / "stat").read_text(), "the thread waits for its child")
+    with LinuxProcessTarget(process.pid, copier=copier) as target:
+        snapshot = target.snapshot()
+    assert [problem.thread for problem in snapshot.problems] == [int(task.name)]
+    assert "uninterruptible" in str(snapshot.problems[0].error)
+    waiting = snapshot.threads[1]
+    assert waiting.info.id == int(task.name)
+    assert waiting.stopped_for_ns is None
+    image = snapshot.images.find(waiting.registers.pc)
+    assert image is not None
+    assert image.name.startswith("libc")
+    assert waiting.stack.start <= waiting.registers.sp < waiting.stack.end
+    # It is let go of: once its child ends, it runs on as if nothing had been.
+    process.stdin.write("x")
+    process.stdin.flush()
+    wait_until(lambda: not task.exists(), "the thread runs on and ends")
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="runs 32-bit x86 programs")
+def test_32_bit_process(build, start, copier, wait_blocked):
+    """A 32-bit program on a 64-bit kernel has 32-bit registers."""
+    flags = ("-m32", "-nostdlib", "-static", "-ffreestanding", "-fno-pie", "-no-pie")
+    process = start(build("small", *flags))
+    wait_blocked(process.pid)
+    with LinuxProcessTarget(process.pid, copier=copier) as target:
+        assert target.process.arch is Arch.I386
+        snapshot = target.snapshot()
+    (thread,) = snapshot.threads
+    assert thread.registers.arch is Arch.I386
+    wait_blocked(process.pid)
+    fields = Path(f"/proc/{process.pid}/syscall").read_text().split()
+    assert thread.registers.sp == int(fields[-2], 16)
+    assert thread.registers.pc == int(fields[-1], 16)
+    assert thread.registers.get(3) == 0x5EED  # ebx, an argument of the system call
+    assert thread.stack.start <= thread.registers.sp < thread.stack.end
+    assert snapshot.images.find(thread.registers.pc) is not None
+
+
+def test_python_threads_are_all_there(start, wait_blocked, copier):
+    """CPython's threads, under the ids that it knows them by."""
+    source = """
+import threading
+event = threading.Event()
+threads = [threading.Thread(target=event.wait) for _ in range(8)]
+[thread.start() for thread in threads]
+print("ready", flush=True)
+print(*sorted(thread.native_id for thread in threads), flush=True)
+event.wait()
+"""
+    process = start(sys.executable, "-c", source)
+    ids = [int(word) for word in process.stdout.readline().split()]
+    wait_blocked(process.pid)
+    with LinuxProcessTarget(process.pid, copier=copier) as target:
+        snapshot = target.snapshot()
+    assert sorted(thread.info.id for thread in snapshot.threads) == sorted([process.pid, *ids])
+
+
+def test_own_child_can_still_be_waited_for(build, start, copier):
+    """Looking at a child that ends takes nothing from whoever started it."""
+    process = start(build("threads"))
+    with LinuxProcessTarget(process.pid, copier=copier) as target:
+        assert target.snapshot().threads
+    process.terminate()
+    assert process.wait() == -15
+
+
+def test_child_that_is_killed_while_it_is_copied(build, start, copier):
+    """Its exit status still reaches its parent."""
+    program = build("churn")
+    for rounds in range(3):
+        process = start(program)
+        begun = threading.Event()
+
+        def kill(process=process, begun=begun):
+            begun.wait()
+            process.kill()
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        with LinuxProcessTarget(process.pid, copier=copier) as target:
+            for _ in range(rounds):
+                target.snapshot()
+            begun.set()
+            with pytest.raises(TargetGoneError):
+                while True:
+                    target.snapshot()
+        killer.join()
+        assert process.wait() == -9

@@ -1,0 +1,205 @@
+"""A process that was looked at goes on as if it had not been."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from machtrace.target.linux_process import LinuxProcessTarget
+
+
+def state(pid: int, thread: int | None = None) -> str:
+    """The letter of a thread's state."""
+    return Path(f"/proc/{pid}/task/{thread or pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def statuses(pid: int) -> list[dict[str, str]]:
+    """``status`` of each thread."""
+    texts = [(task / "status").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return [
+        dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line) for text in texts
+    ]
+
+
+def test_nothing_is_attached_afterwards(build, start, wait_blocked, copier):
+    """No thread has a tracer; waiting ones wait again and running ones run."""
+    process = start(build("threads"))
+    wait_blocked(process.pid, "spin")
+    before = {task["Pid"]: task["State"] for task in statuses(process.pid)}
+    with LinuxProcessTarget(process.pid, copier=copier) as target:
+        for _ in range(10):
+            target.snapshot()
+    assert {task["TracerPid"] for task in statuses(process.pid)} == {"0"}
+    wait_blocked(process.pid, "spin")
+    assert {task["Pid"]: task["State"] for task in statuses(process.pid)} == before
+
+
+def test_running_thread_runs_on(build, start, wait_until, copier):
+    """The time that it has had goes up."""
+    process = start(build("signals"))
+
+    def spent() -> list[int]:
+        tasks = Path(f"/proc/{process.pid}/task")
+        stats = [(task / "schedstat").read_text() for task in sorted(tasks.iterdir())]
+        return [int(text.split()[0]) for text in stats][1:]
+
+    with LinuxProcessTarget(process.pid, copier=copier) as target:
+        target.snapshot()
+    before = spent()
+    wait_until(lambda: all(now > then for now, then in zip(spent(), before)), "threads run")
+
+
+def test_stopped_process_stays_stopped(build, start, wait_until, copier):
+    """Its threads are copied as they stand; SIGCONT continues it as ever."""
+    process = start(build("signals"))
+    tasks = sorted(int(task.name) for task in Path(f"/proc/{process.pid}/task").iterdir())
+    os.kill(process.pid, signal.SIGSTOP)
+    wait_until(lambda: all(state(process.pid, t) == "T" for t in tasks), "it stops")
+    with LinuxProcessTarget(process.pid, copier=copier) as target:
+        first = target.snapshot()
+        wait_until(lambda: all(state(process.pid, t) == "T" for t in tasks), "it is stopped")
+        second = target.snapshot()
+    assert len(first.threads) == len(tasks)
+    assert [t.registers for t in first.threads] == [t.registers for t in second.threads]
+    wait_until(lambda: all(state(process.pid, t) == "T" for t in tasks), "it is stopped still")
+    pid, status = os.waitpid(process.pid, os.WUNTRACED)
+    assert (pid, os.WSTOPSIG(status)) == (process.pid, signal.SIGSTOP)
+    os.kill(process.pid, signal.SIGCONT)
+    wait_until(lambda: all(state(process.pid, t) in "RS" for t in tasks), "it continues")
+
+
+def test_stop_of_a_process_that_is_being_looked_at(build, start, wait_until, copier):
+    """SIGSTOP and SIGCONT sent again and again while it is copied have their effect."""
+    process = start(build("signals"))
+    tasks = [int(task.name) for task in Path(f"/proc/{process.pid}/task").iterdir()]
+    done = threading.Event()
+
+    def look() -> None:
+        with LinuxProcessTarget(process.pid, copier=copier) as target:
+            while not done.is_set():
+                target.snapshot()
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        for _ in range(20):
+            os.kill(process.pid, signal.SIGSTOP)
+            wait_until(lambda: all(state(process.pid, t) in "Tt" for t in tasks), "it stops")
+            os.kill(process.pid, signal.SIGCONT)
+            wait_until(lambda: all(state(process.pid, t) in "RS" for t in tasks[1:]), "it goes on")
+        os.kill(process.pid, signal.SIGSTOP)
+    finally:
+        done.set()
+        looking.join()
+    wait_until(lambda: all(state(process.pid, t) == "T" for t in tasks), "it stays stopped")
+
+
+def test_system_calls_go_on(build, start, wait_blocked, copier):
+    """None of them returns early, none reports EINTR, and a sleep is as long as was asked."""
+    process = start(build("calls"))
+    wait_blocked(process.pid)
+    with LinuxProcessTarget(process.pid, copier=copier) as target:
+        for _ in range(20):
+            snapshot = target.snapshot()
+            assert not snapshot.problems
+    out, _ = process.communicate("x")
+    results = dict(line.split(" ", 1) for line in out.splitlines())
+    assert results == {
+        "read": "1 0",
+        "poll": "1 0",
+        "nanosleep": "0 0",
+        "futex": "0 0",
+        "epoll": "1 0",
+        "semop": "0 0",
+        "sigwait": "0 0",
+    }
+
+
+def test_signals_are_not_lost(build, start, copier):
+    """Every one of thousands of queued signals, sent while it is looked at, reaches a handler."""
+    process = start(build("signals"))
+    done = threading.Event()
+    looks = []
+
+    def look() -> None:
+        with LinuxProcessTarget(process.pid, copier=copier) as target:
+            while not done.is_set():
+                looks.append(len(target.snapshot().threads))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    sent = 0
+    try:
+        while len(looks) < 40 or sent < 1000:
+            try:
+                os.kill(process.pid, signal.SIGRTMIN + 1)
+                sent += 1
+            except BlockingIOError:
+                os.sched_yield()  # its queue is full
+    finally:
+        done.set()
+        looking.join()
+    assert set(looks) == {3}
+    out, _ = process.communicate("\n")
+    assert int(out) == sent
+
+
+def test_signal_pending_before_is_pending_after(build, start, wait_blocked, copier):
+    """A blocked signal waits on."""
+    process = start(build("calls"))
+    wait_blocked(process.pid)
+    os.kill(process.pid, signal.SIGRTMIN + 2)
+    with LinuxProcessTarget(process.pid, copier=copier) as target:
+        before = statuses(process.pid)[0]["ShdPnd"]
+        target.snapshot()
+        assert statuses(process.pid)[0]["ShdPnd"] == before
+    assert int(before, 16) & 1 << signal.SIGRTMIN + 1
+
+
+def test_death_by_signal_is_as_it_would_have_been(build, start, copier):
+    """A fatal signal that arrives in the middle kills with its own number."""
+    for number in (signal.SIGTERM, signal.SIGSEGV):
+        process = start(build("signals"))
+        with LinuxProcessTarget(process.pid, copier=copier) as target:
+            begun = threading.Event()
+
+            def kill(process=process, begun=begun, number=number) -> None:
+                begun.wait()
+                os.kill(process.pid, number)
+
+            killer = threading.Thread(target=kill)
+            killer.start()
+            begun.set()
+            with pytest.raises(ProcessLookupError):
+                while True:
+                    target.snapshot()
+            killer.join()
+        assert process.wait() == -number
+
+
+def test_other_children_can_be_waited_for_meanwhile(build, start, copier):
+    """This process's own waiting for any child does not hang a capture, nor is it misled by one."""
+    process = start(build("signals"))
+    done = threading.Event()
+    strange = []
+
+    def wait_for_any() -> None:
+        while not done.is_set():
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid and not os.WIFSTOPPED(status):
+                strange.append((pid, status))
+
+    waiting = threading.Thread(target=wait_for_any)
+    waiting.start()
+    try:
+        with LinuxProcessTarget(process.pid, copier=copier) as target:
+            counts = {len(target.snapshot().threads) for _ in range(30)}
+    finally:
+        done.set()
+        waiting.join()
+    assert counts == {3}
+    assert not strange
