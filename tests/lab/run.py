@@ -37,15 +37,23 @@ OPTIMISATIONS = {
 ARM64_ONLY = frozenset({"-O2 pac", "-Oz shared"})
 ASYNC_UNPRESERVED = frozenset({20, 22})
 """Swift's self and async context: arguments of the functions of ``async.c``."""
+OUTLINED_UNPRESERVED = frozenset(range(19, 30)) | frozenset(range(72, 80))
+"""Code that was cut out of a function changes that function's registers as its own."""
 TABLES = {"compact": COMPACT_TABLES, "dwarf": DWARF_TABLES}
 
 
-def build(name: str, options: tuple[str, ...], arch: Arch, directory: Path) -> FileContents:
+def build(
+    name: str,
+    options: tuple[str, ...],
+    arch: Arch,
+    directory: Path,
+    link_options: tuple[str, ...] = (),
+) -> FileContents:
     """Compile one program, and read it."""
     sources = [PROGRAMS / f"{name}.c", PROGRAMS / "support.c", PROGRAMS / "support.S"]
     extra = ("-fswift-async-fp=always",) if name == "async" else ()
     output = directory / "-".join((name, arch.value, *options, *extra)).replace("/", "_")
-    compile_macho(sources, output, arch=arch, options=(*options, *extra))
+    compile_macho(sources, output, arch=arch, options=(*options, *extra), link_options=link_options)
     return FileContents(output.read_bytes(), name)
 
 
@@ -82,6 +90,7 @@ def main() -> int:
     parser.add_argument("--optimisation", action="append", choices=tuple(OPTIMISATIONS))
     parser.add_argument("--tables", action="append", choices=tuple(TABLES))
     parser.add_argument("--arch", choices=("arm64", "x86_64"), default="arm64")
+    parser.add_argument("--stripped", action="store_true", help="without symbols")
     parser.add_argument("--failures", type=int, default=5, help="shown of each run")
     arguments = parser.parse_args()
     arch = Arch(arguments.arch)
@@ -98,8 +107,12 @@ def main() -> int:
                     continue
                 for tables in arguments.tables or TABLES:
                     options = (*OPTIMISATIONS[optimisation], *TABLES[tables])
-                    contents = build(name, options, arch, Path(directory))
+                    contents = build(
+                        name, options, arch, Path(directory), ("-s",) if arguments.stripped else ()
+                    )
                     unpreserved = ASYNC_UNPRESERVED if name == "async" else frozenset()
+                    if "-Oz" in options:
+                        unpreserved = OUTLINED_UNPRESERVED
                     result = run(contents, unpreserved=unpreserved)
                     executed = result.scores["everything"].executed
                     wrong, lost = result.bad_registers.total(), result.lost_registers.total()

@@ -131,7 +131,7 @@ class EmulatedRun:
             cpu.reg_write(x86.UC_X86_REG_RSP, top - 8)
         for i, name in enumerate(self._names):
             # Registers with values of their own, so that a wrong one cannot pass for the right.
-            if i and self._numbers[i - 1] in self._arch.registers.callee_saved - {
+            if i and self._numbers[i - 1] in set(self._arch.registers.callee_saved) - {
                 self._arch.registers.sp,
                 self._arch.registers.fp,
             }:

@@ -165,7 +165,7 @@ def _check_registers(
     rule, _ = rules.find(pc, interrupted=True)
     found = step(rule, moment.registers, moment.memory, MASK)
     numbers = caller.arch.registers
-    for number in numbers.callee_saved - unpreserved:
+    for number in set(numbers.callee_saved) - unpreserved:
         true = caller.get(number)
         if true is None:
             continue

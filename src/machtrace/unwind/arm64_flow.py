@@ -99,15 +99,11 @@ class Flow:
         False for code that the compiler cut out of functions: it returns, or jumps on, with sp
         above or below where it was, or without having had its return address.
         """
-        verdicts = set()
-        for index, state in enumerate(self._states):
-            if state is None:
-                continue
-            instruction = self._code[index]
-            if isinstance(instruction, Return):
-                verdicts.add(state.is_restored(instruction.register))
-            elif isinstance(instruction, Jump) and self._leaves(index, instruction):
-                verdicts.add(None if (state.sp_offset or 0) <= 0 else False)
+        verdicts = {
+            self._verdict(index, state)
+            for index, state in enumerate(self._states)
+            if state is not None
+        }
         return False not in verdicts or True in verdicts
 
     def _leaves(self, index: int, jump: Jump) -> bool:
@@ -206,14 +202,17 @@ class Flow:
         instruction = self._code[index]
         if isinstance(instruction, Return):
             return state.is_restored(instruction.register)
-        if (
-            isinstance(instruction, Jump)
-            and not instruction.is_conditional
-            and self._leaves(index, instruction)
-        ):
-            # If not to another function, then to a part of this one that was cut out. An indirect
-            # jump says nothing: most lead to another case of a switch.
-            return state.is_restored(LR) or None
+        if isinstance(instruction, Jump) and self._leaves(index, instruction):
+            body = self._outlined(index * INSTRUCTION_SIZE + instruction.distance)
+            if body is not None:
+                for inner in body:
+                    state = state.after(inner)
+                return state.is_restored(LR)
+            if state.is_restored(LR):
+                return True
+            # With sp below, it may lead to a part of this function that was cut out.
+            return False if (state.sp_offset or 0) > 0 else None
+        # An indirect jump says nothing: most lead to another case of a switch.
         return None
 
     def _onwards(self, index: int, state: FrameState) -> list[tuple[int, FrameState]]:

@@ -110,13 +110,16 @@ class FrameState:
     def _recovery(self, register: int, wanted: CallerValue) -> Recovery | None:
         if self.values[_PLACE[register]] == wanted:
             return InRegister(register)
-        for offset, stored in self.slots.items():
-            if stored == wanted:
-                return AtCfa(offset)
+        saved = self._saved(wanted)
+        if saved is not None:
+            return saved
         for place, value in enumerate(self.values):
             if value == wanted:
                 return InRegister(_TRACKED[place])
         return None
+
+    def _saved(self, wanted: CallerValue) -> AtCfa | None:
+        return next((AtCfa(at) for at, value in self.slots.items() if value == wanted), None)
 
     def is_restored(self, return_register: int) -> bool | None:
         """Whether a function may return so; None where sp is not known."""
@@ -129,12 +132,16 @@ class FrameState:
             and self.values[FP] == CallerValue(FP)
         )
 
-    def rule(self, *, keeps_volatile: bool = False) -> UnwindRule | None:
+    def rule(
+        self, *, keeps_volatile: bool = False, prefers_memory: bool = False
+    ) -> UnwindRule | None:
         """How to get the caller's registers from here; None where that is not known.
 
         Args:
             keeps_volatile: say too which of the registers that calls may change were not changed.
                 The compiler knows that of code that it outlined, and keeps values in them.
+            prefers_memory: take from memory what is there, even if it is still in its register:
+                where the register is another frame's business by now.
         """
         return_address = self.return_address
         if return_address is None:
@@ -149,8 +156,10 @@ class FrameState:
         registers: list[tuple[int, Recovery]] = []
         for register in CALLEE_SAVED:
             wanted = CallerValue(register)
-            if self.values[_PLACE[register]] != wanted:
-                registers.append((register, self._recovery(register, wanted) or Lost()))
+            is_kept = self.values[_PLACE[register]] == wanted
+            saved = self._saved(wanted) if prefers_memory or not is_kept else None
+            if saved is not None or not is_kept:
+                registers.append((register, saved or self._recovery(register, wanted) or Lost()))
         if keeps_volatile:
             registers += [
                 (register, InRegister(register))

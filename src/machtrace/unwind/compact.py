@@ -102,18 +102,25 @@ class CompactRules:
             case None:
                 return None
             case InDwarf(offset):
-                if self._call_frames is None or offset == 0:
-                    return None
-                return self._call_frames.rule_at_fde_offset(offset, lookup)
+                return self._in_dwarf(offset, lookup)
             case FramePointerBased(cfa_offset, saved):
                 return self._framed(cfa_offset, saved)
             case Frameless(size, saved):
                 return self._frameless(size, saved, entry)
             case FramelessIndirect(size_at, added, saved):
-                start = self._contents.image.svma_of(entry.function_offset)
-                operand = self._contents.read_svma(Svma(start + size_at), 4)
-                size = int.from_bytes(operand, "little") + added
+                size = self._operand(entry, size_at) + added
                 return self._frameless(size, saved, entry)
+
+    def _in_dwarf(self, offset: int, lookup: Svma) -> UnwindRule | None:
+        # Offset 0 means that the FDE's place did not fit: the next source looks for it.
+        if self._call_frames is None or offset == 0:
+            return None
+        return self._call_frames.rule_at_fde_offset(offset, lookup)
+
+    def _operand(self, entry: UnwindEntry, at: int) -> int:
+        """The 32 bits ``at`` bytes into a function."""
+        start = self._contents.image.svma_of(entry.function_offset)
+        return int.from_bytes(self._contents.read_svma(Svma(start + at), 4), "little")
 
     @property
     def _word(self) -> int:

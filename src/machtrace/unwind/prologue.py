@@ -116,8 +116,8 @@ class InstructionRules:
         if function is None or state is None:
             return None
         if not interrupted:
-            state = state.after(LINKING)
-        return state.rule(keeps_volatile=interrupted and function.keeps_volatile)
+            return state.after(LINKING).rule(prefers_memory=True)
+        return state.rule(keeps_volatile=function.keeps_volatile)
 
     def _calls_outlined_code(self, address: Svma) -> bool:
         """Whether the instruction calls something so short that it may be cut out of its caller."""
