@@ -106,10 +106,14 @@ def write(report: Report, sink: TextIO, *, colour: bool = False) -> None:
     pid = "" if process.pid is None else f" [{process.pid}]"
     sink.write(
         f"{process.name or 'process'}{pid}  {process.arch.value}  "
-        f"{len(report.stacks)} threads  {len(report.images)} images\n"
+        f"{_counted(len(report.stacks), 'thread')}  {_counted(len(report.images), 'image')}\n"
     )
     pointer_size = process.arch.pointer_size
     for stack in report.stacks:
         sink.write("\n")
         for_stack = lines(stack, pointer_size=pointer_size, colour=colour)
         sink.writelines(text + "\n" for text in for_stack)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
