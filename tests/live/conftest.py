@@ -51,7 +51,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts a program and waits until it says "ready"."""
     started: list[subprocess.Popen[str]] = []
 
-    def run(*command: str | Path, **options: Any) -> subprocess.Popen[str]:  # noqa: ANN401
+    def run(*command: str | Path, **options: Any) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [str(word) for word in command],
             stdin=subprocess.PIPE,
@@ -102,7 +102,7 @@ def wait_blocked(wait_until: Callable[..., None]) -> Callable[..., None]:
 
 
 @pytest.fixture(params=["native", "ctypes"])
-def copier(request: pytest.FixtureRequest) -> Any:  # noqa: ANN401
+def copier(request: pytest.FixtureRequest) -> Any:
     """Each way to stop and copy threads."""
     if request.param == "ctypes":
         from machtrace.target.linux_ptrace import CtypesCopier

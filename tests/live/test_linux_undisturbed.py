@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import signal
 import threading
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from machtrace.errors import TargetGoneError
 from machtrace.target.linux_process import LinuxProcessTarget
 
 
@@ -50,7 +52,7 @@ def test_running_thread_runs_on(build, start, wait_until, copier):
     with LinuxProcessTarget(process.pid, copier=copier) as target:
         target.snapshot()
     before = spent()
-    wait_until(lambda: all(now > then for now, then in zip(spent(), before)), "threads run")
+    wait_until(lambda: all(map(operator.gt, spent(), before)), "threads run")
 
 
 def test_stopped_process_stays_stopped(build, start, wait_until, copier):
@@ -160,6 +162,12 @@ def test_signal_pending_before_is_pending_after(build, start, wait_blocked, copi
     assert int(before, 16) & 1 << signal.SIGRTMIN + 1
 
 
+def look_until_error(target: LinuxProcessTarget) -> None:
+    """Capture again and again."""
+    while True:
+        target.snapshot()
+
+
 def test_death_by_signal_is_as_it_would_have_been(build, start, copier):
     """A fatal signal that arrives in the middle kills with its own number."""
     for number in (signal.SIGTERM, signal.SIGSEGV):
@@ -174,9 +182,8 @@ def test_death_by_signal_is_as_it_would_have_been(build, start, copier):
             killer = threading.Thread(target=kill)
             killer.start()
             begun.set()
-            with pytest.raises(ProcessLookupError):
-                while True:
-                    target.snapshot()
+            with pytest.raises(TargetGoneError):
+                look_until_error(target)
             killer.join()
         assert process.wait() == -number
 

@@ -1,4 +1,8 @@
-"""Run inside gdb: what it sees of every thread, as JSON. Inlined frames are left out."""
+"""Run inside gdb: what it sees of every thread, as JSON.
+
+Left out are frames that are in no stack: inlined calls, and tail calls that gdb infers from
+debugging information of call sites.
+"""
 
 import json
 
@@ -8,7 +12,7 @@ import gdb
 def _frames():
     frame = gdb.newest_frame()
     while frame is not None:
-        if frame.type() != gdb.INLINE_FRAME:
+        if frame.type() not in (gdb.INLINE_FRAME, gdb.TAILCALL_FRAME):
             yield frame
         frame = frame.older()
 
@@ -28,7 +32,6 @@ def _thread(thread):
         "name": thread.name,
         "registers": registers,
         "addresses": [frame.pc() for frame in frames],
-        "names": [frame.name() for frame in frames],
     }
 
 
@@ -45,4 +48,4 @@ def _images():
 gdb.execute("set backtrace past-main on")
 gdb.execute("set backtrace limit 4096")
 threads = [_thread(thread) for thread in gdb.selected_inferior().threads()]
-print("JSON" + json.dumps({"threads": threads, "images": _images()}))
+gdb.write("JSON" + json.dumps({"threads": threads, "images": _images()}) + "\n")

@@ -1,0 +1,125 @@
+"""Stacks of real processes are the ones that gdb finds, down to each thread's start."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import pytest
+
+from machtrace.capture.pipeline import unwind
+from machtrace.model.stack import AddressKind, StopReason
+from machtrace.target.linux_process import LinuxProcessTarget
+
+PYTHON = """
+import threading
+event = threading.Event()
+
+def descend(depth):
+    return descend(depth - 1) if depth else event.wait()
+
+for index in range(4):
+    threading.Thread(target=descend, args=(index * 5,), name=f"deep {index}").start()
+threading.Thread(target=sorted, args=([2, 1],), kwargs={"key": lambda _: event.wait()}).start()
+print("ready", flush=True)
+event.wait()
+"""
+
+NODE = """
+const { Worker } = require('node:worker_threads');
+const cell = 'new Int32Array(new SharedArrayBuffer(4))';
+const worker = new Worker(
+  `require('node:worker_threads').parentPort.postMessage(0); Atomics.wait(${cell}, 0, 0)`,
+  { eval: true });
+worker.on('message', () => {
+  console.log('ready');
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0);
+});
+"""
+
+
+def addresses(snapshot):
+    """The addresses of every thread's stack."""
+    return {
+        walked.thread.info.id: [frame.address for frame in walked.addresses]
+        for walked in unwind(snapshot)
+    }
+
+
+def truth(gdb, pid):
+    """The same by gdb."""
+    return {thread["id"]: thread["addresses"] for thread in gdb(pid)["threads"]}
+
+
+def test_c_program_without_frame_pointers(build, start, wait_blocked, copier, gdb):
+    """Waiting, recursing, sorting, handling signals on both stacks: every frame of each."""
+    process = start(build("threads"))
+    wait_blocked(process.pid, "spin")
+    with LinuxProcessTarget(process.pid, copier=copier) as target:
+        snapshot = target.snapshot()
+    found, expected = addresses(snapshot), truth(gdb, process.pid)
+    (running,) = (t.info.id for t in snapshot.threads if t.info.name == "spin")
+    # It is in the same function, not at the same instruction.
+    assert found.pop(running)[1:] == expected.pop(running)[1:]
+    assert found == expected
+    assert {walked.stop.reason for walked in unwind(snapshot)} == {StopReason.ROOT}
+    assert max(map(len, found.values())) > 60
+
+
+def test_signal_frames_are_known_as_such(build, start, wait_blocked, copier):
+    """What a signal interrupted is a program counter, though it is in the middle of the stack."""
+    process = start(build("threads"))
+    wait_blocked(process.pid, "spin")
+    with LinuxProcessTarget(process.pid, copier=copier) as target:
+        walks = unwind(target.snapshot())
+    counters = {
+        walked.thread.info.name: sum(
+            f.kind is AddressKind.PROGRAM_COUNTER for f in walked.addresses
+        )
+        for walked in walks
+    }
+    # The innermost one, and the one that the signal interrupted.
+    assert counters["handler"] == counters["other stack"] == 2
+    assert counters["read"] == counters["recursion"] == 1
+
+
+def test_cpython(start, wait_blocked, copier, gdb):
+    """An interpreter with threads, deep ones and one inside a sort of C."""
+    process = start(sys.executable, "-c", PYTHON)
+    wait_blocked(process.pid)
+    with LinuxProcessTarget(process.pid, copier=copier) as target:
+        snapshot = target.snapshot()
+    assert len(snapshot.threads) == 6
+    assert addresses(snapshot) == truth(gdb, process.pid)
+    assert {walked.stop.reason for walked in unwind(snapshot)} == {StopReason.ROOT}
+
+
+def test_node(start, wait_blocked, gdb):
+    """Every native thread of node is there; gdb and we agree where no compiled JavaScript is."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    process = start(node, "-e", NODE)
+    wait_blocked(process.pid)
+    with LinuxProcessTarget(process.pid) as target:
+        snapshot = target.snapshot()
+    found, expected = addresses(snapshot), truth(gdb, process.pid)
+    assert set(found) == set(expected)
+    native = {
+        thread: stack
+        for thread, stack in expected.items()
+        if all(snapshot.images.find(address) for address in stack)
+    }
+    assert len(native) >= 4
+    assert {thread: found[thread] for thread in native} == native
+
+
+def test_process_that_has_exited_since(build, start, wait_blocked):
+    """A snapshot needs the process no more: its images are read from their files."""
+    process = start(build("threads"))
+    wait_blocked(process.pid, "spin")
+    with LinuxProcessTarget(process.pid) as target:
+        snapshot = target.snapshot()
+    process.kill()
+    process.wait()
+    assert {walked.stop.reason for walked in unwind(snapshot)} == {StopReason.ROOT}
