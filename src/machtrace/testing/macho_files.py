@@ -73,13 +73,14 @@ class ThinFile:
     def build(self) -> bytes:
         """Its bytes."""
         order = "<" if self.little_endian else ">"
-        strings = b"\0"
-        table = b""
         nlist = Struct(order + ("IBBHQ" if self.is_64 else "IBBHI"))
+        rows, names, at = [], [b"\0"], 1
         for symbol in self.symbols:
             kind = (symbol.n_type, symbol.n_sect, symbol.n_desc)
-            table += nlist.pack(len(strings), *kind, symbol.n_value)
-            strings += symbol.name.encode() + b"\0"
+            rows.append(nlist.pack(at, *kind, symbol.n_value))
+            names.append(symbol.name.encode() + b"\0")
+            at += len(names[-1])
+        table, strings = b"".join(rows), b"".join(names)
         linkedit_at = (TEXT_OFFSET + len(self.code) + 0xFF) & ~0xFF
         parts = (table, strings, self.function_starts, self.exports_trie)
         places = [linkedit_at]
