@@ -98,7 +98,7 @@ def segments(image: ImageDescription, style: Style) -> Iterator[str]:
 
 
 def _segment_table(image: ImageDescription) -> Iterator[str]:
-    titles = ["segment", "address", "memory size", "file offset", "file size", "now", "most"]
+    titles = ["segment", "address", "memory size", "file offset", "file size", "mapped", "at most"]
     rows = [
         [
             one.name or "(no name)",

@@ -121,13 +121,15 @@ class DescribedMachO:
         return facts
 
     def _counts(self) -> Facts:
-        symbols = parse_symbols(self._contents)
-        return {
-            "code_symbols": int(np.count_nonzero(symbols.is_code)),
-            "undefined_symbols": int(np.count_nonzero(symbols.is_undefined)),
-            "debugger_symbols": int(np.count_nonzero(symbols.is_stab)),
-            "function_starts": len(parse_function_starts(self._contents)),
-        }
+        counts: Facts = {}
+        if self._image.symtab is not None:
+            symbols = parse_symbols(self._contents)
+            counts["code_symbols"] = int(np.count_nonzero(symbols.is_code))
+            counts["undefined_symbols"] = int(np.count_nonzero(symbols.is_undefined))
+            counts["debugger_symbols"] = int(np.count_nonzero(symbols.is_stab))
+        if self._image.function_starts is not None:
+            counts["function_starts"] = len(parse_function_starts(self._contents))
+        return counts
 
     def symbols(self) -> Iterator[SymbolDescription]:
         """See :meth:`DescribedImage.symbols`."""
