@@ -146,3 +146,22 @@ def arm_debug_frame(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_elf(
         [PROGRAMS / "frames.c"], output, target="arm-linux-musleabihf", options=options
     )
+
+
+@pytest.fixture(scope="session")
+def every_instruction(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A library that uses every call-frame instruction; its assembler's symbols are the options."""
+    folder = tmp_path_factory.mktemp("instructions")
+
+    def build(*symbols: str) -> Path:
+        if shutil.which("cc") is None:
+            pytest.skip("no C compiler")
+        output = folder / "-".join(("every", *symbols))
+        options = ["-shared", "-nostdlib", *(f"-Wa,--defsym,{symbol}=1" for symbol in symbols)]
+        source = PROGRAMS / "every_instruction.s"
+        try:
+            return compile_elf([source], output, options=options)
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"the assembler is not one for x86-64: {error.stderr.strip()[-100:]}")
+
+    return build

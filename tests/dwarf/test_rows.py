@@ -83,13 +83,13 @@ def test_debug_frame_is_read_like_llvm_does(
 def test_rows_of_node_are_those_that_readelf_prints(node: Path, peer: Callable[..., str]) -> None:
     """A part of every kind of function of a program with 75,000 of them."""
     section = _section(node)
-    frames, arch = CallFrames(section.section), section.section.arch
+    frames, names = CallFrames(section.section), section.section.arch.registers.names
     functions = gnu_functions(peer("readelf", "--debug-dump=frames-interp", node))
     assert len(functions) == len(section.index.offsets)
     compared = 0
     chosen = functions[::40] + [f for f in functions if any("exp" in r for r in f.rows.values())]
     for theirs in chosen:
-        ours = {row.start: gnu_row(row, arch) for row in _rows(frames, theirs)}
+        ours = {row.start: gnu_row(row, names) for row in _rows(frames, theirs)}
         if theirs.rows:
             expected = {at: row for at, row in theirs.rows.items() if at < theirs.end}
             assert ours == expected, f"FDE {theirs.offset:#x}"

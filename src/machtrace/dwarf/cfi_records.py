@@ -265,9 +265,10 @@ class _CommonReader:
         return_column = cursor.take(1)[0] if version == 1 else cursor.uleb128()
         if augmentation.startswith("z"):
             end = cursor.uleb128() + cursor.offset
-            self._read_augmentation(augmentation[1:], end)
-        elif augmentation not in ("", "eh"):
-            raise section.fail(f"unknown augmentation {augmentation!r}", header.offset)
+            self._read_augmentation(augmentation, end)
+        elif augmentation != "eh":
+            # Assemblers write S alone into .debug_frame.
+            self._read_augmentation(augmentation, cursor.offset)
         at = cursor.offset
         return CommonInformation(
             offset=header.offset,
@@ -283,10 +284,10 @@ class _CommonReader:
             program_offset=header.body + at,
         )
 
-    def _read_augmentation(self, letters: str, end: int) -> None:
+    def _read_augmentation(self, augmentation: str, end: int) -> None:
         """Leaves the cursor at ``end``, where the instructions start."""
         cursor = self._cursor
-        for letter in letters:
+        for letter in augmentation.removeprefix("z"):
             if letter == "R":
                 self._encoding = cursor.take(1)[0]
             elif letter == "P":
@@ -296,9 +297,10 @@ class _CommonReader:
             elif letter == "S":
                 self._is_signal_frame = True
             elif letter not in "BG":  # arm64: signed with key B; a frame of tagged memory
-                raise self._section.fail(
-                    f"unknown augmentation {'z' + letters!r}", self._header.offset
-                )
+                raise self._fail(f"unknown augmentation {augmentation!r}")
         if self._encoding == OMIT or cursor.offset > end:
-            raise self._section.fail("augmentation without its data", self._header.offset)
+            raise self._fail(f"augmentation {augmentation!r} without its data")
         cursor.take(end - cursor.offset)
+
+    def _fail(self, message: str) -> DwarfError:
+        return self._section.fail(message, self._header.offset)

@@ -134,8 +134,8 @@ def gnu_functions(printed: str) -> list[PeerFunction]:
         elif line.startswith("   LOC"):
             columns = line.split()[2:]
         elif functions and _GNU_ROW.match(line):
-            # A register's number follows its name: r8 (r8).
-            address, cfa, *places = re.sub(r" \(r\d+\)", "", line).split()
+            # A register is given by its number first: r1 (rdx).
+            address, cfa, *places = re.sub(r"\br\d+ \((\w+)\)", r"\1", line).split()
             said = sorted(
                 f"{column}={place}"
                 for column, place in zip(columns, places, strict=True)
@@ -148,9 +148,8 @@ def gnu_functions(printed: str) -> list[PeerFunction]:
     return [function for function in functions if function.offset >= 0]
 
 
-def gnu_row(row: dwarf.CallFrameRow, arch: Arch) -> str:
-    """Our row as :func:`gnu_functions` gives theirs."""
-    names = arch.registers.names
+def gnu_row(row: dwarf.CallFrameRow, names: Sequence[str]) -> str:
+    """Our row as :func:`gnu_functions` gives theirs; ``names`` are of registers, by number."""
     if isinstance(row.cfa, dwarf.CfaRegister):
         cfa = f"{names[row.cfa.register]}{row.cfa.offset:+d}"
     else:
