@@ -93,7 +93,7 @@ def test_without_options_it_says_what_the_headers_say(thin: Path):
     assert "  symbols                5" in lines
     assert "  function starts        3" in lines
     assert "  code symbols           3" in lines
-    assert any(re.match(r" +__TEXT +0x0 +0x500 +0x0 +0x500  r-x  r-x$", line) for line in lines)
+    assert any(re.match(r" +__TEXT +0x0 +0x500 +0x0 +0x500  r-x +r-x$", line) for line in lines)
     assert any(re.match(r" +3  LC_SYMTAB .* symoff 0x500  nsyms 5  stroff 0x550", x) for x in lines)
     assert "\x1b" not in done.stdout
 
