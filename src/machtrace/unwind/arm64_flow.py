@@ -23,12 +23,19 @@ from machtrace.unwind.arm64_effects import (
     INSTRUCTION_SIZE,
     LINKING,
     LR,
+    SP,
+    AddConstant,
+    AddRegister,
     Call,
     IndirectJump,
+    InsertConstant,
     Instruction,
     Jump,
+    MoveRegister,
     Return,
+    SetConstant,
     Trap,
+    writes,
 )
 from machtrace.unwind.arm64_frame_state import ENTRY, FrameState
 
@@ -47,6 +54,30 @@ None."""
 
 def _no_outlined_body(_: int) -> None:
     return None
+
+
+def simplified(code: Sequence[Instruction]) -> list[Instruction]:
+    """The same code without what never leads to a frame: numbers and addresses for arguments.
+
+    Long functions are full of it, and every change of a state costs time where paths meet.
+    """
+    adds_registers = any(isinstance(i, AddRegister) and i.destination == SP for i in code)
+    return [_simplified(instruction, keeps_numbers=adds_registers) for instruction in code]
+
+
+def _simplified(instruction: Instruction, *, keeps_numbers: bool) -> Instruction:
+    match instruction:
+        case SetConstant(destination) | InsertConstant(destination):
+            return instruction if keeps_numbers else writes(destination)
+        case AddConstant(destination) if destination in _ARGUMENTS:
+            return writes(destination)
+        case MoveRegister(destination, source) if destination in _ARGUMENTS and source != LR:
+            return writes(destination)
+        case _:
+            return instruction
+
+
+_ARGUMENTS = range(9)
 
 
 class Flow:
@@ -131,7 +162,7 @@ class Flow:
                 self._is_sure[index] = sure
             else:
                 merged = self._merge(index, known, state, sure=sure)
-                if merged is known or merged == known:
+                if merged is known:
                     return
                 state = merged
             states[index] = state
@@ -166,10 +197,8 @@ class Flow:
         return state.after(instruction)
 
     def _merge(self, index: int, known: FrameState, new: FrameState, *, sure: bool) -> FrameState:
-        if known is new or known == new:
-            self._is_sure[index] |= sure
-            return known
-        if known.contradicts(new):
+        joined = known.join(new)
+        if joined is not known and known.contradicts(new):
             before, now = self._promise(index, known), self._promise(index, new)
             if before != now:
                 return known if before > now else new
@@ -177,7 +206,7 @@ class Flow:
                 self._is_sure[index] = True
                 return new if sure else known
         self._is_sure[index] |= sure
-        return known.join(new)
+        return joined
 
     def _promise(self, index: int, state: FrameState) -> int:
         """1 if a state leads to a proper return, -1 if to an improper one, 0 if to none."""
@@ -262,13 +291,17 @@ class Flow:
 
     def _candidates(self, index: int) -> Iterator[FrameState]:
         """States that code at ``index``, which nothing reached, may have; likeliest first."""
-        for landing in self._landings[:_LANDINGS_TRIED]:
-            yield landing.state
-        for before in range(index - 1, -1, -1):
-            state = self._states[before]
-            if state is not None and isinstance(self._code[before], Call):
-                yield state
-                break
+        landings = [landing.state for landing in self._landings[:_LANDINGS_TRIED]]
+        tail_calls = [state for state in landings if state.is_restored(LR)]
+        yield from (state for state in landings if state not in tail_calls)
+        # Landing pads have the frame of the calls that they are for.
+        for nearby in (range(index - 1, -1, -1), range(index + 1, len(self._code))):
+            for at in nearby:
+                state = self._states[at]
+                if state is not None and isinstance(self._code[at], Call):
+                    yield state
+                    break
+        yield from tail_calls
         yield self._entry
 
 

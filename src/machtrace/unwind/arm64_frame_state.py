@@ -87,7 +87,9 @@ class FrameState:
             return True
         if not isinstance(other, FrameState):
             return NotImplemented
-        return self.values == other.values and self.slots == other.slots
+        return self.values == other.values and (
+            self.slots is other.slots or self.slots == other.slots
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -219,10 +221,13 @@ class FrameState:
         if isinstance(base, FromCfa):
             start = base.offset + store.offset
             end = start + store.size * len(store.registers)
+            # Only sp and fp lead to places where registers are saved for good: other pointers
+            # into the frame belong to the program's variables, and loops move them on.
+            overwrites = store.base in (SP, FP)
             slots = {
                 offset: value
                 for offset, value in self.slots.items()
-                if offset + _WORD <= start or offset >= end
+                if not overwrites or offset + _WORD <= start or offset >= end
             }
             for i, register in enumerate(store.registers):
                 value = None if register is None else self.value(register)
@@ -249,22 +254,33 @@ class FrameState:
         return self._with(changes)
 
     def join(self, other: FrameState) -> FrameState:
-        """What is known where either may hold."""
-        if self == other:
+        """What is known where either may hold; itself if that is as much as it says."""
+        if self is other:
             return self
-        values = tuple(
-            mine if mine == its else None
-            for mine, its in zip(self.values, other.values, strict=True)
-        )
-        slots = {at: value for at, value in self.slots.items() if other.slots.get(at) == value}
-        joined = FrameState(values, slots)
-        return self if joined == self else joined
+        values, slots = self.values, self.slots
+        if values is not other.values:
+            joined = tuple(
+                # Most are the same objects, which is a quick thing to see.
+                [m if m is i or m == i else None for m, i in zip(values, other.values, strict=True)]
+            )
+            values = values if joined == values else joined
+        if slots is not other.slots:
+            common = {at: value for at, value in slots.items() if other.slots.get(at) == value}
+            slots = slots if len(common) == len(slots) else common
+        if values is self.values and slots is self.slots:
+            return self
+        return FrameState(values, slots)
 
     def contradicts(self, other: FrameState) -> bool:
         """Whether no compiler lets both come together: sp, or the return address, elsewhere."""
         mine, its = self.values[SP], other.values[SP]
         if mine is not None and its is not None and mine != its:
             return True
+        if self.values[LR] == _RETURN_ADDRESS == other.values[LR]:
+            return False
+        saved = self._saved(_RETURN_ADDRESS)
+        if saved is not None and other.slots.get(saved.offset) == _RETURN_ADDRESS:
+            return False
         if self.return_address is None or other.return_address is None:
             return False
         return self.join(other).return_address is None
@@ -274,6 +290,10 @@ ENTRY = FrameState(
     tuple(FromCfa(0) if register == SP else CallerValue(register) for register in _TRACKED), {}
 )
 """At the first instruction of a function."""
+ENTRY_WITHOUT_VOLATILE = FrameState(
+    tuple(None if place in _VOLATILE else value for place, value in enumerate(ENTRY.values)), {}
+)
+"""The same where it does not matter which of the registers that calls may change are changed."""
 
 
 def _sum(value: Value | None, amount: int | None) -> Value | None:

@@ -27,8 +27,8 @@ from machtrace.unwind.arm64_effects import (
     Return,
     Trap,
 )
-from machtrace.unwind.arm64_flow import Flow
-from machtrace.unwind.arm64_frame_state import FrameState
+from machtrace.unwind.arm64_flow import Flow, simplified
+from machtrace.unwind.arm64_frame_state import ENTRY, ENTRY_WITHOUT_VOLATILE, FrameState
 from machtrace.unwind.arm64_instructions import decode
 from machtrace.unwind.arm64_jumps import jumps_to
 from machtrace.unwind.function_bounds import FunctionBounds
@@ -157,7 +157,11 @@ class InstructionRules:
         def outlined(distance: int) -> tuple[Instruction, ...] | None:
             return self._outlined_body(Svma(start + distance))
 
-        flow = Flow(code, outlined=outlined)
+        standard = ENTRY
+        if count * INSTRUCTION_SIZE > OUTLINED_SIZE:
+            standard = ENTRY_WITHOUT_VOLATILE
+            code = simplified(code)
+        flow = Flow(code, standard, outlined)
         if not flow.is_balanced:
             entry = self._entry_from_jumps(start, nesting)
             if entry is not None:
