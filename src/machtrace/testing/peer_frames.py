@@ -105,6 +105,21 @@ _OPERATION_NAMES = {
 }
 
 
+_SHOWN_IN_HEX = frozenset(
+    {
+        *(operations.ADDR, operations.CONST1U, operations.CONST2U, operations.CONST4U),
+        *(operations.CONST8U, operations.CONSTU, operations.PLUS_UCONST, operations.PICK),
+        operations.DEREF_SIZE,
+    }
+)
+_SHOWN_SIGNED = frozenset(
+    {
+        *(operations.CONST1S, operations.CONST2S, operations.CONST4S, operations.CONST8S),
+        operations.CONSTS,
+    }
+)
+
+
 def _llvm_operations(code: bytes, register_name: Callable[[int], str]) -> Iterator[str]:
     for _, (kind, operand, second) in operations.read_operations(code, 8):
         if operations.LIT0 <= kind < operations.LIT0 + operations.COUNT:
@@ -114,8 +129,12 @@ def _llvm_operations(code: bytes, register_name: Callable[[int], str]) -> Iterat
             yield f"DW_OP_breg{register} {register_name(register)}{operand:+d}"
         elif kind == operations.BREGX:
             yield f"DW_OP_bregx {register_name(operand)}{second:+d}"
-        elif kind == operations.PLUS_UCONST:
-            yield f"DW_OP_plus_uconst 0x{operand:x}"
+        elif kind in (operations.BRA, operations.SKIP):
+            yield f"DW_OP_{_OPERATION_NAMES[kind]} {operand:+d}"
+        elif kind in _SHOWN_IN_HEX:
+            yield f"DW_OP_{_OPERATION_NAMES[kind]} {operand:#x}"
+        elif kind in _SHOWN_SIGNED:
+            yield f"DW_OP_{_OPERATION_NAMES[kind]} {operand}"
         else:
             yield f"DW_OP_{_OPERATION_NAMES[kind]}"
 
