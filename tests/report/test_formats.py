@@ -192,3 +192,15 @@ def test_text_says_how_each_frame_is_known_and_why_the_walk_ended():
     assert "[compact]" in written
     assert "not captured at 0x16f000000" in written
     assert "\x1b" not in written
+
+
+def test_text_folds_recursion():
+    """Forty frames alike are two lines, and the numbers of the frames around them are right."""
+    again = frame(0x1020671A0)
+    stack = CallStack(
+        thread=STACK.thread, frames=(NAMED, *[again] * 40, NAMELESS), stop=Stop(StopReason.ROOT)
+    )
+    written = list(text.lines(stack, pointer_size=8))
+
+    assert ["0", "1", "40", "41"] == [line.split()[0] for line in written[1:]]
+    assert "the same frame 39 more times" in written[3]

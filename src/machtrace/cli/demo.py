@@ -12,7 +12,9 @@ from machtrace.model.report import Report
 
 def demo() -> None:
     """Show the threads of an emulated iOS-like process, then of a real one that is started here."""
-    _say("An arm64 Mach-O process in an emulator: seven threads, each stopped somewhere telling.")
+    _say(
+        "An arm64 Mach-O process in an emulator, each thread stopped where stack walkers go wrong."
+    )
     _show(_capture("emulated:demo"))
     if sys.platform != "linux":
         _say("\nA real process is shown on Linux, where it can be captured from outside.")

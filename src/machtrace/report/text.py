@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import TextIO
 
 from machtrace.model.report import Report
@@ -10,6 +11,9 @@ from machtrace.model.stack import AddressKind, FrameTrust, StopReason
 from machtrace.model.symbol import CallStack, Certainty, Frame
 
 _MILLISECOND = 1_000_000
+_IMAGE_WIDTH = 40
+_FOLDED = 4
+"""Frames alike that are shown as one."""
 
 _STOPS = {
     StopReason.ROOT: "",
@@ -71,12 +75,27 @@ def _heading(stack: CallStack) -> str:
 
 
 def _frames(frames: tuple[Frame, ...], pointer_size: int, dim: str, reset: str) -> Iterator[str]:
-    width = min(40, max(len(_image(frame)) for frame in frames))
-    for index, frame in enumerate(frames):
+    width = min(_IMAGE_WIDTH, max(len(_image(frame)) for frame in frames))
+    for index, count in _runs(frames):
+        frame = frames[index]
         how = _provenance(frame)
         tail = f"  {dim}[{how}]{reset}" if how else ""
         address = f"0x{frame.address.address:0{2 * pointer_size}x}"
         yield f"{index:4d}  {_image(frame):<{width}s}  {dim}{address}{reset}  {_name(frame)}{tail}"
+        if count > 1:
+            yield f"{index + count - 1:4d}  {dim}the same frame {count - 1} more times{reset}"
+
+
+def _runs(frames: tuple[Frame, ...]) -> Iterator[tuple[int, int]]:
+    """Where frames begin that recursion repeats, and how often; short runs stay apart."""
+    index = 0
+    for _, group in groupby(frames, key=lambda frame: frame.address):
+        count = sum(1 for _ in group)
+        if count >= _FOLDED:
+            yield index, count
+        else:
+            yield from ((one, 1) for one in range(index, index + count))
+        index += count
 
 
 def _image(frame: Frame) -> str:
