@@ -203,8 +203,11 @@ def _scalar_float(word: int, rd: int) -> Instruction:
 
 
 def _scalable(word: int) -> Instruction:
+    """SVE: lengths and counts, and the last element of a vector, go to general registers."""
     rd = word & 31
-    if word >> 31:  # memory
-        return writes_vector(rd)
-    # Counts and lengths (RDVL, ADDVL, CNTD, LASTA, …) write a general register, some of them sp.
-    return Writes((rd, VECTORS + rd))
+    top, kind = word >> 24, (word >> 12) & 0xF
+    if top == 0x04 and word & 1 << 21 and (kind == 0b0101 or kind >> 2 == 0b11):
+        return writes_sp(rd) if kind == 0b0101 else Writes((*writes(rd).registers, VECTORS + rd))
+    if (top == 0x05 and kind >> 1 == 0b101) or (top == 0x25 and (word >> 20) & 3 == 0b10):
+        return Writes((*writes(rd).registers, VECTORS + rd))
+    return writes_vector(rd)

@@ -134,7 +134,8 @@ def _single(word: int) -> Instruction:
     if is_vector and opcode & 0b10:
         size = 16
     is_load = opcode in (0b01, 0b11) if is_vector else opcode != 0b00
-    if not is_vector and size == 8 and opcode == 0b10:
+    is_plain = word & 1 << 24 or not word & 1 << 21 or mode == 0b10
+    if is_plain and not is_vector and size == 8 and opcode == 0b10:
         return NOTHING  # PRFM
     if not is_vector and is_load and opcode != 0b01:
         size = min(size, 4)  # sign-extending: what arrives is not what was stored
