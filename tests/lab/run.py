@@ -18,43 +18,16 @@ from rich.table import Table
 from machtrace.macho.contents import FileContents
 from machtrace.model.arch import Arch
 from machtrace.testing.lab import Result, run
-from machtrace.testing.macho_compiler import COMPACT_TABLES, DWARF_TABLES, compile_macho
+from machtrace.testing.lab_builds import (
+    ARM64_ONLY,
+    NAMES,
+    OPTIMISATIONS,
+    TABLES,
+    build_program,
+    unpreserved_registers,
+)
 
 PROGRAMS = Path(__file__).parent / "programs"
-NAMES = ("leaves", "frames", "registers", "switches", "alike", "async")
-OPTIMISATIONS = {
-    "-O0": ("-O0",),
-    "-O1": ("-O1",),
-    "-O2": ("-O2",),
-    "-O3": ("-O3",),
-    "-Os": ("-Os",),
-    "-Oz": ("-Oz",),
-    "-O2 no fp": ("-O2", "-fomit-frame-pointer"),
-    "-Oz no fp": ("-Oz", "-fomit-frame-pointer"),
-    "-O2 pac": ("-O2", "-mbranch-protection=pac-ret+leaf", "-march=armv8.3-a"),
-    "-Oz shared": ("-Oz", "-mllvm", "-homogeneous-prolog-epilog"),
-}
-ARM64_ONLY = frozenset({"-O2 pac", "-Oz shared"})
-ASYNC_UNPRESERVED = frozenset({20, 22})
-"""Swift's self and async context: arguments of the functions of ``async.c``."""
-OUTLINED_UNPRESERVED = frozenset(range(19, 30)) | frozenset(range(72, 80))
-"""Code that was cut out of a function changes that function's registers as its own."""
-TABLES = {"compact": COMPACT_TABLES, "dwarf": DWARF_TABLES}
-
-
-def build(
-    name: str,
-    options: tuple[str, ...],
-    arch: Arch,
-    directory: Path,
-    link_options: tuple[str, ...] = (),
-) -> FileContents:
-    """Compile one program, and read it."""
-    sources = [PROGRAMS / f"{name}.c", PROGRAMS / "support.c", PROGRAMS / "support.S"]
-    extra = ("-fswift-async-fp=always",) if name == "async" else ()
-    output = directory / "-".join((name, arch.value, *options, *extra)).replace("/", "_")
-    compile_macho(sources, output, arch=arch, options=(*options, *extra), link_options=link_options)
-    return FileContents(output.read_bytes(), name)
 
 
 def disassembled(contents: FileContents, pc: int) -> str:
@@ -106,14 +79,16 @@ def main() -> int:
                 if arch is Arch.X86_64 and optimisation in ARM64_ONLY:
                     continue
                 for tables in arguments.tables or TABLES:
-                    options = (*OPTIMISATIONS[optimisation], *TABLES[tables])
-                    contents = build(
-                        name, options, arch, Path(directory), ("-s",) if arguments.stripped else ()
+                    contents = build_program(
+                        PROGRAMS,
+                        name,
+                        Path(directory) / name,
+                        optimisation=optimisation,
+                        tables=tables,
+                        arch=arch,
+                        link_options=("-s",) if arguments.stripped else (),
                     )
-                    unpreserved = ASYNC_UNPRESERVED if name == "async" else frozenset()
-                    if "-Oz" in options:
-                        unpreserved = OUTLINED_UNPRESERVED
-                    result = run(contents, unpreserved=unpreserved)
+                    result = run(contents, unpreserved=unpreserved_registers(name, optimisation))
                     executed = result.scores["everything"].executed
                     wrong, lost = result.bad_registers.total(), result.lost_registers.total()
                     table.add_row(

@@ -113,33 +113,9 @@ class EmulatedRun:
                 to where it was not called from; then there is no truth to compare with.
         """
         cpu, image = self._cpu, self._contents.image
-        for segment in image.segments:
-            if not segment.vmsize or segment.name == "__PAGEZERO":
-                continue
-            cpu.mem_map(segment.vmaddr, -(-segment.vmsize // _PAGE) * _PAGE)
-            cpu.mem_write(
-                segment.vmaddr, bytes(self._contents.read_file(segment.fileoff, segment.filesize))
-            )
-        cpu.mem_map(STACK_START, STACK_SIZE)
-        cpu.mem_map(OUTSIDE, _PAGE)
-        top = STACK_START + STACK_SIZE - 0x1000
-        if self._is_arm64:
-            cpu.reg_write(arm64.UC_ARM64_REG_LR, OUTSIDE)
-            cpu.reg_write(arm64.UC_ARM64_REG_SP, top)
-        else:
-            cpu.mem_write(top - 8, pack("<Q", OUTSIDE))
-            cpu.reg_write(x86.UC_X86_REG_RSP, top - 8)
-        for i, name in enumerate(self._names):
-            # Registers with values of their own, so that a wrong one cannot pass for the right.
-            if i and self._numbers[i - 1] in set(self._arch.registers.callee_saved) - {
-                self._arch.registers.sp,
-                self._arch.registers.fp,
-            }:
-                cpu.reg_write(name, 0x5EED_0000 + 0x101 * i)
-        outermost = self._registers()
-        values = list(outermost.values)
-        values[self._arch.registers.sp] = top
-        self._callers = [TrueFrame(OUTSIDE, RegisterSet(self._arch, OUTSIDE, tuple(values)))]
+        assert image.entry is not None, "the program has no entry"  # noqa: S101
+        self._load()
+        self._callers = [self._outermost()]
         memory = EmulatedMemory(cpu)
         failures: list[BaseException] = []
 
@@ -154,7 +130,6 @@ class EmulatedRun:
                 cpu.emu_stop()
 
         cpu.hook_add(UC_HOOK_CODE, hook)
-        assert image.entry is not None, "the program has no entry"  # noqa: S101
         try:
             cpu.emu_start(image.header_svma + image.entry.entryoff, OUTSIDE, count=limit)
         except UcError as error:
@@ -163,6 +138,33 @@ class EmulatedRun:
         if failures:
             raise failures[0]
         assert self.instructions < limit, "the program did not end"  # noqa: S101
+
+    def _load(self) -> None:
+        for segment in self._contents.image.segments:
+            if segment.vmsize and segment.name != "__PAGEZERO":
+                self._cpu.mem_map(segment.vmaddr, -(-segment.vmsize // _PAGE) * _PAGE)
+                data = self._contents.read_file(segment.fileoff, segment.filesize)
+                self._cpu.mem_write(segment.vmaddr, bytes(data))
+        self._cpu.mem_map(STACK_START, STACK_SIZE)
+        self._cpu.mem_map(OUTSIDE, _PAGE)
+
+    def _outermost(self) -> TrueFrame:
+        """Set the registers as whoever calls the entry leaves them, and say what those are."""
+        numbers = self._arch.registers
+        top = STACK_START + STACK_SIZE - 0x1000
+        for name, number in zip(self._names[1:], self._numbers, strict=True):
+            # Registers have values of their own, so that a wrong one cannot pass for the right.
+            if number in numbers.callee_saved and number not in (numbers.sp, numbers.fp):
+                self._cpu.reg_write(name, 0x5EED_0000 + 0x101 * number)
+        if self._is_arm64:
+            self._cpu.reg_write(arm64.UC_ARM64_REG_LR, OUTSIDE)
+            self._cpu.reg_write(arm64.UC_ARM64_REG_SP, top)
+        else:
+            self._cpu.mem_write(top - 8, pack("<Q", OUTSIDE))
+            self._cpu.reg_write(x86.UC_X86_REG_RSP, top - 8)
+        values = list(self._registers().values)
+        values[numbers.sp] = top
+        return TrueFrame(OUTSIDE, RegisterSet(self._arch, OUTSIDE, tuple(values)))
 
     def _stands_at_trap(self) -> bool:
         pc = self._cpu.reg_read(self._names[0])
