@@ -65,7 +65,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         return process
 
     yield run
-    for process in started:
+    for process in reversed(started):  # tracers before those that they trace
         process.kill()
         process.communicate()
 
@@ -135,3 +135,30 @@ def gdb() -> Callable[[int], dict[str, Any]]:
         return answer
 
     return ask
+
+
+@pytest.fixture
+def as_nobody() -> Callable[[Callable[[], Any]], Any]:
+    """Runs a function in a child process of this one, as an ordinary user; its result as JSON."""
+
+    def run(function: Callable[[], Any]) -> Any:
+
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+                answer = json.dumps(function())
+            except BaseException as error:  # noqa: BLE001 - pytest must not go on in the child
+                answer = json.dumps(repr(error))
+            os.write(writing, answer.encode())
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            answer = pipe.read()
+        os.waitpid(child, 0)
+        return json.loads(answer)
+
+    return run

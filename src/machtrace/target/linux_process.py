@@ -70,6 +70,7 @@ class LinuxProcessTarget:
 
     def threads(self) -> tuple[ThreadInfo, ...]:
         """See :meth:`~machtrace.target.base.Target.threads`."""
+        self._directory.live_thread()  # one that has exited is still listed until it is collected
         return tuple(self._describe(self._directory.thread_ids(), before=0))
 
     def snapshot(

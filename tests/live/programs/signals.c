@@ -1,5 +1,5 @@
 /* Counts the signals that reach it, by real-time signals, which queue. "ready";
- * after the line on stdin prints how many came. */
+ * then it is told on stdin how many were sent, and says how many came. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -31,8 +31,11 @@ int main(void)
     }
     puts("ready");
     fflush(stdout);
-    while (getchar() != '\n')
-        ;
+    unsigned long sent;
+    if (scanf("%lu", &sent) != 1)
+        return 1;
+    for (int turn = 0; turn < 10000 && atomic_load(&count) < sent; turn++)
+        usleep(1000);
     printf("%lu\n", atomic_load(&count));
     return 0;
 }

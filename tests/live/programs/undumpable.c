@@ -1,0 +1,12 @@
+/* Asks not to be looked at. */
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+int main(void)
+{
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+    puts("ready");
+    fflush(stdout);
+    pause();
+}

@@ -1,0 +1,243 @@
+"""Images of live processes: found where they are, readable whatever has become of their files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from machtrace.capture.pipeline import unwind
+from machtrace.elf.structs import PF_W
+from machtrace.errors import MemoryReadError
+from machtrace.model.image import ImageFormat
+from machtrace.model.stack import StopReason
+from machtrace.target.linux_process import LinuxProcessTarget
+
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="takes root")
+
+
+def look(pid):
+    """One snapshot."""
+    with LinuxProcessTarget(pid) as target:
+        return target.snapshot()
+
+
+def image_of(snapshot, path):
+    """The image loaded from ``path``."""
+    (image,) = (image for image in snapshot.images if image.path == str(path))
+    return image
+
+
+def code(snapshot, image):
+    """An address in an image where the main thread will go on, and the 16 bytes before it."""
+    (walked,) = unwind(snapshot)
+    address = next(f.address for f in walked.addresses if f.address in image)
+    return address, snapshot.memory.read(address - 16, 16)
+
+
+def same_in_process(pid, address, data):
+    """Whether the process has the same bytes there."""
+    with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+        memory.seek(address - 16)
+        return memory.read(len(data)) == data
+
+
+def test_images_are_those_that_gdb_lists(start, gdb):
+    """Each shared library of an interpreter, by its path; its code is inside the image."""
+    source = "import ssl, sqlite3; print('ready', flush=True); input()"
+    process = start(sys.executable, "-c", source)
+    snapshot = look(process.pid)
+    listed = gdb(process.pid)["images"]
+    assert len(listed) > 5
+    paths = {os.path.realpath(image.path): image for image in snapshot.images}
+    for path, (first, end) in listed.items():
+        image = paths[os.path.realpath(path)]
+        assert first in image
+        assert end - 1 in image
+    assert {image.format for image in snapshot.images} == {ImageFormat.ELF}
+    # No more than that, but for the program and what the kernel maps.
+    assert len(snapshot.images) == len(listed) + 2
+    assert all(image.local_path is None for image in snapshot.images)
+
+
+def test_load_addresses_and_build_ids(start):
+    """As the kernel's map and readelf have them."""
+    readelf = shutil.which("readelf")
+    if readelf is None:
+        pytest.skip("readelf is not installed")
+    process = start(sys.executable, "-c", "print('ready', flush=True); input()")
+    snapshot = look(process.pid)
+    first = {}
+    for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
+        fields = line.split(maxsplit=5)
+        if len(fields) > 5 and fields[5] not in first:
+            first[fields[5]] = int(fields[0].split("-")[0], 16)
+    checked = 0
+    for image in snapshot.images:
+        assert image.load_address == first[image.path]
+        if image.path.startswith("/"):
+            notes = subprocess.check_output([readelf, "-n", image.path], text=True)
+            assert f"Build ID: {image.identifier}" in notes or image.uuid is None
+            checked += image.uuid is not None
+    assert checked >= 3
+
+
+def test_memory_outlives_the_process(build, start):
+    """Code that a thread is in is read from its file; data that it could change is not guessed."""
+    process = start(build("undumpable"))
+    snapshot = look(process.pid)
+    process.kill()
+    process.wait()
+    image = image_of(snapshot, build("undumpable"))
+    header = snapshot.memory.read(image.load_address, 4)
+    assert bytes(header) == b"\x7fELF"
+    from machtrace.elf.contents import ElfMemoryContents
+
+    elf = ElfMemoryContents(snapshot.memory, image.load_address, "image").image
+    (data,) = (segment for segment in elf.load_segments if segment.flags & PF_W)
+    with pytest.raises(MemoryReadError):
+        snapshot.memory.read(image.avma_of(data.address), 8)
+
+
+def test_deleted_program(build, start, tmp_path):
+    """Its file has no name any more; its code is still there, and can be opened."""
+    program = tmp_path / "deleted"
+    shutil.copy(build("undumpable"), program)
+    process = start(program)
+    program.unlink()
+    snapshot = look(process.pid)
+    image = image_of(snapshot, program)
+    address, data = code(snapshot, image)
+    assert same_in_process(process.pid, address, data)
+    assert snapshot.process.path == str(program)
+    process.kill()
+    process.wait()
+    assert image.local_path is not None
+    assert Path(image.local_path).read_bytes() == build("undumpable").read_bytes()
+
+
+def test_replaced_program(build, start, tmp_path):
+    """Another file has its name now: that one is never taken for it."""
+    program = tmp_path / "replaced"
+    shutil.copy(build("undumpable"), program)
+    process = start(program)
+    program.unlink()
+    shutil.copy(build("threads"), program)
+    snapshot = look(process.pid)
+    image = image_of(snapshot, program)
+    address, data = code(snapshot, image)
+    assert same_in_process(process.pid, address, data)
+    assert unwind(snapshot)[0].stop.reason is StopReason.ROOT
+
+
+def test_file_that_is_changed_after_the_snapshot(build, start, tmp_path):
+    """Rather than another file's bytes, none."""
+    program = tmp_path / "changed"
+    shutil.copy(build("undumpable"), program)
+    process = start(program)
+    snapshot = look(process.pid)
+    image = image_of(snapshot, program)
+    program.unlink()
+    shutil.copy(build("threads"), program)
+    with pytest.raises(MemoryReadError):
+        snapshot.memory.read(image.load_address, 4)
+
+
+@root_only
+def test_deleted_library_without_the_right_to_open_it(build, start, tmp_path_factory, as_nobody):
+    """An ordinary user cannot open a deleted library: its code is copied from memory."""
+    folder = tmp_path_factory.mktemp("deleted")
+    folder.chmod(0o755)
+    library = folder / "library.so"
+    shutil.copy(build("library", "-shared", "-fPIC"), library)
+    process = start(build("host", "-ldl"), library, user=65534, group=65534)
+    library.unlink()
+
+    def check():
+        snapshot = look(process.pid)
+        image = image_of(snapshot, library)
+        address, data = code(snapshot, image)
+        names = [snapshot.images.find(f.address).name for f in unwind(snapshot)[0].addresses]
+        return (
+            image.local_path,
+            same_in_process(process.pid, address, data),
+            "library.so" in names,
+            unwind(snapshot)[0].stop.reason.value,
+        )
+
+    assert as_nobody(check) == [None, True, True, "root"]
+
+
+@root_only
+def test_program_in_another_mount_namespace(build, start, tmp_path):
+    """A container's file is opened through the process, for its path leads nowhere here."""
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    script = 'mount -t tmpfs none "$1" && cp "$2" "$1/program" && exec "$1/program"'
+    command = ["unshare", "-m", "sh", "-c", script, "sh", inside, build("undumpable")]
+    probe = subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False)
+    if probe.returncode:
+        pytest.skip("no mount namespaces here")
+    process = start(*command)
+    program = inside / "program"
+    assert not program.exists()
+    snapshot = look(process.pid)
+    image = image_of(snapshot, program)
+    address, data = code(snapshot, image)
+    assert same_in_process(process.pid, address, data)
+    assert image.local_path is not None
+    assert Path(image.local_path).read_bytes() == build("undumpable").read_bytes()
+    # Libraries that are the same file for both of us may be found by either way.
+    assert unwind(snapshot)[0].stop.reason is StopReason.ROOT
+
+
+def test_vdso_is_the_one_that_the_kernel_maps(start):
+    """Its bytes are those that this process has in its own."""
+    process = start(sys.executable, "-c", "print('ready', flush=True); input()")
+    snapshot = look(process.pid)
+    vdso = image_of(snapshot, "[vdso]")
+    line = next(line for line in Path("/proc/self/maps").read_text().splitlines() if "vdso" in line)
+    first, end = (int(word, 16) for word in line.split()[0].split("-"))
+    with Path("/proc/self/mem").open("rb", buffering=0) as memory:
+        memory.seek(first)
+        own = memory.read(end - first)
+    assert snapshot.memory.read(vdso.load_address, len(own)) == own
+    assert vdso.uuid is not None
+
+
+def test_file_that_is_only_read_is_no_image(start):
+    """An ELF file mapped as data is not loaded."""
+    source = f"""
+import mmap
+with open({sys.executable!r}, "rb") as file:
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+print("ready", flush=True)
+input()
+"""
+    process = start(sys.executable, "-c", source)
+    paths = [image.path for image in look(process.pid).images]
+    assert len(paths) == len(set(paths))
+
+
+def test_images_that_are_loaded_later_are_found(start):
+    """The same target looks again."""
+    source = """
+print("ready", flush=True)
+input()
+import sqlite3
+print("ready", flush=True)
+input()
+"""
+    process = start(sys.executable, "-c", source)
+    with LinuxProcessTarget(process.pid) as target:
+        before = {image.path for image in target.snapshot().images}
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "ready\n"
+        after = {image.path for image in target.snapshot().images}
+    assert before < after
+    assert any("sqlite" in path for path in after - before)

@@ -1,0 +1,199 @@
+"""What cannot be captured says why, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from machtrace.errors import (
+    TargetAccessError,
+    TargetError,
+    TargetGoneError,
+    TargetSpecError,
+)
+from machtrace.target.linux_process import LinuxProcessTarget
+
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="takes root, to become another user")
+
+
+def test_process_that_never_was():
+    """No process has the highest id there can be."""
+    with pytest.raises(TargetGoneError, match="there is no process 4194305"):
+        LinuxProcessTarget(4194305)
+
+
+def test_process_that_has_exited():
+    """It says so, and not that it never was."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    with pytest.raises(TargetGoneError) as caught:
+        LinuxProcessTarget(process.pid)
+    assert caught.value.pid == process.pid
+    assert caught.value.remedy
+
+
+def test_zombie(wait_until):
+    """Its exit status is left, and somebody should collect it."""
+    process = subprocess.Popen(["true"])
+    stat = Path(f"/proc/{process.pid}/stat")
+    wait_until(lambda: ") Z " in stat.read_text(), "it exits")
+    try:
+        with pytest.raises(TargetGoneError, match=f"for process {os.getpid()} to collect"):
+            LinuxProcessTarget(process.pid)
+    finally:
+        process.wait()
+
+
+def test_process_that_exits_while_it_is_a_target(build, start, wait_until, copier):
+    """Everything asked of it afterwards says that it is gone."""
+    process = start(build("undumpable"))
+    stat = Path(f"/proc/{process.pid}/stat")
+    with LinuxProcessTarget(process.pid, copier=copier) as target:
+        target.snapshot()
+        process.kill()
+        wait_until(lambda: ") Z " in stat.read_text(), "it exits")
+        asks = (target.snapshot, target.threads)
+        for ask in asks:
+            with pytest.raises(TargetGoneError, match="to collect"):
+                ask()
+        process.wait()
+        for ask in asks:
+            with pytest.raises(TargetGoneError, match="is gone"):
+                ask()
+
+
+def test_this_process():
+    """It cannot stop itself."""
+    with pytest.raises(TargetSpecError, match="is this one"):
+        LinuxProcessTarget(os.getpid())
+
+
+def test_thread_of_another_process(build, start):
+    """The remedy names the process."""
+    process = start(build("threads"))
+    thread = max(int(task.name) for task in Path(f"/proc/{process.pid}/task").iterdir())
+    with pytest.raises(TargetSpecError, match=f"is a thread of process {process.pid}") as caught:
+        LinuxProcessTarget(thread)
+    assert str(process.pid) in caught.value.remedy
+
+
+def test_kernel_thread():
+    """It runs no program."""
+    stat = Path("/proc/2/stat")
+    if not stat.exists() or "kthreadd" not in stat.read_text():
+        pytest.skip("the kernel's threads are not visible here")
+    with pytest.raises(TargetSpecError, match="thread of the kernel"):
+        LinuxProcessTarget(2)
+
+
+@pytest.mark.parametrize("pid", [0, -1])
+def test_no_process_id(pid):
+    """Groups of processes are not meant."""
+    with pytest.raises(TargetSpecError):
+        LinuxProcessTarget(pid)
+
+
+def test_closed_target(build, start):
+    """It can be closed twice, and then answers no more."""
+    process = start(build("undumpable"))
+    target = LinuxProcessTarget(process.pid)
+    target.close()
+    target.close()
+    for ask in (target.snapshot, target.threads):
+        with pytest.raises(TargetError, match="was closed"):
+            ask()
+
+
+@root_only
+def test_process_of_another_user(build, start, as_nobody):
+    """Whose it is, and whose it would have to be."""
+    process = start(build("signals"))
+
+    def check():
+        with pytest.raises(TargetAccessError) as caught:
+            LinuxProcessTarget(process.pid)
+        return str(caught.value), caught.value.remedy, caught.value.errno, caught.value.pid
+
+    message, remedy, errno, pid = as_nobody(check)
+    assert f"process {process.pid} is of user 0, not 65534" in message
+    assert "root" in remedy
+    assert errno in (1, 13)
+    assert pid == process.pid
+
+
+@root_only
+def test_process_that_is_not_dumpable(build, start, as_nobody):
+    """Being the same user is not enough."""
+    process = start(build("undumpable"), user=65534, group=65534)
+
+    def check():
+        with pytest.raises(TargetAccessError) as caught:
+            LinuxProcessTarget(process.pid)
+        return str(caught.value)
+
+    assert "not dumpable" in as_nobody(check)
+
+
+@root_only
+def test_own_users_process_needs_no_root(build, start, as_nobody):
+    """An ordinary user captures a process of their own."""
+    scope = Path("/proc/sys/kernel/yama/ptrace_scope")
+    if scope.exists() and scope.read_text().strip() != "0":
+        pytest.skip("yama lets only ancestors trace here")
+    process = start(build("signals"), user=65534, group=65534)
+
+    def check():
+        with LinuxProcessTarget(process.pid) as target:
+            return len(target.snapshot().threads)
+
+    assert as_nobody(check) == 3
+
+
+def test_process_that_is_traced_already(build, start, copier):
+    """By whom, by name."""
+    process = start(build("undumpable"))
+    tracer = start(build("tracer"), str(process.pid))
+    with (
+        LinuxProcessTarget(process.pid, copier=copier) as target,
+        pytest.raises(TargetAccessError) as caught,
+    ):
+        target.snapshot()
+    assert f"traced already, by process {tracer.pid} (tracer)" in str(caught.value)
+    assert str(tracer.pid) in caught.value.remedy
+
+
+def test_thread_that_is_traced_already(build, start, copier):
+    """The others are captured; that one is a problem."""
+    process = start(build("threads"))
+    thread = max(int(task.name) for task in Path(f"/proc/{process.pid}/task").iterdir())
+    start(build("tracer"), str(thread))
+    with LinuxProcessTarget(process.pid, copier=copier) as target:
+        snapshot = target.snapshot()
+        assert len(snapshot.threads) == len(target.threads()) - 1
+    (problem,) = snapshot.problems
+    assert problem.thread == thread
+    assert isinstance(problem.error, TargetAccessError)
+    assert "traced already" in str(problem.error)
+
+
+def open_files():
+    """How many files this process has open."""
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_nothing_is_left_open(start, copier):
+    """Neither by an error nor by a target that was closed."""
+    before = open_files()
+    for pid in (os.getpid(), 4194305):
+        with pytest.raises(TargetError):
+            LinuxProcessTarget(pid, copier=copier)
+    process = start(sys.executable, "-c", "print('ready', flush=True); input()")
+    opened = open_files()
+    with LinuxProcessTarget(process.pid, copier=copier) as target:
+        target.snapshot()
+    assert open_files() == opened
+    assert opened == before + 2  # the pipes of the child
