@@ -243,3 +243,15 @@ def test_child_that_is_killed_while_it_is_copied(build, start, copier):
                 look_until_error(target)
         killer.join()
         assert process.wait() == -9
+
+
+def test_red_zone_in_a_guard_page(build, start, wait_blocked, copier):
+    """What can be read of the stack is copied, though the red zone below it cannot."""
+    process = start(build("edge"))
+    wait_blocked(process.pid)
+    with LinuxProcessTarget(process.pid, copier=copier) as target:
+        (thread,) = target.snapshot().threads
+    page = os.sysconf("SC_PAGE_SIZE")
+    assert thread.stack.start == thread.registers.sp - 32
+    assert thread.stack.start % page == 0
+    assert len(thread.stack.data) == page
