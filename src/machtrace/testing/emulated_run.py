@@ -7,7 +7,7 @@ recovered so.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from struct import pack
 
@@ -29,7 +29,9 @@ OUTSIDE = Avma(0x20000000)
 """The return address of the outermost frame; in no image."""
 STACK_START = 0x16F000000
 STACK_SIZE = 0x400000
-_PAGE = 0x4000
+_PAGE = 0x1000
+_LONGEST = 15
+"""Bytes of an instruction at most."""
 
 _ARM64_NUMBERS = (*range(32), *range(72, 80))
 _ARM64_REGISTERS = (
@@ -92,8 +94,10 @@ class Moment:
 class EmulatedRun:
     """One run of a program, from its entry until that returns, traps or reaches a limit."""
 
-    def __init__(self, contents: FileContents) -> None:
+    def __init__(self, contents: FileContents, patches: Mapping[int, bytes] | None = None) -> None:
+        """``patches``: bytes to write over the program's, by Svma, as dyld would."""
         self._contents = contents
+        self._patches = patches or {}
         self._arch = contents.image.arch
         self._is_arm64 = self._arch.is_arm64
         self._numbers = _ARM64_NUMBERS if self._is_arm64 else _X86_NUMBERS
@@ -145,6 +149,8 @@ class EmulatedRun:
                 self._cpu.mem_map(segment.vmaddr, -(-segment.vmsize // _PAGE) * _PAGE)
                 data = self._contents.read_file(segment.fileoff, segment.filesize)
                 self._cpu.mem_write(segment.vmaddr, bytes(data))
+        for address, data in self._patches.items():
+            self._cpu.mem_write(address, data)
         self._cpu.mem_map(STACK_START, STACK_SIZE)
         self._cpu.mem_map(OUTSIDE, _PAGE)
 
@@ -186,7 +192,8 @@ class EmulatedRun:
             assert back == address, f"returned to {address:#x}, not {back:#x}"  # noqa: S101
         self.instructions += 1
         registers = self._registers()
-        code = memory.read(address, size)
+        # Of an instruction that only traps, unicorn does not know the size.
+        code = memory.read(address, min(size, _LONGEST))
         calls, self._returned = self._kind(code)
         self._pending = None
         if calls:
@@ -198,10 +205,9 @@ class EmulatedRun:
         if self._is_arm64:
             word = int.from_bytes(code, "little")
             return is_call(word), is_return(word)
-        while code[0] in _X86_PREFIXES:
-            code = code[1:]
+        code = code.lstrip(_X86_PREFIXES)
         is_indirect_call = code[0] == 0xFF and (code[1] >> 3) & 7 == 2  # noqa: PLR2004
         return code[0] == 0xE8 or is_indirect_call, code[0] in (0xC2, 0xC3)  # noqa: PLR2004
 
 
-_X86_PREFIXES = frozenset({0x2E, 0x3E, 0x66, 0xF2, 0xF3, *range(0x40, 0x50)})
+_X86_PREFIXES = bytes((0x2E, 0x3E, 0x66, 0xF2, 0xF3, *range(0x40, 0x50)))

@@ -1,0 +1,54 @@
+"""Real programs for the tests of unwinding, each built once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from machtrace.macho.contents import FileContents
+from machtrace.model.arch import Arch
+from machtrace.testing.lab_builds import build_program
+from machtrace.testing.macho_compiler import COMPACT_TABLES, compile_macho
+
+LAB = Path(__file__).parents[1] / "lab" / "programs"
+
+Build = Callable[..., FileContents]
+
+
+@pytest.fixture(scope="session")
+def lab_program(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """``(name, optimisation, tables, arch)`` → one of the lab's programs."""
+
+    @cache
+    def build(
+        name: str, optimisation: str, tables: str = "compact", arch: Arch = Arch.ARM64
+    ) -> FileContents:
+        output = tmp_path_factory.mktemp("lab") / name
+        return build_program(LAB, name, output, optimisation=optimisation, tables=tables, arch=arch)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """``(source text, *options, arch=…, link_options=…)`` → the program, with compact tables."""
+
+    def build(
+        text: str, *options: str, arch: Arch = Arch.ARM64, link_options: tuple[str, ...] = ()
+    ) -> FileContents:
+        directory = tmp_path_factory.mktemp("compiled")
+        source = directory / "program.c"
+        source.write_text(text)
+        output = compile_macho(
+            [source],
+            directory / "program",
+            arch=arch,
+            options=(*COMPACT_TABLES, *options),
+            link_options=link_options,
+        )
+        return FileContents(output.read_bytes(), "program")
+
+    return build
