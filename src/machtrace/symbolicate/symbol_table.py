@@ -20,8 +20,6 @@ from machtrace.model.symbol import Certainty, Symbol
 Offsets: TypeAlias = npt.NDArray[np.uint64]
 """A column of :data:`ImageOffset`."""
 
-_REMEMBERED = 1 << 14
-"""Names kept of one table once they were asked for; at the limit all are forgotten."""
 _LAST = np.uint64(2**64 - 1)
 _CERTAINTIES = (Certainty.EXACT, Certainty.EXPORT, Certainty.STUB)
 
@@ -71,7 +69,6 @@ class SymbolTable:
     ) -> None:
         """``leading_underscore``: whether linkage names begin with one that people do not read."""
         self._underscore = leading_underscore
-        self._symbols: dict[int, Symbol] = {}
         self._names = tuple(kind.linkage_name for kind in kinds)
         starts = np.concatenate([kind.starts for kind in kinds])
         sizes = np.concatenate([kind.sizes for kind in kinds])
@@ -115,14 +112,6 @@ class SymbolTable:
 
     def symbol(self, index: int) -> Symbol:
         """The ``index``-th symbol by address."""
-        found = self._symbols.get(index)
-        if found is None:
-            if len(self._symbols) >= _REMEMBERED:
-                self._symbols.clear()
-            found = self._symbols[index] = self._symbol(index)
-        return found
-
-    def _symbol(self, index: int) -> Symbol:
         start = int(self._starts[index])
         linkage_name = self._names[self._kind[index]](int(self._row[index]))
         name = linkage_name

@@ -7,14 +7,22 @@ from pathlib import Path
 
 from machtrace.elf.contents import ElfFileContents, ElfMemoryContents
 from machtrace.errors import FormatError, MemoryReadError
+from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage
 from machtrace.model.memory import MemoryReader
+from machtrace.model.snapshot import Snapshot
 from machtrace.model.stack import Backtrace, FrameAddress
-from machtrace.model.symbol import CallStack, Frame, FrameStatus
+from machtrace.model.symbol import CallStack, Frame, FrameStatus, Symbol
 from machtrace.symbolicate.elf_symbols import elf_symbol_table
 from machtrace.symbolicate.image_source import Found, ImageSource, in_memory
 from machtrace.symbolicate.macho_symbols import macho_symbol_table
 from machtrace.symbolicate.symbol_table import SymbolTable
+
+_Answer = tuple[FrameStatus, BinaryImage | None, Symbol | None]
+"""What an address is."""
+
+_REMEMBERED = 1 << 16
+"""Addresses of one snapshot whose answers are kept; at the limit all are forgotten."""
 
 
 class Symbolicator:
@@ -24,11 +32,13 @@ class Symbolicator:
     had it, else from the snapshot's memory. A file whose UUID is not the image's is never used.
     """
 
-    __slots__ = ("_files", "_tables")
+    __slots__ = ("_files", "_found", "_snapshot", "_tables")
 
     def __init__(self, search: Sequence[str | Path] = ()) -> None:
         self._files = ImageSource.of(search)
         self._tables: dict[Hashable, SymbolTable | FrameStatus] = {}
+        self._snapshot: Snapshot | None = None
+        self._found: dict[tuple[Avma, bool], _Answer] = {}
 
     def symbolicate(self, backtrace: Backtrace) -> CallStack:
         """``backtrace`` with names: as many frames as it has addresses."""
@@ -52,17 +62,28 @@ class Symbolicator:
 
     def _frame(self, address: FrameAddress, backtrace: Backtrace, *, named: bool) -> Frame:
         snapshot = backtrace.snapshot
-        image = snapshot.images.find(address.lookup)
+        if self._snapshot is not snapshot or len(self._found) >= _REMEMBERED:
+            self._snapshot, self._found = snapshot, {}
+        key = (address.lookup, named)
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = self._find(address.lookup, snapshot, named=named)
+        status, image, symbol = found
+        return Frame(address=address, status=status, image=image, symbol=symbol)
+
+    def _find(self, lookup: Avma, snapshot: Snapshot, *, named: bool) -> _Answer:
+        image = snapshot.images.find(lookup)
         if image is None:
-            return Frame(address=address, status=FrameStatus.UNKNOWN_IMAGE)
+            return FrameStatus.UNKNOWN_IMAGE, None, None
         if not named:
-            return Frame(address=address, status=FrameStatus.NOT_ASKED, image=image)
+            return FrameStatus.NOT_ASKED, image, None
         table = self._table(image, snapshot.memory)
         if isinstance(table, FrameStatus):
-            return Frame(address=address, status=table, image=image)
-        symbol = table.find(image.offset_of(address.lookup))
-        status = FrameStatus.MISSING_SYMBOL if symbol is None else FrameStatus.SYMBOLICATED
-        return Frame(address=address, status=status, image=image, symbol=symbol)
+            return table, image, None
+        symbol = table.find(image.offset_of(lookup))
+        if symbol is None:
+            return FrameStatus.MISSING_SYMBOL, image, None
+        return FrameStatus.SYMBOLICATED, image, symbol
 
     def _table(self, image: BinaryImage, memory: MemoryReader) -> SymbolTable | FrameStatus:
         key = (image.uuid, image.arch, image.path)

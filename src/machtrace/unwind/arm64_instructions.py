@@ -11,6 +11,8 @@ Encoding", whose tables the functions here follow group by group. Loads and stor
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from machtrace.unwind.arm64_effects import (
     INSTRUCTION_SIZE,
     LR,
@@ -44,6 +46,7 @@ _CLEAR_ASYNC_TAG = 0x9243FBBD  # and x29, x29, #0xefffffffffffffff
 _DEBUG_TRAP = 0xF000  # __builtin_debugtrap(): a debugger goes on behind it
 
 
+@lru_cache(maxsize=1 << 14)  # code repeats itself, prologues most of all
 def decode(word: int) -> Instruction:
     """What the instruction of these 32 bits does. Every word has an answer."""
     group = (word >> 25) & 0xF

@@ -11,7 +11,7 @@ from machtrace.model.arch import Arch
 from machtrace.unwind.cfi import CallFrameRules
 from machtrace.unwind.compact import CompactRules
 from machtrace.unwind.process_rules import ImageRules
-from machtrace.unwind.prologue import InstructionRules
+from machtrace.unwind.prologue import CallSiteRules, InstructionRules
 from machtrace.unwind.rules import RuleSource
 from machtrace.unwind.stubs import StubRules
 
@@ -36,10 +36,13 @@ def image_rules(contents: Contents, arch: Arch) -> ImageRules:
 
 def _macho(contents: FileContents | MemoryContents, arch: Arch) -> Iterator[RuleSource | None]:
     call_frames = CallFrameRules.of_macho(contents)
-    yield _built(lambda: InstructionRules.of_macho(contents, arch))
+    instructions = _built(lambda: InstructionRules.of_macho(contents, arch))
+    yield instructions
     yield _built(lambda: StubRules.of_macho(contents, arch))
     yield _built(lambda: CompactRules.of_macho(contents, arch, call_frames))
     yield call_frames
+    if isinstance(instructions, InstructionRules):
+        yield CallSiteRules(instructions)
 
 
 def _built(build: Callable[[], RuleSource | None]) -> RuleSource | None:

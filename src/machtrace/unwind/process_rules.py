@@ -10,7 +10,7 @@ from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageList
 from machtrace.model.stack import FrameTrust
-from machtrace.unwind.rules import RuleSource, UnwindRule, frame_pointer_rule
+from machtrace.unwind.rules import InRegister, RuleSource, UnwindRule, frame_pointer_rule
 
 CACHE_LIMIT = 1 << 16
 """Rules remembered of one process; at the limit all are forgotten. A rule is about 500 bytes."""
@@ -45,11 +45,21 @@ class CacheStatistics:
 class ProcessRules:
     """Asks the sources of the image that holds an address, in order; the frame pointer is last."""
 
-    __slots__ = ("_cache", "_fallback", "_images", "_rules", "_sources_of", "statistics")
+    __slots__ = (
+        "_cache",
+        "_fallback",
+        "_images",
+        "_link_register",
+        "_rules",
+        "_sources_of",
+        "statistics",
+    )
 
     def __init__(self, images: ImageList, arch: Arch, sources_of: SourceFinder) -> None:
         self._images = images
         self._sources_of = sources_of
+        lr = arch.registers.lr
+        self._link_register = None if lr is None else InRegister(lr)
         self._fallback = (frame_pointer_rule(arch), FrameTrust.FRAME_POINTER)
         self._rules: dict[BinaryImage, ImageRules] = {}
         self._cache: dict[tuple[int, bool], tuple[UnwindRule, FrameTrust]] = {}
@@ -79,12 +89,17 @@ class ProcessRules:
         if rules is None:
             rules = self._rules[image] = self._sources_of(image)
         address = Svma(image.offset_of(lookup) + rules.header_svma)
+        held: tuple[UnwindRule, FrameTrust] | None = None
         for source in rules.sources:
             try:
                 rule = source.rule_for(address, interrupted=interrupted)
             except (FormatError, MemoryReadError):
                 self.statistics.malformed += 1
                 continue
-            if rule is not None:
+            if rule is None:
+                continue
+            if interrupted or rule.return_address != self._link_register:
                 return rule, source.trust
-        return self._fallback
+            # Behind a call the link register is the called function's: see who knows better.
+            held = held or (rule, source.trust)
+        return held or self._fallback

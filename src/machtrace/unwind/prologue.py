@@ -32,6 +32,7 @@ from machtrace.unwind.arm64_frame_state import ENTRY, ENTRY_WITHOUT_VOLATILE, Fr
 from machtrace.unwind.arm64_instructions import decode
 from machtrace.unwind.arm64_jumps import jumps_to
 from machtrace.unwind.function_bounds import FunctionBounds
+from machtrace.unwind.outlined import touches_callers_frame
 from machtrace.unwind.rules import UnwindRule
 
 FunctionAt = Callable[[Svma], tuple[Svma, Svma] | None]
@@ -87,6 +88,7 @@ class InstructionRules:
         self._sections = tuple(code_sections)
         self._functions: dict[Svma, _Function | None] = {}
         self._outlined: dict[Svma, tuple[Instruction, ...] | None] = {}
+        self._sharing: dict[Svma, bool] = {}
         self._cached = 0
 
     @classmethod
@@ -106,8 +108,12 @@ class InstructionRules:
             MemoryReadError: the function's instructions were not captured.
         """
         address = Svma(lookup & -INSTRUCTION_SIZE)
-        if not interrupted and not self._calls_outlined_code(address):
+        if not interrupted and not self._involves_outlined_code(address):
             return None
+        return self.rule_at(address, interrupted=interrupted)
+
+    def rule_at(self, address: Svma, *, interrupted: bool) -> UnwindRule | None:
+        """The rule at an instruction, whatever it calls; see :meth:`rule_for`."""
         bounds = self._function_at(address)
         if bounds is None:
             return None
@@ -119,17 +125,35 @@ class InstructionRules:
             return state.after(LINKING).rule(prefers_memory=True)
         return state.rule(keeps_volatile=function.keeps_volatile)
 
-    def _calls_outlined_code(self, address: Svma) -> bool:
-        """Whether the instruction calls something so short that it may be cut out of its caller."""
+    def _involves_outlined_code(self, address: Svma) -> bool:
+        """Whether a call is in, or calls, code that the compiler may have cut out of functions."""
+        around = self._function_at(address)
+        if around is not None and self._is_outlined(around[0]):
+            return True
         instruction = self._read(address, INSTRUCTION_SIZE)[0]
         if not isinstance(instruction, Call) or instruction.distance is None:
             return False
-        target = Svma(address + instruction.distance)
-        bounds = self._function_at(target)
-        if bounds is None:
+        return self._is_outlined(Svma(address + instruction.distance))
+
+    def _is_outlined(self, start: Svma, nesting: int = 0) -> bool:
+        """Whether a function shares a frame: it is short, and does so or jumps to one that does."""
+        found = self._sharing.get(start)
+        if found is None:
+            found = self._sharing[start] = self._shares_frame(start, nesting)
+        return found
+
+    def _shares_frame(self, start: Svma, nesting: int) -> bool:
+        bounds = self._function_at(start)
+        if bounds is None or bounds[0] != start or bounds[1] - start > OUTLINED_SIZE:
             return False
-        start, end = bounds
-        return start == target and end - start <= OUTLINED_SIZE
+        body = self._read(start, bounds[1] - start)
+        if touches_callers_frame(body):
+            return True
+        last = body[-1] if body else None
+        if not isinstance(last, Jump) or last.is_conditional or nesting >= _NESTING:
+            return False
+        target = Svma(bounds[1] - INSTRUCTION_SIZE + last.distance)
+        return target not in range(*bounds) and self._is_outlined(target, nesting + 1)
 
     def _read(self, start: Svma, size: int) -> list[Instruction]:
         words = unpack(f"<{size // INSTRUCTION_SIZE}I", self._contents.read_svma(start, size))
@@ -142,6 +166,7 @@ class InstructionRules:
         if self._cached + count > CACHED_INSTRUCTIONS:
             self._functions.clear()
             self._outlined.clear()
+            self._sharing.clear()
             self._cached = 0
         self._cached += count
         # A function that is asked for while its own callers are looked at has no answer.
@@ -208,3 +233,28 @@ class InstructionRules:
                 return None
             body.append(instruction)
         return None
+
+
+class CallSiteRules:
+    """Instruction analysis of calls, for when nothing else knows. A :class:`RuleSource`.
+
+    Code whose return address waits in another register, while it calls what was cut out of it,
+    has unwind information of a function that calls nobody.
+    """
+
+    __slots__ = ("_instructions",)
+
+    trust = FrameTrust.PROLOGUE
+
+    def __init__(self, instructions: InstructionRules) -> None:
+        self._instructions = instructions
+
+    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
+        """See :meth:`RuleSource.rule_for`.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        if interrupted:
+            return None
+        return self._instructions.rule_at(Svma(lookup & -INSTRUCTION_SIZE), interrupted=False)
