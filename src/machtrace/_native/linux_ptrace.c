@@ -295,11 +295,13 @@ int machtrace_capture_run(struct machtrace_capture *capture)
 {
     struct job job = {capture, {{NULL}, RED_ZONE + capture->stack_limit}};
     size_t size = job.scratch.size * MACHTRACE_STACKS_MAX;
-    /* Present before the first stop, so that copying takes no page faults. */
-    unsigned char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE,
-                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    unsigned char *memory =
+        mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return errno;
+    /* Copying takes no page faults in the buffer that is always used: it is present
+     * before the first stop. */
+    memset(memory, 0, job.scratch.size);
     for (size_t index = 0; index < MACHTRACE_STACKS_MAX; index++)
         job.scratch.stacks[index] = memory + index * job.scratch.size;
     int error = run_in_own_thread(&job);

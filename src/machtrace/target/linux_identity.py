@@ -15,6 +15,8 @@ from machtrace.target.linux_maps import Mapping, address_width, parse_maps
 from machtrace.target.linux_procfs import ProcessDirectory
 
 _HOSTS = ("x86_64", "aarch64")
+_LARGEST = (1 << 63) - 1
+"""``sys.maxsize`` of a 64-bit interpreter; a 32-bit one sees 64-bit threads cut short."""
 
 
 def check_host() -> None:
@@ -24,7 +26,7 @@ def check_host() -> None:
         TargetSpecError: they cannot.
     """
     machine = os.uname().machine if sys.platform == "linux" else sys.platform
-    if machine not in _HOSTS:
+    if machine not in _HOSTS or sys.maxsize < _LARGEST:
         raise TargetSpecError(
             f"processes cannot be captured on this machine ({machine})",
             remedy=f"capture on Linux ({' or '.join(_HOSTS)}), or open a core file",

@@ -11,6 +11,7 @@ from machtrace.errors import TargetError
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryRegion
 from machtrace.target.linux_threads import (
+    BEGIN_REMEDY,
     SLEEP_LIMIT_NS,
     STOP_LIMIT_NS,
     CopiedThread,
@@ -36,7 +37,7 @@ class NativeCopier:
             )
         except (OSError, MemoryError, ValueError) as error:
             raise TargetError(
-                f"cannot begin to copy threads ({error})", remedy="lower the stack limit"
+                f"cannot begin to copy threads ({error})", remedy=BEGIN_REMEDY
             ) from error
         return [_copy(row) for row in rows]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Mapping as MappingType
 from errno import ENOENT, ESRCH
 from types import MappingProxyType
@@ -29,6 +30,7 @@ class ProcessDirectory:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         try:
             self._directory = os.open(f"/proc/{pid}", flags)
+            self._close = weakref.finalize(self, os.close, self._directory)
         except FileNotFoundError:
             raise TargetGoneError(f"there is no process {pid}", pid=pid) from None
         except OSError as error:
@@ -36,7 +38,6 @@ class ProcessDirectory:
                 f"cannot open /proc/{pid} ({error.strerror})",
                 remedy="mount the proc file system on /proc",
             ) from error
-        self._closed = False
 
     def open(self, name: str) -> int:
         """A descriptor of a file, read-only; the caller closes it.
@@ -176,9 +177,7 @@ class ProcessDirectory:
 
     def close(self) -> None:
         """Let go of it; twice does nothing more."""
-        if not self._closed:
-            self._closed = True
-            os.close(self._directory)
+        self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -187,7 +186,7 @@ class ProcessDirectory:
         self.close()
 
     def _check_open(self) -> None:
-        if self._closed:
+        if not self._close.alive:
             raise TargetError(
                 f"the target of process {self.pid} was closed", remedy="open it again"
             )

@@ -27,6 +27,7 @@ from machtrace.target.linux_registers import layout_of
 from machtrace.target.linux_restart import mark_restart
 from machtrace.target.linux_signal_frame import interrupted_sp
 from machtrace.target.linux_threads import (
+    BEGIN_REMEDY,
     RED_ZONE,
     SLEEP_LIMIT_NS,
     STOP_LIMIT_NS,
@@ -114,20 +115,27 @@ class CtypesCopier:
     ) -> list[ThreadCopy]:
         """See :meth:`~machtrace.target.linux_threads.ThreadCopier.copy`."""
         copies: list[ThreadCopy] = []
-        try:
-            tracer = _Tracer(stack_ranges, stack_limit)
-        except (MemoryError, ValueError, OverflowError) as error:
-            raise TargetError(
-                f"cannot begin to copy threads ({error})", remedy="lower the stack limit"
-            ) from error
+        failures: list[Exception] = []
 
         def copy_all() -> None:
             signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
-            copies.extend(tracer.copy(thread) for thread in threads)
+            try:
+                tracer = _Tracer(stack_ranges, stack_limit)
+                copies.extend(tracer.copy(thread) for thread in threads)
+            except (MemoryError, ValueError, OverflowError) as error:
+                failures.append(error)
 
         worker = threading.Thread(target=copy_all, name="machtrace tracer", daemon=True)
-        worker.start()
-        worker.join()
+        try:
+            worker.start()
+        except RuntimeError as error:
+            failures.append(error)
+        else:
+            worker.join()
+        if failures:
+            raise TargetError(
+                f"cannot copy threads ({failures[0]})", remedy=BEGIN_REMEDY
+            ) from failures[0]
         return copies
 
 

@@ -21,6 +21,10 @@ SLEEP_LIMIT_NS = 20_000_000
 """How long one may stay in uninterruptible sleep; it stops only when what it waits for is done."""
 
 
+BEGIN_REMEDY = "lower the stack limit, or let this process have more memory and threads"
+"""Where copying cannot even begin."""
+
+
 class Hindrance(Enum):
     """Why a thread was not copied. The values are those of ``linux_ptrace.h``."""
 

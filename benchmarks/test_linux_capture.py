@@ -1,0 +1,48 @@
+"""How long threads of CPython stand still while they are copied, by C and by ctypes."""
+
+import statistics
+import subprocess
+import sys
+
+import pytest
+
+from machtrace.target.linux_process import LinuxProcessTarget
+from machtrace.target.linux_ptrace import CtypesCopier
+
+NativeCopier = pytest.importorskip("machtrace.target.linux_native").NativeCopier
+
+PROGRAM = """
+import threading
+event = threading.Event()
+for _ in range(7):
+    threading.Thread(target=event.wait).start()
+print("ready", flush=True)
+event.wait()
+"""
+
+
+@pytest.fixture(scope="module")
+def python():
+    """CPython with 8 threads, all of which wait."""
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.benchmark(group="capture of 8 threads")
+@pytest.mark.parametrize("copier", [NativeCopier(), CtypesCopier()], ids=["c", "ctypes"])
+def test_snapshot(benchmark, python, copier):
+    """All of a snapshot; in extra_info how long each thread was stopped, in microseconds."""
+    stops = []
+    with LinuxProcessTarget(python.pid, copier=copier) as target:
+
+        def run():
+            snapshot = target.snapshot()
+            stops.extend(thread.stopped_for_ns / 1000 for thread in snapshot.threads)
+            return snapshot
+
+        assert len(benchmark(run).threads) == 8
+    benchmark.extra_info["stopped_us_median"] = round(statistics.median(stops), 1)
+    benchmark.extra_info["stopped_us_p99"] = round(statistics.quantiles(stops, n=100)[98], 1)
