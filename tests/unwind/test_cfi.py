@@ -107,7 +107,6 @@ def macho(folder: Path) -> Callable[[Arch], Path]:
                 options=(
                     "-O2",
                     "-fomit-frame-pointer",
-                    "-femit-dwarf-unwind=always",
                     *DWARF_TABLES,
                 ),
                 link_options=("-shared", "-Wl,-undefined,dynamic_lookup"),
@@ -245,13 +244,18 @@ def test_functions_that_eh_frame_leaves_out_are_found_in_debug_frame(
     assert _compare(rules, dump(path, "--eh-frame"), arch) > 4
 
 
-@pytest.mark.parametrize("arch", [Arch.ARM64, Arch.X86_64])
-def test_rules_of_mach_o(macho: Callable[[Arch], Path], dump: Dump, arch: Arch) -> None:
-    """``__eh_frame`` has no table to search: it is read from end to end."""
+@pytest.mark.parametrize(("arch", "places"), [(Arch.ARM64, 30), (Arch.X86_64, 2)])
+def test_rules_of_mach_o(
+    macho: Callable[[Arch], Path], dump: Dump, arch: Arch, places: int
+) -> None:
+    """``__eh_frame`` has no table to search: it is read from end to end.
+
+    On x86-64 linkers keep only what compact unwind cannot say.
+    """
     path = macho(arch)
     rules = _of_macho(FileContents(path.read_bytes(), path.name))
     assert rules.trust is FrameTrust.CFI
-    assert _compare(rules, dump(path), arch) > 30
+    assert _compare(rules, dump(path), arch) >= places
 
 
 def test_compact_unwind_names_an_fde_by_its_offset(
