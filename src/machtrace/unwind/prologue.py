@@ -156,8 +156,9 @@ class InstructionRules:
         return target not in range(*bounds) and self._is_outlined(target, nesting + 1)
 
     def _read(self, start: Svma, size: int) -> list[Instruction]:
-        words = unpack(f"<{size // INSTRUCTION_SIZE}I", self._contents.read_svma(start, size))
-        return [decode(word) for word in words]
+        count = size // INSTRUCTION_SIZE  # bounds may end at data of any size
+        data = self._contents.read_svma(start, count * INSTRUCTION_SIZE)
+        return [decode(word) for word in unpack(f"<{count}I", data)]
 
     def _function(self, start: Svma, end: Svma, nesting: int = 0) -> _Function | None:
         if start in self._functions:
