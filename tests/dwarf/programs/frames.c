@@ -38,7 +38,7 @@ int deep(int n) {
     if (n < 2)
         return large(n, 1, 2, 3, 4, 5, 6, 7);
     int a = deep(n - 1), b = deep(n - 2);
-    if (a > b)
+    if (a == 0x7ffff123 && b == a)
         never_returns();
     return a + b + sized_at_run_time(n);
 }
