@@ -31,10 +31,11 @@ _ROUNDS = 4
 class LinuxProcessTarget:
     """A process, looked at by ptrace(2) and ``/proc``; see :class:`~machtrace.target.base.Target`.
 
-    Nothing is attached between snapshots, and nothing of the process is changed. A thread that a
-    signal reaches while it is copied gets the signal afterwards; one that was stopped stays so.
-    A system call goes on, except that a few with a time limit may end early with EINTR, as after
-    SIGSTOP and SIGCONT (:mod:`machtrace.target.linux_restart`).
+    Nothing is attached between snapshots, and memory is never written. A thread that a signal
+    reaches while it is copied gets the signal afterwards; one that was stopped stays so. A system
+    call goes on, except that a few with a time limit may end early with EINTR, as after SIGSTOP
+    and SIGCONT (:mod:`machtrace.target.linux_restart`, which tells the one register that may be
+    changed).
 
     Args:
         pid: its id, as this process sees it.
