@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 
 from machtrace.elf.contents import ElfFileContents
+from machtrace.elf.symtab import parse_dynamic_symbols
 from machtrace.errors import MemoryReadError
 from machtrace.model.address import Avma, PacMask, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.registers import RegisterSet
 from machtrace.testing.elf_compiler import compile_elf
 from machtrace.unwind.cfi import CallFrameRules
+from machtrace.unwind.plt import LinkageStubRules
 from machtrace.unwind.rules import UnwindRule
 from machtrace.unwind.step import step
 
@@ -31,6 +33,12 @@ PROGRAMS = Path(__file__).parents[1] / "dwarf" / "programs"
 OUTSIDE = 0x3000_0000
 STACK, STACK_SIZE = 0x4000_0000, 0x10_0000
 PAGE = 0x1000
+RESOLVER = OUTSIDE + PAGE
+RESOLVERS = {
+    Arch.X86_64: bytes.fromhex("4883c410 c3"),  # add rsp, 16; ret
+    Arch.I386: bytes.fromhex("83c408 c3"),  # add esp, 8; ret
+    Arch.ARM64: bytes.fromhex("f07bc1a8 c0035fd6"),  # ldp x16, x30, [sp], #16; ret
+}
 INSTRUCTIONS = 30_000
 NO_FRAME_POINTER = ("-O2", "-fomit-frame-pointer")
 
@@ -93,15 +101,16 @@ class Run:
         self._arch = contents.image.arch
         self._cpu, self._decoder, prefix = _emulator(self._arch)
         self._ids = _register_ids(self._arch, prefix)
-        rules = CallFrameRules.of_elf(contents)
-        assert rules is not None
-        self._rules = rules
+        sources = (CallFrameRules.of_elf(contents), LinkageStubRules.of_elf(contents))
+        self._sources = [source for source in sources if source is not None]
         self._known: dict[tuple[int, bool], UnwindRule | None] = {}
         self._pending: Caller | None = None
         self._callers: list[Caller] = []
         self.instructions = 0
         self.compared = 0
         self.deepest = 0
+        self.stubs = 0
+        self._stubs = [s for s in contents.image.sections if s.name == ".plt"]
         self.failure: BaseException | None = None
 
     def read(self, address: Avma, size: int, /) -> bytes:
@@ -130,7 +139,13 @@ class Run:
             data = self._contents.read_svma(segment.address, segment.file_size)
             cpu.mem_write(segment.address, bytes(data))
         cpu.mem_map(STACK, STACK_SIZE)
-        cpu.mem_map(OUTSIDE, PAGE)
+        cpu.mem_map(OUTSIDE, 2 * PAGE)
+        table = self._contents.image.section(".got.plt")
+        if table is not None:
+            # The loader's part of every lazy call: it finds no function, and returns.
+            cpu.mem_write(RESOLVER, RESOLVERS[self._arch])
+            pointer = RESOLVER.to_bytes(self._arch.pointer_size, "little")
+            cpu.mem_write(table.address + 2 * len(pointer), pointer)
         sp = STACK + STACK_SIZE - 0x100
         size = self._arch.pointer_size
         if numbers.lr is None:
@@ -166,6 +181,9 @@ class Run:
         code = bytes(self._cpu.mem_read(address, size))
         decoded = next(self._decoder.disasm(code, address))
         is_call = decoded.group(capstone.CS_GRP_CALL) or decoded.mnemonic in ("bl", "blx", "blr")
+        if address // PAGE == RESOLVER // PAGE:
+            return
+        self.stubs += any(address in range(s.address, s.end) for s in self._stubs)
         # Of arm compilers describe the frame of a function's body only, not how it is set up.
         if is_call or self._arch is not Arch.ARM:
             self.compared += 1
@@ -192,7 +210,8 @@ class Run:
     def _rule(self, lookup: int, *, interrupted: bool) -> UnwindRule | None:
         key = (lookup, interrupted)
         if key not in self._known:
-            self._known[key] = self._rules.rule_for(Svma(lookup), interrupted=interrupted)
+            found = (s.rule_for(Svma(lookup), interrupted=interrupted) for s in self._sources)
+            self._known[key] = next((rule for rule in found if rule is not None), None)
         return self._known[key]
 
 
@@ -217,3 +236,20 @@ def test_every_instruction_has_the_true_stack(case: str, tmp_path: Path) -> None
     assert 200 < run.instructions < INSTRUCTIONS
     assert run.compared > 20
     assert run.deepest >= 4
+
+
+@pytest.mark.parametrize("case", ["x86_64", "i386", "arm64"])
+def test_every_instruction_of_a_lazy_stub_has_the_true_stack(case: str, tmp_path: Path) -> None:
+    """Its linker gives stubs no call-frame information: their instructions say it."""
+    if find_spec("ziglang") is None:
+        pytest.skip("ziglang is not installed; it compiles the programs")
+    target, options = CASES[case]
+    options = ("-shared", *options)
+    path = compile_elf([PROGRAMS / "frames.c"], tmp_path / case, target=target, options=options)
+    contents = ElfFileContents(path.read_bytes(), case)
+    rows = parse_dynamic_symbols(contents)
+    run = Run(contents)
+    run.run(int(rows.addresses[rows.names().index("deep")]))
+    assert run.instructions < INSTRUCTIONS
+    # By the shortest way on x86: a jump, a push, a jump to the start, a push, a jump.
+    assert run.stubs >= 5
