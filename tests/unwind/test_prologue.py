@@ -24,8 +24,15 @@ from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
 from machtrace.testing.lab_builds import unpreserved_registers
 from machtrace.testing.macho_compiler import compile_macho
-from machtrace.unwind.arm64_effects import (
-    VECTORS,
+from machtrace.unwind.arm64_frame import ARM64, ENTRY
+from machtrace.unwind.arm64_instructions import decode
+from machtrace.unwind.arm64_registers import VECTORS
+from machtrace.unwind.cfi import CallFrameRules
+from machtrace.unwind.compact import CompactRules
+from machtrace.unwind.control_flow import Flow
+from machtrace.unwind.frame_state import CallerValue, FrameState, FromCfa
+from machtrace.unwind.function_bounds import FunctionBounds
+from machtrace.unwind.instruction_effects import (
     AddConstant,
     AddRegister,
     Call,
@@ -41,12 +48,6 @@ from machtrace.unwind.arm64_effects import (
     Trap,
     Writes,
 )
-from machtrace.unwind.arm64_flow import Flow
-from machtrace.unwind.arm64_frame_state import CALLEE_SAVED, CallerValue, FrameState, FromCfa
-from machtrace.unwind.arm64_instructions import decode
-from machtrace.unwind.cfi import CallFrameRules
-from machtrace.unwind.compact import CompactRules
-from machtrace.unwind.function_bounds import FunctionBounds
 from machtrace.unwind.prologue import InstructionRules
 from machtrace.unwind.rules import AtCfa, InRegister, RegisterOffset, UnwindRule
 
@@ -69,7 +70,7 @@ def _disagreements(
     decoder = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
     compared, wrong = 0, []
     for start, code in _functions(contents):
-        flow = Flow([decode(word) for word in code])
+        flow = Flow([decode(word) for word in code], ENTRY)
         for index, word in enumerate(code):
             pc = Svma(start + 4 * index)
             expected = call_frames.rule_for(pc, interrupted=True)
@@ -113,7 +114,7 @@ def _agree(
     saved[LR] = expected.return_address
     if rule.return_address != InRegister(LR):
         said[LR] = rule.return_address
-    for register in {LR, *CALLEE_SAVED} - unpreserved:
+    for register in {LR, *ARM64.callee_saved} - unpreserved:
         true, found = saved.get(register), said.get(register)
         if isinstance(true, AtCfa):
             if state.slots.get(true.offset) != CallerValue(register) or found not in (true, None):

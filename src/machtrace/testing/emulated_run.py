@@ -149,8 +149,8 @@ class EmulatedRun:
                 self._cpu.mem_map(segment.vmaddr, -(-segment.vmsize // _PAGE) * _PAGE)
                 data = self._contents.read_file(segment.fileoff, segment.filesize)
                 self._cpu.mem_write(segment.vmaddr, bytes(data))
-        for address, data in self._patches.items():
-            self._cpu.mem_write(address, data)
+        for address, patch in self._patches.items():
+            self._cpu.mem_write(address, patch)
         self._cpu.mem_map(STACK_START, STACK_SIZE)
         self._cpu.mem_map(OUTSIDE, _PAGE)
 

@@ -13,13 +13,20 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from machtrace.unwind.arm64_effects import (
+from machtrace.unwind.arm64_registers import (
     INSTRUCTION_SIZE,
     LR,
-    NOTHING,
     SP,
-    TRAP,
     VECTORS,
+    signed,
+    writes,
+    writes_sp,
+    writes_vector,
+)
+from machtrace.unwind.arm64_transfers import decode_transfer
+from machtrace.unwind.instruction_effects import (
+    NOTHING,
+    TRAP,
     AddConstant,
     AddRegister,
     Call,
@@ -31,12 +38,7 @@ from machtrace.unwind.arm64_effects import (
     Return,
     SetConstant,
     Writes,
-    signed,
-    writes,
-    writes_sp,
-    writes_vector,
 )
-from machtrace.unwind.arm64_transfers import decode_transfer
 
 _MASK_64 = (1 << 64) - 1
 

@@ -8,18 +8,14 @@ Source: *Arm Architecture Reference Manual for A-profile*, section C4.1, "Loads 
 
 from __future__ import annotations
 
-from machtrace.unwind.arm64_effects import (
+from machtrace.unwind.arm64_registers import SP, VECTORS, signed, writes, writes_vector
+from machtrace.unwind.instruction_effects import (
     NOTHING,
-    SP,
-    VECTORS,
     AddConstant,
     Instruction,
     Load,
     Store,
     Writes,
-    signed,
-    writes,
-    writes_vector,
 )
 
 _STRUCTURE_REGISTERS = {

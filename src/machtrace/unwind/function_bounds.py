@@ -52,11 +52,11 @@ class FunctionBounds:
         """
         if not 0 <= address < 1 << 64:
             return None
-        section = int(np.searchsorted(self._section_starts, np.uint64(address), "right")) - 1
+        section = int(self._section_starts.searchsorted(np.uint64(address), "right")) - 1
         if section < 0:
             return None
         low, high = self._sections[section]
-        index = int(np.searchsorted(self._starts, np.uint64(address), "right")) - 1
+        index = int(self._starts.searchsorted(np.uint64(address), "right")) - 1
         if index < 0 or address >= high:
             return None
         start = int(self._starts[index])

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from machtrace.unwind.arm64_effects import (
-    FP,
-    SP,
+from machtrace.unwind.arm64_registers import FP, SP
+from machtrace.unwind.instruction_effects import (
     AddConstant,
     AddRegister,
     Instruction,

@@ -17,21 +17,14 @@ from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.contents import ImageContents
 from machtrace.model.stack import FrameTrust
-from machtrace.unwind.arm64_effects import (
-    INSTRUCTION_SIZE,
-    LINKING,
-    Call,
-    IndirectJump,
-    Instruction,
-    Jump,
-    Return,
-    Trap,
-)
-from machtrace.unwind.arm64_flow import Flow, simplified
-from machtrace.unwind.arm64_frame_state import ENTRY, ENTRY_WITHOUT_VOLATILE, FrameState
+from machtrace.unwind.arm64_frame import ENTRY, ENTRY_WITHOUT_VOLATILE, simplified
 from machtrace.unwind.arm64_instructions import decode
 from machtrace.unwind.arm64_jumps import jumps_to
+from machtrace.unwind.arm64_registers import INSTRUCTION_SIZE, LINKING
+from machtrace.unwind.control_flow import Flow
+from machtrace.unwind.frame_state import FrameState
 from machtrace.unwind.function_bounds import FunctionBounds
+from machtrace.unwind.instruction_effects import Call, IndirectJump, Instruction, Jump, Return, Trap
 from machtrace.unwind.outlined import touches_callers_frame
 from machtrace.unwind.rules import UnwindRule
 

@@ -91,6 +91,8 @@ class _Frame:
             return list(values)
         kept: list[int | None] = [None] * len(values)
         for number in self._registers.arch.registers.callee_saved:
+            if number >= len(values):
+                break  # they ascend
             kept[number] = values[number]
         return kept
 
@@ -116,9 +118,9 @@ class _Frame:
             return None
 
     def _recover(self, recovery: Recovery) -> int:
+        if isinstance(recovery, AtCfa):  # nearly always, and quicker to tell than by a pattern
+            return self._load(self._cfa + recovery.offset)
         match recovery:
-            case AtCfa(offset):
-                return self._load(self._cfa + offset)
             case CfaPlus(offset):
                 return self._cfa + offset
             case InRegister(number, offset):
@@ -141,4 +143,5 @@ class _Frame:
         )
 
     def _load(self, address: int) -> int:
-        return int.from_bytes(self._memory.read(Avma(address), self._word), "little")
+        word = self._memory.read(Avma(address), self._word)
+        return int.from_bytes(word, "little")

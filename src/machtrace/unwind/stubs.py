@@ -16,9 +16,10 @@ from machtrace.macho.segments import S_SYMBOL_STUBS, Section
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.stack import FrameTrust
-from machtrace.unwind.arm64_effects import INSTRUCTION_SIZE, IndirectJump
-from machtrace.unwind.arm64_frame_state import ENTRY
+from machtrace.unwind.arm64_frame import ENTRY
 from machtrace.unwind.arm64_instructions import decode
+from machtrace.unwind.arm64_registers import INSTRUCTION_SIZE
+from machtrace.unwind.instruction_effects import IndirectJump
 from machtrace.unwind.rules import AtCfa, RegisterOffset, UnwindRule, link_register_rule
 
 _STUB_SECTIONS = frozenset({"__stubs", "__auth_stubs", "__objc_stubs"})

@@ -1,4 +1,4 @@
-"""What is known of a frame before one instruction of its function, for AArch64.
+"""What is known of a frame before one instruction of its function.
 
 A value is what a register or a word of the stack holds, said in terms of the frame: a register
 as the caller left it, a distance from the canonical frame address (CFA: sp at the function's
@@ -12,11 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from machtrace.unwind.arm64_effects import (
-    FP,
-    LR,
-    SP,
-    VECTORS,
+from machtrace.unwind.instruction_effects import (
     AddConstant,
     AddRegister,
     Call,
@@ -61,24 +57,88 @@ class Number:
 
 Value = CallerValue | FromCfa | Number
 
-_FIRST_SAVED_VECTOR = VECTORS + 8
-_TRACKED = (*range(32), *range(_FIRST_SAVED_VECTOR, _FIRST_SAVED_VECTOR + 8))
-_PLACE = {register: place for place, register in enumerate(_TRACKED)}
-CALLEE_SAVED = (*range(19, LR), *range(_FIRST_SAVED_VECTOR, _FIRST_SAVED_VECTOR + 8))
-"""What a caller finds unchanged; x18 is the platform's, and nobody saves it."""
-_VOLATILE = tuple(range(19))
-_RETURN_ADDRESS = CallerValue(LR)
-_CFA_BASES = (SP, *range(FP, 18, -1), *range(18), LR)
-"""Where the CFA is looked for: sp, fp, a base pointer, anywhere."""
-# x0 and x1 carry results; the others either do not matter after a call or, in calls that the
-# compiler made for itself (outlined code, stack probes), are known to it to have survived.
-_LOST_IN_CALLS = (0, 1, LR)
+
+class Machine:
+    """What an architecture's calling convention says of its registers."""
+
+    __slots__ = (
+        "callee_saved",
+        "cfa_bases",
+        "entry_sp",
+        "fp",
+        "lost_in_calls",
+        "places",
+        "return_address",
+        "sp",
+        "tracked",
+        "volatile",
+    )
+
+    def __init__(
+        self,
+        *,
+        sp: int,
+        fp: int,
+        return_column: int,
+        general: range,
+        others: tuple[int, ...],
+        callee_saved: tuple[int, ...],
+        lost_in_calls: tuple[int, ...],
+        entry_sp: int,
+    ) -> None:
+        """Registers are DWARF numbers.
+
+        Args:
+            sp: the stack pointer.
+            fp: the frame pointer.
+            return_column: what stands for the return address: its register, or none that is
+                followed.
+            general: the general registers, from 0.
+            others: other registers to follow.
+            callee_saved: what a caller finds unchanged, and functions save; sp is not among them.
+            lost_in_calls: what calls change.
+            entry_sp: from the CFA to sp at a function's entry.
+        """
+        self.sp = sp
+        self.fp = fp
+        self.return_address = CallerValue(return_column)
+        self.tracked = (*general, *others)
+        self.places = {register: place for place, register in enumerate(self.tracked)}
+        self.callee_saved = callee_saved
+        kept = {*callee_saved, sp, fp, return_column}
+        self.volatile = tuple(register for register in general if register not in kept)
+        self.lost_in_calls = lost_in_calls
+        self.cfa_bases = (
+            sp,
+            fp,
+            *(register for register in reversed(callee_saved) if register in general),
+            *self.volatile,
+            *(register for register in (return_column,) if register in general),
+        )
+        self.entry_sp = entry_sp
+
+    def entry(self, *, with_volatile: bool) -> FrameState:
+        """The state at the first instruction of a function.
+
+        ``with_volatile``: whether it matters which of the registers that calls may change are
+        changed.
+        """
+        forgotten = () if with_volatile else self.volatile
+        values: list[Value | None] = [
+            None if register in forgotten else CallerValue(register) for register in self.tracked
+        ]
+        values[self.sp] = FromCfa(self.entry_sp)
+        slots = {}
+        if self.return_address.register not in self.places:
+            slots[self.entry_sp] = self.return_address
+        return FrameState(self, tuple(values), slots)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameState:
-    """Values of registers, by :data:`_PLACE`, and of words in memory, by distance from the CFA."""
+    """Values of registers, by :attr:`Machine.places`, and of words, by distance from the CFA."""
 
+    machine: Machine
     values: tuple[Value | None, ...]
     slots: Mapping[int, Value]
 
@@ -95,29 +155,30 @@ class FrameState:
 
     def value(self, register: int) -> Value | None:
         """What a register holds, by DWARF number."""
-        place = _PLACE.get(register)
+        place = self.machine.places.get(register)
         return None if place is None else self.values[place]
 
     @property
     def sp_offset(self) -> int | None:
         """From the CFA to sp; None where it is not known."""
-        sp = self.values[SP]
+        sp = self.values[self.machine.sp]
         return sp.offset if isinstance(sp, FromCfa) else None
 
     @property
     def return_address(self) -> Recovery | None:
         """Where the return address is; None where that is not known."""
-        return self._recovery(LR, _RETURN_ADDRESS)
+        wanted = self.machine.return_address
+        return self._recovery(wanted.register, wanted)
 
     def _recovery(self, register: int, wanted: CallerValue) -> Recovery | None:
-        if self.values[_PLACE[register]] == wanted:
+        if self.value(register) == wanted:
             return InRegister(register)
         saved = self._saved(wanted)
         if saved is not None:
             return saved
         for place, value in enumerate(self.values):
             if value == wanted:
-                return InRegister(_TRACKED[place])
+                return InRegister(self.machine.tracked[place])
         return None
 
     def _saved(self, wanted: CallerValue) -> AtCfa | None:
@@ -125,13 +186,16 @@ class FrameState:
 
     def is_restored(self, return_register: int) -> bool | None:
         """Whether a function may return so; None where sp is not known."""
-        offset = self.sp_offset
+        offset, machine = self.sp_offset, self.machine
         if offset is None:
             return None
+        returns_to = self.value(return_register)
+        if return_register not in machine.places:
+            returns_to = self.slots.get(machine.entry_sp)
         return (
-            offset == 0
-            and self.value(return_register) == _RETURN_ADDRESS
-            and self.values[FP] == CallerValue(FP)
+            offset == machine.entry_sp
+            and returns_to == machine.return_address
+            and self.values[machine.fp] == CallerValue(machine.fp)
         )
 
     def rule(
@@ -148,7 +212,7 @@ class FrameState:
         return_address = self.return_address
         if return_address is None:
             return None
-        for base in _CFA_BASES:
+        for base in self.machine.cfa_bases:
             value = self.values[base]
             if isinstance(value, FromCfa):
                 cfa = RegisterOffset(base, -value.offset)
@@ -156,16 +220,16 @@ class FrameState:
         else:
             return None
         registers: list[tuple[int, Recovery]] = []
-        for register in CALLEE_SAVED:
+        for register in self.machine.callee_saved:
             wanted = CallerValue(register)
-            is_kept = self.values[_PLACE[register]] == wanted
+            is_kept = self.value(register) == wanted
             saved = self._saved(wanted) if prefers_memory or not is_kept else None
             if saved is not None or not is_kept:
                 registers.append((register, saved or self._recovery(register, wanted) or Lost()))
         if keeps_volatile:
             registers += [
                 (register, InRegister(register))
-                for register in _VOLATILE
+                for register in self.machine.volatile
                 if self.values[register] == CallerValue(register)
             ]
         return UnwindRule(cfa, return_address, tuple(registers))
@@ -183,7 +247,7 @@ class FrameState:
             case Writes(registers):
                 return self._with((register, None) for register in registers)
             case Call():
-                return self._with((register, None) for register in _LOST_IN_CALLS)
+                return self._call()
             case _:
                 return self._with(self._assigned(instruction))
 
@@ -204,16 +268,25 @@ class FrameState:
             case _:
                 return ()
 
+    def _call(self) -> FrameState:
+        sp = self.sp_offset
+        state = self
+        if sp is not None and any(offset < sp for offset in self.slots):
+            # What is below sp is the called function's.
+            slots = {offset: value for offset, value in self.slots.items() if offset >= sp}
+            state = FrameState(self.machine, self.values, slots)
+        return state._with((register, None) for register in self.machine.lost_in_calls)
+
     def _with(self, changes: Iterable[tuple[int, Value | None]]) -> FrameState:
         values: list[Value | None] | None = None
         for register, value in changes:
-            place = _PLACE.get(register)
+            place = self.machine.places.get(register)
             if place is None or self.values[place] == value:
                 continue
             if values is None:
                 values = list(self.values)
             values[place] = value
-        return self if values is None else FrameState(tuple(values), self.slots)
+        return self if values is None else FrameState(self.machine, tuple(values), self.slots)
 
     def _store(self, store: Store) -> FrameState:
         state = self
@@ -223,7 +296,7 @@ class FrameState:
             end = start + store.size * len(store.registers)
             # Only sp and fp lead to places where registers are saved for good: other pointers
             # into the frame belong to the program's variables, and loops move them on.
-            overwrites = store.base in (SP, FP)
+            overwrites = store.base in (self.machine.sp, self.machine.fp)
             slots = {
                 offset: value
                 for offset, value in self.slots.items()
@@ -231,10 +304,10 @@ class FrameState:
             }
             for i, register in enumerate(store.registers):
                 value = None if register is None else self.value(register)
-                if store.size >= _WORD and _is_worth_keeping(value) and len(slots) < MAX_SLOTS:
+                if store.size >= _WORD and self._is_worth_keeping(value) and len(slots) < MAX_SLOTS:
                     slots[start + i * store.size] = value
             if slots != self.slots:
-                state = FrameState(self.values, slots)
+                state = FrameState(self.machine, self.values, slots)
         if not store.write_back:
             return state
         return state._with([(store.base, _sum(base, store.write_back))])
@@ -269,31 +342,29 @@ class FrameState:
             slots = slots if len(common) == len(slots) else common
         if values is self.values and slots is self.slots:
             return self
-        return FrameState(values, slots)
+        return FrameState(self.machine, values, slots)
 
     def contradicts(self, other: FrameState) -> bool:
         """Whether no compiler lets both come together: sp, or the return address, elsewhere."""
-        mine, its = self.values[SP], other.values[SP]
+        machine = self.machine
+        mine, its = self.values[machine.sp], other.values[machine.sp]
         if mine is not None and its is not None and mine != its:
             return True
-        if self.values[LR] == _RETURN_ADDRESS == other.values[LR]:
+        wanted = machine.return_address
+        if self.value(wanted.register) == wanted == other.value(wanted.register):
             return False
-        saved = self._saved(_RETURN_ADDRESS)
-        if saved is not None and other.slots.get(saved.offset) == _RETURN_ADDRESS:
+        saved = self._saved(wanted)
+        if saved is not None and other.slots.get(saved.offset) == wanted:
             return False
         if self.return_address is None or other.return_address is None:
             return False
         return self.join(other).return_address is None
 
-
-ENTRY = FrameState(
-    tuple(FromCfa(0) if register == SP else CallerValue(register) for register in _TRACKED), {}
-)
-"""At the first instruction of a function."""
-ENTRY_WITHOUT_VOLATILE = FrameState(
-    tuple(None if place in _VOLATILE else value for place, value in enumerate(ENTRY.values)), {}
-)
-"""The same where it does not matter which of the registers that calls may change are changed."""
+    def _is_worth_keeping(self, value: Value | None) -> TypeGuard[Value]:
+        """Not the arguments, which unoptimised code stores by the dozen."""
+        if isinstance(value, CallerValue):
+            return value.register not in self.machine.volatile
+        return isinstance(value, FromCfa)
 
 
 def _sum(value: Value | None, amount: int | None) -> Value | None:
@@ -311,10 +382,3 @@ def _insert(value: Value | None, part: int, shift: int) -> Value | None:
     if not isinstance(value, Number):
         return None
     return Number(value.value & ~(0xFFFF << shift) | part << shift)
-
-
-def _is_worth_keeping(value: Value | None) -> TypeGuard[Value]:
-    """Not the arguments, which unoptimised code stores by the dozen."""
-    if isinstance(value, CallerValue):
-        return value.register > _VOLATILE[-1]
-    return isinstance(value, FromCfa)

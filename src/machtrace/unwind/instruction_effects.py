@@ -1,18 +1,12 @@
 """What a machine instruction does to the stack, to registers and to the program counter.
 
 Only that: an instruction that merely computes says which registers it writes. Registers are
-DWARF numbers: 0 to 30 general, 31 sp, 64 and up vector. The zero register is none.
+DWARF numbers of the architecture.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-SP = 31
-LR = 30
-FP = 29
-VECTORS = 64
-INSTRUCTION_SIZE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +65,8 @@ class InsertConstant:
 class Store:
     """Writes ``registers`` side by side, ``size`` bytes of each, at ``base + offset``.
 
-    A register of None is the zero register. Afterwards ``write_back`` is added to the base.
+    A register of None is the zero register, or a number. Afterwards ``write_back`` is added to
+    the base.
     """
 
     registers: tuple[int | None, ...]
@@ -144,29 +139,3 @@ Instruction = (
 
 NOTHING = Writes()
 TRAP = Trap()
-LINKING = Writes((LR,))
-"""What a call itself does to registers, before its first instruction."""
-_WRITES = (*(Writes((number,)) for number in range(31)), NOTHING)
-_WRITES_SP = (*_WRITES[:31], Writes((SP,)))
-_WRITES_VECTOR = tuple(Writes((VECTORS + number,)) for number in range(32))
-
-
-def signed(value: int, bits: int) -> int:
-    """The two's complement number in the low ``bits`` of ``value``."""
-    value &= (1 << bits) - 1
-    return value - (1 << bits) if value >> (bits - 1) else value
-
-
-def writes(number: int) -> Writes:
-    """Of a general register whose 31 is the zero register."""
-    return _WRITES[number]
-
-
-def writes_sp(number: int) -> Writes:
-    """Of a general register whose 31 is sp."""
-    return _WRITES_SP[number]
-
-
-def writes_vector(number: int) -> Writes:
-    """Of a vector register."""
-    return _WRITES_VECTOR[number]

@@ -19,25 +19,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from machtrace.unwind.arm64_effects import (
-    INSTRUCTION_SIZE,
-    LINKING,
-    LR,
-    SP,
-    AddConstant,
-    AddRegister,
+from machtrace.unwind.frame_state import FrameState
+from machtrace.unwind.instruction_effects import (
     Call,
     IndirectJump,
-    InsertConstant,
     Instruction,
     Jump,
-    MoveRegister,
     Return,
-    SetConstant,
     Trap,
-    writes,
+    Writes,
 )
-from machtrace.unwind.arm64_frame_state import ENTRY, FrameState
 
 TRIAL_LIMIT = 400
 """Instructions looked at to see whether a state leads to a proper return."""
@@ -56,30 +47,6 @@ def _no_outlined_body(_: int) -> None:
     return None
 
 
-def simplified(code: Sequence[Instruction]) -> list[Instruction]:
-    """The same code without what never leads to a frame: numbers and addresses for arguments.
-
-    Long functions are full of it, and every change of a state costs time where paths meet.
-    """
-    adds_registers = any(isinstance(i, AddRegister) and i.destination == SP for i in code)
-    return [_simplified(instruction, keeps_numbers=adds_registers) for instruction in code]
-
-
-def _simplified(instruction: Instruction, *, keeps_numbers: bool) -> Instruction:
-    match instruction:
-        case SetConstant(destination) | InsertConstant(destination):
-            return instruction if keeps_numbers else writes(destination)
-        case AddConstant(destination) if destination in _ARGUMENTS:
-            return writes(destination)
-        case MoveRegister(destination, source) if destination in _ARGUMENTS and source != LR:
-            return writes(destination)
-        case _:
-            return instruction
-
-
-_ARGUMENTS = range(9)
-
-
 class Flow:
     """The states of one function. Making it does the work, bounded by the function's size."""
 
@@ -90,21 +57,30 @@ class Flow:
         "_entry",
         "_is_sure",
         "_landings",
+        "_linking",
         "_next_unreached",
         "_outlined",
         "_ready",
+        "_return_register",
         "_states",
+        "_unit",
     )
 
     def __init__(
         self,
         code: Sequence[Instruction],
-        entry: FrameState = ENTRY,
+        entry: FrameState,
         outlined: OutlinedBody = _no_outlined_body,
+        *,
+        unit: int = 4,
     ) -> None:
+        """``unit``: how much of a distance in ``code`` leads to the next instruction."""
         self._code = code
         self._entry = entry
         self._outlined = outlined
+        self._unit = unit
+        self._return_register = entry.machine.return_address.register
+        self._linking = Writes((self._return_register,))
         self._states: list[FrameState | None] = [None] * len(code)
         self._is_sure = bytearray(len(code))
         self._ready: list[tuple[int, FrameState]] = [(0, entry)]
@@ -138,7 +114,7 @@ class Flow:
         return False not in verdicts or True in verdicts
 
     def _leaves(self, index: int, jump: Jump) -> bool:
-        return not 0 <= index + jump.distance // INSTRUCTION_SIZE < len(self._code)
+        return not 0 <= index + jump.distance // self._unit < len(self._code)
 
     def _run(self) -> None:
         while self._budget > 0:
@@ -171,7 +147,7 @@ class Flow:
                 self._after_calls.append((index + 1, self._after(index, state)))
                 return
             if isinstance(instruction, Jump):
-                self._ready.append((index + instruction.distance // INSTRUCTION_SIZE, state))
+                self._ready.append((index + instruction.distance // self._unit, state))
                 if not instruction.is_conditional:
                     return
             elif isinstance(instruction, IndirectJump):
@@ -188,9 +164,9 @@ class Flow:
         """The state behind an instruction that goes on to the next."""
         instruction = self._code[index]
         if isinstance(instruction, Call) and instruction.distance is not None:
-            body = self._outlined(index * INSTRUCTION_SIZE + instruction.distance)
+            body = self._outlined(index * self._unit + instruction.distance)
             if body is not None:
-                state = state.after(LINKING)
+                state = state.after(self._linking)
                 for inner in body:
                     state = state.after(inner)
                 return state
@@ -232,12 +208,12 @@ class Flow:
         if isinstance(instruction, Return):
             return state.is_restored(instruction.register)
         if isinstance(instruction, Jump) and self._leaves(index, instruction):
-            body = self._outlined(index * INSTRUCTION_SIZE + instruction.distance)
+            body = self._outlined(index * self._unit + instruction.distance)
             if body is not None:
                 for inner in body:
                     state = state.after(inner)
-                return state.is_restored(LR)
-            if state.is_restored(LR):
+                return state.is_restored(self._return_register)
+            if state.is_restored(self._return_register):
                 return True
             # With sp below, it may lead to a part of this function that was cut out.
             return False if (state.sp_offset or 0) > 0 else None
@@ -248,7 +224,7 @@ class Flow:
         """Where an instruction goes on, and with which state; the likeliest last."""
         instruction = self._code[index]
         if isinstance(instruction, Jump):
-            target = (index + instruction.distance // INSTRUCTION_SIZE, state)
+            target = (index + instruction.distance // self._unit, state)
             return [(index + 1, state), target] if instruction.is_conditional else [target]
         if isinstance(instruction, IndirectJump | Return | Trap):
             return []
@@ -292,7 +268,7 @@ class Flow:
     def _candidates(self, index: int) -> Iterator[FrameState]:
         """States that code at ``index``, which nothing reached, may have; likeliest first."""
         landings = [landing.state for landing in self._landings[:_LANDINGS_TRIED]]
-        tail_calls = [state for state in landings if state.is_restored(LR)]
+        tail_calls = [state for state in landings if state.is_restored(self._return_register)]
         yield from (state for state in landings if state not in tail_calls)
         # Landing pads have the frame of the calls that they are for.
         for nearby in (range(index - 1, -1, -1), range(index + 1, len(self._code))):
