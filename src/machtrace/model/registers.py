@@ -13,9 +13,9 @@ from machtrace.model.arch import Arch
 class RegisterSet:
     """One thread's registers at one instant, or what a walk recovered for a caller.
 
-    ``values`` is indexed by DWARF register number; None is a register that was not
-    captured or that the walk could not recover. ``pc`` stands apart because DWARF
-    gives it no number of its own on every architecture.
+    ``values`` is indexed by DWARF register number; None, and whatever is beyond its end, is a
+    register that was not captured or that the walk could not recover. ``pc`` stands apart because
+    DWARF gives it no number of its own on every architecture.
     """
 
     arch: Arch
@@ -35,10 +35,11 @@ class RegisterSet:
     ) -> RegisterSet:
         """From registers by name, and others by DWARF number."""
         numbers = arch.registers
-        values: list[int | None] = [None] * len(numbers.names)
-        for number, value in (general or {}).items():
-            if 0 <= number < len(values):
-                values[number] = value
+        known = {n: value for n, value in (general or {}).items() if 0 <= n < len(numbers.names)}
+        named = (numbers.sp, numbers.fp, numbers.lr or 0)
+        values: list[int | None] = [None] * (1 + max(*named, *known))
+        for number, value in known.items():
+            values[number] = value
         values[numbers.sp] = sp
         if fp is not None:
             values[numbers.fp] = fp
