@@ -10,6 +10,7 @@ from machtrace.macho.contents import FileContents, MemoryContents
 from machtrace.model.arch import Arch
 from machtrace.unwind.cfi import CallFrameRules
 from machtrace.unwind.compact import CompactRules
+from machtrace.unwind.plt import LinkageStubRules
 from machtrace.unwind.process_rules import ImageRules
 from machtrace.unwind.prologue import CallSiteRules, InstructionRules
 from machtrace.unwind.rules import RuleSource
@@ -27,7 +28,10 @@ def image_rules(contents: Contents, arch: Arch) -> ImageRules:
     where it says so. A kind whose tables are malformed, or were not captured, is left out.
     """
     if isinstance(contents, ElfFileContents | ElfMemoryContents):
-        found = [_built(lambda: CallFrameRules.of_elf(contents))]
+        found = [
+            _built(lambda: CallFrameRules.of_elf(contents)),
+            _built(lambda: LinkageStubRules.of_elf(contents)),
+        ]
     else:
         found = list(_macho(contents, arch))
     sources = tuple(source for source in found if source is not None)
