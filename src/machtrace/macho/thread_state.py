@@ -196,14 +196,12 @@ def _registers(state: _State, arch: Arch, mask: PacMask) -> RegisterSet | None:
 
 def _arm64(state: _State, arch: Arch, mask: PacMask) -> RegisterSet:
     *general, pc = _ARM64_REGISTERS.unpack_from(state.data)
-    blank = (None,) * (len(arch.registers.names) - len(general))
-    return RegisterSet(arch, mask.strip(pc), (*general, *blank))
+    return RegisterSet(arch, mask.strip(pc), tuple(general))
 
 
 def _arm(state: _State, arch: Arch) -> RegisterSet:
     *general, pc = _ARM_REGISTERS.unpack_from(state.data)
-    blank = (None,) * (len(arch.registers.names) - len(general))
-    return RegisterSet(arch, Avma(pc), (*general, *blank))
+    return RegisterSet(arch, Avma(pc), tuple(general))
 
 
 def _x86_64(state: _State, arch: Arch) -> RegisterSet:
@@ -219,10 +217,8 @@ def _i386(state: _State) -> RegisterSet:
 def _permuted(
     arch: Arch, order: tuple[int, ...], general: list[int] | tuple[int, ...], pc: int
 ) -> RegisterSet:
-    values: list[int | None] = [None] * len(arch.registers.names)
-    for number, value in zip(order, general, strict=True):
-        values[number] = value
-    return RegisterSet(arch, Avma(pc), tuple(values))
+    by_number = dict(zip(order, general, strict=True))
+    return RegisterSet(arch, Avma(pc), tuple(by_number[number] for number in range(len(order))))
 
 
 def _exception(state: _State, arch: Arch) -> ExceptionState | None:

@@ -35,17 +35,13 @@ class RegisterSet:
     ) -> RegisterSet:
         """From registers by name, and others by DWARF number."""
         numbers = arch.registers
-        known = {n: value for n, value in (general or {}).items() if 0 <= n < len(numbers.names)}
-        named = (numbers.sp, numbers.fp, numbers.lr or 0)
-        values: list[int | None] = [None] * (1 + max(*named, *known))
-        for number, value in known.items():
-            values[number] = value
-        values[numbers.sp] = sp
+        known = dict(general or {}) | {numbers.sp: sp}
         if fp is not None:
-            values[numbers.fp] = fp
+            known[numbers.fp] = fp
         if numbers.lr is not None and lr is not None:
-            values[numbers.lr] = lr
-        return cls(arch, Avma(pc), tuple(values))
+            known[numbers.lr] = lr
+        known = {n: value for n, value in known.items() if 0 <= n < len(numbers.names)}
+        return cls(arch, Avma(pc), tuple(known.get(n) for n in range(1 + max(known))))
 
     def get(self, number: int) -> int | None:
         """The register with this DWARF number; None where it is unknown."""
@@ -54,15 +50,15 @@ class RegisterSet:
     @property
     def sp(self) -> int | None:
         """Stack pointer, an :data:`Avma`."""
-        return self.values[self.arch.registers.sp]
+        return self.get(self.arch.registers.sp)
 
     @property
     def fp(self) -> int | None:
         """Frame pointer, as it stood in the register: tags are not removed."""
-        return self.values[self.arch.registers.fp]
+        return self.get(self.arch.registers.fp)
 
     @property
     def lr(self) -> int | None:
         """Link register, as it stood: signature not removed. None where there is none."""
         number = self.arch.registers.lr
-        return None if number is None else self.values[number]
+        return None if number is None else self.get(number)

@@ -80,6 +80,8 @@ class _Frame:
         values = self._preserved()
         values[numbers.sp] = self._cfa
         for number, recovery in rule.registers:
+            if number >= len(values):  # a signal frame has registers that were not captured
+                values += [None] * (min(number + 1, len(numbers.names)) - len(values))
             if number < len(values):
                 values[number] = self._recover_or_lose(recovery)
         return RegisterSet(registers.arch, pc, tuple(values))
