@@ -88,7 +88,9 @@ def main() -> int:
                         arch=arch,
                         link_options=("-s",) if arguments.stripped else (),
                     )
-                    result = run(contents, unpreserved=unpreserved_registers(name, optimisation))
+                    result = run(
+                        contents, unpreserved=unpreserved_registers(name, optimisation, arch)
+                    )
                     executed = result.scores["everything"].executed
                     wrong, lost = result.bad_registers.total(), result.lost_registers.total()
                     table.add_row(

@@ -8,6 +8,7 @@ import capstone
 import pytest
 
 from machtrace.macho.contents import FileContents
+from machtrace.model.arch import Arch
 from machtrace.testing.lab import Score, documents_policy, policies, run
 from machtrace.testing.lab_builds import build_program, unpreserved_registers
 
@@ -36,6 +37,22 @@ def test_every_instruction_has_a_wholly_right_stack(name: str, optimisation: str
     assert not result.bad_registers, "a caller's register has another value than it had"
 
 
+@pytest.mark.parametrize(
+    ("name", "optimisation"),
+    [("leaves", "-O2"), ("frames", "-O2 no fp"), ("switches", "-O2 no fp"), ("async", "-O1")],
+)
+def test_the_same_of_x86_64(name: str, optimisation: str, tmp_path: Path):
+    """Its own instruction analysis, with the same lab."""
+    arch = Arch.X86_64
+    contents = build_program(PROGRAMS, name, tmp_path / name, optimisation=optimisation, arch=arch)
+    chosen = {"everything": policies(contents)["everything"]}
+    result = run(contents, chosen, unpreserved=unpreserved_registers(name, optimisation, arch))
+    score = result.scores["everything"]
+    assert score.executed > 80, "the program ran"
+    assert score.right == score.executed, _failures(contents, score)
+    assert not result.bad_registers, "a caller's register has another value than it had"
+
+
 def test_the_documents_algorithm_does_not(tmp_path: Path):
     """The same truth tells wrong stacks from right ones: it is not that anything passes."""
     contents = build_program(PROGRAMS, "leaves", tmp_path / "leaves", optimisation="-O2")
@@ -56,6 +73,8 @@ def test_functions_without_symbols_or_starts(tmp_path: Path):
 
 def _failures(contents: FileContents, score: Score) -> str:
     decoder = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
+    if contents.image.arch is Arch.X86_64:
+        decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     lines = [f"{score.percent:.2f} % of {score.executed}"]
     for pc in sorted(score.wrong):
         found, truth = score.examples[pc]

@@ -23,7 +23,7 @@ OPTIMISATIONS = {
     "-Oz shared": ("-Oz", "-mllvm", "-homogeneous-prolog-epilog"),
 }
 ARM64_ONLY = frozenset({"-O2 pac", "-Oz shared"})
-ASYNC_UNPRESERVED = frozenset({20, 22})
+ASYNC_UNPRESERVED = {Arch.ARM64: frozenset({20, 22}), Arch.X86_64: frozenset({13, 14})}
 """Swift's self and async context: arguments of the functions of ``async.c``."""
 OUTLINED_UNPRESERVED = frozenset(range(19, 30)) | frozenset(range(72, 80))
 """Code that was cut out of a function changes that function's registers as its own."""
@@ -65,8 +65,8 @@ def build_program(
     return FileContents(output.read_bytes(), name)
 
 
-def unpreserved_registers(name: str, optimisation: str) -> frozenset[int]:
+def unpreserved_registers(name: str, optimisation: str, arch: Arch = Arch.ARM64) -> frozenset[int]:
     """Registers, by DWARF number, that calls of a build need not preserve."""
-    if "-Oz" in OPTIMISATIONS[optimisation]:
+    if arch is Arch.ARM64 and "-Oz" in OPTIMISATIONS[optimisation]:
         return OUTLINED_UNPRESERVED
-    return ASYNC_UNPRESERVED if name == "async" else frozenset()
+    return ASYNC_UNPRESERVED[arch] if name == "async" else frozenset()

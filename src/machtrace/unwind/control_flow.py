@@ -185,9 +185,14 @@ class Flow:
         return joined
 
     def _promise(self, index: int, state: FrameState) -> int:
-        """1 if a state leads to a proper return, -1 if to an improper one, 0 if to none."""
+        """1 if a state leads to a proper return, -1 if only to improper ones, 0 if to none.
+
+        One proper return outweighs the others: what stands behind a call that never returns, or
+        data among the code, leads anywhere.
+        """
         paths = [(index, state)]
         seen: set[int] = set()
+        promise = 0
         for _ in range(TRIAL_LIMIT):
             if not paths:
                 break
@@ -197,10 +202,12 @@ class Flow:
             seen.add(index)
             self._budget -= 1
             verdict = self._verdict(index, state)
-            if verdict is not None:
-                return 1 if verdict else -1
+            if verdict:
+                return 1
+            if verdict is False:
+                promise = -1
             paths += self._onwards(index, state)
-        return 0
+        return promise
 
     def _verdict(self, index: int, state: FrameState) -> bool | None:
         """Whether leaving the function here with this state is proper; None where nobody leaves."""
@@ -250,12 +257,7 @@ class Flow:
             if states[index] is not None or isinstance(code[index], Trap):
                 continue
             self._next_unreached = index + 1
-            best: FrameState | None = None
-            best_promise = -1
-            for state in self._candidates(index):
-                promise = self._promise(index, state)
-                if promise > best_promise:
-                    best, best_promise = state, promise
+            best = self._best_candidate(index)
             if best is None:
                 continue
             for landing in self._landings:
@@ -264,6 +266,21 @@ class Flow:
             self._follow(index, best, sure=False)
             return True
         return False
+
+    def _best_candidate(self, index: int) -> FrameState | None:
+        """The likeliest state that leads to a proper return, else one that leads to none."""
+        best: FrameState | None = None
+        tried: list[FrameState] = []
+        for state in self._candidates(index):
+            if state in tried:
+                continue
+            tried.append(state)
+            promise = self._promise(index, state)
+            if promise > 0:
+                return state
+            if promise == 0 and best is None:
+                best = state
+        return best
 
     def _candidates(self, index: int) -> Iterator[FrameState]:
         """States that code at ``index``, which nothing reached, may have; likeliest first."""

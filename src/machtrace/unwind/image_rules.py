@@ -15,6 +15,7 @@ from machtrace.unwind.process_rules import ImageRules
 from machtrace.unwind.prologue import CallSiteRules, InstructionRules
 from machtrace.unwind.rules import RuleSource
 from machtrace.unwind.stubs import StubRules
+from machtrace.unwind.x86_64_prologue import X86InstructionRules
 
 Contents = FileContents | MemoryContents | ElfFileContents | ElfMemoryContents
 """The bytes of an image of any format."""
@@ -42,6 +43,7 @@ def _macho(contents: FileContents | MemoryContents, arch: Arch) -> Iterator[Rule
     call_frames = CallFrameRules.of_macho(contents)
     instructions = _built(lambda: InstructionRules.of_macho(contents, arch))
     yield instructions
+    yield _built(lambda: X86InstructionRules.of_macho(contents, arch))
     yield _built(lambda: StubRules.of_macho(contents, arch))
     yield _built(lambda: CompactRules.of_macho(contents, arch, call_frames))
     yield call_frames

@@ -111,9 +111,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """Goes back to the address in ``register``."""
+    """Goes back to the address in ``register``; ``pops`` bytes of arguments leave the stack too."""
 
     register: int
+    pops: int = 0
 
 
 @dataclass(frozen=True, slots=True)
