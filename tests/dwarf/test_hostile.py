@@ -20,7 +20,7 @@ from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
 from machtrace.model.registers import RegisterSet
-from machtrace.unwind.cfi_sections import sections_of_elf
+from machtrace.unwinder.cfi_sections import sections_of_elf
 
 ARCHES = st.sampled_from([Arch.X86_64, Arch.I386, Arch.ARM64, Arch.ARM])
 

@@ -18,7 +18,7 @@ from machtrace.testing.peer_frames import (
     llvm_register_names,
     llvm_row,
 )
-from machtrace.unwind.cfi_sections import sections_of_elf
+from machtrace.unwinder.cfi_sections import sections_of_elf
 
 Build = Callable[..., Path]
 Peer = Callable[..., str]

@@ -18,7 +18,7 @@ from machtrace.testing.peer_frames import (
     llvm_register_names,
     llvm_row,
 )
-from machtrace.unwind.cfi_sections import IndexedSection, sections_of_elf
+from machtrace.unwinder.cfi_sections import IndexedSection, sections_of_elf
 
 
 def _section(path: Path, name: str = ".eh_frame") -> IndexedSection:

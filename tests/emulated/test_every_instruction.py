@@ -8,9 +8,9 @@ from machtrace.model.stack import AddressKind, StopReason
 from machtrace.target.emulated import demo_places
 from machtrace.target.emulated_demo import PROGRAM
 from machtrace.target.emulator import Emulator
-from machtrace.unwind.image_rules import image_rules
-from machtrace.unwind.process_rules import ProcessRules
-from machtrace.unwind.walker import walk
+from machtrace.unwinder.image_rules import image_rules
+from machtrace.unwinder.process_rules import ProcessRules
+from machtrace.unwinder.walker import walk
 
 TIMES = 4
 """How often the same instruction is looked at: loops do not get more interesting."""

@@ -45,6 +45,13 @@ def test_public_names_are_there():
         _ = machtrace.nothing_of_this_name
 
 
+def test_no_package_hides_a_public_name():
+    """Importing ``machtrace.x`` binds ``x`` on machtrace, over any function of that name."""
+    parts = {path.stem for path in (ROOT / "src" / "machtrace").iterdir()}
+
+    assert not parts & set(machtrace.__all__)
+
+
 def test_import_loads_no_library():
     """``import machtrace`` costs what a few modules cost."""
     heavy = "{'numpy', 'rich', 'typer', 'click', 'unicorn', 'ctypes', 'asyncio'}"

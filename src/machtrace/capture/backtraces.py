@@ -12,7 +12,7 @@ from machtrace.model.snapshot import Snapshot
 from machtrace.model.symbol import CallStack
 from machtrace.target.base import DEFAULT_STACK_LIMIT, Target
 from machtrace.target.open import open_target
-from machtrace.unwind.walker import DEFAULT_DEPTH
+from machtrace.unwinder.walker import DEFAULT_DEPTH
 
 
 def backtraces(

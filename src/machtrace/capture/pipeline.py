@@ -13,9 +13,9 @@ from machtrace.model.stack import Backtrace
 from machtrace.model.symbol import FrameStatus
 from machtrace.symbolicate.image_source import ImageSource, in_memory
 from machtrace.symbolicate.symbolicator import Symbolicator
-from machtrace.unwind.image_rules import image_rules
-from machtrace.unwind.process_rules import ImageRules, ProcessRules
-from machtrace.unwind.walker import DEFAULT_DEPTH, walk
+from machtrace.unwinder.image_rules import image_rules
+from machtrace.unwinder.process_rules import ImageRules, ProcessRules
+from machtrace.unwinder.walker import DEFAULT_DEPTH, walk
 
 
 def unwind(

@@ -12,12 +12,12 @@ from machtrace.model.address import Avma, PacMask
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.stack import Stop
 from machtrace.testing.emulated_run import EmulatedRun, Moment
-from machtrace.unwind.cfi import CallFrameRules
-from machtrace.unwind.compact import CompactRules
-from machtrace.unwind.image_rules import image_rules
-from machtrace.unwind.process_rules import ImageRules, ProcessRules
-from machtrace.unwind.step import step
-from machtrace.unwind.walker import walk
+from machtrace.unwinder.cfi import CallFrameRules
+from machtrace.unwinder.compact import CompactRules
+from machtrace.unwinder.image_rules import image_rules
+from machtrace.unwinder.process_rules import ImageRules, ProcessRules
+from machtrace.unwinder.step import step
+from machtrace.unwinder.walker import walk
 
 MASK = PacMask.of_width(47)
 _LONGEST_STACK = 512

@@ -1,0 +1,89 @@
+"""Rules from DWARF call-frame information: ``.eh_frame``, ``.debug_frame``, ``__eh_frame``."""
+
+from __future__ import annotations
+
+from machtrace.dwarf.cfi import CallFrames
+from machtrace.elf.contents import ElfContents
+from machtrace.macho.contents import MachOContents
+from machtrace.model.address import Svma
+from machtrace.model.stack import FrameTrust
+from machtrace.unwinder.cfi_sections import IndexedSection, section_of_macho, sections_of_elf
+from machtrace.unwinder.cfi_translation import rule_of
+from machtrace.unwinder.rules import UnwindRule
+
+
+class CallFrameRules:
+    """The call-frame information of one image. A :class:`~machtrace.unwinder.rules.RuleSource`.
+
+    Hardly anything is read until the first rule is asked for.
+    """
+
+    __slots__ = ("_tables",)
+
+    trust = FrameTrust.CFI
+
+    def __init__(self, *sections: IndexedSection) -> None:
+        self._tables = tuple(_Table(section) for section in sections)
+
+    @classmethod
+    def of_elf(cls, contents: ElfContents) -> CallFrameRules | None:
+        """From ``.eh_frame``, then ``.debug_frame``; None where there is neither.
+
+        An object file has none: its addresses are not known before it is linked. Raises nothing.
+        """
+        sections = sections_of_elf(contents)
+        return cls(*sections) if sections else None
+
+    @classmethod
+    def of_macho(cls, contents: MachOContents) -> CallFrameRules | None:
+        """From ``__TEXT,__eh_frame``; None where there is none. Raises nothing."""
+        section = section_of_macho(contents)
+        return None if section is None else cls(section)
+
+    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
+        """See :meth:`~machtrace.unwinder.rules.RuleSource.rule_for`.
+
+        Rows hold at every instruction, so ``interrupted`` changes nothing.
+
+        Raises:
+            FormatError: the information is malformed here.
+            MemoryReadError: it was not captured.
+        """
+        del interrupted
+        for table in self._tables:
+            rule = table.rule_for(lookup)
+            if rule is not None:
+                return rule
+        return None
+
+    def rule_at_fde_offset(self, offset: int, lookup: Svma) -> UnwindRule | None:
+        """The rule at ``lookup`` by the FDE at ``offset`` of ``__eh_frame``.
+
+        A compact encoding in DWARF mode has the low 24 bits of that offset. None where the FDE
+        there does not describe ``lookup``.
+
+        Raises:
+            FormatError: there is no FDE, or it is malformed.
+            MemoryReadError: it was not captured.
+        """
+        return self._tables[0].rule_at(offset, lookup)
+
+
+class _Table:
+    """One section, with what was read of it."""
+
+    __slots__ = ("_frames", "_indexed")
+
+    def __init__(self, indexed: IndexedSection) -> None:
+        self._indexed = indexed
+        self._frames = CallFrames(indexed.section)
+
+    def rule_for(self, lookup: Svma) -> UnwindRule | None:
+        offset = self._indexed.index.find(lookup)
+        return None if offset is None else self.rule_at(offset, lookup)
+
+    def rule_at(self, offset: int, lookup: Svma) -> UnwindRule | None:
+        function = self._frames.function(offset)
+        if lookup not in function:
+            return None
+        return rule_of(self._frames.row(function, lookup), self._indexed.numbering)

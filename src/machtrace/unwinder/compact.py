@@ -1,0 +1,153 @@
+"""Rules from compact unwind encodings.
+
+They hold at calls, where the frame is made. Interrupted frames are a matter of
+:mod:`machtrace.unwinder.prologue`, which is asked first.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from machtrace.errors import MachOError
+from machtrace.macho.compact_encoding import (
+    Frameless,
+    FramelessIndirect,
+    FramePointerBased,
+    InDwarf,
+    SavedRegisters,
+    decode,
+)
+from machtrace.macho.contents import MachOContents
+from machtrace.macho.encryption import is_encrypted
+from machtrace.macho.unwind_info import UnwindEntry, UnwindInfo
+from machtrace.model.address import Svma
+from machtrace.model.arch import Arch
+from machtrace.model.stack import FrameTrust
+from machtrace.unwinder.rules import AtCfa, InRegister, Recovery, RegisterOffset, UnwindRule
+
+
+class CallFrames(Protocol):
+    """Call-frame information that encodings of DWARF mode point into."""
+
+    def rule_at_fde_offset(self, offset: int, lookup: Svma, /) -> UnwindRule | None:
+        """The rule at ``lookup`` by the FDE that is ``offset`` bytes into ``__eh_frame``.
+
+        Raises:
+            DwarfError: there is no well-formed FDE.
+        """
+        ...
+
+
+class CompactRules:
+    """``__unwind_info`` of one image. A :class:`RuleSource`."""
+
+    __slots__ = ("_arch", "_call_frames", "_contents", "_info")
+
+    trust = FrameTrust.COMPACT
+
+    def __init__(
+        self,
+        contents: MachOContents,
+        arch: Arch,
+        info: UnwindInfo,
+        call_frames: CallFrames | None = None,
+    ) -> None:
+        self._contents = contents
+        self._arch = arch
+        self._info = info
+        self._call_frames = call_frames
+
+    @classmethod
+    def of_macho(
+        cls, contents: MachOContents, arch: Arch, call_frames: CallFrames | None = None
+    ) -> CompactRules | None:
+        """Of a Mach-O; None where it has no such section, or only an encrypted one.
+
+        Args:
+            contents: the image.
+            arch: of the image.
+            call_frames: its ``__eh_frame``; without it, what is described only there has no rule.
+
+        Raises:
+            MachOError: the section's header or index is malformed.
+            MemoryReadError: the section was not captured.
+        """
+        section = contents.image.section("__TEXT", "__unwind_info")
+        if section is None or not section.size:
+            return None
+        if is_encrypted(contents, section.address, section.size):
+            return None
+        data = contents.read_svma(section.address, section.size)
+        info = UnwindInfo(data, f"__unwind_info of {contents.source}")
+        return cls(contents, arch, info, call_frames)
+
+    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
+        """See :meth:`RuleSource.rule_for`.
+
+        A gap between functions with unwind information is no answer: neither the end of the stack
+        nor a leaf.
+
+        Raises:
+            MachOError: the encoding or the page that it is in is malformed.
+            MemoryReadError: the instruction with the frame's size was not captured.
+            DwarfError: the FDE that the encoding points to is malformed.
+        """
+        del interrupted
+        entry = self._info.find(self._contents.image.offset_of(lookup))
+        if entry is None:
+            return None
+        match decode(
+            entry.encoding, self._arch, source=self._info.source, at=entry.function_offset
+        ):
+            case None:
+                return None
+            case InDwarf(offset):
+                return self._in_dwarf(offset, lookup)
+            case FramePointerBased(cfa_offset, saved):
+                return self._framed(cfa_offset, saved)
+            case Frameless(size, saved):
+                return self._frameless(size, saved, entry)
+            case FramelessIndirect(size_at, added, saved):
+                size = self._operand(entry, size_at) + added
+                return self._frameless(size, saved, entry)
+
+    def _in_dwarf(self, offset: int, lookup: Svma) -> UnwindRule | None:
+        # Offset 0 means that the FDE's place did not fit: the next source looks for it.
+        if self._call_frames is None or offset == 0:
+            return None
+        return self._call_frames.rule_at_fde_offset(offset, lookup)
+
+    def _operand(self, entry: UnwindEntry, at: int) -> int:
+        """The 32 bits ``at`` bytes into a function."""
+        start = self._contents.image.svma_of(entry.function_offset)
+        return int.from_bytes(self._contents.read_svma(Svma(start + at), 4), "little")
+
+    @property
+    def _word(self) -> int:
+        # arm64_32 saves whole registers, though its pointers are half as long.
+        return 8 if self._arch.is_arm64 else self._arch.pointer_size
+
+    def _framed(self, cfa_offset: int, saved: SavedRegisters) -> UnwindRule:
+        fp = self._arch.registers.fp
+        return UnwindRule(
+            RegisterOffset(fp, cfa_offset),
+            AtCfa(self._word - cfa_offset),
+            ((fp, AtCfa(-cfa_offset)), *_at_cfa(saved)),
+        )
+
+    def _frameless(self, size: int, saved: SavedRegisters, entry: UnwindEntry) -> UnwindRule:
+        numbers = self._arch.registers
+        return_address: Recovery = AtCfa(-self._word)
+        if numbers.lr is not None:
+            return_address = InRegister(numbers.lr)
+        elif size < self._word * (len(saved) + 1):
+            raise MachOError(
+                f"a frame of {size} bytes with {len(saved)} saved registers and a return address",
+                source=self._info.source,
+                offset=entry.function_offset,
+            )
+        return UnwindRule(RegisterOffset(numbers.sp, size), return_address, _at_cfa(saved))
+
+
+def _at_cfa(saved: SavedRegisters) -> tuple[tuple[int, Recovery], ...]:
+    return tuple((register, AtCfa(offset)) for register, offset in saved)

@@ -1,0 +1,384 @@
+"""What is known of a frame before one instruction of its function.
+
+A value is what a register or a word of the stack holds, said in terms of the frame: a register
+as the caller left it, a distance from the canonical frame address (CFA: sp at the function's
+entry), or a number. None is anything else. The state is a row of DWARF's call-frame table with
+more in it, worked out from instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeGuard
+
+from machtrace.unwinder.instruction_effects import (
+    AddConstant,
+    AddRegister,
+    Call,
+    InsertConstant,
+    Instruction,
+    Load,
+    MoveRegister,
+    SetConstant,
+    Store,
+    Writes,
+)
+from machtrace.unwinder.rules import AtCfa, InRegister, Lost, Recovery, RegisterOffset, UnwindRule
+
+_MASK_64 = (1 << 64) - 1
+_WORD = 8
+MAX_DISTANCE = 1 << 40
+"""A frame is not this big; hostile arithmetic does not make numbers grow for ever."""
+MAX_SLOTS = 256
+"""Words of a frame that are followed at most: of thirty registers, and some copies of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallerValue:
+    """What the register held when the function was entered."""
+
+    register: int
+
+
+@dataclass(frozen=True, slots=True)
+class FromCfa:
+    """The canonical frame address plus ``offset``."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number that instructions put there."""
+
+    value: int
+
+
+Value = CallerValue | FromCfa | Number
+
+
+class Machine:
+    """What an architecture's calling convention says of its registers."""
+
+    __slots__ = (
+        "callee_saved",
+        "cfa_bases",
+        "entry_sp",
+        "fp",
+        "lost_in_calls",
+        "places",
+        "return_address",
+        "sp",
+        "tracked",
+        "volatile",
+    )
+
+    def __init__(
+        self,
+        *,
+        sp: int,
+        fp: int,
+        return_column: int,
+        general: range,
+        others: tuple[int, ...],
+        callee_saved: tuple[int, ...],
+        lost_in_calls: tuple[int, ...],
+        entry_sp: int,
+    ) -> None:
+        """Registers are DWARF numbers.
+
+        Args:
+            sp: the stack pointer.
+            fp: the frame pointer.
+            return_column: what stands for the return address: its register, or none that is
+                followed.
+            general: the general registers, from 0.
+            others: other registers to follow.
+            callee_saved: what a caller finds unchanged, and functions save; sp is not among them.
+            lost_in_calls: what calls change.
+            entry_sp: from the CFA to sp at a function's entry.
+        """
+        self.sp = sp
+        self.fp = fp
+        self.return_address = CallerValue(return_column)
+        self.tracked = (*general, *others)
+        self.places = {register: place for place, register in enumerate(self.tracked)}
+        self.callee_saved = callee_saved
+        kept = {*callee_saved, sp, fp, return_column}
+        self.volatile = tuple(register for register in general if register not in kept)
+        self.lost_in_calls = lost_in_calls
+        self.cfa_bases = (
+            sp,
+            fp,
+            *(register for register in reversed(callee_saved) if register in general),
+            *self.volatile,
+            *(register for register in (return_column,) if register in general),
+        )
+        self.entry_sp = entry_sp
+
+    def entry(self, *, with_volatile: bool) -> FrameState:
+        """The state at the first instruction of a function.
+
+        ``with_volatile``: whether it matters which of the registers that calls may change are
+        changed.
+        """
+        forgotten = () if with_volatile else self.volatile
+        values: list[Value | None] = [
+            None if register in forgotten else CallerValue(register) for register in self.tracked
+        ]
+        values[self.sp] = FromCfa(self.entry_sp)
+        slots = {}
+        if self.return_address.register not in self.places:
+            slots[self.entry_sp] = self.return_address
+        return FrameState(self, tuple(values), slots)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameState:
+    """Values of registers, by :attr:`Machine.places`, and of words, by distance from the CFA."""
+
+    machine: Machine
+    values: tuple[Value | None, ...]
+    slots: Mapping[int, Value]
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, FrameState):
+            return NotImplemented
+        return self.values == other.values and (
+            self.slots is other.slots or self.slots == other.slots
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def value(self, register: int) -> Value | None:
+        """What a register holds, by DWARF number."""
+        place = self.machine.places.get(register)
+        return None if place is None else self.values[place]
+
+    @property
+    def sp_offset(self) -> int | None:
+        """From the CFA to sp; None where it is not known."""
+        sp = self.values[self.machine.sp]
+        return sp.offset if isinstance(sp, FromCfa) else None
+
+    @property
+    def return_address(self) -> Recovery | None:
+        """Where the return address is; None where that is not known."""
+        wanted = self.machine.return_address
+        return self._recovery(wanted.register, wanted)
+
+    def _recovery(self, register: int, wanted: CallerValue) -> Recovery | None:
+        if self.value(register) == wanted:
+            return InRegister(register)
+        saved = self._saved(wanted)
+        if saved is not None:
+            return saved
+        for place, value in enumerate(self.values):
+            if value == wanted:
+                return InRegister(self.machine.tracked[place])
+        return None
+
+    def _saved(self, wanted: CallerValue) -> AtCfa | None:
+        return next((AtCfa(at) for at, value in self.slots.items() if value == wanted), None)
+
+    def is_restored(self, return_register: int) -> bool | None:
+        """Whether a function may return so; None where sp is not known."""
+        offset, machine = self.sp_offset, self.machine
+        if offset is None:
+            return None
+        returns_to = self.value(return_register)
+        if return_register not in machine.places:
+            returns_to = self.slots.get(machine.entry_sp)
+        return (
+            offset == machine.entry_sp
+            and returns_to == machine.return_address
+            and self.values[machine.fp] == CallerValue(machine.fp)
+        )
+
+    def rule(
+        self, *, keeps_volatile: bool = False, prefers_memory: bool = False
+    ) -> UnwindRule | None:
+        """How to get the caller's registers from here; None where that is not known.
+
+        Args:
+            keeps_volatile: say too which of the registers that calls may change were not changed.
+                The compiler knows that of code that it outlined, and keeps values in them.
+            prefers_memory: take from memory what is there, even if it is still in its register:
+                where the register is another frame's business by now.
+        """
+        return_address = self.return_address
+        if return_address is None:
+            return None
+        for base in self.machine.cfa_bases:
+            value = self.values[base]
+            if isinstance(value, FromCfa):
+                cfa = RegisterOffset(base, -value.offset)
+                break
+        else:
+            return None
+        registers: list[tuple[int, Recovery]] = []
+        for register in self.machine.callee_saved:
+            wanted = CallerValue(register)
+            is_kept = self.value(register) == wanted
+            saved = self._saved(wanted) if prefers_memory or not is_kept else None
+            if saved is not None or not is_kept:
+                registers.append((register, saved or self._recovery(register, wanted) or Lost()))
+        if keeps_volatile:
+            registers += [
+                (register, InRegister(register))
+                for register in self.machine.volatile
+                if self.values[register] == CallerValue(register)
+            ]
+        return UnwindRule(cfa, return_address, tuple(registers))
+
+    def after(self, instruction: Instruction) -> FrameState:
+        """The state behind an instruction that goes on to the next; itself where nothing changes.
+
+        Of a call: the state after it returned.
+        """
+        match instruction:
+            case Store():
+                return self._store(instruction)
+            case Load():
+                return self._load(instruction)
+            case Writes(registers):
+                return self._with((register, None) for register in registers)
+            case Call():
+                return self._call()
+            case _:
+                return self._with(self._assigned(instruction))
+
+    def _assigned(self, instruction: Instruction) -> tuple[tuple[int, Value | None], ...]:
+        match instruction:
+            case AddConstant(destination, source, amount):
+                return ((destination, _sum(self.values[source], amount)),)
+            case MoveRegister(destination, source):
+                return ((destination, self.values[source]),)
+            case SetConstant(destination, number):
+                return ((destination, Number(number)),)
+            case InsertConstant(destination, part, shift):
+                return ((destination, _insert(self.values[destination], part, shift)),)
+            case AddRegister(destination, source, register, shift, sign):
+                factor = self.values[register]
+                added = sign * (factor.value << shift) if isinstance(factor, Number) else None
+                return ((destination, _sum(self.values[source], added)),)
+            case _:
+                return ()
+
+    def _call(self) -> FrameState:
+        sp = self.sp_offset
+        state = self
+        if sp is not None and any(offset < sp for offset in self.slots):
+            # What is below sp is the called function's.
+            slots = {offset: value for offset, value in self.slots.items() if offset >= sp}
+            state = FrameState(self.machine, self.values, slots)
+        return state._with((register, None) for register in self.machine.lost_in_calls)
+
+    def _with(self, changes: Iterable[tuple[int, Value | None]]) -> FrameState:
+        values: list[Value | None] | None = None
+        for register, value in changes:
+            place = self.machine.places.get(register)
+            if place is None or self.values[place] == value:
+                continue
+            if values is None:
+                values = list(self.values)
+            values[place] = value
+        return self if values is None else FrameState(self.machine, tuple(values), self.slots)
+
+    def _store(self, store: Store) -> FrameState:
+        state = self
+        base = self.values[store.base]
+        if isinstance(base, FromCfa):
+            start = base.offset + store.offset
+            end = start + store.size * len(store.registers)
+            # Only sp and fp lead to places where registers are saved for good: other pointers
+            # into the frame belong to the program's variables, and loops move them on.
+            overwrites = store.base in (self.machine.sp, self.machine.fp)
+            slots = {
+                offset: value
+                for offset, value in self.slots.items()
+                if not overwrites or offset + _WORD <= start or offset >= end
+            }
+            for i, register in enumerate(store.registers):
+                value = None if register is None else self.value(register)
+                if store.size >= _WORD and self._is_worth_keeping(value) and len(slots) < MAX_SLOTS:
+                    slots[start + i * store.size] = value
+            if slots != self.slots:
+                state = FrameState(self.machine, self.values, slots)
+        if not store.write_back:
+            return state
+        return state._with([(store.base, _sum(base, store.write_back))])
+
+    def _load(self, load: Load) -> FrameState:
+        base = self.values[load.base]
+        changes: list[tuple[int, Value | None]] = []
+        for i, register in enumerate(load.registers):
+            if register is None:
+                continue
+            value: Value | None = None
+            if isinstance(base, FromCfa) and load.size >= _WORD:
+                value = self.slots.get(base.offset + load.offset + i * load.size)
+            changes.append((register, value))
+        if load.write_back:
+            changes.append((load.base, _sum(base, load.write_back)))
+        return self._with(changes)
+
+    def join(self, other: FrameState) -> FrameState:
+        """What is known where either may hold; itself if that is as much as it says."""
+        if self is other:
+            return self
+        values, slots = self.values, self.slots
+        if values is not other.values:
+            joined = tuple(
+                # Most are the same objects, which is a quick thing to see.
+                [m if m is i or m == i else None for m, i in zip(values, other.values, strict=True)]
+            )
+            values = values if joined == values else joined
+        if slots is not other.slots:
+            common = {at: value for at, value in slots.items() if other.slots.get(at) == value}
+            slots = slots if len(common) == len(slots) else common
+        if values is self.values and slots is self.slots:
+            return self
+        return FrameState(self.machine, values, slots)
+
+    def contradicts(self, other: FrameState) -> bool:
+        """Whether no compiler lets both come together: sp, or the return address, elsewhere."""
+        machine = self.machine
+        mine, its = self.values[machine.sp], other.values[machine.sp]
+        if mine is not None and its is not None and mine != its:
+            return True
+        wanted = machine.return_address
+        if self.value(wanted.register) == wanted == other.value(wanted.register):
+            return False
+        saved = self._saved(wanted)
+        if saved is not None and other.slots.get(saved.offset) == wanted:
+            return False
+        if self.return_address is None or other.return_address is None:
+            return False
+        return self.join(other).return_address is None
+
+    def _is_worth_keeping(self, value: Value | None) -> TypeGuard[Value]:
+        """Not the arguments, which unoptimised code stores by the dozen."""
+        if isinstance(value, CallerValue):
+            return value.register not in self.machine.volatile
+        return isinstance(value, FromCfa)
+
+
+def _sum(value: Value | None, amount: int | None) -> Value | None:
+    if amount is None:
+        return None
+    if isinstance(value, FromCfa):
+        offset = value.offset + amount
+        return FromCfa(offset) if abs(offset) < MAX_DISTANCE else None
+    if isinstance(value, Number):
+        return Number((value.value + amount) & _MASK_64)
+    return value if amount == 0 else None
+
+
+def _insert(value: Value | None, part: int, shift: int) -> Value | None:
+    if not isinstance(value, Number):
+        return None
+    return Number(value.value & ~(0xFFFF << shift) | part << shift)

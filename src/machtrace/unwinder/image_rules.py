@@ -1,0 +1,58 @@
+"""Which ways of unwinding an image offers, in the order that they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from machtrace.elf.contents import ElfFileContents, ElfMemoryContents
+from machtrace.errors import FormatError, MemoryReadError
+from machtrace.macho.contents import FileContents, MemoryContents
+from machtrace.model.arch import Arch
+from machtrace.unwinder.cfi import CallFrameRules
+from machtrace.unwinder.compact import CompactRules
+from machtrace.unwinder.plt import LinkageStubRules
+from machtrace.unwinder.process_rules import ImageRules
+from machtrace.unwinder.prologue import CallSiteRules, InstructionRules
+from machtrace.unwinder.rules import RuleSource
+from machtrace.unwinder.stubs import StubRules
+from machtrace.unwinder.x86_64_prologue import X86InstructionRules
+
+Contents = FileContents | MemoryContents | ElfFileContents | ElfMemoryContents
+"""The bytes of an image of any format."""
+
+
+def image_rules(contents: Contents, arch: Arch) -> ImageRules:
+    """The rule sources of an image, best first.
+
+    In a Mach-O, instruction analysis goes first: it answers only for interrupted frames, where
+    compact unwind is not meant to be right. Compact unwind hands over to call-frame information
+    where it says so. A kind whose tables are malformed, or were not captured, is left out.
+    """
+    if isinstance(contents, ElfFileContents | ElfMemoryContents):
+        found = [
+            _built(lambda: CallFrameRules.of_elf(contents)),
+            _built(lambda: LinkageStubRules.of_elf(contents)),
+        ]
+    else:
+        found = list(_macho(contents, arch))
+    sources = tuple(source for source in found if source is not None)
+    return ImageRules(sources, contents.image.header_svma)
+
+
+def _macho(contents: FileContents | MemoryContents, arch: Arch) -> Iterator[RuleSource | None]:
+    call_frames = CallFrameRules.of_macho(contents)
+    instructions = _built(lambda: InstructionRules.of_macho(contents, arch))
+    yield instructions
+    yield _built(lambda: X86InstructionRules.of_macho(contents, arch))
+    yield _built(lambda: StubRules.of_macho(contents, arch))
+    yield _built(lambda: CompactRules.of_macho(contents, arch, call_frames))
+    yield call_frames
+    if isinstance(instructions, InstructionRules):
+        yield CallSiteRules(instructions)
+
+
+def _built(build: Callable[[], RuleSource | None]) -> RuleSource | None:
+    try:
+        return build()
+    except (FormatError, MemoryReadError):
+        return None

@@ -1,0 +1,57 @@
+"""Telling code that a compiler cut out of its callers from functions that keep to themselves.
+
+A call leaves the caller's frame alone, unless what it calls is a piece of the caller: code that
+saves or restores registers for it, or makes or takes down its frame (LLVM's machine outliner,
+``AArch64InstrInfo::buildOutlinedFrame``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from machtrace.unwinder.arm64_registers import FP, SP
+from machtrace.unwinder.instruction_effects import (
+    AddConstant,
+    AddRegister,
+    Instruction,
+    Load,
+    MoveRegister,
+    Store,
+)
+
+_FRAME = frozenset({SP, FP})
+_PRESERVED = frozenset({*range(19, 31), *range(72, 80)})
+"""DWARF numbers of what a call preserves, and of the link register."""
+
+
+def touches_callers_frame(body: Sequence[Instruction]) -> bool:
+    """Whether a function, all of whose instructions are given, may change its caller's frame.
+
+    Read in one line, without regard to jumps: a function that keeps to itself lowers sp, saves
+    what it must below where sp was, and raises sp again. True where that is not to be seen.
+    """
+    places = {SP: 0}
+    saved: set[int] = set()
+    for instruction in body:
+        match instruction:
+            case AddConstant(register, source, amount) if register in _FRAME:
+                if register == FP and FP not in saved:
+                    return True
+                base = places.get(source)
+                if base is None:
+                    return True
+                places[register] = base + amount
+            case AddRegister(register) | MoveRegister(register) if register in _FRAME:
+                return True
+            case Store(registers, _, source, offset, write_back) | Load(
+                registers, _, source, offset, write_back
+            ) if source == SP:
+                kept = _PRESERVED.intersection(r for r in registers if r is not None)
+                if kept and places[SP] + offset >= 0:
+                    return True
+                if isinstance(instruction, Store):
+                    saved |= kept
+                places[SP] += write_back
+            case _:
+                pass
+    return places[SP] != 0

@@ -1,0 +1,105 @@
+"""Which rule holds at an address of a process, remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from machtrace.errors import FormatError, MemoryReadError
+from machtrace.model.address import Avma, Svma
+from machtrace.model.arch import Arch
+from machtrace.model.image import BinaryImage, ImageList
+from machtrace.model.stack import FrameTrust
+from machtrace.unwinder.rules import InRegister, RuleSource, UnwindRule, frame_pointer_rule
+
+CACHE_LIMIT = 1 << 16
+"""Rules remembered of one process; at the limit all are forgotten. A rule is about 500 bytes."""
+
+_NO_HEADER = Svma(0)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRules:
+    """The rule sources of an image, best first; none where its bytes cannot be had."""
+
+    sources: tuple[RuleSource, ...] = ()
+    header_svma: Svma = _NO_HEADER
+    """The stated address of its header, by the bytes that the sources are from: a target may know
+    only where the image was loaded."""
+
+
+SourceFinder = Callable[[BinaryImage], ImageRules]
+"""What is known of an image's frames."""
+
+
+@dataclass(slots=True)
+class CacheStatistics:
+    """How often the cache answered."""
+
+    hits: int = 0
+    misses: int = 0
+    malformed: int = 0
+    """Times that unwind information was passed over because it broke its format."""
+
+
+class ProcessRules:
+    """Asks the sources of the image that holds an address, in order; the frame pointer is last."""
+
+    __slots__ = (
+        "_cache",
+        "_fallback",
+        "_images",
+        "_link_register",
+        "_rules",
+        "_sources_of",
+        "statistics",
+    )
+
+    def __init__(self, images: ImageList, arch: Arch, sources_of: SourceFinder) -> None:
+        self._images = images
+        self._sources_of = sources_of
+        lr = arch.registers.lr
+        self._link_register = None if lr is None else InRegister(lr)
+        self._fallback = (frame_pointer_rule(arch), FrameTrust.FRAME_POINTER)
+        self._rules: dict[BinaryImage, ImageRules] = {}
+        self._cache: dict[tuple[int, bool], tuple[UnwindRule, FrameTrust]] = {}
+        self.statistics = CacheStatistics()
+
+    def find(self, lookup: Avma, *, interrupted: bool) -> tuple[UnwindRule, FrameTrust]:
+        """The rule at ``lookup``, and how far it can be trusted. Raises nothing.
+
+        See :meth:`RuleSource.rule_for` for ``interrupted``.
+        """
+        key = (lookup, interrupted)
+        found = self._cache.get(key)
+        if found is not None:
+            self.statistics.hits += 1
+            return found
+        self.statistics.misses += 1
+        if len(self._cache) >= CACHE_LIMIT:
+            self._cache.clear()
+        found = self._cache[key] = self._ask(lookup, interrupted=interrupted)
+        return found
+
+    def _ask(self, lookup: Avma, *, interrupted: bool) -> tuple[UnwindRule, FrameTrust]:
+        image = self._images.find(lookup)
+        if image is None:
+            return self._fallback
+        rules = self._rules.get(image)
+        if rules is None:
+            rules = self._rules[image] = self._sources_of(image)
+        address = Svma(image.offset_of(lookup) + rules.header_svma)
+        held: tuple[UnwindRule, FrameTrust] | None = None
+        for source in rules.sources:
+            try:
+                rule = source.rule_for(address, interrupted=interrupted)
+            except (FormatError, MemoryReadError):
+                self.statistics.malformed += 1
+                continue
+            if rule is None:
+                continue
+            if interrupted or rule.return_address != self._link_register:
+                return rule, source.trust
+            # Behind a call the link register is the called function's: see who knows better.
+            held = held or (rule, source.trust)
+        return held or self._fallback

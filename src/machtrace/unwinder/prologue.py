@@ -1,0 +1,261 @@
+"""Rules for interrupted frames, from what the function's instructions did to the stack so far.
+
+Compact unwind says what holds at calls. A thread that was interrupted may stand anywhere: before
+the frame is made, half-way through saving registers, behind the epilogue's loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from struct import unpack
+
+from machtrace.errors import MemoryReadError
+from machtrace.macho.contents import MachOContents
+from machtrace.macho.encryption import is_encrypted
+from machtrace.model.address import Svma
+from machtrace.model.arch import Arch
+from machtrace.model.contents import ImageContents
+from machtrace.model.stack import FrameTrust
+from machtrace.unwinder.arm64_frame import ENTRY, ENTRY_WITHOUT_VOLATILE, simplified
+from machtrace.unwinder.arm64_instructions import decode
+from machtrace.unwinder.arm64_jumps import jumps_to
+from machtrace.unwinder.arm64_registers import INSTRUCTION_SIZE, LINKING
+from machtrace.unwinder.control_flow import Flow
+from machtrace.unwinder.frame_state import FrameState
+from machtrace.unwinder.function_bounds import FunctionBounds
+from machtrace.unwinder.instruction_effects import (
+    Call,
+    IndirectJump,
+    Instruction,
+    Jump,
+    Return,
+    Trap,
+)
+from machtrace.unwinder.outlined import touches_callers_frame
+from machtrace.unwinder.rules import UnwindRule
+
+FunctionAt = Callable[[Svma], tuple[Svma, Svma] | None]
+"""The (start, end) of the function that holds an address, if any does."""
+
+MAX_INSTRUCTIONS = 1 << 16
+"""Of one function; the largest of compiled code have some tens of thousands."""
+CACHED_INSTRUCTIONS = 1 << 19
+"""Of all remembered functions; at the limit all are forgotten. Each takes some 10 to 100 bytes."""
+OUTLINED_SIZE = 64 * INSTRUCTION_SIZE
+"""Bytes of the longest piece of code that is looked at as one that the compiler cut out."""
+_JUMPS_ASKED = 8
+_NESTING = 3
+
+
+class _Function:
+    """What is remembered of a function."""
+
+    __slots__ = ("flow", "keeps_volatile", "start")
+
+    def __init__(self, start: Svma, code: Sequence[Instruction], flow: Flow) -> None:
+        self.start = start
+        self.flow = flow
+        self.keeps_volatile = len(code) * INSTRUCTION_SIZE <= OUTLINED_SIZE and not any(
+            isinstance(instruction, Call) for instruction in code
+        )
+
+    def state(self, address: Svma) -> FrameState | None:
+        return self.flow.state((address - self.start) // INSTRUCTION_SIZE)
+
+
+class InstructionRules:
+    """Instruction analysis of one image's AArch64 code. A :class:`RuleSource`.
+
+    It answers for interrupted frames, and for calls to code that the compiler outlined: there the
+    return address may be anywhere, even in a register that calls do not preserve.
+    """
+
+    trust = FrameTrust.PROLOGUE
+
+    def __init__(
+        self,
+        contents: ImageContents,
+        function_at: FunctionAt,
+        code_sections: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """See :class:`FunctionBounds` for ``function_at``.
+
+        ``code_sections`` are the (start, end) of what is searched for jumps into outlined code.
+        """
+        self._contents = contents
+        self._function_at = function_at
+        self._sections = tuple(code_sections)
+        self._functions: dict[Svma, _Function | None] = {}
+        self._outlined: dict[Svma, tuple[Instruction, ...] | None] = {}
+        self._sharing: dict[Svma, bool] = {}
+        self._cached = 0
+
+    @classmethod
+    def of_macho(cls, contents: MachOContents, arch: Arch) -> InstructionRules | None:
+        """Of a Mach-O; None where its code is not AArch64, or still encrypted."""
+        sections = [(section.address, section.end) for section in contents.image.code_sections]
+        if not arch.is_arm64 or not sections:
+            return None
+        if any(is_encrypted(contents, Svma(start), end - start) for start, end in sections):
+            return None
+        return cls(contents, FunctionBounds.of_macho(contents).at, sections)
+
+    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
+        """See :meth:`RuleSource.rule_for`.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        address = Svma(lookup & -INSTRUCTION_SIZE)
+        if not interrupted and not self._involves_outlined_code(address):
+            return None
+        return self.rule_at(address, interrupted=interrupted)
+
+    def rule_at(self, address: Svma, *, interrupted: bool) -> UnwindRule | None:
+        """The rule at an instruction, whatever it calls; see :meth:`rule_for`."""
+        bounds = self._function_at(address)
+        if bounds is None:
+            return None
+        function = self._function(*bounds)
+        state = None if function is None else function.state(address)
+        if function is None or state is None:
+            return None
+        if not interrupted:
+            return state.after(LINKING).rule(prefers_memory=True)
+        return state.rule(keeps_volatile=function.keeps_volatile)
+
+    def _involves_outlined_code(self, address: Svma) -> bool:
+        """Whether a call is in, or calls, code that the compiler may have cut out of functions."""
+        around = self._function_at(address)
+        if around is not None and self._is_outlined(around[0]):
+            return True
+        instruction = self._read(address, INSTRUCTION_SIZE)[0]
+        if not isinstance(instruction, Call) or instruction.distance is None:
+            return False
+        return self._is_outlined(Svma(address + instruction.distance))
+
+    def _is_outlined(self, start: Svma, nesting: int = 0) -> bool:
+        """Whether a function shares a frame: it is short, and does so or jumps to one that does."""
+        found = self._sharing.get(start)
+        if found is None:
+            found = self._sharing[start] = self._shares_frame(start, nesting)
+        return found
+
+    def _shares_frame(self, start: Svma, nesting: int) -> bool:
+        bounds = self._function_at(start)
+        if bounds is None or bounds[0] != start or bounds[1] - start > OUTLINED_SIZE:
+            return False
+        body = self._read(start, bounds[1] - start)
+        if touches_callers_frame(body):
+            return True
+        last = body[-1] if body else None
+        if not isinstance(last, Jump) or last.is_conditional or nesting >= _NESTING:
+            return False
+        target = Svma(bounds[1] - INSTRUCTION_SIZE + last.distance)
+        return target not in range(*bounds) and self._is_outlined(target, nesting + 1)
+
+    def _read(self, start: Svma, size: int) -> list[Instruction]:
+        count = size // INSTRUCTION_SIZE  # bounds may end at data of any size
+        data = self._contents.read_svma(start, count * INSTRUCTION_SIZE)
+        return [decode(word) for word in unpack(f"<{count}I", data)]
+
+    def _function(self, start: Svma, end: Svma, nesting: int = 0) -> _Function | None:
+        if start in self._functions:
+            return self._functions[start]
+        count = (end - start) // INSTRUCTION_SIZE
+        if self._cached + count > CACHED_INSTRUCTIONS:
+            self._functions.clear()
+            self._outlined.clear()
+            self._sharing.clear()
+            self._cached = 0
+        self._cached += count
+        # A function that is asked for while its own callers are looked at has no answer.
+        self._functions[start] = None
+        function = self._functions[start] = self._analysed(start, count, nesting)
+        return function
+
+    def _analysed(self, start: Svma, count: int, nesting: int) -> _Function | None:
+        if not 0 < count <= MAX_INSTRUCTIONS:
+            return None
+        code = self._read(start, count * INSTRUCTION_SIZE)
+
+        def outlined(distance: int) -> tuple[Instruction, ...] | None:
+            return self._outlined_body(Svma(start + distance))
+
+        standard = ENTRY
+        if count * INSTRUCTION_SIZE > OUTLINED_SIZE:
+            standard = ENTRY_WITHOUT_VOLATILE
+            code = simplified(code)
+        flow = Flow(code, standard, outlined)
+        if not flow.is_balanced:
+            entry = self._entry_from_jumps(start, nesting)
+            if entry is not None:
+                flow = Flow(code, entry, outlined)
+        return _Function(start, code, flow)
+
+    def _entry_from_jumps(self, start: Svma, nesting: int) -> FrameState | None:
+        """The state that code has at its start which other functions jump into, frame and all."""
+        if nesting >= _NESTING:
+            return None
+        entry: FrameState | None = None
+        jumps = jumps_to(start, self._contents, self._sections)
+        for address in islice(jumps, _JUMPS_ASKED):
+            bounds = self._function_at(address)
+            if bounds is None or bounds[0] == start:
+                continue
+            try:
+                function = self._function(*bounds, nesting + 1)
+            except MemoryReadError:
+                continue
+            state = None if function is None else function.state(address)
+            if state is not None:
+                entry = state if entry is None else entry.join(state)
+        return entry
+
+    def _outlined_body(self, target: Svma) -> tuple[Instruction, ...] | None:
+        """All that a short callee does, where it neither calls nor jumps; else None."""
+        if target not in self._outlined:
+            try:
+                self._outlined[target] = self._straight_line(target)
+            except MemoryReadError:
+                self._outlined[target] = None
+        return self._outlined[target]
+
+    def _straight_line(self, target: Svma) -> tuple[Instruction, ...] | None:
+        bounds = self._function_at(target)
+        if bounds is None or bounds[0] != target or bounds[1] - target > OUTLINED_SIZE:
+            return None
+        body: list[Instruction] = []
+        for instruction in self._read(target, bounds[1] - target):
+            if isinstance(instruction, Return):
+                return tuple(body)
+            if isinstance(instruction, Call | Jump | IndirectJump | Trap):
+                return None
+            body.append(instruction)
+        return None
+
+
+class CallSiteRules:
+    """Instruction analysis of calls, for when nothing else knows. A :class:`RuleSource`.
+
+    Code whose return address waits in another register, while it calls what was cut out of it,
+    has unwind information of a function that calls nobody.
+    """
+
+    __slots__ = ("_instructions",)
+
+    trust = FrameTrust.PROLOGUE
+
+    def __init__(self, instructions: InstructionRules) -> None:
+        self._instructions = instructions
+
+    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
+        """See :meth:`RuleSource.rule_for`.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        if interrupted:
+            return None
+        return self._instructions.rule_at(Svma(lookup & -INSTRUCTION_SIZE), interrupted=False)

@@ -1,0 +1,149 @@
+"""The one executor of unwind rules."""
+
+from __future__ import annotations
+
+from machtrace.dwarf.expression import evaluate
+from machtrace.errors import DwarfError, MemoryReadError
+from machtrace.model.address import Avma, PacMask
+from machtrace.model.memory import MemoryReader
+from machtrace.model.registers import RegisterSet
+from machtrace.model.stack import Stop, StopReason
+from machtrace.unwinder.rules import (
+    AtCfa,
+    AtExpression,
+    Cfa,
+    CfaPlus,
+    ExpressionValue,
+    InRegister,
+    Lost,
+    Recovery,
+    RegisterOffset,
+    UnwindRule,
+)
+
+NULL_PAGE = 0x1000
+"""No code lies below this Avma; a "return address" there is the end of a stack, or a null call."""
+
+
+class _UnknownRegisterError(Exception):
+    """A rule needs a register that the walk has lost."""
+
+
+def step(
+    rule: UnwindRule, registers: RegisterSet, memory: MemoryReader, mask: PacMask
+) -> RegisterSet | Stop:
+    """The caller's registers, or why there are none.
+
+    ``registers`` are those of the frame that ``rule`` is for. Their frame pointer may carry
+    Swift's async tag and their link register a signature; both are removed by ``mask`` where they
+    are used as addresses. Raises nothing.
+    """
+    try:
+        return _Frame(rule, registers, memory, mask).caller()
+    except _UnknownRegisterError:
+        return Stop(StopReason.NO_RULE, registers.pc)
+    except MemoryReadError as error:
+        return Stop(StopReason.UNREADABLE, Avma(error.address))
+    except DwarfError:
+        return Stop(StopReason.NO_RULE, registers.pc)
+
+
+class _Frame:
+    """One application of a rule; ``cfa`` is worked out once."""
+
+    __slots__ = ("_cfa", "_mask", "_memory", "_registers", "_rule", "_word")
+
+    def __init__(
+        self, rule: UnwindRule, registers: RegisterSet, memory: MemoryReader, mask: PacMask
+    ) -> None:
+        self._rule = rule
+        self._registers = registers
+        self._memory = memory
+        self._mask = mask
+        self._word = registers.arch.pointer_size
+        self._cfa = 0
+
+    def caller(self) -> RegisterSet | Stop:
+        rule, registers = self._rule, self._registers
+        numbers = registers.arch.registers
+        if isinstance(rule.return_address, Lost):
+            return Stop(StopReason.ROOT)
+        base = rule.cfa
+        if isinstance(base, RegisterOffset) and base.register == numbers.fp and registers.fp == 0:
+            return Stop(StopReason.ROOT)
+        self._cfa = self._canonical_frame_address(base)
+        if self._cfa % self._word:
+            return Stop(StopReason.MISALIGNED, Avma(self._cfa))
+        pc = self._mask.strip(self._recover(rule.return_address))
+        if pc < NULL_PAGE:
+            return Stop(StopReason.ROOT)
+        values = self._preserved()
+        values[numbers.sp] = self._cfa
+        for number, recovery in rule.registers:
+            if number >= len(values):  # a signal frame has registers that were not captured
+                values += [None] * (min(number + 1, len(numbers.names)) - len(values))
+            if number < len(values):
+                values[number] = self._recover_or_lose(recovery)
+        return RegisterSet(registers.arch, pc, tuple(values))
+
+    def _preserved(self) -> list[int | None]:
+        """What the caller's registers are before the rule says anything of them."""
+        values = self._registers.values
+        if self._rule.is_signal_frame:
+            return list(values)
+        kept: list[int | None] = [None] * len(values)
+        for number in self._registers.arch.registers.callee_saved:
+            if number >= len(values):
+                break  # they ascend
+            kept[number] = values[number]
+        return kept
+
+    def _canonical_frame_address(self, cfa: Cfa) -> int:
+        if isinstance(cfa, RegisterOffset):
+            return self._address_in(cfa.register) + cfa.offset
+        return evaluate(cfa.expression, self._registers, self._memory, pointer_size=self._word)
+
+    def _address_in(self, number: int) -> Avma:
+        return self._mask.strip(self._value_in(number))
+
+    def _value_in(self, number: int) -> int:
+        value = self._registers.get(number)
+        if value is None:
+            raise _UnknownRegisterError
+        return value
+
+    def _recover_or_lose(self, recovery: Recovery) -> int | None:
+        """A register other than pc: one that cannot be had is lost, and the walk goes on."""
+        try:
+            return self._recover(recovery)
+        except (_UnknownRegisterError, MemoryReadError, DwarfError):
+            return None
+
+    def _recover(self, recovery: Recovery) -> int:
+        if isinstance(recovery, AtCfa):  # nearly always, and quicker to tell than by a pattern
+            return self._load(self._cfa + recovery.offset)
+        match recovery:
+            case CfaPlus(offset):
+                return self._cfa + offset
+            case InRegister(number, offset):
+                return self._value_in(number) + offset
+            case AtExpression(expression):
+                return self._load(self._evaluate(expression))
+            case ExpressionValue(expression):
+                return self._evaluate(expression)
+            case Lost():
+                raise _UnknownRegisterError
+
+    def _evaluate(self, expression: bytes) -> int:
+        """A register's expression; DWARF 5, section 6.4.2.3: the CFA is pushed first."""
+        return evaluate(
+            expression,
+            self._registers,
+            self._memory,
+            initial=(self._cfa,),
+            pointer_size=self._word,
+        )
+
+    def _load(self, address: int) -> int:
+        word = self._memory.read(Avma(address), self._word)
+        return int.from_bytes(word, "little")

@@ -1,0 +1,199 @@
+"""Rules for interrupted frames of x86-64 code, from its instructions.
+
+The same analysis as :mod:`machtrace.unwinder.prologue` makes for AArch64, and simpler: the return
+address never leaves its place below the CFA.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+
+from machtrace.errors import FormatError, MemoryReadError
+from machtrace.macho.contents import MachOContents
+from machtrace.macho.data_in_code import parse_data_in_code
+from machtrace.macho.encryption import is_encrypted
+from machtrace.model.address import Svma
+from machtrace.model.arch import Arch
+from machtrace.model.contents import ImageContents
+from machtrace.model.stack import FrameTrust
+from machtrace.unwinder.control_flow import Flow
+from machtrace.unwinder.function_bounds import FunctionBounds
+from machtrace.unwinder.instruction_effects import (
+    NOTHING,
+    TRAP,
+    AddConstant,
+    Call,
+    Instruction,
+    Jump,
+    Return,
+)
+from machtrace.unwinder.prologue import FunctionAt
+from machtrace.unwinder.rules import UnwindRule
+from machtrace.unwinder.x86_64_instructions import Effects, decode
+from machtrace.unwinder.x86_64_registers import RSP, X86_64
+
+MAX_FUNCTION_SIZE = 1 << 18
+"""Bytes of one function that are analysed at most."""
+CACHED_SIZE = 1 << 21
+"""Bytes of code of all remembered functions; at the limit all are forgotten."""
+
+_NESTING = 4
+_ENTRY = X86_64.entry(with_volatile=False)
+
+
+Ranges = tuple[tuple[int, int], ...]
+"""(start, end) of each, ascending, and apart."""
+
+
+class X86InstructionRules:
+    """Instruction analysis of one image's x86-64 code. A :class:`RuleSource`.
+
+    It answers for interrupted frames only: at calls, tables say it better.
+    """
+
+    trust = FrameTrust.PROLOGUE
+
+    def __init__(self, contents: ImageContents, function_at: FunctionAt, data: Ranges = ()) -> None:
+        """See :class:`FunctionBounds` for ``function_at``; ``data`` is what is not code."""
+        self._contents = contents
+        self._function_at = function_at
+        self._data = data
+        self._data_starts = [start for start, _ in data]
+        self._functions: dict[Svma, tuple[Flow, dict[int, int]]] = {}
+        self._popped: dict[Svma, int] = {}
+        self._cached = 0
+
+    @classmethod
+    def of_macho(cls, contents: MachOContents, arch: Arch) -> X86InstructionRules | None:
+        """Of a Mach-O; None where its code is not x86-64, or still encrypted."""
+        sections = contents.image.code_sections
+        if arch not in (Arch.X86_64, Arch.X86_64H) or not sections:
+            return None
+        if any(is_encrypted(contents, section.address, section.size) for section in sections):
+            return None
+        try:
+            data = parse_data_in_code(contents)
+        except (FormatError, MemoryReadError):
+            data = ()  # less is known, and what is known still holds
+        return cls(contents, FunctionBounds.of_macho(contents).at, data)
+
+    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
+        """See :meth:`RuleSource.rule_for`.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        bounds = self._function_at(lookup) if interrupted else None
+        if bounds is None or bounds[1] - bounds[0] > MAX_FUNCTION_SIZE:
+            return None
+        start, end = bounds
+        flow, places = self._function(start, end)
+        place = places.get(lookup - start)
+        state = None if place is None else flow.state(place)
+        return None if state is None else state.rule()
+
+    def _function(self, start: Svma, end: Svma) -> tuple[Flow, dict[int, int]]:
+        found = self._functions.get(start)
+        if found is None:
+            sweep = _Sweep(self._instructions(start, end), end - start)
+            for place, target in sweep.calls_before_sub:
+                # Where a function takes its arguments off the stack, sp is put back behind it.
+                popped = self._popped_by(Svma(start + target))
+                if popped:
+                    sweep.effects[place] = AddConstant(RSP, RSP, popped)
+            if self._cached + end - start > CACHED_SIZE:
+                self._functions.clear()
+                self._popped.clear()
+                self._cached = 0
+            self._cached += end - start
+            found = (Flow(sweep.effects, _ENTRY, unit=1), sweep.places)
+            self._functions[start] = found
+        return found
+
+    def _instructions(self, start: Svma, end: Svma) -> Iterator[tuple[int, Effects]]:
+        """Offset and effects of each instruction; data are one that traps."""
+        code = bytes(self._contents.read_svma(start, end - start))
+        at = 0
+        while at < len(code):
+            data = bisect_right(self._data_starts, start + at) - 1
+            if data >= 0 and start + at < self._data[data][1]:
+                yield at, (TRAP,)
+                at = self._data[data][1] - start
+                continue
+            length, effects = decode(code, at)
+            yield at, effects
+            at += length
+
+    def _popped_by(self, target: Svma, nesting: int = 0) -> int:
+        """Bytes of arguments that a function takes off the stack as it returns."""
+        if target not in self._popped:
+            self._popped[target] = self._popped_by_return(target, nesting)
+        return self._popped[target]
+
+    def _popped_by_return(self, target: Svma, nesting: int) -> int:
+        bounds = self._function_at(target)
+        if bounds is None or bounds[0] != target or bounds[1] - target > MAX_FUNCTION_SIZE:
+            return 0
+        goes_on: Svma | None = None
+        try:
+            for at, effects in self._instructions(*bounds):
+                last = effects[-1]
+                if isinstance(last, Return):
+                    return last.pops
+                if isinstance(last, Jump) and not last.is_conditional:
+                    to = Svma(target + at + last.distance)
+                    goes_on = goes_on if to in range(*bounds) else to
+        except MemoryReadError:
+            return 0
+        # It leaves by a jump, to a function that pops the same.
+        if goes_on is None or nesting >= _NESTING:
+            return 0
+        return self._popped_by(goes_on, nesting + 1)
+
+
+class _Sweep:
+    """What a function's instructions do, one after the other, as places in one list.
+
+    Distances of jumps are turned into distances in the list.
+    """
+
+    __slots__ = ("calls_before_sub", "effects", "places")
+
+    def __init__(self, instructions: Iterable[tuple[int, Effects]], size: int) -> None:
+        self.effects: list[Instruction] = []
+        self.places: dict[int, int] = {}
+        """By offset of the instruction."""
+        self.calls_before_sub: list[tuple[int, int]] = []
+        """Places behind direct calls whose next instruction lowers sp, with the call's target."""
+        jumps: list[tuple[int, int, Jump]] = []
+        called: int | None = None
+        for at, found in instructions:
+            first = found[0]
+            if called is not None and _lowers_sp(first):
+                self.calls_before_sub.append((len(self.effects), called))
+                self.effects.append(NOTHING)
+            called = None
+            self.places[at] = len(self.effects)
+            if isinstance(first, Call):
+                # Nobody's frame is shared with a called function here: nobody asks which it is.
+                called = None if first.distance is None else at + first.distance
+                found = (Call(None),)  # noqa: PLW2901
+            for effect in found:
+                if isinstance(effect, Jump):
+                    jumps.append((len(self.effects), at + effect.distance, effect))
+                self.effects.append(effect)
+        for place, target, jump in jumps:
+            self.effects[place] = self._resolved(place, target, jump, size)
+
+    def _resolved(self, place: int, target: int, jump: Jump, size: int) -> Instruction:
+        if target in self.places:
+            distance = self.places[target] - place
+            return Jump(distance, is_conditional=jump.is_conditional)
+        if 0 <= target < size:
+            return TRAP  # into the middle of an instruction: one of the two is none
+        return Jump(-1 - place, is_conditional=jump.is_conditional)
+
+
+def _lowers_sp(effect: Instruction) -> bool:
+    return isinstance(effect, AddConstant) and effect.destination == RSP and effect.amount < 0

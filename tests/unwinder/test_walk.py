@@ -1,0 +1,191 @@
+"""The walk, on stacks small enough to read."""
+
+import struct
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from machtrace.model.address import Avma, PacMask
+from machtrace.model.arch import Arch
+from machtrace.model.image import ImageList
+from machtrace.model.memory import LayeredMemory, MemoryRegion
+from machtrace.model.registers import RegisterSet
+from machtrace.model.stack import AddressKind, FrameTrust, StopReason
+from machtrace.unwinder.process_rules import ImageRules, ProcessRules
+from machtrace.unwinder.rules import (
+    AtCfa,
+    InRegister,
+    Lost,
+    RegisterOffset,
+    UnwindRule,
+    frame_pointer_rule,
+    link_register_rule,
+)
+from machtrace.unwinder.step import step
+from machtrace.unwinder.walker import walk
+
+RET1, RET2 = 0x1003FC000 + 0x100DC4, 0x1003FC000 + 0x12CA28
+#        0  8  10 18 20    28    30 38 40    48    50 58 60 68 70 78
+WORDS = (1, 2, 3, 4, 0x40, RET1, 5, 6, 0x70, RET2, 7, 8, 9, 10, 0, 0)
+STACK = MemoryRegion(Avma(0), struct.pack("<16Q", *WORDS))
+PC = 0x1003FC000 + 0x1292C0
+WIDTH_47 = PacMask.of_width(47)
+SIGNATURE = 0x5A << 56
+
+
+def chain_rules(arch=Arch.ARM64):
+    """No image is known: frame pointers are all there is."""
+    return ProcessRules(ImageList(), arch, lambda _image: ImageRules())
+
+
+def registers(**changed):
+    """An interrupted arm64 function."""
+    return RegisterSet.of(Arch.ARM64, **{"pc": PC, "sp": 0x10, "fp": 0x20, "lr": RET1} | changed)
+
+
+def test_frame_pointer_chain_is_followed_to_its_root():
+    """The stack on framehop's front page gives the addresses printed there."""
+    walked = walk(registers(), STACK, chain_rules(), WIDTH_47)
+
+    assert [PC, RET1, RET2] == [found.address for found in walked.addresses]
+    assert [FrameTrust.CONTEXT, FrameTrust.FRAME_POINTER, FrameTrust.FRAME_POINTER] == [
+        found.trust for found in walked.addresses
+    ]
+    assert walked.stop.is_complete
+
+
+def test_lookup_is_inside_the_call():
+    """Only return addresses are moved, and only for looking up."""
+    first, second, _ = walk(registers(), STACK, chain_rules(), WIDTH_47).addresses
+
+    assert PC == first.lookup
+    assert RET1 - 1 == second.lookup
+    assert RET1 == second.address
+
+
+def test_truncated_stack_says_where_it_was_cut():
+    """An unreadable word ends the walk; what was found before it stays."""
+    cut = MemoryRegion(Avma(0), STACK.data[:0x40])
+    walked = walk(registers(), cut, chain_rules(), WIDTH_47)
+
+    assert [PC, RET1] == [found.address for found in walked.addresses]
+    assert (StopReason.UNREADABLE, 0x48) == (walked.stop.reason, walked.stop.at)
+
+
+def test_signed_return_addresses_and_tagged_frame_pointers_are_stripped():
+    """The mask's width decides, for return addresses and for frame pointers alike."""
+    signed = [SIGNATURE | word if word in {RET1, RET2, 0x40} else word for word in WORDS]
+    memory = MemoryRegion(Avma(0), struct.pack("<16Q", *signed))
+    walked = walk(registers(), memory, chain_rules(), WIDTH_47)
+
+    assert [PC, RET1, RET2] == [found.address for found in walked.addresses]
+
+
+def test_loop_and_backward_frames_end_the_walk():
+    """A record that points to itself, or down the stack, is no caller."""
+    loop = MemoryRegion(Avma(0), struct.pack("<4Q", 0, 0, 0x10, RET1) + STACK.data[0x20:])
+    walked = walk(registers(sp=0, fp=0x10), loop, chain_rules(), WIDTH_47)
+    assert StopReason.NO_PROGRESS is walked.stop.reason
+    assert [PC, RET1] == [found.address for found in walked.addresses]
+
+    down = struct.pack("<16Q", *(0x20 if word == 0x70 else word for word in WORDS))
+    walked = walk(registers(), MemoryRegion(Avma(0), down), chain_rules(), WIDTH_47)
+    assert StopReason.NO_PROGRESS is walked.stop.reason
+    assert [PC, RET1, RET2] == [found.address for found in walked.addresses]
+
+
+def test_misaligned_frame_pointer_ends_the_walk():
+    """A frame record is aligned, or is none."""
+    walked = walk(registers(fp=0x23), STACK, chain_rules(), WIDTH_47)
+
+    assert [PC] == [found.address for found in walked.addresses]
+    assert StopReason.MISALIGNED is walked.stop.reason
+
+
+def test_limit_is_kept_and_said():
+    """Frames beyond the limit are not collected."""
+    walked = walk(registers(), STACK, chain_rules(), WIDTH_47, 2)
+
+    assert [PC, RET1] == [found.address for found in walked.addresses]
+    assert (StopReason.DEPTH_LIMIT, RET2) == (walked.stop.reason, walked.stop.at)
+
+
+def test_link_register_is_lost_after_one_step():
+    """A caller's link register is not what the interrupted function's was."""
+    leaf = link_register_rule(Arch.ARM64)
+    caller = step(leaf, registers(), STACK, WIDTH_47)
+    assert isinstance(caller, RegisterSet)
+    assert (RET1, 0x10, 0x20, None) == (caller.pc, caller.sp, caller.fp, caller.lr)
+
+    again = step(leaf, caller, STACK, WIDTH_47)
+    assert not isinstance(again, RegisterSet)
+    assert StopReason.NO_RULE is again.reason
+
+
+def test_signal_frame_recovers_every_register_and_its_address_is_a_program_counter():
+    """What a signal interrupted may be a leaf: its link register is alive."""
+    rule = UnwindRule(RegisterOffset(31, 0x20), AtCfa(8), ((30, AtCfa(-8)),), is_signal_frame=True)
+    caller = step(rule, registers(sp=0), STACK, WIDTH_47)
+    assert isinstance(caller, RegisterSet)
+    assert (RET1, AddressKind.PROGRAM_COUNTER) == (caller.pc, rule.caller_kind)
+    assert 4 == caller.lr
+
+
+def test_nobody_called_the_root():
+    """A lost return address, a zero one and a zero frame pointer all mean the end."""
+    for rule, changed in (
+        (UnwindRule(RegisterOffset(31, 0), Lost()), {}),
+        (link_register_rule(Arch.ARM64), {"lr": 0}),
+        (frame_pointer_rule(Arch.ARM64), {"fp": 0}),
+    ):
+        stopped = step(rule, registers(**changed), STACK, WIDTH_47)
+        assert not isinstance(stopped, RegisterSet)
+        assert StopReason.ROOT is stopped.reason
+
+
+def test_rule_prints_in_the_field_s_notation():
+    """A person can check a rule against the disassembly."""
+    rule = UnwindRule(RegisterOffset(29, 16), AtCfa(-8), ((29, AtCfa(-16)), (19, InRegister(3, 8))))
+
+    assert "cfa = r29 + 16, pc = *(cfa - 8), r29 = *(cfa - 16), r19 = r3 + 8" == str(rule)
+
+
+def test_swift_continuations_follow_the_first_async_frame():
+    """Bit 60 in a saved frame pointer marks its function as async; its context is below it."""
+    tag = 1 << 60
+    stack = struct.pack(
+        "<10Q",
+        *(0, 0x200),  # 0x00: context pointer of the record at 0x10 is at 0x08
+        *(0x30 | tag, RET1),  # 0x10: the async function's record
+        *(0, 0),
+        *(0x40, RET2),  # 0x30: the machine's caller
+        *(0, 0),
+    )
+    heap = MemoryRegion(
+        Avma(0x200), struct.pack("<4Q", 0x210, 0x1000_0000, 0, 0x2000_0000)
+    )  # two contexts: {parent, resume}
+    memory = LayeredMemory((MemoryRegion(Avma(0), stack), heap))
+    walked = walk(registers(sp=0, fp=0x10), memory, chain_rules(), WIDTH_47)
+
+    assert [
+        (PC, AddressKind.PROGRAM_COUNTER),
+        (0x1000_0000, AddressKind.ASYNC_RESUME),
+        (0x2000_0000, AddressKind.ASYNC_RESUME),
+    ] == [(found.address, found.kind) for found in walked.addresses]
+    assert [RET1, RET2] == [found.address for found in walked.physical_remainder]
+    assert walked.stop.is_complete
+
+
+@given(
+    data=st.binary(max_size=2048),
+    sp=st.integers(0, 2048),
+    fp=st.integers(0, 4096),
+    arch=st.sampled_from(Arch),
+)
+def test_any_memory_ends_the_walk(data, sp, fp, arch):
+    """No stack content can loop a walk or make it raise."""
+    start = RegisterSet.of(arch, pc=PC, sp=sp, fp=fp, lr=RET1)
+    memory = MemoryRegion(Avma(0), data)
+    walked = walk(start, memory, chain_rules(arch), WIDTH_47)
+
+    assert len(walked.addresses) <= 1 + len(data) // 8
