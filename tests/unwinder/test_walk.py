@@ -189,3 +189,31 @@ def test_any_memory_ends_the_walk(data, sp, fp, arch):
     walked = walk(start, memory, chain_rules(arch), WIDTH_47)
 
     assert len(walked.addresses) <= 1 + len(data) // 8
+
+
+def test_a_call_to_nowhere_keeps_its_caller():
+    """Where a null pointer was called, nothing ran: the return address is where the call put it."""
+    caller = struct.pack("<Q", 0x3000) + STACK.data[8:]
+    null = RegisterSet.of(Arch.X86_64, pc=0, sp=0, fp=0x20)
+    walked = walk(null, MemoryRegion(Avma(0), caller), chain_rules(Arch.X86_64), PacMask())
+    assert [0, 0x3000, RET1, RET2] == [found.address for found in walked.addresses]
+
+    walked = walk(registers(pc=0, lr=RET2), STACK, chain_rules(), WIDTH_47)
+    assert [0, RET2, RET1, RET2] == [found.address for found in walked.addresses]
+
+
+def test_a_wild_call_is_told_from_generated_code_by_the_call_before_it():
+    """Outside all images: a return address behind ``call rax``, or behind none."""
+    for before, second in ((b"\xff\xd0", 0x3000), (b"\x90\x90", RET1)):
+        code = MemoryRegion(Avma(0x2FF0), b"\x90" * 14 + before)
+        stack = MemoryRegion(Avma(0), struct.pack("<Q", 0x3000) + STACK.data[8:])
+        wild = RegisterSet.of(Arch.X86_64, pc=0x41414141, sp=0, fp=0x20)
+        walked = walk(wild, LayeredMemory((stack, code)), chain_rules(Arch.X86_64), PacMask())
+        assert second == walked.addresses[1].address
+
+
+def test_a_zero_frame_pointer_is_no_root_where_nothing_promises_it():
+    """Code without tables may use the register for anything."""
+    walked = walk(registers(fp=0), STACK, chain_rules(), WIDTH_47)
+
+    assert StopReason.NO_RULE is walked.stop.reason

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from machtrace.model.image import BinaryImage
+from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.memory import LayeredMemory
 from machtrace.model.report import Report
 from machtrace.model.snapshot import Snapshot
 from machtrace.model.stack import Backtrace
 from machtrace.model.symbol import FrameStatus
-from machtrace.symbolicate.image_source import ImageSource, in_memory
+from machtrace.symbolicate.image_source import Found, ImageSource, in_memory
 from machtrace.symbolicate.symbolicator import Symbolicator
 from machtrace.unwinder.image_rules import image_rules
 from machtrace.unwinder.process_rules import ImageRules, ProcessRules
@@ -48,11 +48,20 @@ def unwind(
 
 def _rules_of(snapshot: Snapshot, files: ImageSource) -> Callable[[BinaryImage], ImageRules]:
     def rules_of(image: BinaryImage) -> ImageRules:
-        # What is in memory is what ran, and is at hand; a file is read where memory has a hole.
-        found = in_memory(image, snapshot.memory)
-        if isinstance(found, FrameStatus):
-            found = files.file(image)
-        return ImageRules() if isinstance(found, FrameStatus) else image_rules(found, image.arch)
+        def loaded() -> Found:
+            return in_memory(image, snapshot.memory)
+
+        def file() -> Found:
+            return files.file(image)
+
+        # A Mach-O is whole in memory, and at hand there. An ELF file has more than its memory:
+        # the section headers that lead to .debug_frame, and in static programs to .eh_frame.
+        places = (file, loaded) if image.format is ImageFormat.ELF else (loaded, file)
+        for place in places:
+            found = place()
+            if not isinstance(found, FrameStatus):
+                return image_rules(found, image.arch)
+        return ImageRules()
 
     return rules_of
 

@@ -81,6 +81,10 @@ class ProcessRules:
         found = self._cache[key] = self._ask(lookup, interrupted=interrupted)
         return found
 
+    def image_at(self, address: Avma) -> BinaryImage | None:
+        """The image that holds ``address``."""
+        return self._images.find(address)
+
     def _ask(self, lookup: Avma, *, interrupted: bool) -> tuple[UnwindRule, FrameTrust]:
         image = self._images.find(lookup)
         if image is None:

@@ -75,7 +75,7 @@ class _Frame:
         if self._cfa % self._word:
             return Stop(StopReason.MISALIGNED, Avma(self._cfa))
         pc = self._mask.strip(self._recover(rule.return_address))
-        if pc < NULL_PAGE:
+        if pc < NULL_PAGE and not rule.is_signal_frame:  # a signal may tell of a null call
             return Stop(StopReason.ROOT)
         values = self._preserved()
         values[numbers.sp] = self._cfa

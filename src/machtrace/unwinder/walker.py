@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from machtrace.model.address import Avma, PacMask
+from machtrace.model.image import ImageFormat
 from machtrace.model.memory import MemoryReader
 from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import (
@@ -18,6 +19,7 @@ from machtrace.model.stack import (
 from machtrace.unwinder.process_rules import ProcessRules
 from machtrace.unwinder.rules import AtCfa, UnwindRule
 from machtrace.unwinder.step import step
+from machtrace.unwinder.stray_call import entry_rule, is_stray_call
 from machtrace.unwinder.swift_async import continuations, is_async_frame_pointer
 
 DEFAULT_DEPTH = 512
@@ -70,9 +72,20 @@ def _walk_frames(
         here = found[-1]
         interrupted = here.kind is AddressKind.PROGRAM_COUNTER
         rule, trust = rules.find(here.lookup, interrupted=interrupted)
+        if (
+            interrupted
+            and rules.image_at(here.lookup) is None
+            and is_stray_call(registers, memory, mask)
+        ):
+            rule, trust = entry_rule(registers.arch), FrameTrust.PROLOGUE
         caller = step(rule, registers, memory, mask)
         if isinstance(caller, Stop):
             stop = caller
+            if interrupted and trust is FrameTrust.FRAME_POINTER and stop.is_complete:
+                image = rules.image_at(here.lookup)
+                if image is None or image.format is not ImageFormat.MACHO:
+                    # Only Apple's ABIs promise that the register is a frame pointer, or zero.
+                    stop = Stop(StopReason.NO_RULE, here.address)
             break
         if trust is FrameTrust.FRAME_POINTER and (caller.sp or 0) <= (registers.sp or 0):
             # Only the chain itself says where the next frame is: it must rise.
