@@ -242,6 +242,7 @@ def test_pages_that_share_their_bytes_cannot_multiply():
 
 
 @given(data=st.binary(max_size=300), offset=st.integers(0, 1 << 32))
+@settings(deadline=None)
 def test_random_bytes_are_a_value_or_an_error(data: bytes, offset: int):
     """No other exception, whatever the bytes."""
     _ask_everything(data, offset)
@@ -252,7 +253,7 @@ def test_random_bytes_are_a_value_or_an_error(data: bytes, offset: int):
     word=st.integers(0, (1 << 32) - 1),
     offset=st.integers(0, 0x3000),
 )
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_altered_sections_are_a_value_or_an_error(at: int, word: int, offset: int):
     """The same, close to what is well formed."""
     data = bytearray(PAGES)
@@ -313,6 +314,7 @@ def test_encodings(encoding: int, arch: Arch, expected: object):
 
 
 @given(encoding=st.integers(0, (1 << 32) - 1), arch=st.sampled_from(list(Arch)))
+@settings(deadline=None)
 def test_any_encoding_is_a_value_or_an_error(encoding: int, arch: Arch):
     """Modes, registers and permutations that do not exist are said to be wrong."""
     with suppress(MachOError):
@@ -508,7 +510,7 @@ def test_every_instruction_of_a_stub_and_its_helper(arch: Arch, compiled: Build)
 
 
 @given(data=st.binary(min_size=64, max_size=64), offset=st.integers(0, 63))
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 def test_any_bytes_in_a_helper_section_are_a_rule_or_none(
     lab_stub: dict[Arch, FileContents], data: bytes, offset: int
 ):

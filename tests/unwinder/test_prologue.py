@@ -256,7 +256,7 @@ def test_jumps_calls_and_returns_are_told_apart():
 
 
 @given(word=st.integers(0, (1 << 32) - 1))
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 def test_every_word_is_an_instruction(word: int):
     """No word of data among the code stops the analysis."""
     decode(word)
@@ -302,7 +302,7 @@ _INTERESTING = st.one_of(
 
 
 @given(words=st.lists(_INTERESTING, min_size=1, max_size=60), interrupted=st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_any_code_has_a_rule_or_none(words: list[int], interrupted: bool):  # noqa: FBT001
     """Whatever bytes are taken for a function, at each of them, in bounded work."""
     rules = _rules_of(*words)

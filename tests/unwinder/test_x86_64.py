@@ -134,7 +134,7 @@ def test_jumps_calls_and_returns_are_told_apart():
 
 
 @given(code=st.binary(max_size=20), at=st.integers(0, 20))
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 def test_any_bytes_have_a_length(code: bytes, at: int):
     """At least one byte, so that a sweep ends; never more than an instruction can have."""
     length, effects = decode(code, at)
@@ -264,7 +264,7 @@ def test_a_table_among_the_code_is_not_taken_for_instructions():
 
 
 @given(code=st.binary(min_size=1, max_size=200))
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_any_code_has_a_rule_or_none(code: bytes):
     """Whatever bytes are taken for a function, at each of them."""
     rules = _rules_of(code)
