@@ -15,7 +15,8 @@ What is named here is loaded when it is first used.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+
+TYPE_CHECKING = False  # as type checkers read it; typing's own costs an import
 
 if TYPE_CHECKING:
     from machtrace.capture.backtraces import backtraces, snapshot

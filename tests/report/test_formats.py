@@ -204,3 +204,15 @@ def test_text_folds_recursion():
 
     assert ["0", "1", "40", "41"] == [line.split()[0] for line in written[1:]]
     assert "the same frame 39 more times" in written[3]
+
+
+@pytest.mark.parametrize("form", [text, lldb])
+def test_names_have_no_power_over_a_terminal(form):
+    """A thread may call itself anything: escapes and line ends are spelt out."""
+    named = ThreadInfo(id=ThreadId(1), index=1, name="\x1b[31mred\n\udcff")
+    stack = CallStack(thread=named, frames=(NAMED,), stop=Stop(StopReason.ROOT))
+    sink = io.StringIO()
+    form.write(Report(process=REPORT.process, images=REPORT.images, stacks=(stack,)), sink)
+
+    assert r"\x1b[31mred\n\udcff" in sink.getvalue()
+    assert "\x1b" not in sink.getvalue()

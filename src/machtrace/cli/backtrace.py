@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -24,7 +24,10 @@ class Format(StrEnum):
 
 def backtrace(
     spec: Annotated[
-        str, typer.Argument(help="A process id, the path of a core file, or emulated:demo.")
+        str,
+        typer.Argument(
+            metavar="SPEC", help="A process id, the path of a core file, or emulated:demo."
+        ),
     ],
     thread: Annotated[
         str, typer.Option(help="Which threads: all, main, a name, an id, or #N as lldb counts.")
@@ -34,9 +37,14 @@ def backtrace(
     ] = Format.TEXT,
     search: Annotated[
         list[Path] | None,
-        typer.Option(help="Files and folders with the program's images; may be given again."),
+        typer.Option(
+            metavar="PATH", help="Files and folders with the program's images; may be given again."
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Frames of a stack at most.")] = 512,
+    stack_limit: Annotated[
+        int, typer.Option(min=4096, metavar="BYTES", help="Bytes copied of each stack at most.")
+    ] = 512 * 1024,
     names: Annotated[  # noqa: FBT002 - a flag
         bool, typer.Option("--names/--no-names", help="Look up the names of addresses.")
     ] = True,
@@ -44,32 +52,53 @@ def backtrace(
     """Print the call stack of every thread of a process, a core or an emulated program."""
     from machtrace.capture.pipeline import report
     from machtrace.capture.selection import select_threads
-    from machtrace.cli.console import complain_of_all
+    from machtrace.cli.console import complain_of_all, output, warn
     from machtrace.target.open import open_target
 
+    _check_search(search or ())
     with open_target(spec) as target:
         chosen = select_threads(target.threads(), thread)
-        snapshot = target.snapshot(chosen)
+        snapshot = target.snapshot(chosen, stack_limit=stack_limit)
         result = report(snapshot, limit=limit, symbolicate=names, search=search or ())
-        write_report(result, format)
+        with output() as sink:
+            write_report(result, format, sink)
+    incomplete = sum(not stack.stop.is_complete for stack in result.stacks)
+    if incomplete and format not in _TELLING:
+        warn(
+            f"{incomplete} of {len(result.stacks)} stacks are incomplete; --format text says where"
+        )
     if result.problems:
         complain_of_all([problem.error for problem in result.problems])
         raise typer.Exit(1)
 
 
-def write_report(result: Report, form: Format) -> None:
-    """Write ``result`` to standard output."""
+_TELLING = frozenset({Format.TEXT, Format.JSON})
+"""Formats that say of each stack why it ends."""
+
+
+def _check_search(places: Sequence[Path]) -> None:
+    from machtrace.errors import FileAccessError
+
+    for place in places:
+        try:
+            place.stat()
+        except OSError as error:
+            raise FileAccessError(str(place), error.strerror or "cannot be read") from error
+
+
+def write_report(result: Report, form: Format, sink: TextIO) -> None:
+    """Write ``result`` to ``sink``, with colours where that is a terminal."""
     from machtrace.cli.console import wants_colour
     from machtrace.report import bs, json_document, lldb, nsthread, text
 
     match form:
         case Format.TEXT:
-            text.write(result, sys.stdout, colour=wants_colour(sys.stdout))
+            text.write(result, sink, colour=wants_colour(sink))
         case Format.LLDB:
-            lldb.write(result, sys.stdout)
+            lldb.write(result, sink)
         case Format.NSTHREAD:
-            nsthread.write(result, sys.stdout)
+            nsthread.write(result, sink)
         case Format.BS:
-            bs.write(result, sys.stdout)
+            bs.write(result, sink)
         case Format.JSON:
-            json_document.write(result, sys.stdout)
+            json_document.write(result, sink)

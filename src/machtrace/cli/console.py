@@ -1,21 +1,73 @@
-"""What all commands say the same way: errors and warnings."""
+"""What all commands do the same way: output, errors and warnings."""
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TextIO
 
-from machtrace.errors import MachtraceError
+import typer
+
+from machtrace.errors import FileAccessError, MachtraceError
 
 _SHOWN = 10
+
+
+def prepare_output() -> None:
+    """Let no name that a target gives itself stop the output.
+
+    What a stream's encoding lacks is written as an escape. A stream that the caller closed takes
+    what is written to it and drops it.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def output() -> Iterator[TextIO]:
+    """Standard output, for a command's result.
+
+    A reader who has had enough, as ``head`` has, ends the command quietly.
+
+    Raises:
+        FileAccessError: what was written cannot be.
+    """
+    try:
+        yield sys.stdout
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+        raise typer.Exit(0) from None
+    except OSError as error:
+        if isinstance(error, MachtraceError):
+            raise
+        _drop_output()
+        raise FileAccessError("standard output", error.strerror or "cannot be written") from error
+
+
+def _drop_output() -> None:
+    """Send what is still buffered nowhere: the interpreter would try, and fail, at its end."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    os.close(devnull)
 
 
 def complain(error: MachtraceError) -> None:
     """One line on stderr: what happened, where, and what to do."""
     line = f"{error}; {error.remedy}" if error.remedy else str(error)
-    sys.stderr.write(f"machtrace: {' '.join(line.split())}\n")
+    warn(" ".join(line.split()))
+
+
+def warn(line: str) -> None:
+    """One line on stderr."""
+    sys.stderr.write(f"machtrace: {line}\n")
 
 
 def complain_of_all(errors: Sequence[MachtraceError]) -> None:
@@ -23,10 +75,7 @@ def complain_of_all(errors: Sequence[MachtraceError]) -> None:
     for error in errors[:_SHOWN]:
         complain(error)
     if len(errors) > _SHOWN:
-        sys.stderr.write(
-            f"machtrace: {len(errors) - _SHOWN} more parts could not be read; "
-            "--format json lists them all\n"
-        )
+        warn(f"{len(errors) - _SHOWN} more parts could not be read; --format json lists them all")
 
 
 def wants_colour(stream: TextIO) -> bool:

@@ -33,16 +33,18 @@ def _capture(spec: int | str) -> Report:
 
 
 def _show(report: Report) -> None:
-    from machtrace.cli.console import wants_colour
+    from machtrace.cli.console import output, wants_colour
     from machtrace.report import text
 
-    text.write(report, sys.stdout, colour=wants_colour(sys.stdout))
-    sys.stdout.flush()
+    with output() as sink:
+        text.write(report, sink, colour=wants_colour(sink))
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n\n")
-    sys.stdout.flush()
+    from machtrace.cli.console import output
+
+    with output() as sink:
+        sink.write(f"{line}\n\n")
 
 
 @contextmanager

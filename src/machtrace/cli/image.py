@@ -45,15 +45,16 @@ def image(
     Without options it shows what the headers say; with them, only what they ask for. The status
     is 1 where a table could not be read, or the address is nowhere in the file.
     """
-    from machtrace.cli.console import complain
+    from machtrace.cli.console import complain, output
     from machtrace.cli.open_image import open_described
 
     address = None if lookup is None else _address(lookup)
     path, images = open_described(file, arch)
-    if format is ImageOutput.JSON:
-        _write_json(path, images, symbols=symbols, address=address)
-    else:
-        _write_text(path, images, symbols=symbols, segments=segments, address=address)
+    with output():
+        if format is ImageOutput.JSON:
+            _write_json(path, images, symbols=symbols, address=address)
+        else:
+            _write_text(path, images, symbols=symbols, segments=segments, address=address)
     problems = [problem for one in images for problem in one.problems]
     for problem in problems:
         complain(problem)

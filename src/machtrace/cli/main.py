@@ -1,40 +1,40 @@
-"""The ``machtrace`` command: one module a command, loaded when it is asked for."""
+"""The ``machtrace`` command: one module a command.
+
+Whatever takes time to import is imported inside :func:`main`, so that an interruption there is
+as silent as later.
+"""
 
 from __future__ import annotations
 
 import sys
 
-import typer
-
-from machtrace.cli.backtrace import backtrace
-from machtrace.cli.demo import demo
-from machtrace.cli.image import image
-
-app = typer.Typer(
-    name="machtrace",
-    help="The call stack of any thread, on Apple platforms and beyond.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-for command in (backtrace, image, demo):
-    app.command()(command)
+INTERRUPTED = 130
+"""The exit status after Ctrl-C, as shells have it: 128 and SIGINT's number."""
 
 
 def main() -> None:
     """Run the command line; an error is one line on stderr and exit status 1."""
-    from machtrace.errors import MachtraceError
-
     try:
+        status = _run()
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    sys.exit(status)
+
+
+def _run() -> int:
+    from machtrace.cli.console import complain, prepare_output
+    from machtrace.errors import FileAccessError, MachtraceError
+
+    prepare_output()
+    try:
+        from machtrace.cli.application import app
+
         app()
     except MachtraceError as error:
-        from machtrace.cli.console import complain
-
         complain(error)
-        sys.exit(1)
-    except BrokenPipeError:
-        # The reader of our output has had enough, as `head` does; that is no failure of ours.
-        sys.stderr.close()
-        sys.exit(0)
-    except KeyboardInterrupt:
-        sys.exit(130)
+        return 1
+    except OSError as error:  # help that cannot be written, above all
+        reason = error.strerror or "cannot be written"
+        complain(FileAccessError(str(error.filename or "standard output"), reason))
+        return 1
+    return 0

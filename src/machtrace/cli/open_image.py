@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os.path import isdir
 from pathlib import Path
 
 from machtrace.cli.image_description import DescribedImage
@@ -64,9 +65,12 @@ def _check_arch(wanted: str | None, there: list[str], source: str) -> None:
 def _in_bundle(path: Path) -> Path:
     """The file in a dSYM bundle; anything else as it is."""
     inside = path / "Contents" / "Resources" / "DWARF"
-    if path.suffix != ".dSYM" or not inside.is_dir():
+    if path.suffix != ".dSYM" or not isdir(inside):  # noqa: PTH112 - Path.is_dir may raise
         return path
-    files = sorted(inside.iterdir())
+    try:
+        files = sorted(inside.iterdir())
+    except OSError as error:
+        raise FileAccessError(str(inside), error.strerror or "cannot be read") from error
     if len(files) != 1:
         raise FileAccessError(str(inside), f"{len(files)} files in a dSYM; give one of them")
     return files[0]

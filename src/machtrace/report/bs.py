@@ -12,6 +12,7 @@ from typing import TextIO
 
 from machtrace.model.report import Report
 from machtrace.model.symbol import CallStack, Frame
+from machtrace.report.printable import printable
 
 
 def lines(stack: CallStack, *, pointer_size: int = 8) -> Iterator[str]:
@@ -24,9 +25,9 @@ def lines(stack: CallStack, *, pointer_size: int = 8) -> Iterator[str]:
 def _line(frame: Frame, pointer_size: int) -> str:
     address = frame.address.address
     base = 0 if frame.image is None else frame.image.load_address
-    name = f"0x{0:0{2 * pointer_size}x}" if frame.image is None else frame.image.name
+    name = f"0x{0:0{2 * pointer_size}x}" if frame.image is None else printable(frame.image.name)
     if frame.symbol is not None and frame.symbol_offset is not None:
-        symbol, offset = frame.symbol.name, frame.symbol_offset
+        symbol, offset = printable(frame.symbol.name), frame.symbol_offset
     else:
         symbol, offset = f"0x{base:x}", address - base
     return f"{name:<30s}  0x{address:08x} {symbol} + {offset}"

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 from machtrace.model.image import BinaryImage
 from machtrace.model.report import Report
 from machtrace.model.symbol import CallStack, Frame
+from machtrace.report.printable import encodable
 
 SCHEMA = 1
 """Raised when a reader of the old form would misread the new one."""
@@ -24,8 +25,8 @@ def document(report: Report) -> dict[str, Any]:
         "schema": SCHEMA,
         "process": {
             "pid": process.pid,
-            "name": process.name,
-            "path": process.path,
+            "name": encodable(process.name),
+            "path": encodable(process.path),
             "arch": process.arch.value,
         },
         "images": [_image(image) for image in report.images],
@@ -45,7 +46,7 @@ def write(report: Report, sink: TextIO) -> None:
 def _image(image: BinaryImage) -> dict[str, Any]:
     return {
         "uuid": image.identifier,
-        "path": image.path,
+        "path": encodable(image.path),
         "arch": image.arch.value,
         "load_address": image.load_address,
         "size": image.size,
@@ -57,7 +58,7 @@ def _thread(stack: CallStack) -> dict[str, Any]:
     return {
         "id": info.id,
         "index": info.index,
-        "name": info.name,
+        "name": None if info.name is None else encodable(info.name),
         "queue": info.queue,
         "crashed": info.crashed,
         "stopped_for_ns": stack.stopped_for_ns,
@@ -77,7 +78,7 @@ def _frame(index: int, frame: Frame) -> dict[str, Any]:
         "kind": frame.address.kind.value,
         "trust": frame.address.trust.value,
         "status": frame.status.value,
-        "image": None if image is None else image.name,
+        "image": None if image is None else encodable(image.name),
         "uuid": None if image is None else image.identifier,
         "offset": None if image is None else image.offset_of(frame.address.address),
         "symbol": None if symbol is None else symbol.name,

@@ -11,6 +11,7 @@ from typing import TextIO
 
 from machtrace.model.report import Report
 from machtrace.model.symbol import CallStack, Frame
+from machtrace.report.printable import printable
 
 
 def lines(stack: CallStack, *, selected: bool, pointer_size: int = 8) -> Iterator[str]:
@@ -24,9 +25,9 @@ def lines(stack: CallStack, *, selected: bool, pointer_size: int = 8) -> Iterato
 def _heading(stack: CallStack) -> str:
     parts = [f"thread #{stack.thread.index}"]
     if stack.thread.name:
-        parts.append(f"name = '{stack.thread.name}'")
+        parts.append(f"name = '{printable(stack.thread.name)}'")
     if stack.thread.queue:
-        parts.append(f"queue = '{stack.thread.queue}'")
+        parts.append(f"queue = '{printable(stack.thread.queue)}'")
     return ", ".join(parts)
 
 
@@ -35,9 +36,9 @@ def _frame(frame: Frame, pointer_size: int) -> str:
     if frame.image is None:
         return address
     if frame.symbol is None:
-        return f"{address} {frame.image.name}"
+        return f"{address} {printable(frame.image.name)}"
     offset = frame.symbol_offset
-    text = f"{address} {frame.image.name}`{frame.symbol.name}"
+    text = f"{address} {printable(frame.image.name)}`{printable(frame.symbol.name)}"
     if frame.location is not None:
         place = ":".join(
             str(part)

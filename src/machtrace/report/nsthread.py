@@ -13,6 +13,7 @@ from typing import TextIO
 
 from machtrace.model.report import Report
 from machtrace.model.symbol import CallStack, Frame
+from machtrace.report.printable import printable
 
 
 def lines(stack: CallStack, *, pointer_size: int = 8) -> Iterator[str]:
@@ -24,9 +25,9 @@ def lines(stack: CallStack, *, pointer_size: int = 8) -> Iterator[str]:
 def line(index: int, frame: Frame, *, pointer_size: int = 8) -> str:
     """One frame as ``callStackSymbols`` prints it."""
     address = frame.address.address
-    image = frame.image.name if frame.image is not None else "???"
+    image = printable(frame.image.name) if frame.image is not None else "???"
     if frame.symbol is not None and frame.symbol_offset is not None:
-        symbol, offset = frame.symbol.name, frame.symbol_offset
+        symbol, offset = printable(frame.symbol.name), frame.symbol_offset
     elif frame.image is not None:
         symbol, offset = image, frame.image.offset_of(address)
     else:

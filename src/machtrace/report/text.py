@@ -9,6 +9,7 @@ from typing import TextIO
 from machtrace.model.report import Report
 from machtrace.model.stack import AddressKind, FrameTrust, StopReason
 from machtrace.model.symbol import CallStack, Certainty, Frame
+from machtrace.report.printable import printable
 
 _MILLISECOND = 1_000_000
 _IMAGE_WIDTH = 40
@@ -63,10 +64,10 @@ def _heading(stack: CallStack) -> str:
     info = stack.thread
     parts = [f"Thread {info.index}"]
     if info.name:
-        parts.append(f"“{info.name}”")
+        parts.append(f"“{printable(info.name)}”")
     parts.append(f"id {info.id}")
     if info.queue:
-        parts.append(f"queue {info.queue}")
+        parts.append(f"queue {printable(info.queue)}")
     if info.crashed:
         parts.append("crashed")
     if stack.stopped_for_ns is not None:
@@ -99,12 +100,12 @@ def _runs(frames: tuple[Frame, ...]) -> Iterator[tuple[int, int]]:
 
 
 def _image(frame: Frame) -> str:
-    return "???" if frame.image is None else frame.image.name or "?"
+    return "???" if frame.image is None else printable(frame.image.name) or "?"
 
 
 def _name(frame: Frame) -> str:
     if frame.symbol is not None and frame.symbol_offset is not None:
-        return f"{frame.symbol.name} + {frame.symbol_offset}"
+        return f"{printable(frame.symbol.name)} + {frame.symbol_offset}"
     if frame.image is None:
         return "?"
     return f"? (image + {frame.image.offset_of(frame.address.address):#x})"
@@ -124,7 +125,7 @@ def write(report: Report, sink: TextIO, *, colour: bool = False) -> None:
     process = report.process
     pid = "" if process.pid is None else f" [{process.pid}]"
     sink.write(
-        f"{process.name or 'process'}{pid}  {process.arch.value}  "
+        f"{printable(process.name) or 'process'}{pid}  {process.arch.value}  "
         f"{_counted(len(report.stacks), 'thread')}  {_counted(len(report.images), 'image')}\n"
     )
     pointer_size = process.arch.pointer_size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from os.path import isdir
 from pathlib import Path
 
 from machtrace.elf.contents import ElfFileContents, ElfMemoryContents
@@ -27,9 +28,10 @@ class ImageSource:
     """Files, and folders that hold files by their names or by their paths on the target."""
 
     @classmethod
-    def of(cls, search: Sequence[str | Path] = ()) -> ImageSource:
-        """From paths as a user gives them."""
-        return cls(tuple(Path(path) for path in search))
+    def of(cls, search: str | Path | Sequence[str | Path] = ()) -> ImageSource:
+        """From paths as a user gives them: one, or several."""
+        places = (search,) if isinstance(search, str | Path) else search
+        return cls(tuple(Path(path) for path in places))
 
     def file(self, image: BinaryImage) -> Found:
         """The image's file, or why none will do. Raises nothing."""
@@ -44,7 +46,7 @@ class ImageSource:
 
     def _candidates(self, image: BinaryImage) -> Iterator[Path]:
         for place in self.search:
-            if place.is_dir():
+            if isdir(place):  # noqa: PTH112 - Path.is_dir raises where it may not look
                 if image.path:
                     yield place / image.name
                     yield place / image.path.lstrip("/")

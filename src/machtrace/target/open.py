@@ -23,7 +23,7 @@ def open_target(spec: int | str | Path) -> Target:
         FileAccessError, FormatError: the file cannot be read, or is no core.
         MissingExtraError: an optional library is needed and not there.
     """
-    if isinstance(spec, str) and spec.strip().isdecimal():
+    if isinstance(spec, str) and spec.isascii() and spec.strip().isdecimal():
         spec = int(spec)
     if isinstance(spec, int):
         from machtrace.target.linux_process import LinuxProcessTarget
@@ -33,11 +33,18 @@ def open_target(spec: int | str | Path) -> Target:
         from machtrace.target.emulated import EmulatedTarget
 
         return EmulatedTarget(spec.removeprefix(EMULATED))
+    if not spec:
+        raise TargetSpecError("no target is named")
     path = Path(spec)
-    if not path.exists():
-        if isinstance(spec, str) and ("://" in spec or not spec or "/" not in spec):
-            raise TargetSpecError(f"no target is named {spec!r}, and there is no such file")
-        raise FileAccessError(str(path), "no such file")
+    try:
+        path.stat()
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and "/" not in str(spec):
+            raise TargetSpecError(
+                f"no target is named {str(spec)!r}, and there is no such file"
+            ) from None
+        reason = (error.strerror or "cannot be read").lower()
+        raise FileAccessError(str(path), reason) from error
     from machtrace.target.corefile import open_corefile
 
     return open_corefile(path)

@@ -1,0 +1,47 @@
+"""The commands, put together."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from machtrace.cli.backtrace import backtrace
+from machtrace.cli.demo import demo
+from machtrace.cli.image import image
+
+app = typer.Typer(
+    name="machtrace",
+    help="The call stack of any thread, on Apple platforms and beyond.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (backtrace, image, demo):
+    app.command()(command)
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            number = version("machtrace")
+        except PackageNotFoundError:
+            number = "from a source tree"
+        sys.stdout.write(f"machtrace {number}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """The call stack of any thread, on Apple platforms and beyond."""
+    del version

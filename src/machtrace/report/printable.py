@@ -1,0 +1,17 @@
+"""Names as they can be shown: a target may call itself, its threads and its images anything."""
+
+from __future__ import annotations
+
+
+def printable(name: str) -> str:
+    r"""``name`` on one line and without power over a terminal: ``\x1b`` for an escape byte."""
+    if name.isprintable():
+        return name
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in name
+    )
+
+
+def encodable(name: str) -> str:
+    r"""``name`` as UTF-8 can write it: ``\udcff``, spelt out, for a byte that is no text."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")

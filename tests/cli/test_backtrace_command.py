@@ -1,0 +1,140 @@
+"""``machtrace backtrace`` as a user meets it: output, errors and exit statuses."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from machtrace.model.arch import Arch
+from machtrace.testing.cores import synthetic_process
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory):
+    """A whole core of three threads."""
+    path = tmp_path_factory.mktemp("core") / "whole.core"
+    path.write_bytes(synthetic_process(Arch.ARM64, threads=3, images=2, depth=6).core())
+    return path
+
+
+def machtrace(*words, **changed):
+    """Run the command."""
+    command = [sys.executable, "-m", "machtrace", *map(str, words)]
+    return subprocess.run(
+        command, check=False, **{"capture_output": True, "text": True, "timeout": 60} | changed
+    )
+
+
+def test_every_thread_is_printed_and_the_status_is_0(core):
+    """JSON for machines: the same threads and frames as the core has."""
+    done = machtrace("backtrace", core, "--format", "json")
+    threads = json.loads(done.stdout)["threads"]
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert [6, 6, 6] == [len(thread["frames"]) for thread in threads]
+    assert {"root"} == {thread["stop"]["reason"] for thread in threads}
+
+
+@pytest.mark.parametrize(("wanted", "count"), [("main", 1), ("#2", 1), ("worker 3", 1), ("all", 3)])
+def test_threads_are_chosen_by_what_people_call_them(core, wanted, count):
+    """By role, by lldb's number, by name."""
+    done = machtrace("backtrace", core, "--thread", wanted, "--format", "json")
+
+    assert count == len(json.loads(done.stdout)["threads"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("backtrace", "/no/such/file"),
+        ("backtrace", "nothing-of-this-name"),
+        ("backtrace", ""),
+        ("backtrace", "x" * 300),
+        ("backtrace", "."),
+        ("backtrace", "4194304000"),
+        ("backtrace", "emulated:other"),
+        ("backtrace", "CORE", "--thread", "nobody"),
+        ("backtrace", "CORE", "--search", "/no/such/folder"),
+        ("image", "x" * 300 + ".dSYM"),
+    ],
+    ids=lambda words: " ".join(words)[:40],
+)
+def test_what_cannot_be_done_is_one_line_and_status_1(core, words):
+    """What, where, and what to do; never a traceback."""
+    done = machtrace(*(core if word == "CORE" else word for word in words))
+
+    assert (1, "") == (done.returncode, done.stdout)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("machtrace: ")
+    assert "; " in line
+
+
+def test_a_core_with_one_bad_thread_yields_the_others(core, tmp_path):
+    """The thread whose state is cut is named; the others are printed; the status is 1."""
+    data = bytearray(core.read_bytes())
+    state = data.index(bytes.fromhex("0400000020010000"), 32)  # LC_THREAD of 288 bytes
+    second = data.index(bytes.fromhex("0400000020010000"), state + 8)
+    data[second + 12 : second + 16] = (5000).to_bytes(4, "little")
+    bad = tmp_path / "bad.core"
+    bad.write_bytes(data)
+    done = machtrace("backtrace", bad, "--format", "lldb")
+
+    assert 1 == done.returncode
+    assert 2 == done.stdout.count("thread #")
+    (line,) = done.stderr.splitlines()
+    assert "thread state" in line
+
+
+def test_stacks_that_were_cut_are_told_of_where_the_format_cannot(core):
+    """``bt all`` has no place to say that a stack goes on."""
+    done = machtrace("backtrace", core, "--format", "lldb", "--limit", "2")
+
+    assert 0 == done.returncode
+    assert "3 of 3 stacks are incomplete" in done.stderr
+
+
+def test_a_reader_who_has_had_enough_ends_it_quietly(core):
+    """As ``head -1`` does."""
+    command = f"'{sys.executable}' -m machtrace backtrace '{core}' --format json; echo $? >&2"
+    done = subprocess.run(
+        ["bash", "-c", f"({command}) | head -c 1"], capture_output=True, text=True, check=True
+    )
+
+    assert "0\n" == done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("command", ["backtrace CORE", "image CORE", "--help"])
+def test_output_that_cannot_be_written_is_an_error(core, command):
+    """A full disk is not success."""
+    words = [str(core) if word == "CORE" else word for word in command.split()]
+    with Path("/dev/full").open("w") as full:
+        done = machtrace(*words, capture_output=False, stdout=full, stderr=subprocess.PIPE)
+
+    assert 1 == done.returncode
+    assert 1 == len(done.stderr.splitlines())
+
+
+def test_any_encoding_takes_any_name(core):
+    """What an encoding lacks is escaped."""
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = machtrace("backtrace", core, env=environment)
+
+    assert 0 == done.returncode
+    assert "\\u201cworker 2\\u201d" in done.stdout
+
+
+def test_colours_are_for_terminals(core):
+    """A pipe gets plain text."""
+    assert "\x1b" not in machtrace("backtrace", core).stdout
+
+
+def test_version_is_told():
+    """As every command does."""
+    done = machtrace("--version")
+
+    assert 0 == done.returncode
+    assert done.stdout.startswith("machtrace ")
