@@ -50,7 +50,7 @@ class RegisterSet:
     @property
     def sp(self) -> int | None:
         """Stack pointer, an :data:`Avma`."""
-        return self.get(self.arch.registers.sp)
+        return self.values[self.arch.registers.sp]  # every set has it
 
     @property
     def fp(self) -> int | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from machtrace.dwarf.expression import evaluate
 from machtrace.errors import DwarfError, MemoryReadError
 from machtrace.model.address import Avma, PacMask
+from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryReader
 from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import Stop, StopReason
@@ -23,6 +26,18 @@ from machtrace.unwinder.rules import (
 
 NULL_PAGE = 0x1000
 """No code lies below this Avma; a "return address" there is the end of a stack, or a null call."""
+
+
+@cache
+def _preserved_runs(arch: Arch) -> tuple[slice, ...]:
+    """The registers that calls preserve, as runs of numbers; a step copies them all."""
+    runs: list[slice] = []
+    for number in arch.registers.callee_saved:
+        if runs and runs[-1].stop == number:
+            runs[-1] = slice(runs[-1].start, number + 1)
+        else:
+            runs.append(slice(number, number + 1))
+    return tuple(runs)
 
 
 class _UnknownRegisterError(Exception):
@@ -92,10 +107,8 @@ class _Frame:
         if self._rule.is_signal_frame:
             return list(values)
         kept: list[int | None] = [None] * len(values)
-        for number in self._registers.arch.registers.callee_saved:
-            if number >= len(values):
-                break  # they ascend
-            kept[number] = values[number]
+        for run in _preserved_runs(self._registers.arch):
+            kept[run] = values[run]
         return kept
 
     def _canonical_frame_address(self, cfa: Cfa) -> int:

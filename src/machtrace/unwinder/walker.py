@@ -107,9 +107,10 @@ def _walk_frames(
 
 def _async_record(rule: UnwindRule, caller: RegisterSet) -> Avma | None:
     """Where the frame that ``rule`` left keeps its record, if it marked it as async."""
-    saved, numbers = caller.fp, caller.arch.registers
-    if saved is None or caller.sp is None or not is_async_frame_pointer(saved):
+    saved = caller.fp
+    if saved is None or not is_async_frame_pointer(saved) or caller.sp is None:
         return None
+    numbers = caller.arch.registers
     for number, recovery in rule.registers:
         if number == numbers.fp and isinstance(recovery, AtCfa):
             return Avma(caller.sp + recovery.offset)
