@@ -41,7 +41,7 @@ class CallFrames(Protocol):
 class CompactRules:
     """``__unwind_info`` of one image. A :class:`RuleSource`."""
 
-    __slots__ = ("_arch", "_call_frames", "_contents", "_info")
+    __slots__ = ("_arch", "_call_frames", "_contents", "_framed_rules", "_info")
 
     trust = FrameTrust.COMPACT
 
@@ -56,6 +56,7 @@ class CompactRules:
         self._arch = arch
         self._info = info
         self._call_frames = call_frames
+        self._framed_rules: dict[int, UnwindRule] = {}
 
     @classmethod
     def of_macho(
@@ -94,8 +95,9 @@ class CompactRules:
         """
         del interrupted
         entry = self._info.find(self._contents.image.offset_of(lookup))
-        if entry is None:
-            return None
+        known = None if entry is None else self._framed_rules.get(entry.encoding)
+        if entry is None or known is not None:
+            return known
         match decode(
             entry.encoding, self._arch, source=self._info.source, at=entry.function_offset
         ):
@@ -104,7 +106,9 @@ class CompactRules:
             case InDwarf(offset):
                 return self._in_dwarf(offset, lookup)
             case FramePointerBased(cfa_offset, saved):
-                return self._framed(cfa_offset, saved)
+                # A few encodings serve most functions, and say the same of each.
+                rule = self._framed_rules[entry.encoding] = self._framed(cfa_offset, saved)
+                return rule
             case Frameless(size, saved):
                 return self._frameless(size, saved, entry)
             case FramelessIndirect(size_at, added, saved):

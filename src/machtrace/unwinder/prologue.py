@@ -44,6 +44,8 @@ CACHED_INSTRUCTIONS = 1 << 19
 """Of all remembered functions; at the limit all are forgotten. Each takes some 10 to 100 bytes."""
 OUTLINED_SIZE = 64 * INSTRUCTION_SIZE
 """Bytes of the longest piece of code that is looked at as one that the compiler cut out."""
+VIEWED_SECTION = 64 << 20
+"""Bytes of the largest section that is looked at as a whole; memory in pieces makes it a copy."""
 _JUMPS_ASKED = 8
 _NESTING = 3
 
@@ -89,6 +91,7 @@ class InstructionRules:
         self._functions: dict[Svma, _Function | None] = {}
         self._outlined: dict[Svma, tuple[Instruction, ...] | None] = {}
         self._sharing: dict[Svma, bool] = {}
+        self._views: dict[int, memoryview | None] = {}
         self._cached = 0
 
     @classmethod
@@ -157,8 +160,27 @@ class InstructionRules:
 
     def _read(self, start: Svma, size: int) -> list[Instruction]:
         count = size // INSTRUCTION_SIZE  # bounds may end at data of any size
-        data = self._contents.read_svma(start, count * INSTRUCTION_SIZE)
-        return [decode(word) for word in unpack(f"<{count}I", data)]
+        return [
+            decode(word)
+            for word in unpack(f"<{count}I", self._code(start, INSTRUCTION_SIZE * count))
+        ]
+
+    def _code(self, start: Svma, size: int) -> memoryview:
+        """``size`` bytes of code, from a view of its whole section where that can be had."""
+        for low, high in self._sections:
+            if low <= start and start + size <= high <= low + VIEWED_SECTION:
+                if low not in self._views:
+                    self._views[low] = self._view(Svma(low), high - low)
+                view = self._views[low]
+                if view is not None:
+                    return view[start - low : start - low + size]
+        return self._contents.read_svma(start, size)
+
+    def _view(self, start: Svma, size: int) -> memoryview | None:
+        try:
+            return self._contents.read_svma(start, size)
+        except MemoryReadError:  # parts of it may be there
+            return None
 
     def _function(self, start: Svma, end: Svma, nesting: int = 0) -> _Function | None:
         if start in self._functions:
