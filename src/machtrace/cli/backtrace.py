@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -87,13 +88,13 @@ def _check_search(places: Sequence[Path]) -> None:
 
 
 def write_report(result: Report, form: Format, sink: TextIO) -> None:
-    """Write ``result`` to ``sink``, with colours where that is a terminal."""
+    """Write ``result`` to ``sink``, with colours where standard output is a terminal."""
     from machtrace.cli.console import wants_colour
     from machtrace.report import bs, json_document, lldb, nsthread, text
 
     match form:
         case Format.TEXT:
-            text.write(result, sink, colour=wants_colour(sink))
+            text.write(result, sink, colour=wants_colour(sys.stdout))
         case Format.LLDB:
             lldb.write(result, sink)
         case Format.NSTHREAD:

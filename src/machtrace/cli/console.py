@@ -32,15 +32,17 @@ def prepare_output() -> None:
 
 @contextmanager
 def output() -> Iterator[TextIO]:
-    """Standard output, for a command's result.
+    """A place for a command's result, which goes to standard output as a whole at the end.
 
     A reader who has had enough, as ``head`` has, ends the command quietly.
 
     Raises:
         FileAccessError: what was written cannot be.
     """
+    result = io.StringIO()
     try:
-        yield sys.stdout
+        yield result
+        sys.stdout.write(result.getvalue())
         sys.stdout.flush()
     except BrokenPipeError:
         _drop_output()

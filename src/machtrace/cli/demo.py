@@ -37,7 +37,7 @@ def _show(report: Report) -> None:
     from machtrace.report import text
 
     with output() as sink:
-        text.write(report, sink, colour=wants_colour(sink))
+        text.write(report, sink, colour=wants_colour(sys.stdout))
 
 
 def _say(line: str) -> None:
