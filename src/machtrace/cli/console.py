@@ -9,8 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
-import typer
-
 from machtrace.errors import FileAccessError, MachtraceError
 
 _SHOWN = 10
@@ -46,12 +44,13 @@ def output() -> Iterator[TextIO]:
         sys.stdout.flush()
     except BrokenPipeError:
         _drop_output()
-        raise typer.Exit(0) from None
+        sys.exit(0)
     except OSError as error:
         if isinstance(error, MachtraceError):
             raise
         _drop_output()
-        raise FileAccessError("standard output", error.strerror or "cannot be written") from error
+        place = str(error.filename or "standard output")
+        raise FileAccessError(place, error.strerror or "cannot be written") from error
 
 
 def _drop_output() -> None:

@@ -21,20 +21,20 @@ def main() -> None:
     sys.exit(status)
 
 
-def _run() -> int:
-    from machtrace.cli.console import complain, prepare_output
-    from machtrace.errors import FileAccessError, MachtraceError
+def _run() -> int | str | None:
+    from machtrace.cli.console import complain, output, prepare_output
+    from machtrace.errors import MachtraceError
 
     prepare_output()
     try:
         from machtrace.cli.application import app
 
-        app()
+        with output():  # of help, which the command line's library writes
+            try:
+                app()
+            except SystemExit as done:
+                return done.code
     except MachtraceError as error:
         complain(error)
-        return 1
-    except OSError as error:  # help that cannot be written, above all
-        reason = error.strerror or "cannot be written"
-        complain(FileAccessError(str(error.filename or "standard output"), reason))
         return 1
     return 0
