@@ -11,7 +11,7 @@ from machtrace.model.report import Report
 from machtrace.model.snapshot import Snapshot
 from machtrace.model.stack import Backtrace
 from machtrace.model.symbol import FrameStatus
-from machtrace.symbolicate.image_source import Found, ImageSource, in_memory
+from machtrace.symbolicate.image_source import ImageSource, in_memory
 from machtrace.symbolicate.symbolicator import Symbolicator
 from machtrace.unwinder.image_rules import image_rules
 from machtrace.unwinder.process_rules import ImageRules, ProcessRules
@@ -48,20 +48,19 @@ def unwind(
 
 def _rules_of(snapshot: Snapshot, files: ImageSource) -> Callable[[BinaryImage], ImageRules]:
     def rules_of(image: BinaryImage) -> ImageRules:
-        def loaded() -> Found:
-            return in_memory(image, snapshot.memory)
-
-        def file() -> Found:
-            return files.file(image)
-
-        # A Mach-O is whole in memory, and at hand there. An ELF file has more than its memory:
-        # the section headers that lead to .debug_frame, and in static programs to .eh_frame.
-        places = (file, loaded) if image.format is ImageFormat.ELF else (loaded, file)
-        for place in places:
-            found = place()
-            if not isinstance(found, FrameStatus):
-                return image_rules(found, image.arch)
-        return ImageRules()
+        memory, file = in_memory(image, snapshot.memory), files.file(image)
+        # A Mach-O's tables are in memory, if they were captured. An ELF file has more than its
+        # memory: the section headers that lead to .debug_frame, and in static programs to
+        # .eh_frame.
+        places = (file, memory) if image.format is ImageFormat.ELF else (memory, file)
+        found = [place for place in places if not isinstance(place, FrameStatus)]
+        rules = [image_rules(contents, image.arch) for contents in found]
+        if not rules:
+            return ImageRules()
+        header = rules[0].header_svma
+        # What one place does not have, the next is asked for.
+        alike = [one.sources for one in rules if one.header_svma == header]
+        return ImageRules(tuple(source for sources in alike for source in sources), header)
 
     return rules_of
 

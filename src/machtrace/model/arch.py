@@ -96,6 +96,11 @@ class Arch(Enum):
         return 8 if self in _WIDE else 4
 
     @cached_property
+    def saved_register_size(self) -> int:
+        """Bytes that a saved register, or a return address, takes on the stack."""
+        return 8 if self.is_arm64 else self.pointer_size  # arm64_32 has whole registers
+
+    @cached_property
     def registers(self) -> RegisterNumbers:
         """Its DWARF register numbers."""
         if self.is_arm64:

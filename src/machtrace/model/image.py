@@ -48,8 +48,8 @@ class BinaryImage:
     """Bytes from ``load_address`` to the end of the code: ``__TEXT``'s vmsize, or up to the end
     of the last PT_LOAD that is mapped without a gap."""
     local_path: str | None = None
-    """Where this machine can open the file, if not at :attr:`path`: a deleted file, or one in
-    another mount namespace."""
+    """Where this machine can open the very file that is mapped, which may be deleted, or in another
+    mount namespace; None where the target does not know of one."""
 
     @property
     def name(self) -> str:

@@ -22,7 +22,11 @@ Found = FileContents | MemoryContents | ElfFileContents | ElfMemoryContents | Fr
 
 @dataclass(frozen=True, slots=True)
 class ImageSource:
-    """Opens images by identity: a file with another UUID is never used."""
+    """Opens images by identity: a file with another UUID is never used.
+
+    Of an image whose UUID is not known, only a file is used that the user pointed to by the
+    image's name, or that the target found to be the one that is mapped.
+    """
 
     search: tuple[Path, ...] = ()
     """Files, and folders that hold files by their names or by their paths on the target."""
@@ -36,26 +40,27 @@ class ImageSource:
     def file(self, image: BinaryImage) -> Found:
         """The image's file, or why none will do. Raises nothing."""
         status = FrameStatus.MISSING_FILE
-        for path in self._candidates(image):
-            found = _open(path, image)
+        for path, is_proven in self._candidates(image):
+            found = _open(path, image, is_proven=is_proven)
             if not isinstance(found, FrameStatus):
                 return found
             if status is FrameStatus.MISSING_FILE:
                 status = found
         return status
 
-    def _candidates(self, image: BinaryImage) -> Iterator[Path]:
+    def _candidates(self, image: BinaryImage) -> Iterator[tuple[Path, bool]]:
+        """Paths to try, and of each whether it is the image's even if no UUID tells."""
         for place in self.search:
             if isdir(place):  # noqa: PTH112 - Path.is_dir raises where it may not look
                 if image.path:
-                    yield place / image.name
-                    yield place / image.path.lstrip("/")
+                    yield place / image.name, True
+                    yield place / image.path.lstrip("/"), True
             else:
-                yield place
+                yield place, place.name == image.name
         if image.local_path is not None:
-            yield Path(image.local_path)
+            yield Path(image.local_path), True
         if image.path.startswith("/"):
-            yield Path(image.path)
+            yield Path(image.path), False
 
 
 def in_memory(image: BinaryImage, memory: MemoryReader) -> Found:
@@ -71,20 +76,22 @@ def in_memory(image: BinaryImage, memory: MemoryReader) -> Found:
         return FrameStatus.MALFORMED_FILE
 
 
-def _open(path: Path, image: BinaryImage) -> Found:
+def _open(path: Path, image: BinaryImage, *, is_proven: bool) -> Found:
     try:
         data = open_image_file(path)
     except FileAccessError:
         return FrameStatus.MISSING_FILE
+    may_guess = image.uuid is None and is_proven
     try:
         if image.format is ImageFormat.ELF:
             elf = ElfFileContents(data, str(path))
-            return elf if elf.image.build_id in (None, image.uuid) else FrameStatus.MISMATCHED_FILE
+            is_same = elf.image.build_id == image.uuid
+            return elf if is_same and (may_guess or image.uuid) else FrameStatus.MISMATCHED_FILE
         for part in parse_slices(data, str(path)):
             macho = FileContents(part.data, str(path))
-            if image.uuid is None and macho.image.header.arch is image.arch:
+            if image.uuid is not None and macho.image.uuid == image.uuid:
                 return macho
-            if macho.image.uuid == image.uuid:
+            if may_guess and macho.image.header.arch is image.arch:
                 return macho
     except (FormatError, MemoryReadError):
         return FrameStatus.MALFORMED_FILE

@@ -8,6 +8,7 @@ from pathlib import Path
 from machtrace.elf.contents import ElfFileContents, ElfMemoryContents
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.model.address import Avma
+from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage
 from machtrace.model.memory import MemoryReader
 from machtrace.model.snapshot import Snapshot
@@ -32,11 +33,12 @@ class Symbolicator:
     had it, else from the snapshot's memory. A file whose UUID is not the image's is never used.
     """
 
-    __slots__ = ("_files", "_found", "_snapshot", "_tables")
+    __slots__ = ("_files", "_found", "_here", "_snapshot", "_tables")
 
     def __init__(self, search: Sequence[str | Path] = ()) -> None:
         self._files = ImageSource.of(search)
-        self._tables: dict[Hashable, SymbolTable | FrameStatus] = {}
+        self._tables: dict[tuple[Hashable, Arch], SymbolTable] = {}
+        self._here: dict[Avma, SymbolTable | FrameStatus] = {}
         self._snapshot: Snapshot | None = None
         self._found: dict[tuple[Avma, bool], _Answer] = {}
 
@@ -63,7 +65,7 @@ class Symbolicator:
     def _frame(self, address: FrameAddress, backtrace: Backtrace, *, named: bool) -> Frame:
         snapshot = backtrace.snapshot
         if self._snapshot is not snapshot or len(self._found) >= _REMEMBERED:
-            self._snapshot, self._found = snapshot, {}
+            self._snapshot, self._found, self._here = snapshot, {}, {}
         key = (address.lookup, named)
         found = self._found.get(key)
         if found is None:
@@ -86,10 +88,13 @@ class Symbolicator:
         return FrameStatus.SYMBOLICATED, image, symbol
 
     def _table(self, image: BinaryImage, memory: MemoryReader) -> SymbolTable | FrameStatus:
-        key = (image.uuid, image.arch, image.path)
-        found = self._tables.get(key)
+        found = self._tables.get((image.uuid, image.arch)) or self._here.get(image.load_address)
         if found is None:
-            found = self._tables[key] = self._open(image, memory)
+            found = self._open(image, memory)
+            if image.uuid is None or isinstance(found, FrameStatus):
+                self._here[image.load_address] = found
+            else:
+                self._tables[image.uuid, image.arch] = found
         return found
 
     def _open(self, image: BinaryImage, memory: MemoryReader) -> SymbolTable | FrameStatus:

@@ -100,8 +100,7 @@ class ImageFinder:
         file = self._file(mapping, memory)
         if file is None:
             return LoadedImage(image=image, regions=_copied(segments, slide, memory))
-        if file.path != mapping.path:
-            image = replace(image, local_path=file.path)
+        image = replace(image, local_path=file.path)
         placed = tuple(
             FileSegment(Avma(s.address + slide), s.file_size, file, s.offset) for s in segments
         )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from machtrace.errors import FileAccessError, TargetSpecError
 from machtrace.target.base import Target
 
 EMULATED = "emulated:"
+_ID = re.compile("[0-9]+")
+_LONGEST_ID = 20
 
 
 def open_target(spec: int | str | Path) -> Target:
@@ -23,7 +26,7 @@ def open_target(spec: int | str | Path) -> Target:
         FileAccessError, FormatError: the file cannot be read, or is no core.
         MissingExtraError: an optional library is needed and not there.
     """
-    if isinstance(spec, str) and spec.isascii() and spec.strip().isdecimal():
+    if isinstance(spec, str) and len(spec) < _LONGEST_ID and _ID.fullmatch(spec.strip()):
         spec = int(spec)
     if isinstance(spec, int):
         from machtrace.target.linux_process import LinuxProcessTarget

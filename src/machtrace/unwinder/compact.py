@@ -128,8 +128,7 @@ class CompactRules:
 
     @property
     def _word(self) -> int:
-        # arm64_32 saves whole registers, though its pointers are half as long.
-        return 8 if self._arch.is_arm64 else self._arch.pointer_size
+        return self._arch.saved_register_size
 
     def _framed(self, cfa_offset: int, saved: SavedRegisters) -> UnwindRule:
         fp = self._arch.registers.fp

@@ -123,10 +123,6 @@ def link_register_rule(arch: Arch, stack_size: int = 0) -> UnwindRule:
     return UnwindRule(RegisterOffset(numbers.sp, stack_size), InRegister(numbers.lr))
 
 
-ROOT_RULE = UnwindRule(RegisterOffset(0, 0), Lost())
-"""Nobody called this function."""
-
-
 class RuleSource(Protocol):
     """Unwind information of one kind, for one image."""
 

@@ -23,6 +23,7 @@ from machtrace.unwinder.rules import (
     RegisterOffset,
     UnwindRule,
 )
+from machtrace.unwinder.swift_async import ADDRESS_BITS, is_async_frame_pointer
 
 NULL_PAGE = 0x1000
 """No code lies below this Avma; a "return address" there is the end of a stack, or a null call."""
@@ -66,7 +67,7 @@ def step(
 class _Frame:
     """One application of a rule; ``cfa`` is worked out once."""
 
-    __slots__ = ("_cfa", "_mask", "_memory", "_registers", "_rule", "_word")
+    __slots__ = ("_cfa", "_mask", "_memory", "_registers", "_rule", "_saved", "_word")
 
     def __init__(
         self, rule: UnwindRule, registers: RegisterSet, memory: MemoryReader, mask: PacMask
@@ -76,6 +77,7 @@ class _Frame:
         self._memory = memory
         self._mask = mask
         self._word = registers.arch.pointer_size
+        self._saved = registers.arch.saved_register_size
         self._cfa = 0
 
     def caller(self) -> RegisterSet | Stop:
@@ -117,7 +119,10 @@ class _Frame:
         return evaluate(cfa.expression, self._registers, self._memory, pointer_size=self._word)
 
     def _address_in(self, number: int) -> Avma:
-        return self._mask.strip(self._value_in(number))
+        value = self._value_in(number)
+        if is_async_frame_pointer(value):
+            value &= ADDRESS_BITS  # no mask of x86-64 removes it
+        return self._mask.strip(value)
 
     def _value_in(self, number: int) -> int:
         value = self._registers.get(number)
@@ -158,5 +163,5 @@ class _Frame:
         )
 
     def _load(self, address: int) -> int:
-        word = self._memory.read(Avma(address), self._word)
+        word = self._memory.read(Avma(address), self._saved)
         return int.from_bytes(word, "little")

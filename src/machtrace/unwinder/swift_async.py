@@ -16,6 +16,9 @@ from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust, Stop, S
 TAG_SHIFT = 60
 """The tag is the top four bits of a saved frame pointer, and exactly 1; kernel pointers have 15."""
 
+ADDRESS_BITS = (1 << TAG_SHIFT) - 1
+"""What of a tagged frame pointer is not tag."""
+
 CONTEXT_BELOW_RECORD = 8
 """The context's place: this many bytes below the frame record."""
 

@@ -72,20 +72,12 @@ def _walk_frames(
         here = found[-1]
         interrupted = here.kind is AddressKind.PROGRAM_COUNTER
         rule, trust = rules.find(here.lookup, interrupted=interrupted)
-        if (
-            interrupted
-            and rules.image_at(here.lookup) is None
-            and is_stray_call(registers, memory, mask)
-        ):
-            rule, trust = entry_rule(registers.arch), FrameTrust.PROLOGUE
+        is_guess = interrupted and trust is FrameTrust.FRAME_POINTER
+        if is_guess and is_stray_call(registers, memory, mask):
+            rule, trust, is_guess = entry_rule(registers.arch), FrameTrust.PROLOGUE, False
         caller = step(rule, registers, memory, mask)
         if isinstance(caller, Stop):
-            stop = caller
-            if interrupted and trust is FrameTrust.FRAME_POINTER and stop.is_complete:
-                image = rules.image_at(here.lookup)
-                if image is None or image.format is not ImageFormat.MACHO:
-                    # Only Apple's ABIs promise that the register is a frame pointer, or zero.
-                    stop = Stop(StopReason.NO_RULE, here.address)
+            stop = _no_root(caller, here, rules) if is_guess else caller
             break
         if trust is FrameTrust.FRAME_POINTER and (caller.sp or 0) <= (registers.sp or 0):
             # Only the chain itself says where the next frame is: it must rise.
@@ -103,6 +95,17 @@ def _walk_frames(
         found.append(FrameAddress(caller.pc, trust, rule.caller_kind))
         registers = caller
     return _Physical(tuple(found), stop, record, depth)
+
+
+def _no_root(stop: Stop, here: FrameAddress, rules: ProcessRules) -> Stop:
+    """What a guess by an interrupted function's frame pointer may say of its end.
+
+    Only Apple's ABIs promise that the register is a frame pointer, or zero for the root.
+    """
+    image = rules.image_at(here.lookup)
+    if stop.is_complete and (image is None or image.format is not ImageFormat.MACHO):
+        return Stop(StopReason.NO_RULE, here.address)
+    return stop
 
 
 def _async_record(rule: UnwindRule, caller: RegisterSet) -> Avma | None:

@@ -1,0 +1,56 @@
+"""A file is an image's by identity; where that is unknown, only by proof."""
+
+from dataclasses import replace
+
+from machtrace.macho.contents import FileContents
+from machtrace.model.arch import Arch
+from machtrace.model.memory import RegionMemory
+from machtrace.model.symbol import FrameStatus
+from machtrace.symbolicate.image_source import ImageSource
+from machtrace.symbolicate.symbolicator import Symbolicator
+from machtrace.testing.cores import synthetic_process
+
+
+def files_of(process, folder):
+    """The images of a process as files, by name."""
+    paths = {}
+    for made in process.images:
+        paths[made.path] = folder / made.path.rpartition("/")[2]
+        paths[made.path].write_bytes(made.data)
+    return paths
+
+
+def test_a_file_of_another_uuid_is_never_used(tmp_path):
+    """Whatever it is called."""
+    process = synthetic_process(Arch.ARM64, images=2)
+    first, second = process.snapshot.images
+    paths = files_of(process, tmp_path)
+
+    found = ImageSource.of(paths[first.path]).file(first)
+    assert isinstance(found, FileContents)
+    assert FrameStatus.MISMATCHED_FILE is ImageSource.of(paths[first.path]).file(second)
+
+
+def test_without_a_uuid_a_file_must_have_the_image_s_name(tmp_path):
+    """One that was given for another image names nothing here."""
+    process = synthetic_process(Arch.ARM64, images=2)
+    first, second = (replace(image, uuid=None) for image in process.snapshot.images)
+    paths = files_of(process, tmp_path)
+
+    assert isinstance(ImageSource.of(paths[first.path]).file(first), FileContents)
+    assert FrameStatus.MISMATCHED_FILE is ImageSource.of(paths[first.path]).file(second)
+    assert isinstance(ImageSource.of(tmp_path).file(second), FileContents)
+
+
+def test_images_without_identity_keep_their_own_names():
+    """Two images of which nothing is known but where they are."""
+    process = synthetic_process(Arch.ARM64, images=2)
+    memory = RegionMemory(process.regions)
+    images = [replace(image, uuid=None, path="") for image in process.snapshot.images]
+    symbolicator = Symbolicator()
+    names = [
+        symbolicator._table(image, memory).symbol(0).linkage_name  # noqa: SLF001
+        for image in images
+    ]
+
+    assert 2 == len(set(names))
