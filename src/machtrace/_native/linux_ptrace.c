@@ -229,29 +229,30 @@ static void restart_system_call(struct machtrace_thread *thread)
     }
 }
 
-static void copy_thread(const struct machtrace_capture *capture, const struct scratch *scratch,
+/* Whether the thread is traced no more. One that did not stop still is. */
+static bool copy_thread(const struct machtrace_capture *capture, const struct scratch *scratch,
                         struct machtrace_thread *thread)
 {
     if (ptrace(PTRACE_SEIZE, thread->id, NULL, NULL) == -1) {
         thread->error = errno;
         thread->outcome = errno == ESRCH ? MACHTRACE_GONE : MACHTRACE_REFUSED;
-        return;
+        return true;
     }
     thread->asked_at = now();
     if (ptrace(PTRACE_INTERRUPT, thread->id, NULL, NULL) == -1) {
         thread->error = errno;
         thread->outcome = MACHTRACE_GONE;
-        return;
+        return false;
     }
     struct stop stop = wait_for_stop(thread->id, thread->asked_at, capture);
     if (stop.kind == STOP_TIMED_OUT) {
         thread->outcome = MACHTRACE_NOT_STOPPED;
         thread->uninterruptible = is_uninterruptible(thread->id);
-        return;
+        return false;
     }
     if (stop.kind == STOP_EXITED) {
         thread->outcome = MACHTRACE_GONE;
-        return;
+        return false;
     }
     thread->stopped_at = now();
     copy_stopped(capture, scratch, thread);
@@ -260,23 +261,30 @@ static void copy_thread(const struct machtrace_capture *capture, const struct sc
     ptrace(PTRACE_DETACH, thread->id, NULL, (void *)(intptr_t)stop.signal);
     thread->resumed_at = now();
     keep(thread);
+    return true;
 }
 
 struct job {
     struct machtrace_capture *capture;
     struct scratch scratch;
+    size_t next; /* the thread to copy */
 };
 
-static void *copy_all(void *argument)
+/* The OS thread that seized a thread is its only tracer, and cannot let go of one
+ * that does not stop; but when it ends, the kernel releases all that it traced. So
+ * it ends there, and another goes on: the one that wakes late is not to stand still
+ * until all others are copied. */
+static void *copy_on(void *argument)
 {
-    const struct job *job = argument;
-    for (size_t index = 0; index < job->capture->thread_count; index++)
-        copy_thread(job->capture, &job->scratch, &job->capture->threads[index]);
+    struct job *job = argument;
+    bool released = true;
+    while (released && job->next < job->capture->thread_count) {
+        released = copy_thread(job->capture, &job->scratch, &job->capture->threads[job->next]);
+        job->next++;
+    }
     return NULL;
 }
 
-/* The OS thread that seized a thread is its only tracer, and cannot let go of one
- * that does not stop; but when it ends, the kernel releases all that it traced. */
 static int run_in_own_thread(struct job *job)
 {
     sigset_t all;
@@ -286,14 +294,14 @@ static int run_in_own_thread(struct job *job)
     if (error != 0)
         return error;
     pthread_t tracer;
-    error = pthread_create(&tracer, NULL, copy_all, job);
+    error = pthread_create(&tracer, NULL, copy_on, job);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error != 0 ? error : pthread_join(tracer, NULL);
 }
 
 int machtrace_capture_run(struct machtrace_capture *capture)
 {
-    struct job job = {capture, {{NULL}, RED_ZONE + capture->stack_limit}};
+    struct job job = {capture, {{NULL}, RED_ZONE + capture->stack_limit}, 0};
     size_t size = job.scratch.size * MACHTRACE_STACKS_MAX;
     unsigned char *memory =
         mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -304,7 +312,9 @@ int machtrace_capture_run(struct machtrace_capture *capture)
     memset(memory, 0, job.scratch.size);
     for (size_t index = 0; index < MACHTRACE_STACKS_MAX; index++)
         job.scratch.stacks[index] = memory + index * job.scratch.size;
-    int error = run_in_own_thread(&job);
+    int error = 0;
+    while (error == 0 && job.next < capture->thread_count)
+        error = run_in_own_thread(&job);
     munmap(memory, size);
     return error;
 }

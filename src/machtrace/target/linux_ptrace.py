@@ -103,11 +103,16 @@ def _trapped(code: int) -> _Stop:
     return _Stop(_StopKind.TRAPPED, by_interrupt=code & 0xFF == signal.SIGTRAP)
 
 
+def _may_be_traced(copy: ThreadCopy) -> bool:
+    """Whether the thread could not be let go of."""
+    return isinstance(copy, UncopiedThread) and copy.why in (Hindrance.NOT_STOPPED, Hindrance.GONE)
+
+
 class CtypesCopier:
-    """All of a capture is done by one new thread, the only tracer of whatever it seizes.
+    """Copying is done by a thread of its own, the only tracer of whatever it seizes.
 
     It cannot let go of a thread that does not stop; but when it ends, the kernel releases all
-    that it traced.
+    that it traced. So it ends there, and another goes on with the rest.
     """
 
     def copy(
@@ -117,21 +122,25 @@ class CtypesCopier:
         copies: list[ThreadCopy] = []
         failures: list[Exception] = []
 
-        def copy_all() -> None:
+        def copy_on() -> None:
             signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
             try:
                 tracer = _Tracer(stack_ranges, stack_limit)
-                copies.extend(tracer.copy(thread) for thread in threads)
-            except (MemoryError, ValueError, OverflowError) as error:
+                for thread in threads[len(copies) :]:
+                    copies.append(tracer.copy(thread))
+                    if _may_be_traced(copies[-1]):
+                        break
+            except Exception as error:  # noqa: BLE001 - raised again, in the caller's thread
                 failures.append(error)
 
-        worker = threading.Thread(target=copy_all, name="machtrace tracer", daemon=True)
-        try:
-            worker.start()
-        except RuntimeError as error:
-            failures.append(error)
-        else:
-            worker.join()
+        while len(copies) < len(threads) and not failures:
+            worker = threading.Thread(target=copy_on, name="machtrace tracer", daemon=True)
+            try:
+                worker.start()
+            except RuntimeError as error:
+                failures.append(error)
+            else:
+                worker.join()
         if failures:
             raise TargetError(
                 f"cannot copy threads ({failures[0]})", remedy=BEGIN_REMEDY
