@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
@@ -19,8 +20,12 @@ from machtrace.model.contents import ImageContents
 from machtrace.model.image import BuildId
 from machtrace.model.memory import MemoryReader
 
-_NOTES_LIMIT = 1 << 20
-"""Bytes of one note segment that are searched for the build-id; real ones are below 100."""
+_NOTES_LIMIT = 1 << 16
+"""Bytes of all notes together that are searched for the build-id; those of a program are a few
+hundred, and any number of headers may name the same ones."""
+
+_NoteRange = tuple[int, int, int]
+"""Where notes are, their size in bytes and their alignment."""
 
 MEMORY_READ_LIMIT = 1 << 28
 """Bytes of one read from memory. In a file a size can be checked against the file's; in memory
@@ -123,8 +128,8 @@ class ElfFileContents:
     def _build_id(self, image: ElfImage) -> BuildId | None:
         ranges = [(s.offset, s.file_size, s.alignment) for s in image.segments if s.type == PT_NOTE]
         ranges += [(s.offset, s.size, 4) for s in image.sections if s.type == SHT_NOTE]
-        for offset, size, alignment in ranges:
-            notes = self._data[offset : offset + min(size, _NOTES_LIMIT)]
+        for offset, size, alignment in _within_limit(ranges):
+            notes = self._data[offset : offset + size]
             found = build_id_in(notes, image.layout, alignment=alignment)
             if found is not None:
                 return found
@@ -189,14 +194,25 @@ class ElfMemoryContents:
         raise MemoryReadError(offset, size)
 
     def _build_id(self, image: ElfImage) -> BuildId | None:
-        for segment in image.segments:
-            if segment.type != PT_NOTE:
-                continue
+        notes_at = [
+            (s.address, s.memory_size, s.alignment) for s in image.segments if s.type == PT_NOTE
+        ]
+        for address, size, alignment in _within_limit(notes_at):
             try:
-                notes = self.read_svma(segment.address, min(segment.memory_size, _NOTES_LIMIT))
+                notes = self.read_svma(Svma(address), size)
             except MemoryReadError:
                 continue
-            found = build_id_in(notes, image.layout, alignment=segment.alignment)
+            found = build_id_in(notes, image.layout, alignment=alignment)
             if found is not None:
                 return found
         return None
+
+
+def _within_limit(ranges: Iterable[_NoteRange]) -> Iterator[_NoteRange]:
+    """Each range once, until together they are :data:`_NOTES_LIMIT` bytes; the last is cut."""
+    room = _NOTES_LIMIT
+    for start, size, alignment in dict.fromkeys(ranges):
+        kept = min(size, room)
+        if kept:
+            yield start, kept, alignment
+        room -= kept

@@ -124,7 +124,10 @@ class _Finder:
 def _whole_stubs(
     section: Section, at: npt.NDArray[np.intp], symbols: npt.NDArray[np.int64]
 ) -> _Found:
-    """The stubs that hold the instructions at ``at``; all of one section are of one size."""
+    """The stubs that hold the instructions at ``at``.
+
+    All of one section are of one size, but for a last one that the section cuts short.
+    """
     size = section.entry_size or _STUB_SIZE
     starts = (at // size * size).astype(np.uint64) + np.uint64(section.address)
-    return starts, np.full(len(starts), size, np.uint64), symbols
+    return starts, np.minimum(np.uint64(size), np.uint64(section.end) - starts), symbols

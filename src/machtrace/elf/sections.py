@@ -12,6 +12,8 @@ _NAME_LIMIT = 256
 """Bytes of a section's name that are kept; real ones are far shorter, and a string table without
 NULs must not be copied once a section."""
 
+_LAST_ADDRESS = (1 << 64) - 1
+
 _RawSection = tuple[int, int, int, int, int, int, int, int, int, int]
 
 
@@ -19,11 +21,13 @@ def read_sections(data: memoryview, header: ElfHeader, source: str) -> tuple[Sec
     """The sections of the file ``data``; none where it has no section headers.
 
     Raises:
-        ElfError: the table or its names are not inside the file.
+        ElfError: the table or its names are not inside the file, a section goes beyond the end of
+            the address space, or its entries are larger than the file.
     """
     rows = _raw_sections(data, header, source)
     if not rows:
         return ()
+    _check(rows, header, len(data), source)
     names_index = header.section_names_index
     if names_index == SHN_XINDEX:
         names_index = rows[0][6]
@@ -70,6 +74,25 @@ def _raw_sections(data: memoryview, header: ElfHeader, source: str) -> list[_Raw
             offset=at,
         )
     return [layout.unpack_from(data, at + index * stride) for index in range(count)]
+
+
+def _check(rows: list[_RawSection], header: ElfHeader, file_size: int, source: str) -> None:
+    # The end itself has to be an address: columns of ends are 64 bits wide.
+    limit = min(1 << (8 * header.layout.pointer_size), _LAST_ADDRESS)
+    for index, (_, _, _, address, _, size, _, _, _, entry_size) in enumerate(rows):
+        at = header.section_headers_offset + index * header.section_header_size
+        if address + size > limit:
+            raise ElfError(
+                f"section {index} goes beyond the end of the address space",
+                source=source,
+                offset=at,
+            )
+        if entry_size > file_size:
+            raise ElfError(
+                f"section {index} has entries of {entry_size} bytes, the file has {file_size}",
+                source=source,
+                offset=at,
+            )
 
 
 def _names(data: memoryview, rows: list[_RawSection], index: int, source: str) -> memoryview:

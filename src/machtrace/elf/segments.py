@@ -76,12 +76,13 @@ def read_segments(
     """The ``count`` program headers in ``table``, which has just their bytes.
 
     Raises:
-        ElfError: the table is cut short, or a segment wraps round the address space.
+        ElfError: the table is cut short, or a segment goes beyond the end of the address space.
     """
     layout, stride = header.layout, header.program_header_size
     if len(table) < count * stride:
         raise ElfError("program headers cut short", source=source, offset=len(table))
-    limit = 1 << (8 * layout.pointer_size)
+    # The end itself has to be an address: columns of ends are 64 bits wide.
+    limit = min(1 << (8 * layout.pointer_size), (1 << 64) - 1)
     segments: list[Segment] = []
     for index in range(count):
         fields = layout.program_header.unpack_from(table, index * stride)
@@ -91,7 +92,7 @@ def read_segments(
             kind, offset, address, _, file_size, memory_size, flags, alignment = fields
         if kind == PT_LOAD and address + memory_size > limit:
             raise ElfError(
-                f"segment {index} wraps round the address space",
+                f"segment {index} goes beyond the end of the address space",
                 source=source,
                 offset=header.program_headers_offset + index * stride,
             )

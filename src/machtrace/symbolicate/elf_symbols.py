@@ -16,6 +16,8 @@ from machtrace.errors import FormatError, MemoryReadError
 from machtrace.model.symbol import Certainty
 from machtrace.symbolicate.symbol_table import CodeBounds, NamedRanges, Offsets, SymbolTable
 
+_LAST_OFFSET = 2**64 - 1
+
 
 def elf_symbol_table(contents: ElfFileContents | ElfMemoryContents) -> SymbolTable:
     """The names in an ELF image, in a file or in memory, where only ``.dynsym`` is.
@@ -93,7 +95,9 @@ def _bounds(image: ElfImage, starts: Offsets) -> CodeBounds:
             if segment.is_executable
         ]
     kept = sorted(
-        (start - base, min(end - base, 2**64 - 1)) for start, end in places if start >= base
+        (start - base, min(end - base, _LAST_OFFSET))
+        for start, end in places
+        if 0 <= start - base <= _LAST_OFFSET
     )
     return CodeBounds(
         section_starts=np.array([start for start, _ in kept], np.uint64),
