@@ -104,7 +104,10 @@ def _changed(path: Path, data: st.DataObject) -> bytes:
 
 
 @given(data=st.data())
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# The first example of each file compiles it, which takes longer than Hypothesis allows an example.
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_real_files_with_bytes_changed(build: Build, data: st.DataObject) -> None:
     """Of six kinds, as files and as memory."""
     changed = _changed(build(data.draw(st.sampled_from(FILES))), data)
