@@ -9,6 +9,8 @@ from machtrace.errors import FormatError
 
 _LEB128_MORE = 0x80
 """The bit of a byte that another follows."""
+_STRING_CHUNK = 256
+"""Bytes looked at together for the end of a string."""
 
 
 class ByteCursor:
@@ -74,12 +76,13 @@ class ByteCursor:
         Raises:
             FormatError: there is no NUL.
         """
-        rest = bytes(self._data[self.offset :])
-        length = rest.find(b"\0")
-        if length < 0:
-            raise self.fail("string without an end")
-        self.offset += length + 1
-        return rest[:length]
+        start = self.offset
+        for at in range(start, len(self._data), _STRING_CHUNK):
+            length = bytes(self._data[at : at + _STRING_CHUNK]).find(b"\0")
+            if length >= 0:
+                self.offset = at + length + 1
+                return bytes(self._data[start : at + length])
+        raise self.fail("string without an end")
 
     def uleb128(self) -> int:
         """An unsigned LEB128 of at most 64 bits (DWARF 5, section 7.6).

@@ -36,6 +36,8 @@ TRIAL_LIMIT = 400
 WORK_PER_INSTRUCTION = 32
 WORK_AT_LEAST = 8192
 """Instructions looked at, all in all; no compiled function was seen to need a tenth of it."""
+WORK_AT_MOST = 1 << 18
+"""The same, of functions of any size."""
 
 OutlinedBody = Callable[[int], tuple[Instruction, ...] | None]
 """By distance in bytes from the function's start: all that the callee there does, without the
@@ -60,6 +62,7 @@ class Flow:
         "_linking",
         "_next_unreached",
         "_outlined",
+        "_reached_calls",
         "_ready",
         "_return_register",
         "_states",
@@ -87,7 +90,8 @@ class Flow:
         self._after_calls: deque[tuple[int, FrameState]] = deque()
         self._landings: list[_Landing] = []
         self._next_unreached = 0
-        self._budget = WORK_PER_INSTRUCTION * len(code) + WORK_AT_LEAST
+        self._reached_calls = _Places(len(code))
+        self._budget = min(WORK_PER_INSTRUCTION * len(code) + WORK_AT_LEAST, WORK_AT_MOST)
         self._run()
 
     @property
@@ -144,6 +148,7 @@ class Flow:
             states[index] = state
             instruction = code[index]
             if isinstance(instruction, Call):
+                self._reached_calls.add(index)
                 self._after_calls.append((index + 1, self._after(index, state)))
                 return
             if isinstance(instruction, Jump):
@@ -166,6 +171,7 @@ class Flow:
         if isinstance(instruction, Call) and instruction.distance is not None:
             body = self._outlined(index * self._unit + instruction.distance)
             if body is not None:
+                self._budget -= len(body)
                 state = state.after(self._linking)
                 for inner in body:
                     state = state.after(inner)
@@ -240,6 +246,7 @@ class Flow:
     def _jump_anywhere(self, state: FrameState) -> None:
         """An indirect jump leads to all code that only indirect jumps lead to."""
         for landing in self._landings:
+            self._budget -= 1
             if not landing.state.contradicts(state):
                 break
         else:
@@ -257,6 +264,9 @@ class Flow:
             if states[index] is not None or isinstance(code[index], Trap):
                 continue
             self._next_unreached = index + 1
+            self._budget -= 1 + len(self._landings)
+            if self._budget <= 0:
+                return False
             best = self._best_candidate(index)
             if best is None:
                 continue
@@ -288,14 +298,47 @@ class Flow:
         tail_calls = [state for state in landings if state.is_restored(self._return_register)]
         yield from (state for state in landings if state not in tail_calls)
         # Landing pads have the frame of the calls that they are for.
-        for nearby in (range(index - 1, -1, -1), range(index + 1, len(self._code))):
-            for at in nearby:
-                state = self._states[at]
-                if state is not None and isinstance(self._code[at], Call):
-                    yield state
-                    break
+        for at in (self._reached_calls.before(index), self._reached_calls.behind(index)):
+            state = None if at is None else self._states[at]
+            if state is not None:
+                yield state
         yield from tail_calls
         yield self._entry
+
+
+class _Places:
+    """Indices of a list that grow in number; the nearest of them is found without a search."""
+
+    __slots__ = ("_blocks", "_marks")
+
+    def __init__(self, size: int) -> None:
+        self._marks = bytearray(size)
+        self._blocks = bytearray(size // _BLOCK + 1)
+        """Which blocks of marks have any."""
+
+    def add(self, index: int) -> None:
+        self._marks[index] = 1
+        self._blocks[index // _BLOCK] = 1
+
+    def before(self, index: int) -> int | None:
+        """The last that is below ``index``."""
+        block = index // _BLOCK
+        found = self._marks.rfind(1, block * _BLOCK, index)
+        if found < 0:
+            block = self._blocks.rfind(1, 0, block)
+            if block >= 0:
+                found = self._marks.rfind(1, block * _BLOCK, (block + 1) * _BLOCK)
+        return found if found >= 0 else None
+
+    def behind(self, index: int) -> int | None:
+        """The first that is above ``index``."""
+        block = index // _BLOCK
+        found = self._marks.find(1, index + 1, (block + 1) * _BLOCK)
+        if found < 0:
+            block = self._blocks.find(1, block + 1)
+            if block >= 0:
+                found = self._marks.find(1, block * _BLOCK, (block + 1) * _BLOCK)
+        return found if found >= 0 else None
 
 
 class _Landing:
@@ -309,3 +352,4 @@ class _Landing:
 
 
 _LANDINGS_TRIED = 4
+_BLOCK = 512

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import FormatError, MemoryReadError
-from machtrace.macho.contents import MachOContents
+from machtrace.macho.contents import FileContents, MachOContents
 from machtrace.macho.encryption import is_encrypted
 from machtrace.macho.function_starts import parse_function_starts
 from machtrace.macho.symtab import parse_symbols
@@ -37,7 +37,7 @@ class FunctionBounds:
         That is ``__unwind_info``, the symbol table and, in AArch64 code, the targets of calls. A
         table that is malformed or was not captured counts as missing.
         """
-        sections = tuple((s.address, s.end) for s in contents.image.code_sections)
+        sections = code_ranges(contents)
         starts = _in_code(_asked(_function_starts, contents), sections)
         if not len(starts):
             found = [_asked(source, contents) for source in (_unwind_entries, _symbols, _callees)]
@@ -66,6 +66,31 @@ class FunctionBounds:
         return (Svma(start), Svma(end)) if start >= low else None
 
 
+def code_ranges(contents: MachOContents) -> tuple[tuple[int, int], ...]:
+    """The (start, end) of each section with code, in Svmas; ascending, and apart.
+
+    Only as far as its segment has bytes, whatever size the section states; sections that overlap
+    are one.
+    """
+    found: list[tuple[int, int]] = []
+    for segment in contents.image.segments:
+        size = min(segment.vmsize, segment.filesize)
+        if isinstance(contents, FileContents):
+            size = min(size, max(0, len(contents.data) - segment.fileoff))
+        for section in segment.sections:
+            start = max(section.address, segment.vmaddr)
+            end = min(section.end, segment.vmaddr + size)
+            if section.is_code and start < end:
+                found.append((start, end))
+    ranges: list[tuple[int, int]] = []
+    for low, high in sorted(found):
+        if ranges and low < ranges[-1][1]:
+            ranges[-1] = (ranges[-1][0], max(high, ranges[-1][1]))
+        else:
+            ranges.append((low, high))
+    return tuple(ranges)
+
+
 def _asked(source: Callable[[MachOContents], Starts], contents: MachOContents) -> Starts:
     try:
         return source(contents)
@@ -75,10 +100,12 @@ def _asked(source: Callable[[MachOContents], Starts], contents: MachOContents) -
 
 def _in_code(starts: Starts, sections: tuple[tuple[int, int], ...]) -> Starts:
     # Some linkers write a table that holds no more than the end of the header.
-    inside = np.zeros(len(starts), np.bool_)
-    for low, high in sections:
-        inside |= (starts >= np.uint64(low)) & (starts < np.uint64(high))
-    return starts[inside]
+    if not sections:
+        return starts[:0]
+    lows = np.array([low for low, _ in sections], np.uint64)
+    lasts = np.array([high - 1 for _, high in sections], np.uint64)
+    starts = starts[starts >= lows[0]]
+    return starts[starts <= lasts[lows.searchsorted(starts, "right") - 1]]
 
 
 def _function_starts(contents: MachOContents) -> Starts:
@@ -103,8 +130,10 @@ def _callees(contents: MachOContents) -> Starts:
     arch = contents.image.header.arch
     if arch is None or not arch.is_arm64:
         return np.empty(0, np.uint64)
-    found = [np.empty(0, np.uint64)]
-    for section in contents.image.code_sections:
-        if not is_encrypted(contents, section.address, section.size):
-            found += call_targets(contents, section.address, section.end)
+    sections = [
+        (low, high)
+        for low, high in code_ranges(contents)
+        if not is_encrypted(contents, Svma(low), high - low)
+    ]
+    found = [np.empty(0, np.uint64), *call_targets(contents, sections)]
     return np.unique(np.concatenate(found))

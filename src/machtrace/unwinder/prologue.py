@@ -23,7 +23,7 @@ from machtrace.unwinder.arm64_jumps import jumps_to
 from machtrace.unwinder.arm64_registers import INSTRUCTION_SIZE, LINKING
 from machtrace.unwinder.control_flow import Flow
 from machtrace.unwinder.frame_state import FrameState
-from machtrace.unwinder.function_bounds import FunctionBounds
+from machtrace.unwinder.function_bounds import FunctionBounds, code_ranges
 from machtrace.unwinder.instruction_effects import (
     Call,
     IndirectJump,
@@ -47,6 +47,10 @@ OUTLINED_SIZE = 64 * INSTRUCTION_SIZE
 VIEWED_SECTION = 64 << 20
 """Bytes of the largest section that is looked at as a whole; memory in pieces makes it a copy."""
 _JUMPS_ASKED = 8
+CALLERS_INSTRUCTIONS = 1 << 15
+"""Of all functions together that are analysed to learn what one of them starts with."""
+_SEARCH_COST = 1 << 10
+"""A search for jumps, in instructions that are analysed in about that time."""
 _NESTING = 3
 
 
@@ -93,11 +97,12 @@ class InstructionRules:
         self._sharing: dict[Svma, bool] = {}
         self._views: dict[int, memoryview | None] = {}
         self._cached = 0
+        self._callers_left = CALLERS_INSTRUCTIONS
 
     @classmethod
     def of_macho(cls, contents: MachOContents, arch: Arch) -> InstructionRules | None:
         """Of a Mach-O; None where its code is not AArch64, or still encrypted."""
-        sections = [(section.address, section.end) for section in contents.image.code_sections]
+        sections = code_ranges(contents)
         if not arch.is_arm64 or not sections:
             return None
         if any(is_encrypted(contents, Svma(start), end - start) for start, end in sections):
@@ -120,6 +125,7 @@ class InstructionRules:
         bounds = self._function_at(address)
         if bounds is None:
             return None
+        self._callers_left = CALLERS_INSTRUCTIONS
         function = self._function(*bounds)
         state = None if function is None else function.state(address)
         if function is None or state is None:
@@ -218,14 +224,20 @@ class InstructionRules:
 
     def _entry_from_jumps(self, start: Svma, nesting: int) -> FrameState | None:
         """The state that code has at its start which other functions jump into, frame and all."""
-        if nesting >= _NESTING:
+        if nesting >= _NESTING or self._callers_left < _SEARCH_COST:
             return None
+        self._callers_left -= _SEARCH_COST
         entry: FrameState | None = None
         jumps = jumps_to(start, self._contents, self._sections)
         for address in islice(jumps, _JUMPS_ASKED):
             bounds = self._function_at(address)
             if bounds is None or bounds[0] == start:
                 continue
+            if bounds[0] not in self._functions:
+                count = (bounds[1] - bounds[0]) // INSTRUCTION_SIZE
+                if count > self._callers_left:
+                    continue
+                self._callers_left -= count
             try:
                 function = self._function(*bounds, nesting + 1)
             except MemoryReadError:
