@@ -6,6 +6,7 @@ as silent as later.
 
 from __future__ import annotations
 
+import gc
 import sys
 
 INTERRUPTED = 130
@@ -25,6 +26,8 @@ def _run() -> int | str | None:
     from machtrace.cli.console import complain, output, prepare_output
     from machtrace.errors import MachtraceError
 
+    # What a command makes it keeps to its end, and a hundred thousand frames are no garbage.
+    gc.disable()
     prepare_output()
     try:
         from machtrace.cli.application import app
