@@ -51,18 +51,15 @@ def backtrace(
     ] = True,
 ) -> None:
     """Print the call stack of every thread of a process, a core or an emulated program."""
+    from machtrace.capture.backtraces import snapshot
     from machtrace.capture.pipeline import report
-    from machtrace.capture.selection import select_threads
     from machtrace.cli.console import complain_of_all, output, warn
-    from machtrace.target.open import open_target
 
     _check_search(search or ())
-    with open_target(spec) as target:
-        chosen = select_threads(target.threads(), thread)
-        snapshot = target.snapshot(chosen, stack_limit=stack_limit)
-        result = report(snapshot, limit=limit, symbolicate=names, search=search or ())
-        with output() as sink:
-            write_report(result, format, sink)
+    copied = snapshot(spec, threads=thread, stack_limit=stack_limit)
+    result = report(copied, limit=limit, symbolicate=names, search=search or ())
+    with output() as sink:
+        write_report(result, format, sink)
     incomplete = sum(not stack.stop.is_complete for stack in result.stacks)
     if incomplete and format not in _TELLING:
         warn(

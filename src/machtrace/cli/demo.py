@@ -25,11 +25,10 @@ def demo() -> None:
 
 
 def _capture(spec: int | str) -> Report:
+    from machtrace.capture.backtraces import snapshot
     from machtrace.capture.pipeline import report
-    from machtrace.target.open import open_target
 
-    with open_target(spec) as target:
-        return report(target.snapshot())
+    return report(snapshot(spec))
 
 
 def _show(report: Report) -> None:
