@@ -1,0 +1,212 @@
+"""Which part of which object comes to lie where, and what each symbol's address is then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from machtrace.macho.segments import Section
+from machtrace.macho.structs import N_ARM_THUMB_DEF, S_ATTR_DEBUG
+from machtrace.model.address import Svma
+from machtrace.testing.macho_objects import ObjectFile, ObjectSymbol
+
+HEADER_NAMES = ("__mh_execute_header", "___dso_handle")
+"""Symbols that every program has: its Mach-O header."""
+_WEAK_DEFINITION = 0x80
+_FIRST = ("__TEXT", "__text")
+_WRITABLE = frozenset({"__DATA", "__IMPORT"})
+_RENAMED = {("__IMPORT", "__pointers"): ("__DATA", "__nl_symbol_ptr")}
+"""Segments that ld64 gave up."""
+_CONSUMED = frozenset({"__compact_unwind", "__eh_frame"})
+
+
+class LinkError(ValueError):
+    """The objects do not make a program."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """One object's part of a section."""
+
+    unit: Unit
+    section: Section
+    offset: int = 0
+    """From the start of the section that it is part of."""
+
+
+@dataclass(slots=True)
+class OutputSection:
+    """A section of the image."""
+
+    segment: str
+    name: str
+    flags: int
+    pieces: list[Piece] = field(default_factory=list)
+    align: int = 2
+    """As a power of 2."""
+    address: int = 0
+    """Svma."""
+    size: int = 0
+    """In bytes."""
+    data: bytes = b""
+    """What it holds, once that is known; empty where that is zeros."""
+
+    @property
+    def is_zerofill(self) -> bool:
+        """Whether the file holds none of it."""
+        return bool(self.pieces) and self.pieces[0].section.is_zerofill
+
+    def place(self, address: int) -> int:
+        """Lay it out from Svma ``address`` on, and say where it ends."""
+        self.address = aligned(address, 1 << self.align)
+        end = self.address
+        for piece in self.pieces:
+            start = aligned(end, 1 << piece.section.align)
+            piece.offset = start - self.address
+            end = start + piece.section.size
+        self.size = max(self.size, end - self.address)
+        return self.address + self.size
+
+
+class Unit:
+    """One object. The :class:`~machtrace.testing.macho_relocations.Places` of its relocations."""
+
+    def __init__(self, file: ObjectFile, layout: Layout) -> None:
+        self.file = file
+        self._layout = layout
+        self.placed: dict[int, tuple[OutputSection, Piece]] = {}
+        """By number of the object's section, from 1."""
+
+    def section_shift(self, number: int, /) -> int:
+        """See :meth:`Places.section_shift`.
+
+        Raises:
+            LinkError: the image has no such section.
+        """
+        if number not in self.placed:
+            msg = f"a relocation of {self.file.contents.source} wants section {number}"
+            raise LinkError(msg)
+        output, piece = self.placed[number]
+        return output.address + piece.offset - piece.section.address
+
+    def address(self, old: int, /) -> int:
+        """See :meth:`Places.address`. An address between two sections is the second's.
+
+        Raises:
+            LinkError: the image has nothing of that address.
+        """
+        sections = self.file.sections
+        held = [n for n in self.placed if Svma(old) in sections[n - 1]]
+        held += [n for n in self.placed if old == sections[n - 1].end]
+        if not held:
+            msg = f"{self.file.contents.source} has no section at {old:#x}"
+            raise LinkError(msg)
+        return old + self.section_shift(held[0])
+
+    def symbol(self, number: int, /) -> int:
+        """See :meth:`Places.symbol`."""
+        return self._layout.address_of(self._definition(number))
+
+    def is_thumb(self, number: int, /) -> bool:
+        """See :meth:`Places.is_thumb`."""
+        found = self._definition(number)
+        return found is not None and bool(found[1].n_desc & N_ARM_THUMB_DEF)
+
+    def _definition(self, number: int) -> tuple[Unit, ObjectSymbol] | None:
+        symbol = self.file.symbols[number]
+        if symbol.is_defined and not symbol.is_external:
+            return self, symbol
+        return self._layout.definition(symbol.name)
+
+    def symbols(self) -> Iterator[tuple[ObjectSymbol, OutputSection, int]]:
+        """Each symbol that the image has from here: its section, and its Svma."""
+        for symbol in self.file.symbols:
+            place = self.placed.get(symbol.n_sect) if symbol.is_defined else None
+            if place is None or not symbol.name or symbol.name.startswith("L"):
+                continue
+            if symbol.is_external and self._layout.definition(symbol.name) != (self, symbol):
+                continue  # a weak one, and the image has another object's
+            yield symbol, place[0], self._layout.address_of((self, symbol))
+
+
+class Layout:
+    """The sections of a program, and its symbols."""
+
+    def __init__(self, files: Iterable[ObjectFile], header_address: int) -> None:
+        """Gather what ``files`` hold.
+
+        Raises:
+            LinkError: a symbol is defined twice.
+        """
+        self.header_address = header_address
+        """Svma."""
+        self.units = [Unit(file, self) for file in files]
+        self.sections: list[OutputSection] = []
+        """In the order that they are to lie."""
+        self._definitions: dict[str, tuple[Unit, ObjectSymbol]] = {}
+        for unit in self.units:
+            self._gather(unit)
+            self._define(unit)
+        self.sections.sort(key=_order)
+
+    def _gather(self, unit: Unit) -> None:
+        for number, section in enumerate(unit.file.sections, 1):
+            if section.flags & S_ATTR_DEBUG or section.name in _CONSUMED or not section.size:
+                continue
+            name = (section.segment_name, section.name)
+            segment, name_in_image = _RENAMED.get(name, name)
+            for output in self.sections:
+                if (output.segment, output.name) == (segment, name_in_image):
+                    break
+            else:
+                output = OutputSection(segment, name_in_image, section.flags)
+                self.sections.append(output)
+            output.align = max(output.align, section.align)
+            piece = Piece(unit, section)
+            output.pieces.append(piece)
+            unit.placed[number] = output, piece
+
+    def _define(self, unit: Unit) -> None:
+        for symbol in unit.file.symbols:
+            if not symbol.is_external or not symbol.is_defined:
+                continue
+            other = self._definitions.get(symbol.name)
+            if other is None or other[1].n_desc & _WEAK_DEFINITION:
+                self._definitions[symbol.name] = (unit, symbol)
+            elif not symbol.n_desc & _WEAK_DEFINITION:
+                msg = f"{symbol.name} is defined twice"
+                raise LinkError(msg)
+
+    def definition(self, name: str) -> tuple[Unit, ObjectSymbol] | None:
+        """Which object defines a symbol; None of those of :data:`HEADER_NAMES`.
+
+        Raises:
+            LinkError: none does.
+        """
+        found = self._definitions.get(name)
+        if found is None and name not in HEADER_NAMES:
+            msg = f"nothing defines {name}"
+            raise LinkError(msg)
+        return found
+
+    def address_of(self, definition: tuple[Unit, ObjectSymbol] | None) -> int:
+        """The Svma of what :meth:`definition` found."""
+        if definition is None:
+            return self.header_address
+        unit, symbol = definition
+        return symbol.n_value + unit.section_shift(symbol.n_sect)
+
+    def in_segment(self, segment: str) -> Sequence[OutputSection]:
+        """Its sections, in order."""
+        return [section for section in self.sections if section.segment == segment]
+
+
+def aligned(value: int, to: int) -> int:
+    """``value``, or the next multiple of ``to`` above it."""
+    return -(-value // to) * to
+
+
+def _order(section: OutputSection) -> tuple[bool, bool, bool]:
+    """Code, other constants, data, zeros."""
+    is_code = (section.segment, section.name) == _FIRST
+    return section.is_zerofill, section.segment in _WRITABLE, not is_code
