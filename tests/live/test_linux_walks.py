@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from machtrace.capture.pipeline import unwind
-from machtrace.model.stack import AddressKind, StopReason
+from machtrace.model.stack import AddressKind, FrameTrust, StopReason
 from machtrace.target.linux_process import LinuxProcessTarget
 
 PYTHON = """
@@ -123,3 +123,21 @@ def test_process_that_has_exited_since(build, start, wait_blocked):
     process.kill()
     process.wait()
     assert {walked.stop.reason for walked in unwind(snapshot)} == {StopReason.ROOT}
+
+
+@pytest.mark.parametrize("spelling", ["long", "short"])
+def test_what_a_handler_returns_to_without_a_table(build, start, wait_blocked, spelling):
+    """The saved registers are found by the instructions that ask the kernel for them."""
+    process = start(build("restorer"), *(["short"] if spelling == "short" else []))
+    interrupted_at = int(process.stdout.readline(), 16)
+    wait_blocked(process.pid)
+    with LinuxProcessTarget(process.pid) as target:
+        (walked,) = unwind(target.snapshot())
+    assert walked.stop.reason is StopReason.ROOT
+    (place,) = [n for n, f in enumerate(walked.addresses) if f.address == interrupted_at]
+    interrupted = walked.addresses[place]
+    assert interrupted.kind is AddressKind.PROGRAM_COUNTER
+    assert interrupted.trust is FrameTrust.SIGNAL_FRAME
+    recursive = [frame.address for frame in walked.addresses[place + 1 : place + 7]]
+    assert len(set(recursive[-6:-1])) <= 2, "five calls of one function lie outside"
+    assert len(walked.addresses) - place >= 9

@@ -86,6 +86,41 @@ def parse_exports(contents: MachOContents) -> tuple[Export, ...]:
     return tuple(walk_exports_trie(trie, contents.source))
 
 
+def find_export(contents: MachOContents, name: bytes) -> ImageOffset | None:
+    """Where the image defines ``name``, spelt as the symbol table would; None where it does not.
+
+    Only the nodes on the way to it are read. A re-export, an absolute symbol or a thread-local one
+    is no definition of a place.
+
+    Raises:
+        MachOError: the trie is not in the file, or a node on the way is malformed.
+        MemoryReadError: it is in a loaded segment that cannot be read.
+    """
+    place = contents.image.exports_trie
+    if place is None or not place.size:
+        return None
+    trie = read_table(contents, place.offset, place.size, "the exports trie")
+    cursor = ByteCursor(trie, source=contents.source, error=MachOError)
+    rest = name
+    while rest:
+        cursor.offset += cursor.uleb128()
+        for _ in range(cursor.unsigned(1)):
+            edge = cursor.c_string()
+            child = cursor.uleb128()
+            if edge and rest.startswith(edge):
+                cursor.offset, rest = child, rest[len(edge) :]
+                break
+        else:
+            return None
+    size = cursor.uleb128()
+    if not size:
+        return None
+    found = _export(cursor, name, cursor.offset + size)
+    if found.is_reexport or found.is_absolute or found.is_thread_local:
+        return None
+    return ImageOffset(found.value)
+
+
 def walk_exports_trie(trie: bytes | memoryview, source: str) -> Iterator[Export]:
     """The exports in ``trie``, in the order of its nodes.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeVar
 
 from machtrace.model.address import Avma
 from machtrace.model.snapshot import Snapshot
@@ -23,6 +25,8 @@ class FrameTrust(Enum):
     """What the function's instructions up to this one did to the stack."""
     COMPACT = "compact"
     """``__unwind_info``."""
+    SIGNAL_FRAME = "signal"
+    """What the kernel saved before it called a signal handler."""
     ASYNC = "async"
     """A Swift async context's resume address."""
     FRAME_POINTER = "fp"
@@ -81,6 +85,8 @@ class StopReason(Enum):
     NOT_CODE = "not-code"
     """What should be a return address is in no image."""
     DEPTH_LIMIT = "depth-limit"
+    """More frames than a stack that a program made could have; see
+    :mod:`machtrace.unwinder.walker`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +102,59 @@ class Stop:
         return self.reason is StopReason.ROOT
 
 
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Frames in the middle of a deep stack that were walked and counted, and not kept."""
+
+    after: int
+    """How many kept frames come before it, the innermost first."""
+    count: int
+    """How many frames it stands for."""
+
+    def __post_init__(self) -> None:
+        if self.after < 0 or self.count < 1:
+            msg = f"no gap: {self.count} frames after {self.after}"
+            raise ValueError(msg)
+
+
+def stretches(kept: Sequence[_Item], gap: Gap | None) -> Iterator[tuple[int, Sequence[_Item]]]:
+    """What was kept, in one piece or, where there is a gap, in two: before and after it.
+
+    With each piece goes the number of its first frame in the whole stack.
+    """
+    if gap is None:
+        yield 0, kept
+    else:
+        yield 0, kept[: gap.after]
+        yield gap.after + gap.count, kept[gap.after :]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Walk:
-    """What walking one stack found, innermost frame first."""
+class AddressChain:
+    """Frames that called one another, innermost first."""
 
     addresses: tuple[FrameAddress, ...]
+    """Those that were kept: all of them where there is no gap."""
     stop: Stop
-    physical_remainder: tuple[FrameAddress, ...] = ()
+    gap: Gap | None = None
+
+    @property
+    def depth(self) -> int:
+        """How many frames there are, kept or not."""
+        return len(self.addresses) + (0 if self.gap is None else self.gap.count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walk(AddressChain):
+    """What walking one stack found."""
+
+    physical_remainder: AddressChain | None = None
     """Below the first Swift async frame :attr:`addresses` follows the continuations, which is
-    what the program means; these are the machine frames that happened to run it."""
+    what the program means; these are the machine frames that happened to run it. None where there
+    is no async frame: then :attr:`addresses` are all machine frames."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

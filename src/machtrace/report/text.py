@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TextIO
 
 from machtrace.model.report import Report
-from machtrace.model.stack import AddressKind, FrameTrust, StopReason
-from machtrace.model.symbol import CallStack, Certainty, Frame
+from machtrace.model.stack import AddressKind, FrameTrust, StopReason, stretches
+from machtrace.model.symbol import CallStack, Certainty, Frame, FrameChain
 from machtrace.report.printable import printable
 
 _MILLISECOND = 1_000_000
@@ -23,7 +23,7 @@ _STOPS = {
     StopReason.MISALIGNED: "the next frame's place is misaligned",
     StopReason.NO_RULE: "nothing says how to go on",
     StopReason.NOT_CODE: "the return address is in no image",
-    StopReason.DEPTH_LIMIT: "the limit of frames was reached",
+    StopReason.DEPTH_LIMIT: "more frames than a stack can have",
 }
 _TRUST = {
     FrameTrust.CONTEXT: "",
@@ -31,6 +31,7 @@ _TRUST = {
     FrameTrust.CFI: "cfi",
     FrameTrust.PROLOGUE: "prologue",
     FrameTrust.COMPACT: "compact",
+    FrameTrust.SIGNAL_FRAME: "signal frame",
     FrameTrust.ASYNC: "async",
     FrameTrust.FRAME_POINTER: "frame pointer",
     FrameTrust.LINK_REGISTER: "link register",
@@ -49,15 +50,20 @@ def lines(stack: CallStack, *, pointer_size: int, colour: bool = False) -> Itera
     """The stack's lines, its heading first, without line ends."""
     bold, dim, reset = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if colour else ("", "", "")
     yield f"{bold}{_heading(stack)}{reset}"
-    if stack.frames:
-        yield from _frames(stack.frames, pointer_size, dim, reset)
-    complaint = _STOPS[stack.stop.reason]
-    if complaint:
-        where = "" if stack.stop.at is None else f" at {stack.stop.at:#x}"
-        yield f"     {dim}incomplete: {complaint}{where}{reset}"
-    if stack.physical_remainder:
+    yield from _chain(stack, pointer_size, dim, reset)
+    if stack.physical_remainder is not None:
         yield f"     {dim}the machine frames that ran it:{reset}"
-        yield from _frames(stack.physical_remainder, pointer_size, dim, reset)
+        yield from _chain(stack.physical_remainder, pointer_size, dim, reset)
+
+
+def _chain(chain: FrameChain, pointer_size: int, dim: str, reset: str) -> Iterator[str]:
+    """The frames, and what is missing of them: in the middle, and at the end."""
+    if chain.frames:
+        yield from _frames(chain, pointer_size, dim, reset)
+    complaint = _STOPS[chain.stop.reason]
+    if complaint:
+        where = "" if chain.stop.at is None else f" at {chain.stop.at:#x}"
+        yield f"     {dim}incomplete: {complaint}{where}{reset}"
 
 
 def _heading(stack: CallStack) -> str:
@@ -75,19 +81,27 @@ def _heading(stack: CallStack) -> str:
     return "  ".join(parts)
 
 
-def _frames(frames: tuple[Frame, ...], pointer_size: int, dim: str, reset: str) -> Iterator[str]:
-    width = min(_IMAGE_WIDTH, max(len(_image(frame)) for frame in frames))
-    for index, count in _runs(frames):
-        frame = frames[index]
-        how = _provenance(frame)
-        tail = f"  {dim}[{how}]{reset}" if how else ""
-        address = f"0x{frame.address.address:0{2 * pointer_size}x}"
-        yield f"{index:4d}  {_image(frame):<{width}s}  {dim}{address}{reset}  {_name(frame)}{tail}"
-        if count > 1:
-            yield f"{index + count - 1:4d}  {dim}the same frame {count - 1} more times{reset}"
+def _frames(chain: FrameChain, pointer_size: int, dim: str, reset: str) -> Iterator[str]:
+    width = min(_IMAGE_WIDTH, max(len(_image(frame)) for frame in chain.frames))
+    last = len(chain.frames) + (0 if chain.gap is None else chain.gap.count) - 1
+    digits = max(4, len(str(last)))
+    for first, frames in stretches(chain.frames, chain.gap):
+        if first and chain.gap is not None:
+            between = _counted(chain.gap.count, "frame")
+            yield f"{'…':>{digits}s}  {dim}{between} in between{reset}"
+        for index, count in _runs(frames):
+            frame = frames[index]
+            how = _provenance(frame)
+            tail = f"  {dim}[{how}]{reset}" if how else ""
+            address = f"{dim}0x{frame.address.address:0{2 * pointer_size}x}{reset}"
+            number = f"{first + index:{digits}d}"
+            yield f"{number}  {_image(frame):<{width}s}  {address}  {_name(frame)}{tail}"
+            if count > 1:
+                same = f"the same frame {count - 1} more times"
+                yield f"{first + index + count - 1:{digits}d}  {dim}{same}{reset}"
 
 
-def _runs(frames: tuple[Frame, ...]) -> Iterator[tuple[int, int]]:
+def _runs(frames: Sequence[Frame]) -> Iterator[tuple[int, int]]:
     """Where frames begin that recursion repeats, and how often; short runs stay apart."""
     index = 0
     for _, group in groupby(frames, key=lambda frame: frame.address):
@@ -136,4 +150,4 @@ def write(report: Report, sink: TextIO, *, colour: bool = False) -> None:
 
 
 def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -10,6 +10,8 @@ from machtrace.macho.contents import FileContents, MemoryContents
 from machtrace.model.arch import Arch
 from machtrace.unwinder.cfi import CallFrameRules
 from machtrace.unwinder.compact import CompactRules
+from machtrace.unwinder.darwin_signal_frame import DarwinSignalRules
+from machtrace.unwinder.linux_signal_frame import LinuxSignalRules
 from machtrace.unwinder.plt import LinkageStubRules
 from machtrace.unwinder.process_rules import ImageRules
 from machtrace.unwinder.prologue import CallSiteRules, InstructionRules
@@ -24,17 +26,20 @@ Contents = FileContents | MemoryContents | ElfFileContents | ElfMemoryContents
 def image_rules(contents: Contents, arch: Arch) -> ImageRules:
     """The rule sources of an image, best first.
 
-    In a Mach-O, instruction analysis goes first: it answers only for interrupted frames, where
-    compact unwind is not meant to be right. Compact unwind hands over to call-frame information
-    where it says so. A kind whose tables are malformed, or were not captured, is left out.
+    What signal handlers return to comes before all else. In a Mach-O, instruction analysis is
+    next: it answers only for interrupted frames, where compact unwind is not meant to be right.
+    Compact unwind hands over to call-frame information where it says so. A kind whose tables are malformed, or were not captured, is left out.
     """
     if isinstance(contents, ElfFileContents | ElfMemoryContents):
         found = [
+            LinuxSignalRules(contents, arch),
             _built(lambda: CallFrameRules.of_elf(contents)),
             _built(lambda: LinkageStubRules.of_elf(contents)),
         ]
     else:
         found = list(_macho(contents, arch))
+        frames = [source for source in found if source is not None]
+        found.insert(0, _built(lambda: DarwinSignalRules.of_macho(contents, arch, frames)))
     sources = tuple(source for source in found if source is not None)
     return ImageRules(sources, contents.image.header_svma)
 

@@ -1,0 +1,146 @@
+"""Rules for the code that a Linux signal handler returns to, where no table marks it.
+
+The handler returns to a few instructions that ask the kernel to undo the signal. glibc describes
+them as a signal frame in its call-frame information; musl, Go and others do not. The kernel knows
+them by nothing but their place, debuggers by their bytes. What is on the stack there is
+``struct rt_sigframe`` (``arch/*/kernel/signal*.c``) with a ``struct ucontext``
+(``asm-generic/ucontext.h``) and in that a ``struct sigcontext`` (``asm/sigcontext.h``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from machtrace.errors import MemoryReadError
+from machtrace.model.address import Svma
+from machtrace.model.arch import Arch
+from machtrace.model.contents import ImageContents
+from machtrace.model.stack import FrameTrust
+from machtrace.unwinder.rules import AtCfa, RegisterOffset, UnwindRule
+
+
+@dataclass(frozen=True, slots=True)
+class _Trampoline:
+    """One spelling of the code, and what the stack pointer points to at each instruction."""
+
+    code: bytes
+    instructions: tuple[tuple[int, int], ...]
+    """Offsets of instructions in :attr:`code`, each with the distance from sp to the first saved
+    register there."""
+    registers: tuple[int | None, ...]
+    """DWARF numbers in the order of ``struct sigcontext``; None is no register that is kept."""
+    pc: int
+    """The program counter's place in that order."""
+    word: int
+    """Bytes of a saved register."""
+
+    def rule(self, arch: Arch, distance: int) -> UnwindRule:
+        saved = tuple(
+            (number, AtCfa(distance + place * self.word))
+            for place, number in enumerate(self.registers)
+            if number is not None
+        )
+        return UnwindRule(
+            RegisterOffset(arch.registers.sp, 0),
+            AtCfa(distance + self.pc * self.word),
+            tuple(sorted(saved, key=lambda one: one[0])),
+            is_signal_frame=True,
+        )
+
+
+# r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip.
+_X86_64_REGISTERS = (*range(8, 16), 5, 4, 6, 3, 1, 0, 2, 7, None)
+_X86_64_PC = 16
+_X86_64_DISTANCE = 40
+"""``uc_flags``, ``uc_link`` and ``uc_stack`` lie before the registers."""
+
+# gs, fs, es, ds, edi, esi, ebp, esp, ebx, edx, ecx, eax, trapno, err, eip.
+_I386_REGISTERS = (*(None,) * 4, 7, 6, 5, 4, 3, 2, 1, 0, None, None, None)
+_I386_PC = 14
+_I386_RT_DISTANCE = 160
+"""Behind the return address: ``sig``, two pointers, 128 bytes of ``siginfo``, and 20 of ``uc``."""
+
+_ARM64_REGISTERS = (*range(32), None)
+_ARM64_PC = 32
+_ARM64_DISTANCE = 312
+"""128 bytes of ``siginfo``, 176 of ``ucontext``, and ``fault_address``."""
+
+# r0 to r10, fp, ip, sp, lr, pc.
+_ARM_REGISTERS = (*range(15), None)
+_ARM_PC = 15
+_ARM_DISTANCE = 32
+"""``ucontext`` up to ``uc_mcontext``, and ``trap_no``, ``error_code`` and ``oldmask``."""
+_ARM_RT_DISTANCE = 128 + _ARM_DISTANCE
+
+
+def _x86_64(code: str, *offsets: int) -> _Trampoline:
+    places = tuple((offset, _X86_64_DISTANCE) for offset in offsets)
+    return _Trampoline(bytes.fromhex(code), places, _X86_64_REGISTERS, _X86_64_PC, 8)
+
+
+def _i386(code: str, *places: tuple[int, int]) -> _Trampoline:
+    return _Trampoline(bytes.fromhex(code), places, _I386_REGISTERS, _I386_PC, 4)
+
+
+def _arm(code: str, distance: int, second: int) -> _Trampoline:
+    places = ((0, distance), (second, distance))
+    return _Trampoline(bytes.fromhex(code), places, _ARM_REGISTERS, _ARM_PC, 4)
+
+
+_TRAMPOLINES = {
+    Arch.X86_64: (
+        _x86_64("48c7c00f000000 0f05", 0, 7),  # mov rax, 15; syscall
+        _x86_64("b80f000000 0f05", 0, 5),  # mov eax, 15; syscall
+    ),
+    Arch.I386: (
+        _i386("b8ad000000 cd80", (0, _I386_RT_DISTANCE), (5, _I386_RT_DISTANCE)),
+        _i386("58 b877000000 cd80", (0, 4), (1, 0), (6, 0)),  # pop eax; mov eax, 119; int 0x80
+    ),
+    Arch.ARM64: (
+        _Trampoline(  # mov x8, #139; svc #0
+            bytes.fromhex("681180d2 010000d4"),
+            ((0, _ARM64_DISTANCE), (4, _ARM64_DISTANCE)),
+            _ARM64_REGISTERS,
+            _ARM64_PC,
+            8,
+        ),
+    ),
+    Arch.ARM: (
+        _arm("7770a0e3 000000ef", _ARM_DISTANCE, 4),  # mov r7, #119; svc 0
+        _arm("ad70a0e3 000000ef", _ARM_RT_DISTANCE, 4),  # mov r7, #173; svc 0
+        _arm("7727 00df", _ARM_DISTANCE, 2),
+        _arm("ad27 00df", _ARM_RT_DISTANCE, 2),
+    ),
+}
+
+
+class LinuxSignalRules:
+    """The trampolines of one ELF image. A :class:`~machtrace.unwinder.rules.RuleSource`.
+
+    To be asked first: what a handler returns to is the trampoline's first instruction, so the
+    address before it, where callers are looked up, may belong to another function.
+    """
+
+    __slots__ = ("_arch", "_contents", "_trampolines")
+
+    trust = FrameTrust.SIGNAL_FRAME
+
+    def __init__(self, contents: ImageContents, arch: Arch) -> None:
+        self._contents = contents
+        self._arch = arch
+        self._trampolines = _TRAMPOLINES.get(arch, ())
+
+    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
+        """See :meth:`~machtrace.unwinder.rules.RuleSource.rule_for`. Raises nothing."""
+        at = lookup if interrupted else Svma(lookup + 1)
+        for trampoline in self._trampolines:
+            for offset, distance in trampoline.instructions:
+                if (interrupted or not offset) and self._is_at(Svma(at - offset), trampoline.code):
+                    return trampoline.rule(self._arch, distance)
+        return None
+
+    def _is_at(self, start: Svma, code: bytes) -> bool:
+        try:
+            return bytes(self._contents.read_svma(start, len(code))) == code
+        except MemoryReadError:
+            return False
