@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from struct import pack
+from functools import partial
 
-from unicorn import arm64_const as arm64
-from unicorn import x86_const as x86
-from unicorn.unicorn_const import UC_ARCH_X86, UC_HOOK_CODE, UC_MODE_64
+from unicorn.unicorn_const import UC_HOOK_BLOCK, UC_HOOK_CODE
 
 # What ``unicorn`` names the same: type checkers see the classes for Python 2 there.
 from unicorn.unicorn_py3.unicorn import Uc, UcError
@@ -22,33 +20,18 @@ from machtrace.errors import MemoryReadError
 from machtrace.macho.contents import FileContents
 from machtrace.model.address import Avma
 from machtrace.model.registers import RegisterSet
-from machtrace.target.emulator_cpu import new_cpu
-from machtrace.target.shadow_stack import is_call, is_return
+from machtrace.testing.emulated_cpu import EmulatedCpu, Transfer, emulated_cpu
+from machtrace.testing.true_stack import TrueFrame, TrueStack
 
 OUTSIDE = Avma(0x20000000)
 """The return address of the outermost frame; in no image."""
-STACK_START = 0x16F000000
 STACK_SIZE = 0x400000
+_STACK_STARTS = {8: 0x16F000000, 4: 0xB0000000}
+"""By the size of a pointer."""
+STACK_SECTION = "__stack"
+"""How names of sections of ``__DATA`` begin that a program uses as stacks of their own."""
 _PAGE = 0x1000
-_LONGEST = 15
-"""Bytes of an instruction at most."""
-
-_ARM64_NUMBERS = (*range(32), *range(72, 80))
-_ARM64_REGISTERS = (
-    arm64.UC_ARM64_REG_PC,
-    *(getattr(arm64, f"UC_ARM64_REG_X{number}") for number in range(31)),
-    arm64.UC_ARM64_REG_SP,
-    *(getattr(arm64, f"UC_ARM64_REG_D{number}") for number in range(8, 16)),
-)
-_X86_NUMBERS = tuple(range(16))
-_X86_REGISTERS = (
-    x86.UC_X86_REG_RIP,
-    *(
-        getattr(x86, f"UC_X86_REG_{name}")
-        for name in ("RAX", "RDX", "RCX", "RBX", "RSI", "RDI", "RBP", "RSP")
-    ),
-    *(getattr(x86, f"UC_X86_REG_R{number}") for number in range(8, 16)),
-)
+_UNLIMITED = 1 << 40
 
 
 class EmulatedMemory:
@@ -68,27 +51,31 @@ class EmulatedMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class TrueFrame:
-    """A caller, as it was when it called."""
-
-    return_address: Avma
-    registers: RegisterSet
-    """With sp as it is for the caller: before a call pushes anything."""
-
-
-@dataclass(frozen=True, slots=True)
 class Moment:
     """The program before one instruction."""
 
     registers: RegisterSet
     memory: EmulatedMemory
     callers: tuple[TrueFrame, ...]
-    """Innermost first; the last is :data:`OUTSIDE`."""
+    """Innermost first; the last is :data:`OUTSIDE`, but on stacks of the program's own."""
 
     @property
     def addresses(self) -> tuple[Avma, ...]:
         """What a perfect walk finds: pc, then return addresses."""
         return (self.registers.pc, *(frame.return_address for frame in self.callers))
+
+
+Visit = Callable[[Moment], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Instructions that run one after the other."""
+
+    addresses: tuple[Avma, ...]
+    end: Avma
+    transfer: Transfer
+    """Of the last."""
 
 
 class EmulatedRun:
@@ -98,116 +85,216 @@ class EmulatedRun:
         """``patches``: bytes to write over the program's, by Svma, as dyld would."""
         self._contents = contents
         self._patches = patches or {}
-        self._arch = contents.image.arch
-        self._is_arm64 = self._arch.is_arm64
-        self._numbers = _ARM64_NUMBERS if self._is_arm64 else _X86_NUMBERS
-        self._names = _ARM64_REGISTERS if self._is_arm64 else _X86_REGISTERS
-        self._cpu = new_cpu() if self._is_arm64 else Uc(UC_ARCH_X86, UC_MODE_64)
-        self._callers: list[TrueFrame] = []
-        self._pending: TrueFrame | None = None
-        self._returned = False
+        self.cpu: EmulatedCpu = emulated_cpu(contents.image.arch)
+        self.memory = EmulatedMemory(self.cpu.uc)
+        self._stack_start = _STACK_STARTS[contents.image.arch.pointer_size]
         self.instructions = 0
         """That were run."""
+        self._pending: Callable[[Avma], None] | None = None
+        """What the last instruction does to the stack of calls, told where it led."""
+        self.failure: BaseException | None = None
+        """What a hook raised: unicorn would swallow it."""
 
-    def run(self, visit: Callable[[Moment], None], *, limit: int = 200_000) -> None:
-        """Run, and show ``visit`` each moment.
+    def run(self, visit: Visit, *, limit: int = 200_000, every: int = 1) -> None:
+        """Run, and show ``visit`` every ``every``-th moment.
+
+        With ``every`` above 1, instructions between take a fraction of a microsecond each, and of
+        a caller's registers lr is what its call left there.
 
         Raises:
             AssertionError: the program faulted, did not end in ``limit`` instructions, or returned
                 to where it was not called from; then there is no truth to compare with.
         """
-        cpu, image = self._cpu, self._contents.image
-        assert image.entry is not None, "the program has no entry"  # noqa: S101
+        entry, cpu = self._contents.image.entry, self.cpu
+        assert entry is not None, "the program has no entry"  # noqa: S101
         self._load()
-        self._callers = [self._outermost()]
-        memory = EmulatedMemory(cpu)
-        failures: list[BaseException] = []
-
-        def hook(_: Uc, address: int, size: int, __: object) -> None:
-            if address == OUTSIDE:
-                cpu.emu_stop()
-                return
-            try:
-                visit(self._moment(Avma(address), size, memory))
-            except BaseException as error:  # noqa: BLE001 (unicorn would swallow it)
-                failures.append(error)
-                cpu.emu_stop()
-
-        cpu.hook_add(UC_HOOK_CODE, hook)
+        self._stack = TrueStack(self._outermost(), self._own_stacks())
+        start = self._contents.image.header_svma + entry.entryoff
         try:
-            cpu.emu_start(image.header_svma + image.entry.entryoff, OUTSIDE, count=limit)
+            if every == 1:
+                self._run_each(visit, start, limit)
+            else:
+                _BlockRun(self, visit, every, limit).run(start)
         except UcError as error:
-            if not self._stands_at_trap():
-                raise AssertionError(f"the program faulted: {error}") from error
-        if failures:
-            raise failures[0]
+            code = self.memory.read(Avma(cpu.program_counter), cpu.longest_instruction)
+            if not cpu.is_trap(code):
+                pc = cpu.program_counter
+                raise AssertionError(f"the program faulted at {pc:#x}: {error}") from error
+        if self.failure is not None:
+            raise self.failure
         assert self.instructions < limit, "the program did not end"  # noqa: S101
 
     def _load(self) -> None:
+        uc = self.cpu.uc
         for segment in self._contents.image.segments:
             if segment.vmsize and segment.name != "__PAGEZERO":
-                self._cpu.mem_map(segment.vmaddr, -(-segment.vmsize // _PAGE) * _PAGE)
+                uc.mem_map(segment.vmaddr, -(-segment.vmsize // _PAGE) * _PAGE)
                 data = self._contents.read_file(segment.fileoff, segment.filesize)
-                self._cpu.mem_write(segment.vmaddr, bytes(data))
+                uc.mem_write(segment.vmaddr, bytes(data))
         for address, patch in self._patches.items():
-            self._cpu.mem_write(address, patch)
-        self._cpu.mem_map(STACK_START, STACK_SIZE)
-        self._cpu.mem_map(OUTSIDE, _PAGE)
+            uc.mem_write(address, patch)
+        uc.mem_map(self._stack_start, STACK_SIZE)
+        uc.mem_map(OUTSIDE, _PAGE)
+
+    def _own_stacks(self) -> list[range]:
+        return [
+            range(section.address, section.address + section.size)
+            for segment in self._contents.image.segments
+            for section in segment.sections
+            if section.name.startswith(STACK_SECTION)
+        ]
 
     def _outermost(self) -> TrueFrame:
         """Set the registers as whoever calls the entry leaves them, and say what those are."""
-        numbers = self._arch.registers
-        top = STACK_START + STACK_SIZE - 0x1000
-        for name, number in zip(self._names[1:], self._numbers, strict=True):
-            # Registers have values of their own, so that a wrong one cannot pass for the right.
-            if number in numbers.callee_saved and number not in (numbers.sp, numbers.fp):
-                self._cpu.reg_write(name, 0x5EED_0000 + 0x101 * number)
-        if self._is_arm64:
-            self._cpu.reg_write(arm64.UC_ARM64_REG_LR, OUTSIDE)
-            self._cpu.reg_write(arm64.UC_ARM64_REG_SP, top)
-        else:
-            self._cpu.mem_write(top - 8, pack("<Q", OUTSIDE))
-            self._cpu.reg_write(x86.UC_X86_REG_RSP, top - 8)
-        values = list(self._registers().values)
-        values[numbers.sp] = top
-        return TrueFrame(OUTSIDE, RegisterSet(self._arch, OUTSIDE, tuple(values)))
+        top = self._stack_start + STACK_SIZE - 0x1000
+        self.cpu.enter(top, OUTSIDE)
+        raw = self.cpu.raw_registers()
+        return TrueFrame(OUTSIDE, top, partial(self.cpu.with_registers, raw, pc=OUTSIDE, sp=top))
 
-    def _stands_at_trap(self) -> bool:
-        pc = self._cpu.reg_read(self._names[0])
-        code = bytes(self._cpu.mem_read(pc, 4))
-        return (code[3] == 0xD4) if self._is_arm64 else code.startswith(b"\x0f\x0b")  # noqa: PLR2004
+    # --- every instruction ---
 
-    def _registers(self) -> RegisterSet:
-        pc, *values = self._cpu.reg_read_batch(self._names)
-        kept: list[int | None] = [None] * len(self._arch.registers.names)
-        for number, value in zip(self._numbers, values, strict=True):
-            kept[number] = value
-        return RegisterSet(self._arch, Avma(pc), tuple(kept))
+    def _run_each(self, visit: Visit, start: int, limit: int) -> None:
+        cpu = self.cpu
 
-    def _moment(self, address: Avma, size: int, memory: EmulatedMemory) -> Moment:
-        if self._pending is not None:
-            self._callers.insert(0, self._pending)
-        elif self._returned:
-            back = self._callers.pop(0).return_address
-            assert back == address, f"returned to {address:#x}, not {back:#x}"  # noqa: S101
+        def hook(uc: Uc, address: int, size: int, _: object) -> None:
+            if address == OUTSIDE:
+                uc.emu_stop()
+                return
+            try:
+                visit(self._come_to(Avma(address), size))
+            except BaseException as error:  # noqa: BLE001 (unicorn would swallow it)
+                self.failure = error
+                uc.emu_stop()
+
+        cpu.uc.hook_add(UC_HOOK_CODE, hook)
+        cpu.uc.emu_start(cpu.start_address(start), OUTSIDE, count=limit)
+
+    def _come_to(self, address: Avma, size: int) -> Moment:
+        self.settle(address)
         self.instructions += 1
-        registers = self._registers()
+        cpu, stack = self.cpu, self._stack
+        raw = cpu.raw_registers()
+        registers = cpu.register_set(raw)
+        if stack.has_other_stacks:
+            stack.stand_on(registers.sp or 0)
         # Of an instruction that only traps, unicorn does not know the size.
-        code = memory.read(address, min(size, _LONGEST))
-        calls, self._returned = self._kind(code)
-        self._pending = None
-        if calls:
-            self._pending = TrueFrame(Avma(address + size), registers)
-        return Moment(registers, memory, tuple(self._callers))
+        code = self.memory.read(address, min(size, cpu.longest_instruction))
+        transfer = cpu.transfer(code)
+        after = Avma(address + size)
+        if transfer is Transfer.CALL:
+            frame = TrueFrame(after, registers.sp or 0, lambda: registers)
+            self._pending = lambda target: stack.call(target, frame)
+        elif transfer is not Transfer.NONE:
+            self._pending = partial(self._leave, transfer, after)
+        return Moment(registers, self.memory, tuple(reversed(stack.frames)))
 
-    def _kind(self, code: bytes) -> tuple[bool, bool]:
-        """Whether an instruction calls, and whether it returns."""
-        if self._is_arm64:
-            word = int.from_bytes(code, "little")
-            return is_call(word), is_return(word)
-        code = code.lstrip(_X86_PREFIXES)
-        is_indirect_call = code[0] == 0xFF and (code[1] >> 3) & 7 == 2  # noqa: PLR2004
-        return code[0] == 0xE8 or is_indirect_call, code[0] in (0xC2, 0xC3)  # noqa: PLR2004
+    def settle(self, address: Avma) -> None:
+        """The last instruction led to ``address``."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending(address)
+
+    def _leave(self, transfer: Transfer, after: Avma, target: Avma) -> None:
+        sp = self.cpu.sp
+        if self._stack.has_other_stacks:
+            self._stack.stand_on(sp)
+        self._stack.leave(transfer, after, target, sp)
+
+    # --- block by block ---
+
+    def moment(self) -> Moment:
+        """What is now."""
+        registers = self.cpu.registers()
+        if self._stack.has_other_stacks:
+            self._stack.stand_on(registers.sp or 0)
+        return Moment(registers, self.memory, tuple(reversed(self._stack.frames)))
+
+    def block(self, address: int, size: int) -> _Block:
+        """The block of ``size`` bytes at ``address``."""
+        cpu = self.cpu
+        code = self.memory.read(Avma(address), size)
+        sizes = [(at, length) for at, length, _ in cpu.instructions(code, address)]
+        if not sizes or sizes[-1][0] + sizes[-1][1] != address + size:
+            raise AssertionError(f"no instructions: {code.hex()} at {address:#x}")
+        last, length = sizes[-1]
+        transfer = cpu.transfer(code[last - address :][:length])
+        return _Block(tuple(Avma(at) for at, _ in sizes), Avma(address + size), transfer)
+
+    def end_block(self, block: _Block) -> None:
+        """Count the instructions of a block that runs to its end now."""
+        self.instructions += len(block.addresses)
+        if block.transfer is Transfer.CALL:
+            self._pending = partial(self._call, block)
+        elif block.transfer is not Transfer.NONE:
+            self._pending = partial(self._leave, block.transfer, block.end)
+
+    def _call(self, block: _Block, target: Avma) -> None:
+        cpu = self.cpu
+        raw = cpu.raw_registers()
+        sp = cpu.sp + cpu.return_slot
+        captured = partial(cpu.with_registers, raw, pc=block.addresses[-1], sp=sp)
+        self._stack.call(target, TrueFrame(block.end, sp, captured))
 
 
-_X86_PREFIXES = bytes((0x2E, 0x3E, 0x66, 0xF2, 0xF3, *range(0x40, 0x50)))
+class _BlockRun:
+    """Lets whole blocks run, but those with a sample in them up to that."""
+
+    def __init__(self, run: EmulatedRun, visit: Visit, every: int, limit: int) -> None:
+        self._run = run
+        self._visit = visit
+        self._every = every
+        self._limit = limit
+        self._blocks: dict[tuple[int, int], _Block] = {}
+        self._current: _Block | None = None
+        """With a sample in it."""
+        self._following = every
+        """The next moment to show."""
+
+    def run(self, start: int) -> None:
+        self._run.cpu.uc.hook_add(UC_HOOK_BLOCK, self._hook)
+        self._resume(start, _UNLIMITED)
+        while self._current is not None and self._run.failure is None:
+            self._show_samples(self._current)
+            self._current = None
+            self._resume(self._run.cpu.program_counter, _UNLIMITED)
+
+    def _resume(self, address: int, count: int) -> None:
+        # Always with a count: to change between with and without flushes what is translated.
+        cpu = self._run.cpu
+        cpu.uc.emu_start(cpu.start_address(address), OUTSIDE, count=count)
+
+    def _hook(self, uc: Uc, address: int, size: int, _: object) -> None:
+        if self._current is not None:  # a block that was left before its end goes on
+            return
+        try:
+            if not self._begin_block(address, size):
+                uc.emu_stop()
+        except BaseException as error:  # noqa: BLE001 (unicorn would swallow it)
+            self._run.failure = error
+            uc.emu_stop()
+
+    def _begin_block(self, address: int, size: int) -> bool:
+        """Whether the block may run to its end."""
+        run = self._run
+        run.settle(Avma(address))
+        if address == OUTSIDE or run.instructions >= self._limit:
+            return False
+        block = self._blocks.get((address, size))
+        if block is None:
+            block = self._blocks[address, size] = run.block(address, size)
+        if run.instructions + len(block.addresses) > self._following:
+            self._current = block
+            return False
+        run.end_block(block)
+        return True
+
+    def _show_samples(self, block: _Block) -> None:
+        run, addresses, done = self._run, block.addresses, 0
+        while (sample := self._following - run.instructions) < len(addresses):
+            if sample > done:
+                self._resume(addresses[done], sample - done)
+            self._visit(run.moment())
+            self._following += self._every
+            done = sample
+        run.end_block(block)
+        self._resume(addresses[done], len(addresses) - done)
