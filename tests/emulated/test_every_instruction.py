@@ -49,9 +49,10 @@ def test_walk_is_right_before_every_instruction(demo):
         if arrivals[pc] > TIMES:
             return
         walked = walk(thread.registers, Memory(emulator), rules, process.pointer_mask)
+        rest = walked.physical_remainder.addresses if walked.physical_remainder else ()
         machine = [
             found.address
-            for found in walked.addresses[1:] + walked.physical_remainder
+            for found in walked.addresses[1:] + rest
             if found.kind is not AddressKind.ASYNC_RESUME
         ]
         true = [*thread.shadow.return_addresses]

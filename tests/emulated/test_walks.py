@@ -54,6 +54,12 @@ def frame_chain(thread, snapshot):
     return found
 
 
+def all_addresses(walk):
+    """Of the program's stack, and of the machine's where it is another."""
+    rest = walk.physical_remainder
+    return walk.addresses + (() if rest is None else rest.addresses)
+
+
 def test_all_threads_are_walked(walks):
     """None is missing, none is there twice."""
     assert sorted(THREADS) == sorted(walks)
@@ -64,9 +70,7 @@ def test_walk_gives_the_calls_that_were_made(demo, walks, thread):
     """Every return address, in order, down to the thread's first function; nothing besides."""
     walk = walks[thread]
     machine = [
-        found.address
-        for found in walk.addresses + walk.physical_remainder
-        if found.kind is not AddressKind.ASYNC_RESUME
+        found.address for found in all_addresses(walk) if found.kind is not AddressKind.ASYNC_RESUME
     ]
     assert [walk.thread.registers.pc, *demo.true_stack(walk.thread.info.id)] == machine
     assert StopReason.ROOT is walk.stop.reason
@@ -77,7 +81,7 @@ def test_nothing_is_guessed(walks, thread):
     """Tables and instructions say how each frame was found; no word was taken on trust."""
     walk = walks[thread]
     guessed = {FrameTrust.SCAN, FrameTrust.LINK_REGISTER}
-    assert not guessed & {found.trust for found in walk.addresses + walk.physical_remainder}
+    assert not guessed & {found.trust for found in all_addresses(walk)}
 
 
 def test_async_continuations_follow_the_frame_that_runs(walks, place):
@@ -92,7 +96,7 @@ def test_async_continuations_follow_the_frame_that_runs(walks, place):
     assert [(f"_{name}", 0) for name in CONTINUATIONS] == [
         place(found.address) for found in walk.addresses[2:]
     ]
-    assert "_swift_job_run" == place(walk.physical_remainder[0].address)[0]
+    assert "_swift_job_run" == place(walk.physical_remainder.addresses[0].address)[0]
 
 
 @pytest.mark.parametrize("thread", THREADS)

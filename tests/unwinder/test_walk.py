@@ -10,7 +10,7 @@ from machtrace.model.arch import Arch
 from machtrace.model.image import ImageList
 from machtrace.model.memory import LayeredMemory, MemoryRegion
 from machtrace.model.registers import RegisterSet
-from machtrace.model.stack import AddressKind, FrameTrust, StopReason
+from machtrace.model.stack import AddressKind, FrameTrust, Gap, StopReason
 from machtrace.unwinder.process_rules import ImageRules, ProcessRules
 from machtrace.unwinder.rules import (
     AtCfa,
@@ -103,11 +103,12 @@ def test_misaligned_frame_pointer_ends_the_walk():
 
 
 def test_limit_is_kept_and_said():
-    """Frames beyond the limit are not collected."""
+    """Frames beyond the limit are counted, and the stack's end is found all the same."""
     walked = walk(registers(), STACK, chain_rules(), WIDTH_47, 2)
 
     assert [PC, RET1] == [found.address for found in walked.addresses]
-    assert (StopReason.DEPTH_LIMIT, RET2) == (walked.stop.reason, walked.stop.at)
+    assert Gap(after=2, count=1) == walked.gap
+    assert walked.stop.is_complete
 
 
 def test_link_register_is_lost_after_one_step():
@@ -172,7 +173,9 @@ def test_swift_continuations_follow_the_first_async_frame():
         (0x1000_0000, AddressKind.ASYNC_RESUME),
         (0x2000_0000, AddressKind.ASYNC_RESUME),
     ] == [(found.address, found.kind) for found in walked.addresses]
-    assert [RET1, RET2] == [found.address for found in walked.physical_remainder]
+    rest = walked.physical_remainder
+    assert [RET1, RET2] == [found.address for found in rest.addresses]
+    assert rest.stop.is_complete
     assert walked.stop.is_complete
 
 

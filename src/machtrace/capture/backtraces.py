@@ -33,7 +33,8 @@ def backtraces(
         threads: ``all``, ``main``, a thread's name or id, or ``#N`` as lldb counts.
         symbolicate: whether to look names up.
         search: files and folders with the program's images.
-        limit: how many frames of a stack are kept at most.
+        limit: how many frames of a stack are kept at most: of a deeper one those at both ends, and
+            the number of the others.
         stack_limit: how many bytes of each stack are copied at most.
 
     Raises:

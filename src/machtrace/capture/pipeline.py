@@ -25,7 +25,8 @@ def unwind(
 
     Args:
         snapshot: what was copied; nothing else of the target is read.
-        limit: how many addresses of a stack are kept at most.
+        limit: how many addresses of a stack are kept at most: of a deeper one those at both ends,
+            and the number of the others.
         search: files and folders with the images whose bytes the snapshot does not hold.
     """
     process = snapshot.process
@@ -38,6 +39,7 @@ def unwind(
             Backtrace(
                 addresses=walked.addresses,
                 stop=walked.stop,
+                gap=walked.gap,
                 physical_remainder=walked.physical_remainder,
                 thread=thread,
                 snapshot=snapshot,

@@ -7,7 +7,7 @@ from enum import Enum
 
 from machtrace.model.address import ImageOffset
 from machtrace.model.image import BinaryImage
-from machtrace.model.stack import FrameAddress, Stop
+from machtrace.model.stack import FrameAddress, Gap, Stop
 from machtrace.model.thread import ThreadInfo
 
 
@@ -100,13 +100,24 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallStack:
-    """A thread's stack with names, innermost first."""
+class FrameChain:
+    """Frames that called one another, innermost first.
+
+    An :class:`~machtrace.model.stack.AddressChain` with names.
+    """
+
+    frames: tuple[Frame, ...]
+    """Those that were kept."""
+    stop: Stop
+    gap: Gap | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallStack(FrameChain):
+    """A thread's stack with names."""
 
     thread: ThreadInfo
-    frames: tuple[Frame, ...]
-    stop: Stop
     stopped_for_ns: int | None = None
     """How long the thread was kept from running for this; None where nothing was stopped."""
-    physical_remainder: tuple[Frame, ...] = ()
-    """See :attr:`~machtrace.model.stack.Backtrace.physical_remainder`."""
+    physical_remainder: FrameChain | None = None
+    """See :attr:`~machtrace.model.stack.Walk.physical_remainder`."""

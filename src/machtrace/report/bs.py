@@ -2,7 +2,9 @@
 
 ``Backtrace of Thread %u:`` and, for each frame, ``%-30s  0x%08lx %s + %lu``. Where there is no
 symbol its place is taken by the image's base address as ``0x%lx``, and where there is no image
-the name is ``0x%016lx`` of nothing (``bs_logBacktraceEntry`` in ``BSBacktraceLogger.m``).
+the name is ``0x%016lx`` of nothing (``bs_logBacktraceEntry`` in ``BSBacktraceLogger.m``). That
+logger ends a stack at 50 frames; here a line says how many are missing from the middle of a deep
+one.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from machtrace.model.report import Report
+from machtrace.model.stack import stretches
 from machtrace.model.symbol import CallStack, Frame
 from machtrace.report.printable import printable
 
@@ -18,8 +21,11 @@ from machtrace.report.printable import printable
 def lines(stack: CallStack, *, pointer_size: int = 8) -> Iterator[str]:
     """The stack's lines, its heading first, without line ends."""
     yield f"Backtrace of Thread {stack.thread.id}:"
-    for frame in stack.frames:
-        yield _line(frame, pointer_size)
+    for first, frames in stretches(stack.frames, stack.gap):
+        if first and stack.gap is not None:
+            yield f"... {stack.gap.count} frames not shown"
+        for frame in frames:
+            yield _line(frame, pointer_size)
 
 
 def _line(frame: Frame, pointer_size: int) -> str:

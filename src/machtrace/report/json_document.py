@@ -11,7 +11,8 @@ from typing import Any, TextIO
 
 from machtrace.model.image import BinaryImage
 from machtrace.model.report import Report
-from machtrace.model.symbol import CallStack, Frame
+from machtrace.model.stack import Stop, stretches
+from machtrace.model.symbol import CallStack, Frame, FrameChain
 from machtrace.report.printable import encodable
 
 SCHEMA = 1
@@ -54,7 +55,7 @@ def _image(image: BinaryImage) -> dict[str, Any]:
 
 
 def _thread(stack: CallStack) -> dict[str, Any]:
-    info = stack.thread
+    info, rest = stack.thread, stack.physical_remainder
     return {
         "id": info.id,
         "index": info.index,
@@ -62,12 +63,29 @@ def _thread(stack: CallStack) -> dict[str, Any]:
         "queue": info.queue,
         "crashed": info.crashed,
         "stopped_for_ns": stack.stopped_for_ns,
-        "stop": {"reason": stack.stop.reason.value, "at": stack.stop.at},
-        "frames": [_frame(index, frame) for index, frame in enumerate(stack.frames)],
-        "physical_remainder": [
-            _frame(index, frame) for index, frame in enumerate(stack.physical_remainder)
-        ],
+        "stop": _stop(stack.stop),
+        "gap": _gap(stack),
+        "frames": _frames(stack),
+        "physical_stop": None if rest is None else _stop(rest.stop),
+        "physical_gap": None if rest is None else _gap(rest),
+        "physical_remainder": [] if rest is None else _frames(rest),
     }
+
+
+def _stop(stop: Stop) -> dict[str, Any]:
+    return {"reason": stop.reason.value, "at": stop.at}
+
+
+def _gap(chain: FrameChain) -> dict[str, Any] | None:
+    return None if chain.gap is None else {"after": chain.gap.after, "count": chain.gap.count}
+
+
+def _frames(chain: FrameChain) -> list[dict[str, Any]]:
+    return [
+        _frame(index, frame)
+        for first, frames in stretches(chain.frames, chain.gap)
+        for index, frame in enumerate(frames, first)
+    ]
 
 
 def _frame(index: int, frame: Frame) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """lldb's ``bt all``: what people who debug on a Mac read every day.
 
 The lines follow lldb's default ``thread-format`` and ``frame-format`` settings. The selected
-thread, marked with ``*``, is the one that crashed, else the first.
+thread, marked with ``*``, is the one that crashed, else the first. lldb prints a deep stack whole;
+here a line says how many frames are missing from the middle, and the others keep their numbers.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from machtrace.model.report import Report
+from machtrace.model.stack import stretches
 from machtrace.model.symbol import CallStack, Frame
 from machtrace.report.printable import printable
 
@@ -17,9 +19,12 @@ from machtrace.report.printable import printable
 def lines(stack: CallStack, *, selected: bool, pointer_size: int = 8) -> Iterator[str]:
     """The stack's lines, its heading first, without line ends."""
     yield ("* " if selected else "  ") + _heading(stack)
-    for index, frame in enumerate(stack.frames):
-        mark = "*" if selected and index == 0 else " "
-        yield f"  {mark} frame #{index}: {_frame(frame, pointer_size)}"
+    for first, frames in stretches(stack.frames, stack.gap):
+        if first and stack.gap is not None:
+            yield f"    ... {stack.gap.count} frames not shown"
+        for index, frame in enumerate(frames, first):
+            mark = "*" if selected and index == 0 else " "
+            yield f"  {mark} frame #{index}: {_frame(frame, pointer_size)}"
 
 
 def _heading(stack: CallStack) -> str:

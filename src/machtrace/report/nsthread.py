@@ -3,7 +3,9 @@
 The format is that of ``backtrace_symbols`` in Apple's Libc (``gen/backtrace.c``), which
 Foundation calls: ``%-4d%-35s 0x%016lx %s + %lu``, the address in eight digits where pointers have
 four bytes. A frame without a symbol names its image and the offset from the image's header; one
-in no image says ``???`` and ``0x0`` with the whole address as offset.
+in no image says ``???`` and ``0x0`` with the whole address as offset. Libc ends a stack at the
+size of its caller's buffer; here a line says how many frames are missing from the middle of a deep
+one, and the others keep their numbers.
 """
 
 from __future__ import annotations
@@ -12,14 +14,18 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from machtrace.model.report import Report
+from machtrace.model.stack import stretches
 from machtrace.model.symbol import CallStack, Frame
 from machtrace.report.printable import printable
 
 
 def lines(stack: CallStack, *, pointer_size: int = 8) -> Iterator[str]:
     """The stack's lines, without line ends."""
-    for index, frame in enumerate(stack.frames):
-        yield line(index, frame, pointer_size=pointer_size)
+    for first, frames in stretches(stack.frames, stack.gap):
+        if first and stack.gap is not None:
+            yield f"... {stack.gap.count} frames not shown"
+        for index, frame in enumerate(frames, first):
+            yield line(index, frame, pointer_size=pointer_size)
 
 
 def line(index: int, frame: Frame, *, pointer_size: int = 8) -> str:

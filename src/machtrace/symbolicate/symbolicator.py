@@ -12,8 +12,8 @@ from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage
 from machtrace.model.memory import MemoryReader
 from machtrace.model.snapshot import Snapshot
-from machtrace.model.stack import Backtrace, FrameAddress
-from machtrace.model.symbol import CallStack, Frame, FrameStatus, Symbol
+from machtrace.model.stack import AddressChain, Backtrace, FrameAddress
+from machtrace.model.symbol import CallStack, Frame, FrameChain, FrameStatus, Symbol
 from machtrace.symbolicate.elf_symbols import elf_symbol_table
 from machtrace.symbolicate.image_source import Found, ImageSource, in_memory
 from machtrace.symbolicate.macho_symbols import macho_symbol_table
@@ -51,15 +51,19 @@ class Symbolicator:
         return self._stack(backtrace, named=False)
 
     def _stack(self, backtrace: Backtrace, *, named: bool) -> CallStack:
-        def frames(addresses: Sequence[FrameAddress]) -> tuple[Frame, ...]:
-            return tuple(self._frame(address, backtrace, named=named) for address in addresses)
+        def frames(chain: AddressChain) -> tuple[Frame, ...]:
+            return tuple(self._frame(one, backtrace, named=named) for one in chain.addresses)
 
+        rest = backtrace.physical_remainder
         return CallStack(
             thread=backtrace.thread.info,
-            frames=frames(backtrace.addresses),
+            frames=frames(backtrace),
             stop=backtrace.stop,
+            gap=backtrace.gap,
             stopped_for_ns=backtrace.thread.stopped_for_ns,
-            physical_remainder=frames(backtrace.physical_remainder),
+            physical_remainder=None
+            if rest is None
+            else FrameChain(frames=frames(rest), stop=rest.stop, gap=rest.gap),
         )
 
     def _frame(self, address: FrameAddress, backtrace: Backtrace, *, named: bool) -> Frame:

@@ -93,7 +93,8 @@ def rules_policy(rules: ProcessRules) -> Policy:
 
     def policy(moment: Moment) -> tuple[Avma, ...]:
         walked = walk(moment.registers, moment.memory, rules, MASK, _LONGEST_STACK)
-        frames = (*walked.addresses, *walked.physical_remainder)
+        rest = walked.physical_remainder
+        frames = walked.addresses + (() if rest is None else rest.addresses)
         return tuple(frame.address for frame in frames)
 
     return policy

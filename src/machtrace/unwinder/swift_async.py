@@ -8,10 +8,13 @@ conventions as Apple's ``thread_stack_pcs.c`` reads them (Libc, ``__thread_stack
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from machtrace.errors import MemoryReadError
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.memory import MemoryReader
 from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust, Stop, StopReason
+from machtrace.unwinder.cycle import CycleDetector
 
 TAG_SHIFT = 60
 """The tag is the top four bits of a saved frame pointer, and exactly 1; kernel pointers have 15."""
@@ -29,33 +32,29 @@ def is_async_frame_pointer(saved: int) -> bool:
 
 
 def continuations(
-    record: Avma, memory: MemoryReader, mask: PacMask, limit: int
-) -> tuple[tuple[FrameAddress, ...], Stop]:
-    """Where the callers of an async function will go on, innermost first.
+    record: Avma, memory: MemoryReader, mask: PacMask, keep: Callable[[FrameAddress], None]
+) -> Stop:
+    """Give ``keep`` each place where a caller of an async function will go on, innermost first.
 
-    ``record`` is the address of the function's frame record. At most ``limit`` are followed.
-    Raises nothing: what was found before memory ended is kept, and the stop says where it did.
+    ``record`` is the address of the function's frame record. Raises nothing: the stop says where
+    memory, or the chain, ended.
     """
-    found: list[FrameAddress] = []
-    seen: set[int] = set()
+    cycle = CycleDetector()
     try:
         context = mask.strip(_word(memory, record - CONTEXT_BELOW_RECORD))
         while context:
             if context % 8:
-                return tuple(found), Stop(StopReason.MISALIGNED, context)
-            if context in seen:
-                return tuple(found), Stop(StopReason.NO_PROGRESS, context)
-            seen.add(context)
+                return Stop(StopReason.MISALIGNED, context)
+            if cycle.has_passed(context):
+                return Stop(StopReason.NO_PROGRESS, context)
             resume = mask.strip(_word(memory, context + 8))
             if not resume:
                 break
-            if len(found) >= limit:
-                return tuple(found), Stop(StopReason.DEPTH_LIMIT, resume)
-            found.append(FrameAddress(resume, FrameTrust.ASYNC, AddressKind.ASYNC_RESUME))
+            keep(FrameAddress(resume, FrameTrust.ASYNC, AddressKind.ASYNC_RESUME))
             context = mask.strip(_word(memory, context))
     except MemoryReadError as error:
-        return tuple(found), Stop(StopReason.UNREADABLE, Avma(error.address))
-    return tuple(found), Stop(StopReason.ROOT)
+        return Stop(StopReason.UNREADABLE, Avma(error.address))
+    return Stop(StopReason.ROOT)
 
 
 def _word(memory: MemoryReader, address: int) -> int:

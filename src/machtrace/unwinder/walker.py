@@ -9,6 +9,7 @@ from machtrace.model.image import ImageFormat
 from machtrace.model.memory import MemoryReader
 from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import (
+    AddressChain,
     AddressKind,
     FrameAddress,
     FrameTrust,
@@ -16,6 +17,8 @@ from machtrace.model.stack import (
     StopReason,
     Walk,
 )
+from machtrace.unwinder.cycle import REMEMBERED, CycleDetector
+from machtrace.unwinder.kept_frames import KeptFrames
 from machtrace.unwinder.process_rules import ProcessRules
 from machtrace.unwinder.rules import AtCfa, UnwindRule
 from machtrace.unwinder.step import step
@@ -25,16 +28,27 @@ from machtrace.unwinder.swift_async import continuations, is_async_frame_pointer
 DEFAULT_DEPTH = 512
 """Frames of one stack that are kept, unless the caller says otherwise."""
 
+MOST_FRAMES = 1 << 22
+"""Frames of one stack that are walked: a stack of the smallest ones would take 64 MiB."""
+
+MOST_IRREGULAR = 4096
+"""How often a walk may not go up the stack, or find a return address elsewhere than on it.
+
+A signal handler on a stack of its own goes down, a leaf function stays; neither is a thousandth of
+a deep stack. What memory holds bounds the other steps, and nothing else these.
+"""
+
 
 @dataclass(frozen=True, slots=True)
-class _Physical:
-    """The machine's frames, and the first record among them that an async function wrote."""
+class _Machine:
+    """The machine's frames, parted by the first record among them that an async function wrote."""
 
-    addresses: tuple[FrameAddress, ...]
+    inner: KeptFrames
+    """Up to the async function; all where there is none."""
     stop: Stop
-    async_record: Avma | None
-    async_depth: int
-    """How many of :attr:`addresses` are inside the async function, or called by it."""
+    record: Avma | None
+    outer: KeptFrames | None
+    """From the caller of the async function."""
 
 
 def walk(
@@ -44,32 +58,38 @@ def walk(
     mask: PacMask,
     limit: int = DEFAULT_DEPTH,
 ) -> Walk:
-    """Walk one stack, innermost frame first.
+    """Walk one stack, innermost frame first, to its end.
 
-    ``limit`` is how many addresses are kept at most. Whatever ends the walk, what was found
-    before it is in the result; nothing that memory holds can make this raise or go on for ever.
+    ``limit`` is how many addresses are kept at most, of the program's stack and of the machine's;
+    of a deeper stack the innermost and the outermost are kept and the others counted, in memory
+    that its depth does not change. Whatever ends the walk, what was found before it is in the
+    result; nothing that memory holds can make this raise or go on for ever.
     """
-    physical = _walk_frames(registers, memory, rules, mask, limit)
-    if physical.async_record is None:
-        return Walk(addresses=physical.addresses, stop=physical.stop)
-    depth = physical.async_depth
-    resumes, stop = continuations(physical.async_record, memory, mask, limit - depth)
+    machine = _walk_frames(registers, memory, rules, mask, limit)
+    if machine.record is None or machine.outer is None:
+        return _walk_of(machine.inner.chain(machine.stop))
+    stop = continuations(machine.record, memory, mask, machine.inner.add)
+    return _walk_of(machine.inner.chain(stop), machine.outer.chain(machine.stop))
+
+
+def _walk_of(chain: AddressChain, physical_remainder: AddressChain | None = None) -> Walk:
     return Walk(
-        addresses=physical.addresses[:depth] + resumes,
-        stop=stop,
-        physical_remainder=physical.addresses[depth:],
+        addresses=chain.addresses,
+        stop=chain.stop,
+        gap=chain.gap,
+        physical_remainder=physical_remainder,
     )
 
 
 def _walk_frames(
     registers: RegisterSet, memory: MemoryReader, rules: ProcessRules, mask: PacMask, limit: int
-) -> _Physical:
-    found = [FrameAddress(registers.pc, FrameTrust.CONTEXT, AddressKind.PROGRAM_COUNTER)]
-    seen: set[tuple[int, int | None]] = {(registers.pc, registers.sp)}
+) -> _Machine:
+    here = FrameAddress(registers.pc, FrameTrust.CONTEXT, AddressKind.PROGRAM_COUNTER)
+    kept = inner = KeptFrames(limit)
+    kept.add(here)
+    progress = _Progress(registers)
     record: Avma | None = None
-    depth = 0
     while True:
-        here = found[-1]
         interrupted = here.kind is AddressKind.PROGRAM_COUNTER
         rule, trust = rules.find(here.lookup, interrupted=interrupted)
         is_guess = interrupted and trust is FrameTrust.FRAME_POINTER
@@ -83,18 +103,48 @@ def _walk_frames(
             # Only the chain itself says where the next frame is: it must rise.
             stop = Stop(StopReason.NO_PROGRESS, registers.pc)
             break
-        if (caller.pc, caller.sp) in seen:
-            stop = Stop(StopReason.NO_PROGRESS, caller.pc)
-            break
-        if len(found) >= limit:
-            stop = Stop(StopReason.DEPTH_LIMIT, caller.pc)
+        ended = progress.ended_by(registers, rule, caller)
+        if ended is not None:
+            stop = Stop(ended, caller.pc)
             break
         if record is None:
-            record, depth = _async_record(rule, caller), len(found)
-        seen.add((caller.pc, caller.sp))
-        found.append(FrameAddress(caller.pc, trust, rule.caller_kind))
+            record = _async_record(rule, caller)
+            if record is not None:
+                kept = KeptFrames(limit)
+        here = FrameAddress(caller.pc, trust, rule.caller_kind)
+        kept.add(here)
         registers = caller
-    return _Physical(tuple(found), stop, record, depth)
+    return _Machine(inner, stop, record, None if record is None else kept)
+
+
+class _Progress:
+    """Sees to it that a walk ends, in constant memory.
+
+    To go round, it must leave the direction of the stack at least once each time.
+    """
+
+    __slots__ = ("_cycle", "_frames", "_irregular")
+
+    def __init__(self, innermost: RegisterSet) -> None:
+        self._cycle = CycleDetector()
+        self._cycle.has_passed((innermost.pc, innermost.sp))
+        self._frames = 1
+        self._irregular = 0
+
+    def ended_by(
+        self, registers: RegisterSet, rule: UnwindRule, caller: RegisterSet
+    ) -> StopReason | None:
+        """Why ``caller``, found by ``rule``, is not to be gone on with; None if it is."""
+        self._frames += 1
+        rises = (caller.sp or 0) > (registers.sp or 0)
+        is_watched = self._frames <= REMEMBERED or not rises
+        if is_watched and self._cycle.has_passed((caller.pc, caller.sp)):
+            return StopReason.NO_PROGRESS
+        if not rises or not isinstance(rule.return_address, AtCfa):
+            self._irregular += 1
+            if self._irregular > MOST_IRREGULAR:
+                return StopReason.DEPTH_LIMIT
+        return StopReason.DEPTH_LIMIT if self._frames > MOST_FRAMES else None
 
 
 def _no_root(stop: Stop, here: FrameAddress, rules: ProcessRules) -> Stop:
