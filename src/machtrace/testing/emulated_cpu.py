@@ -23,6 +23,7 @@ _CLASSES = {
     Arch.ARM64: "emulated_arm64.EmulatedArm64",
     Arch.ARM64E: "emulated_arm64.EmulatedArm64",
     Arch.X86_64: "emulated_x86_64.EmulatedX86_64",
+    Arch.I386: "emulated_i386.EmulatedI386",
 }
 """Module of this package and class, by architecture."""
 
