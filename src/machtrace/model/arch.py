@@ -6,7 +6,7 @@ Sources: ``mach/machine.h`` for the names, *DWARF for the Arm 64-bit Architectur
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 
@@ -25,6 +25,8 @@ class RegisterNumbers:
     """What a CIE of this architecture normally names as its return address register."""
     callee_saved: tuple[int, ...]
     """Registers that a caller finds unchanged after a call, sp and fp included; ascending."""
+    doubles: range = range(0)
+    """Registers that take two words where they are saved."""
 
 
 _X86_64 = RegisterNumbers(
@@ -66,13 +68,22 @@ _ARM64 = RegisterNumbers(
     # x18 is the platform's register; v8–v15 keep their low halves.
     callee_saved=(*range(18, 30), 31, *range(72, 80)),
 )
+ARM_DOUBLES = range(16, 48)
+"""d0 to d31 of 32-bit arm as they are numbered here. DWARF calls them 256 to 287, and a register
+set is as long as its highest number; nothing that a walk needs has these numbers there."""
 _ARM = RegisterNumbers(
-    names=(*tuple(f"r{n}" for n in range(13)), "sp", "lr", "pc"),
+    names=(*tuple(f"r{n}" for n in range(13)), "sp", "lr", "pc", *(f"d{n}" for n in range(32))),
     sp=13,
     fp=7,
     lr=14,
     return_column=14,
-    callee_saved=(*range(4, 12), 13),
+    callee_saved=(*range(4, 12), 13, *ARM_DOUBLES[8:16]),
+    doubles=ARM_DOUBLES,
+)
+_ARM_DARWIN = replace(
+    _ARM,
+    # Apple's *iOS ABI Function Call Guide*: r9 is a scratch register since iOS 3.
+    callee_saved=tuple(number for number in _ARM.callee_saved if number != 9),  # noqa: PLR2004
 )
 
 
@@ -107,12 +118,19 @@ class Arch(Enum):
             return _ARM64
         if self in (Arch.X86_64, Arch.X86_64H):
             return _X86_64
-        return _I386 if self is Arch.I386 else _ARM
+        if self is Arch.I386:
+            return _I386
+        return _ARM if self is Arch.ARM else _ARM_DARWIN
 
     @cached_property
     def is_arm64(self) -> bool:
         """Whether it runs the AArch64 instruction set."""
         return self in (Arch.ARM64, Arch.ARM64E, Arch.ARM64_32)
+
+    @cached_property
+    def is_arm(self) -> bool:
+        """Whether it runs the 32-bit instruction sets, ARM and Thumb."""
+        return self in (Arch.ARM, Arch.ARMV7, Arch.ARMV7S, Arch.ARMV7K)
 
     @cached_property
     def has_link_register(self) -> bool:

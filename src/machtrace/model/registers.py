@@ -13,7 +13,8 @@ from machtrace.model.arch import Arch
 class RegisterSet:
     """One thread's registers at one instant, or what a walk recovered for a caller.
 
-    ``values`` is indexed by DWARF register number; None, and whatever is beyond its end, is a
+    ``values`` is indexed by DWARF register number (32-bit arm's d0 to d31 by
+    :data:`~machtrace.model.arch.ARM_DOUBLES`); None, and whatever is beyond its end, is a
     register that was not captured or that the walk could not recover. ``pc`` stands apart because
     DWARF gives it no number of its own on every architecture.
     """

@@ -8,7 +8,7 @@ from functools import cache
 from machtrace.dwarf import cfi_rows as dwarf
 from machtrace.dwarf import operations
 from machtrace.errors import DwarfError
-from machtrace.model.arch import Arch
+from machtrace.model.arch import ARM_DOUBLES, Arch
 from machtrace.unwinder.rules import (
     AtCfa,
     AtExpression,
@@ -25,6 +25,12 @@ from machtrace.unwinder.rules import (
 _PROGRAM_COUNTERS = frozenset({"rip", "eip", "pc"})
 _OFFSET_LIMIT = 1 << 63
 _SWAPPED = {4: 5, 5: 4}
+_NOT_KEPT = -1
+_ARM_DOUBLES = range(256, 256 + len(ARM_DOUBLES))
+"""d0 to d31 (*DWARF for the Arm Architecture*, "DWARF register names")."""
+_ARM_SINGLES = range(64, 96)
+"""s0 to s31, the halves of d0 to d15, which GCC saves two by two."""
+_ARM_DWARF_GENERAL = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,8 @@ class RegisterNumbering:
 
     def register(self, number: int) -> int:
         """The number that :class:`~machtrace.model.registers.RegisterSet` uses."""
+        if self.arch.is_arm and number >= _ARM_DWARF_GENERAL:
+            return _arm_double(number)
         return _SWAPPED.get(number, number) if self.is_swapped else number
 
     def expression(self, expression: bytes) -> bytes:
@@ -93,6 +101,14 @@ def rule_of(row: dwarf.CallFrameRow, numbering: RegisterNumbering) -> UnwindRule
         tuple(registers),
         is_signal_frame=row.is_signal_frame,
     )
+
+
+def _arm_double(number: int) -> int:
+    if number in _ARM_DOUBLES:
+        return ARM_DOUBLES[number - _ARM_DOUBLES.start]
+    half = number - _ARM_SINGLES.start
+    # The even half lies where the whole does.
+    return ARM_DOUBLES[half // 2] if number in _ARM_SINGLES and half % 2 == 0 else _NOT_KEPT
 
 
 @cache

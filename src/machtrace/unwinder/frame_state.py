@@ -26,8 +26,6 @@ from machtrace.unwinder.instruction_effects import (
 )
 from machtrace.unwinder.rules import AtCfa, InRegister, Lost, Recovery, RegisterOffset, UnwindRule
 
-_MASK_64 = (1 << 64) - 1
-_WORD = 8
 MAX_DISTANCE = 1 << 40
 """A frame is not this big; hostile arithmetic does not make numbers grow for ever."""
 MAX_SLOTS = 256
@@ -64,6 +62,7 @@ class Machine:
     __slots__ = (
         "callee_saved",
         "cfa_bases",
+        "doubles",
         "entry_sp",
         "fp",
         "lost_in_calls",
@@ -72,9 +71,10 @@ class Machine:
         "sp",
         "tracked",
         "volatile",
+        "word",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keywords, each a fact of its own
         self,
         *,
         sp: int,
@@ -85,6 +85,8 @@ class Machine:
         callee_saved: tuple[int, ...],
         lost_in_calls: tuple[int, ...],
         entry_sp: int,
+        word: int = 8,
+        doubles: range = range(0),
     ) -> None:
         """Registers are DWARF numbers.
 
@@ -98,6 +100,8 @@ class Machine:
             callee_saved: what a caller finds unchanged, and functions save; sp is not among them.
             lost_in_calls: what calls change.
             entry_sp: from the CFA to sp at a function's entry.
+            word: bytes of a general register.
+            doubles: registers of two words.
         """
         self.sp = sp
         self.fp = fp
@@ -116,6 +120,13 @@ class Machine:
             *(register for register in (return_column,) if register in general),
         )
         self.entry_sp = entry_sp
+        self.word = word
+        self.doubles = doubles
+
+    def size_of(self, value: Value) -> int:
+        """Bytes that a value takes where it is stored."""
+        is_double = isinstance(value, CallerValue) and value.register in self.doubles
+        return 2 * self.word if is_double else self.word
 
     def entry(self, *, with_volatile: bool) -> FrameState:
         """The state at the first instruction of a function.
@@ -254,7 +265,7 @@ class FrameState:
     def _assigned(self, instruction: Instruction) -> tuple[tuple[int, Value | None], ...]:
         match instruction:
             case AddConstant(destination, source, amount):
-                return ((destination, _sum(self.values[source], amount)),)
+                return ((destination, self._sum(self.values[source], amount)),)
             case MoveRegister(destination, source):
                 return ((destination, self.values[source]),)
             case SetConstant(destination, number):
@@ -264,7 +275,7 @@ class FrameState:
             case AddRegister(destination, source, register, shift, sign):
                 factor = self.values[register]
                 added = sign * (factor.value << shift) if isinstance(factor, Number) else None
-                return ((destination, _sum(self.values[source], added)),)
+                return ((destination, self._sum(self.values[source], added)),)
             case _:
                 return ()
 
@@ -300,17 +311,21 @@ class FrameState:
             slots = {
                 offset: value
                 for offset, value in self.slots.items()
-                if not overwrites or offset + _WORD <= start or offset >= end
+                if not overwrites or offset >= end or offset + self.machine.size_of(value) <= start
             }
             for i, register in enumerate(store.registers):
                 value = None if register is None else self.value(register)
-                if store.size >= _WORD and self._is_worth_keeping(value) and len(slots) < MAX_SLOTS:
+                if (
+                    self._is_worth_keeping(value)
+                    and store.size >= self.machine.size_of(value)
+                    and len(slots) < MAX_SLOTS
+                ):
                     slots[start + i * store.size] = value
             if slots != self.slots:
                 state = FrameState(self.machine, self.values, slots)
         if not store.write_back:
             return state
-        return state._with([(store.base, _sum(base, store.write_back))])
+        return state._with([(store.base, self._sum(base, store.write_back))])
 
     def _load(self, load: Load) -> FrameState:
         base = self.values[load.base]
@@ -319,11 +334,13 @@ class FrameState:
             if register is None:
                 continue
             value: Value | None = None
-            if isinstance(base, FromCfa) and load.size >= _WORD:
+            if isinstance(base, FromCfa):
                 value = self.slots.get(base.offset + load.offset + i * load.size)
+                if value is not None and not self._fits(value, register, load.size):
+                    value = None
             changes.append((register, value))
         if load.write_back:
-            changes.append((load.base, _sum(base, load.write_back)))
+            changes.append((load.base, self._sum(base, load.write_back)))
         return self._with(changes)
 
     def join(self, other: FrameState) -> FrameState:
@@ -366,16 +383,22 @@ class FrameState:
             return value.register not in self.machine.volatile
         return isinstance(value, FromCfa)
 
+    def _fits(self, value: Value, register: int, loaded: int) -> bool:
+        """Whether what is loaded into a register is all of a stored value."""
+        machine = self.machine
+        size = machine.size_of(value)
+        return loaded >= size and (size > machine.word) == (register in machine.doubles)
 
-def _sum(value: Value | None, amount: int | None) -> Value | None:
-    if amount is None:
-        return None
-    if isinstance(value, FromCfa):
-        offset = value.offset + amount
-        return FromCfa(offset) if abs(offset) < MAX_DISTANCE else None
-    if isinstance(value, Number):
-        return Number((value.value + amount) & _MASK_64)
-    return value if amount == 0 else None
+    def _sum(self, value: Value | None, amount: int | None) -> Value | None:
+        if amount is None:
+            return None
+        if isinstance(value, FromCfa):
+            half = 1 << (8 * self.machine.word - 1)
+            offset = value.offset + (amount + half) % (2 * half) - half
+            return FromCfa(offset) if abs(offset) < MAX_DISTANCE else None
+        if isinstance(value, Number):
+            return Number((value.value + amount) % (1 << 8 * self.machine.word))
+        return value if amount == 0 else None
 
 
 def _insert(value: Value | None, part: int, shift: int) -> Value | None:

@@ -28,6 +28,9 @@ from machtrace.unwinder.swift_async import ADDRESS_BITS, is_async_frame_pointer
 NULL_PAGE = 0x1000
 """No code lies below this Avma; a "return address" there is the end of a stack, or a null call."""
 
+THUMB_BIT = 1
+"""Of a 32-bit arm code address: whether the instructions there are Thumb's."""
+
 
 @cache
 def _preserved_runs(arch: Arch) -> tuple[slice, ...]:
@@ -52,7 +55,8 @@ def step(
 
     ``registers`` are those of the frame that ``rule`` is for. Their frame pointer may carry
     Swift's async tag and their link register a signature; both are removed by ``mask`` where they
-    are used as addresses. Raises nothing.
+    are used as addresses. The caller's pc is where an instruction is: on 32-bit arm, the lowest bit
+    of a return address says only that it leads to Thumb code. Raises nothing.
     """
     try:
         return _Frame(rule, registers, memory, mask).caller()
@@ -92,6 +96,8 @@ class _Frame:
         if self._cfa % self._word:
             return Stop(StopReason.MISALIGNED, Avma(self._cfa))
         pc = self._mask.strip(self._recover(rule.return_address))
+        if registers.arch.is_arm:
+            pc = Avma(pc & ~THUMB_BIT)
         if pc < NULL_PAGE and not rule.is_signal_frame:  # a signal may tell of a null call
             return Stop(StopReason.ROOT)
         values = self._preserved()
@@ -100,7 +106,8 @@ class _Frame:
             if number >= len(values):  # a signal frame has registers that were not captured
                 values += [None] * (min(number + 1, len(numbers.names)) - len(values))
             if number < len(values):
-                values[number] = self._recover_or_lose(recovery)
+                size = self._saved * 2 if number in numbers.doubles else self._saved
+                values[number] = self._recover_or_lose(recovery, size)
         return RegisterSet(registers.arch, pc, tuple(values))
 
     def _preserved(self) -> list[int | None]:
@@ -130,23 +137,23 @@ class _Frame:
             raise _UnknownRegisterError
         return value
 
-    def _recover_or_lose(self, recovery: Recovery) -> int | None:
+    def _recover_or_lose(self, recovery: Recovery, size: int) -> int | None:
         """A register other than pc: one that cannot be had is lost, and the walk goes on."""
         try:
-            return self._recover(recovery)
+            return self._recover(recovery, size)
         except (_UnknownRegisterError, MemoryReadError, DwarfError):
             return None
 
-    def _recover(self, recovery: Recovery) -> int:
+    def _recover(self, recovery: Recovery, size: int | None = None) -> int:
         if isinstance(recovery, AtCfa):  # nearly always, and quicker to tell than by a pattern
-            return self._load(self._cfa + recovery.offset)
+            return self._load(self._cfa + recovery.offset, size)
         match recovery:
             case CfaPlus(offset):
                 return self._cfa + offset
             case InRegister(number, offset):
                 return self._value_in(number) + offset
             case AtExpression(expression):
-                return self._load(self._evaluate(expression))
+                return self._load(self._evaluate(expression), size)
             case ExpressionValue(expression):
                 return self._evaluate(expression)
             case Lost():
@@ -162,6 +169,6 @@ class _Frame:
             pointer_size=self._word,
         )
 
-    def _load(self, address: int) -> int:
-        word = self._memory.read(Avma(address), self._saved)
+    def _load(self, address: int, size: int | None) -> int:
+        word = self._memory.read(Avma(address), size or self._saved)
         return int.from_bytes(word, "little")
