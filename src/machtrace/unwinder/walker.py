@@ -90,31 +90,49 @@ def _walk_frames(
     progress = _Progress(registers)
     record: Avma | None = None
     while True:
-        interrupted = here.kind is AddressKind.PROGRAM_COUNTER
-        rule, trust = rules.find(here.lookup, interrupted=interrupted)
-        is_guess = interrupted and trust is FrameTrust.FRAME_POINTER
-        if is_guess and is_stray_call(registers, memory, mask):
-            rule, trust, is_guess = entry_rule(registers.arch), FrameTrust.PROLOGUE, False
-        caller = step(rule, registers, memory, mask)
-        if isinstance(caller, Stop):
-            stop = _no_root(caller, here, rules) if is_guess else caller
+        found = find_caller(here, registers, memory, rules, mask)
+        if isinstance(found, Stop):
+            stop = found
             break
-        if trust is FrameTrust.FRAME_POINTER and (caller.sp or 0) <= (registers.sp or 0):
-            # Only the chain itself says where the next frame is: it must rise.
-            stop = Stop(StopReason.NO_PROGRESS, registers.pc)
-            break
+        rule, trust, caller = found
         ended = progress.ended_by(registers, rule, caller)
         if ended is not None:
             stop = Stop(ended, caller.pc)
             break
         if record is None:
-            record = _async_record(rule, caller)
+            record = async_record(rule, caller)
             if record is not None:
                 kept = KeptFrames(limit)
         here = FrameAddress(caller.pc, trust, rule.caller_kind)
         kept.add(here)
         registers = caller
     return _Machine(inner, stop, record, None if record is None else kept)
+
+
+def find_caller(
+    here: FrameAddress,
+    registers: RegisterSet,
+    memory: MemoryReader,
+    rules: ProcessRules,
+    mask: PacMask,
+) -> tuple[UnwindRule, FrameTrust, RegisterSet] | Stop:
+    """One step of a walk: the caller's registers, and the rule that recovered them; or the end.
+
+    ``registers`` are those of the frame ``here``. Whether the walk has been at the caller before
+    is not looked at. Raises nothing.
+    """
+    interrupted = here.kind is AddressKind.PROGRAM_COUNTER
+    rule, trust = rules.find(here.lookup, interrupted=interrupted)
+    is_guess = interrupted and trust is FrameTrust.FRAME_POINTER
+    if is_guess and is_stray_call(registers, memory, mask):
+        rule, trust, is_guess = entry_rule(registers.arch), FrameTrust.PROLOGUE, False
+    caller = step(rule, registers, memory, mask)
+    if isinstance(caller, Stop):
+        return _no_root(caller, here, rules) if is_guess else caller
+    if trust is FrameTrust.FRAME_POINTER and (caller.sp or 0) <= (registers.sp or 0):
+        # Only the chain itself says where the next frame is: it must rise.
+        return Stop(StopReason.NO_PROGRESS, registers.pc)
+    return rule, trust, caller
 
 
 class _Progress:
@@ -158,7 +176,7 @@ def _no_root(stop: Stop, here: FrameAddress, rules: ProcessRules) -> Stop:
     return stop
 
 
-def _async_record(rule: UnwindRule, caller: RegisterSet) -> Avma | None:
+def async_record(rule: UnwindRule, caller: RegisterSet) -> Avma | None:
     """Where the frame that ``rule`` left keeps its record, if it marked it as async."""
     saved = caller.fp
     if saved is None or not is_async_frame_pointer(saved) or caller.sp is None:
