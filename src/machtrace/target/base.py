@@ -9,8 +9,12 @@ from typing import Protocol, Self
 from machtrace.model.snapshot import ProcessInfo, Snapshot
 from machtrace.model.thread import ThreadId, ThreadInfo
 
-DEFAULT_STACK_LIMIT = 512 * 1024
-"""Bytes of stack copied of each thread, unless the caller says otherwise."""
+DEFAULT_STACK_LIMIT = 16 << 20
+"""Bytes of stack copied of each thread, unless the caller says otherwise.
+
+What lies between the stack pointer and the stack's base is copied, so it costs nothing where
+stacks are shallow. Main threads have 8 MiB and a stack that overflowed has used all of it.
+"""
 
 
 class Target(Protocol):
