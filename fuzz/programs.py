@@ -1,0 +1,93 @@
+"""The lab's programs, compiled once, from which seeds are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from machtrace.elf.contents import ElfFileContents
+from machtrace.macho.contents import FileContents
+from machtrace.model.arch import Arch
+from machtrace.testing.elf_compiler import compile_elf
+from machtrace.testing.lab_builds import build_program
+
+ROOT = Path(__file__).parents[1]
+_LAB = ROOT / "tests" / "lab" / "programs"
+_ELF = ROOT / "tests" / "dwarf" / "programs"
+_CACHE = ROOT / "build" / "fuzz"
+
+_MACHO_BUILDS = (
+    ("frames", "-O2", "compact", Arch.ARM64),
+    ("frames", "-O2", "compact", Arch.X86_64),
+    ("frames", "-O2 no fp", "dwarf", Arch.ARM64),
+    ("frames", "-O0", "dwarf", Arch.X86_64),
+    ("registers", "-O1", "compact", Arch.X86_64),
+    ("registers", "-Oz", "compact", Arch.ARM64),
+    ("switches", "-O2", "compact", Arch.ARM64),
+    ("switches", "-Os", "dwarf", Arch.X86_64),
+    ("async", "-O2", "compact", Arch.ARM64),
+)
+_ELF_BUILDS = (
+    ("x86_64", "x86_64-linux-musl", ("-O2", "-fomit-frame-pointer")),
+    ("i386", "x86-linux-musl", ("-O2", "-fomit-frame-pointer")),
+    ("arm64", "aarch64-linux-musl", ("-O2", "-mbranch-protection=standard")),
+    ("arm", "arm-linux-musleabihf", ("-g", "-O2")),
+)
+
+
+@cache
+def _directory() -> Path:
+    """Where programs of these sources are kept."""
+    sources = sorted([*_LAB.iterdir(), *_ELF.iterdir()])
+    key = sha256(b"\0".join(path.read_bytes() for path in sources if path.is_file()))
+    key.update(repr((_MACHO_BUILDS, _ELF_BUILDS)).encode())
+    directory = _CACHE / key.hexdigest()[:16]
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def kept(name: str) -> Path:
+    """The place of something made from the programs."""
+    return _directory() / name
+
+
+@cache
+def macho_programs() -> tuple[FileContents, ...]:
+    """Mach-O executables of each architecture that zig links, with both kinds of tables."""
+    found = []
+    for name, optimisation, tables, arch in _MACHO_BUILDS:
+        output = kept("-".join((name, optimisation.replace(" ", ""), tables, arch.value)))
+        if not output.exists():
+            build_program(
+                _LAB,
+                name,
+                output.with_suffix(".part"),
+                optimisation=optimisation,
+                tables=tables,
+                arch=arch,
+            )
+            output.with_suffix(".part").replace(output)
+        found.append(FileContents(output.read_bytes(), name))
+    return tuple(found)
+
+
+@cache
+def elf_programs() -> tuple[ElfFileContents, ...]:
+    """ELF shared objects of four architectures."""
+    return tuple(_elf_programs())
+
+
+def _elf_programs() -> Iterator[ElfFileContents]:
+    for name, target, options in _ELF_BUILDS:
+        output = kept(f"elf-{name}")
+        if not output.exists():
+            part = output.with_suffix(".part")
+            source = next(iter(sorted(_ELF.glob("*.c"))))
+            tables = "-fasynchronous-unwind-tables"
+            compile_elf(
+                [source], part, target=target, options=("-shared", "-fPIC", tables, *options)
+            )
+            part.replace(output)
+        yield ElfFileContents(output.read_bytes(), name)

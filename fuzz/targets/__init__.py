@@ -1,0 +1,12 @@
+"""The fuzz targets, one a part of the package."""
+
+from __future__ import annotations
+
+from fuzz.target import Target
+from fuzz.targets import eh_frame, instructions, unwind_info, walker
+
+TARGETS: dict[str, Target] = {
+    target.name: target
+    for target in (unwind_info.TARGET, eh_frame.TARGET, instructions.TARGET, walker.TARGET)
+}
+"""By name."""
