@@ -34,9 +34,9 @@ from machtrace.unwinder.instruction_effects import (
     Writes,
 )
 from machtrace.unwinder.rules import AtCfa, RegisterOffset
-from machtrace.unwinder.x86_64_instructions import decode
-from machtrace.unwinder.x86_64_lengths import LONGEST, parse
-from machtrace.unwinder.x86_64_prologue import X86InstructionRules
+from machtrace.unwinder.x86_instructions import decode
+from machtrace.unwinder.x86_lengths import LONGEST, parse
+from machtrace.unwinder.x86_prologue import X86InstructionRules
 
 Build = Callable[..., FileContents]
 

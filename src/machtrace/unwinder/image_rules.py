@@ -17,7 +17,7 @@ from machtrace.unwinder.process_rules import ImageRules
 from machtrace.unwinder.prologue import CallSiteRules, InstructionRules
 from machtrace.unwinder.rules import RuleSource
 from machtrace.unwinder.stubs import StubRules
-from machtrace.unwinder.x86_64_prologue import X86InstructionRules
+from machtrace.unwinder.x86_prologue import X86InstructionRules
 
 Contents = FileContents | MemoryContents | ElfFileContents | ElfMemoryContents
 """The bytes of an image of any format."""

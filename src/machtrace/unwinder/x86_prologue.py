@@ -1,4 +1,4 @@
-"""Rules for interrupted frames of x86-64 code, from its instructions.
+"""Rules for interrupted frames of x86 code, of 32 and 64 bits, from its instructions.
 
 The same analysis as :mod:`machtrace.unwinder.prologue` makes for AArch64, and simpler: the return
 address never leaves its place below the CFA.
@@ -6,6 +6,7 @@ address never leaves its place below the CFA.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
@@ -30,8 +31,9 @@ from machtrace.unwinder.instruction_effects import (
 )
 from machtrace.unwinder.prologue import FunctionAt
 from machtrace.unwinder.rules import UnwindRule
-from machtrace.unwinder.x86_64_instructions import Effects, decode
-from machtrace.unwinder.x86_64_registers import RSP, X86_64
+from machtrace.unwinder.x86_instructions import decode
+from machtrace.unwinder.x86_operands import Effects
+from machtrace.unwinder.x86_registers import MODE_32, MODE_64, Mode
 
 MAX_FUNCTION_SIZE = 1 << 18
 """Bytes of one function that are analysed at most."""
@@ -39,7 +41,11 @@ CACHED_SIZE = 1 << 21
 """Bytes of code of all remembered functions; at the limit all are forgotten."""
 
 _NESTING = 4
-_ENTRY = X86_64.entry(with_volatile=False)
+_MODES = {Arch.X86_64: MODE_64, Arch.X86_64H: MODE_64, Arch.I386: MODE_32}
+_SWEPT_AT_ONCE = 256
+"""Bytes of the longest function that is read through without a look whether it may pop."""
+_RETURN_AND_POP = re.compile(rb"\xc2.[\x00-\x0f]", re.DOTALL)
+_RETURN = b"\xc3"
 
 
 Ranges = tuple[tuple[int, int], ...]
@@ -47,17 +53,24 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 class X86InstructionRules:
-    """Instruction analysis of one image's x86-64 code. A :class:`RuleSource`.
+    """Instruction analysis of one image's x86 code. A :class:`RuleSource`.
 
     It answers for interrupted frames only: at calls, tables say it better.
     """
 
     trust = FrameTrust.PROLOGUE
 
-    def __init__(self, contents: ImageContents, function_at: FunctionAt, data: Ranges = ()) -> None:
+    def __init__(
+        self,
+        contents: ImageContents,
+        function_at: FunctionAt,
+        data: Ranges = (),
+        mode: Mode = MODE_64,
+    ) -> None:
         """See :class:`FunctionBounds` for ``function_at``; ``data`` is what is not code."""
         self._contents = contents
-        self._function_at = function_at
+        self._mode = mode
+        self.function_at = function_at
         self._data = data
         self._data_starts = [start for start, _ in data]
         self._functions: dict[Svma, tuple[Flow, dict[int, int]]] = {}
@@ -66,9 +79,10 @@ class X86InstructionRules:
 
     @classmethod
     def of_macho(cls, contents: MachOContents, arch: Arch) -> X86InstructionRules | None:
-        """Of a Mach-O; None where its code is not x86-64, or still encrypted."""
+        """Of a Mach-O; None where its code is not x86, or still encrypted."""
         sections = contents.image.code_sections
-        if arch not in (Arch.X86_64, Arch.X86_64H) or not sections:
+        mode = _MODES.get(arch)
+        if mode is None or not sections:
             return None
         if any(is_encrypted(contents, section.address, section.size) for section in sections):
             return None
@@ -76,7 +90,7 @@ class X86InstructionRules:
             data = parse_data_in_code(contents)
         except (FormatError, MemoryReadError):
             data = ()  # less is known, and what is known still holds
-        return cls(contents, FunctionBounds.of_macho(contents).at, data)
+        return cls(contents, FunctionBounds.of_macho(contents).at, data, mode)
 
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
         """See :meth:`RuleSource.rule_for`.
@@ -84,7 +98,7 @@ class X86InstructionRules:
         Raises:
             MemoryReadError: the function's instructions were not captured.
         """
-        bounds = self._function_at(lookup) if interrupted else None
+        bounds = self.function_at(lookup) if interrupted else None
         if bounds is None or bounds[1] - bounds[0] > MAX_FUNCTION_SIZE:
             return None
         start, end = bounds
@@ -96,18 +110,18 @@ class X86InstructionRules:
     def _function(self, start: Svma, end: Svma) -> tuple[Flow, dict[int, int]]:
         found = self._functions.get(start)
         if found is None:
-            sweep = _Sweep(self._instructions(start, end), end - start)
-            for place, target in sweep.calls_before_sub:
-                # Where a function takes its arguments off the stack, sp is put back behind it.
+            sweep = _Sweep(self._instructions(start, end), end - start, self._mode)
+            sp = self._mode.sp
+            for place, target in sweep.calls_that_may_pop:
                 popped = self._popped_by(Svma(start + target))
                 if popped:
-                    sweep.effects[place] = AddConstant(RSP, RSP, popped)
+                    sweep.effects[place] = AddConstant(sp, sp, popped)
             if self._cached + end - start > CACHED_SIZE:
                 self._functions.clear()
                 self._popped.clear()
                 self._cached = 0
             self._cached += end - start
-            found = (Flow(sweep.effects, _ENTRY, unit=1), sweep.places)
+            found = (Flow(sweep.effects, self._mode.entry, unit=1), sweep.places)
             self._functions[start] = found
         return found
 
@@ -121,7 +135,7 @@ class X86InstructionRules:
                 yield at, (TRAP,)
                 at = self._data[data][1] - start
                 continue
-            length, effects = decode(code, at)
+            length, effects = decode(code, at, self._mode)
             yield at, effects
             at += length
 
@@ -132,11 +146,13 @@ class X86InstructionRules:
         return self._popped[target]
 
     def _popped_by_return(self, target: Svma, nesting: int) -> int:
-        bounds = self._function_at(target)
+        bounds = self.function_at(target)
         if bounds is None or bounds[0] != target or bounds[1] - target > MAX_FUNCTION_SIZE:
             return 0
         goes_on: Svma | None = None
         try:
+            if self._surely_pops_nothing(*bounds):
+                return 0
             for at, effects in self._instructions(*bounds):
                 last = effects[-1]
                 if isinstance(last, Return):
@@ -151,6 +167,13 @@ class X86InstructionRules:
             return 0
         return self._popped_by(goes_on, nesting + 1)
 
+    def _surely_pops_nothing(self, start: Svma, end: Svma) -> bool:
+        """A quick look at a long function: it returns, and never with a number."""
+        if end - start <= _SWEPT_AT_ONCE:
+            return False
+        code = bytes(self._contents.read_svma(start, end - start))
+        return _RETURN in code and not _RETURN_AND_POP.search(code)
+
 
 class _Sweep:
     """What a function's instructions do, one after the other, as places in one list.
@@ -158,20 +181,21 @@ class _Sweep:
     Distances of jumps are turned into distances in the list.
     """
 
-    __slots__ = ("calls_before_sub", "effects", "places")
+    __slots__ = ("calls_that_may_pop", "effects", "places")
 
-    def __init__(self, instructions: Iterable[tuple[int, Effects]], size: int) -> None:
+    def __init__(self, instructions: Iterable[tuple[int, Effects]], size: int, mode: Mode) -> None:
         self.effects: list[Instruction] = []
         self.places: dict[int, int] = {}
         """By offset of the instruction."""
-        self.calls_before_sub: list[tuple[int, int]] = []
-        """Places behind direct calls whose next instruction lowers sp, with the call's target."""
+        self.calls_that_may_pop: list[tuple[int, int]] = []
+        """Places behind direct calls, with the call's target: what is called may take its arguments
+        off the stack. In 64-bit code that is rare, and the next instruction puts sp back."""
         jumps: list[tuple[int, int, Jump]] = []
         called: int | None = None
         for at, found in instructions:
             first = found[0]
-            if called is not None and _lowers_sp(first):
-                self.calls_before_sub.append((len(self.effects), called))
+            if called is not None and (not mode.is_64 or _lowers(first, mode.sp)):
+                self.calls_that_may_pop.append((len(self.effects), called))
                 self.effects.append(NOTHING)
             called = None
             self.places[at] = len(self.effects)
@@ -195,5 +219,5 @@ class _Sweep:
         return Jump(-1 - place, is_conditional=jump.is_conditional)
 
 
-def _lowers_sp(effect: Instruction) -> bool:
-    return isinstance(effect, AddConstant) and effect.destination == RSP and effect.amount < 0
+def _lowers(effect: Instruction, sp: int) -> bool:
+    return isinstance(effect, AddConstant) and effect.destination == sp and effect.amount < 0

@@ -1,0 +1,34 @@
+"""x86 instructions, as far as a walk cares for what they do, in 32-bit and 64-bit mode.
+
+Source: *Intel 64 and IA-32 Architectures Software Developer's Manual*, volume 2, appendix A and
+the pages of the instructions. Taking them apart is :mod:`machtrace.unwinder.x86_lengths`'s.
+"""
+
+from __future__ import annotations
+
+from machtrace.unwinder.instruction_effects import TRAP
+from machtrace.unwinder.x86_extended import three_bytes, two_bytes, vector
+from machtrace.unwinder.x86_lengths import parse
+from machtrace.unwinder.x86_one_byte import one_byte
+from machtrace.unwinder.x86_operands import Effects
+from machtrace.unwinder.x86_registers import MODE_64, Mode
+
+
+def decode(code: bytes | memoryview, at: int, mode: Mode = MODE_64) -> tuple[int, Effects]:
+    """The size of the instruction at ``code[at]``, and what it does.
+
+    Distances of jumps and calls count in bytes from the instruction's start. Where there is no
+    instruction, one byte that traps.
+    """
+    found = parse(code, at, mode)
+    if found is None:
+        return 1, (TRAP,)
+    if found.opcode_map == 0:
+        effects = one_byte(found)
+    elif found.is_vector:
+        effects = vector(found)
+    elif found.opcode_map == 1:
+        effects = two_bytes(found)
+    else:
+        effects = three_bytes(found)
+    return found.length, effects
