@@ -8,6 +8,7 @@ from machtrace.elf.contents import ElfFileContents, ElfMemoryContents
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.macho.contents import FileContents, MemoryContents
 from machtrace.model.arch import Arch
+from machtrace.unwinder.async_entry import CONTEXT_REGISTERS, AsyncEntryRules
 from machtrace.unwinder.cfi import CallFrameRules
 from machtrace.unwinder.compact import CompactRules
 from machtrace.unwinder.darwin_signal_frame import DarwinSignalRules
@@ -28,7 +29,8 @@ def image_rules(contents: Contents, arch: Arch) -> ImageRules:
 
     What signal handlers return to comes before all else. In a Mach-O, instruction analysis is
     next: it answers only for interrupted frames, where compact unwind is not meant to be right.
-    Compact unwind hands over to call-frame information where it says so. A kind whose tables are malformed, or were not captured, is left out.
+    Compact unwind hands over to call-frame information where it says so. A kind whose tables are
+    malformed, or were not captured, is left out.
     """
     if isinstance(contents, ElfFileContents | ElfMemoryContents):
         found = [
@@ -47,13 +49,22 @@ def image_rules(contents: Contents, arch: Arch) -> ImageRules:
 def _macho(contents: FileContents | MemoryContents, arch: Arch) -> Iterator[RuleSource | None]:
     call_frames = CallFrameRules.of_macho(contents)
     instructions = _built(lambda: InstructionRules.of_macho(contents, arch))
-    yield instructions
-    yield _built(lambda: X86InstructionRules.of_macho(contents, arch))
+    yield _with_async_entry(instructions, contents, arch)
+    x86_instructions = _built(lambda: X86InstructionRules.of_macho(contents, arch))
+    yield _with_async_entry(x86_instructions, contents, arch)
     yield _built(lambda: StubRules.of_macho(contents, arch))
     yield _built(lambda: CompactRules.of_macho(contents, arch, call_frames))
     yield call_frames
     if isinstance(instructions, InstructionRules):
         yield CallSiteRules(instructions)
+
+
+def _with_async_entry(
+    rules: RuleSource | None, contents: FileContents | MemoryContents, arch: Arch
+) -> RuleSource | None:
+    if isinstance(rules, InstructionRules | X86InstructionRules) and arch in CONTEXT_REGISTERS:
+        return AsyncEntryRules(rules, contents, arch, rules.function_at)
+    return rules
 
 
 def _built(build: Callable[[], RuleSource | None]) -> RuleSource | None:

@@ -90,7 +90,7 @@ class InstructionRules:
         ``code_sections`` are the (start, end) of what is searched for jumps into outlined code.
         """
         self._contents = contents
-        self._function_at = function_at
+        self.function_at = function_at
         self._sections = tuple(code_sections)
         self._functions: dict[Svma, _Function | None] = {}
         self._outlined: dict[Svma, tuple[Instruction, ...] | None] = {}
@@ -122,7 +122,7 @@ class InstructionRules:
 
     def rule_at(self, address: Svma, *, interrupted: bool) -> UnwindRule | None:
         """The rule at an instruction, whatever it calls; see :meth:`rule_for`."""
-        bounds = self._function_at(address)
+        bounds = self.function_at(address)
         if bounds is None:
             return None
         self._callers_left = CALLERS_INSTRUCTIONS
@@ -136,7 +136,7 @@ class InstructionRules:
 
     def _involves_outlined_code(self, address: Svma) -> bool:
         """Whether a call is in, or calls, code that the compiler may have cut out of functions."""
-        around = self._function_at(address)
+        around = self.function_at(address)
         if around is not None and self._is_outlined(around[0]):
             return True
         instruction = self._read(address, INSTRUCTION_SIZE)[0]
@@ -152,7 +152,7 @@ class InstructionRules:
         return found
 
     def _shares_frame(self, start: Svma, nesting: int) -> bool:
-        bounds = self._function_at(start)
+        bounds = self.function_at(start)
         if bounds is None or bounds[0] != start or bounds[1] - start > OUTLINED_SIZE:
             return False
         body = self._read(start, bounds[1] - start)
@@ -230,7 +230,7 @@ class InstructionRules:
         entry: FrameState | None = None
         jumps = jumps_to(start, self._contents, self._sections)
         for address in islice(jumps, _JUMPS_ASKED):
-            bounds = self._function_at(address)
+            bounds = self.function_at(address)
             if bounds is None or bounds[0] == start:
                 continue
             if bounds[0] not in self._functions:
@@ -257,7 +257,7 @@ class InstructionRules:
         return self._outlined[target]
 
     def _straight_line(self, target: Svma) -> tuple[Instruction, ...] | None:
-        bounds = self._function_at(target)
+        bounds = self.function_at(target)
         if bounds is None or bounds[0] != target or bounds[1] - target > OUTLINED_SIZE:
             return None
         body: list[Instruction] = []

@@ -84,6 +84,17 @@ Recovery = AtCfa | CfaPlus | InRegister | AtExpression | ExpressionValue | Lost
 
 
 @dataclass(frozen=True, slots=True)
+class AsyncContext:
+    """Where the context of a Swift async function is, while its frame has no record of it."""
+
+    place: InRegister | AtCfa
+    entered: int | None
+    """Bytes from the function's start to here, where nothing but its prologue has run: what is in
+    the register may then be the context of a callee that returned, whose continuation starts
+    there. None at the function's end."""
+
+
+@dataclass(frozen=True, slots=True)
 class UnwindRule:
     """How to get the caller's registers at one instruction."""
 
@@ -94,6 +105,8 @@ class UnwindRule:
     is_signal_frame: bool = False
     """The "caller" was interrupted here, not called from: its address is a program counter, and
     all its registers are recovered, not only those that calls preserve."""
+    async_context: AsyncContext | None = None
+    """Where an async function was interrupted at its beginning or end."""
 
     def __str__(self) -> str:
         return describe(self, {})
@@ -146,28 +159,32 @@ class RuleSource(Protocol):
 
 def describe(rule: UnwindRule, names: Mapping[int, str]) -> str:
     """``rule`` on one line; ``names`` gives registers by DWARF number."""
-
-    def register(number: int) -> str:
-        return names.get(number) or f"r{number}"
-
-    def plus(base: str, offset: int) -> str:
-        return base if not offset else f"{base} {'+' if offset > 0 else '-'} {abs(offset)}"
-
-    def place(recovery: Cfa | Recovery) -> str:
-        match recovery:
-            case RegisterOffset(number, offset) | InRegister(number, offset):
-                return plus(register(number), offset)
-            case AtCfa(offset):
-                return f"*({plus('cfa', offset)})"
-            case CfaPlus(offset):
-                return plus("cfa", offset)
-            case AtExpression(expression):
-                return f"*expression({expression.hex()})"
-            case ExpressionValue(expression):
-                return f"expression({expression.hex()})"
-            case Lost():
-                return "lost"
-
-    parts = [f"cfa = {place(rule.cfa)}", f"pc = {place(rule.return_address)}"]
-    parts += [f"{register(number)} = {place(recovery)}" for number, recovery in rule.registers]
+    parts = [f"cfa = {_place(rule.cfa, names)}", f"pc = {_place(rule.return_address, names)}"]
+    parts += [f"{_name(n, names)} = {_place(recovery, names)}" for n, recovery in rule.registers]
+    if rule.async_context is not None:
+        parts.append(f"async context = {_place(rule.async_context.place, names)}")
     return ", ".join(parts)
+
+
+def _name(number: int, names: Mapping[int, str]) -> str:
+    return names.get(number) or f"r{number}"
+
+
+def _plus(base: str, offset: int) -> str:
+    return base if not offset else f"{base} {'+' if offset > 0 else '-'} {abs(offset)}"
+
+
+def _place(recovery: Cfa | Recovery, names: Mapping[int, str]) -> str:
+    match recovery:
+        case RegisterOffset(number, offset) | InRegister(number, offset):
+            return _plus(_name(number, names), offset)
+        case AtCfa(offset):
+            return f"*({_plus('cfa', offset)})"
+        case CfaPlus(offset):
+            return _plus("cfa", offset)
+        case AtExpression(expression):
+            return f"*expression({expression.hex()})"
+        case ExpressionValue(expression):
+            return f"expression({expression.hex()})"
+        case Lost():
+            return "lost"

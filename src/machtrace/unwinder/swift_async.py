@@ -9,12 +9,15 @@ conventions as Apple's ``thread_stack_pcs.c`` reads them (Libc, ``__thread_stack
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from machtrace.errors import MemoryReadError
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.memory import MemoryReader
+from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust, Stop, StopReason
 from machtrace.unwinder.cycle import CycleDetector
+from machtrace.unwinder.rules import AtCfa, UnwindRule
 
 TAG_SHIFT = 60
 """The tag is the top four bits of a saved frame pointer, and exactly 1; kernel pointers have 15."""
@@ -31,17 +34,75 @@ def is_async_frame_pointer(saved: int) -> bool:
     return saved >> TAG_SHIFT == 1
 
 
+@dataclass(frozen=True, slots=True)
+class AsyncEntry:
+    """Where the continuations of an async function's frame begin."""
+
+    context: Avma
+    """The context, or where it is stored."""
+    is_stored: bool
+    resumed: Avma | None = None
+    """See :func:`continuations`."""
+
+    def follow(
+        self, memory: MemoryReader, mask: PacMask, keep: Callable[[FrameAddress], None]
+    ) -> Stop:
+        """Give ``keep`` each continuation; see :func:`continuations`."""
+        try:
+            context = _word(memory, self.context) if self.is_stored else self.context
+        except MemoryReadError as error:
+            return Stop(StopReason.UNREADABLE, Avma(error.address))
+        return continuations(mask.strip(context), memory, mask, keep, resumed=self.resumed)
+
+
+def async_entry(
+    here: FrameAddress, rule: UnwindRule, registers: RegisterSet, caller: RegisterSet
+) -> AsyncEntry | None:
+    """What ``here``, a frame that ``rule`` left for ``caller``, has of continuations.
+
+    None where its function is none that Swift's compiler marked as async.
+    """
+    known = rule.async_context
+    if known is not None and not rule.is_signal_frame:
+        if isinstance(known.place, AtCfa):
+            return AsyncEntry(Avma((caller.sp or 0) + known.place.offset), is_stored=True)
+        context = registers.get(known.place.register)
+        if context is None or known.entered is None:
+            return None
+        return AsyncEntry(
+            Avma(context), is_stored=False, resumed=Avma(here.address - known.entered)
+        )
+    saved, fp = caller.fp, caller.arch.registers.fp
+    if saved is None or not is_async_frame_pointer(saved) or caller.sp is None:
+        return None
+    for number, recovery in rule.registers:
+        if number == fp and isinstance(recovery, AtCfa):
+            record = caller.sp + recovery.offset
+            return AsyncEntry(Avma(record - CONTEXT_BELOW_RECORD), is_stored=True)
+    return None
+
+
 def continuations(
-    record: Avma, memory: MemoryReader, mask: PacMask, keep: Callable[[FrameAddress], None]
+    context: Avma,
+    memory: MemoryReader,
+    mask: PacMask,
+    keep: Callable[[FrameAddress], None],
+    *,
+    resumed: Avma | None = None,
 ) -> Stop:
     """Give ``keep`` each place where a caller of an async function will go on, innermost first.
 
-    ``record`` is the address of the function's frame record. Raises nothing: the stop says where
-    memory, or the chain, ended.
+    Raises nothing: the stop says where memory, or the chain, ended.
+
+    Args:
+        context: of the function.
+        memory: of the process.
+        mask: of its pointers.
+        keep: is given each address.
+        resumed: a function that was just entered: a context that resumes it is of its callee.
     """
     cycle = CycleDetector()
     try:
-        context = mask.strip(_word(memory, record - CONTEXT_BELOW_RECORD))
         while context:
             if context % 8:
                 return Stop(StopReason.MISALIGNED, context)
@@ -50,7 +111,9 @@ def continuations(
             resume = mask.strip(_word(memory, context + 8))
             if not resume:
                 break
-            keep(FrameAddress(resume, FrameTrust.ASYNC, AddressKind.ASYNC_RESUME))
+            if resume != resumed:
+                keep(FrameAddress(resume, FrameTrust.ASYNC, AddressKind.ASYNC_RESUME))
+            resumed = None
             context = mask.strip(_word(memory, context))
     except MemoryReadError as error:
         return Stop(StopReason.UNREADABLE, Avma(error.address))

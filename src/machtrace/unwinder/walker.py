@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from machtrace.model.address import Avma, PacMask
+from machtrace.model.address import PacMask
 from machtrace.model.image import ImageFormat
 from machtrace.model.memory import MemoryReader
 from machtrace.model.registers import RegisterSet
@@ -23,7 +23,7 @@ from machtrace.unwinder.process_rules import ProcessRules
 from machtrace.unwinder.rules import AtCfa, UnwindRule
 from machtrace.unwinder.step import step
 from machtrace.unwinder.stray_call import entry_rule, is_stray_call
-from machtrace.unwinder.swift_async import continuations, is_async_frame_pointer
+from machtrace.unwinder.swift_async import AsyncEntry, async_entry
 
 DEFAULT_DEPTH = 512
 """Frames of one stack that are kept, unless the caller says otherwise."""
@@ -41,12 +41,12 @@ a deep stack. What memory holds bounds the other steps, and nothing else these.
 
 @dataclass(frozen=True, slots=True)
 class _Machine:
-    """The machine's frames, parted by the first record among them that an async function wrote."""
+    """The machine's frames, parted at the first that is of an async function."""
 
     inner: KeptFrames
     """Up to the async function; all where there is none."""
     stop: Stop
-    record: Avma | None
+    entry: AsyncEntry | None
     outer: KeptFrames | None
     """From the caller of the async function."""
 
@@ -66,9 +66,9 @@ def walk(
     result; nothing that memory holds can make this raise or go on for ever.
     """
     machine = _walk_frames(registers, memory, rules, mask, limit)
-    if machine.record is None or machine.outer is None:
+    if machine.entry is None or machine.outer is None:
         return _walk_of(machine.inner.chain(machine.stop))
-    stop = continuations(machine.record, memory, mask, machine.inner.add)
+    stop = machine.entry.follow(memory, mask, machine.inner.add)
     return _walk_of(machine.inner.chain(stop), machine.outer.chain(machine.stop))
 
 
@@ -88,7 +88,7 @@ def _walk_frames(
     kept = inner = KeptFrames(limit)
     kept.add(here)
     progress = _Progress(registers)
-    record: Avma | None = None
+    entry: AsyncEntry | None = None
     while True:
         found = find_caller(here, registers, memory, rules, mask)
         if isinstance(found, Stop):
@@ -99,14 +99,14 @@ def _walk_frames(
         if ended is not None:
             stop = Stop(ended, caller.pc)
             break
-        if record is None:
-            record = async_record(rule, caller)
-            if record is not None:
+        if entry is None:
+            entry = async_entry(here, rule, registers, caller)
+            if entry is not None:
                 kept = KeptFrames(limit)
         here = FrameAddress(caller.pc, trust, rule.caller_kind)
         kept.add(here)
         registers = caller
-    return _Machine(inner, stop, record, None if record is None else kept)
+    return _Machine(inner, stop, entry, None if entry is None else kept)
 
 
 def find_caller(
@@ -174,15 +174,3 @@ def _no_root(stop: Stop, here: FrameAddress, rules: ProcessRules) -> Stop:
     if stop.is_complete and (image is None or image.format is not ImageFormat.MACHO):
         return Stop(StopReason.NO_RULE, here.address)
     return stop
-
-
-def async_record(rule: UnwindRule, caller: RegisterSet) -> Avma | None:
-    """Where the frame that ``rule`` left keeps its record, if it marked it as async."""
-    saved = caller.fp
-    if saved is None or not is_async_frame_pointer(saved) or caller.sp is None:
-        return None
-    numbers = caller.arch.registers
-    for number, recovery in rule.registers:
-        if number == numbers.fp and isinstance(recovery, AtCfa):
-            return Avma(caller.sp + recovery.offset)
-    return None
