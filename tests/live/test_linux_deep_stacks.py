@@ -1,0 +1,28 @@
+"""A stack that has overflowed, or soon will: its both ends, and how deep it is."""
+
+from __future__ import annotations
+
+from machtrace.capture.pipeline import report
+from machtrace.model.stack import StopReason
+from machtrace.target.linux_process import LinuxProcessTarget
+
+CALLS = 300_000
+
+
+def test_recursion_is_counted_to_the_thread_s_start(build, start, wait_blocked, copier):
+    """What recurses is seen at the inner end, who began it at the outer one."""
+    process = start(build("deep"), str(CALLS))
+    wait_blocked(process.pid)
+    with LinuxProcessTarget(process.pid, copier=copier) as target:
+        snapshot = target.snapshot()
+    _, deep = report(snapshot, limit=64).stacks
+    names = [frame.symbol.name if frame.symbol else None for frame in deep.frames]
+
+    assert StopReason.ROOT is deep.stop.reason
+    assert deep.gap is not None
+    assert 64 == len(names)
+    inner = names.index("recurse")
+    assert "wait_here" == names[inner - 1]
+    outer = names.index("start")
+    assert {"recurse"} == set(names[inner:outer])
+    assert CALLS == outer - inner + deep.gap.count
