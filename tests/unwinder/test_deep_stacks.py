@@ -128,7 +128,7 @@ def test_every_format_says_what_is_left_out():
 
     assert f"{left_out:,} frames in between" in written[text]
     assert f"... {left_out} frames not shown" in written[lldb]
-    assert f"frame #1999: " in written[lldb]
+    assert "frame #1999: " in written[lldb]
     lines = written[nsthread].splitlines()
     assert f"... {left_out} frames not shown" == lines[6]
     assert lines[-1].startswith("1999")
