@@ -31,6 +31,8 @@ class LinkTarget:
     page_size: int
     """Of segments, in bytes; ``__PAGEZERO`` is one page."""
     relocate: Relocator
+    code_alignment: int = 1
+    """Of every function, in bytes; the lowest bit of an address may say that it is Thumb code."""
 
 
 TARGETS = {Arch.I386: LinkTarget(0x1000, relocate_i386)}
@@ -78,7 +80,12 @@ def link_macho(
     at = layout.header_address + _HEADER_ROOM
     for section in layout.in_segment("__TEXT"):
         at = section.place(at)
-    entries, frames = link_unwind_tables(layout, target.relocate, keeps_all_frames=keeps_all_frames)
+    entries, frames = link_unwind_tables(
+        layout,
+        target.relocate,
+        keeps_all_frames=keeps_all_frames,
+        code_alignment=target.code_alignment,
+    )
     code = layout.sections[0]
     unwind_info = OutputSection("__TEXT", "__unwind_info", 0)
     if entries:

@@ -20,7 +20,7 @@ MODE_STACK_INDIRECT = 0x03000000
 
 
 def link_unwind_tables(
-    layout: Layout, relocate: Relocator, *, keeps_all_frames: bool
+    layout: Layout, relocate: Relocator, *, keeps_all_frames: bool, code_alignment: int = 1
 ) -> tuple[list[CompactEntry], MergedFrames]:
     """The entries of ``__unwind_info``, and the records of ``__eh_frame``.
 
@@ -30,6 +30,7 @@ def link_unwind_tables(
         layout: of the program.
         relocate: of its architecture.
         keeps_all_frames: keep FDEs of functions whose encoding says enough, too.
+        code_alignment: of every function, in bytes: what is below is no part of an address.
 
     Raises:
         LinkError: an encoding points to an FDE that is not there.
@@ -38,7 +39,7 @@ def link_unwind_tables(
     frames = MergedFrames()
     functions: list[tuple[int, int, int]] = []
     for unit in layout.units:
-        encoded = list(_compact_entries(unit, relocate))
+        encoded = list(_compact_entries(unit, relocate, -code_alignment))
         in_dwarf = {at for at, _, encoding in encoded if encoding & MODE_MASK == MODE_DWARF}
         known = {at for at, _, _ in encoded} - in_dwarf
         records = _frame_records(unit)
@@ -76,7 +77,7 @@ def _section(unit: Unit, name: str) -> Section | None:
     return next((section for section in unit.file.sections if section.name == name), None)
 
 
-def _compact_entries(unit: Unit, relocate: Relocator) -> Iterator[tuple[int, int, int]]:
+def _compact_entries(unit: Unit, relocate: Relocator, mask: int) -> Iterator[tuple[int, int, int]]:
     """(Svma, bytes, encoding) of each function."""
     section = _section(unit, "__compact_unwind")
     if section is None:
@@ -87,7 +88,7 @@ def _compact_entries(unit: Unit, relocate: Relocator) -> Iterator[tuple[int, int
         if personality or lsda:
             msg = f"{unit.file.contents.source} has functions with a personality"
             raise LinkError(msg)
-        yield start & ~1, size, encoding  # of Thumb code the lowest bit says that it is
+        yield start & mask, size, encoding
 
 
 def _frame_records(unit: Unit) -> tuple[FrameRecord, ...]:
