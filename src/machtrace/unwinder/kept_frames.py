@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from typing import Self
 
 from machtrace.model.stack import AddressChain, FrameAddress, Gap, Stop
 
 MOST_OUTER = 64
 """Frames that are kept of the outer end, where a stack is cut; fewer where few are kept at all."""
+
+
+def outer_frames(limit: int) -> int:
+    """How many of ``limit`` frames that are kept of a deeper stack are of its outer end."""
+    return min(MOST_OUTER, limit // 4)
 
 
 class KeptFrames:
@@ -22,12 +29,21 @@ class KeptFrames:
 
     def __init__(self, limit: int) -> None:
         """``limit`` is at least 1."""
-        outer = min(MOST_OUTER, limit // 4)
+        outer = outer_frames(limit)
         self._head: list[FrameAddress] = []
         self._head_size = limit - outer
         self._outer: deque[FrameAddress] = deque(maxlen=outer)
         self.count = 0
         """How many were taken."""
+
+    @classmethod
+    def of(cls, limit: int, kept: Sequence[FrameAddress], count: int) -> Self:
+        """What ``count`` frames leave of which these were ``kept``."""
+        frames = cls(limit)
+        for frame in kept:
+            frames.add(frame)
+        frames.count = count
+        return frames
 
     def add(self, frame: FrameAddress) -> None:
         """Take the next frame."""

@@ -1,0 +1,178 @@
+"""The walk by the C loop finds what the walk in Python finds, on whatever is in memory."""
+
+import struct
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from machtrace.model.address import Avma, PacMask
+from machtrace.model.arch import Arch
+from machtrace.model.image import BinaryImage, ImageFormat, ImageList
+from machtrace.model.memory import LayeredMemory, MemoryRegion
+from machtrace.model.registers import RegisterSet
+from machtrace.model.stack import FrameTrust, StopReason
+from machtrace.testing.cores import synthetic_process
+from machtrace.unwinder.image_rules import image_rules
+from machtrace.unwinder.process_rules import ImageRules, ProcessRules
+from machtrace.unwinder.rules import (
+    AtCfa,
+    AtExpression,
+    CfaPlus,
+    ExpressionValue,
+    InRegister,
+    Lost,
+    RegisterOffset,
+    UnwindRule,
+    frame_pointer_rule,
+)
+from machtrace.unwinder.walker import walk
+
+NativeWalker = pytest.importorskip(
+    "machtrace.unwinder.native_walk", reason="the extensions are not built"
+).NativeWalker
+
+CODE = 0x10000
+CODE_SIZE = 0x400
+STACK = 0x200000
+HEAP = 0x400000
+TAG = 1 << 60
+WIDTH_47 = PacMask.of_width(47)
+
+
+class ChosenRules:
+    """A source that has the rules it was given, by the low bits of the address."""
+
+    trust = FrameTrust.CFI
+
+    def __init__(self, rules):
+        self._rules = rules
+
+    def rule_for(self, lookup, /, *, interrupted):
+        return self._rules[((lookup + 7 >> 3) * 2 + interrupted) % len(self._rules)]
+
+
+def process_rules(rules, arch):
+    """One image, at CODE; elsewhere there are frame pointers only."""
+    image = BinaryImage(
+        path="/program",
+        uuid=None,
+        arch=arch,
+        format=ImageFormat.MACHO,
+        load_address=Avma(CODE),
+        header_svma=CODE,
+        size=CODE_SIZE,
+    )
+    sources = ImageRules((ChosenRules(rules),), CODE)
+    return ProcessRules(ImageList([image]), arch, lambda _: sources)
+
+
+def both(registers, stack, rules, mask, limit=512, rest=()):
+    """The walk in Python and the one in C, by rules that each has for itself."""
+    memory = LayeredMemory((stack, *rest))
+    expected = walk(registers, memory, rules(), mask, limit)
+    native = NativeWalker(rules(), registers.arch, mask)
+    found = native.walk(registers, stack, memory, limit)
+    assert found == native.walk(registers, stack, memory, limit), "warm as cold"
+    return expected, found
+
+
+class Maker:
+    """Threads whose rules lead some way through their stacks, from a seed."""
+
+    def __init__(self, seed):
+        self.random = Random(seed)
+        self.arch = self.random.choice(list(Arch))
+        numbers = self.arch.registers
+        self.registers = (*(n for n in numbers.callee_saved if n != numbers.sp), *range(4), 100)
+
+    def one_in(self, count):
+        return not self.random.randrange(count)
+
+    def offset(self):
+        choose, size = self.random, self.arch.pointer_size
+        if self.one_in(60):
+            return choose.choice([choose.randint(-64, 64), 1 << 31, -(1 << 31), 1 << 40])
+        return choose.randint(-4, 4) * size
+
+    def recovery(self):
+        made = self.random.choice([AtCfa, AtCfa, AtCfa, CfaPlus, InRegister, Lost, None])
+        if made is InRegister:
+            return InRegister(self.random.choice(self.registers), self.offset())
+        if made is Lost:
+            return Lost()
+        if made is None:
+            place = self.random.choice([AtExpression, ExpressionValue])
+            return place(b"\x23\x08")  # what was pushed, and 8
+        return made(self.offset())
+
+    def rule(self):
+        numbers, size = self.arch.registers, self.arch.pointer_size
+        if self.one_in(12):
+            return frame_pointer_rule(self.arch)
+        if self.one_in(40):
+            return None
+        step = self.random.choice([1, 1, 2, 2, 3, 4, 4, 0, -1]) * size
+        saved = [
+            (numbers.sp if self.one_in(60) else self.random.choice(self.registers), self.recovery())
+            for _ in range(self.random.choice([0, 0, 1, 1, 2, 5]))
+        ]
+        rule = UnwindRule(
+            RegisterOffset(numbers.sp, step), AtCfa(self.random.choice([-1, -1, 0, 1]) * size)
+        )
+        if self.one_in(25):
+            rule = replace(rule, return_address=self.recovery())
+        if self.one_in(25):
+            base = RegisterOffset(self.random.choice([numbers.fp, *self.registers]), self.offset())
+            rule = replace(rule, cfa=self.random.choice([base, ExpressionValue(b"\x77\x10")]))
+        return replace(rule, registers=tuple(saved), is_signal_frame=self.one_in(40))
+
+    def word(self):
+        choose = self.random
+        if not self.one_in(6):
+            return choose.randrange(CODE, CODE + CODE_SIZE, 8)
+        place = choose.choice([STACK, STACK, HEAP]) + 8 * choose.randrange(64)
+        return choose.choice(
+            [place, place | TAG, place | 5 << 56, choose.randrange(0x2000), choose.getrandbits(64)]
+        )
+
+    def words(self, count):
+        size = self.arch.pointer_size
+        words = [self.word() % (1 << 8 * size) for _ in range(count)]
+        return struct.pack(f"<{count}{'Q' if size == 8 else 'I'}", *words)
+
+    def start(self):
+        general = {self.random.choice(self.registers): self.word() for _ in range(3)}
+        return RegisterSet.of(
+            self.arch,
+            pc=self.word(),
+            sp=STACK + self.random.randrange(8) * self.arch.pointer_size,
+            fp=STACK + self.random.randrange(0, 512, 8),
+            lr=self.word(),
+            general=general,
+        )
+
+    def thread(self, size=256):
+        """Rules, the stack, other memory, and registers."""
+        rules = [self.rule() for _ in range(self.random.choice([2, 9, 30]))]
+        stack = MemoryRegion(Avma(STACK), self.words(self.random.randrange(size)))
+        return rules, stack, MemoryRegion(Avma(HEAP), self.words(64)), self.start()
+
+
+@given(
+    seed=st.integers(0, (1 << 32) - 1),
+    mask=st.sampled_from([WIDTH_47, WIDTH_47, PacMask(), PacMask.of_width(20)]),
+    limit=st.sampled_from([1, 2, 5, 512]),
+)
+def test_any_rules_and_any_memory(seed, mask, limit):
+    """Addresses, trusts, kinds, gaps and why it stopped are the same, frame by frame."""
+    maker = Maker(seed)
+    rules, stack, heap, registers = maker.thread()
+
+    expected, found = both(
+        registers, stack, lambda: process_rules(rules, maker.arch), mask, limit, (heap,)
+    )
+
+    assert expected == found
