@@ -21,6 +21,7 @@ TYPE_CHECKING = False  # as type checkers read it; typing's own costs an import
 if TYPE_CHECKING:
     from machtrace.capture.backtraces import backtraces, snapshot
     from machtrace.capture.pipeline import unwind
+    from machtrace.capture.saving import save_snapshot
     from machtrace.errors import MachtraceError
     from machtrace.symbolicate.symbolicator import Symbolicator
     from machtrace.target.open import open_target
@@ -30,6 +31,7 @@ _HOMES = {
     "Symbolicator": "machtrace.symbolicate.symbolicator",
     "backtraces": "machtrace.capture.backtraces",
     "open_target": "machtrace.target.open",
+    "save_snapshot": "machtrace.capture.saving",
     "snapshot": "machtrace.capture.backtraces",
     "unwind": "machtrace.capture.pipeline",
 }
@@ -39,6 +41,7 @@ __all__ = [
     "Symbolicator",
     "backtraces",
     "open_target",
+    "save_snapshot",
     "snapshot",
     "unwind",
 ]

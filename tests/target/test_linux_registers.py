@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from machtrace.elf.linux_registers import layout_of, read_registers
 from machtrace.errors import FormatError
 from machtrace.model.arch import Arch
 from machtrace.target.linux_blocked import waiting_registers
-from machtrace.target.linux_registers import layout_of, read_registers
 from machtrace.target.linux_restart import mark_restart
 from machtrace.target.linux_signal_frame import REACH, interrupted_sp
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from machtrace.errors import CoreFileError, FormatError
-from machtrace.macho.core_memory import CoreMemory, read_memory
+from machtrace.macho.core_memory import read_memory
 from machtrace.macho.core_notes import (
     ADDRESSABLE_BITS,
     ALL_IMAGE_INFOS,
@@ -29,12 +29,14 @@ from machtrace.macho.core_notes import (
 from machtrace.macho.header import FileType, MachHeader, parse_header
 from machtrace.macho.load_commands import LoadCommand
 from machtrace.macho.noted_images import NotedImage, parse_image_infos, parse_load_binary
-from machtrace.macho.process_metadata import ProcessMetadata, parse_process_metadata
+from machtrace.macho.process_metadata import parse_process_metadata
 from machtrace.macho.segments import SEGMENT_COMMANDS
 from machtrace.macho.structs import LC_NOTE, LC_THREAD, LC_UNIXTHREAD
 from machtrace.macho.thread_state import ThreadState, parse_thread_state
 from machtrace.model.address import PacMask
 from machtrace.model.arch import Arch
+from machtrace.model.core_memory import CoreMemory
+from machtrace.model.process_metadata import ProcessMetadata
 
 _COMMAND_HEADER_SIZE = 8
 _KERNEL_HALF = 1 << 63
@@ -66,7 +68,8 @@ class CoreFile:
     memory: CoreMemory
     threads: tuple[CoreThread, ...]
     pointer_mask: PacMask
-    """From "addrable bits"; without that note, as wide as the captured addresses need."""
+    """From "process metadata", if it says, or "addrable bits"; without them, as wide as the
+    captured addresses need."""
     metadata: ProcessMetadata
     noted_images: tuple[NotedImage, ...] = ()
     main_binary: MainBinary | None = None
@@ -112,7 +115,13 @@ def parse_core(data: memoryview, source: str) -> CoreFile:
         problems.append(CoreFileError("a core without threads", source=source, offset=header.size))
     memory = read_memory(parts.segments, data, source, problems)
     notes = _NoteReader(data, source, parts.notes, problems)
-    mask = _pointer_mask(arch, notes.first(ADDRESSABLE_BITS, parse_addressable_bits), memory)
+    metadata = notes.first(PROCESS_METADATA, parse_process_metadata) or ProcessMetadata()
+    bits = notes.first(ADDRESSABLE_BITS, parse_addressable_bits)
+    mask = (
+        _pointer_mask(arch, bits, memory)
+        if metadata.pointer_mask is None
+        else PacMask(metadata.pointer_mask)
+    )
     threads = tuple(
         CoreThread(index, _thread_state(command, arch, mask, source))
         for index, command in enumerate(parts.threads, 1)
@@ -124,7 +133,7 @@ def parse_core(data: memoryview, source: str) -> CoreFile:
         memory=memory,
         threads=threads,
         pointer_mask=mask,
-        metadata=notes.first(PROCESS_METADATA, parse_process_metadata) or ProcessMetadata(),
+        metadata=metadata,
         noted_images=notes.images(),
         main_binary=notes.first(MAIN_BINARY, parse_main_binary),
         problems=tuple(problems),

@@ -18,11 +18,11 @@ from machtrace.macho.core_file import CoreFile
 from machtrace.macho.dyld_images import DyldImages, find_image_infos, read_dyld_images
 from machtrace.macho.header import FileType, is_macho, parse_header
 from machtrace.macho.noted_images import NotedImage
-from machtrace.macho.process_metadata import NotedExtent
 from machtrace.macho.structs import LC_ID_DYLINKER, MACH_HEADER_64_SIZE
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
+from machtrace.model.process_metadata import NotedExtent
 
 _ADDRESS_LIMIT = 1 << 64
 _LC_STR_OFFSET = 8

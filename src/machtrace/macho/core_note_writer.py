@@ -11,15 +11,17 @@ from machtrace.macho.contents import MemoryContents
 from machtrace.macho.core_notes import ADDRESSABLE_BITS_3, NOT_KNOWN
 from machtrace.macho.image import MachOImage
 from machtrace.macho.noted_images import IMAGE_ENTRY, IMAGE_INFOS_HEADER, SEGMENT_ADDRESS
-from machtrace.macho.process_metadata import (
-    NotedExtent,
-    NotedThread,
-    ProcessMetadata,
-    format_process_metadata,
-)
 from machtrace.model.address import PacMask
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.memory import MemoryReader, MemoryRegion
+from machtrace.model.process_metadata import (
+    NotedExtent,
+    NotedProblem,
+    NotedThread,
+    ProcessMetadata,
+    json_of_metadata,
+)
+from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import Snapshot
 
 _EVERY_VERSION = 3
@@ -82,21 +84,16 @@ def addressable_bits(mask: PacMask) -> bytes | None:
     return ADDRESSABLE_BITS_3.pack(_EVERY_VERSION, width, 0)
 
 
-def process_metadata(snapshot: Snapshot, images: Sequence[WrittenImage]) -> bytes:
-    """A "process metadata" note."""
+def process_metadata(
+    snapshot: Snapshot, images: Sequence[WrittenImage], stored: Sequence[RegisterSet]
+) -> bytes:
+    """A "process metadata" note; ``stored`` is what the thread commands say."""
+    mask = snapshot.process.pointer_mask
     metadata = ProcessMetadata(
-        threads=tuple(
-            NotedThread(
-                id=thread.info.id,
-                name=thread.info.name,
-                queue=thread.info.queue,
-                is_main=thread.info.is_main,
-                crashed=thread.info.crashed or None,
-            )
-            for thread in snapshot.threads
-        ),
+        threads=tuple(map(NotedThread.of, snapshot.threads, stored)),
         pid=snapshot.process.pid,
         path=snapshot.process.path,
+        pointer_mask=mask.bits if addressable_bits(mask) is None else None,
         extents=tuple(
             NotedExtent(
                 load_address=written.image.load_address,
@@ -106,8 +103,9 @@ def process_metadata(snapshot: Snapshot, images: Sequence[WrittenImage]) -> byte
             for written in images
             if written.header is None
         ),
+        problems=tuple(map(NotedProblem.of, snapshot.problems)),
     )
-    return format_process_metadata(metadata)
+    return json_of_metadata(metadata)
 
 
 def image_infos(snapshot: Snapshot, images: Sequence[WrittenImage], at: int) -> bytes:

@@ -45,11 +45,12 @@ from machtrace.macho.structs import (
     VM_PROT_READ,
     VM_PROT_WRITE,
 )
+from machtrace.macho.thread_state import parse_thread_state
 from machtrace.macho.thread_state_writer import thread_command
-from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
-from machtrace.model.memory import MemoryRegion
-from machtrace.model.snapshot import Snapshot
+from machtrace.model.memory import MemoryRegion, without_overlap
+from machtrace.model.registers import RegisterSet
+from machtrace.model.snapshot import ProcessInfo, Snapshot
 
 _CPU = {
     Arch.X86_64: (CPU_TYPE_X86_64, 3),
@@ -112,9 +113,7 @@ def _regions(
     first = [thread.stack for thread in snapshot.threads]
     second = [image.header_region for image in images if image.header_region is not None]
     second += regions
-    kept: list[MemoryRegion] = []
-    for group in (first, second):
-        kept = _merged(kept, group)
+    kept = without_overlap(first, second)
     for region in kept:
         if region.end > limit:
             raise CoreFileError(
@@ -130,38 +129,13 @@ def _protection(region: MemoryRegion, snapshot: Snapshot) -> int:
     return VM_PROT_READ | (VM_PROT_WRITE if image is None else VM_PROT_EXECUTE)
 
 
-def _merged(kept: list[MemoryRegion], more: list[MemoryRegion]) -> list[MemoryRegion]:
-    """``kept``, and what of ``more`` lies between; by address."""
-    result = list(kept)
-    last_end = 0
-    gaps: list[tuple[int, int]] = []
-    for region in kept:
-        gaps.append((last_end, region.start))
-        last_end = region.end
-    gaps.append((last_end, 1 << 65))
-    at = 0
-    written = 0
-    for region in sorted(more, key=lambda region: region.start):
-        while gaps[at][1] <= region.start:
-            at += 1
-        here = at
-        while here < len(gaps) and gaps[here][0] < region.end:
-            begin = max(region.start, gaps[here][0], written)
-            end = min(region.end, gaps[here][1])
-            if begin < end:
-                data = region.data[begin - region.start : end - region.start]
-                result.append(MemoryRegion(Avma(begin), data))
-                written = end
-            here += 1
-    return sorted((r for r in result if len(r.data)), key=lambda region: region.start)
-
-
 def _chunks(
     snapshot: Snapshot, images: list[WrittenImage], memory: list[_Placed]
 ) -> Iterator[bytes | memoryview]:
     arch = snapshot.process.arch
     wide = arch.pointer_size == _WIDE
     threads = [thread_command(thread.registers) for thread in snapshot.threads]
+    stored = [_stored_registers(command, snapshot.process) for command in threads]
     segment_layout = SEGMENT_COMMAND_64 if wide else SEGMENT_COMMAND
     header_size = MACH_HEADER_64_SIZE if wide else MACH_HEADER.size
 
@@ -180,7 +154,7 @@ def _chunks(
 
     if bits is not None:
         at = note(ADDRESSABLE_BITS, bits)
-    at = note(PROCESS_METADATA, process_metadata(snapshot, images))
+    at = note(PROCESS_METADATA, process_metadata(snapshot, images, stored))
     # This note's bytes say where in the file they are.
     at = note(ALL_IMAGE_INFOS, image_infos(snapshot, images, at))
     at = _aligned(at, _DATA_ALIGNMENT)
@@ -227,6 +201,18 @@ def _chunks(
     yield bytes(data_start - at)
     for region, _ in memory:
         yield region.data
+
+
+def _stored_registers(command: bytes, process: ProcessInfo) -> RegisterSet:
+    """What a reader finds in a thread command."""
+    state = parse_thread_state(
+        memoryview(command),
+        process.arch,
+        mask=process.pointer_mask,
+        source="snapshot",
+        offset=0,
+    )
+    return state.registers
 
 
 def _aligned(offset: int, alignment: int) -> int:

@@ -100,3 +100,41 @@ class LayeredMemory:
             except MemoryReadError:
                 continue
         raise MemoryReadError(address, size)
+
+
+def without_overlap(*groups: Iterable[MemoryRegion]) -> list[MemoryRegion]:
+    """All regions, by address; what overlaps is kept once.
+
+    Where regions of several groups overlap, the bytes are those of the earlier group; within a
+    group, those of the region that starts lower.
+    """
+    kept: list[MemoryRegion] = []
+    for group in groups:
+        kept = _filled(kept, group)
+    return kept
+
+
+def _filled(kept: list[MemoryRegion], more: Iterable[MemoryRegion]) -> list[MemoryRegion]:
+    """``kept``, and what of ``more`` lies between; by address."""
+    result = list(kept)
+    last_end = 0
+    gaps: list[tuple[int, int]] = []
+    for region in kept:
+        gaps.append((last_end, region.start))
+        last_end = region.end
+    gaps.append((last_end, 1 << 65))
+    at = 0
+    written = 0
+    for region in sorted(more, key=lambda region: region.start):
+        while gaps[at][1] <= region.start:
+            at += 1
+        here = at
+        while here < len(gaps) and gaps[here][0] < region.end:
+            begin = max(region.start, gaps[here][0], written)
+            end = min(region.end, gaps[here][1])
+            if begin < end:
+                data = region.data[begin - region.start : end - region.start]
+                result.append(MemoryRegion(Avma(begin), data))
+                written = end
+            here += 1
+    return sorted((r for r in result if len(r.data)), key=lambda region: region.start)

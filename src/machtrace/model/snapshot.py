@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
 from machtrace.errors import MachtraceError
 from machtrace.model.address import PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.image import ImageList
+from machtrace.model.linux import LinuxFacts
 from machtrace.model.memory import MemoryReader, RegionMemory
 from machtrace.model.thread import ThreadId, ThreadSnapshot
+
+KeptImages = Literal["used", "none"]
+"""What a saved core holds of images: what walks and names take, or where they are and no more."""
+
+
+class FilePath(Protocol):
+    """A path of any class, such as ``pathlib.Path``."""
+
+    def __fspath__(self) -> str:
+        """As the system takes it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,3 +62,26 @@ class Snapshot:
     """What is known of memory besides the stacks: images' bytes, heap where it was captured."""
     problems: tuple[Problem, ...] = ()
     """What is missing, and why."""
+    linux: LinuxFacts | None = None
+    """What Linux keeps of the process; None where the system is another."""
+
+    def save(self, path: str | FilePath, *, images: KeptImages = "used") -> None:
+        """Write a small core that :func:`machtrace.open_target` reads back, and debuggers open.
+
+        It is a Mach-O core, or an ELF core of a process that runs ELF images. The stacks walked
+        from it have the addresses and names that they have now. A file of that name is replaced
+        once all is written, and never half written.
+
+        Args:
+            path: where to write; it is for the owner's eyes only, as cores are.
+            images: ``used`` also keeps the bytes of images that walking takes, and names where no
+                file has them; with ``none`` both take the images' files then.
+
+        Raises:
+            FileAccessError: the file cannot be written.
+            CoreFileError: the process cannot be put into a core.
+        """
+        # By its public name: the model is below all that a core is written with.
+        from machtrace import save_snapshot
+
+        save_snapshot(self, path, images=images)

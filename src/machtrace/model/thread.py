@@ -37,6 +37,9 @@ class ThreadSnapshot:
     stack: MemoryRegion
     """From the stack pointer (less the red zone) towards the stack's base."""
     taken_at_ns: int | None = None
-    """Nanoseconds of the system's monotonic clock; None in a core, which does not say."""
+    """Nanoseconds of the system's monotonic clock; None in a core that does not say."""
     stopped_for_ns: int | None = None
     """How long the thread was kept from running for this; None where nothing was stopped."""
+    native_registers: bytes = b""
+    """The general registers as Linux gives them (``NT_PRSTATUS``), those that no walk has a use for
+    included; empty where the system is another, or did not give them."""

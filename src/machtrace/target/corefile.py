@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -13,11 +13,11 @@ from machtrace.errors import CoreFileError, TargetError
 from machtrace.macho.core_file import CoreFile, parse_core
 from machtrace.macho.core_images import CoreImages, find_images
 from machtrace.macho.crashed_thread import crashed_thread
-from machtrace.macho.process_metadata import NotedThread
 from machtrace.macho.thread_state import ThreadState
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion, RegionMemory
+from machtrace.model.process_metadata import NotedThread
 from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
 from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.target.base import DEFAULT_STACK_LIMIT
@@ -96,9 +96,11 @@ class CorefileTarget:
         core, images, infos = self.core, self._images, self.threads()
         listed = frozenset(info.id for info in infos)
         wanted = listed if threads is None else frozenset(threads)
+        notes = noted_threads(core)
         copied: list[ThreadSnapshot] = []
         problems = [Problem(thread=None, error=error) for error in core.problems]
         problems += [Problem(thread=None, error=error) for error in images.problems]
+        problems += [noted.problem for noted in core.metadata.problems]
         for thread, info in zip(core.threads, infos, strict=True):
             if info.id not in wanted:
                 continue
@@ -109,7 +111,16 @@ class CorefileTarget:
             if not stack.data and stack_limit > 0:
                 error = self._no_stack(info, thread.state)
                 problems.append(Problem(thread=info.id, error=error))
-            copied.append(ThreadSnapshot(info=info, registers=thread.state.registers, stack=stack))
+            noted = notes[thread.index - 1]
+            copied.append(
+                ThreadSnapshot(
+                    info=info,
+                    registers=noted.restored(thread.state.registers),
+                    stack=stack,
+                    taken_at_ns=noted.taken_at_ns,
+                    stopped_for_ns=noted.stopped_for_ns,
+                )
+            )
         problems += [
             Problem(thread=thread, error=self._no_thread(thread))
             for thread in sorted(wanted - listed)
@@ -159,16 +170,26 @@ class CorefileTarget:
         )
 
 
+def noted_threads(core: CoreFile) -> tuple[NotedThread, ...]:
+    """What "process metadata" says of each thread of ``core``."""
+    noted = core.metadata.threads
+    # The note has an entry for each command, or it is about other threads.
+    return noted if len(noted) == len(core.threads) else (NotedThread(),) * len(core.threads)
+
+
+def noted_indexes(noted: Sequence[NotedThread]) -> list[int]:
+    """The numbers of threads: as noted, unless two would have the same."""
+    indexes = [one.index or place for place, one in enumerate(noted, 1)]
+    return indexes if len(set(indexes)) == len(indexes) else list(range(1, len(noted) + 1))
+
+
 def thread_infos(core: CoreFile) -> tuple[ThreadInfo, ...]:
     """What a core says of its threads: ids and names are those of "process metadata".
 
     A thread without an id there gets the lowest number that is free: without the note, its index.
     """
     crashed = crashed_thread(core)
-    noted = core.metadata.threads
-    if len(noted) != len(core.threads):
-        # The note has an entry for each command, or it is about other threads.
-        noted = (NotedThread(),) * len(core.threads)
+    noted = noted_threads(core)
     # Darwin's first thread is the main one; a core that names none holds a part of the threads.
     is_named = any(one.is_main is not None for one in noted)
     main = next((index for index, one in enumerate(noted, 1) if one.is_main), 0 if is_named else 1)
@@ -176,7 +197,7 @@ def thread_infos(core: CoreFile) -> tuple[ThreadInfo, ...]:
     free = (number for number in count(1) if number not in taken)
     given: set[int] = set()
     infos: list[ThreadInfo] = []
-    for thread, one in zip(core.threads, noted, strict=True):
+    for thread, one, index in zip(core.threads, noted, noted_indexes(noted), strict=True):
         number = one.id
         if number is None or number in given:
             number = ThreadId(next(free))
@@ -184,7 +205,7 @@ def thread_infos(core: CoreFile) -> tuple[ThreadInfo, ...]:
         infos.append(
             ThreadInfo(
                 id=number,
-                index=thread.index,
+                index=index,
                 name=one.name,
                 queue=one.queue,
                 is_main=thread.index == main,

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from machtrace.elf.linux_registers import read_registers
 from machtrace.errors import (
     FormatError,
     MachtraceError,
@@ -22,7 +23,6 @@ from machtrace.model.thread import ThreadInfo, ThreadSnapshot
 from machtrace.target.linux_access import access_error
 from machtrace.target.linux_blocked import copy_waiting
 from machtrace.target.linux_procfs import EXITED_STATES, ProcessDirectory
-from machtrace.target.linux_registers import read_registers
 from machtrace.target.linux_threads import CopiedThread, Hindrance, ThreadCopier, UncopiedThread
 
 
@@ -104,6 +104,7 @@ class Capture:
                 stack=copy.stacks[0],
                 taken_at_ns=copy.taken_at_ns,
                 stopped_for_ns=copy.stopped_for_ns,
+                native_registers=copy.registers,
             )
         )
         self.interrupted_stacks.extend(copy.stacks[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -14,10 +15,11 @@ from machtrace.model.thread import ThreadId, ThreadInfo
 from machtrace.target.base import DEFAULT_STACK_LIMIT
 from machtrace.target.linux_capture import Capture, CaptureSource
 from machtrace.target.linux_copier import thread_copier
+from machtrace.target.linux_facts import FactsGatherer, GatheredFacts
 from machtrace.target.linux_identity import check_host, identify, read_mappings
 from machtrace.target.linux_images import ImageFinder, LoadedImage
 from machtrace.target.linux_maps import Mapping, stack_ranges
-from machtrace.target.linux_memory import FileMemory, ProcessMemory, open_memory
+from machtrace.target.linux_memory import FileMemory, open_memory
 from machtrace.target.linux_procfs import ProcessDirectory
 from machtrace.target.linux_threads import ThreadCopier
 
@@ -59,6 +61,7 @@ class LinuxProcessTarget:
             with open_memory(self._directory):
                 pass  # the right to read it is the right to stop it
             self._images = ImageFinder(self._directory)
+            self._facts = FactsGatherer(self._directory, self._process.arch)
             self._copier = thread_copier() if copier is None else copier
         except BaseException:
             self._directory.close()
@@ -93,6 +96,7 @@ class LinuxProcessTarget:
             mappings = read_mappings(self._directory)
             # Before the threads: the process may exit while they are copied.
             images = self._images.find(mappings, memory)
+            gathered = self._facts.gather(mappings, memory)
             capture = Capture(
                 CaptureSource(
                     directory=self._directory,
@@ -104,8 +108,13 @@ class LinuxProcessTarget:
             )
             self._copy(capture, mappings, threads)
             capture.check_any()
-            images = self._images_after(mappings, memory, images)
-        return _snapshot(self._process, capture, images)
+            after = self._mappings_after(mappings)
+            if after != mappings:
+                # A thread may be in what was loaded meanwhile.
+                images = self._images.find(after, memory)
+                with suppress(TargetError):
+                    gathered = self._facts.gather(after, memory)
+        return _snapshot(self._process, capture, images, gathered)
 
     def close(self) -> None:
         """See :meth:`~machtrace.target.base.Target.close`."""
@@ -162,21 +171,20 @@ class LinuxProcessTarget:
             except TargetError:
                 return  # what was copied of it stays
 
-    def _images_after(
-        self,
-        mappings: Sequence[Mapping],
-        memory: ProcessMemory,
-        images: tuple[LoadedImage, ...],
-    ) -> tuple[LoadedImage, ...]:
-        """The images with those loaded meanwhile, which a thread may be in."""
+    def _mappings_after(self, mappings: tuple[Mapping, ...]) -> tuple[Mapping, ...]:
+        """What the process has mapped now; ``mappings`` where it is gone."""
         try:
-            after = read_mappings(self._directory)
+            return read_mappings(self._directory)
         except TargetError:
-            return images
-        return images if after == mappings else self._images.find(after, memory)
+            return mappings
 
 
-def _snapshot(process: ProcessInfo, capture: Capture, images: Sequence[LoadedImage]) -> Snapshot:
+def _snapshot(
+    process: ProcessInfo,
+    capture: Capture,
+    images: Sequence[LoadedImage],
+    gathered: GatheredFacts,
+) -> Snapshot:
     regions = (
         *(thread.stack for thread in capture.threads),
         *capture.interrupted_stacks,
@@ -187,6 +195,8 @@ def _snapshot(process: ProcessInfo, capture: Capture, images: Sequence[LoadedIma
         process=process,
         threads=tuple(capture.threads),
         images=ImageList(image.image for image in images),
-        memory=LayeredMemory((RegionMemory(regions), files)),
+        # Apart, for what the loader keeps may lie within a stack.
+        memory=LayeredMemory((RegionMemory(regions), files, RegionMemory(gathered.regions))),
         problems=tuple(capture.problems),
+        linux=gathered.facts,
     )

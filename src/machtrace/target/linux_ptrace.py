@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import signal
 import threading
@@ -20,10 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from machtrace.elf.linux_registers import layout_of
 from machtrace.errors import TargetError
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryRegion
-from machtrace.target.linux_registers import layout_of
 from machtrace.target.linux_restart import mark_restart
 from machtrace.target.linux_signal_frame import interrupted_sp
 from machtrace.target.linux_threads import (
@@ -36,6 +37,10 @@ from machtrace.target.linux_threads import (
     ThreadCopy,
     UncopiedThread,
 )
+
+_PRESENT_SIZE = 512 * 1024
+"""The first bytes of the buffers for stacks, which are present before a thread is stopped; few
+stacks are deeper."""
 
 # linux/ptrace.h, elf.h, bits/waitflags.h
 _PTRACE_DETACH = 17
@@ -169,9 +174,8 @@ class _Tracer:
         self._ranges_end = list(stack_ranges[1::2])
         self._stack_limit = stack_limit
         self._page_mask = ~(os.sysconf("SC_PAGE_SIZE") - 1)
-        # Creating them writes to them, so copying takes no page faults.
-        self._stacks = tuple(ctypes.create_string_buffer(RED_ZONE + stack_limit) for _ in range(2))
-        self._views = tuple(memoryview(stack).cast("B") for stack in self._stacks)
+        self._views = tuple(_buffer(RED_ZONE + stack_limit) for _ in range(2))
+        self._stacks = tuple(ctypes.c_char.from_buffer(view) for view in self._views)
         self._registers = ctypes.create_string_buffer(_REGISTERS_MAX)
         self._registers_view = memoryview(self._registers).cast("B")
         self._register_iovec = _Iovec(ctypes.addressof(self._registers), _REGISTERS_MAX)
@@ -291,6 +295,14 @@ class _Tracer:
         self._here.size = self._there.size = size
         read: int = self._read(thread, self._here, 1, self._there, 1, 0)
         return read
+
+
+def _buffer(size: int) -> memoryview:
+    """Memory to copy to. The part that most stacks need is present: it takes no page faults."""
+    mapped = memoryview(mmap.mmap(-1, size))
+    present = min(size, _PRESENT_SIZE)
+    mapped[:present] = bytes(present)
+    return mapped
 
 
 def _uncopied(thread: int, why: Hindrance, error: int = 0) -> UncopiedThread:

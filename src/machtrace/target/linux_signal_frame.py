@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from machtrace.target.linux_registers import RegisterLayout
+from machtrace.elf.linux_registers import RegisterLayout
 
 REACH = 64 * 1024
 """Bytes of a stack that are searched."""

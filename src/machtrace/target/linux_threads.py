@@ -44,7 +44,7 @@ class CopiedThread:
 
     id: int
     registers: bytes
-    """``NT_PRSTATUS``; see :mod:`machtrace.target.linux_registers`."""
+    """``NT_PRSTATUS``; see :mod:`machtrace.elf.linux_registers`."""
     stacks: tuple[MemoryRegion, ...]
     """The one that it is on, empty if it could not be read; in a signal handler on the alternate
     stack also the one that the signal interrupted."""

@@ -32,6 +32,13 @@ class RegisterLayout:
     signal_sp: int
     """Bytes from ``uc_stack`` of a signal frame to the stack pointer that it saved."""
 
+    def bytes_of(self, registers: RegisterSet) -> bytes:
+        """``registers`` in this layout; one that is not known is 0."""
+        limit = 1 << (8 * self.words.size // len(self.dwarf))
+        words = [0 if n is None else (registers.get(n) or 0) % limit for n in self.dwarf]
+        words[self.pc] = registers.pc % limit
+        return self.words.pack(*words)
+
 
 _NONE = (None,)
 _LAYOUTS = (
@@ -60,6 +67,14 @@ _LAYOUTS = (
     RegisterLayout(Arch.ARM, Struct("<18I"), (*range(16), None, None), sp=13, pc=15, signal_sp=76),
 )
 _BY_SIZE = {layout.words.size: layout for layout in _LAYOUTS}
+
+
+_BY_ARCH = {layout.arch: layout for layout in _LAYOUTS}
+
+
+def layout_for(arch: Arch) -> RegisterLayout | None:
+    """The layout of a process' registers; None where Linux has none."""
+    return _BY_ARCH.get(arch)
 
 
 def layout_of(size: int) -> RegisterLayout | None:

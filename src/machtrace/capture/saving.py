@@ -1,0 +1,42 @@
+"""Writing a snapshot as a small core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import fsdecode
+
+from machtrace.capture.file_replacement import replace_file
+from machtrace.capture.used_memory import core_format, used_memory
+from machtrace.model.image import ImageFormat
+from machtrace.model.snapshot import FilePath, KeptImages, Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedCore:
+    """What was written."""
+
+    path: str
+    format: ImageFormat
+    size: int
+    """In bytes."""
+
+
+def save_snapshot(
+    snapshot: Snapshot, path: str | FilePath, *, images: KeptImages = "used"
+) -> SavedCore:
+    """Write ``snapshot`` as a core; see :meth:`~machtrace.model.snapshot.Snapshot.save`.
+
+    Raises:
+        FileAccessError: the file cannot be written.
+        CoreFileError: the process cannot be put into a core.
+    """
+    name = fsdecode(path)
+    kind = core_format(snapshot)
+    regions = used_memory(snapshot, images)
+    if kind is ImageFormat.ELF:
+        from machtrace.elf.core_writer import core_chunks
+    else:
+        from machtrace.macho.core_writer import core_chunks
+    return SavedCore(
+        path=name, format=kind, size=replace_file(name, core_chunks(snapshot, regions))
+    )

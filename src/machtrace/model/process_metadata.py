@@ -1,0 +1,304 @@
+"""What a core says of its process in words: JSON, in a note of a Mach-O or an ELF core.
+
+lldb gives ``{"threads": [{"thread_id": …}]}`` in the "process metadata" note of a Mach-O core, one
+entry for each thread command, and reads no other key of ours (``ObjectFileMachO.cpp``:
+``GetCorefileThreadExtraInfos``). Cores that are saved here also carry, in either format, what the
+format itself has no place for::
+
+    {"process": {"pid": …, "path": …, "pointer_mask": …},
+     "threads": [{"thread_id": …, "name": …, "queue": …, "main": …, "crashed": …, "index": …,
+                  "taken_at_ns": …, "stopped_for_ns": …, "pc": …,
+                  "registers": {"72": …, "33": null}}],
+     "images": [{"load_address": …, "header_svma": …, "size": …,
+                 "path": …, "build_id": …, "arch": …}],
+     "problems": [{"thread": …, "message": …, "remedy": …}]}
+
+``pc`` and, by DWARF number, ``registers`` are those whose values differ from what the core's own
+thread state says; null is one that was not captured. ``index`` is given where it is not
+the place in the list. ``images`` of a Mach-O core are those only whose headers it does not hold,
+without a path, which another note has.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from machtrace.errors import TargetError
+from machtrace.model.address import Avma, Svma
+from machtrace.model.registers import RegisterSet
+from machtrace.model.snapshot import Problem
+from machtrace.model.thread import ThreadId, ThreadSnapshot
+
+RegisterChanges = tuple[tuple[int, int | None], ...]
+"""DWARF numbers and values; None where the value was not captured."""
+
+_LIMIT = 1 << 64
+_MOST_REGISTERS = 256
+"""Beyond every DWARF number of a register that a walk names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotedThread:
+    """What the note says of one thread; None is what it does not say."""
+
+    id: ThreadId | None = None
+    name: str | None = None
+    queue: str | None = None
+    is_main: bool | None = None
+    crashed: bool | None = None
+    index: int | None = None
+    """1-based, among all the threads of the process."""
+    taken_at_ns: int | None = None
+    stopped_for_ns: int | None = None
+    pc: int | None = None
+    registers: RegisterChanges = ()
+
+    @classmethod
+    def of(cls, thread: ThreadSnapshot, stored: RegisterSet) -> NotedThread:
+        """What is to be noted of ``thread``, of which a core's thread state says ``stored``."""
+        info, wanted = thread.info, thread.registers
+        sp = wanted.arch.registers.sp
+        count = max(len(wanted.values), len(stored.values))
+        return cls(
+            id=info.id,
+            name=info.name,
+            queue=info.queue,
+            is_main=info.is_main,
+            crashed=info.crashed or None,
+            index=info.index,
+            taken_at_ns=thread.taken_at_ns,
+            stopped_for_ns=thread.stopped_for_ns,
+            pc=None if wanted.pc == stored.pc else wanted.pc,
+            registers=tuple(
+                (number, wanted.get(number))
+                for number in range(count)
+                if wanted.get(number) != stored.get(number)
+                # Every set has a stack pointer, if only that of a thread state.
+                and (number != sp or wanted.get(number) is not None)
+            ),
+        )
+
+    def restored(self, stored: RegisterSet) -> RegisterSet:
+        """The registers of the thread, of which a core's thread state says ``stored``."""
+        pc = stored.pc if self.pc is None else Avma(self.pc)
+        if not self.registers:
+            return stored if pc == stored.pc else replace(stored, pc=pc)
+        sp = stored.arch.registers.sp
+        values = dict(enumerate(stored.values))
+        values.update(change for change in self.registers if change != (sp, None))
+        last = max((number for number, value in values.items() if value is not None), default=sp)
+        return RegisterSet(
+            stored.arch, pc, tuple(values.get(number) for number in range(max(last, sp) + 1))
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotedExtent:
+    """Where an image is, and in an ELF core which one."""
+
+    load_address: Avma
+    header_svma: Svma
+    size: int
+    """In bytes; of a Mach-O, its ``__TEXT``."""
+    path: str = ""
+    build_id: bytes | None = None
+    arch: str | None = None
+    """As :class:`~machtrace.model.arch.Arch` has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotedProblem:
+    """A part of the process that was missing when the core was written."""
+
+    thread: ThreadId | None
+    message: str
+    remedy: str
+
+    @classmethod
+    def of(cls, problem: Problem) -> NotedProblem:
+        """What is to be noted of ``problem``."""
+        error = problem.error
+        return cls(thread=problem.thread, message=str(error), remedy=error.remedy)
+
+    @property
+    def problem(self) -> Problem:
+        """As a snapshot has it."""
+        return Problem(thread=self.thread, error=TargetError(self.message, remedy=self.remedy))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessMetadata:
+    """What the note says."""
+
+    threads: tuple[NotedThread, ...] = ()
+    """One for each thread of the core, in their order."""
+    pid: int | None = None
+    path: str = ""
+    """Of the program's file; empty where it is not said."""
+    pointer_mask: int | None = None
+    """The bits of a pointer that are address."""
+    extents: tuple[NotedExtent, ...] = ()
+    problems: tuple[NotedProblem, ...] = ()
+
+
+def metadata_of_json(data: bytes) -> ProcessMetadata | None:
+    """What ``data`` says; unknown keys are passed over. None where it is no JSON object."""
+    try:
+        value = json.loads(data.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    process = value.get("process")
+    if not isinstance(process, dict):
+        process = {}
+    return ProcessMetadata(
+        threads=tuple(_thread(item) for item in _list(value.get("threads"))),
+        pid=_integer(process.get("pid")),
+        path=_string(process.get("path")) or "",
+        pointer_mask=_integer(process.get("pointer_mask")) or None,
+        extents=tuple(_extents(_list(value.get("images")))),
+        problems=tuple(_problems(_list(value.get("problems")))),
+    )
+
+
+def json_of_metadata(metadata: ProcessMetadata) -> bytes:
+    """The note's bytes."""
+    value = {
+        "process": _without_none(
+            {
+                "pid": metadata.pid,
+                "path": metadata.path or None,
+                "pointer_mask": metadata.pointer_mask,
+            }
+        ),
+        "threads": [
+            _without_none(
+                {
+                    "thread_id": thread.id,
+                    "name": thread.name,
+                    "queue": thread.queue,
+                    "main": thread.is_main,
+                    "crashed": thread.crashed,
+                    "index": None if thread.index == place else thread.index,
+                    "taken_at_ns": thread.taken_at_ns,
+                    "stopped_for_ns": thread.stopped_for_ns,
+                    "pc": thread.pc,
+                    "registers": dict(thread.registers) or None,
+                }
+            )
+            for place, thread in enumerate(metadata.threads, 1)
+        ],
+        "images": [
+            _without_none(
+                {
+                    "load_address": extent.load_address,
+                    "header_svma": extent.header_svma,
+                    "size": extent.size,
+                    "path": extent.path or None,
+                    "build_id": None if extent.build_id is None else extent.build_id.hex(),
+                    "arch": extent.arch,
+                }
+            )
+            for extent in metadata.extents
+        ],
+        "problems": [
+            _without_none(
+                {"thread": problem.thread, "message": problem.message, "remedy": problem.remedy}
+            )
+            for problem in metadata.problems
+        ],
+    }
+    return json.dumps({key: part for key, part in value.items() if part}).encode()
+
+
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _thread(value: object) -> NotedThread:
+    if not isinstance(value, dict):
+        return NotedThread()
+    number = _integer(value.get("thread_id"))
+    return NotedThread(
+        id=ThreadId(number) if number else None,  # lldb, too, takes 0 for none
+        name=_string(value.get("name")),
+        queue=_string(value.get("queue")),
+        is_main=_boolean(value.get("main")),
+        crashed=_boolean(value.get("crashed")),
+        index=_integer(value.get("index")) or None,
+        taken_at_ns=_integer(value.get("taken_at_ns")),
+        stopped_for_ns=_integer(value.get("stopped_for_ns")),
+        pc=_integer(value.get("pc")),
+        registers=tuple(_registers(value.get("registers"))),
+    )
+
+
+def _registers(value: object) -> Iterator[tuple[int, int | None]]:
+    if not isinstance(value, dict):
+        return
+    for key, content in value.items():
+        # Python would take other digits for numbers, too.
+        number = int(key) if key.isascii() and key.isdecimal() and len(key) <= len("255") else -1
+        known = _integer(content)
+        if 0 <= number < _MOST_REGISTERS and (known is not None or content is None):
+            yield number, known
+
+
+def _extents(values: list[object]) -> Iterator[NotedExtent]:
+    for value in values:
+        if isinstance(value, dict):
+            address, svma, size = (
+                _integer(value.get(key)) for key in ("load_address", "header_svma", "size")
+            )
+            if address is not None and svma is not None and size is not None:
+                yield NotedExtent(
+                    load_address=Avma(address),
+                    header_svma=Svma(svma),
+                    size=size,
+                    path=_string(value.get("path")) or "",
+                    build_id=_bytes(value.get("build_id")),
+                    arch=_string(value.get("arch")),
+                )
+
+
+def _problems(values: list[object]) -> Iterator[NotedProblem]:
+    for value in values:
+        if isinstance(value, dict):
+            thread = _integer(value.get("thread"))
+            yield NotedProblem(
+                thread=None if thread is None else ThreadId(thread),
+                message=_string(value.get("message")) or "something was missing",
+                remedy=_string(value.get("remedy")) or "capture again",
+            )
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _boolean(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _integer(value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value < _LIMIT else None
+
+
+def _string(value: object) -> str | None:
+    if not isinstance(value, str) or not value:
+        return None
+    # JSON can spell half of a surrogate pair, which no encoder takes.
+    return value.encode("utf-8", "replace").decode()
+
+
+def _bytes(value: object) -> bytes | None:
+    try:
+        return bytes.fromhex(value) if isinstance(value, str) and value else None
+    except ValueError:
+        return None
