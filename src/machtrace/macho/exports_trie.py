@@ -103,7 +103,8 @@ def find_export(contents: MachOContents, name: bytes) -> ImageOffset | None:
     cursor = ByteCursor(trie, source=contents.source, error=MachOError)
     rest = name
     while rest:
-        cursor.offset += cursor.uleb128()
+        size = cursor.uleb128()
+        cursor.offset += size
         for _ in range(cursor.unsigned(1)):
             edge = cursor.c_string()
             child = cursor.uleb128()
