@@ -125,7 +125,10 @@ def write_executable(layout: Layout, entry: str, page_size: int, *, is_stripped:
     segments.append(_Segment("__LINKEDIT", end, vmsize, fileoff, len(linkedit), VM_PROT_READ))
     body = b"".join(segment.bytes() for segment in segments[1:-1])
     image = layout.units[0].file.contents.image
-    offset = layout.address_of(layout.definition(entry)) - base
+    start = layout.definition(entry)
+    offset = layout.address_of(start) - base
+    if start is not None and start[1].n_desc & N_ARM_THUMB_DEF:
+        offset |= 1  # dyld calls what the command says
     commands = [
         *(segment.command() for segment in segments),
         *commands,

@@ -15,6 +15,7 @@ from struct import pack
 from machtrace.macho.contents import FileContents
 from machtrace.macho.structs import INDIRECT_SYMBOL_LOCAL
 from machtrace.model.arch import Arch
+from machtrace.testing.arm_relocations import relocate_arm
 from machtrace.testing.i386_relocations import relocate_i386
 from machtrace.testing.macho_executable import write_executable
 from machtrace.testing.macho_layout import Layout, LinkError, OutputSection, Piece, aligned
@@ -35,7 +36,13 @@ class LinkTarget:
     """Of every function, in bytes; the lowest bit of an address may say that it is Thumb code."""
 
 
-TARGETS = {Arch.I386: LinkTarget(0x1000, relocate_i386)}
+_IOS = LinkTarget(0x4000, relocate_arm)
+TARGETS = {
+    Arch.I386: LinkTarget(0x1000, relocate_i386),
+    Arch.ARMV7: _IOS,
+    Arch.ARMV7S: _IOS,
+    Arch.ARMV7K: _IOS,
+}
 """The architectures that can be linked."""
 
 _NON_LAZY_POINTERS = 0x6

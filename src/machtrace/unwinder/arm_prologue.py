@@ -1,0 +1,157 @@
+"""Rules for frames of 32-bit arm code, from its instructions.
+
+The same analysis as :mod:`machtrace.unwinder.prologue` makes for AArch64. What iOS ran of this
+architecture has no unwind tables at all: exceptions were thrown with ``setjmp``. So calls are
+analysed too, for when nothing else knows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from machtrace.errors import FormatError, MemoryReadError
+from machtrace.macho.contents import MachOContents
+from machtrace.macho.data_in_code import parse_data_in_code
+from machtrace.macho.encryption import is_encrypted
+from machtrace.model.address import Svma
+from machtrace.model.arch import Arch
+from machtrace.model.contents import ImageContents
+from machtrace.model.stack import FrameTrust
+from machtrace.unwinder.arm_code import Code, Range
+from machtrace.unwinder.arm_effects import ArmEffects
+from machtrace.unwinder.arm_instruction_sets import InstructionSets
+from machtrace.unwinder.arm_registers import ARM_DARWIN, LR
+from machtrace.unwinder.control_flow import Flow
+from machtrace.unwinder.frame_state import FrameState
+from machtrace.unwinder.function_bounds import FunctionBounds, code_ranges
+from machtrace.unwinder.instruction_effects import Writes
+from machtrace.unwinder.prologue import FunctionAt
+from machtrace.unwinder.rules import UnwindRule
+
+MAX_FUNCTION_SIZE = 1 << 18
+"""Bytes of one function that are analysed at most."""
+CACHED_SIZE = 1 << 20
+"""Bytes of code of all remembered functions; at the limit all are forgotten."""
+
+_ENTRY = ARM_DARWIN.entry(with_volatile=False)
+_LINKING = Writes((LR,))
+"""What a call itself does to registers, before its first instruction."""
+
+
+class _Function:
+    __slots__ = ("_flow", "_places", "_starts")
+
+    def __init__(self, code: Code) -> None:
+        found = ArmEffects(code)
+        self._flow = Flow(found.effects, _ENTRY, unit=1)
+        self._starts = list(found.places)
+        self._places = list(found.places.values())
+
+    def state(self, at: int, *, inside: bool) -> FrameState | None:
+        """The state before the instruction at, or that has a part at, ``at`` bytes."""
+        index = bisect_right(self._starts, at) - 1
+        if index < 0 or (not inside and self._starts[index] != at):
+            return None
+        return self._flow.state(self._places[index])
+
+
+class ArmInstructionRules:
+    """Instruction analysis of one image's arm code. A :class:`RuleSource`.
+
+    It answers for interrupted frames only; for calls there is :class:`ArmCallSiteRules`.
+    """
+
+    trust = FrameTrust.PROLOGUE
+
+    def __init__(
+        self,
+        contents: ImageContents,
+        function_at: FunctionAt,
+        sets: InstructionSets,
+        data: tuple[Range, ...] = (),
+    ) -> None:
+        """See :class:`FunctionBounds` for ``function_at``; ``data`` is what is not code."""
+        self._contents = contents
+        self._function_at = function_at
+        self._sets = sets
+        self._data = data
+        self._data_starts = [start for start, _ in data]
+        self._functions: dict[Svma, _Function] = {}
+        self._cached = 0
+
+    @classmethod
+    def of_macho(cls, contents: MachOContents, arch: Arch) -> ArmInstructionRules | None:
+        """Of a Mach-O; None where its code is not 32-bit arm, or still encrypted."""
+        sections = code_ranges(contents) if arch.is_arm else ()
+        if not sections:
+            return None
+        if any(is_encrypted(contents, Svma(start), end - start) for start, end in sections):
+            return None
+        try:
+            data = parse_data_in_code(contents)
+        except (FormatError, MemoryReadError):
+            data = ()  # less is known, and what is known still holds
+        bounds = FunctionBounds.of_macho(contents)
+        return cls(contents, bounds.at, InstructionSets.of_macho(contents), data)
+
+    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
+        """See :meth:`RuleSource.rule_for`.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        state = self._state(lookup, inside=False) if interrupted else None
+        return None if state is None else state.rule()
+
+    def rule_at_call(self, lookup: Svma) -> UnwindRule | None:
+        """The rule at a call; ``lookup`` is anywhere in the instruction.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        state = self._state(lookup, inside=True)
+        return None if state is None else state.after(_LINKING).rule(prefers_memory=True)
+
+    def _state(self, address: Svma, *, inside: bool) -> FrameState | None:
+        bounds = self._function_at(address)
+        if bounds is None or bounds[1] - bounds[0] > MAX_FUNCTION_SIZE:
+            return None
+        start, end = bounds
+        function = self._functions.get(start)
+        if function is None:
+            size = end - start
+            code = bytes(self._contents.read_svma(start, size))
+            if self._cached + size > CACHED_SIZE:
+                self._functions.clear()
+                self._cached = 0
+            self._cached += size
+            is_thumb = self._sets.is_thumb(start, code)
+            data = self._data_in(start, end)
+            function = _Function(Code(code, start, is_thumb=is_thumb, data=data))
+            self._functions[start] = function
+        return function.state(address - start, inside=inside)
+
+    def _data_in(self, start: int, end: int) -> list[Range]:
+        first = max(0, bisect_right(self._data_starts, start) - 1)
+        last = bisect_right(self._data_starts, end)
+        ranges = ((low - start, high - start) for low, high in self._data[first:last])
+        return [(max(low, 0), high) for low, high in ranges if high > 0 and low < end - start]
+
+
+class ArmCallSiteRules:
+    """Instruction analysis of calls, for when nothing else knows. A :class:`RuleSource`."""
+
+    __slots__ = ("_instructions",)
+
+    trust = FrameTrust.PROLOGUE
+
+    def __init__(self, instructions: ArmInstructionRules) -> None:
+        self._instructions = instructions
+
+    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
+        """See :meth:`RuleSource.rule_for`.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        return None if interrupted else self._instructions.rule_at_call(lookup)
