@@ -13,9 +13,8 @@ from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import LayeredMemory, MemoryRegion
 from machtrace.model.registers import RegisterSet
-from machtrace.model.stack import FrameTrust, StopReason
-from machtrace.testing.cores import synthetic_process
-from machtrace.unwinder.image_rules import image_rules
+from machtrace.model.stack import FrameTrust
+from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.unwinder.process_rules import ImageRules, ProcessRules
 from machtrace.unwinder.rules import (
     AtCfa,
@@ -51,6 +50,7 @@ class ChosenRules:
         self._rules = rules
 
     def rule_for(self, lookup, /, *, interrupted):
+        """See RuleSource."""
         return self._rules[((lookup + 7 >> 3) * 2 + interrupted) % len(self._rules)]
 
 
@@ -74,8 +74,10 @@ def both(registers, stack, rules, mask, limit=512, rest=()):
     memory = LayeredMemory((stack, *rest))
     expected = walk(registers, memory, rules(), mask, limit)
     native = NativeWalker(rules(), registers.arch, mask)
-    found = native.walk(registers, stack, memory, limit)
-    assert found == native.walk(registers, stack, memory, limit), "warm as cold"
+    info = ThreadInfo(id=ThreadId(1), index=1)
+    thread = ThreadSnapshot(info=info, registers=registers, stack=stack)
+    found = native.walk(thread, LayeredMemory(rest), limit)
+    assert found == native.walk(thread, LayeredMemory(rest), limit), "warm as cold"
     return expected, found
 
 
@@ -83,21 +85,24 @@ class Maker:
     """Threads whose rules lead some way through their stacks, from a seed."""
 
     def __init__(self, seed):
-        self.random = Random(seed)
+        self.random = Random(seed)  # noqa: S311 (a test's choice)
         self.arch = self.random.choice(list(Arch))
         numbers = self.arch.registers
         self.registers = (*(n for n in numbers.callee_saved if n != numbers.sp), *range(4), 100)
 
     def one_in(self, count):
+        """Whether something is done this time."""
         return not self.random.randrange(count)
 
     def offset(self):
+        """From a CFA or a register."""
         choose, size = self.random, self.arch.pointer_size
         if self.one_in(60):
             return choose.choice([choose.randint(-64, 64), 1 << 31, -(1 << 31), 1 << 40])
         return choose.randint(-4, 4) * size
 
     def recovery(self):
+        """Of any kind."""
         made = self.random.choice([AtCfa, AtCfa, AtCfa, CfaPlus, InRegister, Lost, None])
         if made is InRegister:
             return InRegister(self.random.choice(self.registers), self.offset())
@@ -109,6 +114,7 @@ class Maker:
         return made(self.offset())
 
     def rule(self):
+        """Mostly one that finds the next address on the stack; or none."""
         numbers, size = self.arch.registers, self.arch.pointer_size
         if self.one_in(12):
             return frame_pointer_rule(self.arch)
@@ -130,6 +136,7 @@ class Maker:
         return replace(rule, registers=tuple(saved), is_signal_frame=self.one_in(40))
 
     def word(self):
+        """Mostly a code address; or one of a frame, or anything."""
         choose = self.random
         if not self.one_in(6):
             return choose.randrange(CODE, CODE + CODE_SIZE, 8)
@@ -139,11 +146,13 @@ class Maker:
         )
 
     def words(self, count):
+        """Words of memory."""
         size = self.arch.pointer_size
         words = [self.word() % (1 << 8 * size) for _ in range(count)]
         return struct.pack(f"<{count}{'Q' if size == 8 else 'I'}", *words)
 
     def start(self):
+        """Registers of an interrupted function."""
         general = {self.random.choice(self.registers): self.word() for _ in range(3)}
         return RegisterSet.of(
             self.arch,

@@ -200,12 +200,8 @@ void machtrace_walk_fold(struct machtrace_walk *walk)
     walk->count = to + walk->outer;
 }
 
-static int keep(struct machtrace_walk *walk, uint64_t address, uint8_t code)
+int machtrace_walk_keep(struct machtrace_walk *walk, uint64_t address, uint8_t code)
 {
-    if (walk->depth >= walk->head && walk->count - walk->first >= walk->outer &&
-        walk->count - walk->first - walk->outer >= walk->head &&
-        walk->count - walk->first - walk->outer - walk->head >= FOLDED_AT_ONCE)
-        machtrace_walk_fold(walk);
     if (walk->count >= walk->room) {
         /* Both arrays have one size, which changes when both have it. */
         size_t room = walk->room;
@@ -239,7 +235,11 @@ enum machtrace_progress machtrace_walk_push(struct machtrace_walk *walk, uint64_
     if ((is_irregular && walk->irregular >= MACHTRACE_MOST_IRREGULAR) ||
         walk->frames >= MACHTRACE_MOST_FRAMES)
         return MACHTRACE_TOO_DEEP;
-    if (keep(walk, pc, code) != 0)
+    size_t kept = walk->count - walk->first;
+    if (kept >= walk->outer && kept - walk->outer >= walk->head &&
+        kept - walk->outer - walk->head >= FOLDED_AT_ONCE)
+        machtrace_walk_fold(walk);
+    if (machtrace_walk_keep(walk, pc, code) != 0)
         return MACHTRACE_NO_ROOM;
     if (is_watched)
         watch(walk, pc, sp);

@@ -141,6 +141,9 @@ enum machtrace_progress machtrace_walk_push(struct machtrace_walk *walk, uint64_
                                             uint64_t pc, uint64_t sp, uint8_t code,
                                             bool is_regular);
 
+/* Append a frame and nothing else. Returns 0; -1 where there is no memory. */
+int machtrace_walk_keep(struct machtrace_walk *walk, uint64_t address, uint8_t code);
+
 /* Leave out what is between the innermost and the outermost frames that are kept. */
 void machtrace_walk_fold(struct machtrace_walk *walk);
 

@@ -32,9 +32,21 @@ struct table_object {
     struct machtrace_table table;
 };
 
+/* Frames as objects: one for each place in the table of those that were made, the last that was
+ * asked for. */
+#define FRAMES_REMEMBERED 8192
+
+struct frame {
+    uint64_t address;
+    PyObject *object; /* NULL where there is none yet */
+    unsigned char code;
+};
+
 struct walker_object {
     PyObject_HEAD
     struct table_object *rules;
+    PyObject *make; /* (address, code) to object */
+    struct frame *frames; /* FRAMES_REMEMBERED, or NULL */
     struct machtrace_walk walk;
     Py_buffer stack; /* obj is NULL where there is none */
 };
@@ -237,19 +249,21 @@ static PyType_Spec table_spec = {
 
 static PyObject *walker_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
 {
-    static char *names[] = {"rules", "mask", NULL};
+    static char *names[] = {"rules", "mask", "make", NULL};
     struct module_state *state = PyType_GetModuleState(type);
-    PyObject *rules;
+    PyObject *rules, *make;
     unsigned long long mask;
     if (state == NULL ||
-        !PyArg_ParseTupleAndKeywords(arguments, keywords, "O!K:StackWalker", names,
-                                     state->table_type, &rules, &mask))
+        !PyArg_ParseTupleAndKeywords(arguments, keywords, "O!KO:StackWalker", names,
+                                     state->table_type, &rules, &mask, &make))
         return NULL;
     struct walker_object *self = (struct walker_object *)new_instance(type);
     if (self == NULL)
         return NULL;
     Py_INCREF(rules);
     self->rules = (struct table_object *)rules;
+    Py_INCREF(make);
+    self->make = make;
     self->walk.mask = mask;
     return (PyObject *)self;
 }
@@ -268,6 +282,12 @@ static void walker_dealloc(PyObject *object)
     struct walker_object *self = (struct walker_object *)object;
     let_go_of_stack(self);
     machtrace_walk_release(&self->walk);
+    if (self->frames != NULL) {
+        for (size_t index = 0; index < FRAMES_REMEMBERED; index++)
+            Py_XDECREF(self->frames[index].object);
+        free(self->frames);
+    }
+    Py_XDECREF(self->make);
     Py_XDECREF((PyObject *)self->rules);
     free_instance(object);
 }
@@ -497,6 +517,75 @@ static PyObject *walker_frames(PyObject *object, PyObject *arguments)
     return Py_BuildValue("(NN)", addresses, codes);
 }
 
+/* A new reference to the object for a frame. */
+static PyObject *frame_as_object(struct walker_object *self, uint64_t address, unsigned char code)
+{
+    if (self->frames == NULL) {
+        self->frames = calloc(FRAMES_REMEMBERED, sizeof *self->frames);
+        if (self->frames == NULL)
+            return PyErr_NoMemory();
+    }
+    uint64_t hash = (address ^ (uint64_t)code << 56) * UINT64_C(0x9e3779b97f4a7c15);
+    struct frame *frame = &self->frames[(hash >> 32) % FRAMES_REMEMBERED];
+    if (frame->object == NULL || frame->address != address || frame->code != code) {
+        PyObject *made = PyObject_CallFunction(self->make, "Kb", address, code);
+        if (made == NULL)
+            return NULL;
+        PyObject *old = frame->object;
+        *frame = (struct frame){address, made, code};
+        Py_XDECREF(old);
+        Py_INCREF(made);
+        return made;
+    }
+    Py_INCREF(frame->object);
+    return frame->object;
+}
+
+static PyObject *walker_objects(PyObject *object, PyObject *arguments)
+{
+    struct walker_object *self = (struct walker_object *)object;
+    Py_ssize_t first, end;
+    if (!PyArg_ParseTuple(arguments, "nn:objects", &first, &end))
+        return NULL;
+    PyObject *frames = NULL;
+    LOCK(object)
+    const struct machtrace_walk *walk = &self->walk;
+    bool is_valid = first >= 0 && end >= first;
+    if (is_valid && (size_t)end <= walk->count)
+        frames = PyTuple_New(end - first);
+    for (Py_ssize_t index = first; frames != NULL && index < end; index++) {
+        /* What makes an object may run anything, and that may have dropped the frames. */
+        PyObject *frame = NULL;
+        if ((size_t)index < walk->count)
+            frame = frame_as_object(self, walk->addresses[index], walk->codes[index]);
+        if (frame == NULL || PyTuple_SetItem(frames, index - first, frame) != 0)
+            Py_CLEAR(frames);
+    }
+    if (frames == NULL && !PyErr_Occurred())
+        PyErr_SetString(PyExc_IndexError, "there are no such frames");
+    UNLOCK()
+    return frames;
+}
+
+static PyObject *walker_append(PyObject *object, PyObject *arguments)
+{
+    struct walker_object *self = (struct walker_object *)object;
+    PyObject *address;
+    unsigned char code;
+    if (!PyArg_ParseTuple(arguments, "O!b:append", &PyLong_Type, &address, &code))
+        return NULL;
+    unsigned long long value = PyLong_AsUnsignedLongLong(address);
+    if (PyErr_Occurred())
+        return NULL;
+    int error;
+    LOCK(object)
+    error = machtrace_walk_keep(&self->walk, value, code);
+    UNLOCK()
+    if (error != 0)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
 static PyObject *walker_drop(PyObject *object, PyObject *arguments)
 {
     struct walker_object *self = (struct walker_object *)object;
@@ -527,6 +616,8 @@ static PyObject *walker_sizeof(PyObject *object, PyObject *unused)
     size_t size = sizeof *self;
     LOCK(object)
     size += self->walk.room * (sizeof(uint64_t) + sizeof(uint8_t));
+    if (self->frames != NULL)
+        size += FRAMES_REMEMBERED * sizeof *self->frames;
     UNLOCK()
     return PyLong_FromSize_t(size);
 }
@@ -540,7 +631,7 @@ static Py_ssize_t walker_length(PyObject *object)
     return (Py_ssize_t)count;
 }
 
-PyDoc_STRVAR(walker_doc, "StackWalker(rules, mask)\n--\n\n"
+PyDoc_STRVAR(walker_doc, "StackWalker(rules, mask, make)\n--\n\n"
                          "Walks stacks one after the other, and keeps their frames.");
 
 static PyMethodDef walker_methods[] = {
@@ -563,6 +654,10 @@ static PyMethodDef walker_methods[] = {
     {"frames", walker_frames, METH_VARARGS,
      PyDoc_STR("frames(first, end, /)\n--\n\n"
                "Addresses and codes of some of the frames that were kept, of any stack.")},
+    {"objects", walker_objects, METH_VARARGS,
+     PyDoc_STR("objects(first, end, /)\n--\n\nThe same as objects, in a tuple.")},
+    {"append", walker_append, METH_VARARGS,
+     PyDoc_STR("append(address, code, /)\n--\n\nKeep a frame that was found elsewhere.")},
     {"drop", walker_drop, METH_VARARGS,
      PyDoc_STR("drop(end, /)\n--\n\nForget the frames from this one on, and the stack.")},
     {"__sizeof__", walker_sizeof, METH_NOARGS, PyDoc_STR("Bytes that it takes.")},

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from machtrace._native import _walk
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
-from machtrace.model.memory import MemoryReader, MemoryRegion
+from machtrace.model.memory import LayeredMemory, MemoryReader
 from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import (
     AddressChain,
@@ -23,12 +23,14 @@ from machtrace.model.stack import (
     StopReason,
     Walk,
 )
+from machtrace.model.thread import ThreadSnapshot
 from machtrace.unwinder.frame_codes import KIND_COUNT, KINDS, TRUSTS, code_of
 from machtrace.unwinder.kept_frames import KeptFrames, outer_frames
 from machtrace.unwinder.process_rules import ProcessRules
 from machtrace.unwinder.rule_table import ADDRESS_BITS, NativeRules
 from machtrace.unwinder.rules import AtCfa
 from machtrace.unwinder.swift_async import AsyncEntry, async_entry
+from machtrace.unwinder.thread_walker import Collected
 from machtrace.unwinder.walker import find_caller, walk
 
 _INNERMOST = code_of(FrameTrust.CONTEXT, AddressKind.PROGRAM_COUNTER)
@@ -37,19 +39,11 @@ _NO_PROGRESS = {
     _walk.PASSED: StopReason.NO_PROGRESS,
     _walk.TOO_DEEP: StopReason.DEPTH_LIMIT,
 }
-_REMEMBERED = 1 << 16
-"""Frames that are made once for all stacks; at the limit all are forgotten."""
 
 
-class _Frames(dict[tuple[int, int], FrameAddress]):
-    """Frames by address and code, each made when it is first asked for."""
-
-    def __missing__(self, key: tuple[int, int]) -> FrameAddress:
-        if len(self) >= _REMEMBERED:
-            self.clear()
-        trust, kind = divmod(key[1], KIND_COUNT)
-        found = self[key] = FrameAddress(Avma(key[0]), TRUSTS[trust], KINDS[kind])
-        return found
+def _frame(address: int, code: int) -> FrameAddress:
+    trust, kind = divmod(code, KIND_COUNT)
+    return FrameAddress(Avma(address), TRUSTS[trust], KINDS[kind])
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +63,9 @@ class _Trace:
 
 
 class NativeWalker:
-    """Walks stacks of one process, one after the other; not for use by several threads at once."""
+    """A :class:`~machtrace.unwinder.thread_walker.ThreadWalker`."""
 
-    __slots__ = ("_arch", "_frames", "_mask", "_native", "_rules", "_walker")
+    __slots__ = ("_arch", "_mask", "_native", "_rules", "_walker")
 
     def __init__(self, rules: ProcessRules, arch: Arch, mask: PacMask) -> None:
         """What is learnt of ``rules`` is remembered as long as ``self`` is."""
@@ -79,47 +73,74 @@ class NativeWalker:
         self._arch = arch
         self._mask = mask
         self._native = NativeRules(arch)
-        self._walker = _walk.StackWalker(self._native.table, mask.bits & ADDRESS_BITS)
-        self._frames = _Frames()
+        self._walker = _walk.StackWalker(self._native.table, mask.bits & ADDRESS_BITS, _frame)
 
-    def walk(
-        self, registers: RegisterSet, stack: MemoryRegion, memory: MemoryReader, limit: int
-    ) -> Walk:
-        """What :func:`~machtrace.unwinder.walker.walk` returns.
-
-        Args:
-            registers: of the innermost frame.
-            stack: the thread's.
-            memory: all that there is, and ``stack`` before the rest.
-            limit: how many addresses are kept at most.
-        """
-        walker = self._walker
+    def walk(self, thread: ThreadSnapshot, rest: MemoryReader, limit: int) -> Walk:
+        """See :meth:`ThreadWalker.walk`."""
+        walker, first = self._walker, len(self._walker)
         try:
-            trace = self._trace(registers, stack, memory, limit)
+            pause = self._start(thread, limit)
+            if pause == _walk.ROOT:
+                depth = walker.finish()
+                end = len(walker)
+                return Walk(
+                    addresses=walker.objects(first, end),
+                    stop=_ROOT,
+                    gap=_gap(end - first, depth, limit) if depth > end - first else None,
+                )
+            memory = LayeredMemory((thread.stack, rest))
+            trace = self._go_on(pause, memory)
             if trace is None:
-                return walk(registers, memory, self._rules, self._mask, limit)
-            inner = self._frames_of(0, trace.end)
+                return walk(thread.registers, memory, self._rules, self._mask, limit)
+            inner = self._chain(first, trace.end, trace.depth, trace.stop, limit)
             if trace.entry is None:
-                return _walk_of(_chain(inner, trace.depth, trace.stop, limit))
-            outer = self._frames_of(trace.end, len(walker))
-            kept = KeptFrames.of(limit, inner, trace.depth)
+                return _walk_of(inner)
+            kept = KeptFrames.of(limit, inner.addresses, trace.depth)
             stop = trace.entry.follow(memory, self._mask, kept.add)
-            rest = _chain(outer, trace.outer_depth, trace.stop, limit)
-            return _walk_of(kept.chain(stop), rest)
+            outer = self._chain(trace.end, len(walker), trace.outer_depth, trace.stop, limit)
+            return _walk_of(kept.chain(stop), outer)
         finally:
-            walker.drop(0)
+            walker.drop(first)
 
-    def _frames_of(self, first: int, end: int) -> tuple[FrameAddress, ...]:
-        addresses, codes = self._walker.frames(first, end)
-        keys = zip(memoryview(addresses).cast("Q"), codes, strict=True)
-        return tuple(map(self._frames.__getitem__, keys))
+    def collect(self, thread: ThreadSnapshot, rest: MemoryReader, limit: int) -> Collected:
+        """See :meth:`ThreadWalker.collect`."""
+        walker = self._walker
+        first = len(walker)
+        pause = self._start(thread, limit)
+        stop, depth = _ROOT, 0
+        if pause != _walk.ROOT:
+            trace = self._go_on(pause, LayeredMemory((thread.stack, rest)))
+            if trace is None or trace.entry is not None:
+                walker.drop(first)
+                return self._append(self.walk(thread, rest, limit))
+            stop, depth = trace.stop, trace.depth
+        elif len(walker) - first > limit:
+            depth = walker.finish()
+        kept = len(walker) - first
+        return Collected(kept, stop, _gap(kept, depth, limit) if depth > kept else None)
 
-    def _trace(
-        self, registers: RegisterSet, stack: MemoryRegion, memory: MemoryReader, limit: int
-    ) -> _Trace | None:
-        """Walk the machine's stack; None where registers are such as no machine has."""
-        walker, outer = self._walker, outer_frames(limit)
-        pause = walker.start(
+    def _append(self, walked: Walk) -> Collected:
+        for frame in walked.addresses:
+            self._walker.append(frame.address, code_of(frame.trust, frame.kind))
+        return Collected(len(walked.addresses), walked.stop, walked.gap, walked.physical_remainder)
+
+    def take(self) -> tuple[bytes, bytes]:
+        """See :meth:`ThreadWalker.take`."""
+        taken = self._walker.frames(0, len(self._walker))
+        self._walker.drop(0)
+        return taken
+
+    def _chain(self, first: int, end: int, depth: int, stop: Stop, limit: int) -> AddressChain:
+        return AddressChain(
+            addresses=self._walker.objects(first, end),
+            stop=stop,
+            gap=_gap(end - first, depth, limit) if depth > end - first else None,
+        )
+
+    def _start(self, thread: ThreadSnapshot, limit: int) -> int:
+        registers, stack = thread.registers, thread.stack
+        outer = outer_frames(limit)
+        return self._walker.start(
             registers.pc,
             registers.values,
             _INNERMOST,
@@ -128,6 +149,10 @@ class NativeWalker:
             limit - outer,
             outer,
         )
+
+    def _go_on(self, pause: int, memory: MemoryReader) -> _Trace | None:
+        """Walk the machine's stack to its end; None where registers are such as no machine has."""
+        walker = self._walker
         stop, entry, depth, end = _ROOT, None, 0, 0
         while pause != _walk.ROOT:
             if pause == _walk.DOES_NOT_FIT:
@@ -174,10 +199,8 @@ class NativeWalker:
         return self._native.learn(lookup, interrupted=interrupted, rule=rule, trust=trust)
 
 
-def _chain(frames: tuple[FrameAddress, ...], depth: int, stop: Stop, limit: int) -> AddressChain:
-    left_out = depth - len(frames)
-    gap = Gap(limit - outer_frames(limit), left_out) if left_out else None
-    return AddressChain(addresses=frames, stop=stop, gap=gap)
+def _gap(kept: int, depth: int, limit: int) -> Gap:
+    return Gap(limit - outer_frames(limit), depth - kept)
 
 
 def _walk_of(chain: AddressChain, physical_remainder: AddressChain | None = None) -> Walk:

@@ -1,0 +1,93 @@
+"""Walking many stacks of one process, by the quickest way that there is here."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import Protocol
+
+from machtrace.model.address import PacMask
+from machtrace.model.arch import Arch
+from machtrace.model.memory import LayeredMemory, MemoryReader
+from machtrace.model.stack import AddressChain, Gap, Stop, Walk
+from machtrace.model.thread import ThreadSnapshot
+from machtrace.unwinder.frame_codes import code_of
+from machtrace.unwinder.process_rules import ProcessRules
+from machtrace.unwinder.walker import walk
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """A stack that was walked, without its frames; see :class:`~machtrace.model.stack.Walk`."""
+
+    kept: int
+    """How many frames were collected of it."""
+    stop: Stop
+    gap: Gap | None = None
+    physical_remainder: AddressChain | None = None
+
+
+class ThreadWalker(Protocol):
+    """Walks stacks of one process, one after the other; not for use by several threads at once."""
+
+    def walk(self, thread: ThreadSnapshot, rest: MemoryReader, limit: int, /) -> Walk:
+        """What :func:`~machtrace.unwinder.walker.walk` returns. Raises nothing.
+
+        Args:
+            thread: whose stack it is.
+            rest: what is known of memory besides that stack, which is looked at first.
+            limit: how many addresses are kept at most.
+        """
+        ...
+
+    def collect(self, thread: ThreadSnapshot, rest: MemoryReader, limit: int, /) -> Collected:
+        """The same, and the frames go behind those that were collected before."""
+        ...
+
+    def take(self) -> tuple[bytes, bytes]:
+        """Addresses (8 bytes each, as this machine orders them) and codes of what was collected.
+
+        It begins anew after that.
+        """
+        ...
+
+
+class PythonWalker:
+    """By Python alone. A :class:`ThreadWalker`."""
+
+    __slots__ = ("_addresses", "_codes", "_mask", "_rules")
+
+    def __init__(self, rules: ProcessRules, mask: PacMask) -> None:
+        self._rules = rules
+        self._mask = mask
+        self._addresses = array("Q")
+        self._codes = bytearray()
+
+    def walk(self, thread: ThreadSnapshot, rest: MemoryReader, limit: int) -> Walk:
+        """See :meth:`ThreadWalker.walk`."""
+        memory = LayeredMemory((thread.stack, rest))
+        return walk(thread.registers, memory, self._rules, self._mask, limit)
+
+    def collect(self, thread: ThreadSnapshot, rest: MemoryReader, limit: int) -> Collected:
+        """See :meth:`ThreadWalker.collect`."""
+        walked = self.walk(thread, rest, limit)
+        for frame in walked.addresses:
+            self._addresses.append(frame.address)
+            self._codes.append(code_of(frame.trust, frame.kind))
+        return Collected(len(walked.addresses), walked.stop, walked.gap, walked.physical_remainder)
+
+    def take(self) -> tuple[bytes, bytes]:
+        """See :meth:`ThreadWalker.take`."""
+        taken = self._addresses.tobytes(), bytes(self._codes)
+        self._addresses = array("Q")
+        self._codes = bytearray()
+        return taken
+
+
+def thread_walker(rules: ProcessRules, arch: Arch, mask: PacMask) -> ThreadWalker:
+    """The extension's, or without it Python's, which is ten times slower and more."""
+    try:
+        from machtrace.unwinder.native_walk import NativeWalker
+    except ImportError:
+        return PythonWalker(rules, mask)
+    return NativeWalker(rules, arch, mask)
