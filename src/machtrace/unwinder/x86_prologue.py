@@ -18,6 +18,7 @@ from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.contents import ImageContents
 from machtrace.model.stack import FrameTrust
+from machtrace.unwinder.callee_pops import infer_pops
 from machtrace.unwinder.control_flow import Flow
 from machtrace.unwinder.function_bounds import FunctionBounds
 from machtrace.unwinder.instruction_effects import (
@@ -74,7 +75,7 @@ class X86InstructionRules:
         self._data = data
         self._data_starts = [start for start, _ in data]
         self._functions: dict[Svma, tuple[Flow, dict[int, int]]] = {}
-        self._popped: dict[Svma, int] = {}
+        self._popped: dict[Svma, int | None] = {}
         self._cached = 0
 
     @classmethod
@@ -111,11 +112,7 @@ class X86InstructionRules:
         found = self._functions.get(start)
         if found is None:
             sweep = _Sweep(self._instructions(start, end), end - start, self._mode)
-            sp = self._mode.sp
-            for place, target in sweep.calls_that_may_pop:
-                popped = self._popped_by(Svma(start + target))
-                if popped:
-                    sweep.effects[place] = AddConstant(sp, sp, popped)
+            self._add_pops(sweep, start)
             if self._cached + end - start > CACHED_SIZE:
                 self._functions.clear()
                 self._popped.clear()
@@ -139,16 +136,32 @@ class X86InstructionRules:
             yield at, effects
             at += length
 
-    def _popped_by(self, target: Svma, nesting: int = 0) -> int:
-        """Bytes of arguments that a function takes off the stack as it returns."""
+    def _add_pops(self, sweep: _Sweep, start: Svma) -> None:
+        """Behind calls, do what the called functions do to sp."""
+        sp = self._mode.sp
+        unknown: set[int] = set()
+        for place, target in sweep.calls_that_may_pop:
+            popped = None if target is None else self._popped_by(Svma(start + target))
+            if popped:
+                sweep.effects[place] = AddConstant(sp, sp, popped)
+            elif popped is None:
+                unknown.add(place - 1)
+        if unknown and not self._mode.is_64:
+            infer_pops(sweep.effects, unknown, self._mode.machine)
+
+    def _popped_by(self, target: Svma, nesting: int = 0) -> int | None:
+        """Bytes of arguments that a function takes off the stack as it returns.
+
+        None where there is no function that is known to return.
+        """
         if target not in self._popped:
             self._popped[target] = self._popped_by_return(target, nesting)
         return self._popped[target]
 
-    def _popped_by_return(self, target: Svma, nesting: int) -> int:
+    def _popped_by_return(self, target: Svma, nesting: int) -> int | None:
         bounds = self.function_at(target)
         if bounds is None or bounds[0] != target or bounds[1] - target > MAX_FUNCTION_SIZE:
-            return 0
+            return None
         goes_on: Svma | None = None
         try:
             if self._surely_pops_nothing(*bounds):
@@ -161,10 +174,10 @@ class X86InstructionRules:
                     to = Svma(target + at + last.distance)
                     goes_on = goes_on if to in range(*bounds) else to
         except MemoryReadError:
-            return 0
+            return None
         # It leaves by a jump, to a function that pops the same.
         if goes_on is None or nesting >= _NESTING:
-            return 0
+            return None
         return self._popped_by(goes_on, nesting + 1)
 
     def _surely_pops_nothing(self, start: Svma, end: Svma) -> bool:
@@ -187,17 +200,18 @@ class _Sweep:
         self.effects: list[Instruction] = []
         self.places: dict[int, int] = {}
         """By offset of the instruction."""
-        self.calls_that_may_pop: list[tuple[int, int]] = []
-        """Places behind direct calls, with the call's target: what is called may take its arguments
-        off the stack. In 64-bit code that is rare, and the next instruction puts sp back."""
+        self.calls_that_may_pop: list[tuple[int, int | None]] = []
+        """Places behind calls, with the call's target: what is called may take its arguments off
+        the stack. In 64-bit code that is rare, and the next instruction puts sp back."""
         jumps: list[tuple[int, int, Jump]] = []
         called: int | None = None
+        is_behind_call = False
         for at, found in instructions:
             first = found[0]
-            if called is not None and (not mode.is_64 or _lowers(first, mode.sp)):
+            if is_behind_call and (not mode.is_64 or _lowers(first, mode.sp)):
                 self.calls_that_may_pop.append((len(self.effects), called))
                 self.effects.append(NOTHING)
-            called = None
+            is_behind_call = isinstance(first, Call)
             self.places[at] = len(self.effects)
             if isinstance(first, Call):
                 # Nobody's frame is shared with a called function here: nobody asks which it is.
