@@ -61,8 +61,9 @@ def _rules_of(snapshot: Snapshot, files: ImageSource) -> Callable[[BinaryImage],
             return ImageRules()
         header = rules[0].header_svma
         # What one place does not have, the next is asked for.
-        alike = [one.sources for one in rules if one.header_svma == header]
-        return ImageRules(tuple(source for sources in alike for source in sources), header)
+        alike = [one for one in rules if one.header_svma == header]
+        sources = tuple(source for one in alike for source in one.sources)
+        return ImageRules(sources, header, next(filter(None, (one.witness for one in alike)), None))
 
     return rules_of
 

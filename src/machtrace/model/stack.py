@@ -50,12 +50,24 @@ class AddressKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Dispute:
+    """What another method says a frame's address is, where it claims to know."""
+
+    trust: FrameTrust
+    """Its own."""
+    address: Avma | None
+    """None: that nobody called, or nothing that can be read."""
+
+
+@dataclass(frozen=True, slots=True)
 class FrameAddress:
     """An address on the stack. Never adjusted; see :attr:`lookup`."""
 
     address: Avma
     trust: FrameTrust
     kind: AddressKind
+    disputed_by: tuple[Dispute, ...] = ()
+    """Methods that found another caller here, or the same with its frame in another place."""
 
     @property
     def lookup(self) -> Avma:

@@ -26,7 +26,7 @@ from machtrace.unwinder.frame_state import FrameState
 from machtrace.unwinder.function_bounds import FunctionBounds, code_ranges
 from machtrace.unwinder.instruction_effects import Writes
 from machtrace.unwinder.prologue import FunctionAt
-from machtrace.unwinder.rules import UnwindRule
+from machtrace.unwinder.rules import Claims, UnwindRule
 
 MAX_FUNCTION_SIZE = 1 << 18
 """Bytes of one function that are analysed at most."""
@@ -62,6 +62,7 @@ class ArmInstructionRules:
     """
 
     trust = FrameTrust.PROLOGUE
+    claims = Claims.EVERYWHERE
 
     def __init__(
         self,
@@ -144,6 +145,7 @@ class ArmCallSiteRules:
     __slots__ = ("_instructions",)
 
     trust = FrameTrust.PROLOGUE
+    claims = Claims.EVERYWHERE
 
     def __init__(self, instructions: ArmInstructionRules) -> None:
         self._instructions = instructions

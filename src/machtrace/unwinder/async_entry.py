@@ -20,7 +20,7 @@ from machtrace.model.arch import Arch
 from machtrace.model.contents import ImageContents
 from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.prologue import FunctionAt
-from machtrace.unwinder.rules import AsyncContext, AtCfa, InRegister, RuleSource, UnwindRule
+from machtrace.unwinder.rules import AsyncContext, AtCfa, Claims, InRegister, RuleSource, UnwindRule
 
 _LOOKED_AT = 96
 """Bytes of a function's start: up to ten pairs of saved registers come before the context."""
@@ -42,15 +42,16 @@ CONTEXT_REGISTERS = {Arch.ARM64: 22, Arch.ARM64E: 22, Arch.X86_64: 14, Arch.X86_
 class AsyncEntryRules:
     """Instruction analysis that also knows of contexts. A :class:`RuleSource`."""
 
-    __slots__ = ("_arch", "_contents", "_function_at", "_inner", "_stored")
+    __slots__ = ("_arch", "_contents", "_function_at", "_stored", "inner")
 
     trust = FrameTrust.PROLOGUE
+    claims = Claims.EVERYWHERE
 
     def __init__(
         self, inner: RuleSource, contents: ImageContents, arch: Arch, function_at: FunctionAt
     ) -> None:
         """``inner``: the analysis; ``arch`` is one that Swift's async functions are tagged on."""
-        self._inner = inner
+        self.inner = inner
         self._contents = contents
         self._arch = arch
         self._function_at = function_at
@@ -62,7 +63,7 @@ class AsyncEntryRules:
         Raises:
             FormatError, MemoryReadError: as the analysis does.
         """
-        rule = self._inner.rule_for(lookup, interrupted=interrupted)
+        rule = self.inner.rule_for(lookup, interrupted=interrupted)
         if rule is None or not interrupted:
             return rule
         bounds = self._function_at(lookup)

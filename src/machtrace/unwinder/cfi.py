@@ -9,7 +9,7 @@ from machtrace.model.address import Svma
 from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.cfi_sections import IndexedSection, section_of_macho, sections_of_elf
 from machtrace.unwinder.cfi_translation import rule_of
-from machtrace.unwinder.rules import UnwindRule
+from machtrace.unwinder.rules import Claims, UnwindRule
 
 
 class CallFrameRules:
@@ -18,12 +18,13 @@ class CallFrameRules:
     Hardly anything is read until the first rule is asked for.
     """
 
-    __slots__ = ("_tables",)
+    __slots__ = ("_tables", "claims")
 
     trust = FrameTrust.CFI
 
-    def __init__(self, *sections: IndexedSection) -> None:
+    def __init__(self, *sections: IndexedSection, claims: Claims = Claims.EVERYWHERE) -> None:
         self._tables = tuple(_Table(section) for section in sections)
+        self.claims = claims
 
     @classmethod
     def of_elf(cls, contents: ElfContents) -> CallFrameRules | None:
@@ -36,9 +37,12 @@ class CallFrameRules:
 
     @classmethod
     def of_macho(cls, contents: MachOContents) -> CallFrameRules | None:
-        """From ``__TEXT,__eh_frame``; None where there is none. Raises nothing."""
+        """From ``__TEXT,__eh_frame``; None where there is none. Raises nothing.
+
+        Compilers for Apple's systems describe prologues there, and no epilogues.
+        """
         section = section_of_macho(contents)
-        return None if section is None else cls(section)
+        return None if section is None else cls(section, claims=Claims.AT_CALLS)
 
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
         """See :meth:`~machtrace.unwinder.rules.RuleSource.rule_for`.

@@ -23,7 +23,7 @@ from machtrace.macho.unwind_info import UnwindEntry, UnwindInfo
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.stack import FrameTrust
-from machtrace.unwinder.rules import AtCfa, InRegister, Recovery, RegisterOffset, UnwindRule
+from machtrace.unwinder.rules import AtCfa, Claims, InRegister, Recovery, RegisterOffset, UnwindRule
 
 
 class CallFrames(Protocol):
@@ -44,6 +44,7 @@ class CompactRules:
     __slots__ = ("_arch", "_call_frames", "_contents", "_framed_rules", "_info")
 
     trust = FrameTrust.COMPACT
+    claims = Claims.AT_CALLS
 
     def __init__(
         self,

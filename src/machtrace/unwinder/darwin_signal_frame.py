@@ -21,6 +21,7 @@ from machtrace.model.arch import Arch
 from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.rules import (
     AtExpression,
+    Claims,
     RegisterOffset,
     RuleSource,
     UnwindRule,
@@ -106,6 +107,7 @@ class DarwinSignalRules:
     __slots__ = ("_arch", "_bounds", "_contents", "_frames")
 
     trust = FrameTrust.SIGNAL_FRAME
+    claims = Claims.EVERYWHERE
 
     def __init__(
         self,

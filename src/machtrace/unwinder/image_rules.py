@@ -8,7 +8,9 @@ from machtrace.elf.contents import ElfFileContents, ElfMemoryContents
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.macho.contents import FileContents, MemoryContents
 from machtrace.model.arch import Arch
+from machtrace.unwinder.arm_prologue import ArmCallSiteRules, ArmInstructionRules
 from machtrace.unwinder.async_entry import CONTEXT_REGISTERS, AsyncEntryRules
+from machtrace.unwinder.call_witness import CallWitness
 from machtrace.unwinder.cfi import CallFrameRules
 from machtrace.unwinder.compact import CompactRules
 from machtrace.unwinder.darwin_signal_frame import DarwinSignalRules
@@ -43,7 +45,15 @@ def image_rules(contents: Contents, arch: Arch) -> ImageRules:
         frames = [source for source in found if source is not None]
         found.insert(0, _built(lambda: DarwinSignalRules.of_macho(contents, arch, frames)))
     sources = tuple(source for source in found if source is not None)
-    return ImageRules(sources, contents.image.header_svma)
+    return ImageRules(sources, contents.image.header_svma, _witness(sources, contents, arch))
+
+
+def _witness(sources: tuple[RuleSource, ...], contents: Contents, arch: Arch) -> CallWitness | None:
+    for source in sources:
+        analysis = source.inner if isinstance(source, AsyncEntryRules) else source
+        if isinstance(analysis, InstructionRules | X86InstructionRules):
+            return CallWitness(analysis, contents, arch)
+    return None
 
 
 def _macho(contents: FileContents | MemoryContents, arch: Arch) -> Iterator[RuleSource | None]:
@@ -52,11 +62,15 @@ def _macho(contents: FileContents | MemoryContents, arch: Arch) -> Iterator[Rule
     yield _with_async_entry(instructions, contents, arch)
     x86_instructions = _built(lambda: X86InstructionRules.of_macho(contents, arch))
     yield _with_async_entry(x86_instructions, contents, arch)
+    arm_instructions = _built(lambda: ArmInstructionRules.of_macho(contents, arch))
+    yield arm_instructions
     yield _built(lambda: StubRules.of_macho(contents, arch))
     yield _built(lambda: CompactRules.of_macho(contents, arch, call_frames))
     yield call_frames
     if isinstance(instructions, InstructionRules):
         yield CallSiteRules(instructions)
+    if isinstance(arm_instructions, ArmInstructionRules):
+        yield ArmCallSiteRules(arm_instructions)
 
 
 def _with_async_entry(

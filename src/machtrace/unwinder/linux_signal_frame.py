@@ -16,7 +16,7 @@ from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.contents import ImageContents
 from machtrace.model.stack import FrameTrust
-from machtrace.unwinder.rules import AtCfa, RegisterOffset, UnwindRule
+from machtrace.unwinder.rules import AtCfa, Claims, RegisterOffset, UnwindRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +124,7 @@ class LinuxSignalRules:
     __slots__ = ("_arch", "_contents", "_trampolines")
 
     trust = FrameTrust.SIGNAL_FRAME
+    claims = Claims.EVERYWHERE
 
     def __init__(self, contents: ImageContents, arch: Arch) -> None:
         self._contents = contents

@@ -168,6 +168,8 @@ class NativeWalker:
             if isinstance(found, Stop):
                 stop = found
                 break
+            if self._rules.objection(here.lookup) is not None:
+                return None  # its frame may have more to say than fits a code
             rule, trust, caller = found
             marked = None if entry is not None else async_entry(here, rule, last, caller)
             if marked is not None:
@@ -196,6 +198,8 @@ class NativeWalker:
 
     def _learn(self, lookup: Avma, *, interrupted: bool) -> bool:
         rule, trust = self._rules.find(lookup, interrupted=interrupted)
+        if self._rules.objection(lookup) is not None:
+            return False
         return self._native.learn(lookup, interrupted=interrupted, rule=rule, trust=trust)
 
 

@@ -15,7 +15,7 @@ from machtrace.elf.segments import Section
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.stack import FrameTrust
-from machtrace.unwinder.rules import AtCfa, RegisterOffset, UnwindRule, link_register_rule
+from machtrace.unwinder.rules import AtCfa, Claims, RegisterOffset, UnwindRule, link_register_rule
 
 _SECTIONS = frozenset({".plt", ".plt.sec", ".plt.got", ".iplt"})
 _X86 = frozenset({Arch.X86_64, Arch.I386})
@@ -58,6 +58,7 @@ class LinkageStubRules:
     __slots__ = ("_arch", "_contents", "_sections")
 
     trust = FrameTrust.PROLOGUE
+    claims = Claims.EVERYWHERE
 
     def __init__(self, contents: ElfContents, sections: tuple[Section, ...]) -> None:
         self._contents = contents

@@ -10,6 +10,7 @@ from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageList
 from machtrace.model.stack import FrameTrust
+from machtrace.unwinder.call_witness import CallWitness
 from machtrace.unwinder.rules import InRegister, RuleSource, UnwindRule, frame_pointer_rule
 
 CACHE_LIMIT = 1 << 16
@@ -26,6 +27,8 @@ class ImageRules:
     header_svma: Svma = _NO_HEADER
     """The stated address of its header, by the bytes that the sources are from: a target may know
     only where the image was loaded."""
+    witness: CallWitness | None = None
+    """Checks what sources say of calls that do not look at the code."""
 
 
 SourceFinder = Callable[[BinaryImage], ImageRules]
@@ -50,6 +53,7 @@ class ProcessRules:
         "_fallback",
         "_images",
         "_link_register",
+        "_objections",
         "_rules",
         "_sources_of",
         "statistics",
@@ -63,6 +67,7 @@ class ProcessRules:
         self._fallback = (frame_pointer_rule(arch), FrameTrust.FRAME_POINTER)
         self._rules: dict[BinaryImage, ImageRules] = {}
         self._cache: dict[tuple[int, bool], tuple[UnwindRule, FrameTrust]] = {}
+        self._objections: dict[Avma, tuple[UnwindRule, FrameTrust]] = {}
         self.statistics = CacheStatistics()
 
     def find(self, lookup: Avma, *, interrupted: bool) -> tuple[UnwindRule, FrameTrust]:
@@ -78,8 +83,16 @@ class ProcessRules:
         self.statistics.misses += 1
         if len(self._cache) >= CACHE_LIMIT:
             self._cache.clear()
+            self._objections.clear()
         found = self._cache[key] = self._ask(lookup, interrupted=interrupted)
         return found
+
+    def objection(self, lookup: Avma) -> tuple[UnwindRule, FrameTrust] | None:
+        """What else claims to hold in a call, and finds another caller, or another frame for it.
+
+        Known once the rule at ``lookup`` was asked for; nearly always None.
+        """
+        return self._objections.get(lookup)
 
     def image_at(self, address: Avma) -> BinaryImage | None:
         """The image that holds ``address``."""
@@ -103,7 +116,24 @@ class ProcessRules:
             if rule is None:
                 continue
             if interrupted or rule.return_address != self._link_register:
+                if not interrupted:
+                    self._check(lookup, address, rule, source, rules.witness)
                 return rule, source.trust
             # Behind a call the link register is the called function's: see who knows better.
             held = held or (rule, source.trust)
         return held or self._fallback
+
+    def _check(
+        self,
+        lookup: Avma,
+        address: Svma,
+        rule: UnwindRule,
+        source: RuleSource,
+        witness: CallWitness | None,
+    ) -> None:
+        """Ask whether the code bears out ``rule``, where it is not from the code itself."""
+        if witness is None or source.trust is witness.trust or rule.is_signal_frame:
+            return
+        other = witness.objection(address, rule)
+        if other is not None:
+            self._objections[lookup] = (other, witness.trust)

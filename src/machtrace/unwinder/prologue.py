@@ -33,7 +33,7 @@ from machtrace.unwinder.instruction_effects import (
     Trap,
 )
 from machtrace.unwinder.outlined import touches_callers_frame
-from machtrace.unwinder.rules import UnwindRule
+from machtrace.unwinder.rules import Claims, UnwindRule
 
 FunctionAt = Callable[[Svma], tuple[Svma, Svma] | None]
 """The (start, end) of the function that holds an address, if any does."""
@@ -78,6 +78,7 @@ class InstructionRules:
     """
 
     trust = FrameTrust.PROLOGUE
+    claims = Claims.EVERYWHERE
 
     def __init__(
         self,
@@ -133,6 +134,39 @@ class InstructionRules:
         if not interrupted:
             return state.after(LINKING).rule(prefers_memory=True)
         return state.rule(keeps_volatile=function.keeps_volatile)
+
+    def state_behind_start(self, lookup: Svma, count: int) -> FrameState | None:
+        """See :class:`~machtrace.unwinder.call_witness.CodeAnalysis`.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        bounds = self.function_at(lookup)
+        if bounds is None:
+            return None
+        state, at = ENTRY, bounds[0]
+        for instruction in self._read(at, min(count * INSTRUCTION_SIZE, bounds[1] - at)):
+            if isinstance(instruction, Call | Jump | IndirectJump | Return | Trap):
+                break
+            state = state.after(instruction)
+            at = Svma(at + INSTRUCTION_SIZE)
+        return state if at <= lookup else None
+
+    def state_in_call(self, lookup: Svma, most: int) -> FrameState | None:
+        """See :class:`~machtrace.unwinder.call_witness.CodeAnalysis`.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        bounds = self.function_at(lookup)
+        if bounds is None or bounds[1] - bounds[0] > most:
+            return None
+        self._callers_left = CALLERS_INSTRUCTIONS
+        function = self._function(*bounds)
+        if function is None or not function.flow.is_balanced:
+            return None
+        state = function.state(Svma(lookup & -INSTRUCTION_SIZE))
+        return None if state is None else state.after(LINKING)
 
     def _involves_outlined_code(self, address: Svma) -> bool:
         """Whether a call is in, or calls, code that the compiler may have cut out of functions."""
@@ -280,6 +314,7 @@ class CallSiteRules:
     __slots__ = ("_instructions",)
 
     trust = FrameTrust.PROLOGUE
+    claims = Claims.EVERYWHERE
 
     def __init__(self, instructions: InstructionRules) -> None:
         self._instructions = instructions

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 from machtrace.model.address import Svma
@@ -136,12 +137,30 @@ def link_register_rule(arch: Arch, stack_size: int = 0) -> UnwindRule:
     return UnwindRule(RegisterOffset(numbers.sp, stack_size), InRegister(numbers.lr))
 
 
+class Claims(Enum):
+    """Where a source's rules are meant to be right; elsewhere they are a convention, or a guess."""
+
+    EVERYWHERE = "everywhere"
+    """At every instruction that it has a rule for."""
+    AT_CALLS = "at calls"
+    """While a call is in progress: neither in prologues nor in epilogues."""
+
+    def hold(self, *, interrupted: bool) -> bool:
+        """Whether they hold in a frame; see :meth:`RuleSource.rule_for` for ``interrupted``."""
+        return self is Claims.EVERYWHERE or not interrupted
+
+
 class RuleSource(Protocol):
     """Unwind information of one kind, for one image."""
 
     @property
     def trust(self) -> FrameTrust:
         """How far addresses found by these rules can be trusted."""
+        ...
+
+    @property
+    def claims(self) -> Claims:
+        """Where its rules are meant to be right."""
         ...
 
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:

@@ -20,7 +20,7 @@ from machtrace.unwinder.arm64_frame import ENTRY
 from machtrace.unwinder.arm64_instructions import decode
 from machtrace.unwinder.arm64_registers import INSTRUCTION_SIZE
 from machtrace.unwinder.instruction_effects import IndirectJump
-from machtrace.unwinder.rules import AtCfa, RegisterOffset, UnwindRule, link_register_rule
+from machtrace.unwinder.rules import AtCfa, Claims, RegisterOffset, UnwindRule, link_register_rule
 
 _STUB_SECTIONS = frozenset({"__stubs", "__auth_stubs", "__objc_stubs"})
 _HELPER = "__stub_helper"
@@ -41,6 +41,7 @@ class StubRules:
     __slots__ = ("_arch", "_contents", "_sections")
 
     trust = FrameTrust.PROLOGUE
+    claims = Claims.EVERYWHERE
 
     def __init__(self, contents: MachOContents, arch: Arch, sections: tuple[Section, ...]) -> None:
         self._contents = contents

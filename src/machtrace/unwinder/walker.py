@@ -11,6 +11,7 @@ from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import (
     AddressChain,
     AddressKind,
+    Dispute,
     FrameAddress,
     FrameTrust,
     Stop,
@@ -103,7 +104,8 @@ def _walk_frames(
             entry = async_entry(here, rule, registers, caller)
             if entry is not None:
                 kept = KeptFrames(limit)
-        here = FrameAddress(caller.pc, trust, rule.caller_kind)
+        disputed_by = disputes(here, registers, memory, rules, mask, caller)
+        here = FrameAddress(caller.pc, trust, rule.caller_kind, disputed_by)
         kept.add(here)
         registers = caller
     return _Machine(inner, stop, entry, None if entry is None else kept)
@@ -127,12 +129,44 @@ def find_caller(
     if is_guess and is_stray_call(registers, memory, mask):
         rule, trust, is_guess = entry_rule(registers.arch), FrameTrust.PROLOGUE, False
     caller = step(rule, registers, memory, mask)
+    if isinstance(caller, Stop) and not caller.is_complete and not interrupted:
+        other = rules.objection(here.lookup)
+        found = None if other is None else step(other[0], registers, memory, mask)
+        if other is not None and isinstance(found, RegisterSet):
+            (rule, trust), caller = other, found
     if isinstance(caller, Stop):
         return _no_root(caller, here, rules) if is_guess else caller
     if trust is FrameTrust.FRAME_POINTER and (caller.sp or 0) <= (registers.sp or 0):
         # Only the chain itself says where the next frame is: it must rise.
         return Stop(StopReason.NO_PROGRESS, registers.pc)
     return rule, trust, caller
+
+
+def disputes(
+    here: FrameAddress,
+    registers: RegisterSet,
+    memory: MemoryReader,
+    rules: ProcessRules,
+    mask: PacMask,
+    caller: RegisterSet,
+) -> tuple[Dispute, ...]:
+    """What else claims to know ``here``'s caller and does not find ``caller``, which was chosen.
+
+    See :func:`find_caller` for the others. Raises nothing.
+    """
+    if here.kind is AddressKind.PROGRAM_COUNTER:
+        return ()
+    objection = rules.objection(here.lookup)
+    if objection is None:
+        return ()
+    found: list[Dispute] = []
+    for rule, trust in (rules.find(here.lookup, interrupted=False), objection):
+        other = step(rule, registers, memory, mask)
+        if isinstance(other, Stop):
+            found.append(Dispute(trust, None))
+        elif (other.pc, other.sp) != (caller.pc, caller.sp):
+            found.append(Dispute(trust, other.pc))
+    return tuple(found)
 
 
 class _Progress:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.macho.contents import MachOContents
@@ -20,18 +21,21 @@ from machtrace.model.contents import ImageContents
 from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.callee_pops import infer_pops
 from machtrace.unwinder.control_flow import Flow
+from machtrace.unwinder.frame_state import FrameState
 from machtrace.unwinder.function_bounds import FunctionBounds
 from machtrace.unwinder.instruction_effects import (
     NOTHING,
     TRAP,
     AddConstant,
     Call,
+    IndirectJump,
     Instruction,
     Jump,
     Return,
+    Trap,
 )
 from machtrace.unwinder.prologue import FunctionAt
-from machtrace.unwinder.rules import UnwindRule
+from machtrace.unwinder.rules import Claims, UnwindRule
 from machtrace.unwinder.x86_instructions import decode
 from machtrace.unwinder.x86_operands import Effects
 from machtrace.unwinder.x86_registers import MODE_32, MODE_64, Mode
@@ -41,6 +45,7 @@ MAX_FUNCTION_SIZE = 1 << 18
 CACHED_SIZE = 1 << 21
 """Bytes of code of all remembered functions; at the limit all are forgotten."""
 
+_LONGEST_INSTRUCTION = 15
 _NESTING = 4
 _MODES = {Arch.X86_64: MODE_64, Arch.X86_64H: MODE_64, Arch.I386: MODE_32}
 _SWEPT_AT_ONCE = 256
@@ -60,6 +65,7 @@ class X86InstructionRules:
     """
 
     trust = FrameTrust.PROLOGUE
+    claims = Claims.EVERYWHERE
 
     def __init__(
         self,
@@ -107,6 +113,40 @@ class X86InstructionRules:
         place = places.get(lookup - start)
         state = None if place is None else flow.state(place)
         return None if state is None else state.rule()
+
+    def state_behind_start(self, lookup: Svma, count: int) -> FrameState | None:
+        """See :class:`~machtrace.unwinder.call_witness.CodeAnalysis`.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        bounds = self.function_at(lookup)
+        if bounds is None:
+            return None
+        start, end = bounds
+        end = Svma(min(end, start + count * _LONGEST_INSTRUCTION))
+        state = self._mode.entry
+        for at, effects in islice(self._instructions(start, end), count):
+            if any(isinstance(one, Call | Jump | IndirectJump | Return | Trap) for one in effects):
+                return state if start + at <= lookup else None
+            for one in effects:
+                state = state.after(one)
+        return state if end <= lookup else None
+
+    def state_in_call(self, lookup: Svma, most: int) -> FrameState | None:
+        """See :class:`~machtrace.unwinder.call_witness.CodeAnalysis`.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        bounds = self.function_at(lookup)
+        if bounds is None or bounds[1] - bounds[0] > most:
+            return None
+        flow, places = self._function(*bounds)
+        if not flow.is_balanced:
+            return None
+        at = max((at for at in places if at <= lookup - bounds[0]), default=None)
+        return None if at is None else flow.state(places[at])
 
     def _function(self, start: Svma, end: Svma) -> tuple[Flow, dict[int, int]]:
         found = self._functions.get(start)

@@ -1,0 +1,117 @@
+"""Whether a function's code bears out what tables say of a call in it.
+
+Unwind tables can be stale, written by hand or damaged, and nothing in them shows it. The code is
+what made the frame, so it is asked too: first what its first instructions do, which is enough for
+nearly every function, then all ways from its start to the call.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from machtrace.errors import FormatError, MemoryReadError
+from machtrace.model.address import Svma
+from machtrace.model.arch import Arch
+from machtrace.model.contents import ImageContents
+from machtrace.model.stack import FrameTrust
+from machtrace.unwinder.frame_record import LOOKED_AT, follows_record, record_made
+from machtrace.unwinder.frame_state import CallerValue, FrameState, FromCfa
+from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset, UnwindRule
+
+FIRST_INSTRUCTIONS = 24
+"""Of a function, that are looked at alone: ten pairs of registers, and what makes room."""
+MOST_CODE = 1 << 13
+"""Bytes of the largest function that is analysed to check a table; the first stack is not to wait
+for those of interpreters."""
+
+
+REMEMBERED = 1 << 14
+"""Functions whose beginnings are remembered; at the limit all are forgotten."""
+
+
+class CodeAnalysis(Protocol):
+    """Instruction analysis, as far as it can speak of calls."""
+
+    def function_at(self, address: Svma, /) -> tuple[Svma, Svma] | None:
+        """The (start, end) of the function that holds ``address``."""
+        ...
+
+    def state_behind_start(self, lookup: Svma, count: int, /) -> FrameState | None:
+        """The state behind a function's first straight run of instructions, at most ``count``.
+
+        The function is the one that holds ``lookup``; None if ``lookup`` is in that run.
+        """
+        ...
+
+    def state_in_call(self, lookup: Svma, most: int, /) -> FrameState | None:
+        """The state while the call that holds ``lookup`` is in progress.
+
+        None where it is not known, where the function has more than ``most`` bytes, or does not
+        leave its caller's frame on every way as it found it.
+        """
+        ...
+
+
+class CallWitness:
+    """Checks the rules that tables have for calls in an image."""
+
+    __slots__ = ("_analysis", "_arch", "_contents", "_records")
+
+    trust = FrameTrust.PROLOGUE
+
+    def __init__(self, analysis: CodeAnalysis, contents: ImageContents, arch: Arch) -> None:
+        """``analysis`` is of ``contents``, an image of ``arch``."""
+        self._analysis = analysis
+        self._contents = contents
+        self._arch = arch
+        self._records: dict[Svma, int | None] = {}
+        """How many bytes of a function, by its start, are behind it when its record is made."""
+
+    def objection(self, lookup: Svma, rule: UnwindRule) -> UnwindRule | None:
+        """What the code says against ``rule``, a table's for the call that holds ``lookup``.
+
+        None where it bears ``rule`` out, or says nothing. Raises nothing.
+        """
+        try:
+            if follows_record(rule, self._arch) and self._has_record(lookup):
+                return None
+            first = self._analysis.state_behind_start(lookup, FIRST_INSTRUCTIONS)
+            if first is not None and verdict(first, rule):
+                return None
+            state = self._analysis.state_in_call(lookup, MOST_CODE)
+        except (FormatError, MemoryReadError):
+            return None
+        if state is None or verdict(state, rule) is not False:
+            return None
+        return state.rule(prefers_memory=True)
+
+    def _has_record(self, lookup: Svma) -> bool:
+        bounds = self._analysis.function_at(lookup)
+        if bounds is None:
+            return False
+        start, end = bounds
+        if start not in self._records:
+            if len(self._records) >= REMEMBERED:
+                self._records.clear()
+            code = self._contents.read_svma(start, min(LOOKED_AT, end - start))
+            self._records[start] = record_made(code, self._arch)
+        behind = self._records[start]
+        return behind is not None and lookup - start >= behind
+
+
+def verdict(state: FrameState, rule: UnwindRule) -> bool | None:
+    """Whether ``rule`` finds the caller that ``state`` has; None where one of them does not say."""
+    if not isinstance(rule.cfa, RegisterOffset):
+        return None
+    base, recovery = state.value(rule.cfa.register), rule.return_address
+    if not isinstance(base, FromCfa) or base.offset != -rule.cfa.offset:
+        return False if isinstance(base, FromCfa | CallerValue) else None
+    if isinstance(recovery, AtCfa):
+        found = state.slots.get(recovery.offset)
+    elif isinstance(recovery, InRegister) and not recovery.offset:
+        found = state.value(recovery.register)
+    else:
+        return None
+    if found == state.machine.return_address:
+        return True
+    return None if state.return_address is None else False
