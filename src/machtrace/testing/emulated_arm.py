@@ -11,7 +11,7 @@ from unicorn.unicorn_py3.unicorn import Uc
 from machtrace.model.arch import ARM_DOUBLES, Arch
 from machtrace.testing.emulated_cpu import EmulatedCpu, Transfer
 from machtrace.unwinder import arm_instructions, thumb_instructions
-from machtrace.unwinder.instruction_effects import Call, IndirectJump, Return
+from machtrace.unwinder.instruction_effects import Call, IndirectJump, Jump, Return
 
 _SP, _LR = 13, 14
 _REGISTERS = (
@@ -42,12 +42,10 @@ class EmulatedArm(EmulatedCpu):
     def __init__(self, arch: Arch = Arch.ARMV7) -> None:
         uc = Uc(UC_ARCH_ARM, UC_MODE_ARM)
         super().__init__(uc, arch, arm.UC_ARM_REG_PC, _REGISTERS)
-        uc.ctl_set_cpu_model(arm.UC_CPU_ARM_CORTEX_A9)
+        uc.ctl_set_cpu_model(arm.UC_CPU_ARM_CORTEX_A15)
         access = uc.reg_read(arm.UC_ARM_REG_C1_C0_2)
         uc.reg_write(arm.UC_ARM_REG_C1_C0_2, access | _ALL_COPROCESSORS)
         uc.reg_write(arm.UC_ARM_REG_FPEXC, _FLOATING_POINT_ON)
-        self.starts_in_thumb = False
-        """Whether the program's first instruction is Thumb's."""
 
     @property
     def is_thumb(self) -> bool:
@@ -55,7 +53,7 @@ class EmulatedArm(EmulatedCpu):
         return bool(self.uc.reg_read(arm.UC_ARM_REG_CPSR) & _THUMB_STATE)
 
     def start_address(self, address: int) -> int:
-        """See :meth:`EmulatedCpu.start_address`."""
+        """See :meth:`EmulatedCpu.start_address`; of an entry's, the lowest bit says what it is."""
         return address | self.is_thumb
 
     def call_from(self, top: int, outside: int) -> None:
@@ -63,9 +61,7 @@ class EmulatedArm(EmulatedCpu):
         self.write(_LR, outside)
         self.write(_SP, top)
         status = self.uc.reg_read(arm.UC_ARM_REG_CPSR) & ~_THUMB_STATE
-        self.uc.reg_write(
-            arm.UC_ARM_REG_CPSR, status | (_THUMB_STATE if self.starts_in_thumb else 0)
-        )
+        self.uc.reg_write(arm.UC_ARM_REG_CPSR, status)
 
     def transfer(self, code: bytes) -> Transfer:
         """See :meth:`EmulatedCpu.transfer`."""
@@ -79,6 +75,8 @@ class EmulatedArm(EmulatedCpu):
                 return Transfer.CALL
             case Return():
                 return Transfer.RETURN
+            case Jump() | IndirectJump() if self.read(_LR) & -2 == self.program_counter + len(code):
+                return Transfer.CALL  # mov lr, pc; b …
             case IndirectJump():
                 return Transfer.JUMP
             case _:
