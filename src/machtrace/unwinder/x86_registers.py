@@ -45,17 +45,17 @@ MODE_64 = Mode(
     ),
 )
 EAX, ECX, EDX, EBX, ESP, EBP, ESI, EDI = range(8)
-MODE_32 = Mode(
-    tuple(range(8)),
-    Machine(
-        sp=ESP,
-        fp=EBP,
-        return_column=8,
-        general=range(8),
-        others=(),
-        callee_saved=(EBX, EBP, ESI, EDI),
-        lost_in_calls=(EAX, ECX, EDX),
-        entry_sp=-4,
-        word=4,
-    ),
+_I386 = Machine(
+    sp=ESP,
+    fp=EBP,
+    return_column=8,
+    general=range(8),
+    others=(),
+    callee_saved=(EBX, EBP, ESI, EDI),
+    lost_in_calls=(EAX, ECX, EDX),
+    entry_sp=-4,
+    word=4,
 )
+# What calls pop may be inferred, and esp depends on it; ebp does not.
+_I386.cfa_bases = (EBP, *(base for base in _I386.cfa_bases if base != EBP))
+MODE_32 = Mode(tuple(range(8)), _I386)
