@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from struct import pack
 
@@ -68,13 +67,16 @@ def test_an_empty_file(tmp_path):
 @pytest.mark.parametrize(
     ("data", "words", "remedy"),
     [
-        (b"#!/bin/sh\n", "it starts with 23 21 2f 62", "Mach-O core"),
+        (b"#!/bin/sh\n", "it starts with 23 21 2f 62", "give a core"),
         (b"\xca\xfe\xba\xbe" + bytes(40), "a fat Mach-O", "machtrace image"),
         (b"MDMP" + bytes(40), "a minidump", "lldb"),
         (b"\x1f\x8b\x08" + bytes(40), "gzip", "gunzip"),
         (b"\x28\xb5\x2f\xfd" + bytes(40), "zstd", "unzstd"),
-        (b"\x7fELF\x02\x01\x01" + bytes(9) + pack("<H", 4) + bytes(40), "an ELF core", "gdb"),
-        (b"\x7fELF\x01\x02\x01" + bytes(9) + pack(">H", 4) + bytes(40), "an ELF core", "gdb"),
+        (
+            b"\x7fELF\x02\x02\x01" + bytes(9) + pack(">2H", 4, 62) + bytes(44),
+            "big-endian x86_64",
+            "arm64",
+        ),
         (b"\x7fELF\x02\x01\x01" + bytes(9) + pack("<H", 3) + bytes(40), "an ELF file", "core"),
         (b"\x7fEL", "it starts with 7f 45 4c", "core"),
         (
@@ -118,25 +120,6 @@ def test_a_library_is_no_core(tmp_path):
 def test_this_interpreter_is_no_core():
     """A real ELF program."""
     assert "ELF file, not a core" in str(refusal(sys.executable))
-
-
-def test_a_real_elf_core(tmp_path):
-    """A core of a real process, made by gdb, is recognised."""
-    try:
-        with subprocess.Popen(["sleep", "60"]) as sleeper:
-            done = subprocess.run(
-                ["gcore", "-o", str(tmp_path / "core"), str(sleeper.pid)],
-                capture_output=True,
-                timeout=60,
-                check=False,
-            )
-            sleeper.terminate()
-    except FileNotFoundError:
-        pytest.skip("gcore, which makes the core, is not installed")
-    found = list(tmp_path.glob("core.*"))
-    if not found:
-        pytest.skip(f"gcore made no core: {done.stderr.decode(errors='replace').strip()}")
-    assert "an ELF core" in str(refusal(found[0]))
 
 
 def test_a_closed_target_says_so(tmp_path):

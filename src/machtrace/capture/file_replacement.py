@@ -33,7 +33,9 @@ def replace_file(path: str, parts: Iterable[bytes | memoryview]) -> int:
     except (OSError, ValueError) as error:
         # ValueError: a NUL in the path.
         reason = getattr(error, "strerror", None) or str(error)
-        raise FileAccessError(path, reason[:1].lower() + reason[1:]) from error
+        refused = FileAccessError(path, reason[:1].lower() + reason[1:])
+        refused.remedy = "give the name of a file in a folder that can be written to and has room"
+        raise refused from error
 
 
 def _mode(path: str) -> int:

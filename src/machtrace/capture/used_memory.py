@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from machtrace.capture.image_file_memory import ImageFileMemory
@@ -20,6 +21,9 @@ from machtrace.model.memory import (
     without_overlap,
 )
 from machtrace.model.snapshot import KeptImages, Snapshot
+from machtrace.model.stack import Backtrace, FrameAddress
+from machtrace.model.symbol import FrameStatus
+from machtrace.symbolicate.image_source import ImageSource
 from machtrace.symbolicate.symbolicator import Symbolicator
 
 WALK_LIMIT = 1 << 16
@@ -50,13 +54,31 @@ def used_memory(snapshot: Snapshot, images: KeptImages) -> list[MemoryRegion]:
     nameless = ImageList(replace(image, path="", local_path=None) for image in snapshot.images)
     unwind(replace(snapshot, memory=bare, images=nameless), limit=WALK_LIMIT)
     memory.forget()
-    symbolicator = Symbolicator()
-    for walk in walks:
-        symbolicator.symbolicate(walk)
+    _name_without_files(walks)
     named = memory.regions()
     if sum(len(region.data) for region in named) > NAMES_LIMIT:
         named = []
     return without_overlap(found, walked, bare.regions(), named)
+
+
+def _name_without_files(walks: Sequence[Backtrace]) -> None:
+    """Look up the names of addresses in images that no file of this machine is of."""
+    files, symbolicator = ImageSource(), Symbolicator()
+    lacking: dict[BinaryImage, bool] = {}
+
+    def lacks_file(address: FrameAddress) -> bool:
+        image = walk.snapshot.images.find(address.lookup)
+        if image is None:
+            return False
+        if image not in lacking:
+            lacking[image] = isinstance(files.file(image), FrameStatus)
+        return lacking[image]
+
+    for walk in walks:
+        # What is left is no stack; it is only looked up.
+        symbolicator.symbolicate(
+            replace(walk, addresses=tuple(filter(lacks_file, walk.addresses)), gap=None)
+        )
 
 
 def debugger_memory(snapshot: Snapshot) -> list[MemoryRegion]:

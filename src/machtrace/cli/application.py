@@ -10,6 +10,7 @@ import typer
 from machtrace.cli.backtrace import backtrace
 from machtrace.cli.demo import demo
 from machtrace.cli.image import image
+from machtrace.cli.snapshot import snapshot
 
 app = typer.Typer(
     name="machtrace",
@@ -19,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (backtrace, image, demo):
+for command in (backtrace, snapshot, image, demo):
     app.command()(command)
 
 

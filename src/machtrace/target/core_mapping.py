@@ -15,8 +15,8 @@ _FOREIGN = {
     b"\xca\xfe\xba\xbe": ("a fat Mach-O, not a core", _DESCRIBE),
     b"\xca\xfe\xba\xbf": ("a fat Mach-O, not a core", _DESCRIBE),
     b"MDMP": (
-        "a minidump, not a Mach-O core",
-        "give a Mach-O core; lldb -c reads minidumps",
+        "a minidump, not a core",
+        "give a Mach-O or ELF core; lldb -c reads minidumps",
     ),
     b"\x1f\x8b": ("a file compressed by gzip", "decompress it first, with gunzip"),
     b"\x28\xb5\x2f\xfd": ("a file compressed by zstd", "decompress it first, with unzstd"),
@@ -39,7 +39,7 @@ def map_core(path: str) -> memoryview:
 
     Raises:
         FileAccessError: there is no such file, it is none, or it cannot be read.
-        CoreFileError: it is empty, or something else than a thin Mach-O.
+        CoreFileError: it is empty, or something else than a thin Mach-O or an ELF core.
     """
     try:
         mode = Path(path).stat().st_mode
@@ -53,9 +53,22 @@ def map_core(path: str) -> memoryview:
     data = _map(path)
     if not len(data):
         raise CoreFileError("the file is empty", source=path, offset=0)
-    if not is_macho(data):
+    if not (is_macho(data) or _elf_type(data) == _ELF_CORE):
         raise _foreign(data, path)
     return data
+
+
+def is_elf_core(path: str) -> bool:
+    """Whether the core at ``path`` is an ELF one; raises as :func:`map_core` does."""
+    return not is_macho(map_core(path))
+
+
+def map_file(path: str) -> memoryview | None:
+    """The bytes of any regular file, as :func:`map_core` gives them; None where there are none."""
+    try:
+        return _map(path) if stat.S_ISREG(Path(path).stat().st_mode) else None
+    except (OSError, ValueError, FileAccessError):
+        return None
 
 
 def _map(path: str) -> memoryview:
@@ -77,17 +90,12 @@ def _refused(path: str, error: OSError | ValueError) -> FileAccessError:
 
 def _foreign(data: memoryview, path: str) -> CoreFileError:
     head = bytes(data[:20])
-    if head.startswith(_ELF_MAGIC) and len(head) >= len(_ELF_MAGIC) + 14:
-        order = "big" if head[5] == _ELF_BIG_ENDIAN else "little"
-        if int.from_bytes(head[16:18], order) == _ELF_CORE:  # type: ignore[arg-type]
-            return CoreFileError(
-                "an ELF core; this version reads Mach-O cores",
-                source=path,
-                offset=16,
-                remedy="read it with: gdb PROGRAM CORE",
-            )
+    if _elf_type(data) is not None:
         return CoreFileError(
-            "an ELF file, not a core", source=path, offset=16, remedy="give a Mach-O core"
+            "an ELF file, not a core",
+            source=path,
+            offset=16,
+            remedy="give a core; machtrace image describes other ELF files",
         )
     for magic, (what, remedy) in _FOREIGN.items():
         if head.startswith(magic):
@@ -96,5 +104,15 @@ def _foreign(data: memoryview, path: str) -> CoreFileError:
         f"not a core: it starts with {head[:8].hex(' ')}",
         source=path,
         offset=0,
-        remedy="give a Mach-O core, as lldb's process save-core or a crash writes it",
+        remedy="give a core, as a crash, machtrace snapshot, gdb's gcore or lldb's process "
+        "save-core writes it",
     )
+
+
+def _elf_type(data: memoryview) -> int | None:
+    """``e_type`` of an ELF file; None where it is none."""
+    head = bytes(data[:18])
+    if not head.startswith(_ELF_MAGIC) or len(head) < 18:  # noqa: PLR2004 (bytes)
+        return None
+    is_big = head[5] == _ELF_BIG_ENDIAN
+    return int.from_bytes(head[16:18], "big" if is_big else "little")

@@ -1,8 +1,8 @@
-"""A process in a Mach-O core file."""
+"""A process in a core file."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -14,32 +14,30 @@ from machtrace.macho.core_file import CoreFile, parse_core
 from machtrace.macho.core_images import CoreImages, find_images
 from machtrace.macho.crashed_thread import crashed_thread
 from machtrace.macho.thread_state import ThreadState
-from machtrace.model.address import Avma
-from machtrace.model.arch import Arch
-from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.process_metadata import NotedThread
 from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
 from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.target.base import DEFAULT_STACK_LIMIT
-from machtrace.target.core_mapping import map_core
+from machtrace.target.core_mapping import is_elf_core, map_core
+from machtrace.target.core_stack import noted_indexes, stack_region
+from machtrace.target.elf_corefile import ElfCorefileTarget
 
-RED_ZONE = 128
-"""Bytes below the stack pointer that a leaf may use: *Apple arm64 ABI*, System V x86-64 psABI."""
 
-
-def open_corefile(path: str | Path) -> CorefileTarget:
-    """Open a Mach-O core.
+def open_corefile(path: str | Path) -> CorefileTarget | ElfCorefileTarget:
+    """Open a core, Mach-O or ELF.
 
     Raises:
         FileAccessError: there is no such file, or it cannot be read.
         CoreFileError: it is something else, and the message says what; or it is empty.
-        MachOError: it ends before its header does.
+        MachOError, ElfError: it ends before its header does.
     """
+    if is_elf_core(str(path)):
+        return ElfCorefileTarget(path)
     return CorefileTarget(path)
 
 
 class CorefileTarget:
-    """A core as a :class:`~machtrace.target.base.Target`.
+    """A Mach-O core as a :class:`~machtrace.target.base.Target`.
 
     The file is mapped, not read: memory in snapshots are views of the mapping, which lives as long
     as any of them, also after :meth:`close`. Whoever shortens the file meanwhile ends this process
@@ -107,7 +105,7 @@ class CorefileTarget:
             if not isinstance(thread.state, ThreadState):
                 problems.append(Problem(thread=info.id, error=thread.state))
                 continue
-            stack = stack_region(core.memory.regions, thread.state, stack_limit)
+            stack = stack_region(core.memory.regions, thread.state.registers, stack_limit)
             if not stack.data and stack_limit > 0:
                 error = self._no_stack(info, thread.state)
                 problems.append(Problem(thread=info.id, error=error))
@@ -177,12 +175,6 @@ def noted_threads(core: CoreFile) -> tuple[NotedThread, ...]:
     return noted if len(noted) == len(core.threads) else (NotedThread(),) * len(core.threads)
 
 
-def noted_indexes(noted: Sequence[NotedThread]) -> list[int]:
-    """The numbers of threads: as noted, unless two would have the same."""
-    indexes = [one.index or place for place, one in enumerate(noted, 1)]
-    return indexes if len(set(indexes)) == len(indexes) else list(range(1, len(noted) + 1))
-
-
 def thread_infos(core: CoreFile) -> tuple[ThreadInfo, ...]:
     """What a core says of its threads: ids and names are those of "process metadata".
 
@@ -213,27 +205,3 @@ def thread_infos(core: CoreFile) -> tuple[ThreadInfo, ...]:
             )
         )
     return tuple(infos)
-
-
-def stack_region(memory: RegionMemory, state: ThreadState, limit: int) -> MemoryRegion:
-    """At most ``limit`` bytes of a thread's stack, from sp less the red zone; empty if not there.
-
-    A stack in several adjoining regions is joined, which copies it.
-    """
-    arch, sp = state.registers.arch, state.registers.sp
-    if sp is None or limit <= 0:
-        return MemoryRegion(Avma(sp or 0), b"")
-    at = Avma(sp)
-    region = memory.region_at(at)
-    if region is None:
-        return MemoryRegion(at, b"")
-    start = Avma(max(region.start, at - RED_ZONE if _has_red_zone(arch) else at))
-    end = start + limit
-    upto = region.end
-    while upto < end and (following := memory.region_at(upto)) is not None:
-        upto = following.end
-    return MemoryRegion(start, memory.read(start, min(end, upto) - start))
-
-
-def _has_red_zone(arch: Arch) -> bool:
-    return arch.is_arm64 or arch in (Arch.X86_64, Arch.X86_64H)

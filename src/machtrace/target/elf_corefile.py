@@ -1,0 +1,179 @@
+"""A process in an ELF core file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from machtrace.elf.core_file import ElfCore, ElfCoreThread, parse_elf_core
+from machtrace.elf.core_images import FoundImages, find_core_images
+from machtrace.errors import CoreFileError, MachtraceError, TargetError
+from machtrace.model.image import ImageList
+from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
+from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.target.base import DEFAULT_STACK_LIMIT
+from machtrace.target.core_mapping import map_core
+from machtrace.target.core_stack import noted_indexes, stack_region
+from machtrace.target.elf_core_files import images_with_files
+
+
+class ElfCorefileTarget:
+    """An ELF core as a :class:`~machtrace.target.base.Target`.
+
+    The file is mapped, not read, as :class:`~machtrace.target.corefile.CorefileTarget` does it.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Map the file and read its notes.
+
+        Raises:
+            FileAccessError: there is no such file, or it cannot be read.
+            ElfError, CoreFileError: it is something else, and the message says what.
+        """
+        self._path = str(path)
+        self._core: ElfCore | None = parse_elf_core(map_core(self._path), self._path)
+
+    @property
+    def core(self) -> ElfCore:
+        """What the file says.
+
+        Raises:
+            TargetError: the target was closed.
+        """
+        if self._core is None:
+            raise TargetError(f"the core was closed: {self._path}", remedy="open it again")
+        return self._core
+
+    @cached_property
+    def process(self) -> ProcessInfo:
+        """Which one; its path is that of its program."""
+        core = self.core
+        noted = core.metadata
+        return ProcessInfo(
+            pid=core.pid or (None if noted is None else noted.pid),
+            path=self._images.program or core.facts.name,
+            arch=core.header.arch,
+            pointer_mask=core.pointer_mask,
+        )
+
+    def threads(self) -> tuple[ThreadInfo, ...]:
+        """Its threads: as they were noted, else in the core's order.
+
+        Raises:
+            TargetError: the target was closed.
+        """
+        return tuple(info for _, info in self._threads())
+
+    def snapshot(
+        self,
+        threads: Collection[ThreadId] | None = None,
+        /,
+        *,
+        stack_limit: int = DEFAULT_STACK_LIMIT,
+    ) -> Snapshot:
+        """``threads`` (None: all) as the core has them; nothing is copied.
+
+        A stack that is not in the core is empty; it is named in :attr:`Snapshot.problems`, and so
+        is everything else that could not be read.
+        """
+        core, memory = self.core, self.core.memory.regions
+        listed = self._threads()
+        wanted = {info.id for _, info in listed} if threads is None else set(threads)
+        errors: list[tuple[ThreadId | None, MachtraceError]] = [(None, e) for e in core.problems]
+        notes = core.noted_threads
+        copied: list[ThreadSnapshot] = []
+        for thread, info in listed:
+            if info.id not in wanted:
+                continue
+            wanted.discard(info.id)
+            noted = notes[thread.index - 1]
+            registers = noted.restored(thread.registers)
+            stack = stack_region(memory, registers, stack_limit)
+            if not stack.data and stack_limit > 0:
+                errors.append((info.id, self._no_stack(info, registers.sp or 0)))
+            copied.append(
+                ThreadSnapshot(
+                    info=info,
+                    registers=registers,
+                    stack=stack,
+                    taken_at_ns=noted.taken_at_ns,
+                    stopped_for_ns=noted.stopped_for_ns,
+                    native_registers=thread.native_registers,
+                )
+            )
+        errors += [
+            (
+                missing,
+                TargetError(
+                    f"no thread {missing} in {self._path}",
+                    remedy="choose one of the threads it lists",
+                ),
+            )
+            for missing in sorted(wanted)
+        ]
+        problems = [Problem(thread=thread, error=error) for thread, error in errors]
+        if core.metadata is not None:
+            problems += [noted.problem for noted in core.metadata.problems]
+        return Snapshot(
+            process=self.process,
+            threads=tuple(copied),
+            images=ImageList(images_with_files(core, self._images, self._path)),
+            memory=memory,
+            problems=tuple(problems),
+            linux=core.facts,
+        )
+
+    def close(self) -> None:
+        """Let go of the file; snapshots keep what they have of it."""
+        self._core = None
+        self.__dict__.pop("_images", None)
+        self.__dict__.pop("process", None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None:
+        self.close()
+
+    @cached_property
+    def _images(self) -> FoundImages:
+        return find_core_images(self.core)
+
+    def _threads(self) -> list[tuple[ElfCoreThread, ThreadInfo]]:
+        core = self.core
+        notes = core.noted_threads
+        crashed = next((place for place, one in enumerate(notes, 1) if one.crashed), None)
+        if crashed is None and core.facts.signal:
+            crashed = 1
+        indexes = noted_indexes(notes)
+        found: list[tuple[ElfCoreThread, ThreadInfo]] = []
+        for thread, noted, index in zip(core.threads, notes, indexes, strict=True):
+            is_main = thread.id == core.pid if noted.is_main is None else noted.is_main
+            name = core.facts.name if is_main and core.metadata is None else noted.name
+            info = ThreadInfo(
+                id=noted.id or thread.id,
+                index=index,
+                name=name or None,
+                queue=noted.queue,
+                is_main=is_main,
+                crashed=thread.index == crashed,
+            )
+            found.append((thread, info))
+        return sorted(found, key=lambda one: one[1].index)
+
+    def _no_stack(self, info: ThreadInfo, sp: int) -> CoreFileError:
+        return CoreFileError(
+            f"the stack of thread {info.index}, at {sp:#x}, is not in the core",
+            source=self._path,
+            offset=0,
+            remedy="write the core with the memory of its stacks included",
+        )
