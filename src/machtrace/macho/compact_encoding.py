@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from machtrace.errors import MachOError
-from machtrace.model.arch import Arch
+from machtrace.model.arch import ARM_DOUBLES, Arch
 
 IS_NOT_FUNCTION_START = 0x80000000
 HAS_LSDA = 0x40000000
@@ -90,8 +90,39 @@ ARM_SAVED = (
 )
 """``UNWIND_ARM_FRAME_FIRST_PUSH_*`` and ``SECOND_PUSH_*``, as they lie downwards in memory."""
 
+ARM_DOUBLES_PATTERN = 0x00000700
+ARM_DOUBLES_PATTERN_SHIFT = 8
+ARM_DOUBLES_SAVED = (
+    ((8,), ()),
+    ((10, 8), ()),
+    ((12, 10, 8), ()),
+    ((14, 12, 10, 8), ()),
+    ((14, 12), (8, 9, 10)),
+    ((14,), (8, 9, 10, 11, 12)),
+    ((), (8, 9, 10, 11, 12, 13, 14)),
+    ((), (8, 9, 10, 11, 12, 13, 14, 15)),
+)
+"""Which d registers ``UNWIND_ARM_FRAME_D_REG_COUNT_MASK`` stands for: those pushed one after the
+other, then those stored upwards from where sp is after it was lowered by their size and aligned.
+Source: Apple's libunwind, ``CompactUnwinder.hpp`` (``stepFrameD``)."""
+ARM_DOUBLES_ALIGNMENT = 16
+_DOUBLE_SIZE = 8
+
 SavedRegisters = tuple[tuple[int, int], ...]
-"""(DWARF number, bytes from the canonical frame address)."""
+"""(Register, bytes from the canonical frame address); numbers as in
+:class:`~machtrace.model.registers.RegisterSet`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedRegisters:
+    """Registers saved where the stack was aligned first."""
+
+    below: int
+    """Bytes from the canonical frame address to where they would begin without that."""
+    alignment: int
+    """A power of 2: they begin at the next multiple below."""
+    registers: tuple[int, ...]
+    """Upwards, eight bytes of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +132,7 @@ class FramePointerBased:
     cfa_offset: int
     """From fp to the canonical frame address."""
     saved: SavedRegisters
+    aligned: AlignedRegisters | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,5 +288,16 @@ def _decode_arm(encoding: int) -> Decoded:
         if encoding & bit:
             place -= 4
             saved.append((register, place))
-    # The d registers of FRAME_D lie below these; no walk asks for them.
-    return FramePointerBased(cfa_offset, tuple(saved))
+    if mode == ArmMode.FRAME:
+        return FramePointerBased(cfa_offset, tuple(saved))
+    pattern = (encoding & ARM_DOUBLES_PATTERN) >> ARM_DOUBLES_PATTERN_SHIFT
+    pushed, stored = ARM_DOUBLES_SAVED[pattern]
+    for register in pushed:
+        place -= _DOUBLE_SIZE
+        saved.append((ARM_DOUBLES[register], place))
+    aligned = None
+    if stored:
+        below = place - _DOUBLE_SIZE * len(stored)
+        doubles = tuple(ARM_DOUBLES[register] for register in stored)
+        aligned = AlignedRegisters(below, ARM_DOUBLES_ALIGNMENT, doubles)
+    return FramePointerBased(cfa_offset, tuple(saved), aligned)

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from machtrace.errors import MachOError
 from machtrace.macho.compact_encoding import (
+    AlignedRegisters,
     Frameless,
     FramelessIndirect,
     FramePointerBased,
@@ -23,7 +24,10 @@ from machtrace.macho.unwind_info import UnwindEntry, UnwindInfo
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.stack import FrameTrust
+from machtrace.unwinder.aligned_place import aligned_place
 from machtrace.unwinder.rules import AtCfa, Claims, InRegister, Recovery, RegisterOffset, UnwindRule
+
+_DOUBLE_SIZE = 8
 
 
 class CallFrames(Protocol):
@@ -106,9 +110,10 @@ class CompactRules:
                 return None
             case InDwarf(offset):
                 return self._in_dwarf(offset, lookup)
-            case FramePointerBased(cfa_offset, saved):
+            case FramePointerBased(cfa_offset, saved, aligned):
                 # A few encodings serve most functions, and say the same of each.
-                rule = self._framed_rules[entry.encoding] = self._framed(cfa_offset, saved)
+                rule = self._framed(cfa_offset, saved, aligned)
+                self._framed_rules[entry.encoding] = rule
                 return rule
             case Frameless(size, saved):
                 return self._frameless(size, saved, entry)
@@ -131,12 +136,14 @@ class CompactRules:
     def _word(self) -> int:
         return self._arch.saved_register_size
 
-    def _framed(self, cfa_offset: int, saved: SavedRegisters) -> UnwindRule:
+    def _framed(
+        self, cfa_offset: int, saved: SavedRegisters, aligned: AlignedRegisters | None
+    ) -> UnwindRule:
         fp = self._arch.registers.fp
         return UnwindRule(
             RegisterOffset(fp, cfa_offset),
             AtCfa(self._word - cfa_offset),
-            ((fp, AtCfa(-cfa_offset)), *_at_cfa(saved)),
+            ((fp, AtCfa(-cfa_offset)), *_at_cfa(saved), *_at_aligned(aligned)),
         )
 
     def _frameless(self, size: int, saved: SavedRegisters, entry: UnwindEntry) -> UnwindRule:
@@ -151,6 +158,15 @@ class CompactRules:
                 offset=entry.function_offset,
             )
         return UnwindRule(RegisterOffset(numbers.sp, size), return_address, _at_cfa(saved))
+
+
+def _at_aligned(aligned: AlignedRegisters | None) -> tuple[tuple[int, Recovery], ...]:
+    if aligned is None:
+        return ()
+    return tuple(
+        (register, aligned_place(aligned.below, aligned.alignment, _DOUBLE_SIZE * index))
+        for index, register in enumerate(aligned.registers)
+    )
 
 
 def _at_cfa(saved: SavedRegisters) -> tuple[tuple[int, Recovery], ...]:
