@@ -59,6 +59,10 @@ class Unwinder:
             )
         return tuple(found)
 
+    def rules(self, snapshot: Snapshot) -> ProcessRules:
+        """The rules by which a snapshot's stacks are walked."""
+        return self._process(snapshot).rules
+
     def columns(self, snapshots: Iterable[Snapshot], *, limit: int = DEFAULT_DEPTH) -> StackColumns:
         """Walk every thread of many snapshots, of one process or of several.
 
@@ -103,7 +107,7 @@ class Unwinder:
 class _Process:
     """Rules for the images of a snapshot, and for all snapshots that have the same."""
 
-    __slots__ = ("_about", "_files", "_images", "_is_whole", "_memory", "_rules", "walker")
+    __slots__ = ("_about", "_files", "_images", "_is_whole", "_memory", "rules", "walker")
 
     def __init__(self, snapshot: Snapshot, files: ImageSource) -> None:
         process = snapshot.process
@@ -112,8 +116,8 @@ class _Process:
         self._images = snapshot.images
         self._memory = snapshot.memory
         self._is_whole = True
-        self._rules = ProcessRules(snapshot.images, process.arch, self._sources_of)
-        self.walker: ThreadWalker = thread_walker(self._rules, process.arch, process.pointer_mask)
+        self.rules = ProcessRules(snapshot.images, process.arch, self._sources_of)
+        self.walker: ThreadWalker = thread_walker(self.rules, process.arch, process.pointer_mask)
 
     def is_of(self, snapshot: Snapshot) -> bool:
         """Whether a snapshot is of this process, as can be told at once."""
@@ -126,7 +130,7 @@ class _Process:
     def takes(self, memory: MemoryReader) -> bool:
         """Whether what was learnt so far holds whatever ``memory`` has; if so, go on with that."""
         is_same = memory is self._memory
-        if is_same or (self._is_whole and not self._rules.statistics.malformed):
+        if is_same or (self._is_whole and not self.rules.statistics.malformed):
             self._memory = memory
             return True
         return False
@@ -160,4 +164,5 @@ def _rules_of(image: BinaryImage, memory: MemoryReader, files: ImageSource) -> I
     # What one place does not have, the next is asked for.
     alike = [one for one in rules if one.header_svma == header]
     sources = tuple(source for one in alike for source in one.sources)
-    return ImageRules(sources, header)
+    witness = next((one.witness for one in alike if one.witness is not None), None)
+    return ImageRules(sources, header, witness)

@@ -42,7 +42,9 @@ def backtrace(
             metavar="PATH", help="Files and folders with the program's images; may be given again."
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Frames of a stack that are kept: of a deeper one both ends.")] = 512,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Frames of a stack that are kept: of a deeper one both ends.")
+    ] = 512,
     stack_limit: Annotated[
         int, typer.Option(min=4096, metavar="BYTES", help="Bytes copied of each stack at most.")
     ] = 16 << 20,
