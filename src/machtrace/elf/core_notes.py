@@ -22,7 +22,7 @@ from machtrace.model.linux import FileMapping, LinuxFacts
 CORE = "CORE"
 LINUX = "LINUX"
 MACHTRACE = "machtrace"
-"""Owners of notes. Ours has one of type 1: :mod:`machtrace.model.process_metadata`."""
+"""Owners of notes. What ours says: :mod:`machtrace.model.process_metadata`."""
 
 NT_PRSTATUS = 1
 NT_PRPSINFO = 3
@@ -30,7 +30,8 @@ NT_AUXV = 6
 NT_FILE = 0x46494C45
 NT_SIGINFO = 0x53494749
 NT_ARM_PAC_MASK = 0x406
-NT_MACHTRACE = 1
+NT_MACHTRACE = 0x4D414348
+"""Of no other owner: binutils takes a note of any owner by its type."""
 
 FILE_PAGE = 4096
 """The unit of file offsets in the ``NT_FILE`` notes that are written."""

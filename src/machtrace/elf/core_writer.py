@@ -200,7 +200,7 @@ def _status(thread: ThreadSnapshot, facts: LinuxFacts, layout: ElfLayout) -> Thr
     registers = thread.native_registers
     if layout_of(len(registers)) is not known:
         registers = known.bytes_of(thread.registers)
-    return ThreadStatus(thread.info.id, facts.signal if thread.info.crashed else 0, registers)
+    return ThreadStatus(thread.info.id, facts.signal, registers)
 
 
 def _metadata(

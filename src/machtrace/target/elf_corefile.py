@@ -152,7 +152,7 @@ class ElfCorefileTarget:
         core = self.core
         notes = core.noted_threads
         crashed = next((place for place, one in enumerate(notes, 1) if one.crashed), None)
-        if crashed is None and core.facts.signal:
+        if core.metadata is None and core.facts.signal:
             crashed = 1
         indexes = noted_indexes(notes)
         found: list[tuple[ElfCoreThread, ThreadInfo]] = []
