@@ -220,3 +220,13 @@ def test_a_zero_frame_pointer_is_no_root_where_nothing_promises_it():
     walked = walk(registers(fp=0), STACK, chain_rules(), WIDTH_47)
 
     assert StopReason.NO_RULE is walked.stop.reason
+
+
+def test_a_number_is_no_mark_of_an_async_function():
+    """Code without frame pointers keeps anything in the register, some with the mark's bits."""
+    for number in (0x1925_7876_7315_E0B7, 0x1925_7876_7315_E0B0, 0x1000_0000_0000_0031):
+        saved = number.to_bytes(8, "little") + RET1.to_bytes(8, "little")
+        memory = MemoryRegion(Avma(0), bytes(16) + saved + STACK.data[0x20:])
+        walked = walk(registers(sp=0, fp=0x10), memory, chain_rules(), WIDTH_47)
+
+        assert walked.physical_remainder is None

@@ -25,6 +25,10 @@ TAG_SHIFT = 60
 ADDRESS_BITS = (1 << TAG_SHIFT) - 1
 """What of a tagged frame pointer is not tag."""
 
+_ALIGNMENT = 8
+_USER_BITS = 48
+"""No address of a program has more; what a mask leaves may, where the target did not tell."""
+
 CONTEXT_BELOW_RECORD = 8
 """The context's place: this many bytes below the frame record."""
 
@@ -32,6 +36,12 @@ CONTEXT_BELOW_RECORD = 8
 def is_async_frame_pointer(saved: int) -> bool:
     """Whether a frame pointer, as stored in a record, marks the record as an async function's."""
     return saved >> TAG_SHIFT == 1
+
+
+def _marks_a_record(saved: int) -> bool:
+    """The same, and it is no mere number: code without frame pointers keeps any in the register."""
+    address = saved & ADDRESS_BITS
+    return is_async_frame_pointer(saved) and not (address >> _USER_BITS or address % _ALIGNMENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +83,7 @@ def async_entry(
             Avma(context), is_stored=False, resumed=Avma(here.address - known.entered)
         )
     saved, fp = caller.fp, caller.arch.registers.fp
-    if saved is None or not is_async_frame_pointer(saved) or caller.sp is None:
+    if saved is None or not _marks_a_record(saved) or caller.sp is None:
         return None
     for number, recovery in rule.registers:
         if number == fp and isinstance(recovery, AtCfa):
