@@ -1,0 +1,99 @@
+"""Recorded threads of real programs: the registers and the stack of each, stopped anywhere."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from machtrace.macho.contents import FileContents
+from machtrace.model.address import Avma, PacMask
+from machtrace.model.arch import Arch
+from machtrace.model.image import BinaryImage, ImageFormat, ImageList
+from machtrace.model.memory import MemoryRegion, RegionMemory
+from machtrace.model.snapshot import ProcessInfo, Snapshot
+from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.testing.emulated_run import EmulatedRun, Moment
+from machtrace.testing.macho_compiler import COMPACT_TABLES, DWARF_TABLES, compile_macho
+
+SOURCE = Path(__file__).parent / "programs" / "nested.c"
+BUILDS = {
+    "arm64 compact": (Arch.ARM64, ("-O2", *COMPACT_TABLES)),
+    "arm64 dwarf": (Arch.ARM64, ("-Os", "-fomit-frame-pointer", *DWARF_TABLES)),
+    "x86_64 compact": (Arch.X86_64, ("-O2", *COMPACT_TABLES)),
+    "x86_64 dwarf": (Arch.X86_64, ("-O1", "-fomit-frame-pointer", *DWARF_TABLES)),
+}
+SNAPSHOTS = 10_000
+SHALLOWEST, DEEPEST = 10, 100
+_RED_ZONE = 128
+_EVERY = 331
+"""Instructions between moments that are looked at."""
+
+
+class _EnoughError(Exception):
+    """All that was wanted is recorded."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Snapshots of one thread each, of several programs in turns, and their true stacks."""
+
+    snapshots: tuple[Snapshot, ...]
+    stacks: tuple[tuple[Avma, ...], ...]
+
+
+@pytest.fixture(scope="session")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """As many snapshots as :data:`SNAPSHOTS`, of the programs of :data:`BUILDS` in random order."""
+    directory = tmp_path_factory.mktemp("recorded")
+    made: list[tuple[Snapshot, tuple[Avma, ...]]] = []
+    for number, (arch, options) in enumerate(BUILDS.values()):
+        program = directory / f"nested{number}"
+        compile_macho([SOURCE], program, arch=arch, options=options)
+        made += _recorded(program, arch, SNAPSHOTS // len(BUILDS))
+    Random(3).shuffle(made)  # noqa: S311 (which comes first)
+    return Recording(tuple(one for one, _ in made), tuple(stack for _, stack in made))
+
+
+def _recorded(program: Path, arch: Arch, count: int) -> list[tuple[Snapshot, tuple[Avma, ...]]]:
+    contents = FileContents(program.read_bytes(), str(program))
+    text = contents.image.text_segment
+    assert text is not None
+    image = BinaryImage(
+        path=str(program),
+        uuid=contents.image.uuid,
+        arch=arch,
+        format=ImageFormat.MACHO,
+        load_address=Avma(text.vmaddr),
+        header_svma=text.vmaddr,
+        size=text.vmsize,
+    )
+    mask = PacMask.of_width(47) if arch.is_arm64 else PacMask()
+    process = ProcessInfo(pid=None, path=str(program), arch=arch, pointer_mask=mask)
+    images, memory = ImageList([image]), RegionMemory()
+    found: list[tuple[Snapshot, tuple[Avma, ...]]] = []
+
+    def visit(moment: Moment) -> None:
+        if not SHALLOWEST <= len(moment.addresses) <= DEEPEST:
+            return
+        sp = moment.registers.sp or 0
+        top = moment.callers[-1].sp
+        start = Avma(sp - _RED_ZONE)
+        stack = MemoryRegion(start, bytes(moment.memory.read(start, top - start)))
+        thread = ThreadSnapshot(
+            info=ThreadInfo(id=ThreadId(len(found)), index=1),
+            registers=moment.registers,
+            stack=stack,
+        )
+        snapshot = Snapshot(process=process, threads=(thread,), images=images, memory=memory)
+        found.append((snapshot, moment.addresses))
+        if len(found) >= count:
+            raise _EnoughError
+
+    with suppress(_EnoughError):
+        EmulatedRun(contents).run(visit, limit=50_000_000, every=_EVERY)
+    assert len(found) == count, "the program ended too early"
+    return found

@@ -1,0 +1,148 @@
+"""Frames per second: by the C loop, by Python, and by lldb; and what rules take of memory.
+
+``extra_info`` has the frames per second of processor time, from the median round.
+"""
+
+import gc
+import json
+import shutil
+import statistics
+import subprocess
+import time
+import tracemalloc
+
+import pytest
+
+from machtrace.capture.unwinding import Unwinder
+from machtrace.testing.cores import synthetic_process
+from machtrace.unwinder.thread_walker import PythonWalker
+
+LLDB = next((name for name in ("lldb-19", "lldb") if shutil.which(name)), None)
+
+
+@pytest.fixture(params=["c", "python"])
+def unwinder(request, monkeypatch, recording):
+    """An unwinder that has walked everything once, so that all rules are known."""
+    if request.param == "python":
+        monkeypatch.setattr(
+            "machtrace.capture.unwinding.thread_walker",
+            lambda rules, _arch, mask: PythonWalker(rules, mask),
+        )
+    else:
+        pytest.importorskip("machtrace._native._walk", reason="the extensions are not built")
+    warm = Unwinder()
+    columns = warm.columns(recording.snapshots)
+    assert columns.addresses.tolist() == [pc for stack in recording.stacks for pc in stack]
+    return warm
+
+
+def timed(benchmark, run, frames, rounds):
+    """Run it for pytest-benchmark, and note frames per second of processor time."""
+    times = []
+
+    def measured():
+        began = time.process_time()
+        result = run()
+        times.append(time.process_time() - began)
+        return result
+
+    benchmark.pedantic(measured, rounds=rounds, warmup_rounds=1)
+    rate = frames / statistics.median(times[1:])
+    benchmark.extra_info["frames_per_second"] = round(rate)
+
+
+@pytest.mark.benchmark(group="10,000 recorded snapshots, warm")
+def test_columns(benchmark, unwinder, recording):
+    """From snapshots to columns."""
+    frames = sum(map(len, recording.stacks))
+    timed(benchmark, lambda: unwinder.columns(recording.snapshots), frames, 5)
+
+
+@pytest.mark.benchmark(group="10,000 recorded snapshots, warm")
+def test_backtraces(benchmark, unwinder, recording):
+    """From snapshots to an object for each frame."""
+    frames = sum(map(len, recording.stacks))
+
+    def run():
+        return [unwinder.unwind(snapshot) for snapshot in recording.snapshots]
+
+    timed(benchmark, run, frames, 5)
+
+
+@pytest.mark.benchmark(group="10,000 recorded snapshots, no rule known")
+def test_columns_with_new_rules(benchmark, recording):
+    """The same from files that were not read yet."""
+    frames = sum(map(len, recording.stacks))
+    timed(benchmark, lambda: Unwinder().columns(recording.snapshots), frames, 3)
+
+
+@pytest.mark.benchmark(group="memory")
+def test_memory(benchmark, recording):
+    """What an unwinder holds after 10,000 snapshots; in extra_info bytes, per rule and in all."""
+
+    def run():
+        gc.collect()
+        tracemalloc.start()
+        unwinder = Unwinder()
+        unwinder.columns(recording.snapshots)
+        gc.collect()
+        held, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return unwinder, held, peak
+
+    unwinder, held, peak = benchmark.pedantic(run, rounds=1)
+    processes = unwinder._processes.values()  # noqa: SLF001 (what is measured is private)
+    rules = sum(process.rules.statistics.misses for process in processes)
+    benchmark.extra_info |= {
+        "rules": rules,
+        "bytes_per_rule": round(held / rules),
+        "held_bytes": held,
+        "peak_bytes": peak,
+    }
+
+
+LLDB_SCRIPT = """
+import json, time
+began = time.process_time()
+frames = sum(thread.GetNumFrames() for thread in lldb.target.process)
+print("FOUND", json.dumps([frames, time.process_time() - began]))
+"""
+
+
+@pytest.mark.skipif(LLDB is None, reason="lldb is not installed")
+@pytest.mark.benchmark(group="a core of 1,000 threads")
+def test_frames_by_lldb(benchmark, tmp_path):
+    """What ``SBThread.GetNumFrames`` takes for all threads of a core, and our time for the same."""
+    process = synthetic_process(threads=1000, images=200, depth=30)
+    core = tmp_path / "large.core"
+    core.write_bytes(process.core())
+    script = tmp_path / "count.py"
+    script.write_text(LLDB_SCRIPT)
+
+    def run():
+        done = subprocess.run(
+            [
+                LLDB,
+                "--no-lldbinit",
+                "--batch",
+                "--core",
+                core,
+                "-o",
+                f"script exec(open({str(script)!r}).read())",
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        line = next(line for line in done.stdout.splitlines() if line.startswith("FOUND"))
+        return json.loads(line.removeprefix("FOUND"))
+
+    frames, seconds = benchmark.pedantic(run, rounds=1)
+    began = time.process_time()
+    found = Unwinder().unwind(process.snapshot)
+    ours = time.process_time() - began
+    assert frames == sum(len(stack.addresses) for stack in found)
+    benchmark.extra_info |= {
+        "frames_per_second": round(frames / seconds),
+        "our_frames_per_second": round(frames / ours),
+    }
