@@ -29,6 +29,7 @@ from machtrace.unwinder.instruction_effects import (
     Return,
 )
 from machtrace.unwinder.prologue import InstructionRules
+from machtrace.unwinder.work import Work
 
 Build = Callable[..., FileContents]
 LR, SP = 30, 31
@@ -86,7 +87,7 @@ def test_starts_in_sections_are_kept():
 def test_code_that_nothing_reaches_takes_linear_time():
     """Each such instruction looks for the nearest call that was reached, and there is none."""
     before = process_time()
-    flow = Flow([Return(LR)] * 20_000, ENTRY)
+    flow = Flow([Return(LR)] * 20_000, ENTRY, work=Work(1 << 18))
     assert process_time() - before < 6  # it was half a minute
     assert flow.state(19_999) == ENTRY
 

@@ -6,18 +6,8 @@ for Apple platforms*: x18 is the platform's, and nobody saves it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from machtrace.unwinder.arm64_registers import FP, LR, SP, VECTORS, writes
+from machtrace.unwinder.arm64_registers import FP, LR, SP, VECTORS
 from machtrace.unwinder.frame_state import Machine
-from machtrace.unwinder.instruction_effects import (
-    AddConstant,
-    AddRegister,
-    InsertConstant,
-    Instruction,
-    MoveRegister,
-    SetConstant,
-)
 
 _SAVED_VECTORS = tuple(range(VECTORS + 8, VECTORS + 16))
 ARM64 = Machine(
@@ -34,25 +24,3 @@ ARM64 = Machine(
 )
 ENTRY = ARM64.entry(with_volatile=True)
 ENTRY_WITHOUT_VOLATILE = ARM64.entry(with_volatile=False)
-_ARGUMENTS = range(9)
-
-
-def simplified(code: Sequence[Instruction]) -> list[Instruction]:
-    """The same code without what never leads to a frame: numbers and addresses for arguments.
-
-    Long functions are full of it, and every change of a state costs time where paths meet.
-    """
-    adds_registers = any(isinstance(i, AddRegister) and i.destination == SP for i in code)
-    return [_simplified(instruction, keeps_numbers=adds_registers) for instruction in code]
-
-
-def _simplified(instruction: Instruction, *, keeps_numbers: bool) -> Instruction:
-    match instruction:
-        case SetConstant(destination) | InsertConstant(destination):
-            return instruction if keeps_numbers else writes(destination)
-        case AddConstant(destination) if destination in _ARGUMENTS:
-            return writes(destination)
-        case MoveRegister(destination, source) if destination in _ARGUMENTS and source != LR:
-            return writes(destination)
-        case _:
-            return instruction

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
+from machtrace.unwinder.basic_blocks import Blocks
 from machtrace.unwinder.frame_state import FrameState
 from machtrace.unwinder.instruction_effects import (
     Call,
@@ -29,15 +30,15 @@ from machtrace.unwinder.instruction_effects import (
     Trap,
     Writes,
 )
+from machtrace.unwinder.work import WALK_STEPS, Work
 
-TRIAL_LIMIT = 400
-"""Instructions looked at to see whether a state leads to a proper return."""
+TRIAL_LIMIT = 128
+"""Blocks looked at to see whether a state leads to a proper return."""
 
-WORK_PER_INSTRUCTION = 32
-WORK_AT_LEAST = 8192
-"""Instructions looked at, all in all; no compiled function was seen to need a tenth of it."""
-WORK_AT_MOST = 1 << 18
-"""The same, of functions of any size."""
+WORK_PER_INSTRUCTION = 16
+WORK_AT_LEAST = 4096
+"""Steps for a function by its size, where nobody says how many may be made; no compiled function
+was seen to need a third of it."""
 
 OutlinedBody = Callable[[int], tuple[Instruction, ...] | None]
 """By distance in bytes from the function's start: all that the callee there does, without the
@@ -50,23 +51,28 @@ def _no_outlined_body(_: int) -> None:
 
 
 class Flow:
-    """The states of one function. Making it does the work, bounded by the function's size."""
+    """The states of one function. Making it does the work, within an allowance."""
 
     __slots__ = (
         "_after_calls",
-        "_budget",
-        "_code",
+        "_blocks",
+        "_ends",
         "_entry",
         "_is_sure",
         "_landings",
         "_linking",
         "_next_unreached",
         "_outlined",
+        "_promised",
         "_reached_calls",
         "_ready",
         "_return_register",
+        "_size",
         "_states",
+        "_tried",
         "_unit",
+        "_work",
+        "is_complete",
     )
 
     def __init__(
@@ -76,32 +82,56 @@ class Flow:
         outlined: OutlinedBody = _no_outlined_body,
         *,
         unit: int = 4,
+        work: Work | None = None,
     ) -> None:
-        """``unit``: how much of a distance in ``code`` leads to the next instruction."""
-        self._code = code
+        """Follow ``code`` from its start.
+
+        Args:
+            code: the instructions of a function.
+            entry: the state before the first.
+            outlined: see :data:`OutlinedBody`.
+            unit: how much of a distance in ``code`` leads to the next instruction.
+            work: what may be spent; None for as much as functions of this size need.
+        """
         self._entry = entry
         self._outlined = outlined
         self._unit = unit
+        self._size = len(code)
         self._return_register = entry.machine.return_address.register
         self._linking = Writes((self._return_register,))
-        self._states: list[FrameState | None] = [None] * len(code)
-        self._is_sure = bytearray(len(code))
+        steps = min(WORK_PER_INSTRUCTION * len(code) + WORK_AT_LEAST, WALK_STEPS)
+        self._work = Work(steps) if work is None else work
         self._ready: list[tuple[int, FrameState]] = [(0, entry)]
         self._after_calls: deque[tuple[int, FrameState]] = deque()
         self._landings: list[_Landing] = []
         self._next_unreached = 0
-        self._reached_calls = _Places(len(code))
-        self._budget = min(WORK_PER_INSTRUCTION * len(code) + WORK_AT_LEAST, WORK_AT_MOST)
-        self._run()
-
-    @property
-    def is_complete(self) -> bool:
+        self._promised: dict[tuple[int, int], tuple[int, FrameState]] = {}
+        """By block and identity of a state before it: what it leads to, and the state."""
+        self._tried: dict[tuple[object, ...], FrameState] = {}
+        """Of equal states that were tried, the first."""
+        self.is_complete = False
         """Whether the work came to its end within its bounds."""
-        return self._budget > 0
+        if not self._work.spend(len(code) // _INSTRUCTIONS_A_STEP):
+            return
+        self._blocks = blocks = Blocks(code, entry, unit)
+        self._states: list[FrameState | None] = [None] * len(blocks)
+        """Before the first instruction of each block."""
+        self._ends: list[FrameState | None] = [None] * len(blocks)
+        """Before what leaves each block."""
+        self._is_sure = bytearray(len(blocks))
+        self._reached_calls = _Places(len(blocks))
+        self._run()
+        self.is_complete = not self._work.is_used_up
+        self._promised.clear()
+        self._tried.clear()
 
     def state(self, index: int) -> FrameState | None:
         """The state before an instruction; None where it is not known."""
-        return self._states[index] if self.is_complete else None
+        if not self.is_complete or not 0 <= index < self._size:
+            return None
+        block, effects = self._blocks.effects_before(index)
+        state = self._states[block]
+        return None if state is None else _after_all(state, effects)
 
     @property
     def is_balanced(self) -> bool:
@@ -110,122 +140,156 @@ class Flow:
         False for code that the compiler cut out of functions: it returns, or jumps on, with sp
         above or below where it was, or without having had its return address.
         """
+        if not self.is_complete:
+            return True
         verdicts = {
-            self._verdict(index, state)
-            for index, state in enumerate(self._states)
-            if state is not None
+            self._verdict(block, state)
+            for block, state in enumerate(self._ends)
+            if state is not None and self._states[block] is not None
         }
         return False not in verdicts or True in verdicts
 
-    def _leaves(self, index: int, jump: Jump) -> bool:
-        return not 0 <= index + jump.distance // self._unit < len(self._code)
-
     def _run(self) -> None:
-        while self._budget > 0:
+        work = self._work
+        while work.left > 0:
             if self._ready:
                 index, state = self._ready.pop()
-                self._follow(index, state, sure=True)
+                block = self._blocks.number_at(index)
+                if block is not None:
+                    self._follow(block, state, sure=True)
             elif self._after_calls:
-                index, state = self._after_calls.popleft()
-                self._follow(index, state, sure=False)
+                block, state = self._after_calls.popleft()
+                self._follow(block, state, sure=False)
             elif not self._reach_further():
                 return
 
-    def _follow(self, index: int, state: FrameState, *, sure: bool) -> None:
-        code, states = self._code, self._states
-        while 0 <= index < len(code):
-            self._budget -= 1
-            if self._budget <= 0:
+    def _target(self, block: int, jump: Jump) -> int:
+        """The index that a block's last instruction jumps to, which may be outside."""
+        return self._blocks.end(block) - 1 + jump.distance // self._unit
+
+    def _follow(self, block: int, state: FrameState, *, sure: bool) -> None:
+        blocks, states, work = self._blocks, self._states, self._work
+        while block < len(states):
+            work.left -= 2
+            if work.left <= 0:
                 return
-            known = states[index]
+            known = states[block]
             if known is None:
-                self._is_sure[index] = sure
+                self._is_sure[block] = sure
             else:
-                merged = self._merge(index, known, state, sure=sure)
+                merged = self._merge(block, known, state, sure=sure)
                 if merged is known:
                     return
                 state = merged
-            states[index] = state
-            instruction = code[index]
-            if isinstance(instruction, Call):
-                self._reached_calls.add(index)
-                self._after_calls.append((index + 1, self._after(index, state)))
-                return
-            if isinstance(instruction, Jump):
-                self._ready.append((index + instruction.distance // self._unit, state))
-                if not instruction.is_conditional:
+            states[block] = state
+            state = self._ends[block] = self._through(block, state)
+            leaving = blocks.leaving[block]
+            if leaving is not None:
+                if isinstance(leaving, Call):
+                    self._reached_calls.add(block)
+                    self._after_calls.append((block + 1, self._after_call(block, leaving, state)))
                     return
-            elif isinstance(instruction, IndirectJump):
-                self._jump_anywhere(state)
-                return
-            elif isinstance(instruction, Return | Trap):
-                return
-            else:
-                state = state.after(instruction)
-            index += 1
+                if isinstance(leaving, Jump):
+                    self._ready.append((self._target(block, leaving), state))
+                    if not leaving.is_conditional:
+                        return
+                else:
+                    if isinstance(leaving, IndirectJump):
+                        self._jump_anywhere(state)
+                    return
+            block += 1
             sure = True
 
-    def _after(self, index: int, state: FrameState) -> FrameState:
-        """The state behind an instruction that goes on to the next."""
-        instruction = self._code[index]
-        if isinstance(instruction, Call) and instruction.distance is not None:
-            body = self._outlined(index * self._unit + instruction.distance)
-            if body is not None:
-                self._budget -= len(body)
-                state = state.after(self._linking)
-                for inner in body:
-                    state = state.after(inner)
-                return state
-        return state.after(instruction)
+    def _through(self, block: int, state: FrameState) -> FrameState:
+        """The state at the end of a block that is entered with ``state``."""
+        effects = self._blocks.effects(block)
+        if effects:
+            self._work.left -= len(effects) * _STEPS_AN_EFFECT
+            return _after_all(state, effects)
+        return state
 
-    def _merge(self, index: int, known: FrameState, new: FrameState, *, sure: bool) -> FrameState:
+    def _after_call(self, block: int, call: Call, state: FrameState) -> FrameState:
+        """The state behind a call, if it returns."""
+        if call.distance is not None:
+            body = self._outlined((self._blocks.end(block) - 1) * self._unit + call.distance)
+            if body is not None:
+                self._work.left -= len(body) * _STEPS_AN_EFFECT
+                return _after_all(state.after(self._linking), body)
+        return state.after(call)
+
+    def _merge(self, block: int, known: FrameState, new: FrameState, *, sure: bool) -> FrameState:
+        if known is not new:
+            self._work.left -= 2 + len(known.slots) // 8
         joined = known.join(new)
         if joined is not known and known.contradicts(new):
-            before, now = self._promise(index, known), self._promise(index, new)
+            before, now = self._promise(block, known), self._promise(block, new)
             if before != now:
                 return known if before > now else new
-            if sure != bool(self._is_sure[index]):
-                self._is_sure[index] = True
+            if sure != bool(self._is_sure[block]):
+                self._is_sure[block] = True
                 return new if sure else known
-        self._is_sure[index] |= sure
+        self._is_sure[block] |= sure
         return joined
 
-    def _promise(self, index: int, state: FrameState) -> int:
+    def _promise(  # noqa: C901 - a search, and what it remembers
+        self, block: int, state: FrameState
+    ) -> int:
         """1 if a state leads to a proper return, -1 if only to improper ones, 0 if to none.
 
         One proper return outweighs the others: what stands behind a call that never returns, or
         data among the code, leads anywhere.
         """
-        paths = [(index, state)]
-        seen: set[int] = set()
+        known, work = self._promised, self._work
+        work.left -= 2
+        state = self._tried.setdefault(state.identity, state)
+        tried: dict[int, tuple[FrameState, int]] = {}
+        paths = [(block, state, -1)]
         promise = 0
         for _ in range(TRIAL_LIMIT):
-            if not paths:
+            if not paths or work.left <= 0:
                 break
-            index, state = paths.pop()
-            if index in seen or not 0 <= index < len(self._code):
+            block, state, came_from = paths.pop()
+            if block in tried:
                 continue
-            seen.add(index)
-            self._budget -= 1
-            verdict = self._verdict(index, state)
+            tried[block] = (state, came_from)
+            work.left -= 2
+            found = known.get((block, id(state)))
+            if found is not None and found[0] == 0:
+                continue
+            end = state
+            verdict: bool | None = found is not None
+            if found is None:
+                end = self._through(block, state)
+                verdict = self._verdict(block, end)
             if verdict:
+                while block >= 0:
+                    state, came_from = tried[block]
+                    known[block, id(state)] = (1, state)
+                    block = came_from
                 return 1
             if verdict is False:
                 promise = -1
-            paths += self._onwards(index, state)
+            for onwards, following in self._onwards(block, end):
+                if onwards not in tried:
+                    paths.append((onwards, following, block))
+        if not paths and not promise:
+            for block, (state, _) in tried.items():
+                known[block, id(state)] = (0, state)
         return promise
 
-    def _verdict(self, index: int, state: FrameState) -> bool | None:
-        """Whether leaving the function here with this state is proper; None where nobody leaves."""
-        instruction = self._code[index]
-        if isinstance(instruction, Return):
-            return state.is_restored(instruction.register)
-        if isinstance(instruction, Jump) and self._leaves(index, instruction):
-            body = self._outlined(index * self._unit + instruction.distance)
+    def _verdict(self, block: int, state: FrameState) -> bool | None:
+        """Whether leaving the function at a block's end is proper; None where nobody leaves."""
+        leaving = self._blocks.leaving[block]
+        if isinstance(leaving, Return):
+            return state.is_restored(leaving.register)
+        if isinstance(leaving, Jump):
+            target = self._target(block, leaving)
+            if 0 <= target < self._size:
+                return None
+            body = self._outlined(target * self._unit)
             if body is not None:
-                for inner in body:
-                    state = state.after(inner)
-                return state.is_restored(self._return_register)
+                self._work.left -= len(body) * _STEPS_AN_EFFECT
+                return _after_all(state, body).is_restored(self._return_register)
             if state.is_restored(self._return_register):
                 return True
             # With sp below, it may lead to a part of this function that was cut out.
@@ -233,20 +297,26 @@ class Flow:
         # An indirect jump says nothing: most lead to another case of a switch.
         return None
 
-    def _onwards(self, index: int, state: FrameState) -> list[tuple[int, FrameState]]:
-        """Where an instruction goes on, and with which state; the likeliest last."""
-        instruction = self._code[index]
-        if isinstance(instruction, Jump):
-            target = (index + instruction.distance // self._unit, state)
-            return [(index + 1, state), target] if instruction.is_conditional else [target]
-        if isinstance(instruction, IndirectJump | Return | Trap):
-            return []
-        return [(index + 1, self._after(index, state))]
+    def _onwards(self, block: int, state: FrameState) -> Iterator[tuple[int, FrameState]]:
+        """Where a block goes on, and with which state; the likeliest last."""
+        leaving = self._blocks.leaving[block]
+        if isinstance(leaving, IndirectJump | Return | Trap):
+            return
+        is_last = block + 1 == len(self._states)
+        if isinstance(leaving, Jump):
+            if leaving.is_conditional and not is_last:
+                yield block + 1, state
+            target = self._blocks.number_at(self._target(block, leaving))
+            if target is not None:
+                yield target, state
+        elif not is_last:
+            after = state if leaving is None else self._after_call(block, leaving, state)
+            yield block + 1, after
 
     def _jump_anywhere(self, state: FrameState) -> None:
         """An indirect jump leads to all code that only indirect jumps lead to."""
         for landing in self._landings:
-            self._budget -= 1
+            self._work.left -= 2
             if not landing.state.contradicts(state):
                 break
         else:
@@ -255,55 +325,66 @@ class Flow:
         joined = landing.state.join(state)
         if joined != landing.state:
             landing.state = joined
-            self._ready += [(target, joined) for target in landing.targets]
+            starts = self._blocks.starts
+            self._work.left -= len(landing.targets)
+            self._ready += [(starts[target], joined) for target in landing.targets]
 
     def _reach_further(self) -> bool:
         """Start again at the first instruction that nothing reached; False if there is none."""
-        code, states = self._code, self._states
-        for index in range(self._next_unreached, len(code)):
-            if states[index] is not None or isinstance(code[index], Trap):
+        states, work = self._states, self._work
+        for block in range(self._next_unreached, len(states)):
+            if states[block] is not None or self._only_traps(block):
                 continue
-            self._next_unreached = index + 1
-            self._budget -= 1 + len(self._landings)
-            if self._budget <= 0:
+            self._next_unreached = block + 1
+            if not work.spend(2 + len(self._landings)):
                 return False
-            best = self._best_candidate(index)
+            best = self._best_candidate(block)
             if best is None:
                 continue
             for landing in self._landings:
                 if landing.state is best:
-                    landing.targets.append(index)
-            self._follow(index, best, sure=False)
+                    landing.targets.append(block)
+            self._follow(block, best, sure=False)
             return True
         return False
 
-    def _best_candidate(self, index: int) -> FrameState | None:
+    def _only_traps(self, block: int) -> bool:
+        is_trap = isinstance(self._blocks.leaving[block], Trap)
+        return is_trap and self._blocks.end(block) - self._blocks.starts[block] == 1
+
+    def _best_candidate(self, block: int) -> FrameState | None:
         """The likeliest state that leads to a proper return, else one that leads to none."""
         best: FrameState | None = None
         tried: list[FrameState] = []
-        for state in self._candidates(index):
+        for state in self._candidates(block):
             if state in tried:
                 continue
             tried.append(state)
-            promise = self._promise(index, state)
+            promise = self._promise(block, state)
             if promise > 0:
                 return state
             if promise == 0 and best is None:
                 best = state
         return best
 
-    def _candidates(self, index: int) -> Iterator[FrameState]:
-        """States that code at ``index``, which nothing reached, may have; likeliest first."""
+    def _candidates(self, block: int) -> Iterator[FrameState]:
+        """States that a block which nothing reached may have; likeliest first."""
         landings = [landing.state for landing in self._landings[:_LANDINGS_TRIED]]
         tail_calls = [state for state in landings if state.is_restored(self._return_register)]
         yield from (state for state in landings if state not in tail_calls)
         # Landing pads have the frame of the calls that they are for.
-        for at in (self._reached_calls.before(index), self._reached_calls.behind(index)):
-            state = None if at is None else self._states[at]
+        for at in (self._reached_calls.before(block), self._reached_calls.behind(block)):
+            state = None if at is None else self._ends[at]
             if state is not None:
                 yield state
         yield from tail_calls
         yield self._entry
+
+
+def _after_all(state: FrameState, effects: Sequence[Instruction]) -> FrameState:
+    for effect in effects:
+        state = state.after(effect)
+    return state
 
 
 class _Places:
@@ -352,4 +433,7 @@ class _Landing:
 
 
 _LANDINGS_TRIED = 4
+_INSTRUCTIONS_A_STEP = 2
+"""That are looked at once, on the way to finding blocks, in the time of a step."""
+_STEPS_AN_EFFECT = 2
 _BLOCK = 512

@@ -8,20 +8,25 @@ more in it, worked out from instructions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeGuard
+from functools import lru_cache
+from typing import ClassVar, TypeGuard
 
 from machtrace.unwinder.instruction_effects import (
     AddConstant,
     AddRegister,
     Call,
+    IndirectJump,
     InsertConstant,
     Instruction,
+    Jump,
     Load,
     MoveRegister,
+    Return,
     SetConstant,
     Store,
+    Trap,
     Writes,
 )
 from machtrace.unwinder.rules import AtCfa, InRegister, Lost, Recovery, RegisterOffset, UnwindRule
@@ -56,22 +61,35 @@ class Number:
 Value = CallerValue | FromCfa | Number
 
 
+@lru_cache(maxsize=1 << 12)
+def from_cfa(offset: int) -> FromCfa:
+    """One object for each of the places that functions use: told from others at a glance."""
+    return FromCfa(offset)
+
+
+def _is_same(one: Value | None, other: Value | None) -> bool:
+    return one is other or (one is not None and other is not None and one == other)
+
+
 class Machine:
     """What an architecture's calling convention says of its registers."""
 
     __slots__ = (
         "callee_saved",
+        "caller_values",
         "cfa_bases",
         "doubles",
         "entry_sp",
         "fp",
-        "lost_in_calls",
+        "longest",
         "places",
         "return_address",
         "sp",
         "tracked",
         "volatile",
+        "volatile_set",
         "word",
+        "written_by_calls",
     )
 
     def __init__(  # noqa: PLR0913 - keywords, each a fact of its own
@@ -107,11 +125,14 @@ class Machine:
         self.fp = fp
         self.return_address = CallerValue(return_column)
         self.tracked = (*general, *others)
+        self.caller_values = {register: CallerValue(register) for register in self.tracked}
+        """One object each, by register: told from others at a glance."""
+        self.caller_values[return_column] = self.return_address
         self.places = {register: place for place, register in enumerate(self.tracked)}
         self.callee_saved = callee_saved
         kept = {*callee_saved, sp, fp, return_column}
         self.volatile = tuple(register for register in general if register not in kept)
-        self.lost_in_calls = lost_in_calls
+        self.volatile_set = frozenset(self.volatile)
         self.cfa_bases = (
             sp,
             fp,
@@ -120,8 +141,11 @@ class Machine:
             *(register for register in (return_column,) if register in general),
         )
         self.entry_sp = entry_sp
+        self.written_by_calls = Writes(lost_in_calls)
         self.word = word
         self.doubles = doubles
+        self.longest = 2 * word if doubles else word
+        """Bytes of the longest register whose place is followed."""
 
     def size_of(self, value: Value) -> int:
         """Bytes that a value takes where it is stored."""
@@ -136,9 +160,10 @@ class Machine:
         """
         forgotten = () if with_volatile else self.volatile
         values: list[Value | None] = [
-            None if register in forgotten else CallerValue(register) for register in self.tracked
+            None if register in forgotten else self.caller_values[register]
+            for register in self.tracked
         ]
-        values[self.sp] = FromCfa(self.entry_sp)
+        values[self.sp] = from_cfa(self.entry_sp)
         slots = {}
         if self.return_address.register not in self.places:
             slots[self.entry_sp] = self.return_address
@@ -163,6 +188,15 @@ class FrameState:
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """The same of states that are equal, where their slots were filled in the same order.
+
+        As long as one of them lives.
+        """
+        slots = self.slots
+        return (*map(id, self.values), *slots, *map(id, slots.values()))
 
     def value(self, register: int) -> Value | None:
         """What a register holds, by DWARF number."""
@@ -193,7 +227,10 @@ class FrameState:
         return None
 
     def _saved(self, wanted: CallerValue) -> AtCfa | None:
-        return next((AtCfa(at) for at, value in self.slots.items() if value == wanted), None)
+        for at, value in self.slots.items():
+            if value is wanted:
+                return AtCfa(at)
+        return None
 
     def is_restored(self, return_register: int) -> bool | None:
         """Whether a function may return so; None where sp is not known."""
@@ -206,7 +243,7 @@ class FrameState:
         return (
             offset == machine.entry_sp
             and returns_to == machine.return_address
-            and self.values[machine.fp] == CallerValue(machine.fp)
+            and self.values[machine.fp] == machine.caller_values[machine.fp]
         )
 
     def rule(
@@ -232,7 +269,7 @@ class FrameState:
             return None
         registers: list[tuple[int, Recovery]] = []
         for register in self.machine.callee_saved:
-            wanted = CallerValue(register)
+            wanted = self.machine.caller_values[register]
             is_kept = self.value(register) == wanted
             saved = self._saved(wanted) if prefers_memory or not is_kept else None
             if saved is not None or not is_kept:
@@ -241,7 +278,7 @@ class FrameState:
             registers += [
                 (register, InRegister(register))
                 for register in self.machine.volatile
-                if self.values[register] == CallerValue(register)
+                if self.values[register] is self.machine.caller_values[register]
             ]
         return UnwindRule(cfa, return_address, tuple(registers))
 
@@ -250,49 +287,55 @@ class FrameState:
 
         Of a call: the state after it returned.
         """
-        match instruction:
-            case Store():
-                return self._store(instruction)
-            case Load():
-                return self._load(instruction)
-            case Writes(registers):
-                return self._with((register, None) for register in registers)
-            case Call():
-                return self._call()
-            case _:
-                return self._with(self._assigned(instruction))
+        return self._after[type(instruction)](self, instruction)
 
-    def _assigned(self, instruction: Instruction) -> tuple[tuple[int, Value | None], ...]:
-        match instruction:
-            case AddConstant(destination, source, amount):
-                return ((destination, self._sum(self.values[source], amount)),)
-            case MoveRegister(destination, source):
-                return ((destination, self.values[source]),)
-            case SetConstant(destination, number):
-                return ((destination, Number(number)),)
-            case InsertConstant(destination, part, shift):
-                return ((destination, _insert(self.values[destination], part, shift)),)
-            case AddRegister(destination, source, register, shift, sign):
-                factor = self.values[register]
-                added = sign * (factor.value << shift) if isinstance(factor, Number) else None
-                return ((destination, self._sum(self.values[source], added)),)
-            case _:
-                return ()
+    def _after_writes(self, writes: Writes) -> FrameState:
+        values, places = self.values, self.machine.places
+        changed: list[Value | None] | None = None
+        for register in writes.registers:
+            place = places.get(register)
+            if place is not None and values[place] is not None:
+                if changed is None:
+                    changed = list(values)
+                changed[place] = None
+        return self if changed is None else FrameState(self.machine, tuple(changed), self.slots)
 
-    def _call(self) -> FrameState:
+    def _after_add(self, add: AddConstant) -> FrameState:
+        value = self.values[add.source]
+        return self._with(((add.destination, self._sum(value, add.amount)),))
+
+    def _after_move(self, move: MoveRegister) -> FrameState:
+        return self._with(((move.destination, self.values[move.source]),))
+
+    def _after_set(self, instruction: SetConstant) -> FrameState:
+        return self._with(((instruction.destination, Number(instruction.value)),))
+
+    def _after_insert(self, insert: InsertConstant) -> FrameState:
+        value = _insert(self.values[insert.destination], insert.value, insert.shift)
+        return self._with(((insert.destination, value),))
+
+    def _after_add_register(self, add: AddRegister) -> FrameState:
+        factor = self.values[add.register]
+        added = add.sign * (factor.value << add.shift) if isinstance(factor, Number) else None
+        return self._with(((add.destination, self._sum(self.values[add.source], added)),))
+
+    def _unchanged(self, _: Instruction) -> FrameState:
+        return self
+
+    def _after_call(self, _: Call) -> FrameState:
         sp = self.sp_offset
         state = self
         if sp is not None and any(offset < sp for offset in self.slots):
             # What is below sp is the called function's.
             slots = {offset: value for offset, value in self.slots.items() if offset >= sp}
             state = FrameState(self.machine, self.values, slots)
-        return state._with((register, None) for register in self.machine.lost_in_calls)
+        return state._after_writes(self.machine.written_by_calls)
 
     def _with(self, changes: Iterable[tuple[int, Value | None]]) -> FrameState:
         values: list[Value | None] | None = None
         for register, value in changes:
             place = self.machine.places.get(register)
-            if place is None or self.values[place] == value:
+            if place is None or _is_same(self.values[place], value):
                 continue
             if values is None:
                 values = list(self.values)
@@ -300,32 +343,38 @@ class FrameState:
         return self if values is None else FrameState(self.machine, tuple(values), self.slots)
 
     def _store(self, store: Store) -> FrameState:
-        state = self
         base = self.values[store.base]
+        slots = self.slots
         if isinstance(base, FromCfa):
-            start = base.offset + store.offset
-            end = start + store.size * len(store.registers)
-            # Only sp and fp lead to places where registers are saved for good: other pointers
-            # into the frame belong to the program's variables, and loops move them on.
-            overwrites = store.base in (self.machine.sp, self.machine.fp)
-            slots = {
-                offset: value
-                for offset, value in self.slots.items()
-                if not overwrites or offset >= end or offset + self.machine.size_of(value) <= start
-            }
-            for i, register in enumerate(store.registers):
-                value = None if register is None else self.value(register)
-                if (
-                    self._is_worth_keeping(value)
-                    and store.size >= self.machine.size_of(value)
-                    and len(slots) < MAX_SLOTS
-                ):
-                    slots[start + i * store.size] = value
-            if slots != self.slots:
-                state = FrameState(self.machine, self.values, slots)
-        if not store.write_back:
-            return state
-        return state._with([(store.base, self._sum(base, store.write_back))])
+            slots = self._stored_at(base.offset + store.offset, store)
+        values = self.values
+        if store.write_back:
+            values = self._with(((store.base, self._sum(base, store.write_back)),)).values
+        if slots is self.slots and values is self.values:
+            return self
+        return FrameState(self.machine, values, slots)
+
+    def _stored_at(self, start: int, store: Store) -> Mapping[int, Value]:
+        """Slots with what a store writes, as far as it is worth keeping, and in whole words."""
+        machine, slots, size = self.machine, self.slots, store.size
+        end = start + size * len(store.registers)
+        changed: dict[int, Value] | None = None
+        # Only sp and fp lead to places where registers are saved for good: other pointers
+        # into the frame belong to the program's variables, and loops move them on.
+        if slots and store.base in (machine.sp, machine.fp):
+            word = machine.word
+            for at in range(-((machine.longest - 1 - start) // word) * word, end, word):
+                if at in slots and at + machine.size_of(slots[at]) > start:
+                    changed = dict(slots) if changed is None else changed
+                    del changed[at]
+        for i, register in enumerate(store.registers):
+            value = None if register is None else self.value(register)
+            if self._is_worth_keeping(value) and size >= machine.size_of(value):
+                at = start + i * size
+                changed = dict(slots) if changed is None else changed
+                if at % machine.word == 0 and len(changed) < MAX_SLOTS:
+                    changed[at] = value
+        return slots if changed is None or changed == slots else changed
 
     def _load(self, load: Load) -> FrameState:
         base = self.values[load.base]
@@ -351,7 +400,10 @@ class FrameState:
         if values is not other.values:
             joined = tuple(
                 # Most are the same objects, which is a quick thing to see.
-                [m if m is i or m == i else None for m, i in zip(values, other.values, strict=True)]
+                [
+                    m if m is i or _is_same(m, i) else None
+                    for m, i in zip(values, other.values, strict=True)
+                ]
             )
             values = values if joined == values else joined
         if slots is not other.slots:
@@ -365,7 +417,7 @@ class FrameState:
         """Whether no compiler lets both come together: sp, or the return address, elsewhere."""
         machine = self.machine
         mine, its = self.values[machine.sp], other.values[machine.sp]
-        if mine is not None and its is not None and mine != its:
+        if mine is not None and its is not None and not _is_same(mine, its):
             return True
         wanted = machine.return_address
         if self.value(wanted.register) == wanted == other.value(wanted.register):
@@ -380,7 +432,7 @@ class FrameState:
     def _is_worth_keeping(self, value: Value | None) -> TypeGuard[Value]:
         """Not the arguments, which unoptimised code stores by the dozen."""
         if isinstance(value, CallerValue):
-            return value.register not in self.machine.volatile
+            return value.register not in self.machine.volatile_set
         return isinstance(value, FromCfa)
 
     def _fits(self, value: Value, register: int, loaded: int) -> bool:
@@ -395,10 +447,26 @@ class FrameState:
         if isinstance(value, FromCfa):
             half = 1 << (8 * self.machine.word - 1)
             offset = value.offset + (amount + half) % (2 * half) - half
-            return FromCfa(offset) if abs(offset) < MAX_DISTANCE else None
+            return from_cfa(offset) if abs(offset) < MAX_DISTANCE else None
         if isinstance(value, Number):
             return Number((value.value + amount) % (1 << 8 * self.machine.word))
         return value if amount == 0 else None
+
+    _after: ClassVar[Mapping[type[Instruction], Callable[..., FrameState]]] = {
+        Store: _store,
+        Load: _load,
+        Writes: _after_writes,
+        Call: _after_call,
+        AddConstant: _after_add,
+        MoveRegister: _after_move,
+        SetConstant: _after_set,
+        InsertConstant: _after_insert,
+        AddRegister: _after_add_register,
+        Jump: _unchanged,
+        IndirectJump: _unchanged,
+        Return: _unchanged,
+        Trap: _unchanged,
+    }
 
 
 def _insert(value: Value | None, part: int, shift: int) -> Value | None:

@@ -17,7 +17,7 @@ from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.contents import ImageContents
 from machtrace.model.stack import FrameTrust
-from machtrace.unwinder.arm64_frame import ENTRY, ENTRY_WITHOUT_VOLATILE, simplified
+from machtrace.unwinder.arm64_frame import ENTRY, ENTRY_WITHOUT_VOLATILE
 from machtrace.unwinder.arm64_instructions import decode
 from machtrace.unwinder.arm64_jumps import jumps_to
 from machtrace.unwinder.arm64_registers import INSTRUCTION_SIZE, LINKING
@@ -248,7 +248,6 @@ class InstructionRules:
         standard = ENTRY
         if count * INSTRUCTION_SIZE > OUTLINED_SIZE:
             standard = ENTRY_WITHOUT_VOLATILE
-            code = simplified(code)
         flow = Flow(code, standard, outlined)
         if not flow.is_balanced:
             entry = self._entry_from_jumps(start, nesting)

@@ -1,0 +1,57 @@
+"""How much one walk may spend on finding out what it is not told.
+
+Tables and code may be made to take as long as they can: each lookup of a walk may lead into
+another function whose analysis is as hard as a function's can be. So a walk has one allowance,
+which all that is analysed for it draws on, in steps that are counted and not timed. One step is
+about a microsecond of a machine of 2020. What is used up gives no rule: the next method is asked.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+WALK_STEPS = 150_000
+"""What one walk may spend. The largest functions that compilers made of real programs (the main
+loops of interpreters, with some ten thousand instructions) take a third of it."""
+
+
+class Work:
+    """An allowance of steps."""
+
+    __slots__ = ("left", "limit")
+
+    def __init__(self, limit: int = WALK_STEPS) -> None:
+        self.limit = limit
+        self.left = limit
+        """Steps that may still be made; 0 or less where they are used up."""
+
+    def refill(self) -> None:
+        """Allow as much as at first."""
+        self.left = self.limit
+
+    def spend(self, steps: int) -> bool:
+        """Make ``steps`` steps; False once there are no more."""
+        self.left -= steps
+        return self.left > 0
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether there are no more steps."""
+        return self.left <= 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether so little was spent that what does not fit in the rest never would."""
+        return 8 * self.left >= 7 * self.limit
+
+
+@runtime_checkable
+class DrawsOnWork(Protocol):
+    """A source of rules whose answers may be dear.
+
+    It has an allowance of its own, refilled for each question, until it is given that of a walk.
+    """
+
+    def draw_on(self, work: Work, /) -> None:
+        """From now on spend from ``work``, which whoever walks refills."""
+        ...
