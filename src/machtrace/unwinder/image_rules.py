@@ -20,7 +20,7 @@ from machtrace.unwinder.process_rules import ImageRules
 from machtrace.unwinder.prologue import CallSiteRules, InstructionRules
 from machtrace.unwinder.rules import RuleSource
 from machtrace.unwinder.stubs import StubRules
-from machtrace.unwinder.x86_prologue import X86InstructionRules
+from machtrace.unwinder.x86_prologue import X86CallSiteRules, X86InstructionRules
 
 Contents = FileContents | MemoryContents | ElfFileContents | ElfMemoryContents
 """The bytes of an image of any format."""
@@ -69,6 +69,8 @@ def _macho(contents: FileContents | MemoryContents, arch: Arch) -> Iterator[Rule
     yield call_frames
     if isinstance(instructions, InstructionRules):
         yield CallSiteRules(instructions)
+    if isinstance(x86_instructions, X86InstructionRules):
+        yield X86CallSiteRules(x86_instructions)
     if isinstance(arm_instructions, ArmInstructionRules):
         yield ArmCallSiteRules(arm_instructions)
 

@@ -35,6 +35,7 @@ from machtrace.unwinder.instruction_effects import (
     Trap,
 )
 from machtrace.unwinder.prologue import FunctionAt
+from machtrace.unwinder.pushed_before import entry_with, pushed_before
 from machtrace.unwinder.rules import Claims, UnwindRule
 from machtrace.unwinder.x86_instructions import decode
 from machtrace.unwinder.x86_operands import Effects
@@ -158,7 +159,11 @@ class X86InstructionRules:
                 self._popped.clear()
                 self._cached = 0
             self._cached += end - start
-            found = (Flow(sweep.effects, self._mode.entry, unit=1), sweep.places)
+            flow = Flow(sweep.effects, self._mode.entry, unit=1)
+            pushed = pushed_before(sweep.effects, flow, self._mode.machine)
+            if pushed:
+                flow = Flow(sweep.effects, entry_with(pushed, self._mode.entry), unit=1)
+            found = (flow, sweep.places)
             self._functions[start] = found
         return found
 
@@ -226,6 +231,32 @@ class X86InstructionRules:
             return False
         code = bytes(self._contents.read_svma(start, end - start))
         return _RETURN in code and not _RETURN_AND_POP.search(code)
+
+
+class X86CallSiteRules:
+    """Instruction analysis of calls, for when no table knows. A :class:`RuleSource`.
+
+    Most of it is assembly that has no frame pointer, or something between it and its caller's.
+    """
+
+    __slots__ = ("_instructions",)
+
+    trust = FrameTrust.PROLOGUE
+    claims = Claims.EVERYWHERE
+
+    def __init__(self, instructions: X86InstructionRules) -> None:
+        self._instructions = instructions
+
+    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
+        """See :meth:`RuleSource.rule_for`.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        if interrupted:
+            return None
+        state = self._instructions.state_in_call(lookup, MAX_FUNCTION_SIZE)
+        return None if state is None else state.rule(prefers_memory=True)
 
 
 class _Sweep:

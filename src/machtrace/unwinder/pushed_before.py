@@ -1,0 +1,59 @@
+"""Code that others jump to after they pushed something: stub helpers' way into dyld.
+
+It looks like a function, and takes away, before it leaves, what it did not push. So sp is then
+above the place where a function that was called has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from machtrace.unwinder.control_flow import Flow
+from machtrace.unwinder.frame_state import FrameState, FromCfa, Machine
+from machtrace.unwinder.instruction_effects import IndirectJump, Instruction, Jump, Return
+
+MOST_PUSHED = 64
+"""Bytes at most."""
+
+
+def pushed_before(code: Sequence[Instruction], flow: Flow, machine: Machine) -> int:
+    """Bytes that lie on the return address when ``code`` is entered; 0 for a function.
+
+    Args:
+        code: all instructions; distances of jumps count places in it.
+        flow: of ``code``, as if it were a function.
+        machine: one whose calls push the return address.
+    """
+    found = set(_sp_where_left(code, flow, machine))
+    if len(found) != 1:
+        return 0
+    above = found.pop() - machine.entry_sp
+    return above if 0 < above <= MOST_PUSHED and above % machine.word == 0 else 0
+
+
+def entry_with(pushed: int, entry: FrameState) -> FrameState:
+    """The state at the first instruction, with ``pushed`` bytes more on the stack."""
+    machine = entry.machine
+    values = list(entry.values)
+    values[machine.places[machine.sp]] = FromCfa(machine.entry_sp - pushed)
+    return FrameState(machine, tuple(values), entry.slots)
+
+
+def _sp_where_left(code: Sequence[Instruction], flow: Flow, machine: Machine) -> Iterator[int]:
+    """From the CFA to sp, at each instruction that may leave the code."""
+    for index, instruction in enumerate(code):
+        if isinstance(instruction, Jump):
+            if 0 <= index + instruction.distance < len(code):
+                continue
+        elif not isinstance(instruction, Return | IndirectJump):
+            continue
+        state = flow.state(index)
+        if state is None or state.sp_offset is None:
+            continue
+        if isinstance(instruction, IndirectJump):
+            if state.value(instruction.register) == machine.return_address:
+                yield machine.entry_sp  # a return
+                continue
+            if state.sp_offset < machine.entry_sp:
+                continue  # it stays in the code
+        yield state.sp_offset
