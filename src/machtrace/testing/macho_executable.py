@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
-from struct import Struct
+from struct import Struct, pack
 from typing import NamedTuple
 
 from machtrace.macho.build_version import BUILD_VERSION_COMMANDS
@@ -12,6 +12,7 @@ from machtrace.macho.header import FileType
 from machtrace.macho.structs import (
     DYSYMTAB_COMMAND,
     ENTRY_POINT_COMMAND,
+    INDIRECT_SYMBOL_LOCAL,
     LC_DATA_IN_CODE,
     LC_DYSYMTAB,
     LC_FUNCTION_STARTS,
@@ -65,8 +66,8 @@ class _Segment(NamedTuple):
                 0,
                 0,
                 section.flags,
-                0,
-                0,
+                section.reserved1,
+                section.reserved2,
             )
             for section in self.sections
         )
@@ -126,7 +127,7 @@ def write_executable(layout: Layout, entry: str, page_size: int, *, is_stripped:
     body = b"".join(segment.bytes() for segment in segments[1:-1])
     image = layout.units[0].file.contents.image
     start = layout.definition(entry)
-    offset = layout.address_of(start) - base
+    offset = layout.address_named(entry) - base
     if start is not None and start[1].n_desc & N_ARM_THUMB_DEF:
         offset |= 1  # dyld calls what the command says
     commands = [
@@ -161,22 +162,26 @@ def _uuid(body: bytes) -> bytes:
 def _linkedit(layout: Layout, at: int, *, is_stripped: bool) -> tuple[bytes, list[bytes]]:
     """The bytes of ``__LINKEDIT``, at this file offset, and the commands that tell of them."""
     starts, in_code = _function_starts(layout), _data_in_code(layout)
-    local, external, names = _symbols(layout, is_stripped=is_stripped)
-    parts = (starts, in_code, b"".join(local + external), names)
+    symbols = _Symbols(layout, is_stripped=is_stripped)
+    indirect = _indirect_symbols(layout, symbols)
+    parts = (starts, in_code, symbols.table, indirect, bytes(symbols.names))
     places = [at]
     for part in parts:
         places.append(places[-1] + len(part))
-    counts = (0, len(local), len(local), len(external), len(local) + len(external))
+    counts = symbols.counts
+    indirect_place = (places[3] if indirect else 0, len(indirect) // 4)
     return b"".join(parts), [
         SYMTAB_COMMAND.pack(
             LC_SYMTAB,
             SYMTAB_COMMAND.size,
             places[2],
-            len(local) + len(external),
-            places[3],
-            len(names),
+            sum(counts[1::2]),
+            places[4],
+            len(symbols.names),
         ),
-        DYSYMTAB_COMMAND.pack(LC_DYSYMTAB, DYSYMTAB_COMMAND.size, *counts, *(13 * (0,))),
+        DYSYMTAB_COMMAND.pack(
+            LC_DYSYMTAB, DYSYMTAB_COMMAND.size, *counts, *(6 * (0,)), *indirect_place, *(4 * (0,))
+        ),
         LINKEDIT_DATA_COMMAND.pack(
             LC_FUNCTION_STARTS, LINKEDIT_DATA_COMMAND.size, places[0], len(starts)
         ),
@@ -209,25 +214,54 @@ def _data_in_code(layout: Layout) -> bytes:
     return b"".join(_DATA_IN_CODE.pack(*row) for row in sorted(rows))
 
 
-def _symbols(layout: Layout, *, is_stripped: bool) -> tuple[list[bytes], list[bytes], bytes]:
-    """``nlist`` entries of local symbols and of external ones, and the names of all."""
-    numbers = {id(section): number for number, section in enumerate(layout.sections, 1)}
-    names = bytearray(b" \0")
-    local: list[bytes] = []
-    external: list[bytes] = []
+class _Symbols:
+    """The symbol table: local symbols, external ones, undefined ones."""
 
-    def add(name: str, n_type: int, n_sect: int, n_desc: int, address: int) -> None:
-        row = _NLIST.pack(len(names), n_type, n_sect, n_desc, address)
-        (external if n_type & N_EXT else local).append(row)
-        names.extend(name.encode() + b"\0")
+    def __init__(self, layout: Layout, *, is_stripped: bool) -> None:
+        self.names = bytearray(b" \0")
+        self._groups: tuple[list[bytes], list[bytes], list[bytes]] = ([], [], [])
+        self._undefined: dict[str, int] = {}
+        header = layout.header_address
+        self._add(HEADER_NAMES[0], N_SECT | N_EXT, 1, _REFERENCED_DYNAMICALLY, header)
+        numbers = {id(section): number for number, section in enumerate(layout.sections, 1)}
+        for unit in () if is_stripped else layout.units:
+            for symbol, output, address in unit.symbols():
+                n_sect = numbers[id(output)]
+                self._add(symbol.name, symbol.n_type, n_sect, symbol.n_desc, address)
+        for name in layout.undefined:
+            self._undefined[name] = len(self._groups[2])
+            self._add(name, N_EXT, 0, 0, 0)
+        self.names += bytes(-len(self.names) % 4)
 
-    add(HEADER_NAMES[0], N_SECT | N_EXT, 1, _REFERENCED_DYNAMICALLY, layout.header_address)
-    for unit in () if is_stripped else layout.units:
-        for symbol, output, address in unit.symbols():
-            n_type = symbol.n_type
-            add(symbol.name, n_type, numbers[id(output)], symbol.n_desc, address)
-    names += bytes(-len(names) % 4)
-    return local, external, bytes(names)
+    def _add(self, name: str, n_type: int, n_sect: int, n_desc: int, address: int) -> None:
+        row = _NLIST.pack(len(self.names), n_type, n_sect, n_desc, address)
+        self._groups[(1 if n_sect else 2) if n_type & N_EXT else 0].append(row)
+        self.names.extend(name.encode() + b"\0")
+
+    @property
+    def table(self) -> bytes:
+        """The entries."""
+        return b"".join(row for group in self._groups for row in group)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """First and number of each group."""
+        local, external, undefined = map(len, self._groups)
+        return 0, local, local, external, local + external, undefined
+
+    def number(self, name: str) -> int:
+        """Of an undefined symbol; of others, that they are no matter of dyld's."""
+        if name not in self._undefined:
+            return INDIRECT_SYMBOL_LOCAL
+        return len(self._groups[0]) + len(self._groups[1]) + self._undefined[name]
+
+
+def _indirect_symbols(layout: Layout, symbols: _Symbols) -> bytes:
+    numbers: list[int] = []
+    for section in layout.sections:
+        section.reserved1 = len(numbers) if section.indirect else 0
+        numbers += [symbols.number(name) for name in section.indirect]
+    return pack(f"<{len(numbers)}I", *numbers)
 
 
 def _uleb(value: int) -> bytes:

@@ -50,6 +50,12 @@ class OutputSection:
     """In bytes."""
     data: bytes = b""
     """What it holds, once that is known; empty where that is zeros."""
+    indirect: tuple[str, ...] = ()
+    """Of stubs and pointers: which symbol each is for."""
+    reserved1: int = 0
+    """Of these: the place of the first in the indirect symbol table."""
+    reserved2: int = 0
+    """Of stubs: bytes of each."""
 
     @property
     def is_zerofill(self) -> bool:
@@ -105,18 +111,24 @@ class Unit:
 
     def symbol(self, number: int, /) -> int:
         """See :meth:`Places.symbol`."""
-        return self._layout.address_of(self._definition(number))
+        symbol = self.file.symbols[number]
+        if self._is_own(symbol):
+            return self._layout.address_of((self, symbol))
+        return self._layout.address_named(symbol.name)
 
     def is_thumb(self, number: int, /) -> bool:
         """See :meth:`Places.is_thumb`."""
-        found = self._definition(number)
-        return found is not None and bool(found[1].n_desc & N_ARM_THUMB_DEF)
-
-    def _definition(self, number: int) -> tuple[Unit, ObjectSymbol] | None:
         symbol = self.file.symbols[number]
-        if symbol.is_defined and not symbol.is_external:
-            return self, symbol
-        return self._layout.definition(symbol.name)
+        if not self._is_own(symbol):
+            found = self._layout.definition(symbol.name)
+            if found is None:
+                return False
+            symbol = found[1]
+        return bool(symbol.n_desc & N_ARM_THUMB_DEF)
+
+    @staticmethod
+    def _is_own(symbol: ObjectSymbol) -> bool:
+        return symbol.is_defined and not symbol.is_external
 
     def symbols(self) -> Iterator[tuple[ObjectSymbol, OutputSection, int]]:
         """Each symbol that the image has from here: its section, and its Svma."""
@@ -143,6 +155,8 @@ class Layout:
         self.units = [Unit(file, self) for file in files]
         self.sections: list[OutputSection] = []
         """In the order that they are to lie."""
+        self.made: dict[str, int] = {}
+        """Svmas of what the linker makes itself, by name."""
         self._definitions: dict[str, tuple[Unit, ObjectSymbol]] = {}
         for unit in self.units:
             self._gather(unit)
@@ -177,22 +191,44 @@ class Layout:
                 msg = f"{symbol.name} is defined twice"
                 raise LinkError(msg)
 
+    @property
+    def undefined(self) -> list[str]:
+        """Names that objects use, and none defines; in order."""
+        used = {
+            symbol.name
+            for unit in self.units
+            for symbol in unit.file.symbols
+            if symbol.is_external and not symbol.is_defined
+        }
+        return sorted(used - self._definitions.keys() - set(HEADER_NAMES))
+
+    def add(self, sections: Iterable[OutputSection]) -> None:
+        """Add what the linker makes itself."""
+        self.sections += sections
+        self.sections.sort(key=_order)
+
     def definition(self, name: str) -> tuple[Unit, ObjectSymbol] | None:
-        """Which object defines a symbol; None of those of :data:`HEADER_NAMES`.
+        """Which object defines a symbol; None where none does."""
+        return self._definitions.get(name)
+
+    def address_named(self, name: str) -> int:
+        """The Svma of a symbol that more than one object sees.
 
         Raises:
-            LinkError: none does.
+            LinkError: nothing defines it.
         """
-        found = self._definitions.get(name)
-        if found is None and name not in HEADER_NAMES:
+        found = self.definition(name)
+        if found is not None:
+            return self.address_of(found)
+        if name in HEADER_NAMES:
+            return self.header_address
+        if name not in self.made:
             msg = f"nothing defines {name}"
             raise LinkError(msg)
-        return found
+        return self.made[name]
 
-    def address_of(self, definition: tuple[Unit, ObjectSymbol] | None) -> int:
+    def address_of(self, definition: tuple[Unit, ObjectSymbol]) -> int:
         """The Svma of what :meth:`definition` found."""
-        if definition is None:
-            return self.header_address
         unit, symbol = definition
         return symbol.n_value + unit.section_shift(symbol.n_sect)
 

@@ -21,6 +21,7 @@ from machtrace.testing.macho_executable import write_executable
 from machtrace.testing.macho_layout import Layout, LinkError, OutputSection, Piece, aligned
 from machtrace.testing.macho_objects import ObjectFile
 from machtrace.testing.macho_relocations import Relocator
+from machtrace.testing.macho_stub_linking import Stubs
 from machtrace.testing.macho_unwind_linking import link_unwind_tables
 from machtrace.testing.unwind_info_writer import PAGE_SIZE, write_unwind_info
 
@@ -58,6 +59,7 @@ def link_macho(
     keeps_all_frames: bool = False,
     is_compressed: bool = True,
     unwind_page_size: int = PAGE_SIZE,
+    has_stubs: bool = False,
 ) -> bytes:
     """Link objects of one 32-bit architecture to an executable.
 
@@ -68,6 +70,8 @@ def link_macho(
         keeps_all_frames: keep the FDEs of functions whose compact encoding says enough, too.
         is_compressed: which kind of pages ``__unwind_info`` has.
         unwind_page_size: of one such page at most, in bytes; small ones make several.
+        has_stubs: leave what is undefined to dyld, which binds it when it is first called. Only of
+            i386.
 
     Raises:
         LinkError: a symbol is missing or twice there, or the objects are of an architecture that
@@ -84,6 +88,7 @@ def link_macho(
     target = TARGETS[arch]
     layout = Layout(files, target.page_size)
 
+    stubs = Stubs(layout) if has_stubs and arch is Arch.I386 else None
     at = layout.header_address + _HEADER_ROOM
     for section in layout.in_segment("__TEXT"):
         at = section.place(at)
@@ -108,8 +113,12 @@ def link_macho(
     at = aligned(at, target.page_size)
     for section in layout.in_segment("__DATA"):
         at = section.place(at)
+    if stubs is not None:
+        stubs.name()
+        stubs.fill()
     for section in layout.sections:
-        section.data = _linked(section, target.relocate)
+        if section.pieces:
+            section.data = _linked(section, target.relocate)
     last = len(layout.in_segment("__TEXT"))
     layout.sections[last:last] = [s for s in (unwind_info, eh_frame) if s.size]
     return write_executable(layout, entry, target.page_size, is_stripped=is_stripped)
