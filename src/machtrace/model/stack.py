@@ -25,6 +25,8 @@ class FrameTrust(Enum):
     """What the function's instructions up to this one did to the stack."""
     COMPACT = "compact"
     """``__unwind_info``."""
+    EXIDX = "exidx"
+    """``.ARM.exidx``, the exception tables of 32-bit arm."""
     SIGNAL_FRAME = "signal"
     """What the kernel saved before it called a signal handler."""
     ASYNC = "async"

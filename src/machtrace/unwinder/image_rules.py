@@ -14,6 +14,7 @@ from machtrace.unwinder.call_witness import CallWitness
 from machtrace.unwinder.cfi import CallFrameRules
 from machtrace.unwinder.compact import CompactRules
 from machtrace.unwinder.darwin_signal_frame import DarwinSignalRules
+from machtrace.unwinder.exidx import ExceptionTableRules
 from machtrace.unwinder.linux_signal_frame import LinuxSignalRules
 from machtrace.unwinder.plt import LinkageStubRules
 from machtrace.unwinder.process_rules import ImageRules
@@ -39,6 +40,7 @@ def image_rules(contents: Contents, arch: Arch) -> ImageRules:
             LinuxSignalRules(contents, arch),
             _built(lambda: CallFrameRules.of_elf(contents)),
             _built(lambda: LinkageStubRules.of_elf(contents)),
+            _built(lambda: ExceptionTableRules.of_elf(contents)),
         ]
     else:
         found = list(_macho(contents, arch))
