@@ -12,7 +12,7 @@ from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.report import Report
 from machtrace.model.snapshot import ProcessInfo
-from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust, Stop, StopReason
+from machtrace.model.stack import AddressKind, Dispute, FrameAddress, FrameTrust, Stop, StopReason
 from machtrace.model.symbol import CallStack, Certainty, Frame, FrameStatus, Symbol
 from machtrace.model.thread import ThreadId, ThreadInfo
 from machtrace.report import bs, json_document, lldb, nsthread, text
@@ -163,6 +163,7 @@ def test_json_is_the_documented_schema():
         "address": 0x10206718C,
         "kind": "return",
         "trust": "compact",
+        "disputed_by": [],
         "status": "symbolicated",
         "image": "Demo",
         "uuid": "D5BD0E97-65E0-3DBD-9E18-2E8F1A6F3C11",
@@ -192,6 +193,28 @@ def test_text_says_how_each_frame_is_known_and_why_the_walk_ended():
     assert "[compact]" in written
     assert "not captured at 0x16f000000" in written
     assert "\x1b" not in written
+
+
+def test_a_disputed_frame_says_who_says_what():
+    """In the text beside how it is known; in JSON as data."""
+    disputes = (
+        Dispute(FrameTrust.PROLOGUE, Avma(0x102064444)),
+        Dispute(FrameTrust.CFI, None),
+    )
+    address = FrameAddress(
+        NAMED.address.address, FrameTrust.COMPACT, AddressKind.RETURN_ADDRESS, disputes
+    )
+    disputed = Frame(address=address, status=FrameStatus.SYMBOLICATED, image=IMAGE, symbol=SYMBOL)
+    stack = CallStack(thread=STACK.thread, frames=(disputed,), stop=STACK.stop)
+    (line,) = (line for line in text.lines(stack, pointer_size=8) if "viewDidLoad" in line)
+    assert line.endswith("[compact, but prologue says 0x102064444, but cfi finds no caller]")
+
+    report = Report(process=REPORT.process, images=REPORT.images, stacks=(stack,))
+    (thread,) = json_document.document(report)["threads"]
+    assert thread["frames"][0]["disputed_by"] == [
+        {"trust": "prologue", "address": 0x102064444},
+        {"trust": "cfi", "address": None},
+    ]
 
 
 def test_text_folds_recursion():

@@ -95,6 +95,10 @@ def _frame(index: int, frame: Frame) -> dict[str, Any]:
         "address": frame.address.address,
         "kind": frame.address.kind.value,
         "trust": frame.address.trust.value,
+        "disputed_by": [
+            {"trust": dispute.trust.value, "address": dispute.address}
+            for dispute in frame.address.disputed_by
+        ],
         "status": frame.status.value,
         "image": None if image is None else encodable(image.name),
         "uuid": None if image is None else image.identifier,

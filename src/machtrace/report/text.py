@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TextIO
 
 from machtrace.model.report import Report
-from machtrace.model.stack import AddressKind, FrameTrust, StopReason, stretches
+from machtrace.model.stack import AddressKind, Dispute, FrameTrust, StopReason, stretches
 from machtrace.model.symbol import CallStack, Certainty, Frame, FrameChain
 from machtrace.report.printable import printable
 
@@ -31,6 +31,7 @@ _TRUST = {
     FrameTrust.CFI: "cfi",
     FrameTrust.PROLOGUE: "prologue",
     FrameTrust.COMPACT: "compact",
+    FrameTrust.EXIDX: "exidx",
     FrameTrust.SIGNAL_FRAME: "signal frame",
     FrameTrust.ASYNC: "async",
     FrameTrust.FRAME_POINTER: "frame pointer",
@@ -129,9 +130,17 @@ def _provenance(frame: Frame) -> str:
     parts = [_TRUST[frame.address.trust]]
     if frame.address.kind is AddressKind.PROGRAM_COUNTER and parts[0]:
         parts.append("interrupted")
+    parts += [_dispute(dispute) for dispute in frame.address.disputed_by]
     if frame.certainty in (Certainty.EXPORT, Certainty.STUB):
         parts.append(frame.certainty.value)
     return ", ".join(part for part in parts if part)
+
+
+def _dispute(dispute: Dispute) -> str:
+    who = f"but {_TRUST[dispute.trust]}"
+    if dispute.address is None:
+        return f"{who} finds no caller"
+    return f"{who} says {dispute.address:#x}"
 
 
 def write(report: Report, sink: TextIO, *, colour: bool = False) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from machtrace.model.address import PacMask
+from machtrace.model.address import Avma, PacMask
 from machtrace.model.image import ImageFormat
 from machtrace.model.memory import MemoryReader
 from machtrace.model.registers import RegisterSet
@@ -120,8 +120,9 @@ def find_caller(
 ) -> tuple[UnwindRule, FrameTrust, RegisterSet] | Stop:
     """One step of a walk: the caller's registers, and the rule that recovered them; or the end.
 
-    ``registers`` are those of the frame ``here``. Whether the walk has been at the caller before
-    is not looked at. Raises nothing.
+    ``registers`` are those of the frame ``here``. Where a table and the code contradict each other
+    the table is followed, unless it leads nowhere and the code does not. Whether the walk has been
+    at the caller before is not looked at. Raises nothing.
     """
     interrupted = here.kind is AddressKind.PROGRAM_COUNTER
     rule, trust = rules.find(here.lookup, interrupted=interrupted)
@@ -129,10 +130,10 @@ def find_caller(
     if is_guess and is_stray_call(registers, memory, mask):
         rule, trust, is_guess = entry_rule(registers.arch), FrameTrust.PROLOGUE, False
     caller = step(rule, registers, memory, mask)
-    if isinstance(caller, Stop) and not caller.is_complete and not interrupted:
-        other = rules.objection(here.lookup)
-        found = None if other is None else step(other[0], registers, memory, mask)
-        if other is not None and isinstance(found, RegisterSet):
+    other = None if interrupted else rules.objection(here.lookup)
+    if other is not None:
+        found = step(other[0], registers, memory, mask)
+        if _is_nowhere(caller, rules) and not _is_nowhere(found, rules):
             (rule, trust), caller = other, found
     if isinstance(caller, Stop):
         return _no_root(caller, here, rules) if is_guess else caller
@@ -140,6 +141,13 @@ def find_caller(
         # Only the chain itself says where the next frame is: it must rise.
         return Stop(StopReason.NO_PROGRESS, registers.pc)
     return rule, trust, caller
+
+
+def _is_nowhere(caller: RegisterSet | Stop, rules: ProcessRules) -> bool:
+    """Whether a step led to no caller, not even to the end, or out of all images."""
+    if isinstance(caller, Stop):
+        return not caller.is_complete
+    return rules.image_at(Avma(caller.pc - 1)) is None
 
 
 def disputes(
