@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from machtrace.model.address import Avma
+from machtrace.model.arch import Arch
 from machtrace.model.registers import RegisterSet
 from machtrace.testing.emulated_cpu import Transfer
 
@@ -36,12 +37,21 @@ class TrueFrame:
 class TrueStack:
     """Calls in progress of one thread, on all the stacks that it has."""
 
-    __slots__ = ("_current", "_entered", "_known", "_others", "_stacks", "frames")
+    __slots__ = (
+        "_asks_where_it_is",
+        "_current",
+        "_entered",
+        "_known",
+        "_others",
+        "_stacks",
+        "frames",
+    )
 
     def __init__(self, outermost: TrueFrame, stacks: Sequence[range] = ()) -> None:
         """``stacks``: further memory that the program uses as stacks of their own."""
         self.frames = [outermost]
         """Outermost first."""
+        self._asks_where_it_is = outermost.registers.arch is Arch.I386
         self._stacks = tuple(stacks)
         self._current: range | None = None
         self._others: dict[range | None, list[TrueFrame]] = {}
@@ -64,8 +74,12 @@ class TrueStack:
             self.frames = self._others.setdefault(current, [])
 
     def call(self, target: int, frame: TrueFrame) -> None:
-        """A call led to ``target``; to the instruction behind it, it only asks where it is."""
-        if target != frame.return_address:
+        """A call led to ``target``.
+
+        To the instruction behind it: i386 code asks where it is. Elsewhere nobody has to; the
+        function there never returns, and follows its caller.
+        """
+        if target != frame.return_address or not self._asks_where_it_is:
             self._known.add(frame.return_address)
             self._entered.add(target)
             self.frames.append(frame)
