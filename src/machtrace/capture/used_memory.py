@@ -29,7 +29,7 @@ from machtrace.symbolicate.symbolicator import Symbolicator
 WALK_LIMIT = 1 << 16
 """Frames of a stack that are walked to see what it takes; deeper ones repeat what is there."""
 
-NAMES_LIMIT = 1 << 25
+NAMES_LIMIT = 1 << 23
 """Bytes of all images together that are kept for names alone."""
 
 _PAGE = 4096
@@ -53,32 +53,40 @@ def used_memory(snapshot: Snapshot, images: KeptImages) -> list[MemoryRegion]:
     bare = RecordingMemory(LayeredMemory((snapshot.memory, ImageFileMemory(snapshot.images))))
     nameless = ImageList(replace(image, path="", local_path=None) for image in snapshot.images)
     unwind(replace(snapshot, memory=bare, images=nameless), limit=WALK_LIMIT)
-    memory.forget()
-    _name_without_files(walks)
-    named = memory.regions()
-    if sum(len(region.data) for region in named) > NAMES_LIMIT:
-        named = []
-    return without_overlap(found, walked, bare.regions(), named)
+    return without_overlap(found, walked, bare.regions(), _names_memory(walks, memory))
 
 
-def _name_without_files(walks: Sequence[Backtrace]) -> None:
-    """Look up the names of addresses in images that no file of this machine is of."""
+def _names_memory(walks: Sequence[Backtrace], memory: RecordingMemory) -> list[MemoryRegion]:
+    """What naming ``walks`` reads of images that no file of this machine is of.
+
+    The smallest images come first, for as many as :data:`NAMES_LIMIT` has room for.
+    """
     files, symbolicator = ImageSource(), Symbolicator()
-    lacking: dict[BinaryImage, bool] = {}
-
-    def lacks_file(address: FrameAddress) -> bool:
-        image = walk.snapshot.images.find(address.lookup)
-        if image is None:
-            return False
-        if image not in lacking:
-            lacking[image] = isinstance(files.file(image), FrameStatus)
-        return lacking[image]
-
+    addresses: dict[BinaryImage, list[FrameAddress]] = {}
     for walk in walks:
-        # What is left is no stack; it is only looked up.
-        symbolicator.symbolicate(
-            replace(walk, addresses=tuple(filter(lacks_file, walk.addresses)), gap=None)
-        )
+        rest = () if walk.physical_remainder is None else walk.physical_remainder.addresses
+        for address in (*walk.addresses, *rest):
+            image = walk.snapshot.images.find(address.lookup)
+            if image is not None:
+                addresses.setdefault(image, []).append(address)
+    tables: list[tuple[int, list[MemoryRegion]]] = []
+    for image, found in addresses.items():
+        if isinstance(files.file(image), FrameStatus):
+            memory.forget()
+            # No stack, but it is only to be looked up.
+            symbolicator.symbolicate(
+                replace(walks[0], addresses=tuple(found), gap=None, physical_remainder=None)
+            )
+            regions = memory.regions()
+            tables.append((sum(len(region.data) for region in regions), regions))
+    kept: list[MemoryRegion] = []
+    left = NAMES_LIMIT
+    for size, regions in sorted(tables, key=lambda table: table[0]):
+        left -= size
+        if left < 0:
+            break
+        kept.extend(regions)
+    return without_overlap(kept)
 
 
 def debugger_memory(snapshot: Snapshot) -> list[MemoryRegion]:
