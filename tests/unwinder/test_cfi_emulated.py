@@ -22,6 +22,7 @@ from machtrace.model.arch import Arch
 from machtrace.model.registers import RegisterSet
 from machtrace.testing.elf_compiler import compile_elf
 from machtrace.unwinder.cfi import CallFrameRules
+from machtrace.unwinder.exidx import ExceptionTableRules
 from machtrace.unwinder.plt import LinkageStubRules
 from machtrace.unwinder.rules import UnwindRule
 from machtrace.unwinder.step import step
@@ -40,6 +41,8 @@ RESOLVERS = {
     Arch.ARM64: bytes.fromhex("f07bc1a8 c0035fd6"),  # ldp x16, x30, [sp], #16; ret
 }
 INSTRUCTIONS = 30_000
+EXCEPTIONS = ("-g0", "-funwind-tables", "-s")
+"""Without what is for debuggers, and so with no more than ``.ARM.exidx``."""
 NO_FRAME_POINTER = ("-O2", "-fomit-frame-pointer")
 
 CASES = {
@@ -50,6 +53,10 @@ CASES = {
     "arm64": ("aarch64-linux-musl", NO_FRAME_POINTER),
     "arm64-signed": ("aarch64-linux-musl", ("-O2", "-mbranch-protection=standard")),
     "arm": ("arm-linux-musleabihf", ("-g", *NO_FRAME_POINTER)),
+    "arm-exceptions": ("arm-linux-musleabihf", (*EXCEPTIONS, *NO_FRAME_POINTER)),
+    "arm-exceptions-small": ("arm-linux-musleabihf", (*EXCEPTIONS, "-Os")),
+    "thumb-exceptions": ("thumb-linux-musleabihf", (*EXCEPTIONS, *NO_FRAME_POINTER)),
+    "thumb-exceptions-gnu": ("thumb-linux-gnueabihf", (*EXCEPTIONS, "-O0")),
 }
 
 
@@ -62,7 +69,7 @@ class Caller:
     registers: RegisterSet
 
 
-def _emulator(arch: Arch) -> tuple[Any, Any, str]:
+def _emulator(arch: Arch, *, is_thumb: bool) -> tuple[Any, Any, str]:
     """The emulator, the disassembler, and what registers are called there."""
     if arch is Arch.X86_64:
         machine = unicorn.UC_ARCH_X86, unicorn.UC_MODE_64
@@ -75,7 +82,8 @@ def _emulator(arch: Arch) -> tuple[Any, Any, str]:
         decoder = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
     else:
         machine = unicorn.UC_ARCH_ARM, unicorn.UC_MODE_ARM
-        decoder = capstone.Cs(capstone.CS_ARCH_ARM, capstone.CS_MODE_ARM)
+        mode = capstone.CS_MODE_THUMB if is_thumb else capstone.CS_MODE_ARM
+        decoder = capstone.Cs(capstone.CS_ARCH_ARM, mode)
     prefix = "UC_X86_REG_" if machine[0] == unicorn.UC_ARCH_X86 else ""
     prefix = prefix or ("UC_ARM64_REG_" if arch is Arch.ARM64 else "UC_ARM_REG_")
     decoder.detail = True
@@ -99,9 +107,14 @@ class Run:
     def __init__(self, contents: ElfFileContents) -> None:
         self._contents = contents
         self._arch = contents.image.arch
-        self._cpu, self._decoder, prefix = _emulator(self._arch)
+        self._is_thumb = bool(contents.image.header.entry & 1) and self._arch is Arch.ARM
+        self._cpu, self._decoder, prefix = _emulator(self._arch, is_thumb=self._is_thumb)
         self._ids = _register_ids(self._arch, prefix)
-        sources = (CallFrameRules.of_elf(contents), LinkageStubRules.of_elf(contents))
+        sources = (
+            CallFrameRules.of_elf(contents),
+            LinkageStubRules.of_elf(contents),
+            ExceptionTableRules.of_elf(contents),
+        )
         self._sources = [source for source in sources if source is not None]
         self._known: dict[tuple[int, bool], UnwindRule | None] = {}
         self._pending: Caller | None = None
@@ -231,6 +244,8 @@ def test_every_instruction_has_the_true_stack(case: str, tmp_path: Path) -> None
         options=("-static", "-Wl,-e,begin", *options),
     )
     contents = ElfFileContents(path.read_bytes(), case)
+    if "exceptions" in case:
+        assert CallFrameRules.of_elf(contents) is None, "there is nothing else to go by"
     run = Run(contents)
     run.run(contents.image.header.entry)
     assert 200 < run.instructions < INSTRUCTIONS
