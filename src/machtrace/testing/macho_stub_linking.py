@@ -55,5 +55,5 @@ class Stubs:
             self._stubs.data += i386_stubs.stub(pointer)
             self._helpers.data += i386_stubs.helper(helper, start, number)
             self._pointers.data += pack("<I", helper)
-        if BINDER not in self._layout.undefined:
+        if self._layout.definition(BINDER) is not None:
             self._binder.data = pack("<I", self._layout.address_named(BINDER))
