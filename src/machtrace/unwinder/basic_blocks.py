@@ -27,6 +27,9 @@ from machtrace.unwinder.needed_registers import all_registers, needed_registers
 LONGEST = 64
 """Instructions of a block at most: the state within it is found from its start."""
 
+OUTSIDE = -1
+"""In place of a block's number: somewhere else than in the function."""
+
 Leaving = Jump | IndirectJump | Call | Return | Trap
 """What ends a block."""
 _LEAVING = frozenset({Jump, IndirectJump, Call, Return, Trap})
@@ -43,11 +46,12 @@ class Blocks:
         "_effects",
         "_known",
         "_needed",
-        "_numbers",
         "_sp",
         "_valued",
+        "ends",
         "leaving",
         "starts",
+        "targets",
     )
 
     def __init__(self, code: Sequence[Instruction], entry: FrameState, unit: int) -> None:
@@ -62,37 +66,39 @@ class Blocks:
         """By identity of an instruction: what it does to a state, if anything."""
         size = len(code)
         starts = set(range(0, size, LONGEST))
+        jumps: dict[int, int] = {}
         for index, instruction in enumerate(code):
             if type(instruction) in _LEAVING:
                 starts.add(index + 1)
                 if isinstance(instruction, Jump):
-                    starts.add(index + instruction.distance // unit)
-        self.starts = sorted(start for start in starts if 0 <= start < size)
+                    jumps[index] = target = index + instruction.distance // unit
+                    if 0 <= target < size:
+                        starts.add(target)
+        starts.discard(size)
+        self.starts = sorted(starts)
         """Index of each one's first instruction."""
-        self._numbers = {start: number for number, start in enumerate(self.starts)}
+        self.ends = [*self.starts[1:], size] if size else []
+        """The index behind each one's last instruction."""
         self.leaving: list[Leaving | None] = []
         """Of each: the instruction at its end; None where it merely goes on."""
-        for end in (*self.starts[1:], size):
-            last = code[end - 1] if size else None
+        for end in self.ends:
+            last = code[end - 1]
             self.leaving.append(last if isinstance(last, Leaving) else None)
+        numbers = {start: number for number, start in enumerate(self.starts)}
+        self.targets = [
+            numbers.get(jumps[end - 1], OUTSIDE) if end - 1 in jumps else None for end in self.ends
+        ]
+        """Of each that ends in a jump: the block that it leads to, or :data:`OUTSIDE`."""
         self._effects: list[tuple[Instruction, ...] | None] = [None] * len(self.starts)
 
     def __len__(self) -> int:
         return len(self.starts)
 
-    def end(self, number: int) -> int:
-        """The index behind its last instruction."""
-        return self.starts[number + 1] if number + 1 < len(self.starts) else len(self._code)
-
-    def number_at(self, index: int) -> int | None:
-        """The block that starts at an instruction; None outside of the code."""
-        return self._numbers.get(index)
-
     def effects(self, number: int) -> tuple[Instruction, ...]:
         """What it does to a state, but for what leaves it."""
         found = self._effects[number]
         if found is None:
-            end = self.end(number) - (self.leaving[number] is not None)
+            end = self.ends[number] - (self.leaving[number] is not None)
             found = self._effects[number] = self._between(self.starts[number], end)
         return found
 

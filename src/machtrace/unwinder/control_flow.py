@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from machtrace.unwinder.basic_blocks import Blocks
+from machtrace.unwinder.basic_blocks import OUTSIDE, Blocks
 from machtrace.unwinder.frame_state import FrameState
 from machtrace.unwinder.instruction_effects import (
     Call,
@@ -32,7 +32,7 @@ from machtrace.unwinder.instruction_effects import (
 )
 from machtrace.unwinder.work import WALK_STEPS, Work
 
-TRIAL_LIMIT = 128
+TRIAL_LIMIT = 64
 """Blocks looked at to see whether a state leads to a proper return."""
 
 WORK_PER_INSTRUCTION = 16
@@ -153,21 +153,17 @@ class Flow:
         work = self._work
         while work.left > 0:
             if self._ready:
-                index, state = self._ready.pop()
-                block = self._blocks.number_at(index)
-                if block is not None:
-                    self._follow(block, state, sure=True)
+                block, state = self._ready.pop()
+                self._follow(block, state, sure=True)
             elif self._after_calls:
                 block, state = self._after_calls.popleft()
                 self._follow(block, state, sure=False)
             elif not self._reach_further():
                 return
 
-    def _target(self, block: int, jump: Jump) -> int:
-        """The index that a block's last instruction jumps to, which may be outside."""
-        return self._blocks.end(block) - 1 + jump.distance // self._unit
-
-    def _follow(self, block: int, state: FrameState, *, sure: bool) -> None:
+    def _follow(  # noqa: C901 - one branch a kind of leaving
+        self, block: int, state: FrameState, *, sure: bool
+    ) -> None:
         blocks, states, work = self._blocks, self._states, self._work
         while block < len(states):
             work.left -= 2
@@ -185,14 +181,16 @@ class Flow:
             state = self._ends[block] = self._through(block, state)
             leaving = blocks.leaving[block]
             if leaving is not None:
-                if isinstance(leaving, Call):
+                target = blocks.targets[block]
+                if target is not None:
+                    if target != OUTSIDE:
+                        self._ready.append((target, state))
+                    if not leaving.is_conditional:  # type: ignore[union-attr] # it is a jump
+                        return
+                elif isinstance(leaving, Call):
                     self._reached_calls.add(block)
                     self._after_calls.append((block + 1, self._after_call(block, leaving, state)))
                     return
-                if isinstance(leaving, Jump):
-                    self._ready.append((self._target(block, leaving), state))
-                    if not leaving.is_conditional:
-                        return
                 else:
                     if isinstance(leaving, IndirectJump):
                         self._jump_anywhere(state)
@@ -211,7 +209,7 @@ class Flow:
     def _after_call(self, block: int, call: Call, state: FrameState) -> FrameState:
         """The state behind a call, if it returns."""
         if call.distance is not None:
-            body = self._outlined((self._blocks.end(block) - 1) * self._unit + call.distance)
+            body = self._outlined((self._blocks.ends[block] - 1) * self._unit + call.distance)
             if body is not None:
                 self._work.left -= len(body) * _STEPS_AN_EFFECT
                 return _after_all(state.after(self._linking), body)
@@ -282,11 +280,9 @@ class Flow:
         leaving = self._blocks.leaving[block]
         if isinstance(leaving, Return):
             return state.is_restored(leaving.register)
-        if isinstance(leaving, Jump):
-            target = self._target(block, leaving)
-            if 0 <= target < self._size:
-                return None
-            body = self._outlined(target * self._unit)
+        if isinstance(leaving, Jump) and self._blocks.targets[block] == OUTSIDE:
+            target = (self._blocks.ends[block] - 1) * self._unit + leaving.distance
+            body = self._outlined(target)
             if body is not None:
                 self._work.left -= len(body) * _STEPS_AN_EFFECT
                 return _after_all(state, body).is_restored(self._return_register)
@@ -306,8 +302,8 @@ class Flow:
         if isinstance(leaving, Jump):
             if leaving.is_conditional and not is_last:
                 yield block + 1, state
-            target = self._blocks.number_at(self._target(block, leaving))
-            if target is not None:
+            target = self._blocks.targets[block]
+            if target is not None and target != OUTSIDE:
                 yield target, state
         elif not is_last:
             after = state if leaving is None else self._after_call(block, leaving, state)
@@ -325,9 +321,8 @@ class Flow:
         joined = landing.state.join(state)
         if joined != landing.state:
             landing.state = joined
-            starts = self._blocks.starts
             self._work.left -= len(landing.targets)
-            self._ready += [(starts[target], joined) for target in landing.targets]
+            self._ready += [(target, joined) for target in landing.targets]
 
     def _reach_further(self) -> bool:
         """Start again at the first instruction that nothing reached; False if there is none."""
@@ -350,7 +345,7 @@ class Flow:
 
     def _only_traps(self, block: int) -> bool:
         is_trap = isinstance(self._blocks.leaving[block], Trap)
-        return is_trap and self._blocks.end(block) - self._blocks.starts[block] == 1
+        return is_trap and self._blocks.ends[block] - self._blocks.starts[block] == 1
 
     def _best_candidate(self, block: int) -> FrameState | None:
         """The likeliest state that leads to a proper return, else one that leads to none."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import is_
 from typing import ClassVar, TypeGuard
 
 from machtrace.unwinder.instruction_effects import (
@@ -325,7 +326,7 @@ class FrameState:
     def _after_call(self, _: Call) -> FrameState:
         sp = self.sp_offset
         state = self
-        if sp is not None and any(offset < sp for offset in self.slots):
+        if sp is not None and self.slots and min(self.slots) < sp:
             # What is below sp is the called function's.
             slots = {offset: value for offset, value in self.slots.items() if offset >= sp}
             state = FrameState(self.machine, self.values, slots)
@@ -384,8 +385,11 @@ class FrameState:
                 continue
             value: Value | None = None
             if isinstance(base, FromCfa):
-                value = self.slots.get(base.offset + load.offset + i * load.size)
-                if value is not None and not self._fits(value, register, load.size):
+                at = base.offset + load.offset + i * load.size
+                value = self.slots.get(at)
+                if value is not None and not (
+                    self._fits(value, register, load.size) and self._is_kept_at(at, value)
+                ):
                     value = None
             changes.append((register, value))
         if load.write_back:
@@ -398,14 +402,7 @@ class FrameState:
             return self
         values, slots = self.values, self.slots
         if values is not other.values:
-            joined = tuple(
-                # Most are the same objects, which is a quick thing to see.
-                [
-                    m if m is i or _is_same(m, i) else None
-                    for m, i in zip(values, other.values, strict=True)
-                ]
-            )
-            values = values if joined == values else joined
+            values = _common(values, other.values)
         if slots is not other.slots:
             common = {at: value for at, value in slots.items() if other.slots.get(at) == value}
             slots = slots if len(common) == len(slots) else common
@@ -434,6 +431,13 @@ class FrameState:
         if isinstance(value, CallerValue):
             return value.register not in self.machine.volatile_set
         return isinstance(value, FromCfa)
+
+    def _is_kept_at(self, at: int, value: Value) -> bool:
+        """Whether a register was not only stored again: to make room for variables, by a push."""
+        if not isinstance(value, CallerValue):
+            return True
+        saved = self._saved(value)
+        return saved is None or saved.offset == at
 
     def _fits(self, value: Value, register: int, loaded: int) -> bool:
         """Whether what is loaded into a register is all of a stored value."""
@@ -467,6 +471,21 @@ class FrameState:
         Return: _unchanged,
         Trap: _unchanged,
     }
+
+
+def _common(
+    values: tuple[Value | None, ...], others: tuple[Value | None, ...]
+) -> tuple[Value | None, ...]:
+    """What both have in each place, else None; ``values`` itself if that is as much as it has."""
+    same = list(map(is_, values, others))  # most are the same objects, which is quick to see
+    changed: list[Value | None] | None = None
+    place = -1
+    for _ in range(same.count(False)):
+        place = same.index(False, place + 1)
+        if values[place] is not None and not _is_same(values[place], others[place]):
+            changed = list(values) if changed is None else changed
+            changed[place] = None
+    return values if changed is None else tuple(changed)
 
 
 def _insert(value: Value | None, part: int, shift: int) -> Value | None:
