@@ -20,8 +20,10 @@ TYPE_CHECKING = False  # as type checkers read it; typing's own costs an import
 
 if TYPE_CHECKING:
     from machtrace.capture.backtraces import backtraces, snapshot
+    from machtrace.capture.explanation import explain
     from machtrace.capture.pipeline import unwind
     from machtrace.capture.saving import save_snapshot
+    from machtrace.capture.unwinding import Unwinder
     from machtrace.errors import MachtraceError
     from machtrace.symbolicate.symbolicator import Symbolicator
     from machtrace.target.open import open_target
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "MachtraceError": "machtrace.errors",
     "Symbolicator": "machtrace.symbolicate.symbolicator",
+    "Unwinder": "machtrace.capture.unwinding",
     "backtraces": "machtrace.capture.backtraces",
+    "explain": "machtrace.capture.explanation",
     "open_target": "machtrace.target.open",
     "save_snapshot": "machtrace.capture.saving",
     "snapshot": "machtrace.capture.backtraces",
@@ -39,7 +43,9 @@ _HOMES = {
 __all__ = [
     "MachtraceError",
     "Symbolicator",
+    "Unwinder",
     "backtraces",
+    "explain",
     "open_target",
     "save_snapshot",
     "snapshot",

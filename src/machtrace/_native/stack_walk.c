@@ -6,6 +6,7 @@
 
 #define NULL_PAGE 0x1000u /* as in unwinder/step.py */
 #define TAG_SHIFT 60      /* as in unwinder/swift_async.py */
+#define USER_BITS 48
 #define ADDRESS_BITS ((UINT64_C(1) << TAG_SHIFT) - 1)
 #define FOLDED_AT_ONCE 4096 /* frames of a deep stack that are dropped together */
 
@@ -283,6 +284,12 @@ static bool load(const struct machtrace_walk *walk, uint64_t address, unsigned s
     return true;
 }
 
+/* Whether a saved frame pointer may be of a Swift async function, as in unwinder/swift_async.py. */
+static bool marks_a_record(uint64_t saved)
+{
+    return saved >> TAG_SHIFT == 1 && (saved & ADDRESS_BITS) >> USER_BITS == 0 && saved % 8 == 0;
+}
+
 enum outcome { FOUND, UNKNOWN_REGISTER, ELSEWHERE };
 
 static enum outcome recover(const struct machtrace_recovery *recovery,
@@ -353,7 +360,7 @@ static bool step(const struct machtrace_table *table, const struct machtrace_rul
             sp = has_sp ? values[index] : cfa;
         }
         if (saved[index].number == machine->fp && found[index] && walk->declines_async &&
-            values[index] >> TAG_SHIFT == 1)
+            marks_a_record(values[index]))
             return false;
     }
     if (!has_sp || !is_known(walk->known, machine->sp))

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from machtrace.model.image import BinaryImage, ImageFormat
-from machtrace.model.memory import LayeredMemory
+from machtrace.capture.unwinding import Unwinder
+from machtrace.model.explanation import StackExplanation
 from machtrace.model.report import Report
 from machtrace.model.snapshot import Snapshot
 from machtrace.model.stack import Backtrace
-from machtrace.model.symbol import FrameStatus
-from machtrace.symbolicate.image_source import ImageSource, in_memory
 from machtrace.symbolicate.symbolicator import Symbolicator
-from machtrace.unwinder.image_rules import image_rules
-from machtrace.unwinder.process_rules import ImageRules, ProcessRules
-from machtrace.unwinder.walker import DEFAULT_DEPTH, walk
+from machtrace.unwinder.walker import DEFAULT_DEPTH
 
 
 def unwind(
@@ -23,49 +19,15 @@ def unwind(
 ) -> tuple[Backtrace, ...]:
     """Walk every thread of a snapshot.
 
+    Of many snapshots, an :class:`Unwinder` reads each image and works out each rule once.
+
     Args:
         snapshot: what was copied; nothing else of the target is read.
         limit: how many addresses of a stack are kept at most: of a deeper one those at both ends,
             and the number of the others.
         search: files and folders with the images whose bytes the snapshot does not hold.
     """
-    process = snapshot.process
-    rules = ProcessRules(snapshot.images, process.arch, _rules_of(snapshot, ImageSource.of(search)))
-    found: list[Backtrace] = []
-    for thread in snapshot.threads:
-        memory = LayeredMemory((thread.stack, snapshot.memory))
-        walked = walk(thread.registers, memory, rules, process.pointer_mask, limit)
-        found.append(
-            Backtrace(
-                addresses=walked.addresses,
-                stop=walked.stop,
-                gap=walked.gap,
-                physical_remainder=walked.physical_remainder,
-                thread=thread,
-                snapshot=snapshot,
-            )
-        )
-    return tuple(found)
-
-
-def _rules_of(snapshot: Snapshot, files: ImageSource) -> Callable[[BinaryImage], ImageRules]:
-    def rules_of(image: BinaryImage) -> ImageRules:
-        memory, file = in_memory(image, snapshot.memory), files.file(image)
-        # A Mach-O's tables are in memory, if they were captured. An ELF file has more than its
-        # memory: the section headers that lead to .debug_frame, and in static programs to
-        # .eh_frame.
-        places = (file, memory) if image.format is ImageFormat.ELF else (memory, file)
-        found = [place for place in places if not isinstance(place, FrameStatus)]
-        rules = [image_rules(contents, image.arch) for contents in found]
-        if not rules:
-            return ImageRules()
-        header = rules[0].header_svma
-        # What one place does not have, the next is asked for.
-        alike = [one for one in rules if one.header_svma == header]
-        sources = tuple(source for one in alike for source in one.sources)
-        return ImageRules(sources, header, next(filter(None, (one.witness for one in alike)), None))
-
-    return rules_of
+    return Unwinder(search).unwind(snapshot, limit=limit)
 
 
 def report(
@@ -74,13 +36,24 @@ def report(
     limit: int = DEFAULT_DEPTH,
     symbolicate: bool = True,
     search: Sequence[str | Path] = (),
+    explain: bool = False,
 ) -> Report:
-    """Walk every thread of a snapshot and name its frames; see :func:`unwind`."""
+    """Walk every thread of a snapshot and name its frames; see :func:`unwind`.
+
+    ``explain``: say too how each frame was found; see :func:`machtrace.explain`.
+    """
     symbolicator = Symbolicator(search=search)
     name = symbolicator.symbolicate if symbolicate else symbolicator.locate
+    walked = unwind(snapshot, limit=limit, search=search)
+    explanations: tuple[StackExplanation, ...] = ()
+    if explain:
+        from machtrace.capture.explanation import explain_all
+
+        explanations = explain_all(walked, search=search, symbolicate=symbolicate)
     return Report(
         process=snapshot.process,
         images=snapshot.images,
-        stacks=tuple(name(walked) for walked in unwind(snapshot, limit=limit, search=search)),
+        stacks=tuple(name(one) for one in walked),
+        explanations=explanations,
         problems=snapshot.problems,
     )

@@ -33,13 +33,13 @@ class Unwinder:
     threads at once.
     """
 
-    __slots__ = ("_files", "_last", "_processes")
+    __slots__ = ("_files", "_met", "_processes")
 
     def __init__(self, search: str | Path | Sequence[str | Path] = ()) -> None:
         """``search``: files and folders with the images whose bytes snapshots do not hold."""
         self._files = ImageSource.of(search)
         self._processes: dict[Hashable, _Process] = {}
-        self._last: _Process | None = None
+        self._met: dict[int, _Process] = {}
 
     def unwind(self, snapshot: Snapshot, *, limit: int = DEFAULT_DEPTH) -> tuple[Backtrace, ...]:
         """Walk every thread of a snapshot; see :func:`machtrace.unwind`."""
@@ -79,8 +79,9 @@ class Unwinder:
                 stacks = collected.get(process)
                 if stacks is None:
                     stacks = collected[process] = CollectedStacks()
+                collect, memory = process.walker.collect, snapshot.memory
                 for thread in snapshot.threads:
-                    stacks.stacks.append(process.walker.collect(thread, snapshot.memory, limit))
+                    stacks.stacks.append(collect(thread, memory, limit))
                     stacks.numbers.append(number)
                     number += 1
         finally:
@@ -89,9 +90,9 @@ class Unwinder:
         return columns_of(tuple(collected.values()))
 
     def _process(self, snapshot: Snapshot) -> _Process:
-        last = self._last
-        if last is not None and last.is_of(snapshot) and last.takes(snapshot.memory):
-            return last
+        met = self._met.get(id(snapshot.images))
+        if met is not None and met.is_of(snapshot) and met.takes(snapshot.memory):
+            return met
         key = _identity(snapshot)
         found = self._processes.get(key)
         if found is None or not found.takes(snapshot.memory):
@@ -100,20 +101,20 @@ class Unwinder:
             while len(self._processes) >= _REMEMBERED:
                 self._processes.pop(next(iter(self._processes)))
             self._processes[key] = found
-        self._last = found
+            self._met = {id(one.images): one for one in self._processes.values()}
         return found
 
 
 class _Process:
     """Rules for the images of a snapshot, and for all snapshots that have the same."""
 
-    __slots__ = ("_about", "_files", "_images", "_is_whole", "_memory", "rules", "walker")
+    __slots__ = ("_about", "_files", "_is_whole", "_memory", "images", "rules", "walker")
 
     def __init__(self, snapshot: Snapshot, files: ImageSource) -> None:
         process = snapshot.process
         self._about = process
         self._files = files
-        self._images = snapshot.images
+        self.images = snapshot.images
         self._memory = snapshot.memory
         self._is_whole = True
         self.rules = ProcessRules(snapshot.images, process.arch, self._sources_of)
@@ -122,7 +123,7 @@ class _Process:
     def is_of(self, snapshot: Snapshot) -> bool:
         """Whether a snapshot is of this process, as can be told at once."""
         about = snapshot.process
-        return snapshot.images is self._images and (
+        return snapshot.images is self.images and (
             about is self._about
             or (about.arch, about.pointer_mask) == (self._about.arch, self._about.pointer_mask)
         )

@@ -30,10 +30,12 @@ from machtrace.unwinder.process_rules import ProcessRules
 from machtrace.unwinder.rule_table import ADDRESS_BITS, NativeRules
 from machtrace.unwinder.rules import AtCfa
 from machtrace.unwinder.swift_async import AsyncEntry, async_entry
-from machtrace.unwinder.thread_walker import Collected
+from machtrace.unwinder.thread_walker import Collected, collected
 from machtrace.unwinder.walker import find_caller, walk
 
 _INNERMOST = code_of(FrameTrust.CONTEXT, AddressKind.PROGRAM_COUNTER)
+_KINDS = (AddressKind.RETURN_ADDRESS, AddressKind.PROGRAM_COUNTER)
+"""Of a frame that was called from, and of one that was interrupted."""
 _ROOT = Stop(StopReason.ROOT)
 _NO_PROGRESS = {
     _walk.PASSED: StopReason.NO_PROGRESS,
@@ -62,10 +64,18 @@ class _Trace:
     """Of the second part."""
 
 
+class _Plain(dict[int, Collected]):
+    """What is to say of stacks that have a root and nothing more, by their depth."""
+
+    def __missing__(self, kept: int) -> Collected:
+        found = self[kept] = Collected(kept, _ROOT, is_plain=True)
+        return found
+
+
 class NativeWalker:
     """A :class:`~machtrace.unwinder.thread_walker.ThreadWalker`."""
 
-    __slots__ = ("_arch", "_mask", "_native", "_rules", "_walker")
+    __slots__ = ("_arch", "_limit", "_mask", "_native", "_outer", "_plain", "_rules", "_walker")
 
     def __init__(self, rules: ProcessRules, arch: Arch, mask: PacMask) -> None:
         """What is learnt of ``rules`` is remembered as long as ``self`` is."""
@@ -73,6 +83,8 @@ class NativeWalker:
         self._arch = arch
         self._mask = mask
         self._native = NativeRules(arch)
+        self._limit = self._outer = 0
+        self._plain = _Plain()
         self._walker = _walk.StackWalker(self._native.table, mask.bits & ADDRESS_BITS, _frame)
 
     def walk(self, thread: ThreadSnapshot, rest: MemoryReader, limit: int) -> Walk:
@@ -107,22 +119,24 @@ class NativeWalker:
         walker = self._walker
         first = len(walker)
         pause = self._start(thread, limit)
-        stop, depth = _ROOT, 0
-        if pause != _walk.ROOT:
+        if pause == _walk.ROOT:
+            kept = len(walker) - first
+            if kept <= limit:  # and so not yet folded
+                return self._plain[kept]
+            stop, depth = _ROOT, walker.finish()
+        else:
             trace = self._go_on(pause, LayeredMemory((thread.stack, rest)))
             if trace is None or trace.entry is not None:
                 walker.drop(first)
                 return self._append(self.walk(thread, rest, limit))
             stop, depth = trace.stop, trace.depth
-        elif len(walker) - first > limit:
-            depth = walker.finish()
         kept = len(walker) - first
         return Collected(kept, stop, _gap(kept, depth, limit) if depth > kept else None)
 
     def _append(self, walked: Walk) -> Collected:
         for frame in walked.addresses:
             self._walker.append(frame.address, code_of(frame.trust, frame.kind))
-        return Collected(len(walked.addresses), walked.stop, walked.gap, walked.physical_remainder)
+        return collected(walked)
 
     def take(self) -> tuple[bytes, bytes]:
         """See :meth:`ThreadWalker.take`."""
@@ -138,8 +152,9 @@ class NativeWalker:
         )
 
     def _start(self, thread: ThreadSnapshot, limit: int) -> int:
-        registers, stack = thread.registers, thread.stack
-        outer = outer_frames(limit)
+        if limit != self._limit:
+            self._limit, self._outer = limit, outer_frames(limit)
+        registers, stack, outer = thread.registers, thread.stack, self._outer
         return self._walker.start(
             registers.pc,
             registers.values,
@@ -158,8 +173,7 @@ class NativeWalker:
             if pause == _walk.DOES_NOT_FIT:
                 return None
             pc, values, interrupted = walker.state()
-            kind = AddressKind.PROGRAM_COUNTER if interrupted else AddressKind.RETURN_ADDRESS
-            here = FrameAddress(Avma(pc), FrameTrust.CONTEXT, kind)
+            here = FrameAddress(Avma(pc), FrameTrust.CONTEXT, _KINDS[interrupted])
             if pause == _walk.NO_RULE and self._learn(here.lookup, interrupted=interrupted):
                 pause = walker.resume()
                 continue

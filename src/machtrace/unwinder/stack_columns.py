@@ -13,6 +13,7 @@ from machtrace.model.address import Avma
 from machtrace.model.stack import (
     AddressChain,
     AddressKind,
+    Dispute,
     FrameAddress,
     Gap,
     Stop,
@@ -49,6 +50,8 @@ class StackColumns:
     """Of those stacks whose middle was left out, by number."""
     physical_remainders: Mapping[int, AddressChain] = field(repr=False)
     """Of those stacks that have a Swift async frame, by number."""
+    disputes: Mapping[int, tuple[Dispute, ...]] = field(repr=False)
+    """Of those frames that have any, by their place in the columns of frames."""
 
     def __len__(self) -> int:
         return len(self.stop_reasons)
@@ -78,11 +81,10 @@ class StackColumns:
         if not 0 <= number < len(self):
             raise IndexError(number)
         begin, end = int(self.starts[number]), int(self.starts[number + 1])
-        frames = zip(
-            self.addresses[begin:end].tolist(), self.codes[begin:end].tolist(), strict=True
-        )
+        addresses, codes = self.addresses[begin:end].tolist(), self.codes[begin:end].tolist()
+        frames = zip(addresses, codes, range(begin, end), strict=True)
         return Walk(
-            addresses=tuple(starmap(_frame, frames)),
+            addresses=tuple(starmap(self._frame, frames)),
             stop=self.stops.get(number) or Stop(StopReason.ROOT),
             gap=self.gaps.get(number),
             physical_remainder=self.physical_remainders.get(number),
@@ -91,10 +93,10 @@ class StackColumns:
     def __iter__(self) -> Iterator[Walk]:
         return map(self.walk, range(len(self)))
 
-
-def _frame(address: int, code: int) -> FrameAddress:
-    trust, kind = divmod(code, KIND_COUNT)
-    return FrameAddress(Avma(address), TRUSTS[trust], KINDS[kind])
+    def _frame(self, address: int, code: int, row: int) -> FrameAddress:
+        trust, kind = divmod(code, KIND_COUNT)
+        disputed_by = self.disputes.get(row, ())
+        return FrameAddress(Avma(address), TRUSTS[trust], KINDS[kind], disputed_by)
 
 
 @dataclass(slots=True)
@@ -127,19 +129,28 @@ def columns_of(processes: Sequence[CollectedStacks]) -> StackColumns:
         first = (np.cumsum(counts) - counts)[order]
         rows = np.repeat(first - starts[:-1], counts[order]) + np.arange(len(addresses))
         addresses, codes = addresses[rows], codes[rows]
-    by_number = {number: stacks[at] for number, at in enumerate(order.tolist())}
+    # Nearly all walks end at a root and have no more to say than their frames.
+    told = {
+        number: stacks[at] for number, at in enumerate(order.tolist()) if not stacks[at].is_plain
+    }
+    reasons = np.full(len(stacks), STOPS.index(StopReason.ROOT), np.uint8)
+    for number, stack in told.items():
+        reasons[number] = STOPS.index(stack.stop.reason)
     return StackColumns(
         starts=starts,
         addresses=addresses,
         codes=codes,
-        stop_reasons=np.fromiter(
-            (STOPS.index(stack.stop.reason) for stack in by_number.values()), np.uint8, len(stacks)
-        ),
-        stops={n: one.stop for n, one in by_number.items() if not one.stop.is_complete},
-        gaps={n: one.gap for n, one in by_number.items() if one.gap is not None},
+        stop_reasons=reasons,
+        stops={n: one.stop for n, one in told.items() if not one.stop.is_complete},
+        gaps={n: one.gap for n, one in told.items() if one.gap is not None},
         physical_remainders={
             n: one.physical_remainder
-            for n, one in by_number.items()
+            for n, one in told.items()
             if one.physical_remainder is not None
+        },
+        disputes={
+            int(starts[n]) + frame: disputed_by
+            for n, one in told.items()
+            for frame, disputed_by in one.disputes.items()
         },
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from machtrace.model.address import PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.memory import LayeredMemory, MemoryReader
-from machtrace.model.stack import AddressChain, Gap, Stop, Walk
+from machtrace.model.stack import AddressChain, Dispute, Gap, Stop, Walk
 from machtrace.model.thread import ThreadSnapshot
 from machtrace.unwinder.frame_codes import code_of
 from machtrace.unwinder.process_rules import ProcessRules
@@ -25,6 +26,25 @@ class Collected:
     stop: Stop
     gap: Gap | None = None
     physical_remainder: AddressChain | None = None
+    disputes: Mapping[int, tuple[Dispute, ...]] = field(default_factory=dict)
+    """Of those kept frames that have any, by number."""
+    is_plain: bool = False
+    """Whether the walk ended at a root, and its frames are all that there is to say."""
+
+
+def collected(walked: Walk) -> Collected:
+    """All that ``walked`` says beside its frames' addresses, trusts and kinds."""
+    return Collected(
+        kept=len(walked.addresses),
+        stop=walked.stop,
+        gap=walked.gap,
+        physical_remainder=walked.physical_remainder,
+        disputes={
+            number: frame.disputed_by
+            for number, frame in enumerate(walked.addresses)
+            if frame.disputed_by
+        },
+    )
 
 
 class ThreadWalker(Protocol):
@@ -74,7 +94,7 @@ class PythonWalker:
         for frame in walked.addresses:
             self._addresses.append(frame.address)
             self._codes.append(code_of(frame.trust, frame.kind))
-        return Collected(len(walked.addresses), walked.stop, walked.gap, walked.physical_remainder)
+        return collected(walked)
 
     def take(self) -> tuple[bytes, bytes]:
         """See :meth:`ThreadWalker.take`."""
