@@ -242,7 +242,7 @@ enum machtrace_progress machtrace_walk_push(struct machtrace_walk *walk, uint64_
         machtrace_walk_fold(walk);
     if (machtrace_walk_keep(walk, pc, code) != 0)
         return MACHTRACE_NO_ROOM;
-    if (is_watched)
+    if (is_watched && !is_first) /* its address may be a return address too */
         watch(walk, pc, sp);
     if (sp > walk->highest_sp)
         walk->highest_sp = sp;

@@ -88,7 +88,7 @@ def _walk_frames(
     here = FrameAddress(registers.pc, FrameTrust.CONTEXT, AddressKind.PROGRAM_COUNTER)
     kept = inner = KeptFrames(limit)
     kept.add(here)
-    progress = _Progress(registers)
+    progress = _Progress()
     entry: AsyncEntry | None = None
     while True:
         found = find_caller(here, registers, memory, rules, mask)
@@ -180,14 +180,15 @@ def disputes(
 class _Progress:
     """Sees to it that a walk ends, in constant memory.
 
-    To go round, it must leave the direction of the stack at least once each time.
+    To go round, it must leave the direction of the stack at least once each time. The innermost
+    frame is no state to come back to: where a call that never returns is a function's last
+    instruction, the function behind it begins with its own address as the return address.
     """
 
     __slots__ = ("_cycle", "_frames", "_irregular")
 
-    def __init__(self, innermost: RegisterSet) -> None:
+    def __init__(self) -> None:
         self._cycle = CycleDetector()
-        self._cycle.has_passed((innermost.pc, innermost.sp))
         self._frames = 1
         self._irregular = 0
 
