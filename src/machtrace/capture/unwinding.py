@@ -14,7 +14,8 @@ from machtrace.model.symbol import FrameStatus
 from machtrace.symbolicate.image_source import ImageSource, in_memory
 from machtrace.unwinder.image_rules import image_rules
 from machtrace.unwinder.process_rules import ImageRules, ProcessRules
-from machtrace.unwinder.thread_walker import ThreadWalker, thread_walker
+from machtrace.unwinder.quickest_walker import thread_walker
+from machtrace.unwinder.thread_walker import ThreadWalker
 from machtrace.unwinder.walker import DEFAULT_DEPTH
 
 if TYPE_CHECKING:  # it brings numpy, which a first stack does not need

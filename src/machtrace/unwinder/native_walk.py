@@ -200,14 +200,12 @@ class NativeWalker:
                 return None
             if put != _walk.PUSHED:
                 stop = Stop(_NO_PROGRESS[put], caller.pc)
-                if marked is not None:
-                    return _Trace(stop, depth, end, None)
                 break
             entry = entry or marked
             pause = walker.resume()
         last_depth = walker.finish()
-        if entry is None:
-            return _Trace(stop, last_depth, len(walker), None)
+        if entry is None:  # the last part is empty where its first frame was no progress
+            return _Trace(stop, last_depth or depth, len(walker), None)
         return _Trace(stop, depth, end, entry, last_depth)
 
     def _learn(self, lookup: Avma, *, interrupted: bool) -> bool:

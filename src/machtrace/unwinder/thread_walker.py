@@ -1,4 +1,4 @@
-"""Walking many stacks of one process, by the quickest way that there is here."""
+"""Walking many stacks of one process: what every way of doing so offers, and Python's own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from machtrace.model.address import PacMask
-from machtrace.model.arch import Arch
 from machtrace.model.memory import LayeredMemory, MemoryReader
 from machtrace.model.stack import AddressChain, Dispute, Gap, Stop, Walk
 from machtrace.model.thread import ThreadSnapshot
@@ -102,12 +101,3 @@ class PythonWalker:
         self._addresses = array("Q")
         self._codes = bytearray()
         return taken
-
-
-def thread_walker(rules: ProcessRules, arch: Arch, mask: PacMask) -> ThreadWalker:
-    """The extension's, or without it Python's, which is ten times slower and more."""
-    try:
-        from machtrace.unwinder.native_walk import NativeWalker
-    except ImportError:
-        return PythonWalker(rules, mask)
-    return NativeWalker(rules, arch, mask)
