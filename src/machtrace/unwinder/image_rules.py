@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from machtrace.elf.contents import ElfFileContents, ElfMemoryContents
+from machtrace.elf.structs import ElfType
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.macho.contents import FileContents, MemoryContents
 from machtrace.model.arch import Arch
@@ -14,6 +15,7 @@ from machtrace.unwinder.call_witness import CallWitness
 from machtrace.unwinder.cfi import CallFrameRules
 from machtrace.unwinder.compact import CompactRules
 from machtrace.unwinder.darwin_signal_frame import DarwinSignalRules
+from machtrace.unwinder.elf_function_bounds import ElfFunctionBounds, code_ranges
 from machtrace.unwinder.exidx import ExceptionTableRules
 from machtrace.unwinder.linux_signal_frame import LinuxSignalRules
 from machtrace.unwinder.plt import LinkageStubRules
@@ -21,7 +23,7 @@ from machtrace.unwinder.process_rules import ImageRules
 from machtrace.unwinder.prologue import CallSiteRules, InstructionRules
 from machtrace.unwinder.rules import RuleSource
 from machtrace.unwinder.stubs import StubRules
-from machtrace.unwinder.x86_prologue import X86CallSiteRules, X86InstructionRules
+from machtrace.unwinder.x86_prologue import MODES, X86CallSiteRules, X86InstructionRules
 
 Contents = FileContents | MemoryContents | ElfFileContents | ElfMemoryContents
 """The bytes of an image of any format."""
@@ -32,8 +34,9 @@ def image_rules(contents: Contents, arch: Arch) -> ImageRules:
 
     What signal handlers return to comes before all else. In a Mach-O, instruction analysis is
     next: it answers only for interrupted frames, where compact unwind is not meant to be right.
-    Compact unwind hands over to call-frame information where it says so. A kind whose tables are
-    malformed, or were not captured, is left out.
+    Compact unwind hands over to call-frame information where it says so. In an ELF image
+    call-frame information holds at every instruction, so instructions are only looked at where
+    there is none. A kind whose tables are malformed, or were not captured, is left out.
     """
     if isinstance(contents, ElfFileContents | ElfMemoryContents):
         found = [
@@ -41,16 +44,37 @@ def image_rules(contents: Contents, arch: Arch) -> ImageRules:
             _built(lambda: CallFrameRules.of_elf(contents)),
             _built(lambda: LinkageStubRules.of_elf(contents)),
             _built(lambda: ExceptionTableRules.of_elf(contents)),
+            *_elf_instructions(contents, arch),
         ]
+        witness = None
     else:
         found = list(_macho(contents, arch))
         frames = [source for source in found if source is not None]
         found.insert(0, _built(lambda: DarwinSignalRules.of_macho(contents, arch, frames)))
+        witness = _witness(frames, contents, arch)
     sources = tuple(source for source in found if source is not None)
-    return ImageRules(sources, contents.image.header_svma, _witness(sources, contents, arch))
+    return ImageRules(sources, contents.image.header_svma, witness)
 
 
-def _witness(sources: tuple[RuleSource, ...], contents: Contents, arch: Arch) -> CallWitness | None:
+def _elf_instructions(
+    contents: ElfFileContents | ElfMemoryContents, arch: Arch
+) -> Iterator[RuleSource]:
+    """Instruction analysis, for code that came without tables: assembly, Go, musl."""
+    image = contents.image
+    if image.type is ElfType.RELOCATABLE or not image.layout.little_endian:
+        return
+    bounds = ElfFunctionBounds(contents)
+    if arch.is_arm64:
+        instructions = InstructionRules(contents, bounds.at, code_ranges(contents))
+        yield instructions
+        yield CallSiteRules(instructions)
+    elif arch in MODES:
+        x86_instructions = X86InstructionRules(contents, bounds.at, mode=MODES[arch])
+        yield x86_instructions
+        yield X86CallSiteRules(x86_instructions)
+
+
+def _witness(sources: Sequence[RuleSource], contents: Contents, arch: Arch) -> CallWitness | None:
     for source in sources:
         analysis = source.inner if isinstance(source, AsyncEntryRules) else source
         if isinstance(analysis, InstructionRules | X86InstructionRules):

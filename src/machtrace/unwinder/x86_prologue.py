@@ -48,7 +48,8 @@ CACHED_SIZE = 1 << 21
 
 _LONGEST_INSTRUCTION = 15
 _NESTING = 4
-_MODES = {Arch.X86_64: MODE_64, Arch.X86_64H: MODE_64, Arch.I386: MODE_32}
+MODES = {Arch.X86_64: MODE_64, Arch.X86_64H: MODE_64, Arch.I386: MODE_32}
+"""How the code of an architecture is taken apart."""
 _SWEPT_AT_ONCE = 256
 """Bytes of the longest function that is read through without a look whether it may pop."""
 _RETURN_AND_POP = re.compile(rb"\xc2.[\x00-\x0f]", re.DOTALL)
@@ -89,7 +90,7 @@ class X86InstructionRules:
     def of_macho(cls, contents: MachOContents, arch: Arch) -> X86InstructionRules | None:
         """Of a Mach-O; None where its code is not x86, or still encrypted."""
         sections = contents.image.code_sections
-        mode = _MODES.get(arch)
+        mode = MODES.get(arch)
         if mode is None or not sections:
             return None
         if any(is_encrypted(contents, section.address, section.size) for section in sections):
