@@ -26,6 +26,8 @@ _FLOATING_POINT_ON = 1 << 30
 _ALL_COPROCESSORS = 0xF << 20
 _UDF_ARM, _UDF_ARM_COUNTS = 0xE7F000F0, 0xFFF000F0
 _UDF_THUMB = 0xDE
+_NEVER = 15
+"""In place of a condition: an instruction that has none."""
 
 
 class EmulatedArm(EmulatedCpu):
@@ -69,7 +71,10 @@ class EmulatedArm(EmulatedCpu):
             first, second = (int.from_bytes(code[at : at + 2], "little") for at in (0, 2))
             effects = thumb_instructions.decode(first, second).effects
         else:
-            effects = arm_instructions.decode(int.from_bytes(code, "little")).effects
+            decoded = arm_instructions.decode(int.from_bytes(code, "little"))
+            if not _holds(decoded.condition, self.uc.reg_read(arm.UC_ARM_REG_CPSR)):
+                return Transfer.NONE
+            effects = decoded.effects
         match effects[-1] if effects else None:
             case Call():
                 return Transfer.CALL
@@ -95,3 +100,19 @@ class EmulatedArm(EmulatedCpu):
 
         mode = capstone.CS_MODE_THUMB if self.is_thumb else capstone.CS_MODE_ARM
         return capstone.CS_ARCH_ARM, mode
+
+
+def _holds(condition: int, status: int) -> bool:
+    """Whether an instruction with a condition runs (*Arm Architecture Reference Manual*, A8.3)."""
+    negative, zero, carry, overflow = (bool(status >> bit & 1) for bit in (31, 30, 29, 28))
+    holds = (
+        zero,
+        carry,
+        negative,
+        overflow,
+        carry and not zero,
+        negative == overflow,
+        negative == overflow and not zero,
+        True,
+    )[condition >> 1]
+    return holds if condition & 1 == 0 or condition == _NEVER else not holds
