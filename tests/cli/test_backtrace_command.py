@@ -88,9 +88,11 @@ def test_a_core_with_one_bad_thread_yields_the_others(core, tmp_path):
     assert "thread state" in line
 
 
-def test_stacks_that_were_cut_are_told_of_where_the_format_cannot(core):
+def test_stacks_that_were_cut_are_told_of_where_the_format_cannot(tmp_path):
     """``bt all`` has no place to say that a stack goes on."""
-    done = machtrace("backtrace", core, "--format", "lldb", "--limit", "2")
+    path = tmp_path / "deep.core"
+    path.write_bytes(synthetic_process(threads=3, depth=300).core())
+    done = machtrace("backtrace", path, "--format", "lldb", "--stack-limit", "4096")
 
     assert 0 == done.returncode
     assert "3 of 3 stacks are incomplete" in done.stderr
@@ -138,3 +140,19 @@ def test_version_is_told():
 
     assert 0 == done.returncode
     assert done.stdout.startswith("machtrace ")
+
+
+def test_explanations_are_refused_where_there_is_no_place_for_them():
+    """One line says which formats have one."""
+    done = machtrace("backtrace", "emulated:demo", "--explain", "--format", "lldb")
+    assert 2 == done.returncode
+    (line,) = done.stderr.splitlines()
+    assert "text or json" in line
+
+
+def test_explanations_are_printed_below_the_frames():
+    """Of the main thread: which method, and by what rule."""
+    done = machtrace("backtrace", "emulated:demo", "--thread", "main", "--explain")
+    assert 0 == done.returncode
+    assert "→ instruction analysis: interrupted" in done.stdout
+    assert "pc = *(cfa - 8)" in done.stdout

@@ -51,6 +51,12 @@ def backtrace(
     names: Annotated[  # noqa: FBT002 - a flag
         bool, typer.Option("--names/--no-names", help="Look up the names of addresses.")
     ] = True,
+    explain: Annotated[  # noqa: FBT002 - a flag
+        bool,
+        typer.Option(
+            "--explain", help="Say of each frame how it was found, and what else was known."
+        ),
+    ] = False,
 ) -> None:
     """Print the call stack of every thread of a process, a core or an emulated program."""
     from machtrace.capture.backtraces import snapshot
@@ -58,8 +64,11 @@ def backtrace(
     from machtrace.cli.console import complain_of_all, output, warn
 
     _check_search(search or ())
+    if explain and format not in _TELLING:
+        warn(f"--explain needs --format text or json: {format} has no place for explanations")
+        raise typer.Exit(2)
     copied = snapshot(spec, threads=thread, stack_limit=stack_limit)
-    result = report(copied, limit=limit, symbolicate=names, search=search or ())
+    result = report(copied, limit=limit, symbolicate=names, search=search or (), explain=explain)
     with output() as sink:
         write_report(result, format, sink)
     incomplete = sum(not stack.stop.is_complete for stack in result.stacks)

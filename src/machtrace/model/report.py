@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from machtrace.model.explanation import StackExplanation
 from machtrace.model.image import ImageList
 from machtrace.model.snapshot import Problem, ProcessInfo
 from machtrace.model.symbol import CallStack
@@ -17,5 +18,7 @@ class Report:
     images: ImageList
     stacks: tuple[CallStack, ...]
     """One a thread, in the kernel's order."""
+    explanations: tuple[StackExplanation, ...] = ()
+    """One a stack, where they were asked for; else none at all."""
     problems: tuple[Problem, ...] = ()
     """What is missing, and why."""

@@ -7,12 +7,16 @@ Addresses are integers; there is one entry a machine frame. The schema is writte
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any, TextIO
 
+from machtrace.model.explanation import FrameExplanation, StackExplanation
 from machtrace.model.image import BinaryImage
 from machtrace.model.report import Report
 from machtrace.model.stack import Stop, stretches
 from machtrace.model.symbol import CallStack, Frame, FrameChain
+from machtrace.report.explanation_json import explanation
 from machtrace.report.printable import encodable
 
 SCHEMA = 1
@@ -31,7 +35,10 @@ def document(report: Report) -> dict[str, Any]:
             "arch": process.arch.value,
         },
         "images": [_image(image) for image in report.images],
-        "threads": [_thread(stack) for stack in report.stacks],
+        "threads": [
+            _thread(stack, explanation)
+            for stack, explanation in zip_longest(report.stacks, report.explanations)
+        ],
         "problems": [
             {"thread": problem.thread, "error": str(problem.error)} for problem in report.problems
         ],
@@ -54,7 +61,7 @@ def _image(image: BinaryImage) -> dict[str, Any]:
     }
 
 
-def _thread(stack: CallStack) -> dict[str, Any]:
+def _thread(stack: CallStack, explained: StackExplanation | None) -> dict[str, Any]:
     info, rest = stack.thread, stack.physical_remainder
     return {
         "id": info.id,
@@ -65,10 +72,12 @@ def _thread(stack: CallStack) -> dict[str, Any]:
         "stopped_for_ns": stack.stopped_for_ns,
         "stop": _stop(stack.stop),
         "gap": _gap(stack),
-        "frames": _frames(stack),
+        "frames": _frames(stack, None if explained is None else explained.frames),
         "physical_stop": None if rest is None else _stop(rest.stop),
         "physical_gap": None if rest is None else _gap(rest),
-        "physical_remainder": [] if rest is None else _frames(rest),
+        "physical_remainder": []
+        if rest is None
+        else _frames(rest, None if explained is None else explained.physical_remainder),
     }
 
 
@@ -80,11 +89,18 @@ def _gap(chain: FrameChain) -> dict[str, Any] | None:
     return None if chain.gap is None else {"after": chain.gap.after, "count": chain.gap.count}
 
 
-def _frames(chain: FrameChain) -> list[dict[str, Any]]:
+def _frames(
+    chain: FrameChain, explained: Sequence[FrameExplanation | None] | None
+) -> list[dict[str, Any]]:
+    pieces = stretches(chain.frames, chain.gap)
+    numbered = [
+        (index, frame) for first, frames in pieces for index, frame in enumerate(frames, first)
+    ]
+    if explained is None:
+        return [_frame(index, frame) for index, frame in numbered]
     return [
-        _frame(index, frame)
-        for first, frames in stretches(chain.frames, chain.gap)
-        for index, frame in enumerate(frames, first)
+        _frame(index, frame) | {"explanation": None if one is None else explanation(one)}
+        for (index, frame), one in zip(numbered, explained, strict=True)
     ]
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from dataclasses import dataclass
+from itertools import groupby, zip_longest
 from typing import TextIO
 
+from machtrace.model.explanation import FrameExplanation, StackExplanation
 from machtrace.model.report import Report
 from machtrace.model.stack import AddressKind, Dispute, FrameTrust, StopReason, stretches
 from machtrace.model.symbol import CallStack, Certainty, Frame, FrameChain
+from machtrace.report.explanation_text import explanation_lines
 from machtrace.report.printable import printable
 
 _MILLISECOND = 1_000_000
@@ -16,6 +19,7 @@ _IMAGE_WIDTH = 40
 _FOLDED = 4
 """Frames alike that are shown as one."""
 
+_Explained = Sequence[FrameExplanation | None]
 _STOPS = {
     StopReason.ROOT: "",
     StopReason.UNREADABLE: "the next frame's memory was not captured",
@@ -47,24 +51,26 @@ def duration(nanoseconds: int) -> str:
     return f"{nanoseconds / _MILLISECOND:.1f} ms"
 
 
-def lines(stack: CallStack, *, pointer_size: int, colour: bool = False) -> Iterator[str]:
-    """The stack's lines, its heading first, without line ends."""
+def lines(
+    stack: CallStack,
+    *,
+    pointer_size: int,
+    colour: bool = False,
+    explanation: StackExplanation | None = None,
+) -> Iterator[str]:
+    """The stack's lines, its heading first, without line ends.
+
+    ``explanation`` is of this stack; its lines go below the frames that they are of.
+    """
     bold, dim, reset = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if colour else ("", "", "")
     yield f"{bold}{_heading(stack)}{reset}"
-    yield from _chain(stack, pointer_size, dim, reset)
-    if stack.physical_remainder is not None:
+    writer = _Writer(pointer_size, dim, reset)
+    yield from writer.chain(stack, None if explanation is None else explanation.frames)
+    rest = stack.physical_remainder
+    if rest is not None:
         yield f"     {dim}the machine frames that ran it:{reset}"
-        yield from _chain(stack.physical_remainder, pointer_size, dim, reset)
-
-
-def _chain(chain: FrameChain, pointer_size: int, dim: str, reset: str) -> Iterator[str]:
-    """The frames, and what is missing of them: in the middle, and at the end."""
-    if chain.frames:
-        yield from _frames(chain, pointer_size, dim, reset)
-    complaint = _STOPS[chain.stop.reason]
-    if complaint:
-        where = "" if chain.stop.at is None else f" at {chain.stop.at:#x}"
-        yield f"     {dim}incomplete: {complaint}{where}{reset}"
+        below = None if explanation is None else explanation.physical_remainder
+        yield from writer.chain(rest, below)
 
 
 def _heading(stack: CallStack) -> str:
@@ -82,24 +88,53 @@ def _heading(stack: CallStack) -> str:
     return "  ".join(parts)
 
 
-def _frames(chain: FrameChain, pointer_size: int, dim: str, reset: str) -> Iterator[str]:
-    width = min(_IMAGE_WIDTH, max(len(_image(frame)) for frame in chain.frames))
-    last = len(chain.frames) + (0 if chain.gap is None else chain.gap.count) - 1
-    digits = max(4, len(str(last)))
-    for first, frames in stretches(chain.frames, chain.gap):
-        if first and chain.gap is not None:
-            between = _counted(chain.gap.count, "frame")
-            yield f"{'…':>{digits}s}  {dim}{between} in between{reset}"
-        for index, count in _runs(frames):
-            frame = frames[index]
-            how = _provenance(frame)
-            tail = f"  {dim}[{how}]{reset}" if how else ""
-            address = f"{dim}0x{frame.address.address:0{2 * pointer_size}x}{reset}"
-            number = f"{first + index:{digits}d}"
-            yield f"{number}  {_image(frame):<{width}s}  {address}  {_name(frame)}{tail}"
-            if count > 1:
-                same = f"the same frame {count - 1} more times"
-                yield f"{first + index + count - 1:{digits}d}  {dim}{same}{reset}"
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Writes chains of frames."""
+
+    pointer_size: int
+    dim: str
+    reset: str
+
+    def chain(self, chain: FrameChain, explained: _Explained | None) -> Iterator[str]:
+        """The frames, and what is missing of them: in the middle, and at the end."""
+        if chain.frames:
+            yield from self._frames(chain, explained)
+        complaint = _STOPS[chain.stop.reason]
+        if complaint:
+            where = "" if chain.stop.at is None else f" at {chain.stop.at:#x}"
+            yield f"     {self.dim}incomplete: {complaint}{where}{self.reset}"
+
+    def _frames(self, chain: FrameChain, explained: _Explained | None) -> Iterator[str]:
+        dim, reset = self.dim, self.reset
+        width = min(_IMAGE_WIDTH, max(len(_image(frame)) for frame in chain.frames))
+        last = len(chain.frames) + (0 if chain.gap is None else chain.gap.count) - 1
+        digits = max(4, len(str(last)))
+        kept = 0
+        for first, frames in stretches(chain.frames, chain.gap):
+            if first and chain.gap is not None:
+                between = _counted(chain.gap.count, "frame")
+                yield f"{'…':>{digits}s}  {dim}{between} in between{reset}"
+            for index, count in _runs(frames) if explained is None else _one_by_one(frames):
+                yield f"{first + index:{digits}d}  {self._frame(frames[index], width)}"
+                if count > 1:
+                    same = f"the same frame {count - 1} more times"
+                    yield f"{first + index + count - 1:{digits}d}  {dim}{same}{reset}"
+                one = None if explained is None else explained[kept + index]
+                if one is not None:
+                    yield from (f"{dim}{text}{reset}" for text in explanation_lines(one))
+            kept += len(frames)
+
+    def _frame(self, frame: Frame, width: int) -> str:
+        how = _provenance(frame)
+        tail = f"  {self.dim}[{how}]{self.reset}" if how else ""
+        number = f"0x{frame.address.address:0{2 * self.pointer_size}x}"
+        address = f"{self.dim}{number}{self.reset}"
+        return f"{_image(frame):<{width}s}  {address}  {_name(frame)}{tail}"
+
+
+def _one_by_one(frames: Sequence[Frame]) -> Iterator[tuple[int, int]]:
+    return ((index, 1) for index in range(len(frames)))
 
 
 def _runs(frames: Sequence[Frame]) -> Iterator[tuple[int, int]]:
@@ -152,9 +187,9 @@ def write(report: Report, sink: TextIO, *, colour: bool = False) -> None:
         f"{_counted(len(report.stacks), 'thread')}  {_counted(len(report.images), 'image')}\n"
     )
     pointer_size = process.arch.pointer_size
-    for stack in report.stacks:
+    for stack, explanation in zip_longest(report.stacks, report.explanations):
         sink.write("\n")
-        for_stack = lines(stack, pointer_size=pointer_size, colour=colour)
+        for_stack = lines(stack, pointer_size=pointer_size, colour=colour, explanation=explanation)
         sink.writelines(text + "\n" for text in for_stack)
 
 

@@ -52,9 +52,9 @@ class Symbolicator:
 
     def _stack(self, backtrace: Backtrace, *, named: bool) -> CallStack:
         def frames(chain: AddressChain) -> tuple[Frame, ...]:
-            return tuple(self._frame(one, backtrace, named=named) for one in chain.addresses)
+            return tuple(self.frame(one, snapshot, named=named) for one in chain.addresses)
 
-        rest = backtrace.physical_remainder
+        snapshot, rest = backtrace.snapshot, backtrace.physical_remainder
         return CallStack(
             thread=backtrace.thread.info,
             frames=frames(backtrace),
@@ -66,8 +66,8 @@ class Symbolicator:
             else FrameChain(frames=frames(rest), stop=rest.stop, gap=rest.gap),
         )
 
-    def _frame(self, address: FrameAddress, backtrace: Backtrace, *, named: bool) -> Frame:
-        snapshot = backtrace.snapshot
+    def frame(self, address: FrameAddress, snapshot: Snapshot, *, named: bool = True) -> Frame:
+        """An address of a snapshot's process with its image and, unless not wanted, its name."""
         if self._snapshot is not snapshot or len(self._found) >= _REMEMBERED:
             self._snapshot, self._found, self._here = snapshot, {}, {}
         key = (address.lookup, named)

@@ -7,7 +7,7 @@ nearly every function, then all ways from its start to the call.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.model.address import Svma
@@ -25,6 +25,8 @@ MOST_CODE = 1 << 13
 for those of interpreters."""
 
 
+MOST_EXPLAINED = 1 << 16
+"""Bytes of the largest function that is analysed to explain a frame."""
 REMEMBERED = 1 << 14
 """Functions whose beginnings are remembered; at the limit all are forgotten."""
 
@@ -85,6 +87,21 @@ class CallWitness:
             return None
         return state.rule(prefers_memory=True)
 
+    def rule_at(self, lookup: Svma) -> UnwindRule | None:
+        """The rule of the code itself in the call that holds ``lookup``; None where it is unknown.
+
+        Raises nothing.
+        """
+        try:
+            state = self._analysis.state_in_call(lookup, MOST_EXPLAINED)
+        except (FormatError, MemoryReadError):
+            return None
+        return None if state is None else state.rule(prefers_memory=True)
+
+    def origin(self, lookup: Svma) -> str:
+        """Which code that is."""
+        return origin_in_code(self._analysis, lookup)
+
     def _has_record(self, lookup: Svma) -> bool:
         bounds = self._analysis.function_at(lookup)
         if bounds is None:
@@ -115,3 +132,21 @@ def verdict(state: FrameState, rule: UnwindRule) -> bool | None:
     if found == state.machine.return_address:
         return True
     return None if state.return_address is None else False
+
+
+@runtime_checkable
+class HasFunctions(Protocol):
+    """Something that knows where functions are."""
+
+    def function_at(self, address: Svma, /) -> tuple[Svma, Svma] | None:
+        """The (start, end) of the function that holds ``address``."""
+        ...
+
+
+def origin_in_code(analysis: HasFunctions, lookup: Svma) -> str:
+    """Which function's code says so, and how far into it that is."""
+    bounds = analysis.function_at(lookup)
+    if bounds is None:
+        return ""
+    start, end = bounds
+    return f"code of the function at {start:#x}, {lookup - start:#x} of its {end - start:#x} bytes"

@@ -60,6 +60,14 @@ class CallFrameRules:
                 return rule
         return None
 
+    def origin(self, lookup: Svma) -> str:
+        """Which FDE the rule at ``lookup`` is from; empty where there is none.
+
+        Raises:
+            FormatError, MemoryReadError: as :meth:`rule_for` does.
+        """
+        return next(filter(None, (table.origin(lookup) for table in self._tables)), "")
+
     def rule_at_fde_offset(self, offset: int, lookup: Svma) -> UnwindRule | None:
         """The rule at ``lookup`` by the FDE at ``offset`` of ``__eh_frame``.
 
@@ -85,6 +93,14 @@ class _Table:
     def rule_for(self, lookup: Svma) -> UnwindRule | None:
         offset = self._indexed.index.find(lookup)
         return None if offset is None else self.rule_at(offset, lookup)
+
+    def origin(self, lookup: Svma) -> str:
+        offset = self._indexed.index.find(lookup)
+        function = None if offset is None else self._frames.function(offset)
+        if function is None or lookup not in function:
+            return ""
+        section = self._indexed.section.source.rpartition(" ")[2]
+        return f"FDE at {function.offset:#x} of {section}, {function.start:#x} to {function.end:#x}"
 
     def rule_at(self, offset: int, lookup: Svma) -> UnwindRule | None:
         function = self._frames.function(offset)

@@ -121,6 +121,19 @@ class CompactRules:
                 size = self._operand(entry, size_at) + added
                 return self._frameless(size, saved, entry)
 
+    def origin(self, lookup: Svma) -> str:
+        """Which encoding the rule at ``lookup`` is from; empty where there is none.
+
+        Raises:
+            MachOError: the page that it is in is malformed.
+        """
+        entry = self._info.find(self._contents.image.offset_of(lookup))
+        if entry is None or not entry.encoding:
+            return ""
+        start = self._contents.image.svma_of(entry.function_offset)
+        end = self._contents.image.svma_of(entry.end_offset)
+        return f"encoding {entry.encoding:#010x} of {start:#x} to {end:#x} in __unwind_info"
+
     def _in_dwarf(self, offset: int, lookup: Svma) -> UnwindRule | None:
         # Offset 0 means that the FDE's place did not fit: the next source looks for it.
         if self._call_frames is None or offset == 0:

@@ -98,14 +98,21 @@ class ProcessRules:
         """The image that holds ``address``."""
         return self._images.find(address)
 
-    def _ask(self, lookup: Avma, *, interrupted: bool) -> tuple[UnwindRule, FrameTrust]:
+    def image_rules_at(self, lookup: Avma) -> tuple[ImageRules, Svma] | None:
+        """The rule sources of the image that holds ``lookup``, and what they call it."""
         image = self._images.find(lookup)
         if image is None:
-            return self._fallback
+            return None
         rules = self._rules.get(image)
         if rules is None:
             rules = self._rules[image] = self._sources_of(image)
-        address = Svma(image.offset_of(lookup) + rules.header_svma)
+        return rules, Svma(image.offset_of(lookup) + rules.header_svma)
+
+    def _ask(self, lookup: Avma, *, interrupted: bool) -> tuple[UnwindRule, FrameTrust]:
+        found = self.image_rules_at(lookup)
+        if found is None:
+            return self._fallback
+        rules, address = found
         held: tuple[UnwindRule, FrameTrust] | None = None
         for source in rules.sources:
             try:

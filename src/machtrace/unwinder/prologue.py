@@ -21,6 +21,7 @@ from machtrace.unwinder.arm64_frame import ENTRY, ENTRY_WITHOUT_VOLATILE
 from machtrace.unwinder.arm64_instructions import decode
 from machtrace.unwinder.arm64_jumps import jumps_to
 from machtrace.unwinder.arm64_registers import INSTRUCTION_SIZE, LINKING
+from machtrace.unwinder.call_witness import origin_in_code
 from machtrace.unwinder.control_flow import Flow
 from machtrace.unwinder.frame_state import FrameState
 from machtrace.unwinder.function_bounds import FunctionBounds, code_ranges
@@ -317,6 +318,10 @@ class CallSiteRules:
 
     def __init__(self, instructions: InstructionRules) -> None:
         self._instructions = instructions
+
+    def origin(self, lookup: Svma) -> str:
+        """Which code it is."""
+        return origin_in_code(self._instructions, lookup)
 
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
         """See :meth:`RuleSource.rule_for`.

@@ -68,6 +68,16 @@ def step(
         return Stop(StopReason.NO_RULE, registers.pc)
 
 
+def places(
+    rule: UnwindRule, registers: RegisterSet, memory: MemoryReader, mask: PacMask
+) -> tuple[Avma | None, Avma | None]:
+    """The CFA, and where the return address is stored; None where that is not known, or nowhere.
+
+    See :func:`step`.
+    """
+    return _Frame(rule, registers, memory, mask).places()
+
+
 class _Frame:
     """One application of a rule; ``cfa`` is worked out once."""
 
@@ -109,6 +119,22 @@ class _Frame:
                 size = self._saved * 2 if number in numbers.doubles else self._saved
                 values[number] = self._recover_or_lose(recovery, size)
         return RegisterSet(registers.arch, pc, tuple(values))
+
+    def places(self) -> tuple[Avma | None, Avma | None]:
+        recovery = self._rule.return_address
+        try:
+            self._cfa = self._canonical_frame_address(self._rule.cfa)
+        except (_UnknownRegisterError, MemoryReadError, DwarfError):
+            return None, None
+        cfa, at = Avma(self._cfa), None
+        if isinstance(recovery, AtCfa):
+            at = Avma(self._cfa + recovery.offset)
+        elif isinstance(recovery, AtExpression):
+            try:
+                at = Avma(self._evaluate(recovery.expression))
+            except (_UnknownRegisterError, MemoryReadError, DwarfError):
+                at = None
+        return cfa, at
 
     def _preserved(self) -> list[int | None]:
         """What the caller's registers are before the rule says anything of them."""

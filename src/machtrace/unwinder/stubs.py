@@ -85,6 +85,10 @@ class StubRules:
             return helper(section, lookup)
         return link_register_rule(self._arch) if self._arch.is_arm64 else self._pushed(1)
 
+    def origin(self, lookup: Svma) -> str:
+        """Which section of stubs ``lookup`` is in."""
+        return next((f"stub in {one.name}" for one in self._sections if lookup in one), "")
+
     def _pushed(self, words: int) -> UnwindRule:
         """With the return address and ``words - 1`` others on the stack."""
         word = self._arch.pointer_size

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.image import ImageFormat
@@ -85,30 +87,52 @@ def _walk_of(chain: AddressChain, physical_remainder: AddressChain | None = None
 def _walk_frames(
     registers: RegisterSet, memory: MemoryReader, rules: ProcessRules, mask: PacMask, limit: int
 ) -> _Machine:
-    here = FrameAddress(registers.pc, FrameTrust.CONTEXT, AddressKind.PROGRAM_COUNTER)
     kept = inner = KeptFrames(limit)
-    kept.add(here)
-    progress = _Progress()
+    stop = Stop(StopReason.ROOT)
     entry: AsyncEntry | None = None
+    for frame in machine_frames(registers, memory, rules, mask):
+        if isinstance(frame, Stop):
+            stop = frame
+            break
+        if frame.entry is not None:
+            entry, kept = frame.entry, KeptFrames(limit)
+        kept.add(frame.address)
+    return _Machine(inner, stop, entry, None if entry is None else kept)
+
+
+class MachineFrame(NamedTuple):
+    """A frame of the machine's stack, as a walk comes to it."""
+
+    address: FrameAddress
+    registers: RegisterSet
+    entry: AsyncEntry | None = None
+    """In the caller of the first async function: where that function's continuations begin."""
+
+
+def machine_frames(
+    registers: RegisterSet, memory: MemoryReader, rules: ProcessRules, mask: PacMask
+) -> Iterator[MachineFrame | Stop]:
+    """Every frame of a stack, innermost first; last, why it ends. See :func:`walk`."""
+    here = FrameAddress(registers.pc, FrameTrust.CONTEXT, AddressKind.PROGRAM_COUNTER)
+    yield MachineFrame(here, registers)
+    progress = _Progress()
+    is_marked = False
     while True:
         found = find_caller(here, registers, memory, rules, mask)
         if isinstance(found, Stop):
-            stop = found
-            break
+            yield found
+            return
         rule, trust, caller = found
         ended = progress.ended_by(registers, rule, caller)
         if ended is not None:
-            stop = Stop(ended, caller.pc)
-            break
-        if entry is None:
-            entry = async_entry(here, rule, registers, caller)
-            if entry is not None:
-                kept = KeptFrames(limit)
+            yield Stop(ended, caller.pc)
+            return
+        entry = None if is_marked else async_entry(here, rule, registers, caller)
+        is_marked = is_marked or entry is not None
         disputed_by = disputes(here, registers, memory, rules, mask, caller)
         here = FrameAddress(caller.pc, trust, rule.caller_kind, disputed_by)
-        kept.add(here)
+        yield MachineFrame(here, caller, entry)
         registers = caller
-    return _Machine(inner, stop, entry, None if entry is None else kept)
 
 
 def find_caller(

@@ -19,6 +19,7 @@ from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.contents import ImageContents
 from machtrace.model.stack import FrameTrust
+from machtrace.unwinder.call_witness import origin_in_code
 from machtrace.unwinder.callee_pops import infer_pops
 from machtrace.unwinder.control_flow import Flow
 from machtrace.unwinder.frame_state import FrameState
@@ -36,6 +37,7 @@ from machtrace.unwinder.instruction_effects import (
 )
 from machtrace.unwinder.prologue import FunctionAt
 from machtrace.unwinder.pushed_before import entry_with, pushed_before
+from machtrace.unwinder.return_path import loses_registers, rule_on_return_path
 from machtrace.unwinder.rules import Claims, UnwindRule
 from machtrace.unwinder.x86_instructions import decode
 from machtrace.unwinder.x86_operands import Effects
@@ -55,6 +57,9 @@ _SWEPT_AT_ONCE = 256
 _RETURN_AND_POP = re.compile(rb"\xc2.[\x00-\x0f]", re.DOTALL)
 _RETURN = b"\xc3"
 
+
+_Function = tuple[Flow, dict[int, int], list[Instruction]]
+"""States, places of instructions by offset, and what they do."""
 
 Ranges = tuple[tuple[int, int], ...]
 """(start, end) of each, ascending, and apart."""
@@ -82,7 +87,7 @@ class X86InstructionRules:
         self.function_at = function_at
         self._data = data
         self._data_starts = [start for start, _ in data]
-        self._functions: dict[Svma, tuple[Flow, dict[int, int]]] = {}
+        self._functions: dict[Svma, _Function] = {}
         self._popped: dict[Svma, int | None] = {}
         self._cached = 0
 
@@ -111,10 +116,16 @@ class X86InstructionRules:
         if bounds is None or bounds[1] - bounds[0] > MAX_FUNCTION_SIZE:
             return None
         start, end = bounds
-        flow, places = self._function(start, end)
+        flow, places, effects = self._function(start, end)
         place = places.get(lookup - start)
-        state = None if place is None else flow.state(place)
-        return None if state is None else state.rule()
+        if place is None:
+            return None
+        state = flow.state(place)
+        rule = None if state is None else state.rule()
+        if rule is None or loses_registers(rule):
+            # Not a frame that code leaves as it found it: maybe it goes to another stack.
+            return rule_on_return_path(effects, place, self._mode.machine) or rule
+        return rule
 
     def state_behind_start(self, lookup: Svma, count: int) -> FrameState | None:
         """See :class:`~machtrace.unwinder.call_witness.CodeAnalysis`.
@@ -144,13 +155,13 @@ class X86InstructionRules:
         bounds = self.function_at(lookup)
         if bounds is None or bounds[1] - bounds[0] > most:
             return None
-        flow, places = self._function(*bounds)
+        flow, places, _ = self._function(*bounds)
         if not flow.is_balanced:
             return None
         at = max((at for at in places if at <= lookup - bounds[0]), default=None)
         return None if at is None else flow.state(places[at])
 
-    def _function(self, start: Svma, end: Svma) -> tuple[Flow, dict[int, int]]:
+    def _function(self, start: Svma, end: Svma) -> _Function:
         found = self._functions.get(start)
         if found is None:
             sweep = _Sweep(self._instructions(start, end), end - start, self._mode)
@@ -164,7 +175,7 @@ class X86InstructionRules:
             pushed = pushed_before(sweep.effects, flow, self._mode.machine)
             if pushed:
                 flow = Flow(sweep.effects, entry_with(pushed, self._mode.entry), unit=1)
-            found = (flow, sweep.places)
+            found = (flow, sweep.places, sweep.effects)
             self._functions[start] = found
         return found
 
@@ -247,6 +258,10 @@ class X86CallSiteRules:
 
     def __init__(self, instructions: X86InstructionRules) -> None:
         self._instructions = instructions
+
+    def origin(self, lookup: Svma) -> str:
+        """Which code it is."""
+        return origin_in_code(self._instructions, lookup)
 
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
         """See :meth:`RuleSource.rule_for`.

@@ -1,0 +1,203 @@
+"""What every method says of a frame, beside the one that a walk followed.
+
+Nothing here is asked by a walk: it is worked out again, for one stack, when a person wants to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
+
+from machtrace.errors import FormatError, MemoryReadError
+from machtrace.model.address import PacMask, Svma
+from machtrace.model.explanation import (
+    BrokenInformation,
+    FollowedRule,
+    FrameExplanation,
+    MethodAnswer,
+)
+from machtrace.model.memory import MemoryReader
+from machtrace.model.registers import RegisterSet
+from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust, Stop
+from machtrace.model.symbol import Frame
+from machtrace.unwinder.async_entry import AsyncEntryRules
+from machtrace.unwinder.call_witness import CallWitness, HasFunctions, origin_in_code
+from machtrace.unwinder.process_rules import ProcessRules
+from machtrace.unwinder.rules import (
+    RuleSource,
+    UnwindRule,
+    describe,
+    frame_pointer_rule,
+    link_register_rule,
+)
+from machtrace.unwinder.step import places, step
+from machtrace.unwinder.walker import find_caller
+
+Namer = Callable[[FrameAddress], Frame]
+"""Gives an address its image and its name."""
+
+
+@runtime_checkable
+class HasOrigin(Protocol):
+    """A rule source that says what of the image its answers are from."""
+
+    def origin(self, lookup: Svma, /) -> str:
+        """What the rule at ``lookup`` is from; empty where there is none.
+
+        Raises:
+            FormatError, MemoryReadError: as ``rule_for`` does.
+        """
+        ...
+
+
+class Explainer:
+    """Explains frames of one process's stacks."""
+
+    __slots__ = ("_mask", "_name", "_rules")
+
+    def __init__(self, rules: ProcessRules, mask: PacMask, name: Namer) -> None:
+        self._rules = rules
+        self._mask = mask
+        self._name = name
+
+    def explain(
+        self, here: FrameAddress, registers: RegisterSet, memory: MemoryReader
+    ) -> FrameExplanation:
+        """How ``here``, a frame with these ``registers``, is left. Raises nothing."""
+        frame = _Frame(here, registers, memory)
+        found = find_caller(here, registers, memory, self._rules, self._mask)
+        interrupted = frame.is_interrupted
+        rule, trust = self._rules.find(here.lookup, interrupted=interrupted)
+        if not isinstance(found, Stop):
+            rule, trust = found[0], found[1]
+        text = describe(rule, _names(registers))
+        chosen: MethodAnswer | None = None
+        others: list[MethodAnswer] = []
+        for answer in self._answers(frame):
+            is_it = isinstance(answer.outcome, FollowedRule) and answer.outcome.rule == text
+            if chosen is None and is_it and answer.method is trust:
+                chosen = answer
+            elif answer not in others and answer != chosen:
+                others.append(answer)
+        if chosen is None:
+            outcome = self._followed(rule, trust, frame)
+            chosen = MethodAnswer(method=trust, claims=True, origin="", outcome=outcome)
+        if isinstance(found, Stop) and isinstance(chosen.outcome, FollowedRule):
+            chosen = replace(chosen, outcome=replace(chosen.outcome, caller=found))
+        known = [one for one in others if not _is_empty_twin(one, (chosen, *others))]
+        return FrameExplanation(
+            frame=here,
+            chosen=chosen,
+            reason=_reason(frame, chosen, known),
+            others=tuple(known),
+        )
+
+    def _answers(self, frame: _Frame) -> Iterator[MethodAnswer]:
+        image = self._rules.image_rules_at(frame.here.lookup)
+        if image is not None:
+            rules, lookup = image
+            for source in rules.sources:
+                yield self._answer_of(source, lookup, frame)
+            if rules.witness is not None and not frame.is_interrupted:
+                yield self._answer_of_code(rules.witness, lookup, frame)
+        arch = frame.registers.arch
+        yield self._convention(FrameTrust.FRAME_POINTER, frame_pointer_rule(arch), frame)
+        if arch.has_link_register and frame.is_interrupted:
+            yield self._convention(FrameTrust.LINK_REGISTER, link_register_rule(arch), frame)
+
+    def _answer_of(self, source: RuleSource, lookup: Svma, frame: _Frame) -> MethodAnswer:
+        outcome: FollowedRule | BrokenInformation | None
+        origin = ""
+        try:
+            origin = _origin(source, lookup)
+            rule = source.rule_for(lookup, interrupted=frame.is_interrupted)
+        except (FormatError, MemoryReadError) as error:
+            outcome = BrokenInformation(str(error))
+        else:
+            outcome = None if rule is None else self._followed(rule, source.trust, frame)
+        return MethodAnswer(
+            method=source.trust,
+            claims=source.claims.hold(interrupted=frame.is_interrupted),
+            origin="" if outcome is None else origin,
+            outcome=outcome,
+        )
+
+    def _answer_of_code(self, witness: CallWitness, lookup: Svma, frame: _Frame) -> MethodAnswer:
+        rule = witness.rule_at(lookup)
+        return MethodAnswer(
+            method=witness.trust,
+            claims=True,
+            origin="" if rule is None else witness.origin(lookup),
+            outcome=None if rule is None else self._followed(rule, witness.trust, frame),
+        )
+
+    def _convention(self, method: FrameTrust, rule: UnwindRule, frame: _Frame) -> MethodAnswer:
+        outcome = self._followed(rule, method, frame)
+        return MethodAnswer(method=method, claims=False, origin="", outcome=outcome)
+
+    def _followed(self, rule: UnwindRule, trust: FrameTrust, frame: _Frame) -> FollowedRule:
+        registers, memory = frame.registers, frame.memory
+        cfa, at = places(rule, registers, memory, self._mask)
+        caller = step(rule, registers, memory, self._mask)
+        return FollowedRule(
+            rule=describe(rule, _names(registers)),
+            cfa=cfa,
+            return_address_at=at,
+            caller=caller
+            if isinstance(caller, Stop)
+            else self._name(FrameAddress(caller.pc, trust, rule.caller_kind)),
+        )
+
+
+def _origin(source: RuleSource, lookup: Svma) -> str:
+    analysis = source.inner if isinstance(source, AsyncEntryRules) else source
+    if isinstance(analysis, HasOrigin):
+        return analysis.origin(lookup)
+    return origin_in_code(analysis, lookup) if isinstance(analysis, HasFunctions) else ""
+
+
+class _Frame:
+    """A frame of a stack, as a walk came to it."""
+
+    __slots__ = ("here", "memory", "registers")
+
+    def __init__(self, here: FrameAddress, registers: RegisterSet, memory: MemoryReader) -> None:
+        self.here = here
+        self.registers = registers
+        self.memory = memory
+
+    @property
+    def is_interrupted(self) -> bool:
+        return self.here.kind is AddressKind.PROGRAM_COUNTER
+
+
+def _names(registers: RegisterSet) -> dict[int, str]:
+    return dict(enumerate(registers.arch.registers.names))
+
+
+def _is_empty_twin(answer: MethodAnswer, all_answers: tuple[MethodAnswer, ...]) -> bool:
+    """Whether a method says nothing in one place and something in another: stubs, two files."""
+    return answer.outcome is None and any(
+        other.method is answer.method and other.outcome is not None for other in all_answers
+    )
+
+
+def _reason(frame: _Frame, chosen: MethodAnswer, others: list[MethodAnswer]) -> str:
+    """Why ``chosen`` was followed."""
+    known_elsewhere = any(one.outcome is not None and one.claims for one in others)
+    if chosen.method is FrameTrust.FRAME_POINTER:
+        reason = "nothing else is known here"
+        if frame.is_interrupted:
+            reason += ", and interrupted code may not have made its record"
+    elif frame.is_interrupted and chosen.method is FrameTrust.PROLOGUE:
+        reason = "interrupted: what its code has done to the stack so far decides"
+        if not chosen.origin:
+            reason = "called, and nothing of it has run: the caller is where the call left it"
+    elif not chosen.claims:
+        reason = "nothing better is known here, though it holds at calls only"
+    elif known_elsewhere:
+        reason = "the first of those that claim to know"
+    else:
+        reason = "nothing else claims to know"
+    return reason

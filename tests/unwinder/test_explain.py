@@ -1,0 +1,214 @@
+"""An explanation says where each frame is from, and what every other method would have said."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+import machtrace as mt
+from machtrace.capture.pipeline import report
+from machtrace.macho.contents import FileContents, MemoryContents
+from machtrace.model.address import Avma
+from machtrace.model.arch import Arch
+from machtrace.model.explanation import BrokenInformation, FollowedRule
+from machtrace.model.memory import LayeredMemory, MemoryRegion
+from machtrace.model.stack import AddressKind, FrameTrust, Stop, StopReason
+from machtrace.report import json_document, text
+from machtrace.target.emulated import PROGRAM
+from machtrace.testing.cores import synthetic_process
+
+OBJDUMP = next((name for name in ("llvm-objdump-19", "llvm-objdump") if shutil.which(name)), None)
+
+
+@pytest.fixture(scope="module")
+def snapshot():
+    """The emulated program's threads."""
+    return mt.snapshot("emulated:demo")
+
+
+@pytest.fixture(scope="module")
+def walks(snapshot):
+    """Its backtraces, by the thread's name."""
+    return {walk.thread.info.name: walk for walk in mt.unwind(snapshot)}
+
+
+def machine_frames(walk):
+    """The machine's frames of a backtrace, and what explains each."""
+    explained = mt.explain(walk)
+    pairs = list(zip(walk.addresses, explained.frames, strict=True))
+    rest = walk.physical_remainder
+    if rest is not None:
+        pairs += zip(rest.addresses, explained.physical_remainder, strict=True)
+    return [(frame, one) for frame, one in pairs if frame.kind is not AddressKind.ASYNC_RESUME]
+
+
+def test_every_frame_s_explanation_leads_to_the_next(snapshot, walks):
+    """The rule that it names finds the walk's next frame, where it says that it is stored."""
+    for walk in walks.values():
+        frames = machine_frames(walk)
+        for (frame, one), (caller, _) in pairwise(frames):
+            assert one.frame == frame
+            followed = one.chosen.outcome
+            assert isinstance(followed, FollowedRule)
+            assert followed.caller.address.address == caller.address
+            assert one.chosen.method is caller.trust
+            if followed.return_address_at is not None:
+                memory = LayeredMemory((walk.thread.stack, snapshot.memory))
+                word = int.from_bytes(memory.read(followed.return_address_at, 8), "little")
+                assert snapshot.process.pointer_mask.strip(word) == caller.address
+        last = frames[-1][1].chosen.outcome
+        assert isinstance(last, FollowedRule)
+        assert Stop(StopReason.ROOT) == last.caller
+
+
+def test_continuations_have_no_rule(walks):
+    """No rule leads to them; the machine's frames below are explained."""
+    walk = walks["com.machtrace.async"]
+    explained = mt.explain(walk)
+    kinds = [one.kind is AddressKind.ASYNC_RESUME for one in walk.addresses]
+    assert kinds == [one is None for one in explained.frames]
+    assert len(walk.physical_remainder.addresses) == len(explained.physical_remainder)
+
+
+def test_what_others_say_of_a_prologue(walks):
+    """Two instructions in, the frame pointer is the caller's: its caller is one too far."""
+    walk = walks["com.machtrace.prologue"]
+    first = mt.explain(walk).frames[0]
+    others = {answer.method: answer for answer in first.others}
+    _, second, third, *_ = (one.address for one in walk.addresses)
+
+    assert FrameTrust.PROLOGUE is first.chosen.method
+    assert first.chosen.claims
+    assert "interrupted" in first.reason
+    for method in (FrameTrust.COMPACT, FrameTrust.FRAME_POINTER):
+        answer = others[method]
+        assert third == answer.outcome.caller.address.address
+        assert not answer.claims
+        assert not first.agrees(answer)
+    assert second == others[FrameTrust.LINK_REGISTER].outcome.caller.address.address
+    assert "enter" == others[FrameTrust.COMPACT].outcome.caller.symbol.name
+
+
+def test_encodings_are_those_that_a_peer_reads(walks):
+    """``llvm-objdump --unwind-info`` prints the same encodings."""
+    if OBJDUMP is None:
+        pytest.skip("llvm-objdump is not installed")
+    command = [OBJDUMP, "--unwind-info", PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    origins = [
+        answer.origin
+        for walk in walks.values()
+        for _, one in machine_frames(walk)
+        for answer in (one.chosen, *one.others)
+        if answer.method is FrameTrust.COMPACT and answer.outcome is not None
+    ]
+    assert origins
+    for origin in origins:
+        words = origin.split()
+        assert words[1][2:].upper() in done.stdout.upper()
+
+
+def test_broken_tables_say_what_is_wrong_with_them():
+    """The method that could not answer tells why, and the walk's own choice is explained."""
+    process = synthetic_process(Arch.X86_64, threads=1, images=1, depth=4)
+    program = process.regions[0]
+    contents = MemoryContents(process.snapshot.memory, program.start, "program")
+    section = contents.image.section("__TEXT", "__unwind_info")
+    assert section is not None
+    at = section.address - process.images[0].header_svma
+    table = bytearray(program.data[at : at + section.size])
+    table[-4:] = (0x0F000000).to_bytes(4, "little")  # a mode that there is not
+    patch = MemoryRegion(Avma(program.start + at), bytes(table))
+    broken = replace(process.snapshot, memory=LayeredMemory((patch, process.snapshot.memory)))
+    (walk,) = mt.unwind(broken)
+    one = mt.explain(walk).frames[1]
+    (compact,) = (answer for answer in one.others if answer.method is FrameTrust.COMPACT)
+
+    assert isinstance(compact.outcome, BrokenInformation)
+    assert "mode" in compact.outcome.error
+    assert walk.addresses[2].trust is one.chosen.method is not FrameTrust.COMPACT
+
+
+def test_deep_stacks_are_explained_at_both_ends():
+    """As far as their frames were kept."""
+    process = synthetic_process(threads=1, depth=3000)
+    (walk,) = mt.unwind(process.snapshot, limit=40)
+    explained = mt.explain(walk)
+    callers = [
+        one.chosen.outcome.caller.address.address
+        for one in explained.frames
+        if isinstance(one.chosen.outcome.caller, type(explained.frames[0].chosen.outcome.caller))
+    ]
+    (true,) = process.stacks.values()
+
+    assert [one.address for one in walk.addresses] == [
+        one.frame.address for one in explained.frames
+    ]
+    assert [*true[1:31], *true[-9:]] == callers
+
+
+def test_text_names_methods_rules_and_places(snapshot):
+    """Below each frame; without the option nothing is said of it."""
+    sink = io.StringIO()
+    text.write(report(snapshot, explain=True), sink)
+    written = sink.getvalue()
+    assert "→ instruction analysis: interrupted" in written
+    assert "cfa = fp + 16, pc = *(cfa - 8), fp = *(cfa - 16)" in written
+    assert "in __unwind_info" in written
+    assert "which it does not claim here" in written
+
+    sink = io.StringIO()
+    text.write(report(snapshot), sink)
+    assert "→" not in sink.getvalue()
+
+
+def test_json_has_the_same_as_data(snapshot):
+    """Each machine frame has its explanation; each answer the documented keys."""
+    sink = io.StringIO()
+    json_document.write(report(snapshot, explain=True), sink)
+    answers = 0
+    for thread in json.loads(sink.getvalue())["threads"]:
+        for frame in thread["frames"] + thread["physical_remainder"]:
+            explanation = frame["explanation"]
+            assert (explanation is None) == (frame["kind"] == "async-resume")
+            if explanation is None:
+                continue
+            assert {"reason", "chosen", "others"} == set(explanation)
+            for answer in (explanation["chosen"], *explanation["others"]):
+                answers += 1
+                assert {
+                    *("method", "claims", "origin", "error", "rule", "cfa", "return_address_at"),
+                    *("agrees", "caller", "stop"),
+                } == set(answer)
+            assert explanation["chosen"]["agrees"]
+    assert answers > 100
+
+
+def test_call_frame_information_names_its_fde(lab_program, tmp_path):
+    """The offset is the one that ``llvm-dwarfdump`` prints before the record."""
+    dwarfdump = shutil.which("llvm-dwarfdump-19") or shutil.which("llvm-dwarfdump")
+    if dwarfdump is None:
+        pytest.skip("llvm-dwarfdump is not installed")
+    from machtrace.unwinder.cfi import CallFrameRules
+
+    contents = lab_program("frames", "-O2 no fp", "dwarf", Arch.ARM64)
+    assert isinstance(contents, FileContents)
+    path = tmp_path / "program"
+    path.write_bytes(contents.data)
+    command = [dwarfdump, "--eh-frame", path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    records = [line for line in done.stdout.splitlines() if " FDE " in line]
+    assert records
+    rules = CallFrameRules.of_macho(contents)
+    assert rules is not None
+    for line in records:
+        offset, _, _, _, _, *_, bounds = line.split()
+        start, end = (int(word, 16) for word in bounds.removeprefix("pc=").split("..."))
+        origin = rules.origin(start)
+        assert f"FDE at {int(offset, 16):#x} of __TEXT,__eh_frame, {start:#x} to {end:#x}" == origin
