@@ -2,9 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lab accuracy lint bench clean
 demo: .venv/.run ; @$(BIN)/machtrace demo
 test: .venv/.dev ; $(BIN)/python -m pytest
+lab: .venv/.dev ; $(BIN)/python tests/lab/run.py
+accuracy: .venv/.dev ; $(BIN)/python tests/lab/run.py --write docs/accuracy.md
 lint: .venv/.dev ; $(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/lint-imports
 bench: .venv/.dev ; $(BIN)/python -m pytest benchmarks --benchmark-only
 clean: ; rm -rf .venv build

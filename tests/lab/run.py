@@ -1,113 +1,127 @@
-"""The lab in full: every program, optimisation and kind of unwind table, as one table.
+"""The lab in full: every program, built in every way, as one table.
 
-Run it with ``.venv/bin/python tests/lab/run.py``; ``--help`` says how to run less of it. The
-exit status is 1 where the best policy was wrong anywhere.
+Run it with ``make lab``, or with ``.venv/bin/python tests/lab/run.py``; ``--help`` says how to run
+less of it. The exit status is 1 where the best policy was wrong anywhere, and 130 if it was
+interrupted; what was measured until then is shown.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import capstone
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from machtrace.macho.contents import FileContents
-from machtrace.model.arch import Arch
-from machtrace.testing.lab import Result, run
-from machtrace.testing.lab_builds import (
-    ARM64_ONLY,
-    NAMES,
-    OPTIMISATIONS,
-    TABLES,
-    build_program,
-    unpreserved_registers,
-)
+from machtrace.testing.lab_architectures import ARCHITECTURES, OPTIMISATIONS, TABLES
+from machtrace.testing.lab_builds import Build, builds
+from machtrace.testing.lab_lldb import lldb_program
+from machtrace.testing.lab_programs import PROGRAMS
+from machtrace.testing.lab_report import page
+from machtrace.testing.lab_rows import METHODS, Row, measured
 
-PROGRAMS = Path(__file__).parent / "programs"
+HERE = Path(__file__).parent
+SOURCES = HERE / "programs"
+EXPLANATIONS = HERE / "explanations.toml"
 
 
-def disassembled(contents: FileContents, pc: int) -> str:
-    """One instruction, as capstone spells it."""
-    if contents.image.arch is Arch.X86_64:
-        decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-    else:
-        decoder = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
-    code = bytes(contents.read_svma(pc, 4))
-    text = next((f"{i.mnemonic} {i.op_str}" for i in decoder.disasm(code, pc)), code.hex())
-    return f"{pc:#x}: {text}"
+def rows_of(build: Build, lldb: str | None) -> list[Row]:
+    """What one build shows; in a process of its own."""
+    with TemporaryDirectory(prefix="lab-") as directory:
+        return measured(build, SOURCES, Path(directory), lldb)
 
 
-def failures(contents: FileContents, result: Result, policy: str, limit: int) -> list[str]:
-    """Where a policy was wrong, worst first."""
-    score = result.scores[policy]
-    lines = []
-    for pc, count in score.wrong.most_common(limit):
-        found, truth = score.examples[pc]
-        lines.append(
-            f"  {disassembled(contents, pc)}  ({count}×)\n"
-            f"    found {' '.join(map(hex, found))}\n    truth {' '.join(map(hex, truth))}"
+def measure(
+    wanted: Sequence[Build], lldb: str | None, jobs: int, progress: Progress
+) -> Iterator[tuple[int, list[Row]]]:
+    """The place of each build and its rows, as they come."""
+    task = progress.add_task("building and walking", total=len(wanted))
+    pool = ProcessPoolExecutor(jobs)
+    try:
+        futures: dict[Future[list[Row]], int] = {
+            pool.submit(rows_of, build, lldb): place for place, build in enumerate(wanted)
+        }
+        for future in as_completed(futures):
+            place = futures[future]
+            progress.update(task, advance=1, description=str(wanted[place]))
+            yield place, future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def shown(rows: Sequence[Row]) -> Table:
+    """What was measured, for the terminal."""
+    table = Table(title="Instructions with a wholly right stack, %")
+    for column in ("build", "symbols", "compared", *METHODS, "registers"):
+        table.add_column(column, justify="left" if column in ("build", "symbols") else "right")
+    for row in rows:
+        cells = [str(row.shares.get(method, "–")) for method in METHODS]
+        everything = row.shares.get("everything")
+        table.add_row(
+            row.key,
+            "stripped" if row.is_stripped else "kept",
+            str(everything.of) if everything else row.error,
+            *cells,
+            f"{row.wrong_registers} wrong, {row.lost_registers} lost",
+            style=None if row.is_whole else "red",
         )
-    for (pc, number), count in result.bad_registers.most_common(limit):
-        lines.append(f"  {disassembled(contents, pc)}: register {number} wrong {count}×")
-    return lines
+    return table
+
+
+def parsed() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--program", action="append", default=[], choices=tuple(PROGRAMS))
+    parser.add_argument("--optimisation", action="append", default=[], choices=(*OPTIMISATIONS,))
+    parser.add_argument("--tables", action="append", default=[], choices=tuple(TABLES))
+    parser.add_argument("--arch", action="append", default=[], choices=tuple(ARCHITECTURES))
+    parser.add_argument("--no-lldb", action="store_true", help="leave lldb out")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="builds at a time")
+    parser.add_argument("--failures", type=int, default=5, help="shown of each row")
+    parser.add_argument("--write", type=Path, help="the page to write, of a full run only")
+    return parser.parse_args()
 
 
 def main() -> int:
-    """Run what was asked for and print it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--program", action="append", choices=NAMES)
-    parser.add_argument("--optimisation", action="append", choices=tuple(OPTIMISATIONS))
-    parser.add_argument("--tables", action="append", choices=tuple(TABLES))
-    parser.add_argument("--arch", choices=("arm64", "x86_64"), default="arm64")
-    parser.add_argument("--stripped", action="store_true", help="without symbols")
-    parser.add_argument("--failures", type=int, default=5, help="shown of each run")
-    arguments = parser.parse_args()
-    arch = Arch(arguments.arch)
-    console = Console(width=120)
-    table = Table(title=f"Instructions with a wholly right stack, % ({arch.value})")
-    columns = ("program", "built with", "tables", "instructions")
-    for column in (*columns, "documents", "frame pointer", "compact", "everything", "registers"):
-        table.add_column(column, justify="left" if column in columns[:3] else "right")
-    notes: list[str] = []
-    with TemporaryDirectory() as directory:
-        for name in arguments.program or NAMES:
-            for optimisation in arguments.optimisation or OPTIMISATIONS:
-                if arch is Arch.X86_64 and optimisation in ARM64_ONLY:
-                    continue
-                for tables in arguments.tables or TABLES:
-                    contents = build_program(
-                        PROGRAMS,
-                        name,
-                        Path(directory) / name,
-                        optimisation=optimisation,
-                        tables=tables,
-                        arch=arch,
-                        link_options=("-s",) if arguments.stripped else (),
-                    )
-                    result = run(
-                        contents, unpreserved=unpreserved_registers(name, optimisation, arch)
-                    )
-                    executed = result.scores["everything"].executed
-                    wrong, lost = result.bad_registers.total(), result.lost_registers.total()
-                    table.add_row(
-                        name,
-                        optimisation,
-                        tables,
-                        str(executed),
-                        *(f"{score.percent:.2f}" for score in result.scores.values()),
-                        f"{wrong} wrong, {lost} lost",
-                    )
-                    found = failures(contents, result, "everything", arguments.failures)
-                    if found:
-                        notes += [f"{name} {optimisation} {tables}", *found]
-    console.print(table)
-    for note in notes:
-        console.print(note, highlight=False, soft_wrap=True)
-    return 1 if notes else 0
+    """Measure what was asked for, print it, and write the page if that is wanted."""
+    arguments = parsed()
+    wanted = list(
+        builds(arguments.program, arguments.arch, arguments.optimisation, arguments.tables)
+    )
+    lldb = None if arguments.no_lldb else lldb_program()
+    console = Console()
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    found: dict[int, list[Row]] = {}
+    started, interrupted = time.monotonic(), False
+    try:
+        with Progress(*columns, console=console, transient=True) as progress:
+            found.update(measure(wanted, lldb, arguments.jobs, progress))
+    except KeyboardInterrupt:
+        interrupted = True
+    rows = [row for place in sorted(found) for row in found[place]]
+    console.print(shown(rows))
+    for row in rows:
+        for failure in row.failures[: arguments.failures]:
+            console.print(f"{row.key}: {failure}", highlight=False, soft_wrap=True, markup=False)
+    if interrupted:
+        console.print(f"Interrupted: {len(found)} of {len(wanted)} builds were measured.")
+        return 130
+    if arguments.write:
+        text = page(rows, EXPLANATIONS, time.monotonic() - started)
+        arguments.write.write_text(text)
+    return 0 if all(row.is_whole for row in rows) else 1
 
 
 if __name__ == "__main__":

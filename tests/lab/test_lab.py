@@ -4,83 +4,81 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import capstone
 import pytest
 
-from machtrace.macho.contents import FileContents
-from machtrace.model.arch import Arch
-from machtrace.testing.lab import Score, documents_policy, policies, run
-from machtrace.testing.lab_builds import build_program, unpreserved_registers
+from machtrace.testing.lab import Conditions, Result, run
+from machtrace.testing.lab_builds import Built, builds, make
+from machtrace.testing.lab_policies import documents_policy, policies
+from machtrace.testing.lab_rows import disassembled
 
 PROGRAMS = Path(__file__).parent / "programs"
 BUILDS = [
-    ("leaves", "-O2"),
-    ("leaves", "-Oz"),
-    ("frames", "-O2 no fp"),
-    ("switches", "-O0"),
-    ("alike", "-Oz"),
-    ("alike", "-Oz shared"),
-    ("registers", "-O2 pac"),
-    ("async", "-O2"),
+    # Each program on each architecture, and each way of building on some program.
+    ("arm64", "leaves", "-Oz", "compact"),
+    ("arm64", "frames", "-O2 no fp", "compact"),
+    ("arm64", "registers", "-O2 pac", "compact"),
+    ("arm64", "switches", "-O0", "dwarf"),
+    ("arm64", "alike", "-Oz shared", "compact"),
+    ("arm64", "async", "-O2", "compact"),
+    ("arm64", "signals", "-O2", "compact"),
+    ("arm64", "virtual", "-O3", "compact"),
+    ("arm64e", "leaves", "-O2", "compact"),
+    ("arm64e", "switches", "-Oz", "compact"),
+    ("arm64e", "async", "-O1", "compact"),
+    ("x86_64", "leaves", "-O2", "compact"),
+    ("x86_64", "frames", "-O2 no fp", "compact"),
+    ("x86_64", "registers", "-Os", "compact"),
+    ("x86_64", "switches", "-O2 no fp", "dwarf"),
+    ("x86_64", "alike", "-Oz", "compact"),
+    ("x86_64", "async", "-O1", "compact"),
+    ("x86_64", "signals", "-O2", "compact"),
+    ("x86_64", "stubs", "-Oz", "compact"),
+    ("x86_64", "virtual", "-O1", "compact"),
 ]
 
 
-@pytest.mark.parametrize(("name", "optimisation"), BUILDS)
-def test_every_instruction_has_a_wholly_right_stack(name: str, optimisation: str, tmp_path: Path):
-    """Compact tables and instruction analysis together never miss or invent a frame."""
-    contents = build_program(PROGRAMS, name, tmp_path / name, optimisation=optimisation)
-    chosen = {"everything": policies(contents)["everything"]}
-    result = run(contents, chosen, unpreserved=unpreserved_registers(name, optimisation))
-    score = result.scores["everything"]
-    assert score.executed > 80, "the program ran"
-    assert score.right == score.executed, _failures(contents, score)
-    assert not result.bad_registers, "a caller's register has another value than it had"
+def built(
+    directory: Path, architecture: str, program: str, optimisation: str, tables: str
+) -> Built:
+    """One build of the lab."""
+    (build,) = builds([program], [architecture], [optimisation], [tables])
+    return make(build, PROGRAMS, directory)
 
 
-@pytest.mark.parametrize(
-    ("name", "optimisation"),
-    [("leaves", "-O2"), ("frames", "-O2 no fp"), ("switches", "-O2 no fp"), ("async", "-O1")],
-)
-def test_the_same_of_x86_64(name: str, optimisation: str, tmp_path: Path):
-    """Its own instruction analysis, with the same lab."""
-    arch = Arch.X86_64
-    contents = build_program(PROGRAMS, name, tmp_path / name, optimisation=optimisation, arch=arch)
-    chosen = {"everything": policies(contents)["everything"]}
-    result = run(contents, chosen, unpreserved=unpreserved_registers(name, optimisation, arch))
-    score = result.scores["everything"]
-    assert score.executed > 80, "the program ran"
-    assert score.right == score.executed, _failures(contents, score)
+@pytest.mark.parametrize(("architecture", "program", "optimisation", "tables"), BUILDS)
+def test_every_instruction_has_a_wholly_right_stack(
+    architecture: str, program: str, optimisation: str, tables: str, tmp_path: Path
+):
+    """No frame is missed or invented, with symbols or stripped, and registers are as they were."""
+    made = built(tmp_path, architecture, program, optimisation, tables)
+    chosen = {
+        "everything": policies(made.contents)["everything"],
+        "stripped": policies(made.stripped)["everything"],
+    }
+    result = run(made.contents, chosen, made.conditions)
+    for name, score in result.scores.items():
+        assert score.executed > 80, "the program ran"
+        assert score.right == score.executed, failures(made, result, name)
     assert not result.bad_registers, "a caller's register has another value than it had"
 
 
 def test_the_documents_algorithm_does_not(tmp_path: Path):
     """The same truth tells wrong stacks from right ones: it is not that anything passes."""
-    contents = build_program(PROGRAMS, "leaves", tmp_path / "leaves", optimisation="-O2")
-    score = run(contents, {"documents": documents_policy}).scores["documents"]
+    made = built(tmp_path, "arm64", "leaves", "-O2", "compact")
+    result = run(made.contents, {"documents": documents_policy}, Conditions())
+    score = result.scores["documents"]
     assert 40 < score.percent < 65
     found, truth = next(iter(score.examples.values()))
     assert found != truth
 
 
-def test_functions_without_symbols_or_starts(tmp_path: Path):
-    """Where the linker wrote no function starts and symbols are stripped, there is still code."""
-    contents = build_program(
-        PROGRAMS, "leaves", tmp_path / "leaves", optimisation="-O1", link_options=["-s"]
-    )
-    score = run(contents, {"everything": policies(contents)["everything"]}).scores["everything"]
-    assert score.right == score.executed, _failures(contents, score)
-
-
-def _failures(contents: FileContents, score: Score) -> str:
-    decoder = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
-    if contents.image.arch is Arch.X86_64:
-        decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-    lines = [f"{score.percent:.2f} % of {score.executed}"]
+def failures(made: Built, result: Result, name: str) -> str:
+    """Where a policy was wrong, for people."""
+    score = result.scores[name]
+    lines = [f"{score.percent:.2f} % of {score.executed}, {name}"]
     for pc in sorted(score.wrong):
         found, truth = score.examples[pc]
-        code = bytes(contents.read_svma(pc, 4))
-        text = next((f"{i.mnemonic} {i.op_str}" for i in decoder.disasm(code, pc)), code.hex())
-        lines.append(f"{pc:#x}: {text}")
+        lines.append(f"{pc:#x}: {disassembled(made.contents, pc)}")
         lines.append(f"  found {' '.join(map(hex, found))}")
         lines.append(f"  truth {' '.join(map(hex, truth))}")
     return "\n".join(lines)

@@ -110,14 +110,24 @@ class EmulatedCpu(ABC):
     def enter(self, top: int, outside: int) -> None:
         """Set registers and stack as whoever calls a program's entry leaves them.
 
-        ``top`` is the caller's sp, ``outside`` what the entry returns to.
+        ``top`` is the caller's sp and frame pointer; its frame record is zeros, and so the last.
+        ``outside`` is what the entry returns to.
         """
         numbers = self.arch.registers
         for number in self._numbers:
             # Registers have values of their own, so that a wrong one cannot pass for the right.
             if number in numbers.callee_saved and number not in (numbers.sp, numbers.fp):
                 self.write(number, 0x5EED_0000 + 0x101 * number)
+        self.write(numbers.fp, top)
         self.call_from(top, outside)
+
+    def signed(self, value: int, key: int, discriminator: int) -> int:
+        """``value`` as a pointer signed with key 0 to 3 (IA, IB, DA, DB).
+
+        Raises:
+            NotImplementedError: the architecture signs no pointers.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def call_from(self, top: int, outside: int) -> None:

@@ -21,6 +21,7 @@ from machtrace.macho.contents import FileContents
 from machtrace.model.address import Avma
 from machtrace.model.registers import RegisterSet
 from machtrace.testing.emulated_cpu import EmulatedCpu, Transfer, emulated_cpu
+from machtrace.testing.emulated_signals import SignalDelivery
 from machtrace.testing.true_stack import TrueFrame, TrueStack
 
 OUTSIDE = Avma(0x20000000)
@@ -32,6 +33,12 @@ STACK_SECTION = "__stack"
 """How names of sections of ``__DATA`` begin that a program uses as stacks of their own."""
 _PAGE = 0x1000
 _UNLIMITED = 1 << 40
+
+
+def main_stack(contents: FileContents) -> range:
+    """The memory that a program's stack is in."""
+    start = _STACK_STARTS[contents.image.arch.pointer_size]
+    return range(start, start + STACK_SIZE)
 
 
 class EmulatedMemory:
@@ -81,13 +88,29 @@ class _Block:
 class EmulatedRun:
     """One run of a program, from its entry until that returns, traps or reaches a limit."""
 
-    def __init__(self, contents: FileContents, patches: Mapping[int, bytes] | None = None) -> None:
-        """``patches``: bytes to write over the program's, by Svma, as dyld would."""
+    def __init__(
+        self,
+        contents: FileContents,
+        patches: Mapping[int, bytes] | None = None,
+        *,
+        prepare: Callable[[EmulatedCpu], None] | None = None,
+        signals: Mapping[str, int] | None = None,
+    ) -> None:
+        """Load nothing yet.
+
+        Args:
+            contents: the program.
+            patches: bytes to write over the program's, by Svma, as dyld would.
+            prepare: what else to do before it starts.
+            signals: deliver signals to it, by these symbols; see :class:`SignalDelivery`.
+        """
         self._contents = contents
         self._patches = patches or {}
+        self._prepare = prepare
         self.cpu: EmulatedCpu = emulated_cpu(contents.image.arch)
         self.memory = EmulatedMemory(self.cpu.uc)
-        self._stack_start = _STACK_STARTS[contents.image.arch.pointer_size]
+        self._signals = None if signals is None else SignalDelivery(self.cpu, signals)
+        self._main_stack = main_stack(contents)
         self.instructions = 0
         """That were run."""
         self._pending: Callable[[Avma], None] | None = None
@@ -95,9 +118,12 @@ class EmulatedRun:
         self.failure: BaseException | None = None
         """What a hook raised: unicorn would swallow it."""
 
-    def run(self, visit: Visit, *, limit: int = 200_000, every: int = 1) -> None:
+    def run(
+        self, visit: Visit, *, limit: int = 200_000, every: int = 1, each_place: bool = False
+    ) -> None:
         """Run, and show ``visit`` every ``every``-th moment.
 
+        With ``each_place``, and ``every`` above 1, also each instruction as it is first come to.
         With ``every`` above 1, instructions between take a fraction of a microsecond each, and of
         a caller's registers lr is what its call left there.
 
@@ -108,13 +134,15 @@ class EmulatedRun:
         entry, cpu = self._contents.image.entry, self.cpu
         assert entry is not None, "the program has no entry"  # noqa: S101
         self._load()
+        if self._prepare is not None:
+            self._prepare(cpu)
         self._stack = TrueStack(self._outermost(), self._own_stacks())
         start = self._contents.image.header_svma + entry.entryoff
         try:
-            if every == 1:
-                self._run_each(visit, start, limit)
+            if every == 1 or self._signals is not None:
+                self._run_each(visit, start, limit, every)
             else:
-                _BlockRun(self, visit, every, limit).run(start)
+                _BlockRun(self, visit, every, limit, each_place=each_place).run(start)
         except UcError as error:
             code = self.memory.read(Avma(cpu.program_counter), cpu.longest_instruction)
             if not cpu.is_trap(code):
@@ -133,7 +161,7 @@ class EmulatedRun:
                 uc.mem_write(segment.vmaddr, bytes(data))
         for address, patch in self._patches.items():
             uc.mem_write(address, patch)
-        uc.mem_map(self._stack_start, STACK_SIZE)
+        uc.mem_map(self._main_stack.start, STACK_SIZE)
         uc.mem_map(OUTSIDE, _PAGE)
 
     def _own_stacks(self) -> list[range]:
@@ -146,31 +174,45 @@ class EmulatedRun:
 
     def _outermost(self) -> TrueFrame:
         """Set the registers as whoever calls the entry leaves them, and say what those are."""
-        top = self._stack_start + STACK_SIZE - 0x1000
+        top = self._main_stack.stop - _PAGE
         self.cpu.enter(top, OUTSIDE)
         raw = self.cpu.raw_registers()
         return TrueFrame(OUTSIDE, top, partial(self.cpu.with_registers, raw, pc=OUTSIDE, sp=top))
 
     # --- every instruction ---
 
-    def _run_each(self, visit: Visit, start: int, limit: int) -> None:
+    def _run_each(self, visit: Visit, start: int, limit: int, every: int) -> None:
         cpu = self.cpu
 
+        diverted: Avma | None = None
+
         def hook(uc: Uc, address: int, size: int, _: object) -> None:
+            nonlocal diverted
             if address == OUTSIDE:
                 uc.emu_stop()
                 return
             try:
-                visit(self._come_to(Avma(address), size))
+                self.settle(Avma(address))
+                if self._signals is not None and self._signals.wants(Avma(address)):
+                    diverted = Avma(address)  # flags are only whole when the CPU stands
+                    uc.emu_stop()
+                    return
+                moment = self._come_to(Avma(address), size)
+                if (self.instructions - 1) % every == 0:
+                    visit(moment)
             except BaseException as error:  # noqa: BLE001 (unicorn would swallow it)
                 self.failure = error
                 uc.emu_stop()
 
         cpu.uc.hook_add(UC_HOOK_CODE, hook)
         cpu.uc.emu_start(cpu.start_address(start), OUTSIDE, count=limit)
+        while diverted is not None and self._signals is not None and self.failure is None:
+            address = self._signals.divert(diverted, self._stack)
+            diverted = None
+            left = limit - self.instructions
+            cpu.uc.emu_start(cpu.start_address(address), OUTSIDE, count=left)
 
     def _come_to(self, address: Avma, size: int) -> Moment:
-        self.settle(address)
         self.instructions += 1
         cpu, stack = self.cpu, self._stack
         raw = cpu.raw_registers()
@@ -239,11 +281,14 @@ class EmulatedRun:
 class _BlockRun:
     """Lets whole blocks run, but those with a sample in them up to that."""
 
-    def __init__(self, run: EmulatedRun, visit: Visit, every: int, limit: int) -> None:
+    def __init__(
+        self, run: EmulatedRun, visit: Visit, every: int, limit: int, *, each_place: bool
+    ) -> None:
         self._run = run
         self._visit = visit
         self._every = every
         self._limit = limit
+        self._seen: set[Avma] | None = set() if each_place else None
         self._blocks: dict[tuple[int, int], _Block] = {}
         self._current: _Block | None = None
         """With a sample in it."""
@@ -282,6 +327,9 @@ class _BlockRun:
         block = self._blocks.get((address, size))
         if block is None:
             block = self._blocks[address, size] = run.block(address, size)
+            if self._seen is not None and not self._seen.issuperset(block.addresses):
+                self._current = block
+                return False
         if run.instructions + len(block.addresses) > self._following:
             self._current = block
             return False
@@ -290,11 +338,21 @@ class _BlockRun:
 
     def _show_samples(self, block: _Block) -> None:
         run, addresses, done = self._run, block.addresses, 0
-        while (sample := self._following - run.instructions) < len(addresses):
-            if sample > done:
-                self._resume(addresses[done], sample - done)
+        for index in self._shown(block):
+            if index > done:
+                self._resume(addresses[done], index - done)
             self._visit(run.moment())
-            self._following += self._every
-            done = sample
+            done = index
         run.end_block(block)
         self._resume(addresses[done], len(addresses) - done)
+
+    def _shown(self, block: _Block) -> list[int]:
+        """Places in a block that are to be shown now."""
+        shown: set[int] = set()
+        while (sample := self._following - self._run.instructions) < len(block.addresses):
+            shown.add(sample)
+            self._following += self._every
+        if self._seen is not None:
+            shown.update(i for i, at in enumerate(block.addresses) if at not in self._seen)
+            self._seen.update(block.addresses)
+        return sorted(shown)

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from machtrace.errors import MemoryReadError
 from machtrace.macho.contents import FileContents
-from machtrace.model.address import Avma, PacMask
-from machtrace.model.image import BinaryImage, ImageFormat, ImageList
+from machtrace.model.address import Avma
+from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import Stop
+from machtrace.testing.emulated_cpu import EmulatedCpu
 from machtrace.testing.emulated_run import EmulatedRun, Moment
-from machtrace.unwinder.cfi import CallFrameRules
-from machtrace.unwinder.compact import CompactRules
-from machtrace.unwinder.image_rules import image_rules
-from machtrace.unwinder.process_rules import ImageRules, ProcessRules
+from machtrace.testing.lab_lldb import MomentsKept
+from machtrace.testing.lab_policies import MASK, Policy, all_rules, policies
+from machtrace.unwinder.process_rules import ProcessRules
 from machtrace.unwinder.step import step
-from machtrace.unwinder.walker import walk
 
-MASK = PacMask.of_width(47)
-_LONGEST_STACK = 512
-
-Policy = Callable[[Moment], tuple[Avma, ...]]
-"""A way of walking: the addresses that it finds, innermost first."""
+Addresses = tuple[Avma, ...]
 
 
 @dataclass(slots=True)
@@ -34,7 +28,7 @@ class Score:
     right: int = 0
     wrong: Counter[int] = field(default_factory=Counter)
     """How often, by program counter."""
-    examples: dict[int, tuple[tuple[Avma, ...], tuple[Avma, ...]]] = field(default_factory=dict)
+    examples: dict[int, tuple[Addresses, Addresses]] = field(default_factory=dict)
     """(found, true) addresses of the first failure at each program counter."""
 
     @property
@@ -42,15 +36,15 @@ class Score:
         """The share of executed instructions with a wholly right stack."""
         return 100 * self.right / self.executed if self.executed else 0.0
 
-    def add(self, found: tuple[Avma, ...], truth: tuple[Avma, ...]) -> None:
-        """Count one instruction."""
+    def add(self, found: Addresses, *truths: Addresses) -> None:
+        """Count one instruction, right where ``found`` is one of the truths."""
         self.executed += 1
-        if found == truth:
+        if found in truths:
             self.right += 1
             return
-        pc = truth[0]
+        pc = truths[0][0]
         self.wrong[pc] += 1
-        self.examples.setdefault(pc, (found, truth))
+        self.examples.setdefault(pc, (found, truths[0]))
 
 
 @dataclass(slots=True)
@@ -63,115 +57,119 @@ class Result:
     """(program counter, DWARF number) of values of the caller that the best policy got wrong."""
     lost_registers: Counter[tuple[int, int]] = field(default_factory=Counter)
     """The same of values that calls preserve, and that it said it could not recover."""
+    instructions: int = 0
+    """That were run."""
 
 
-def documents_policy(moment: Moment) -> tuple[Avma, ...]:
-    """Pc, link register, then the chain of frame pointers: what BSBacktraceLogger does.
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What a program needs to run, and how it is looked at; see :class:`EmulatedRun`."""
 
-    Where there is no link register, pc and the chain.
-    """
-    registers, memory = moment.registers, moment.memory
-    found = [registers.pc]
-    if registers.lr:
-        found.append(MASK.strip(registers.lr))
-    fp = MASK.strip(registers.fp or 0)
-    while fp and len(found) < _LONGEST_STACK:
-        try:
-            previous = int.from_bytes(memory.read(fp, 8), "little")
-            address = int.from_bytes(memory.read(Avma(fp + 8), 8), "little")
-        except MemoryReadError:
-            break
-        if not address:
-            break
-        found.append(MASK.strip(address))
-        fp = MASK.strip(previous)
-    return tuple(found)
+    patches: Mapping[int, bytes] = field(default_factory=dict)
+    prepare: Callable[[EmulatedCpu], None] | None = None
+    signals: Mapping[str, int] | None = None
+    unpreserved: frozenset[int] = frozenset()
+    """Registers, by DWARF number, that its calls do not preserve, though most do."""
+    between: tuple[range, ...] = ()
+    """Code that leaves one stack for another: both are right there."""
+    every: int = 1
+    limit: int = 400_000
 
 
-def rules_policy(rules: ProcessRules) -> Policy:
-    """The walk by ``rules``; of Swift's async functions the machine's frames, all of them."""
-
-    def policy(moment: Moment) -> tuple[Avma, ...]:
-        walked = walk(moment.registers, moment.memory, rules, MASK, _LONGEST_STACK)
-        rest = walked.physical_remainder
-        frames = walked.addresses + (() if rest is None else rest.addresses)
-        return tuple(frame.address for frame in frames)
-
-    return policy
-
-
-def process_rules(contents: FileContents, rules: ImageRules) -> ProcessRules:
-    """Rules of a process with this one image, where its file says that it lies."""
-    parsed = contents.image
-    text = parsed.text_segment
-    assert text is not None  # noqa: S101 (an executable has one)
-    image = BinaryImage(
-        path=contents.source,
-        uuid=parsed.uuid,
-        arch=parsed.arch,
-        format=ImageFormat.MACHO,
-        load_address=Avma(text.vmaddr),
-        header_svma=text.vmaddr,
-        size=text.vmsize,
-    )
-    return ProcessRules(ImageList([image]), parsed.arch, lambda _: rules)
-
-
-def policies(contents: FileContents) -> dict[str, Policy]:
-    """The documents' algorithm, frame pointers, compact unwind with its DWARF, and all we have."""
-    arch, header = contents.image.arch, contents.image.header_svma
-    compact = CompactRules.of_macho(contents, arch, CallFrameRules.of_macho(contents))
-    nothing = ImageRules((), header)
-    only_compact = ImageRules((compact,), header) if compact else nothing
-    return {
-        "documents": documents_policy,
-        "frame pointer": rules_policy(process_rules(contents, nothing)),
-        "compact": rules_policy(process_rules(contents, only_compact)),
-        "everything": rules_policy(process_rules(contents, image_rules(contents, arch))),
-    }
+ANY_PROGRAM = Conditions()
 
 
 def run(
     contents: FileContents,
     named: dict[str, Policy] | None = None,
-    *,
-    unpreserved: frozenset[int] = frozenset(),
+    conditions: Conditions = ANY_PROGRAM,
+    kept: MomentsKept | None = None,
 ) -> Result:
     """Run a program and score ``named`` policies (None: :func:`policies`) at each instruction.
 
-    ``unpreserved`` are registers, by DWARF number, that its calls do not preserve, though most do.
+    Args:
+        contents: the program.
+        named: the policies.
+        conditions: what it needs to run.
+        kept: where moments are kept for lldb.
 
     Raises:
         AssertionError: the program faulted or did not end.
     """
     chosen = policies(contents) if named is None else named
-    result = Result({name: Score() for name in chosen})
-    rules = process_rules(contents, image_rules(contents, contents.image.arch))
-
-    def visit(moment: Moment) -> None:
-        truth = moment.addresses
-        for name, policy in chosen.items():
-            result.scores[name].add(policy(moment), truth)
-        _check_registers(moment, rules, result, unpreserved)
-
-    EmulatedRun(contents).run(visit)
-    return result
+    judge = _Judge(contents, chosen, conditions, kept)
+    emulated = EmulatedRun(
+        contents, conditions.patches, prepare=conditions.prepare, signals=conditions.signals
+    )
+    emulated.run(judge.visit, limit=conditions.limit, every=conditions.every)
+    judge.settle(None)
+    judge.result.instructions = emulated.instructions
+    return judge.result
 
 
-def _check_registers(
-    moment: Moment, rules: ProcessRules, result: Result, unpreserved: frozenset[int]
-) -> None:
-    """Compare what the caller's registers are said to be with what they were at its call."""
-    pc, caller = moment.registers.pc, moment.callers[0].registers
-    rule, _ = rules.find(pc, interrupted=True)
-    found = step(rule, moment.registers, moment.memory, MASK)
-    numbers = caller.arch.registers
-    for number in set(numbers.callee_saved) - unpreserved:
-        true = caller.get(number)
-        if true is None:
-            continue
-        value = None if isinstance(found, Stop) else found.get(number)
-        if value is None:
-            result.lost_registers[pc, number] += 1
-        elif value != true and (number != numbers.fp or MASK.strip(value) != MASK.strip(true)):
-            result.bad_registers[pc, number] += 1
+class _Judge:
+    """Compares what policies find with the truth."""
+
+    def __init__(
+        self,
+        contents: FileContents,
+        chosen: dict[str, Policy],
+        conditions: Conditions,
+        kept: MomentsKept | None,
+    ) -> None:
+        self.result = Result({name: Score() for name in chosen})
+        self._chosen = chosen
+        self._rules: ProcessRules = all_rules(contents)
+        self._conditions = conditions
+        self._kept = kept
+        numbers = contents.image.arch.registers
+        self._preserved = set(numbers.callee_saved) - conditions.unpreserved
+        self._fp = numbers.fp
+        self._waiting: list[tuple[list[Addresses], dict[str, Addresses]]] = []
+        """What is true so far and what was found, of moments between two stacks."""
+
+    def visit(self, moment: Moment) -> None:
+        truths = [moment.addresses]
+        if self._kept is not None and self._kept.is_new(moment.registers.pc):
+            self._kept.keep(moment, truths)
+        if any(moment.registers.pc in code for code in self._conditions.between):
+            found = {name: policy(moment) for name, policy in self._chosen.items()}
+            self._waiting.append((truths, found))
+            return
+        if self._waiting:
+            self.settle(truths[0])
+        for name, policy in self._chosen.items():
+            self.result.scores[name].add(policy(moment), *truths)
+        self._check_registers(moment)
+
+    def settle(self, after: Addresses | None) -> None:
+        """Score moments between two stacks, now that ``after`` shows the new one."""
+        for truths, found in self._waiting:
+            if after is not None:
+                truths.append((truths[0][0], *after))
+            for name, addresses in found.items():
+                self.result.scores[name].add(addresses, *truths)
+        self._waiting.clear()
+
+    def _check_registers(self, moment: Moment) -> None:
+        """Compare what the caller's registers are said to be with what they were at its call."""
+        if not moment.callers:
+            return
+        pc, caller = moment.registers.pc, moment.callers[0]
+        rule, _ = self._rules.find(pc, interrupted=True)
+        found = step(rule, moment.registers, moment.memory, MASK)
+        for number in self._wanted(caller.registers, is_interrupted=caller.is_interrupted):
+            true = caller.registers.get(number)
+            if true is None:
+                continue
+            value = None if isinstance(found, Stop) else found.get(number)
+            if value is None:
+                self.result.lost_registers[pc, number] += 1
+            elif value != true and (number != self._fp or MASK.strip(value) != MASK.strip(true)):
+                self.result.bad_registers[pc, number] += 1
+
+    def _wanted(self, registers: RegisterSet, *, is_interrupted: bool) -> set[int]:
+        """All general registers of what a signal interrupted."""
+        if not is_interrupted:
+            return self._preserved
+        return {number for number in range(32) if registers.get(number) is not None}

@@ -15,9 +15,17 @@ COMPACT_TABLES = ("-fno-asynchronous-unwind-tables", "-funwind-tables")
 DWARF_TABLES = ("-fasynchronous-unwind-tables",)
 """Call-frame information that holds at every instruction."""
 
-_COMPILE_TARGETS = {Arch.ARM64: "arm64-apple-macos13.0", Arch.X86_64: "x86_64-apple-macos13.0"}
+_COMPILE_TARGETS = {
+    Arch.ARM64: "arm64-apple-macos13.0",
+    Arch.ARM64E: "arm64e-apple-macos13.0",
+    Arch.X86_64: "x86_64-apple-macos13.0",
+    Arch.I386: "i386-apple-macos10.9",
+}
 _LINK_TARGETS = {Arch.ARM64: "aarch64-macos.13.0", Arch.X86_64: "x86_64-macos.13.0"}
-_COMPILE_FLAGS = ("-std=gnu17", "-ffreestanding", "-fno-stack-protector", "-fno-builtin", "-w")
+_COMPILE_FLAGS = ("-ffreestanding", "-fno-stack-protector", "-fno-builtin", "-w")
+_C = ("-std=gnu17",)
+_CXX = ("-x", "c++", "-std=c++17", "-fno-exceptions", "-fno-rtti")
+_CXX_SUFFIXES = frozenset({".cc", ".cpp", ".mm"})
 
 
 def compile_macho(
@@ -28,10 +36,7 @@ def compile_macho(
     options: Sequence[str] = (),
     link_options: Sequence[str] = (),
 ) -> Path:
-    """Compile ``sources`` (C, Objective-C or assembly) and link them to ``output``.
-
-    Nothing is linked from outside: what a program calls it has to bring. ``arch`` is ARM64 or
-    X86_64; ``options`` are clang's. Objects and caches are left beside the output.
+    """Compile ``sources`` and link them to ``output``; see the functions that do so.
 
     Returns:
         ``output``.
@@ -42,18 +47,47 @@ def compile_macho(
     objects = []
     for source in sources:
         object_file = output.with_name(f"{output.name}.{source.stem}{source.suffix}.o")
-        flags = (*_COMPILE_FLAGS, *options)
-        _zig(
-            "clang",
-            ("-target", _COMPILE_TARGETS[arch], *flags, "-c", str(source), "-o", str(object_file)),
-            output.parent,
-        )
-        objects.append(str(object_file))
-    _zig(
-        "cc",
-        ("-target", _LINK_TARGETS[arch], "-nostdlib", *link_options, *objects, "-o", str(output)),
-        output.parent,
-    )
+        compile_object(source, object_file, arch=arch, options=options)
+        objects.append(object_file)
+    return link_objects(objects, output, arch=arch, options=link_options)
+
+
+def compile_object(
+    source: Path, output: Path, *, arch: Arch = Arch.ARM64, options: Sequence[str] = ()
+) -> Path:
+    """Compile one source (C, C++ without exceptions, Objective-C or assembly) to an object.
+
+    ``arch`` is ARM64, ARM64E or X86_64; ``options`` are clang's. Caches are left beside the
+    output.
+
+    Returns:
+        ``output``.
+
+    Raises:
+        OSError, subprocess.CalledProcessError: the compiler is not installed, or ``source`` is bad.
+    """
+    language = _CXX if source.suffix in _CXX_SUFFIXES else _C
+    flags = ("-target", _COMPILE_TARGETS[arch], *language, *_COMPILE_FLAGS, *options)
+    _zig("clang", (*flags, "-c", str(source), "-o", str(output)), output.parent)
+    return output
+
+
+def link_objects(
+    objects: Sequence[Path], output: Path, *, arch: Arch = Arch.ARM64, options: Sequence[str] = ()
+) -> Path:
+    """Link objects to an executable.
+
+    Nothing is linked from outside: what a program calls it has to bring. ``arch`` is ARM64 or
+    X86_64; ``options`` are clang's. Caches are left beside the output.
+
+    Returns:
+        ``output``.
+
+    Raises:
+        OSError, subprocess.CalledProcessError: the linker is not installed, or cannot link them.
+    """
+    files = (*map(str, objects), "-o", str(output))
+    _zig("cc", ("-target", _LINK_TARGETS[arch], "-nostdlib", *options, *files), output.parent)
     return output
 
 

@@ -34,12 +34,24 @@ _dispatch:
     and x9, x1, #3
     ldr x10, [x0, x9, lsl #3]
     mov x0, x2
+#ifdef __arm64e__
+    braaz x10
+#else
     br x10
+#endif
 #elif defined(__arm__)
     and r1, r1, #3
     ldr r3, [r0, r1, lsl #2]
     mov r0, r2
     bx r3
+#elif defined(__i386__)
+    movl 8(%esp), %eax
+    movl 4(%esp), %ecx
+    andl $3, %eax
+    movl (%ecx,%eax,4), %eax
+    movl 12(%esp), %ecx
+    movl %ecx, 4(%esp)
+    jmpl *%eax
 #else
     movq %rsi, %rax
     andq $3, %rax
