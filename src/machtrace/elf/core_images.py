@@ -133,11 +133,11 @@ class _Finder:
             for one in loaded_objects(self._memory, facts.auxiliary_vector, layout)
             if one.bias and one.name
         }
-        for mapping in facts.file_mappings:
-            names.pop(mapping.start, None)
         kernels_own = dict(auxiliary_values(facts.auxiliary_vector, layout)).get(AT_SYSINFO_EHDR)
         if kernels_own:
             names[kernels_own] = VDSO
+        for mapping in facts.file_mappings:
+            names.pop(mapping.start, None)
         return names
 
     def _holds(self, address: Avma) -> bool:

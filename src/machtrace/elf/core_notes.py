@@ -173,7 +173,8 @@ def read_file_mappings(
             names,
             strict=False,
         )
-        if start < end and name
+        # What is larger is no offset, and could not be written again.
+        if start < end and name and offset * page // FILE_PAGE < 1 << (8 * word)
     ]
     problem = None
     if count > min(room, len(names)):

@@ -59,6 +59,7 @@ from machtrace.model.thread import ThreadSnapshot
 
 _MACHINES = {Arch.X86_64: 62, Arch.I386: 3, Arch.ARM64: 183, Arch.ARM: 40}
 """``e_machine``."""
+_ELFOSABI_LINUX = 3
 
 
 def core_bytes(snapshot: Snapshot, regions: Iterable[MemoryRegion] = ()) -> bytes:
@@ -126,7 +127,8 @@ def _chunks(
         fields = [0] * 10
         fields[7] = count  # sh_info
         section = layout.section_header.pack(*fields)
-    ident = MAGIC + bytes((2 if layout.is_64 else 1, 1, 1))
+    # Without the system lldb goes by the names of libraries.
+    ident = MAGIC + bytes((2 if layout.is_64 else 1, 1, 1, _ELFOSABI_LINUX))
     yield ident.ljust(IDENT_SIZE, b"\0") + layout.header.pack(
         ElfType.CORE.value,
         machine,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -155,12 +156,15 @@ class ElfCorefileTarget:
         if core.metadata is None and core.facts.signal:
             crashed = 1
         indexes = noted_indexes(notes)
+        ids = _distinct(
+            [noted.id or one.id for one, noted in zip(core.threads, notes, strict=True)]
+        )
         found: list[tuple[ElfCoreThread, ThreadInfo]] = []
-        for thread, noted, index in zip(core.threads, notes, indexes, strict=True):
+        for thread, noted, index, number in zip(core.threads, notes, indexes, ids, strict=True):
             is_main = thread.id == core.pid if noted.is_main is None else noted.is_main
             name = core.facts.name if is_main and core.metadata is None else noted.name
             info = ThreadInfo(
-                id=noted.id or thread.id,
+                id=number,
                 index=index,
                 name=name or None,
                 queue=noted.queue,
@@ -177,3 +181,13 @@ class ElfCorefileTarget:
             offset=0,
             remedy="write the core with the memory of its stacks included",
         )
+
+
+def _distinct(ids: Sequence[ThreadId]) -> list[ThreadId]:
+    """``ids``, but one that was there already, or is none, is the lowest number that is free."""
+    taken = set(ids)
+    free = (number for number in count(1) if number not in taken)
+    given: dict[ThreadId, None] = {}
+    for number in ids:
+        given[ThreadId(next(free)) if number <= 0 or number in given else number] = None
+    return list(given)
