@@ -1,0 +1,203 @@
+"""Rules from what code still has to do before it returns.
+
+Where a function leaves one stack for another (``longjmp``, a switch of coroutines), what it did so
+far says nothing of the frame that it is about to return to, but what it will do says all: each
+register of that frame is in a register now, or in memory that one leads to. The straight way to
+the return is followed with values in terms of the registers as they are at its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from machtrace.dwarf import operations
+from machtrace.unwinder.frame_state import Machine
+from machtrace.unwinder.instruction_effects import (
+    AddConstant,
+    Call,
+    IndirectJump,
+    Instruction,
+    Jump,
+    Load,
+    MoveRegister,
+    Return,
+    Store,
+    Trap,
+    Writes,
+)
+from machtrace.unwinder.rules import (
+    AtExpression,
+    Cfa,
+    ExpressionValue,
+    InRegister,
+    Lost,
+    Recovery,
+    RegisterOffset,
+    UnwindRule,
+)
+
+LONGEST_WAY = 64
+"""Instructions to the return at most."""
+_DEEPEST = 4
+_LEB_BITS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """``register + offset``, or, with more offsets, ``*(… ) + offset`` of that."""
+
+    register: int
+    offsets: tuple[int, ...] = (0,)
+
+    def plus(self, amount: int) -> _Chain:
+        return _Chain(self.register, (*self.offsets[:-1], self.offsets[-1] + amount))
+
+    @property
+    def loaded(self) -> _Chain | None:
+        """What is at that address."""
+        return _Chain(self.register, (*self.offsets, 0)) if len(self.offsets) < _DEEPEST else None
+
+    @property
+    def expression(self) -> bytes:
+        """As a DWARF expression."""
+        first, *others = self.offsets
+        code = bytes((operations.BREG0 + self.register,)) + _sleb(first)
+        for offset in others:
+            code += bytes((operations.DEREF,))
+            if offset:
+                code += bytes((operations.CONSTS,)) + _sleb(offset) + bytes((operations.PLUS,))
+        return code
+
+    @property
+    def as_cfa(self) -> Cfa:
+        if len(self.offsets) == 1:
+            return RegisterOffset(self.register, self.offsets[0])
+        return ExpressionValue(self.expression)
+
+    @property
+    def as_recovery(self) -> Recovery:
+        *path, last = self.offsets
+        if not path:
+            return InRegister(self.register, last)
+        if last:
+            return ExpressionValue(self.expression)
+        return AtExpression(_Chain(self.register, tuple(path)).expression)
+
+
+def loses_registers(rule: UnwindRule) -> bool:
+    """Whether registers that functions preserve cannot be recovered by ``rule``."""
+    return any(isinstance(recovery, Lost) for _, recovery in rule.registers)
+
+
+def rule_on_return_path(
+    code: Sequence[Instruction], start: int, machine: Machine, *, unit: int = 1
+) -> UnwindRule | None:
+    """The rule for where ``code`` returns to, if it goes straight there from ``start``.
+
+    Args:
+        code: instructions of a function.
+        start: index of the next one to run.
+        machine: of the architecture.
+        unit: how much of a distance in ``code`` leads to the next instruction.
+
+    Returns:
+        None where a call comes first, or the way is too long or not known.
+    """
+    path = _Path(machine)
+    index = start
+    for _ in range(LONGEST_WAY):
+        if not 0 <= index < len(code):
+            return None
+        instruction = code[index]
+        if isinstance(instruction, Return | IndirectJump):
+            return path.rule(instruction)
+        if isinstance(instruction, Call | Trap):
+            return None
+        if isinstance(instruction, Jump) and not instruction.is_conditional:
+            index += instruction.distance // unit
+            continue
+        path.follow(instruction)
+        index += 1
+    return None
+
+
+class _Path:
+    """Values of registers and memory on the way; what is not known has none."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._values: dict[int, _Chain | None] = {}
+        self._stored: dict[_Chain, _Chain | None] = {}
+
+    def _value(self, register: int) -> _Chain | None:
+        if register in self._values:
+            return self._values[register]
+        return _Chain(register) if register < operations.COUNT else None
+
+    def _at(self, address: _Chain | None) -> _Chain | None:
+        if address is None:
+            return None
+        return self._stored[address] if address in self._stored else address.loaded
+
+    def follow(self, instruction: Instruction) -> None:
+        """Do what an instruction does."""
+        match instruction:
+            case Load(registers, size, base, offset, write_back):
+                address = self._value(base)
+                for i, register in enumerate(registers):
+                    place = None if address is None else address.plus(offset + i * size)
+                    if register is not None:
+                        whole = size >= self._machine.word
+                        self._values[register] = self._at(place) if whole else None
+                self._write_back(base, address, write_back)
+            case Store(registers, size, base, offset, write_back):
+                address = self._value(base)
+                for i, register in enumerate(registers):
+                    if address is not None:
+                        stored = None if register is None else self._value(register)
+                        self._stored[address.plus(offset + i * size)] = stored
+                self._write_back(base, address, write_back)
+            case AddConstant(destination, source, amount):
+                value = self._value(source)
+                self._values[destination] = None if value is None else value.plus(amount)
+            case MoveRegister(destination, source):
+                self._values[destination] = self._value(source)
+            case Writes(registers):
+                self._values |= dict.fromkeys(registers)
+            case Jump():
+                pass  # a condition that did not hold
+            case _:
+                self._values[instruction.destination] = None  # type: ignore[union-attr]
+
+    def _write_back(self, base: int, address: _Chain | None, amount: int) -> None:
+        if amount:
+            self._values[base] = None if address is None else address.plus(amount)
+
+    def rule(self, leaving: Return | IndirectJump) -> UnwindRule | None:
+        """Of the frame that is returned to."""
+        machine = self._machine
+        cfa = self._value(machine.sp)
+        return_address = self._value(leaving.register)
+        if isinstance(leaving, Return) and leaving.register not in machine.places:
+            return_address = self._at(cfa)
+            cfa = None if cfa is None else cfa.plus(machine.word + leaving.pops)
+        if cfa is None or return_address is None:
+            return None
+        if isinstance(leaving, IndirectJump) and len(return_address.offsets) == 1:
+            return None  # the way on into another function
+        registers: list[tuple[int, Recovery]] = []
+        for register in machine.callee_saved:
+            value = self._values.get(register, _Chain(register))
+            if value != _Chain(register):
+                registers.append((register, Lost() if value is None else value.as_recovery))
+        return UnwindRule(cfa.as_cfa, return_address.as_recovery, tuple(registers))
+
+
+def _sleb(value: int) -> bytes:
+    encoded = bytearray()
+    while not -(1 << _LEB_BITS - 1) <= value < 1 << _LEB_BITS - 1:
+        encoded.append(value & (1 << _LEB_BITS) - 1 | 1 << _LEB_BITS)
+        value >>= _LEB_BITS
+    encoded.append(value & (1 << _LEB_BITS) - 1)
+    return bytes(encoded)
