@@ -34,6 +34,16 @@ BUILDS = [
     ("x86_64", "signals", "-O2", "compact"),
     ("x86_64", "stubs", "-Oz", "compact"),
     ("x86_64", "virtual", "-O1", "compact"),
+    ("armv7", "leaves", "-Oz", "compact"),
+    ("armv7", "frames", "-O2 no fp", "compact"),
+    ("armv7", "encodings", "-O0", "compact"),
+    ("armv7", "switches", "-O2", "compact"),
+    ("armv7-arm", "registers", "-O2", "compact"),
+    ("armv7-arm", "encodings", "-O0", "compact"),
+    ("armv7-arm", "switches", "-O1", "compact"),
+    ("armv7k", "registers", "-O2", "compact"),
+    ("armv7k", "leaves", "-O1", "dwarf"),
+    ("armv7k-arm", "frames", "-Os", "compact"),
 ]
 
 

@@ -24,6 +24,9 @@ _CLASSES = {
     Arch.ARM64E: "emulated_arm64.EmulatedArm64",
     Arch.X86_64: "emulated_x86_64.EmulatedX86_64",
     Arch.I386: "emulated_i386.EmulatedI386",
+    Arch.ARMV7: "emulated_arm.EmulatedArm",
+    Arch.ARMV7S: "emulated_arm.EmulatedArm",
+    Arch.ARMV7K: "emulated_arm.EmulatedArm",
 }
 """Module of this package and class, by architecture."""
 

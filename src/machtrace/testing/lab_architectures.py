@@ -109,6 +109,28 @@ def _linked_i386(
     output.write_bytes(linked)
 
 
+def _compiled_arm(
+    arch: Arch, mode: str, source: Path, output: Path, options: Sequence[str]
+) -> list[SignedPointer]:
+    compile_object(source, output, arch=arch, options=(mode, *options))
+    return []
+
+
+def _linked_arm(
+    objects: Sequence[Path], output: Path, options: Sequence[str], *, is_stripped: bool
+) -> None:
+    from machtrace.testing.macho_linker import link_macho
+
+    del options
+    output.write_bytes(link_macho([path.read_bytes() for path in objects], is_stripped=is_stripped))
+
+
+def _arm(name: str, arch: Arch, mode: str) -> Architecture:
+    # Its instructions are one of two sets, as a compiler is told.
+    compiled = partial(_compiled_arm, arch, mode)
+    return Architecture(name, arch, _EVERYWHERE, compiled, _linked_arm, is_for_lldb=False)
+
+
 ARCHITECTURES = {
     one.name: one
     for one in (
@@ -140,5 +162,9 @@ ARCHITECTURES = {
             partial(_compiled, Arch.I386),
             _linked_i386,
         ),
+        _arm("armv7", Arch.ARMV7, "-mthumb"),
+        _arm("armv7-arm", Arch.ARMV7, "-marm"),
+        _arm("armv7k", Arch.ARMV7K, "-mthumb"),
+        _arm("armv7k-arm", Arch.ARMV7K, "-marm"),
     )
 }

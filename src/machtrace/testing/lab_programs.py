@@ -51,6 +51,7 @@ class Program:
 _SUPPORT = ("support.c", "support.S")
 _WIDE = frozenset({"arm64", "arm64e", "x86_64"})
 _LAZY = _WIDE | {"i386"}
+_ARM = frozenset({"armv7", "armv7-arm", "armv7k", "armv7k-arm"})
 
 PROGRAMS = {
     program.name: program
@@ -119,10 +120,18 @@ PROGRAMS = {
             architectures=frozenset({"i386"}),
         ),
         Program(
+            "encodings",
+            ("encodings.S",),
+            "each way to save, to align, to return on a condition, to jump by a table",
+            optimisations=("-O0",),
+            tables=("compact",),
+            architectures=_ARM,
+        ),
+        Program(
             "virtual",
             ("virtual.cc", *_SUPPORT),
             "C++: virtual calls, thunks, constructors, lambdas",
-            architectures=frozenset({"arm64", "x86_64", "i386"}),
+            architectures=frozenset({"arm64", "x86_64", "i386"}) | _ARM,
         ),
     )
 }

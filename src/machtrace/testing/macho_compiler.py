@@ -20,6 +20,8 @@ _COMPILE_TARGETS = {
     Arch.ARM64E: "arm64e-apple-macos13.0",
     Arch.X86_64: "x86_64-apple-macos13.0",
     Arch.I386: "i386-apple-macos10.9",
+    Arch.ARMV7: "armv7-apple-ios9.0",
+    Arch.ARMV7K: "armv7k-apple-watchos3.0",
 }
 _LINK_TARGETS = {Arch.ARM64: "aarch64-macos.13.0", Arch.X86_64: "x86_64-macos.13.0"}
 _COMPILE_FLAGS = ("-ffreestanding", "-fno-stack-protector", "-fno-builtin", "-w")
@@ -57,8 +59,8 @@ def compile_object(
 ) -> Path:
     """Compile one source (C, C++ without exceptions, Objective-C or assembly) to an object.
 
-    ``arch`` is ARM64, ARM64E or X86_64; ``options`` are clang's. Caches are left beside the
-    output.
+    ``arch`` is ARM64, ARM64E, X86_64, I386, ARMV7 or ARMV7K; ``options`` are clang's. Caches are
+    left beside the output.
 
     Returns:
         ``output``.
