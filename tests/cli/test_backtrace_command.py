@@ -4,11 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from machtrace.macho.core_writer import core_bytes
 from machtrace.model.arch import Arch
+from machtrace.model.memory import MemoryRegion
 from machtrace.testing.cores import synthetic_process
 
 
@@ -90,9 +93,14 @@ def test_a_core_with_one_bad_thread_yields_the_others(core, tmp_path):
 
 def test_stacks_that_were_cut_are_told_of_where_the_format_cannot(tmp_path):
     """``bt all`` has no place to say that a stack goes on."""
-    path = tmp_path / "deep.core"
-    path.write_bytes(synthetic_process(threads=3, depth=300).core())
-    done = machtrace("backtrace", path, "--format", "lldb", "--stack-limit", "4096")
+    process = synthetic_process(threads=3, depth=300)
+    threads = tuple(
+        replace(thread, stack=MemoryRegion(thread.stack.start, thread.stack.data[:4096]))
+        for thread in process.snapshot.threads
+    )
+    path = tmp_path / "cut.core"
+    path.write_bytes(core_bytes(replace(process.snapshot, threads=threads), process.regions))
+    done = machtrace("backtrace", path, "--format", "lldb")
 
     assert 0 == done.returncode
     assert "3 of 3 stacks are incomplete" in done.stderr

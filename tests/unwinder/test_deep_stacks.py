@@ -139,15 +139,15 @@ def test_every_format_says_what_is_left_out():
 
 
 def test_a_cycle_is_seen_at_once_where_it_is_short():
-    """Three frames that call each other in a circle are three frames."""
+    """Three frames that call each other in a circle are three frames, and the first once more."""
     # Each has its return address and the caller's sp in memory, so the stack may go anywhere.
     rule = UnwindRule(RegisterOffset(31, 0), AtCfa(0), ((31, AtCfa(8)),))
     ring = [(0x10, CODE + 0x20), (0x20, CODE + 0x30), (0x00, CODE + 0x10)]
     memory = MemoryRegion(Avma(0), b"".join(struct.pack("<2Q", pc, sp) for sp, pc in ring))
     found = walked(rule, memory, pc=CODE + 0x10)
 
-    assert Stop(StopReason.NO_PROGRESS, Avma(CODE + 0x10)) == found.stop
-    assert 3 == len(found.addresses)
+    assert Stop(StopReason.NO_PROGRESS, Avma(CODE + 0x20)) == found.stop
+    assert 4 == len(found.addresses)
 
 
 def test_a_cycle_beyond_what_is_kept_ends_the_walk():
