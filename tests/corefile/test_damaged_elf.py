@@ -258,3 +258,22 @@ def test_mutated_cores_are_walked_and_saved(ours, changes):
             assert len(walks) == len(snapshot.threads) == len(target.threads())
             snapshot.save(path)
             assert len(open_corefile(path).threads()) == len(snapshot.threads)
+
+
+def test_headers_in_each_others_memory_cost_no_more_than_the_memory():
+    """Thousands of images that begin 64 bytes apart, each with all the program headers it may."""
+    head = bytearray(64)
+    head[:20] = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + pack("<2H", 3, 62)
+    pack_into("<Q", head, 32, 64)
+    pack_into("<2H", head, 54, 56, 60_000)
+    count = 20_000
+    memory = bytes(head) * count + bytes(60_000 * 56)
+    entries = b"".join(pack("<3Q", IMAGE + 64 * n, IMAGE + 64 * n + 64, 0) for n in range(count))
+    files = note(0x46494C45, pack("<2Q", count, 4096) + entries + b"/x\0" * count)
+    notes = note(1, bytes(336)) + files
+    size = len(notes)
+    segment = pack("<IIQQQQQQ", 1, 5, 64 + 2 * 56 + size, IMAGE, 0, len(memory), len(memory), 1)
+    begun = time.perf_counter()
+    _, found = read_all(with_notes(notes, segments=segment) + memory)
+    assert time.perf_counter() - begun < 5
+    assert len(found.images) <= count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 
 from machtrace.capture.image_file_memory import ImageFileMemory
 from machtrace.capture.pipeline import unwind
@@ -33,6 +34,8 @@ NAMES_LIMIT = 1 << 23
 """Bytes of all images together that are kept for names alone."""
 
 _PAGE = 4096
+_MOST_IMAGES = 1 << 13
+"""Images whose headers are kept whether or not a walk took them."""
 _MOST_BEHIND = 16 * _PAGE
 """Bytes; a vdso has one page or two."""
 
@@ -99,7 +102,7 @@ def debugger_memory(snapshot: Snapshot) -> list[MemoryRegion]:
     loaded_objects(memory, vector, layout)
     kernels_own = dict(auxiliary_values(vector, layout)).get(AT_SYSINFO_EHDR)
     whole: list[MemoryRegion] = []
-    for image in snapshot.images:
+    for image in islice(snapshot.images, _MOST_IMAGES):
         try:
             # Its headers and the note with its build-id.
             ElfMemoryContents(memory, image.load_address, image.path)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from machtrace.elf.contents import ElfMemoryContents
 from machtrace.elf.core_file import ElfCore, MappedRange
 from machtrace.elf.core_notes import auxiliary_values
+from machtrace.elf.header import HEADER_SIZE, read_header
 from machtrace.elf.image import ElfImage
 from machtrace.elf.loader_memory import (
     AT_ENTRY,
@@ -35,6 +36,11 @@ VDSO = "[vdso]"
 """What the kernel calls it in a process' maps."""
 
 _ADDRESS_LIMIT = 1 << 64
+_LEAST_BUDGET = 1 << 20
+_HEADERS_COST = 512
+"""Bytes that an image's headers take at least."""
+_MOST_FILES = 4096
+"""Files that are looked into for want of headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,8 @@ class _Finder:
         ]
         self._mapped.sort(key=_start)
         self._tells_code = any(one.is_executable for one in self._mapped)
+        # Real headers do not overlap, so all of them together are no longer than their memory.
+        self._budget = max(_LEAST_BUDGET, core.memory.size)
         self.headless: list[tuple[FileMapping, ...]] = []
 
     def images(self) -> Iterator[BinaryImage]:
@@ -121,7 +129,7 @@ class _Finder:
             if image is not None:
                 end = image.end
                 yield image
-            elif run is not None and not self._holds(address):
+            elif run is not None and not self._holds(address) and len(self.headless) < _MOST_FILES:
                 self.headless.append(run)
 
     def _names(self) -> dict[int, str]:
@@ -147,7 +155,12 @@ class _Finder:
         try:
             if bytes(self._memory.read(address, len(MAGIC))) != MAGIC:
                 return None
-            elf = ElfMemoryContents(self._memory, address, path or f"image at {address:#x}").image
+            source = path or f"image at {address:#x}"
+            header = read_header(self._memory.read(address, HEADER_SIZE), source)
+            self._budget -= _HEADERS_COST + header.program_header_count * header.program_header_size
+            if self._budget < 0:
+                return None
+            elf = ElfMemoryContents(self._memory, address, source).image
         except (FormatError, MemoryReadError):
             return None
         if elf.type not in (ElfType.EXECUTABLE, ElfType.SHARED):

@@ -1,0 +1,121 @@
+"""``machtrace snapshot`` as a user meets it: the file, what is said of it, errors and statuses."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from machtrace.model.arch import Arch
+from machtrace.testing.cores import synthetic_process
+
+TIME = re.compile(r"stopped for [\d.]+ [µm]s")
+
+
+def machtrace(*words, **changed):
+    """Run the command."""
+    command = [sys.executable, "-m", "machtrace", *map(str, words)]
+    return subprocess.run(
+        command, check=False, **{"capture_output": True, "text": True, "timeout": 60} | changed
+    )
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory):
+    """A whole core of three threads."""
+    path = tmp_path_factory.mktemp("core") / "whole.core"
+    path.write_bytes(synthetic_process(Arch.ARM64, threads=3, images=2, depth=6).core())
+    return path
+
+
+def test_the_demo_is_printed_the_same_from_its_core(tmp_path):
+    """Byte for byte, but for stop times, which differ from one run to the next."""
+    pytest.importorskip("unicorn", reason="emulated:demo needs the extra 'emulator'")
+    path = tmp_path / "demo.core"
+    done = machtrace("snapshot", "emulated:demo", "-o", path)
+    size = path.stat().st_size
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert f"{path}: Demo, 10 threads, 1 image, {size:,} bytes\n" == done.stdout
+    assert size < 100_000
+    live, saved = (machtrace("backtrace", spec) for spec in ("emulated:demo", path))
+    assert TIME.sub("", live.stdout) == TIME.sub("", saved.stdout)
+    assert live.stdout.count("stopped for") == saved.stdout.count("stopped for") == 10
+
+
+def test_machines_are_told_too(core, tmp_path):
+    """As JSON: where, how large, and what of the process."""
+    path = tmp_path / "x.core"
+    done = machtrace("snapshot", core, "--output", path, "--format", "json", "--thread", "#2")
+    told = json.loads(done.stdout)
+
+    assert 0 == done.returncode
+    assert {"path": str(path), "format": "macho", "size": path.stat().st_size} == {
+        key: told[key] for key in ("path", "format", "size")
+    }
+    assert [1, 2, []] == [len(told["threads"]), told["images"], told["problems"]]
+    assert "Synthetic" == told["process"]["name"]
+
+
+def test_its_options_are_those_of_backtrace(core, tmp_path):
+    """``--stack-limit`` cuts stacks; ``--images none`` leaves code and tables to the files."""
+    whole, bare = tmp_path / "whole.core", tmp_path / "bare.core"
+    machtrace("snapshot", core, "-o", whole)
+    done = machtrace("snapshot", core, "-o", bare, "--images", "none", "--stack-limit", "4096")
+
+    assert 0 == done.returncode
+    assert bare.stat().st_size < whole.stat().st_size
+
+
+def test_what_is_missing_is_said_and_the_rest_is_saved(core, tmp_path):
+    """A cut core has problems: one line each, status 1, and again when what was saved is read."""
+    cut, saved = tmp_path / "cut.core", tmp_path / "saved.core"
+    data = core.read_bytes()
+    cut.write_bytes(data[: len(data) - 4096])
+    done = machtrace("snapshot", cut, "-o", saved)
+    again = machtrace("backtrace", saved)
+
+    assert 1 == done.returncode
+    assert "3 threads" in done.stdout
+    assert "cut off" in done.stderr
+    assert 1 == again.returncode
+    assert done.stderr == again.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("/no/such/file", "-o", "OUT"),
+        ("CORE", "-o", "/no/such/folder/x.core"),
+        ("CORE", "-o", "."),
+        ("CORE", "-o", "OUT", "--thread", "nobody"),
+        ("4194304000", "-o", "OUT"),
+    ],
+    ids=lambda words: " ".join(words)[:40],
+)
+def test_what_cannot_be_done_is_one_line_and_status_1(core, tmp_path, words):
+    """What, where, and what to do; no file is left."""
+    places = {"CORE": str(core), "OUT": str(tmp_path / "x.core")}
+    done = machtrace("snapshot", *(places.get(word, word) for word in words))
+
+    assert (1, "") == (done.returncode, done.stdout)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("machtrace: ")
+    assert "; " in line
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_is_an_error(core):
+    """Nothing is said to be saved."""
+    done = machtrace("snapshot", core, "-o", "/dev/full")
+
+    assert (1, "") == (done.returncode, done.stdout)
+    assert "no space left on device" in done.stderr
+
+
+def test_a_place_for_it_must_be_named(core):
+    """Where to write is no guess of ours."""
+    assert 2 == machtrace("snapshot", core).returncode
