@@ -212,7 +212,10 @@ class Flow:
             body = self._outlined((self._blocks.ends[block] - 1) * self._unit + call.distance)
             if body is not None:
                 self._work.left -= len(body) * _STEPS_AN_EFFECT
-                return _after_all(state.after(self._linking), body)
+                after = _after_all(state.after(self._linking), body)
+                # What goes to another stack comes back with all as it was.
+                if after.sp_offset is not None or state.sp_offset is None:
+                    return after
         return state.after(call)
 
     def _merge(self, block: int, known: FrameState, new: FrameState, *, sure: bool) -> FrameState:

@@ -16,15 +16,18 @@ MOST_PUSHED = 64
 """Bytes at most."""
 
 
-def pushed_before(code: Sequence[Instruction], flow: Flow, machine: Machine) -> int:
-    """Bytes that lie on the return address when ``code`` is entered; 0 for a function.
+def pushed_before(
+    code: Sequence[Instruction], flow: Flow, machine: Machine, *, unit: int = 1
+) -> int:
+    """Bytes that lie above the frame when ``code`` is entered; 0 for a function.
 
     Args:
-        code: all instructions; distances of jumps count places in it.
+        code: all instructions.
         flow: of ``code``, as if it were a function.
-        machine: one whose calls push the return address.
+        machine: of the architecture.
+        unit: how much of a distance in ``code`` leads to the next instruction.
     """
-    found = set(_sp_where_left(code, flow, machine))
+    found = set(_sp_where_left(code, flow, machine, unit))
     if len(found) != 1:
         return 0
     above = found.pop() - machine.entry_sp
@@ -39,11 +42,13 @@ def entry_with(pushed: int, entry: FrameState) -> FrameState:
     return FrameState(machine, tuple(values), entry.slots)
 
 
-def _sp_where_left(code: Sequence[Instruction], flow: Flow, machine: Machine) -> Iterator[int]:
+def _sp_where_left(
+    code: Sequence[Instruction], flow: Flow, machine: Machine, unit: int
+) -> Iterator[int]:
     """From the CFA to sp, at each instruction that may leave the code."""
     for index, instruction in enumerate(code):
         if isinstance(instruction, Jump):
-            if 0 <= index + instruction.distance < len(code):
+            if 0 <= index + instruction.distance // unit < len(code):
                 continue
         elif not isinstance(instruction, Return | IndirectJump):
             continue
