@@ -50,7 +50,9 @@ def _general(number: int) -> int | None:
 def _structures(word: int) -> Instruction:
     rt, rn = word & 31, (word >> 5) & 31
     is_load, is_post, is_single = word & 1 << 22, word & 1 << 23, word & 1 << 24
-    count = 4 if is_single else _STRUCTURE_REGISTERS.get((word >> 12) & 0xF, 4)
+    count = _STRUCTURE_REGISTERS.get((word >> 12) & 0xF, 4)
+    if is_single:  # the opcode's lowest bit, and R
+        count = 1 + ((word >> 13 & 1) << 1 | word >> 21 & 1)
     vectors = tuple(VECTORS + (rt + i) % 32 for i in range(count)) if is_load else ()
     if not is_post:
         return Writes(vectors)

@@ -17,11 +17,26 @@ from machtrace.unwinder.instruction_effects import (
     Load,
     MoveRegister,
     Store,
+    Writes,
 )
 
 _FRAME = frozenset({SP, FP})
 _PRESERVED = frozenset({*range(19, 31), *range(72, 80)})
 """DWARF numbers of what a call preserves, and of the link register."""
+
+
+def leaves_frame(instruction: Instruction) -> bool:
+    """Whether sp comes to be where no frame of the function or of its callers leads.
+
+    As in ``longjmp``: a call of that does not change the caller's frame but ends it.
+    """
+    match instruction:
+        case AddConstant(register, source) | MoveRegister(register, source):
+            return register == SP and source not in _FRAME
+        case Load(registers) | Writes(registers):
+            return SP in registers
+        case _:
+            return False
 
 
 def touches_callers_frame(body: Sequence[Instruction]) -> bool:

@@ -33,7 +33,7 @@ from machtrace.unwinder.instruction_effects import (
     Return,
     Trap,
 )
-from machtrace.unwinder.outlined import touches_callers_frame
+from machtrace.unwinder.outlined import leaves_frame, touches_callers_frame
 from machtrace.unwinder.rules import Claims, UnwindRule
 
 FunctionAt = Callable[[Svma], tuple[Svma, Svma] | None]
@@ -298,7 +298,9 @@ class InstructionRules:
         for instruction in self._read(target, bounds[1] - target):
             if isinstance(instruction, Return):
                 return tuple(body)
-            if isinstance(instruction, Call | Jump | IndirectJump | Trap):
+            if isinstance(instruction, Call | Jump | IndirectJump | Trap) or leaves_frame(
+                instruction
+            ):
                 return None
             body.append(instruction)
         return None

@@ -1,0 +1,122 @@
+"""Shapes that real programs showed: each cost a stack or a register once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from machtrace.macho.contents import FileContents
+from machtrace.model.arch import Arch
+from machtrace.testing.lab import Conditions, run
+from machtrace.testing.lab_policies import policies
+from machtrace.testing.macho_compiler import compile_macho
+
+
+def assembled(directory: Path, text: str, arch: Arch) -> FileContents:
+    """A program that ends at a trap."""
+    source = directory / "program.S"
+    source.write_text(f".text\n{text}\n.subsections_via_symbols\n")
+    program = compile_macho([source], directory / "program", arch=arch)
+    return FileContents(program.read_bytes(), "program")
+
+
+def assert_whole(contents: FileContents, at_least: int) -> None:
+    """All stacks are right at every instruction, and no register is wrong or lost."""
+    chosen = {"everything": policies(contents)["everything"]}
+    result = run(contents, chosen, Conditions())
+    score = result.scores["everything"]
+    assert score.executed >= at_least
+    assert not score.wrong, {hex(pc): found for pc, found in score.examples.items()}
+    assert not result.bad_registers
+    assert not result.lost_registers
+
+
+def test_loads_of_one_lane_write_one_register(tmp_path: Path):
+    """LD1 of one lane of v9 leaves d10 to d12 alone, which nobody saved; LD3 writes three."""
+    text = """
+.globl _main
+.p2align 2
+_main:
+    stp d9, d8, [sp, #-32]!
+    stp x29, x30, [sp, #16]
+    add x29, sp, #16
+    ld1 {v9.b}[1], [sp]
+    ld1r {v8.8b}, [sp]
+    bl _inner
+    ldp x29, x30, [sp, #16]
+    ldp d9, d8, [sp], #32
+    brk #1
+.p2align 2
+_inner:
+    stp d8, d9, [sp, #-16]!
+    ld3 {v7.s, v8.s, v9.s}[1], [sp]
+    nop
+    ldp d8, d9, [sp], #16
+    ret
+"""
+    assert_whole(assembled(tmp_path, text, Arch.ARM64), 14)
+
+
+@pytest.mark.parametrize("arch", [Arch.ARM64, Arch.X86_64])
+def test_a_call_of_the_next_function_that_never_returns(arch: Arch, tmp_path: Path):
+    """The function begins at its own return address, with sp where its caller has it."""
+    text = """
+.globl _main
+.p2align 2
+_main:
+    stp x29, x30, [sp, #-16]!
+    mov x29, sp
+    bl _last
+.p2align 2
+_last:
+    stp x29, x30, [sp, #-16]!
+    mov x29, sp
+    brk #1
+"""
+    if arch is Arch.X86_64:
+        text = """
+.globl _main
+_main:
+    pushq %rbp
+    movq %rsp, %rbp
+    callq _last
+_last:
+    pushq %rbp
+    movq %rsp, %rbp
+    ud2
+"""
+    assert_whole(assembled(tmp_path, text, arch), 6)
+
+
+def test_a_call_that_takes_the_stack_elsewhere_is_no_piece_of_its_caller(tmp_path: Path):
+    """Code behind a call of ``longjmp`` that other paths lead to keeps its frame."""
+    text = """
+.globl _main
+.p2align 2
+_main:
+    stp x29, x30, [sp, #-16]!
+    mov x29, sp
+    mov w0, #1
+    bl _choose
+    brk #1
+.p2align 2
+_choose:
+    stp x20, x19, [sp, #-32]!
+    stp x29, x30, [sp, #16]
+    cbnz w0, 1f
+    bl _jump_far
+1:  mov x20, #2
+    mov x19, #3
+    ldp x29, x30, [sp, #16]
+    ldp x20, x19, [sp], #32
+    ret
+.p2align 2
+_jump_far:
+    ldp x19, x20, [x0]
+    ldp x29, x30, [x0, #80]
+    ldr x2, [x0, #96]
+    mov sp, x2
+    ret
+"""
+    assert_whole(assembled(tmp_path, text, Arch.ARM64), 12)
