@@ -347,9 +347,9 @@ def test_callers_are_left_to_compact_unwind(lab_program: Build):
 
 
 def test_no_rule_where_the_stack_pointer_is_not_known():
-    """It comes from an argument, and nothing else leads to the frame."""
-    # mov sp, x0; nop; ret
-    rules = _rules_of(0x9100001F, 0xD503201F, 0xD65F03C0)
+    """It comes from an argument, and a call is on the way to the return."""
+    # mov sp, x0; bl; ret
+    rules = _rules_of(0x9100001F, 0x94000100, 0xD65F03C0)
     assert rules.rule_for(Svma(0), interrupted=True) is not None
     assert rules.rule_for(Svma(4), interrupted=True) is None
 

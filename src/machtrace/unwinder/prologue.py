@@ -34,6 +34,7 @@ from machtrace.unwinder.instruction_effects import (
     Trap,
 )
 from machtrace.unwinder.outlined import leaves_frame, touches_callers_frame
+from machtrace.unwinder.return_path import LONGEST_WAY, loses_registers, rule_across_stacks
 from machtrace.unwinder.rules import Claims, UnwindRule
 
 FunctionAt = Callable[[Svma], tuple[Svma, Svma] | None]
@@ -134,7 +135,10 @@ class InstructionRules:
             return None
         if not interrupted:
             return state.after(LINKING).rule(prefers_memory=True)
-        return state.rule(keeps_volatile=function.keeps_volatile)
+        rule = state.rule(keeps_volatile=function.keeps_volatile)
+        size = min(bounds[1] - address, LONGEST_WAY * INSTRUCTION_SIZE)
+        ahead = () if rule is not None and not loses_registers(rule) else self._read(address, size)
+        return rule_across_stacks(ahead, 0, state, rule, unit=INSTRUCTION_SIZE)
 
     def state_behind_start(self, lookup: Svma, count: int) -> FrameState | None:
         """See :class:`~machtrace.unwinder.call_witness.CodeAnalysis`.

@@ -12,16 +12,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from machtrace.dwarf import operations
-from machtrace.unwinder.frame_state import Machine
+from machtrace.unwinder.frame_state import FrameState, Machine
 from machtrace.unwinder.instruction_effects import (
     AddConstant,
+    AddRegister,
     Call,
     IndirectJump,
+    InsertConstant,
     Instruction,
     Jump,
     Load,
     MoveRegister,
     Return,
+    SetConstant,
     Store,
     Trap,
     Writes,
@@ -85,24 +88,44 @@ class _Chain:
         return AtExpression(_Chain(self.register, tuple(path)).expression)
 
 
-def loses_registers(rule: UnwindRule) -> bool:
-    """Whether registers that functions preserve cannot be recovered by ``rule``."""
-    return any(isinstance(recovery, Lost) for _, recovery in rule.registers)
-
-
-def rule_on_return_path(
-    code: Sequence[Instruction], start: int, machine: Machine, *, unit: int = 1
+def rule_across_stacks(
+    code: Sequence[Instruction],
+    start: int,
+    state: FrameState,
+    rule: UnwindRule | None,
+    *,
+    unit: int = 1,
 ) -> UnwindRule | None:
-    """The rule for where ``code`` returns to, if it goes straight there from ``start``.
+    """``rule``, or a better one where code leaves one stack for another.
 
     Args:
         code: instructions of a function.
         start: index of the next one to run.
-        machine: of the architecture.
+        state: before it.
+        rule: from ``state``.
         unit: how much of a distance in ``code`` leads to the next instruction.
+    """
+    if rule is not None and not loses_registers(rule):
+        return rule
+    way = _rule_on_way(code, start, state.machine, unit=unit, jumps_return=rule is None)
+    if way is None:
+        return rule
+    is_same_stack = isinstance(way.cfa, RegisterOffset) and way.cfa.register == state.machine.sp
+    return rule if is_same_stack and state.sp_offset is not None else way
 
-    Returns:
-        None where a call comes first, or the way is too long or not known.
+
+def loses_registers(rule: UnwindRule) -> bool:
+    """Whether registers that functions preserve cannot be recovered."""
+    return any(isinstance(recovery, Lost) for _, recovery in rule.registers)
+
+
+def _rule_on_way(
+    code: Sequence[Instruction], start: int, machine: Machine, *, unit: int, jumps_return: bool
+) -> UnwindRule | None:
+    """The rule for where ``code`` returns to, if it goes straight there.
+
+    ``jumps_return``: a jump to where a register says is a return too. Nearly all are not; but where
+    nothing of a caller is known, no function is called in place of a return.
     """
     path = _Path(machine)
     index = start
@@ -111,7 +134,7 @@ def rule_on_return_path(
             return None
         instruction = code[index]
         if isinstance(instruction, Return | IndirectJump):
-            return path.rule(instruction)
+            return path.rule(instruction, jumps_return=jumps_return)
         if isinstance(instruction, Call | Trap):
             return None
         if isinstance(instruction, Jump) and not instruction.is_conditional:
@@ -136,28 +159,15 @@ class _Path:
         return _Chain(register) if register < operations.COUNT else None
 
     def _at(self, address: _Chain | None) -> _Chain | None:
-        if address is None:
-            return None
-        return self._stored[address] if address in self._stored else address.loaded
+        return None if address is None else self._stored.get(address, address.loaded)
 
     def follow(self, instruction: Instruction) -> None:
         """Do what an instruction does."""
         match instruction:
-            case Load(registers, size, base, offset, write_back):
-                address = self._value(base)
-                for i, register in enumerate(registers):
-                    place = None if address is None else address.plus(offset + i * size)
-                    if register is not None:
-                        whole = size >= self._machine.word
-                        self._values[register] = self._at(place) if whole else None
-                self._write_back(base, address, write_back)
-            case Store(registers, size, base, offset, write_back):
-                address = self._value(base)
-                for i, register in enumerate(registers):
-                    if address is not None:
-                        stored = None if register is None else self._value(register)
-                        self._stored[address.plus(offset + i * size)] = stored
-                self._write_back(base, address, write_back)
+            case Load():
+                self._load(instruction)
+            case Store():
+                self._store(instruction)
             case AddConstant(destination, source, amount):
                 value = self._value(source)
                 self._values[destination] = None if value is None else value.plus(amount)
@@ -165,26 +175,47 @@ class _Path:
                 self._values[destination] = self._value(source)
             case Writes(registers):
                 self._values |= dict.fromkeys(registers)
-            case Jump():
-                pass  # a condition that did not hold
+            case AddRegister() | SetConstant() | InsertConstant():
+                self._values[instruction.destination] = None
             case _:
-                self._values[instruction.destination] = None  # type: ignore[union-attr]
+                pass  # a condition that did not hold
+
+    def _load(self, load: Load) -> None:
+        address = self._value(load.base)
+        is_whole = load.size >= self._machine.word
+        for i, register in enumerate(load.registers):
+            if register is None:
+                continue
+            place = None if address is None else address.plus(load.offset + i * load.size)
+            self._values[register] = self._at(place) if is_whole else None
+        self._write_back(load.base, address, load.write_back)
+
+    def _store(self, store: Store) -> None:
+        address = self._value(store.base)
+        for i, register in enumerate(store.registers):
+            if address is not None:
+                stored = None if register is None else self._value(register)
+                self._stored[address.plus(store.offset + i * store.size)] = stored
+        self._write_back(store.base, address, store.write_back)
 
     def _write_back(self, base: int, address: _Chain | None, amount: int) -> None:
         if amount:
             self._values[base] = None if address is None else address.plus(amount)
 
-    def rule(self, leaving: Return | IndirectJump) -> UnwindRule | None:
+    def rule(self, leaving: Return | IndirectJump, *, jumps_return: bool) -> UnwindRule | None:
         """Of the frame that is returned to."""
         machine = self._machine
         cfa = self._value(machine.sp)
-        return_address = self._value(leaving.register)
-        if isinstance(leaving, Return) and leaving.register not in machine.places:
+        return_address: _Chain | None = None
+        if leaving.register in machine.places:
+            return_address = self._value(leaving.register)
+        elif isinstance(leaving, Return):
             return_address = self._at(cfa)
             cfa = None if cfa is None else cfa.plus(machine.word + leaving.pops)
         if cfa is None or return_address is None:
             return None
-        if isinstance(leaving, IndirectJump) and len(return_address.offsets) == 1:
+        is_loaded = len(return_address.offsets) > 1
+        if isinstance(leaving, IndirectJump) and not is_loaded and not jumps_return:
             return None  # the way on into another function
         registers: list[tuple[int, Recovery]] = []
         for register in machine.callee_saved:

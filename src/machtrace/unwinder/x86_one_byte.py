@@ -292,7 +292,8 @@ def _group_five(found: Encoding) -> Effects:
         case 2:
             return (Call(None),)
         case 4:
-            return (IndirectJump(register(found, AX) if target is None else target),)
+            nowhere = found.mode.machine.return_address.register  # none that holds anything
+            return (IndirectJump(nowhere if target is None else target),)
         case 6:
             return push(found, target)
         case _:

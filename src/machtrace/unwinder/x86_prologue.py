@@ -37,7 +37,7 @@ from machtrace.unwinder.instruction_effects import (
 )
 from machtrace.unwinder.prologue import FunctionAt
 from machtrace.unwinder.pushed_before import entry_with, pushed_before
-from machtrace.unwinder.return_path import loses_registers, rule_on_return_path
+from machtrace.unwinder.return_path import rule_across_stacks
 from machtrace.unwinder.rules import Claims, UnwindRule
 from machtrace.unwinder.x86_instructions import decode
 from machtrace.unwinder.x86_operands import Effects
@@ -118,14 +118,10 @@ class X86InstructionRules:
         start, end = bounds
         flow, places, effects = self._function(start, end)
         place = places.get(lookup - start)
-        if place is None:
+        state = None if place is None else flow.state(place)
+        if place is None or state is None:
             return None
-        state = flow.state(place)
-        rule = None if state is None else state.rule()
-        if rule is None or loses_registers(rule):
-            # Not a frame that code leaves as it found it: maybe it goes to another stack.
-            return rule_on_return_path(effects, place, self._mode.machine) or rule
-        return rule
+        return rule_across_stacks(effects, place, state, state.rule())
 
     def state_behind_start(self, lookup: Svma, count: int) -> FrameState | None:
         """See :class:`~machtrace.unwinder.call_witness.CodeAnalysis`.
