@@ -50,7 +50,7 @@ class Program:
 
 _SUPPORT = ("support.c", "support.S")
 _WIDE = frozenset({"arm64", "arm64e", "x86_64"})
-_LAZY = _WIDE | {"i386"}
+_WITH_I386 = _WIDE | {"i386"}
 _ARM = frozenset({"armv7", "armv7-arm", "armv7k", "armv7k-arm"})
 
 PROGRAMS = {
@@ -87,14 +87,14 @@ PROGRAMS = {
             ("jumps.c", "jumps.S", *_SUPPORT),
             "setjmp and longjmp",
             between_stacks=frozenset({"_long_jump"}),
-            architectures=_WIDE,
+            architectures=_WITH_I386,
         ),
         Program(
             "fibers",
             ("fibers.c", "fibers.S", *_SUPPORT),
             "stacks switched by hand",
             between_stacks=frozenset({"_switch_stack"}),
-            architectures=_WIDE,
+            architectures=_WITH_I386,
         ),
         Program(
             "signals",
@@ -111,7 +111,7 @@ PROGRAMS = {
             "stubs, bound at the first call through stub helpers and dyld_stub_binder",
             link_options=("-Wl,-undefined,dynamic_lookup",),
             patches=bound_lazily,
-            architectures=_LAZY,
+            architectures=_WITH_I386,
         ),
         Program(
             "conventions",
