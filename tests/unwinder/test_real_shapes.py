@@ -120,3 +120,30 @@ _jump_far:
     ret
 """
     assert_whole(assembled(tmp_path, text, Arch.ARM64), 12)
+
+
+def test_frames_are_found_without_the_frame_pointer_that_a_callee_overwrote(tmp_path: Path):
+    """In ``longjmp``, %rbp is another frame's before %rsp is: code counts from %rsp."""
+    text = """
+.globl _main
+_main:
+    pushq %rbp
+    movq %rsp, %rbp
+    callq _throw
+_throw:
+    pushq %rbp
+    movq %rsp, %rbp
+    subq $32, %rsp
+    leaq -32(%rbp), %rdi
+    callq _jump
+    ud2
+_jump:
+    movq (%rdi), %rbp
+    nop
+    ud2
+"""
+    contents = assembled(tmp_path, text, Arch.X86_64)
+    chosen = {"everything": policies(contents)["everything"]}
+    result = run(contents, chosen, Conditions())
+    assert not result.scores["everything"].wrong
+    assert result.lost_registers, "the caller's frame pointer is nowhere"

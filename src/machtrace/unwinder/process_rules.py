@@ -94,6 +94,17 @@ class ProcessRules:
         """
         return self._objections.get(lookup)
 
+    def rule_in_code(self, lookup: Avma) -> tuple[UnwindRule, FrameTrust] | None:
+        """What the code itself says of the call that holds ``lookup``, whatever tables say.
+
+        None where that is not known. Raises nothing.
+        """
+        found = self.image_rules_at(lookup)
+        if found is None or found[0].witness is None:
+            return None
+        rule = found[0].witness.rule_at(found[1])
+        return None if rule is None else (rule, found[0].witness.trust)
+
     def image_at(self, address: Avma) -> BinaryImage | None:
         """The image that holds ``address``."""
         return self._images.find(address)

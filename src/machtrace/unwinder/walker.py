@@ -145,7 +145,8 @@ def find_caller(
     """One step of a walk: the caller's registers, and the rule that recovered them; or the end.
 
     ``registers`` are those of the frame ``here``. Where a table and the code contradict each other
-    the table is followed, unless it leads nowhere and the code does not. Whether the walk has been
+    the table is followed, unless it leads nowhere and the code does not; so is the code where the
+    table needs a register that was lost. Whether the walk has been
     at the caller before is not looked at. Raises nothing.
     """
     interrupted = here.kind is AddressKind.PROGRAM_COUNTER
@@ -158,6 +159,12 @@ def find_caller(
     if other is not None:
         found = step(other[0], registers, memory, mask)
         if _is_nowhere(caller, rules) and not _is_nowhere(found, rules):
+            (rule, trust), caller = other, found
+    elif not interrupted and isinstance(caller, Stop) and caller.reason is StopReason.NO_RULE:
+        # A register that the table counts from was lost, as in ``longjmp``. Code knows others.
+        other = rules.rule_in_code(here.lookup)
+        found = caller if other is None else step(other[0], registers, memory, mask)
+        if other is not None and not isinstance(found, Stop):
             (rule, trust), caller = other, found
     if isinstance(caller, Stop):
         return _no_root(caller, here, rules) if is_guess else caller
