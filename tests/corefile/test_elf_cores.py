@@ -64,7 +64,7 @@ def snapshot_of(arch, *, crashed=None, mask=PacMask()):
     """Three threads and two images, of a process that ended by a signal if one crashed."""
     images = [
         BinaryImage(
-            path=f"/usr/lib/lib{name}.so",
+            path=path,
             uuid=build_id,
             arch=arch,
             format=ImageFormat.ELF,
@@ -72,9 +72,9 @@ def snapshot_of(arch, *, crashed=None, mask=PacMask()):
             header_svma=Svma(0),
             size=0x3000,
         )
-        for name, build_id, address in (
-            ("one", BuildId(bytes(range(20))), 0x4000),
-            ("two", None, 0x9000),
+        for path, build_id, address in (
+            ("/usr/lib/libone.so", BuildId(bytes(range(20))), 0x4000),
+            ("/usr/lib/lib\udcfftwo.so", None, 0x9000),
         )
     ]
     return Snapshot(

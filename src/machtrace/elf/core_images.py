@@ -8,7 +8,7 @@ of its image counts for more than what is said about it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from machtrace.elf.contents import ElfMemoryContents
@@ -58,20 +58,22 @@ def find_core_images(core: ElfCore) -> FoundImages:
     """The images of ``core``; raises nothing."""
     metadata = core.metadata
     if metadata is not None and metadata.extents:
-        images = tuple(_noted(extent, core) for extent in metadata.extents)
+        # JSON has no place for the bytes of a path that are no text; the list of files has.
+        exact = {one.start: one.path for one in core.facts.file_mappings if not one.path.isascii()}
+        images = tuple(_noted(extent, core, exact) for extent in metadata.extents)
         return FoundImages(images, metadata.path)
     finder = _Finder(core)
     found = tuple(finder.images())
     return FoundImages(found, _program(core, found), tuple(finder.headless))
 
 
-def _noted(extent: NotedExtent, core: ElfCore) -> BinaryImage:
+def _noted(extent: NotedExtent, core: ElfCore, exact: Mapping[Avma, str]) -> BinaryImage:
     try:
         arch = Arch(extent.arch)
     except ValueError:
         arch = core.header.arch
     return BinaryImage(
-        path=extent.path,
+        path=exact.get(extent.load_address, extent.path),
         uuid=BuildId(extent.build_id) if extent.build_id else None,
         arch=arch,
         format=ImageFormat.ELF,
