@@ -131,12 +131,17 @@ _main:
     movq %rsp, %rbp
     callq _throw
 _throw:
+    .cfi_startproc
     pushq %rbp
+    .cfi_def_cfa_offset 16
+    .cfi_offset %rbp, -16
     movq %rsp, %rbp
+    .cfi_def_cfa_register %rbp
     subq $32, %rsp
     leaq -32(%rbp), %rdi
     callq _jump
     ud2
+    .cfi_endproc
 _jump:
     movq (%rdi), %rbp
     nop
