@@ -45,8 +45,10 @@ def relocate_arm(
         at = relocation.offset
         match relocation.kind:
             case ArmKind.VANILLA | ArmKind.SECTDIFF | ArmKind.LOCAL_SECTDIFF:
-                value = int.from_bytes(data[at : at + 4], "little") + shift
-                value |= _thumb_bit(relocation, places)
+                held = int.from_bytes(data[at : at + 4], "little")
+                value = held + shift | _thumb_bit(relocation, places)
+                if relocation.kind == ArmKind.VANILLA and not relocation.is_external:
+                    value |= places.is_thumb_at(held)  # assemblers do not always say so
                 data[at : at + 4] = (value % (1 << 32)).to_bytes(4, "little")
             case ArmKind.BR24:
                 _arm_branch(data, relocation, shift - (new - old), places)

@@ -116,6 +116,14 @@ class Unit:
             return self._layout.address_of((self, symbol))
         return self._layout.address_named(symbol.name)
 
+    def is_thumb_at(self, old: int, /) -> bool:
+        """See :meth:`Places.is_thumb_at`."""
+        return any(
+            symbol.n_value == old and symbol.n_desc & N_ARM_THUMB_DEF
+            for symbol in self.file.symbols
+            if symbol.is_defined
+        )
+
     def is_thumb(self, number: int, /) -> bool:
         """See :meth:`Places.is_thumb`."""
         symbol = self.file.symbols[number]

@@ -37,7 +37,7 @@ class LinkTarget:
     """Of every function, in bytes; the lowest bit of an address may say that it is Thumb code."""
 
 
-_IOS = LinkTarget(0x4000, relocate_arm)
+_IOS = LinkTarget(0x4000, relocate_arm, code_alignment=2)
 TARGETS = {
     Arch.I386: LinkTarget(0x1000, relocate_i386),
     Arch.ARMV7: _IOS,

@@ -52,6 +52,10 @@ class Places(Protocol):
         """Whether a symbol is a function of Thumb instructions."""
         ...
 
+    def is_thumb_at(self, old: int, /) -> bool:
+        """Whether a function of Thumb instructions starts at this address in the object."""
+        ...
+
 
 Relocator = Callable[[bytearray, Sequence[Relocation], int, int, Places], None]
 """``relocate(data, relocations, old, new, places)``: change a section's bytes, which the object has
