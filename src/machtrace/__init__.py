@@ -21,9 +21,8 @@ TYPE_CHECKING = False  # as type checkers read it; typing's own costs an import
 if TYPE_CHECKING:
     from machtrace.capture.backtraces import backtraces, snapshot
     from machtrace.capture.explanation import explain
-    from machtrace.capture.pipeline import unwind
     from machtrace.capture.saving import save_snapshot
-    from machtrace.capture.unwinding import Unwinder
+    from machtrace.capture.unwinding import Unwinder, unwind
     from machtrace.errors import MachtraceError
     from machtrace.symbolicate.symbolicator import Symbolicator
     from machtrace.target.open import open_target
@@ -37,7 +36,7 @@ _HOMES = {
     "open_target": "machtrace.target.open",
     "save_snapshot": "machtrace.capture.saving",
     "snapshot": "machtrace.capture.backtraces",
-    "unwind": "machtrace.capture.pipeline",
+    "unwind": "machtrace.capture.unwinding",
 }
 
 __all__ = [

@@ -14,7 +14,7 @@ from machtrace.errors import MemoryReadError
 from machtrace.macho.contents import FileContents
 from machtrace.model.address import FileOffset, Svma
 from machtrace.model.arch import Arch
-from machtrace.unwinder import function_bounds, prologue
+from machtrace.unwinder import function_starts, prologue
 from machtrace.unwinder.arm64_frame import ENTRY
 from machtrace.unwinder.arm64_jumps import call_targets
 from machtrace.unwinder.arm64_registers import INSTRUCTION_SIZE
@@ -80,7 +80,7 @@ def test_starts_in_sections_are_kept():
     """At both ends of each, and at the end of the address space."""
     starts = np.array([1, 16, 31, 32, 63, 64, 95, (1 << 64) - 4], np.uint64)
     sections = ((16, 32), (64, 95), ((1 << 64) - 8, 1 << 64))
-    kept = function_bounds._in_code(starts, sections)  # noqa: SLF001 - has no other way in
+    kept = function_starts._in_code(starts, sections)  # noqa: SLF001 - has no other way in
     assert kept.tolist() == [16, 31, 64, (1 << 64) - 4]
 
 

@@ -8,13 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from machtrace.macho.contents import MemoryContents
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import LayeredMemory, MemoryRegion
 from machtrace.model.registers import RegisterSet
-from machtrace.model.stack import FrameTrust
+from machtrace.model.stack import FrameTrust, StopReason
 from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.testing.cores import synthetic_process
+from machtrace.testing.emulated_run import EmulatedRun
+from machtrace.unwinder.image_rules import image_rules
 from machtrace.unwinder.process_rules import ImageRules, ProcessRules
 from machtrace.unwinder.rules import (
     AtCfa,
@@ -27,6 +31,7 @@ from machtrace.unwinder.rules import (
     UnwindRule,
     frame_pointer_rule,
 )
+from machtrace.unwinder.thread_walker import PythonWalker
 from machtrace.unwinder.walker import walk
 
 NativeWalker = pytest.importorskip(
@@ -185,3 +190,119 @@ def test_any_rules_and_any_memory(seed, mask, limit):
     )
 
     assert expected == found
+
+
+@pytest.mark.parametrize("arch", [Arch.ARM64, Arch.X86_64])
+def test_real_tables_and_damaged_stacks(arch):
+    """Stacks between images, whole, overwritten in places, and cut off."""
+    process = synthetic_process(arch, threads=60, depth=40, signature=0x2B).snapshot
+    chosen = Random(7)  # noqa: S311 (a test's choice)
+
+    def rules():
+        return ProcessRules(
+            process.images,
+            arch,
+            lambda image: image_rules(
+                MemoryContents(process.memory, image.load_address, image.path), arch
+            ),
+        )
+
+    mask = process.process.pointer_mask
+    native, python = NativeWalker(rules(), arch, mask), PythonWalker(rules(), mask)
+    whole = 0
+    for number, thread in enumerate(process.threads):
+        stack = bytearray(thread.stack.data)
+        for _ in range(number % 4):
+            at = chosen.randrange(128, 1400)
+            stack[at] ^= 1 << chosen.randrange(8)
+        if number % 5 == 4:
+            del stack[chosen.randrange(128, 1400) :]
+        damaged = replace(thread, stack=replace(thread.stack, data=bytes(stack)))
+
+        found = native.walk(damaged, process.memory, 512)
+
+        assert found == python.walk(damaged, process.memory, 512)
+        whole += len(found.addresses) == 40
+    assert 12 <= whole < 60
+
+
+@pytest.mark.parametrize(
+    ("name", "optimisation", "arch"),
+    [
+        ("leaves", "-O2", Arch.ARM64),
+        ("async", "-O2", Arch.ARM64),
+        ("frames", "-O2 no fp", Arch.X86_64),
+    ],
+)
+def test_emulated_programs(lab_program, name, optimisation, arch):
+    """Wherever a real program is stopped, in prologues and epilogues, and in Swift's async code."""
+    contents = lab_program(name, optimisation, arch=arch)
+    text = contents.image.text_segment
+    image = BinaryImage(
+        path="/program",
+        uuid=contents.image.uuid,
+        arch=arch,
+        format=ImageFormat.MACHO,
+        load_address=Avma(text.vmaddr),
+        header_svma=text.vmaddr,
+        size=text.vmsize,
+    )
+    rules = [
+        ProcessRules(ImageList([image]), arch, lambda _: image_rules(contents, arch))
+        for _ in range(2)
+    ]
+    native, python = NativeWalker(rules[0], arch, WIDTH_47), PythonWalker(rules[1], WIDTH_47)
+    seen = 0
+
+    def visit(moment):
+        nonlocal seen
+        sp = moment.registers.sp
+        stack = MemoryRegion(Avma(sp), bytes(moment.memory.read(sp, moment.callers[-1].sp - sp)))
+        info = ThreadInfo(id=ThreadId(1), index=1)
+        thread = ThreadSnapshot(info=info, registers=moment.registers, stack=stack)
+        expected = python.walk(thread, moment.memory, 512)
+        assert native.walk(thread, moment.memory, 512) == expected
+        chain = expected.physical_remainder
+        frames = expected.addresses if chain is None else (*expected.addresses, *chain.addresses)
+        assert len(frames) >= len(moment.addresses)
+        seen += 1
+
+    EmulatedRun(contents).run(visit, limit=2_000_000, every=3)
+    assert seen > 20, "the program ran"
+
+
+@pytest.mark.parametrize("limit", [3, 64, 5000, 100_000])
+def test_a_deep_stack(limit):
+    """Both ends are kept and what lies between is counted, whatever is walked in one go."""
+    count = 30_000
+    records = b"".join(
+        struct.pack("<QQ", STACK + 16 * (number + 1), CODE + 8 * (number % 100))
+        for number in range(count)
+    )
+    stack = MemoryRegion(Avma(STACK), records + bytes(16))
+    registers = RegisterSet.of(Arch.ARM64, pc=CODE, sp=STACK - 16, fp=STACK, lr=CODE + 8)
+    rule = frame_pointer_rule(Arch.ARM64)
+
+    expected, found = both(
+        registers, stack, lambda: process_rules([rule], Arch.ARM64), WIDTH_47, limit
+    )
+
+    assert expected == found
+    assert found.depth == count + 1
+
+
+def test_a_stack_that_turns_in_a_circle_far_up():
+    """A return to a frame beyond those that are all remembered is seen where Python sees it."""
+    size = 1500
+    forward = b"".join(
+        struct.pack("<QQ", STACK + 16 * (number + 1), CODE + 8) for number in range(size)
+    )
+    back = struct.pack("<QQ", STACK + 16 * 1400, CODE + 8)
+    stack = MemoryRegion(Avma(STACK), forward + back)
+    registers = RegisterSet.of(Arch.X86_64, pc=CODE, sp=STACK, fp=STACK)
+    rule = replace(frame_pointer_rule(Arch.X86_64))
+
+    expected, found = both(registers, stack, lambda: process_rules([rule], Arch.X86_64), WIDTH_47)
+
+    assert expected == found
+    assert found.stop.reason is StopReason.NO_PROGRESS

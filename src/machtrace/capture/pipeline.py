@@ -5,29 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from machtrace.capture.unwinding import Unwinder
+from machtrace.capture.unwinding import unwind
 from machtrace.model.explanation import StackExplanation
 from machtrace.model.report import Report
 from machtrace.model.snapshot import Snapshot
-from machtrace.model.stack import Backtrace
 from machtrace.symbolicate.symbolicator import Symbolicator
 from machtrace.unwinder.walker import DEFAULT_DEPTH
 
-
-def unwind(
-    snapshot: Snapshot, *, limit: int = DEFAULT_DEPTH, search: Sequence[str | Path] = ()
-) -> tuple[Backtrace, ...]:
-    """Walk every thread of a snapshot.
-
-    Of many snapshots, an :class:`Unwinder` reads each image and works out each rule once.
-
-    Args:
-        snapshot: what was copied; nothing else of the target is read.
-        limit: how many addresses of a stack are kept at most: of a deeper one those at both ends,
-            and the number of the others.
-        search: files and folders with the images whose bytes the snapshot does not hold.
-    """
-    return Unwinder(search).unwind(snapshot, limit=limit)
+__all__ = ["report", "unwind"]
 
 
 def report(

@@ -25,6 +25,22 @@ _REMEMBERED = 16
 """Processes whose rules are kept; at the limit the one that came first is forgotten."""
 
 
+def unwind(
+    snapshot: Snapshot, *, limit: int = DEFAULT_DEPTH, search: Sequence[str | Path] = ()
+) -> tuple[Backtrace, ...]:
+    """Walk every thread of a snapshot.
+
+    Of many snapshots, an :class:`Unwinder` reads each image and works out each rule once.
+
+    Args:
+        snapshot: what was copied; nothing else of the target is read.
+        limit: how many addresses of a stack are kept at most: of a deeper one those at both ends,
+            and the number of the others.
+        search: files and folders with the images whose bytes the snapshot does not hold.
+    """
+    return Unwinder(search).unwind(snapshot, limit=limit)
+
+
 class Unwinder:
     """Walks any number of snapshots; each image is read, and each rule worked out, once.
 

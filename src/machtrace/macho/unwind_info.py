@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 from struct import Struct, unpack_from
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from machtrace.errors import MachOError
 from machtrace.macho.compact_encoding import HAS_LSDA, PERSONALITY_MASK, PERSONALITY_SHIFT
 from machtrace.model.address import ImageOffset
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 VERSION = 1
 REGULAR_PAGE = 2
@@ -24,8 +27,10 @@ COMPRESSED_PAGE = 3
 _HEADER = Struct("<7I")
 _REGULAR_HEADER = Struct("<4x2H")
 _COMPRESSED_HEADER = Struct("<4x4H")
-_INDEX_ENTRY = np.dtype([("function", "<u4"), ("page", "<u4"), ("lsda", "<u4")])
-_REGULAR_ENTRY = np.dtype([("function", "<u4"), ("encoding", "<u4")])
+_INDEX_ENTRY = Struct("<3I")
+"""Function, page, LSDA."""
+_REGULAR_ENTRY = Struct("<2I")
+"""Function, encoding."""
 _LSDA_ENTRY_SIZE = 8
 _FUNCTION_MASK = 0xFFFFFF
 
@@ -94,14 +99,11 @@ class UnwindInfo:
         self._common, self._common_count = common, common_count
         self._check(personality, personality_count, 4, "personalities")
         self._personalities = unpack_from(f"<{personality_count}I", self._data, personality)
-        self._check(index, index_count, _INDEX_ENTRY.itemsize, "first-level index")
-        rows = np.frombuffer(self._data, _INDEX_ENTRY, index_count, index)
-        functions = rows["function"]
-        if index_count and bool((functions[1:] < functions[:-1]).any()):
+        self._check(index, index_count, _INDEX_ENTRY.size, "first-level index")
+        rows: tuple[int, ...] = unpack_from(f"<{3 * index_count}I", self._data, index)
+        self._functions, self._pages, self._lsda = rows[::3], rows[1::3], rows[2::3]
+        if any(after < before for before, after in pairwise(self._functions)):
             raise self._error("first-level index is not in order", index)
-        self._functions: list[int] = functions.tolist()
-        self._pages: list[int] = rows["page"].tolist()
-        self._lsda: list[int] = rows["lsda"].tolist()
 
     def _error(self, message: str, offset: int) -> MachOError:
         return MachOError(message, source=self.source, offset=offset)
@@ -155,7 +157,7 @@ class UnwindInfo:
         (kind,) = unpack_from("<I", self._data, offset)
         if kind == REGULAR_PAGE:
             entries, count = _REGULAR_HEADER.unpack_from(self._data, offset)
-            self._check(offset + entries, count, _REGULAR_ENTRY.itemsize, "page entries")
+            self._check(offset + entries, count, _REGULAR_ENTRY.size, "page entries")
             return _Page(first, end, offset + entries, count, is_compressed=False)
         if kind != COMPRESSED_PAGE:
             raise self._error(f"second-level page of kind {kind}", offset)
@@ -176,13 +178,13 @@ class UnwindInfo:
         )
 
     def _function(self, page: _Page, index: int) -> int:
-        size = 4 if page.is_compressed else _REGULAR_ENTRY.itemsize
+        size = 4 if page.is_compressed else _REGULAR_ENTRY.size
         word: int = unpack_from("<I", self._data, page.entries + index * size)[0]
         return page.first_function + (word & _FUNCTION_MASK) if page.is_compressed else word
 
     def _encoding(self, page: _Page, index: int) -> int:
         if not page.is_compressed:
-            at = page.entries + index * _REGULAR_ENTRY.itemsize + 4
+            at = page.entries + index * _REGULAR_ENTRY.size + 4
         else:
             number = self._data[page.entries + 4 * index + 3]
             at = self._common + 4 * number
@@ -247,6 +249,8 @@ class UnwindInfo:
         Raises:
             MachOError: a page is malformed, or pages overlap.
         """
+        import numpy as np
+
         parts: list[npt.NDArray[np.uint32]] = []
         left = len(self._data) // 4
         for at in range(len(self._functions) - 1):
@@ -260,8 +264,8 @@ class UnwindInfo:
                 words = np.frombuffer(self._data, "<u4", page.count, page.entries)
                 starts = (words & np.uint32(_FUNCTION_MASK)) + np.uint32(page.first_function)
             else:
-                rows = np.frombuffer(self._data, _REGULAR_ENTRY, page.count, page.entries)
-                starts = rows["function"]
+                words = np.frombuffer(self._data, "<u4", 2 * page.count, page.entries)
+                starts = words[::2]
             parts.append(starts.astype(np.uint32))
         if not parts:
             return np.empty(0, np.uint64)

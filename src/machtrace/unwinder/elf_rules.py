@@ -1,0 +1,56 @@
+"""Which ways of unwinding an ELF image offers, in the order that they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from machtrace.elf.contents import ElfFileContents, ElfMemoryContents
+from machtrace.elf.structs import ElfType
+from machtrace.model.arch import Arch
+from machtrace.unwinder.cfi import CallFrameRules
+from machtrace.unwinder.elf_function_bounds import ElfFunctionBounds, code_ranges
+from machtrace.unwinder.exidx import ExceptionTableRules
+from machtrace.unwinder.linux_signal_frame import LinuxSignalRules
+from machtrace.unwinder.plt import LinkageStubRules
+from machtrace.unwinder.process_rules import ImageRules
+from machtrace.unwinder.rule_sources import built
+from machtrace.unwinder.rules import RuleSource
+
+
+def elf_rules(contents: ElfFileContents | ElfMemoryContents, arch: Arch) -> ImageRules:
+    """See :func:`machtrace.unwinder.image_rules.image_rules`.
+
+    What signal handlers return to comes before all else. Call-frame information holds at every
+    instruction, so instructions are only looked at where there is none.
+    """
+    found = (
+        LinuxSignalRules(contents, arch),
+        built(lambda: CallFrameRules.of_elf(contents)),
+        built(lambda: LinkageStubRules.of_elf(contents)),
+        built(lambda: ExceptionTableRules.of_elf(contents)),
+        *_instructions(contents, arch),
+    )
+    sources = tuple(source for source in found if source is not None)
+    return ImageRules(sources, contents.image.header_svma)
+
+
+def _instructions(
+    contents: ElfFileContents | ElfMemoryContents, arch: Arch
+) -> Iterator[RuleSource]:
+    """Instruction analysis, for code that came without tables: assembly, Go, musl."""
+    image = contents.image
+    if image.type is ElfType.RELOCATABLE or not image.layout.little_endian:
+        return
+    bounds = ElfFunctionBounds(contents)
+    if arch.is_arm64:
+        from machtrace.unwinder.prologue import CallSiteRules, InstructionRules
+
+        instructions = InstructionRules(contents, bounds.at, code_ranges(contents))
+        yield instructions
+        yield CallSiteRules(instructions)
+    elif not arch.is_arm:
+        from machtrace.unwinder.x86_prologue import MODES, X86CallSiteRules, X86InstructionRules
+
+        x86_instructions = X86InstructionRules(contents, bounds.at, mode=MODES[arch])
+        yield x86_instructions
+        yield X86CallSiteRules(x86_instructions)

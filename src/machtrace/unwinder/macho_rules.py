@@ -1,0 +1,106 @@
+"""Which ways of unwinding a Mach-O image offers, in the order that they are asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from machtrace.macho.contents import FileContents, MemoryContents
+from machtrace.model.arch import Arch
+from machtrace.unwinder.call_witness import CallWitness
+from machtrace.unwinder.cfi import CallFrameRules
+from machtrace.unwinder.compact import CompactRules
+from machtrace.unwinder.darwin_signal_frame import DarwinSignalRules
+from machtrace.unwinder.outermost import OutermostRules
+from machtrace.unwinder.process_rules import ImageRules
+from machtrace.unwinder.rule_sources import built
+from machtrace.unwinder.rules import RuleSource
+from machtrace.unwinder.stubs import StubRules
+
+Contents = FileContents | MemoryContents
+"""The bytes of a Mach-O."""
+
+
+def macho_rules(contents: Contents, arch: Arch) -> ImageRules:
+    """See :func:`machtrace.unwinder.image_rules.image_rules`.
+
+    What signal handlers return to comes before all else. Instruction analysis is next: it answers
+    only for interrupted frames, where compact unwind is not meant to be right. Compact unwind
+    hands over to call-frame information where it says so.
+    """
+    analysis = _analysis(contents, arch)
+    call_frames = CallFrameRules.of_macho(contents)
+    compact = built(lambda: CompactRules.of_macho(contents, arch, call_frames))
+    tables = compact or call_frames
+    frames = [
+        source
+        for source in (
+            None if tables is None else OutermostRules(tables),
+            analysis.interrupted,
+            built(lambda: StubRules.of_macho(contents, arch)),
+            compact,
+            call_frames,
+            analysis.calls,
+        )
+        if source is not None
+    ]
+    signals = built(lambda: DarwinSignalRules.of_macho(contents, arch, frames))
+    sources = frames if signals is None else [signals, *frames]
+    return ImageRules(tuple(sources), contents.image.header_svma, analysis.witness)
+
+
+@dataclass(frozen=True, slots=True)
+class _Analysis:
+    """What instructions say."""
+
+    interrupted: RuleSource | None = None
+    """Of interrupted frames."""
+    calls: RuleSource | None = None
+    """Of calls, where nothing else knows."""
+    witness: CallWitness | None = None
+
+
+def _analysis(contents: Contents, arch: Arch) -> _Analysis:
+    if arch.is_arm64:
+        return _of_arm64(contents, arch)
+    return _of_arm(contents, arch) if arch.is_arm else _of_x86(contents, arch)
+
+
+def _of_arm64(contents: Contents, arch: Arch) -> _Analysis:
+    from machtrace.unwinder.async_entry import CONTEXT_REGISTERS, AsyncEntryRules
+    from machtrace.unwinder.prologue import CallSiteRules, InstructionRules
+
+    found = built(lambda: InstructionRules.of_macho(contents, arch))
+    if not isinstance(found, InstructionRules):
+        return _Analysis()
+    return _Analysis(
+        AsyncEntryRules(found, contents, arch, found.function_at)
+        if arch in CONTEXT_REGISTERS
+        else found,
+        CallSiteRules(found),
+        CallWitness(found, contents, arch),
+    )
+
+
+def _of_x86(contents: Contents, arch: Arch) -> _Analysis:
+    from machtrace.unwinder.async_entry import CONTEXT_REGISTERS, AsyncEntryRules
+    from machtrace.unwinder.x86_prologue import X86CallSiteRules, X86InstructionRules
+
+    found = built(lambda: X86InstructionRules.of_macho(contents, arch))
+    if not isinstance(found, X86InstructionRules):
+        return _Analysis()
+    return _Analysis(
+        AsyncEntryRules(found, contents, arch, found.function_at)
+        if arch in CONTEXT_REGISTERS
+        else found,
+        X86CallSiteRules(found),
+        CallWitness(found, contents, arch),
+    )
+
+
+def _of_arm(contents: Contents, arch: Arch) -> _Analysis:
+    from machtrace.unwinder.arm_prologue import ArmCallSiteRules, ArmInstructionRules
+
+    found = built(lambda: ArmInstructionRules.of_macho(contents, arch))
+    if not isinstance(found, ArmInstructionRules):
+        return _Analysis()
+    return _Analysis(found, ArmCallSiteRules(found))
