@@ -5,9 +5,9 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from machtrace.model.address import Avma, PacMask
+from machtrace.model.address import Avma, PacMask, Svma
 from machtrace.model.arch import Arch
-from machtrace.model.image import ImageList
+from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import LayeredMemory, MemoryRegion
 from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import AddressKind, FrameTrust, Gap, StopReason
@@ -213,6 +213,8 @@ def test_a_wild_call_is_told_from_generated_code_by_the_call_before_it():
         wild = RegisterSet.of(Arch.X86_64, pc=0x41414141, sp=0, fp=0x20)
         walked = walk(wild, LayeredMemory((stack, code)), chain_rules(Arch.X86_64), PacMask())
         assert second == walked.addresses[1].address
+        found = FrameTrust.SCAN if second == 0x3000 else FrameTrust.FRAME_POINTER
+        assert found is walked.addresses[1].trust
 
 
 def test_a_zero_frame_pointer_is_no_root_where_nothing_promises_it():
@@ -230,3 +232,55 @@ def test_a_number_is_no_mark_of_an_async_function():
         walked = walk(registers(sp=0, fp=0x10), memory, chain_rules(), WIDTH_47)
 
         assert walked.physical_remainder is None
+
+
+def image_at(address, name):
+    """An image of which nothing but its place is known."""
+    return BinaryImage(
+        path=name,
+        uuid=None,
+        arch=Arch.ARM64,
+        format=ImageFormat.MACHO,
+        load_address=Avma(address),
+        header_svma=Svma(0),
+        size=0x1000,
+    )
+
+
+def test_a_link_register_that_leads_out_of_the_image_is_the_caller():
+    """No call of the function's own left it there: it has made none, and saved nothing yet."""
+    images = ImageList([image_at(0x10_0000, "library"), image_at(0x20_0000, "program")])
+    rules = ProcessRules(images, Arch.ARM64, lambda _image: ImageRules())
+    caller, stale = 0x20_0100, 0x10_0200
+
+    walked = walk(registers(pc=0x10_0100, lr=caller), STACK, rules, WIDTH_47)
+    assert [0x10_0100, caller, RET1, RET2] == [found.address for found in walked.addresses]
+    assert FrameTrust.LINK_REGISTER is walked.addresses[1].trust
+
+    # What an earlier call left is in the function itself, so in its image: it is not believed.
+    walked = walk(registers(pc=0x10_0100, lr=stale), STACK, rules, WIDTH_47)
+    assert [0x10_0100, RET1, RET2] == [found.address for found in walked.addresses]
+
+    # Nor is what the frame record has as well: the record knows more.
+    saved = struct.pack("<16Q", *(caller if word == RET1 else word for word in WORDS))
+    again = MemoryRegion(Avma(0), saved)
+    walked = walk(registers(pc=0x10_0100, lr=caller), again, rules, WIDTH_47)
+    assert [0x10_0100, caller, RET2] == [found.address for found in walked.addresses]
+    assert FrameTrust.FRAME_POINTER is walked.addresses[1].trust
+
+    # Nor a pointer to code that no call is before.
+    nops = MemoryRegion(Avma(caller - 4), struct.pack("<I", 0xD503201F))
+    memory = LayeredMemory((STACK, nops))
+    walked = walk(registers(pc=0x10_0100, lr=caller), memory, rules, WIDTH_47)
+    assert [0x10_0100, RET1, RET2] == [found.address for found in walked.addresses]
+
+
+def test_a_return_address_in_no_image_is_gone_on_from():
+    """It may be code that was generated: the frame stays, and its frame pointer is followed."""
+    rules = ProcessRules(
+        ImageList([image_at(0x10_0000, "program")]), Arch.ARM64, lambda _image: ImageRules()
+    )
+    walked = walk(registers(pc=0x10_0100, lr=0), STACK, rules, WIDTH_47)
+    assert [0x10_0100, RET1, RET2] == [found.address for found in walked.addresses]
+    assert FrameTrust.FRAME_POINTER is walked.addresses[2].trust
+    assert walked.stop.is_complete

@@ -33,9 +33,10 @@ class FrameTrust(Enum):
     """A Swift async context's resume address."""
     FRAME_POINTER = "fp"
     LINK_REGISTER = "lr"
-    """The link register, where nothing says whether the function had saved it."""
+    """The link register of a function of which nothing is known, where it cannot be of an earlier
+    call; see :mod:`machtrace.unwinder.fresh_link_register`."""
     SCAN = "scan"
-    """A word on the stack that looks like a return address."""
+    """The word on top of the stack, which looks like a return address, where no code is."""
 
 
 class AddressKind(Enum):
@@ -96,8 +97,6 @@ class StopReason(Enum):
     """The next frame's place is not a multiple of the pointer size."""
     NO_RULE = "no-rule"
     """Nothing says how to go on from here."""
-    NOT_CODE = "not-code"
-    """What should be a return address is in no image."""
     DEPTH_LIMIT = "depth-limit"
     """More frames than a stack that a program made could have; see
     :mod:`machtrace.unwinder.walker`."""

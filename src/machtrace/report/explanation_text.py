@@ -33,7 +33,6 @@ STOPS = {
     StopReason.NO_PROGRESS: "no further",
     StopReason.MISALIGNED: "a misaligned frame",
     StopReason.NO_RULE: "a register that is not known",
-    StopReason.NOT_CODE: "no code",
     StopReason.DEPTH_LIMIT: "more frames than a stack can have",
 }
 _METHOD = " " * 8

@@ -26,7 +26,6 @@ _STOPS = {
     StopReason.NO_PROGRESS: "the next frame would be this one or an earlier one again",
     StopReason.MISALIGNED: "the next frame's place is misaligned",
     StopReason.NO_RULE: "nothing says how to go on",
-    StopReason.NOT_CODE: "the return address is in no image",
     StopReason.DEPTH_LIMIT: "more frames than a stack can have",
 }
 _TRUST = {

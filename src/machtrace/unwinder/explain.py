@@ -190,6 +190,10 @@ def _reason(frame: _Frame, chosen: MethodAnswer, others: list[MethodAnswer]) -> 
         reason = "nothing else is known here"
         if frame.is_interrupted:
             reason += ", and interrupted code may not have made its record"
+    elif chosen.method is FrameTrust.LINK_REGISTER:
+        reason = "nothing else is known here, and no call of this function's left that there"
+    elif chosen.method is FrameTrust.SCAN:
+        reason = "no code is here, and the stack's top follows a call that may have led here"
     elif frame.is_interrupted and chosen.method is FrameTrust.PROLOGUE:
         reason = "interrupted: what its code has done to the stack so far decides"
         if not chosen.origin:

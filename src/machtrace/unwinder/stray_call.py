@@ -11,6 +11,7 @@ from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryReader
 from machtrace.model.registers import RegisterSet
+from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.rules import AtCfa, RegisterOffset, UnwindRule, link_register_rule
 from machtrace.unwinder.step import NULL_PAGE
 
@@ -21,6 +22,8 @@ _X86_INDIRECT = 0xFF
 _X86_INDIRECT_SIZES = (2, 3, 4, 6, 7)
 _X86_INDIRECT_CALL = 2
 """Of the ModRM byte's middle bits: ``FF /2`` is a call."""
+_ARM64_BL = 0b100101
+"""The top six bits."""
 _ARM64_INDIRECT = {0xD63F0000: 0xFFFFFC1F, 0xD63F0800: 0xFFFFF800, 0xD73F0800: 0xFFFFF800}
 """BLR; BLRAAZ and BLRABZ; BLRAA and BLRAB: bits, and which of them count."""
 
@@ -33,25 +36,34 @@ def entry_rule(arch: Arch) -> UnwindRule:
     return UnwindRule(RegisterOffset(arch.registers.sp, word), AtCfa(-word))
 
 
-def is_stray_call(registers: RegisterSet, memory: MemoryReader, mask: PacMask) -> bool:
-    """Whether ``registers``, whose pc is in no image, are those of a function just called.
+def stray_call(registers: RegisterSet, memory: MemoryReader, mask: PacMask) -> FrameTrust | None:
+    """How sure it is that ``registers``, whose pc is in no image, are of a function just called.
 
-    That is so at a null pointer. Elsewhere it may be code that a program generated while it ran;
-    so what should be the return address must follow a call that leads here, or may.
+    It is at a null pointer. Elsewhere it may be code that a program generated while it ran; so
+    what should be the return address must follow a call that leads here, or may: a call through a
+    register, which makes the caller the link register's word, or the stack's. None where it does
+    not.
     """
     if registers.pc < NULL_PAGE:
-        return True
+        return FrameTrust.PROLOGUE
     try:
         return_address = _return_address(registers, memory, mask)
         if return_address is None:
-            return False
+            return None
         if registers.arch.is_arm64:
-            return _follows_arm64_call(return_address, registers.pc, memory)
+            return _behind_arm64_call(return_address, registers.pc, memory)
         if registers.arch.has_link_register:
-            return False
-        return _follows_x86_call(return_address, registers.pc, memory)
+            return None
+        return _behind_x86_call(return_address, registers.pc, memory)
     except MemoryReadError:
-        return False
+        return None
+
+
+def is_arm64_call(word: int) -> bool:
+    """Whether an instruction is BL or one of BLR's kinds."""
+    return word >> 26 == _ARM64_BL or any(
+        word & counts == bits for bits, counts in _ARM64_INDIRECT.items()
+    )
 
 
 def _return_address(registers: RegisterSet, memory: MemoryReader, mask: PacMask) -> int | None:
@@ -63,22 +75,23 @@ def _return_address(registers: RegisterSet, memory: MemoryReader, mask: PacMask)
     return int.from_bytes(word, "little")
 
 
-def _follows_arm64_call(address: int, target: int, memory: MemoryReader) -> bool:
+def _behind_arm64_call(address: int, target: int, memory: MemoryReader) -> FrameTrust | None:
     word = int.from_bytes(memory.read(Avma(address - 4), 4), "little")
-    if word >> 26 == 0b100101:  # noqa: PLR2004 - BL
+    if word >> 26 == _ARM64_BL:
         distance = (word & 0x03FFFFFF) << 2
         distance -= (distance & 1 << 27) << 1
-        return address - 4 + distance == target
-    return any(word & counts == bits for bits, counts in _ARM64_INDIRECT.items())
+        return FrameTrust.PROLOGUE if address - 4 + distance == target else None
+    return FrameTrust.LINK_REGISTER if is_arm64_call(word) else None
 
 
-def _follows_x86_call(address: int, target: int, memory: MemoryReader) -> bool:
+def _behind_x86_call(address: int, target: int, memory: MemoryReader) -> FrameTrust | None:
     before = bytes(memory.read(Avma(address - _X86_LONGEST_CALL), _X86_LONGEST_CALL))
     if before[-_X86_CALL_SIZE] == _X86_CALL:
         distance = int.from_bytes(before[-4:], "little", signed=True)
         if address + distance == target:
-            return True
-    return any(
+            return FrameTrust.PROLOGUE
+    is_indirect = any(
         before[-size] == _X86_INDIRECT and before[1 - size] >> 3 & 7 == _X86_INDIRECT_CALL
         for size in _X86_INDIRECT_SIZES
     )
+    return FrameTrust.SCAN if is_indirect else None

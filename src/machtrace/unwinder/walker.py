@@ -21,11 +21,12 @@ from machtrace.model.stack import (
     Walk,
 )
 from machtrace.unwinder.cycle import REMEMBERED, CycleDetector
+from machtrace.unwinder.fresh_link_register import is_fresh_link_register
 from machtrace.unwinder.kept_frames import KeptFrames
 from machtrace.unwinder.process_rules import ProcessRules
 from machtrace.unwinder.rules import AtCfa, UnwindRule
 from machtrace.unwinder.step import step
-from machtrace.unwinder.stray_call import entry_rule, is_stray_call
+from machtrace.unwinder.stray_call import entry_rule, stray_call
 from machtrace.unwinder.swift_async import AsyncEntry, async_entry
 
 DEFAULT_DEPTH = 512
@@ -152,8 +153,10 @@ def find_caller(
     interrupted = here.kind is AddressKind.PROGRAM_COUNTER
     rule, trust = rules.find(here.lookup, interrupted=interrupted)
     is_guess = interrupted and trust is FrameTrust.FRAME_POINTER
-    if is_guess and is_stray_call(registers, memory, mask):
-        rule, trust, is_guess = entry_rule(registers.arch), FrameTrust.PROLOGUE, False
+    if is_guess:
+        guess = _unsaved_caller(registers, memory, rules, mask)
+        if guess is not None:
+            rule, trust, is_guess = entry_rule(registers.arch), guess, False
     caller = step(rule, registers, memory, mask)
     other = None if interrupted else rules.objection(here.lookup)
     if other is not None:
@@ -172,6 +175,20 @@ def find_caller(
         # Only the chain itself says where the next frame is: it must rise.
         return Stop(StopReason.NO_PROGRESS, registers.pc)
     return rule, trust, caller
+
+
+def _unsaved_caller(
+    registers: RegisterSet, memory: MemoryReader, rules: ProcessRules, mask: PacMask
+) -> FrameTrust | None:
+    """How far it can be trusted that a frame of which nothing is known is as at its entry.
+
+    None where its frame pointer is more likely to know the caller.
+    """
+    found = stray_call(registers, memory, mask)
+    if found is FrameTrust.PROLOGUE or (found and rules.image_at(registers.pc) is None):
+        return found
+    is_fresh = is_fresh_link_register(registers, memory, rules, mask)
+    return FrameTrust.LINK_REGISTER if is_fresh else None
 
 
 def _is_nowhere(caller: RegisterSet | Stop, rules: ProcessRules) -> bool:
