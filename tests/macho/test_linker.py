@@ -186,6 +186,18 @@ def test_a_stripped_program_differs_in_its_symbols_alone(objects: list[bytes]):
     )
 
 
+def test_exports_are_the_global_symbols(program: Path):
+    """LLVM reads the trie as we do."""
+    text = _peer("objdump", "--macho", "--exports-trie", program)
+    listed = {
+        name: int(address, 16)
+        for address, name in re.findall(r"^(0x[0-9A-Fa-f]+)\s+(\S+)$", text, re.MULTILINE)
+    }
+    symbols = re.findall(r"^(\w+) [A-Z] (\S+)$", _peer("nm", program), re.MULTILINE)
+    assert listed == {name: int(address, 16) for address, name in symbols}
+    assert "_switches" in listed
+
+
 def test_stubs_of_what_is_undefined(objects: list[bytes], tmp_path: Path):
     """LLVM names the same stubs, and the program's calls lead to them."""
     path = tmp_path / "program"

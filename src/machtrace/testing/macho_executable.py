@@ -10,10 +10,12 @@ from typing import NamedTuple
 from machtrace.macho.build_version import BUILD_VERSION_COMMANDS
 from machtrace.macho.header import FileType
 from machtrace.macho.structs import (
+    DYLD_INFO_COMMAND,
     DYSYMTAB_COMMAND,
     ENTRY_POINT_COMMAND,
     INDIRECT_SYMBOL_LOCAL,
     LC_DATA_IN_CODE,
+    LC_DYLD_INFO_ONLY,
     LC_DYSYMTAB,
     LC_FUNCTION_STARTS,
     LC_MAIN,
@@ -25,6 +27,7 @@ from machtrace.macho.structs import (
     MH_MAGIC,
     N_ARM_THUMB_DEF,
     N_EXT,
+    N_PEXT,
     N_SECT,
     SECTION,
     SEGMENT_COMMAND,
@@ -34,6 +37,7 @@ from machtrace.macho.structs import (
     VM_PROT_READ,
     VM_PROT_WRITE,
 )
+from machtrace.testing.exports_trie_writer import uleb, write_exports_trie
 from machtrace.testing.macho_layout import HEADER_NAMES, Layout, LinkError, OutputSection, aligned
 
 _NLIST = Struct("<IBBHI")
@@ -164,7 +168,8 @@ def _linkedit(layout: Layout, at: int, *, is_stripped: bool) -> tuple[bytes, lis
     starts, in_code = _function_starts(layout), _data_in_code(layout)
     symbols = _Symbols(layout, is_stripped=is_stripped)
     indirect = _indirect_symbols(layout, symbols)
-    parts = (starts, in_code, symbols.table, indirect, bytes(symbols.names))
+    trie = write_exports_trie(_exports(layout))
+    parts = (starts, in_code, symbols.table, indirect, bytes(symbols.names), trie)
     places = [at]
     for part in parts:
         places.append(places[-1] + len(part))
@@ -181,6 +186,9 @@ def _linkedit(layout: Layout, at: int, *, is_stripped: bool) -> tuple[bytes, lis
         ),
         DYSYMTAB_COMMAND.pack(
             LC_DYSYMTAB, DYSYMTAB_COMMAND.size, *counts, *(6 * (0,)), *indirect_place, *(4 * (0,))
+        ),
+        DYLD_INFO_COMMAND.pack(
+            LC_DYLD_INFO_ONLY, DYLD_INFO_COMMAND.size, *(8 * (0,)), places[5], len(trie)
         ),
         LINKEDIT_DATA_COMMAND.pack(
             LC_FUNCTION_STARTS, LINKEDIT_DATA_COMMAND.size, places[0], len(starts)
@@ -201,9 +209,19 @@ def _function_starts(layout: Layout) -> bytes:
                 starts.add(address - layout.header_address | is_thumb)
     encoded, last = b"", 0
     for start in sorted(starts):
-        encoded += _uleb(start - last)
+        encoded += uleb(start - last)
         last = start
     return (encoded + b"\0").ljust(aligned(len(encoded) + 1, 4), b"\0")
+
+
+def _exports(layout: Layout) -> dict[str, int]:
+    """What other images could see, by name: offsets from the header."""
+    found = {HEADER_NAMES[0]: 0}
+    for unit in layout.units:
+        for symbol, _, address in unit.symbols():
+            if symbol.n_type & (N_EXT | N_PEXT) == N_EXT:
+                found[symbol.name] = address - layout.header_address
+    return found
 
 
 def _data_in_code(layout: Layout) -> bytes:
@@ -262,12 +280,3 @@ def _indirect_symbols(layout: Layout, symbols: _Symbols) -> bytes:
         section.reserved1 = len(numbers) if section.indirect else 0
         numbers += [symbols.number(name) for name in section.indirect]
     return pack(f"<{len(numbers)}I", *numbers)
-
-
-def _uleb(value: int) -> bytes:
-    encoded = bytearray()
-    while value >= 0x80:  # noqa: PLR2004 (LEB128)
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
