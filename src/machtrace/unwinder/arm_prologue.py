@@ -22,7 +22,7 @@ from machtrace.unwinder.arm_effects import ArmEffects
 from machtrace.unwinder.arm_instruction_sets import InstructionSets
 from machtrace.unwinder.arm_registers import ARM_DARWIN, LR
 from machtrace.unwinder.control_flow import Flow
-from machtrace.unwinder.frame_state import FrameState
+from machtrace.unwinder.frame_state import FrameState, Machine
 from machtrace.unwinder.function_bounds import FunctionBounds, code_ranges
 from machtrace.unwinder.instruction_effects import Writes
 from machtrace.unwinder.prologue import FunctionAt
@@ -33,7 +33,6 @@ MAX_FUNCTION_SIZE = 1 << 18
 CACHED_SIZE = 1 << 20
 """Bytes of code of all remembered functions; at the limit all are forgotten."""
 
-_ENTRY = ARM_DARWIN.entry(with_volatile=False)
 _LINKING = Writes((LR,))
 """What a call itself does to registers, before its first instruction."""
 
@@ -41,9 +40,9 @@ _LINKING = Writes((LR,))
 class _Function:
     __slots__ = ("_flow", "_places", "_starts")
 
-    def __init__(self, code: Code) -> None:
+    def __init__(self, code: Code, entry: FrameState) -> None:
         found = ArmEffects(code)
-        self._flow = Flow(found.effects, _ENTRY, unit=1)
+        self._flow = Flow(found.effects, entry, unit=1)
         self._starts = list(found.places)
         self._places = list(found.places.values())
 
@@ -70,8 +69,14 @@ class ArmInstructionRules:
         function_at: FunctionAt,
         sets: InstructionSets,
         data: tuple[Range, ...] = (),
+        *,
+        machine: Machine = ARM_DARWIN,
     ) -> None:
-        """See :class:`FunctionBounds` for ``function_at``; ``data`` is what is not code."""
+        """See :class:`FunctionBounds` for ``function_at``.
+
+        ``data`` is what is not code, in Svmas, ascending; ``machine`` is the calling convention.
+        """
+        self._entry = machine.entry(with_volatile=False)
         self._contents = contents
         self._function_at = function_at
         self._sets = sets
@@ -128,7 +133,7 @@ class ArmInstructionRules:
             self._cached += size
             is_thumb = self._sets.is_thumb(start, code)
             data = self._data_in(start, end)
-            function = _Function(Code(code, start, is_thumb=is_thumb, data=data))
+            function = _Function(Code(code, start, is_thumb=is_thumb, data=data), self._entry)
             self._functions[start] = function
         return function.state(address - start, inside=inside)
 

@@ -21,17 +21,35 @@ def elf_rules(contents: ElfFileContents | ElfMemoryContents, arch: Arch) -> Imag
     """See :func:`machtrace.unwinder.image_rules.image_rules`.
 
     What signal handlers return to comes before all else. Call-frame information holds at every
-    instruction, so instructions are only looked at where there is none.
+    instruction, so instructions are only looked at where there is none; but of 32-bit arm no table
+    does, and LLVM's call-frame information neither.
     """
+    interrupted, calls = _of_arm(contents, arch)
     found = (
         LinuxSignalRules(contents, arch),
+        interrupted,
         built(lambda: CallFrameRules.of_elf(contents)),
         built(lambda: LinkageStubRules.of_elf(contents)),
         built(lambda: ExceptionTableRules.of_elf(contents)),
         *_instructions(contents, arch),
+        calls,
     )
     sources = tuple(source for source in found if source is not None)
     return ImageRules(sources, contents.image.header_svma)
+
+
+def _of_arm(
+    contents: ElfFileContents | ElfMemoryContents, arch: Arch
+) -> tuple[RuleSource | None, RuleSource | None]:
+    """Instruction analysis of 32-bit arm: of interrupted frames, and of calls."""
+    image = contents.image
+    if not arch.is_arm or image.type is ElfType.RELOCATABLE or not image.layout.little_endian:
+        return None, None
+    from machtrace.unwinder.arm_elf import arm_rules_of_elf
+    from machtrace.unwinder.arm_prologue import ArmCallSiteRules, ArmInstructionRules
+
+    found = built(lambda: arm_rules_of_elf(contents))
+    return found, ArmCallSiteRules(found) if isinstance(found, ArmInstructionRules) else None
 
 
 def _instructions(
