@@ -1,0 +1,164 @@
+"""One unwinder for many snapshots: what it keeps, and that columns say what objects say."""
+
+import struct
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import machtrace as mt
+from machtrace.errors import MachOError
+from machtrace.macho.function_starts import decode_function_starts
+from machtrace.model.arch import Arch
+from machtrace.model.image import ImageList
+from machtrace.model.memory import RegionMemory
+from machtrace.model.stack import AddressKind, FrameTrust, Walk
+from machtrace.testing.cores import synthetic_process
+from machtrace.unwinder.frame_codes import KINDS, TRUSTS
+from machtrace.unwinder.thread_walker import PythonWalker
+
+
+@pytest.fixture(params=["c", "python"])
+def walked_by(request, monkeypatch):
+    """Once with the extension, if it is built, and once without."""
+    if request.param == "c":
+        pytest.importorskip("machtrace._native._walk", reason="the extensions are not built")
+    else:
+        monkeypatch.setattr(
+            "machtrace.capture.unwinding.thread_walker",
+            lambda rules, _arch, mask: PythonWalker(rules, mask),
+        )
+
+
+def plain(walked):
+    """A walk without the thread that it is of."""
+    return Walk(
+        addresses=walked.addresses,
+        stop=walked.stop,
+        gap=walked.gap,
+        physical_remainder=walked.physical_remainder,
+    )
+
+
+def cut(snapshot, size):
+    """The same, with so many bytes of each stack."""
+    threads = tuple(
+        replace(thread, stack=replace(thread.stack, data=thread.stack.data[:size]))
+        for thread in snapshot.threads
+    )
+    return replace(snapshot, threads=threads)
+
+
+@pytest.mark.usefixtures("walked_by")
+@pytest.mark.parametrize("limit", [6, 512])
+def test_columns_say_what_objects_say(limit):
+    """Of several processes, in the order that they came; whole stacks and cut ones."""
+    arm = synthetic_process(Arch.ARM64, threads=4, depth=30).snapshot
+    x86 = synthetic_process(Arch.X86_64, threads=3, depth=9, seed=1).snapshot
+    snapshots = (arm, x86, cut(arm, 600), x86, cut(x86, 300))
+    unwinder = mt.Unwinder()
+
+    columns = unwinder.columns(snapshots, limit=limit)
+
+    walks = [plain(one) for snapshot in snapshots for one in mt.unwind(snapshot, limit=limit)]
+    assert walks == list(columns)
+    assert len(walks) == len(columns) == 17
+    frames = [frame for walked in walks for frame in walked.addresses]
+    assert [frame.address for frame in frames] == columns.addresses.tolist()
+    assert [frame.lookup for frame in frames] == columns.lookups.tolist()
+    assert [frame.trust for frame in frames] == [TRUSTS[code] for code in columns.trusts]
+    assert [frame.kind for frame in frames] == [KINDS[code] for code in columns.kinds]
+    again = unwinder.columns(snapshots, limit=limit)
+    assert np.array_equal(again.addresses, columns.addresses)
+    with pytest.raises(IndexError):
+        columns.walk(17)
+
+
+@pytest.mark.usefixtures("walked_by")
+def test_no_stacks_are_columns_too():
+    """Of nothing."""
+    columns = mt.Unwinder().columns(())
+
+    assert 0 == len(columns) == len(columns.addresses)
+    assert [0] == columns.starts.tolist()
+
+
+@pytest.mark.usefixtures("walked_by")
+def test_swift_s_continuations_are_in_columns():
+    """The remainder is kept apart, as in a walk."""
+    snapshot = synthetic_process(Arch.ARM64, threads=2, depth=6).snapshot
+    first = snapshot.threads[0]
+    data = bytearray(first.stack.data)
+    fp = (first.registers.fp or 0) - first.stack.start
+    saved = int.from_bytes(data[fp + 32 : fp + 40], "little")
+    struct.pack_into("<Q", data, fp + 32, saved | 1 << 60)
+    struct.pack_into("<Q", data, fp + 24, first.stack.start + 8)  # its context
+    struct.pack_into("<2Q", data, 8, 0, 0x1_2345_6780)  # no parent; where it goes on
+    marked = replace(first, stack=replace(first.stack, data=bytes(data)))
+    snapshot = replace(snapshot, threads=(marked, snapshot.threads[1]))
+
+    columns = mt.Unwinder().columns((snapshot,))
+
+    walks = [plain(one) for one in mt.unwind(snapshot)]
+    assert walks == list(columns)
+    assert FrameTrust.ASYNC is walks[0].addresses[-1].trust
+    assert AddressKind.ASYNC_RESUME is KINDS[columns.kinds[int(columns.starts[1]) - 1]]
+    assert {0} == set(columns.physical_remainders)
+
+
+def test_rules_are_kept_for_the_next_snapshot():
+    """Images at the same places with the same UUIDs: memory is not asked again."""
+    snapshot = synthetic_process(threads=3).snapshot
+    unwinder = mt.Unwinder()
+    expected = unwinder.unwind(snapshot)
+    later = replace(snapshot, images=ImageList(snapshot.images), memory=RegionMemory())
+
+    assert [plain(one) for one in expected] == [plain(one) for one in unwinder.unwind(later)]
+    assert [plain(one) for one in expected] != [plain(one) for one in mt.unwind(later)]
+
+
+def test_what_one_snapshot_lacked_the_next_is_asked_for():
+    """An image whose bytes could not be had is looked for again."""
+    snapshot = synthetic_process(threads=3).snapshot
+    unwinder = mt.Unwinder()
+    unwinder.unwind(replace(snapshot, memory=RegionMemory()))
+
+    assert list(map(plain, mt.unwind(snapshot))) == list(map(plain, unwinder.unwind(snapshot)))
+
+
+def test_images_that_nothing_identifies_share_no_rules():
+    """Two programs without UUIDs may lie at one address."""
+    snapshot = synthetic_process(threads=3).snapshot
+    nameless = ImageList(replace(image, uuid=None) for image in snapshot.images)
+    unwinder = mt.Unwinder()
+    unwinder.unwind(replace(snapshot, images=nameless))
+    later = replace(snapshot, images=ImageList(nameless), memory=RegionMemory())
+
+    assert list(map(plain, mt.unwind(later))) == list(map(plain, unwinder.unwind(later)))
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.binary(max_size=12),
+            st.integers(0, 300).map(lambda number: bytes([number & 0x7F | 0x80, number >> 7])),
+            st.sampled_from([b"\0", b"\x80\0", b"\xff" * 9 + b"\1", b"\xff" * 9 + b"\2"]),
+        ),
+        max_size=20,
+    ).map(b"".join),
+    st.sampled_from([0, 1 << 32, (1 << 64) - 300]),
+)
+def test_function_starts_are_decoded_alike(table, base):
+    """In C and by numpy; what numpy says is malformed, C gives back to it."""
+    native = pytest.importorskip("machtrace._native._walk", reason="the extensions are not built")
+    found = native.function_starts(table, base)
+    try:
+        expected = [base + int(one) for one in decode_function_starts(table, "")]
+    except MachOError:
+        expected = None
+    if expected is not None and any(start >> 64 for start in expected):
+        expected = None
+
+    assert expected == (None if found is None else memoryview(found).cast("Q").tolist())
