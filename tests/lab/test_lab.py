@@ -40,6 +40,7 @@ BUILDS = [
     ("i386", "conventions", "-O2 no fp", "compact"),
     ("i386", "jumps", "-O1", "compact"),
     ("i386", "fibers", "-O2 no fp", "compact"),
+    ("i386", "signals", "-O2 no fp", "compact"),
     ("i386", "stubs", "-Os", "compact"),
     ("armv7", "leaves", "-Oz", "compact"),
     ("armv7", "frames", "-O2 no fp", "compact"),

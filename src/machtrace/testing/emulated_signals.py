@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from struct import pack
+from struct import calcsize, pack
 
 from unicorn.unicorn_py3.unicorn import UcContext
 
@@ -29,8 +29,10 @@ _NEST_AT_MOST = 2
 """Signals in progress; the second interrupts the first one's handler."""
 _SIGNALS = 31
 _UC_FLAVOR = 30
-_SIGINFO_SIZE, _UCONTEXT_SIZE = 104, 56
 _SIGRETURN = 184
+_ROOM_FOR_ARGUMENTS = 32
+_NOWHERE = 0xFFFFFFFF
+"""The return address of ``_sigtramp``, which never returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +47,15 @@ class SignalAbi:
     is_context_first: bool
     """From low to high: siginfo, ucontext, mcontext; else the other way round."""
     arguments: tuple[int, ...]
-    """DWARF numbers of the registers that arguments are in."""
+    """DWARF numbers of the registers that arguments are in; none where they are on the stack."""
     system_call: bytes
     number: tuple[int, int]
     """(DWARF number, value) of the register that says that it is ``sigreturn``."""
+    siginfo_size: int = 104
+    ucontext_size: int = 56
+    """Its last two words are the size of the mcontext and a pointer to it."""
+    word: str = "Q"
+    """As ``struct`` calls it."""
 
 
 _ARM64 = SignalAbi(
@@ -71,6 +78,19 @@ ABIS: Mapping[Arch, SignalAbi] = {
         arguments=(5, 4, 1, 2, 8, 9),
         system_call=bytes.fromhex("0f05"),
         number=(0, 0x2000000 + _SIGRETURN),
+    ),
+    Arch.I386: SignalAbi(
+        mcontext_size=600,
+        thread_state=12,
+        # eax, ebx, ecx, edx, edi, esi, ebp, esp; ss and eflags, which no walk asks for; eip.
+        registers=(0, 3, 1, 2, 7, 6, 5, 4, 8, 8, None),
+        is_context_first=False,
+        arguments=(),
+        system_call=bytes.fromhex("cd80"),
+        number=(0, _SIGRETURN),
+        siginfo_size=64,
+        ucontext_size=32,
+        word="I",
     ),
 }
 
@@ -129,27 +149,33 @@ class SignalDelivery:
         stack.interrupt(TrueFrame(address, sp, captured, is_interrupted=True))  # type: ignore[arg-type]
         self.delivered += 1
         top = self._stack_top(sp) - _RED_ZONE
-        sizes = (_SIGINFO_SIZE, _UCONTEXT_SIZE, abi.mcontext_size)
+        sizes = (abi.siginfo_size, abi.ucontext_size, abi.mcontext_size)
         if abi.is_context_first:
             information = (top - sum(sizes)) & -16
-            context, saved = information + _SIGINFO_SIZE, information + sum(sizes[:2])
+            context, saved = information + abi.siginfo_size, information + sum(sizes[:2])
             start = information
         else:
-            context = top - _UCONTEXT_SIZE
-            information = context - _SIGINFO_SIZE
+            context = top - abi.ucontext_size
+            information = context - abi.siginfo_size
             saved = information - abi.mcontext_size
-            start = (saved & -16) - 8  # where a return address would be
+            room = 0 if abi.arguments else _ROOM_FOR_ARGUMENTS
+            start = ((saved - room) & -16) - calcsize(abi.word)  # where a return address would be
         signal = 1 + self.delivered % _SIGNALS
-        self._write(information, pack("<I", signal), _SIGINFO_SIZE)
-        self._write(context, bytes(40) + pack("<QQ", abi.mcontext_size, saved), _UCONTEXT_SIZE)
+        self._write(information, pack("<I", signal), abi.siginfo_size)
+        end = pack(f"<2{abi.word}", abi.mcontext_size, saved)
+        self._write(context, end.rjust(abi.ucontext_size, b"\0"), abi.ucontext_size)
         registers = cpu.register_set(raw)
         values = [address if n is None else registers.get(n) or 0 for n in abi.registers]
-        state = bytes(abi.thread_state) + pack(f"<{len(values)}Q", *values)
+        state = bytes(abi.thread_state) + pack(f"<{len(values)}{abi.word}", *values)
         self._write(saved, state, abi.mcontext_size)
         cpu.write(cpu.arch.registers.sp, start)
         wanted = (self._handler, _UC_FLAVOR, signal, information, context, 0x70CE)
-        for register, value in zip(abi.arguments, wanted, strict=True):
-            cpu.write(register, value)
+        if abi.arguments:
+            for register, value in zip(abi.arguments, wanted, strict=True):
+                cpu.write(register, value)
+        else:
+            on_stack = pack(f"<{1 + len(wanted)}{abi.word}", _NOWHERE, *wanted)
+            self._write(start, on_stack, _ROOM_FOR_ARGUMENTS)
 
     def _stack_top(self, sp: int) -> int:
         alternate = self._alternate

@@ -103,7 +103,7 @@ PROGRAMS = {
             has_signals=True,
             every=5,
             optimisations=("-O0", "-O2", "-Oz", "-O2 no fp"),
-            architectures=_WIDE,
+            architectures=_WITH_I386,
         ),
         Program(
             "stubs",
