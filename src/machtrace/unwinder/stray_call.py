@@ -13,7 +13,7 @@ from machtrace.model.memory import MemoryReader
 from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.rules import AtCfa, RegisterOffset, UnwindRule, link_register_rule
-from machtrace.unwinder.step import NULL_PAGE
+from machtrace.unwinder.step import NULL_PAGE, THUMB_BIT
 
 _X86_LONGEST_CALL = 7
 _X86_CALL = 0xE8
@@ -26,6 +26,10 @@ _ARM64_BL = 0b100101
 """The top six bits."""
 _ARM64_INDIRECT = {0xD63F0000: 0xFFFFFC1F, 0xD63F0800: 0xFFFFF800, 0xD73F0800: 0xFFFFF800}
 """BLR; BLRAAZ and BLRABZ; BLRAA and BLRAB: bits, and which of them count."""
+
+_ARM_BLX, _ARM_BLX_COUNTS = 0x012FFF30, 0x0FFFFFF0
+_THUMB_BLX, _THUMB_BLX_COUNTS = 0x4780, 0xFF87
+"""BLX (register): bits, and which of them count."""
 
 
 def entry_rule(arch: Arch) -> UnwindRule:
@@ -52,8 +56,8 @@ def stray_call(registers: RegisterSet, memory: MemoryReader, mask: PacMask) -> F
             return None
         if registers.arch.is_arm64:
             return _behind_arm64_call(return_address, registers.pc, memory)
-        if registers.arch.has_link_register:
-            return None
+        if registers.arch.is_arm:
+            return _behind_arm_call(return_address, memory)
         return _behind_x86_call(return_address, registers.pc, memory)
     except MemoryReadError:
         return None
@@ -82,6 +86,18 @@ def _behind_arm64_call(address: int, target: int, memory: MemoryReader) -> Frame
         distance -= (distance & 1 << 27) << 1
         return FrameTrust.PROLOGUE if address - 4 + distance == target else None
     return FrameTrust.LINK_REGISTER if is_arm64_call(word) else None
+
+
+def _behind_arm_call(address: int, memory: MemoryReader) -> FrameTrust | None:
+    """By the return address, which says of which instruction set the call is."""
+    at = address & ~THUMB_BIT
+    if address & THUMB_BIT:
+        halfword = int.from_bytes(memory.read(Avma(at - 2), 2), "little")
+        is_indirect = halfword & _THUMB_BLX_COUNTS == _THUMB_BLX
+    else:
+        word = int.from_bytes(memory.read(Avma(at - 4), 4), "little")
+        is_indirect = word & _ARM_BLX_COUNTS == _ARM_BLX
+    return FrameTrust.LINK_REGISTER if is_indirect else None
 
 
 def _behind_x86_call(address: int, target: int, memory: MemoryReader) -> FrameTrust | None:

@@ -8,6 +8,7 @@ dyld. The shapes are those that ld64 and lld write.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import unpack
 
 from machtrace.macho.contents import MachOContents
@@ -16,16 +17,15 @@ from machtrace.macho.segments import S_SYMBOL_STUBS, Section
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.stack import FrameTrust
-from machtrace.unwinder.arm64_frame import ENTRY
-from machtrace.unwinder.arm64_instructions import decode
 from machtrace.unwinder.arm64_registers import INSTRUCTION_SIZE
-from machtrace.unwinder.instruction_effects import IndirectJump
+from machtrace.unwinder.frame_state import FrameState
+from machtrace.unwinder.instruction_effects import IndirectJump, Instruction
 from machtrace.unwinder.rules import AtCfa, Claims, RegisterOffset, UnwindRule, link_register_rule
 
 _STUB_SECTIONS = frozenset({"__stubs", "__auth_stubs", "__objc_stubs"})
 _HELPER = "__stub_helper"
-_ARM64_HEADER = 16 * INSTRUCTION_SIZE
-"""No start of a helper section is longer; it has six instructions."""
+_ARM_HEADER = 16 * INSTRUCTION_SIZE
+"""No start of a helper section is longer; it has six instructions, or seven."""
 _X86_HEADER = 32
 _X86_HELPER = 10
 _X86_PUSH_NUMBER = 0x68
@@ -64,8 +64,7 @@ class StubRules:
                 )
             )
         )
-        known = arch.is_arm64 or arch in (Arch.X86_64, Arch.X86_64H, Arch.I386)
-        return cls(contents, arch, sections) if known and sections else None
+        return cls(contents, arch, sections) if sections else None
 
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
         """See :meth:`RuleSource.rule_for`.
@@ -81,9 +80,12 @@ class StubRules:
         else:
             return None
         if section.name == _HELPER:
-            helper = self._arm64_helper if self._arch.is_arm64 else self._x86_helper
-            return helper(section, lookup)
-        return link_register_rule(self._arch) if self._arch.is_arm64 else self._pushed(1)
+            if self._arch.has_link_register:
+                return self._arm_helper(section, lookup)
+            return self._x86_helper(section, lookup)
+        if self._arch.has_link_register:
+            return link_register_rule(self._arch)
+        return self._pushed(1)
 
     def origin(self, lookup: Svma) -> str:
         """Which section of stubs ``lookup`` is in."""
@@ -94,18 +96,21 @@ class StubRules:
         word = self._arch.pointer_size
         return UnwindRule(RegisterOffset(self._arch.registers.sp, words * word), AtCfa(-word))
 
-    def _arm64_helper(self, section: Section, lookup: Svma) -> UnwindRule | None:
-        size = min(section.size, _ARM64_HEADER) & -INSTRUCTION_SIZE
+    def _arm_helper(self, section: Section, lookup: Svma) -> UnwindRule | None:
+        """Of both arm architectures: ld64 writes ARM instructions, not Thumb's, of 32-bit ones."""
+        size = min(section.size, _ARM_HEADER) & -INSTRUCTION_SIZE
         data = self._contents.read_svma(section.address, size)
-        state = ENTRY
+        entry, effects_of = _arm64() if self._arch.is_arm64 else _arm()
+        state = entry
         at = int(section.address)
         for word in unpack(f"<{size // INSTRUCTION_SIZE}I", data):
             if at + INSTRUCTION_SIZE > lookup:
                 return state.rule()
-            instruction = decode(word)
-            if isinstance(instruction, IndirectJump):
+            effects = effects_of(word)
+            if effects and isinstance(effects[-1], IndirectJump):
                 break
-            state = state.after(instruction)
+            for effect in effects:
+                state = state.after(effect)
             at += INSTRUCTION_SIZE
         return link_register_rule(self._arch)
 
@@ -125,6 +130,23 @@ class StubRules:
         if at < end:
             return None
         return self._pushed(2 if (at - end) % _X86_HELPER >= _X86_PUSH_SIZE else 1)
+
+
+_EffectsOf = Callable[[int], tuple[Instruction, ...]]
+
+
+def _arm64() -> tuple[FrameState, _EffectsOf]:
+    from machtrace.unwinder.arm64_frame import ENTRY
+    from machtrace.unwinder.arm64_instructions import decode
+
+    return ENTRY, lambda word: (decode(word),)
+
+
+def _arm() -> tuple[FrameState, _EffectsOf]:
+    from machtrace.unwinder.arm_instructions import decode
+    from machtrace.unwinder.arm_registers import ARM_DARWIN
+
+    return ARM_DARWIN.entry(with_volatile=False), lambda word: decode(word).effects
 
 
 _X86_STEPS = (
