@@ -20,7 +20,7 @@ from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset, UnwindRu
 
 FIRST_INSTRUCTIONS = 24
 """Of a function, that are looked at alone: ten pairs of registers, and what makes room."""
-MOST_CODE = 1 << 13
+MOST_CODE = 1 << 11
 """Bytes of the largest function that is analysed to check a table; the first stack is not to wait
 for those of interpreters."""
 
