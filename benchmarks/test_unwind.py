@@ -8,15 +8,18 @@ import json
 import shutil
 import statistics
 import subprocess
+import sys
 import time
 import tracemalloc
 
 import pytest
 
 from machtrace.capture.unwinding import Unwinder
+from machtrace.macho.core_writer import core_bytes
 from machtrace.testing.cores import synthetic_process
 from machtrace.unwinder.thread_walker import PythonWalker
 
+DEPTH = 20
 LLDB = next((name for name in ("lldb-19", "lldb") if shutil.which(name)), None)
 
 
@@ -98,6 +101,69 @@ def test_memory(benchmark, recording):
         "bytes_per_rule": round(held / rules),
         "held_bytes": held,
         "peak_bytes": peak,
+    }
+
+
+FIRST_STACK = """
+import json, sys, time
+import machtrace as mt
+
+def first_stack(core, program):
+    with mt.open_target(core) as target:
+        return mt.unwind(target.snapshot(), search=[program])[0].addresses
+
+mode, *files = sys.argv[1:]
+if mode == "modules loaded":
+    first_stack(*files[:2])
+wall, processor = time.perf_counter(), time.process_time()
+found = first_stack(*files[2:])
+took = [time.perf_counter() - wall, time.process_time() - processor]
+with open("/proc/self/status") as status:
+    peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+print(json.dumps([*took, peak, len(found), "numpy" in sys.modules]))
+"""
+IMAGE_SIZE = 200_000_000
+
+
+@pytest.fixture(scope="module")
+def image_of_200_mb(tmp_path_factory):
+    """Core and program, of which only the second is large, and both of a small process."""
+    directory = tmp_path_factory.mktemp("large")
+    files = []
+    for name, functions, size in (("small", 32, 0), ("large", 600_000, IMAGE_SIZE)):
+        process = synthetic_process(threads=1, images=1, depth=DEPTH, functions=functions)
+        core, program = directory / f"{name}.core", directory / name
+        core.write_bytes(core_bytes(process.snapshot, ()))
+        with program.open("wb") as file:
+            file.write(process.images[0].data)
+            file.truncate(max(size, file.tell()))
+        files += [core, program]
+    return files
+
+
+@pytest.mark.benchmark(group="first stack in a new process, image of 200 MB")
+@pytest.mark.parametrize("mode", ["nothing loaded", "modules loaded"])
+def test_first_stack(benchmark, image_of_200_mb, mode):
+    """From a core and a file to a stack; in extra_info the time of that alone, in milliseconds.
+
+    Before that, either ``import machtrace`` was all, or the modules have been loaded by walking a
+    small process.
+    """
+    rows = []
+
+    def run():
+        command = [sys.executable, "-c", FIRST_STACK, mode, *image_of_200_mb]
+        done = subprocess.run(command, capture_output=True, check=True)
+        rows.append(json.loads(done.stdout))
+
+    benchmark.pedantic(run, rounds=7, warmup_rounds=1)
+    assert all(row[3] == DEPTH for row in rows)
+    wall, processor, peak, *_ = (statistics.median(column) for column in zip(*rows, strict=True))
+    benchmark.extra_info |= {
+        "wall_ms": round(1e3 * wall, 1),
+        "processor_ms": round(1e3 * processor, 1),
+        "peak_rss_mb": round(peak / 1024),
+        "loads_numpy": rows[-1][4],
     }
 
 

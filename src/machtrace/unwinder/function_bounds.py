@@ -7,12 +7,14 @@ read in C where that is built, and numpy is not imported for it.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.macho.contents import FileContents, MachOContents
 from machtrace.macho.linkedit import read_table
 from machtrace.model.address import Svma
+
+_UNWIND_INFO = ("__TEXT", "__unwind_info")
 
 
 class FunctionBounds:
@@ -33,8 +35,10 @@ class FunctionBounds:
         See :func:`machtrace.unwinder.function_starts.starts_of`.
         """
         sections = code_ranges(contents)
-        starts = _function_starts(contents)
-        if starts is None or not _any_in(starts, sections):
+        starts: Sequence[int] | None = _function_starts(contents)
+        if starts is None and not _shows_starts(contents, sections):
+            starts = ()  # of an image in memory of which hardly more than the header was captured
+        elif starts is None or not _any_in(starts, sections):
             from machtrace.unwinder.function_starts import starts_of
 
             starts = starts_of(contents, sections).data
@@ -100,6 +104,26 @@ def _function_starts(contents: MachOContents) -> memoryview | None:
         return None
     starts = function_starts(data, contents.image.header_svma)
     return None if starts is None else memoryview(starts).cast("Q")
+
+
+def _shows_starts(contents: MachOContents, sections: Sequence[tuple[int, int]]) -> bool:
+    """Whether any of what could show function starts can be read."""
+    image = contents.image
+    unwind, symtab, table = image.section(*_UNWIND_INFO), image.symtab, image.function_starts
+    return (
+        (table is not None and _can_be_read(contents.read_file, table.offset, table.size))
+        or (unwind is not None and _can_be_read(contents.read_svma, unwind.address, unwind.size))
+        or (symtab is not None and _can_be_read(contents.read_file, symtab.symoff, 1))
+        or any(_can_be_read(contents.read_svma, low, high - low) for low, high in sections)
+    )
+
+
+def _can_be_read(read: Callable[..., object], place: int, size: int) -> bool:
+    try:
+        read(place, size)
+    except MemoryReadError:
+        return False
+    return True
 
 
 def _any_in(starts: Sequence[int], sections: tuple[tuple[int, int], ...]) -> bool:
