@@ -27,7 +27,7 @@ PROGRAMS = ("frames", "registers", "alike")
 BUILDS = [
     (arch, optimisation, tables)
     for arch in (Arch.ARM64, Arch.X86_64)
-    for optimisation in ("-O0", "-O2", "-Oz", "-O2 no fp")
+    for optimisation in ("-O2", "-O2 no fp")
     for tables in ("compact", "dwarf")
 ]
 

@@ -10,6 +10,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import machtrace as mt
 from machtrace.capture.pipeline import report
@@ -212,3 +214,30 @@ def test_call_frame_information_names_its_fde(lab_program, tmp_path):
         start, end = (int(word, 16) for word in bounds.removeprefix("pc=").split("..."))
         origin = rules.origin(start)
         assert f"FDE at {int(offset, 16):#x} of __TEXT,__eh_frame, {start:#x} to {end:#x}" == origin
+
+
+@given(
+    arch=st.sampled_from([Arch.ARM64, Arch.X86_64]),
+    changes=st.lists(st.tuples(st.integers(0, 0x3FFF), st.integers(0, 255)), max_size=40),
+    stack=st.lists(st.tuples(st.integers(0, 0xFFF), st.integers(0, 255)), max_size=10),
+)
+@settings(max_examples=60, deadline=None)
+def test_whatever_memory_holds_there_is_an_explanation(arch, changes, stack):
+    """Of every frame that the walk kept: code, tables and stack may be anything."""
+    process = synthetic_process(arch, threads=1, images=1, depth=5)
+    program = bytearray(process.regions[0].data)
+    for at, value in changes:
+        program[0x1000 + at % (len(program) - 0x1000)] = value
+    (thread,) = process.snapshot.threads
+    data = bytearray(thread.stack.data)
+    for at, value in stack:
+        data[at % len(data)] = value
+    changed = replace(
+        process.snapshot,
+        memory=MemoryRegion(process.regions[0].start, bytes(program)),
+        threads=(replace(thread, stack=MemoryRegion(thread.stack.start, bytes(data))),),
+    )
+    (walk,) = mt.unwind(changed)
+    explained = mt.explain(walk)
+    assert len(walk.addresses) == len(explained.frames)
+    assert all(one is not None for one in explained.frames)
