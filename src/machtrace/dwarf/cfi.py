@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from machtrace.binary import ByteCursor
@@ -33,6 +33,9 @@ from machtrace.model.address import Svma
 
 REMEMBERED_LIMIT = 64
 """Rows remembered at once; compilers nest one or two deep."""
+_STEPS_A_FUNCTION = 24
+_STEPS_A_BYTE = 2
+"""Of instructions; remembering a row is one byte, and takes longest."""
 REGISTER_LIMIT = 256
 """Registers in a row; the largest machine here has some 130."""
 
@@ -40,10 +43,14 @@ REGISTER_LIMIT = 256
 class CallFrames:
     """The table of one section, a row at a time; what functions share is read once."""
 
-    __slots__ = ("_commons", "_initial", "section")
+    __slots__ = ("_commons", "_initial", "_spend", "section")
 
-    def __init__(self, section: CallFrameSection) -> None:
+    def __init__(
+        self, section: CallFrameSection, spend: Callable[[int], bool] = lambda _: True
+    ) -> None:
+        """``spend`` takes a lookup's steps from what is allowed, and says whether any are left."""
         self.section = section
+        self._spend = spend
         self._commons: dict[int, CommonInformation] = {}
         self._initial: dict[int, _State] = {}
 
@@ -54,6 +61,8 @@ class CallFrames:
             DwarfError: there is none, or it or its CIE is malformed or of an unknown kind.
             MemoryReadError: it could not be read.
         """
+        if not self._spend(_STEPS_A_FUNCTION):
+            raise self.section.fail("more was looked up than may be", offset)
         return read_frame_description(self.section, offset, self._commons)
 
     def row(self, function: FrameDescription, address: Svma) -> CallFrameRow:
@@ -88,6 +97,8 @@ class CallFrames:
         common = function.common
         initial = self._initial.get(common.offset)
         if initial is None:
+            if not self._spend(_STEPS_A_BYTE * len(common.program)):
+                raise self.section.fail("longer instructions than may be run", common.offset)
             start = _Table(
                 self.section, common, _Program.of_common(self.section, common), 0, _State()
             )
@@ -95,6 +106,8 @@ class CallFrames:
                 raise self.section.fail("CIE with an advance among its instructions", common.offset)
             initial = self._initial[common.offset] = start.state
         program = _Program.of_function(self.section, function)
+        if not self._spend(_STEPS_A_BYTE * len(program.code)):
+            raise self.section.fail("longer instructions than may be run", function.offset)
         return _Table(self.section, common, program, function.start, initial)
 
 

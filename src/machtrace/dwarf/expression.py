@@ -12,8 +12,10 @@ from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
 from machtrace.model.registers import RegisterSet
 
-STEP_LIMIT = 4096
+STEP_LIMIT = 1024
 """Operations run before an expression is taken for an endless loop; real ones run tens."""
+STEPS_AN_OPERATION = 2
+"""Of what whoever asks allows, each about a microsecond."""
 STACK_LIMIT = 256
 """Values kept; GCC's own unwinder allows 64."""
 
@@ -25,6 +27,7 @@ def evaluate(
     *,
     initial: Sequence[int] = (),
     pointer_size: int = 8,
+    spend: Callable[[int], bool] = lambda _: True,
 ) -> int:
     """What ``expression`` leaves on top of its stack, from 0 to 2**(8 * pointer_size) - 1.
 
@@ -35,15 +38,16 @@ def evaluate(
         memory: Of the target; addresses are Avmas.
         initial: Pushed first, the last one on top.
         pointer_size: Bytes in an address: the width of every value.
+        spend: Takes the steps of each operation from an allowance, and says whether any are left.
 
     Raises:
         DwarfError: it is malformed, needs a register that is not known, divides by zero, runs
-            longer than :data:`STEP_LIMIT`, or uses an operation that call-frame information may
-            not.
+            longer than :data:`STEP_LIMIT` or than it may, or uses an operation that call-frame
+            information may not.
         MemoryReadError: what it reads could not be read.
     """
     machine = _Machine(expression, registers, memory, initial, pointer_size)
-    return machine.run()
+    return machine.run(spend)
 
 
 def _comparison(compare: Callable[[int, int], bool]) -> Callable[[int, int], int]:
@@ -101,10 +105,12 @@ class _Machine:
         self._mask = (1 << self._bits) - 1
         self._stack = [value & self._mask for value in initial]
 
-    def run(self) -> int:
+    def run(self, spend: Callable[[int], bool]) -> int:
         for _ in range(STEP_LIMIT):
             if self._cursor.at_end:
                 return self._pop()
+            if not spend(STEPS_AN_OPERATION):
+                raise self._cursor.fail("expression runs longer than it may")
             self._execute(op.read_operation(self._cursor, self._word))
         raise self._cursor.fail(f"expression runs longer than {STEP_LIMIT} operations")
 

@@ -20,7 +20,12 @@ from machtrace.dwarf.cfi_records import (
 from machtrace.dwarf.pointer_encoding import PointerForm, pointer_form
 from machtrace.errors import DwarfError
 
-_SKIP = 4096
+COMMONS_AT_LEAST = 1024
+COMMONS_PER_RECORD = 1 / 64
+"""How many CIEs are read, the most used first: linkers keep one for thousands of functions."""
+READ_ONE_BY_ONE = 1024
+"""Records that are read though their lengths have 64 bits, or their numbers no fixed width: no
+compiler makes them."""
 _WORD = 4
 _WIDE = 8
 _EXTENDED = 0xFFFFFFF0
@@ -69,20 +74,26 @@ def _scan(
 ) -> tuple[npt.NDArray[Any], int | None]:
     """Where each FDE is and which CIE it has; and where that ended, if before the end."""
     unpack = Struct("<I" if section.little_endian else ">I").unpack_from
+    words = _words(section, data)
     narrow: list[int] = []
     wide: list[tuple[int, int, int, int]] = []
     malformed_at = None
+    read = 0
     at, last = 0, section.size - _WORD
     while at <= last:
-        (length,) = unpack(data, at)
+        length = unpack(data, at)[0] if at & _WORD - 1 else words[at // _WORD]
         if _WORD <= length < _EXTENDED:
             narrow.append(at)
             at += _WORD + length
         elif not length:
             if section.ends_at_terminator:
                 break
-            at += _terminators(data, at)
+            at += _WORD  # linkers leave terminators between files' parts
+        elif read == READ_ONE_BY_ONE:
+            malformed_at = at
+            break
         else:
+            read += 1
             try:
                 header = read_record_header(section, at)
             except DwarfError:
@@ -126,11 +137,11 @@ def _gather(
     return numbers.astype(np.int64 if dtype.kind == "i" else np.uint64).astype(np.uint64)
 
 
-def _terminators(data: bytes | memoryview, at: int) -> int:
-    """Bytes of zero lengths from ``at`` on: linkers leave terminators between files' parts."""
-    ahead = bytes(data[at : at + _SKIP])
-    zeros = len(ahead) - len(ahead.lstrip(b"\0"))
-    return max(4, zeros // 4 * 4)
+def _words(section: CallFrameSection, data: bytes | memoryview) -> list[int]:
+    """Every four bytes as a number."""
+    dtype = np.dtype("<u4" if section.little_endian else ">u4")
+    found: list[int] = np.frombuffer(data, dtype, len(data) // _WORD).tolist()
+    return found
 
 
 def _addresses(
@@ -139,11 +150,12 @@ def _addresses(
     """The start and the size of each FDE's code; size 0 where they cannot be had."""
     starts = np.zeros(len(records), np.uint64)
     sizes = np.zeros(len(records), np.uint64)
-    commons, which = np.unique(records["common"], return_inverse=True)
+    commons, which, counts = np.unique(records["common"], return_inverse=True, return_counts=True)
     kinds: dict[tuple[int, int], int] = {}
     kind_of = np.full(len(commons), -1, np.int64)
-    for index, offset in enumerate(commons.tolist()):
-        common = _common_or_none(section, offset)
+    most = COMMONS_AT_LEAST + int(len(records) * COMMONS_PER_RECORD)
+    for index in np.argsort(-counts, kind="stable")[:most].tolist():
+        common = _common_or_none(section, int(commons[index]))
         if common is not None:
             key = (common.pointer_encoding, common.address_size)
             kind_of[index] = kinds.setdefault(key, len(kinds))
@@ -154,7 +166,7 @@ def _addresses(
         if form is None or form.is_indirect or not (form.is_absolute or form.is_relative_to_itself):
             continue
         if form.size is None:
-            _read_each(section, records, chosen, starts, sizes)
+            _read_each(section, records, chosen[:READ_ONE_BY_ONE], starts, sizes)
         else:
             chosen = chosen[
                 records["body"][chosen] + np.uint64(2 * form.size) <= records["end"][chosen]

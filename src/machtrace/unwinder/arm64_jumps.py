@@ -10,11 +10,14 @@ import numpy.typing as npt
 from machtrace.errors import MemoryReadError
 from machtrace.model.address import Svma
 from machtrace.model.contents import ImageContents
+from machtrace.unwinder.work import Work
 
 CHUNK = 1 << 20
 """Bytes of code searched at a time."""
 SEARCH_LIMIT = 64 << 20
 """Bytes of code searched for one address: B reaches 128 MiB, but outlined code lies near."""
+STEPS_A_CHUNK = 1200
+"""Of work; numpy takes a millisecond for it."""
 CALLS_SEARCH_LIMIT = 256 << 20
 """Bytes of code of one image that are searched for calls."""
 
@@ -26,7 +29,10 @@ _DISTANCE_WORDS = 1 << 26
 
 
 def jumps_to(
-    target: Svma, contents: ImageContents, sections: Sequence[tuple[int, int]]
+    target: Svma,
+    contents: ImageContents,
+    sections: Sequence[tuple[int, int]],
+    work: Work | None = None,
 ) -> Iterator[Svma]:
     """Addresses of the unconditional jumps (B) to ``target``; those near it come first.
 
@@ -34,6 +40,7 @@ def jumps_to(
         target: where they lead.
         contents: the image.
         sections: the (start, end) of its code.
+        work: what may be spent; the search ends where it is used up.
     """
     chunks = [
         (start, min(start + CHUNK, end))
@@ -42,6 +49,8 @@ def jumps_to(
     ]
     chunks.sort(key=lambda chunk: abs(chunk[0] + CHUNK // 2 - target))
     for start, end in chunks[: SEARCH_LIMIT // CHUNK]:
+        if work is not None and not work.spend(STEPS_A_CHUNK * (end - start) // CHUNK + 64):
+            return
         try:
             at, distances = _branches(contents, start, end, _B)
         except MemoryReadError:  # what is farther off may be there

@@ -15,11 +15,13 @@ from collections.abc import Sequence
 from machtrace.unwinder import arm_instructions, thumb_instructions
 from machtrace.unwinder.arm_registers import ALWAYS, Decoded, TableBranch
 from machtrace.unwinder.instruction_effects import TRAP, Call, IndirectJump, Jump, Return, Trap
+from machtrace.unwinder.work import Work
 
 Range = tuple[int, int]
 """(start, end)."""
 
 _CODE, _DATA = 1, 2
+_STEPS_AN_INSTRUCTION = 8
 
 
 class Code:
@@ -30,6 +32,7 @@ class Code:
         "_kinds",
         "_later",
         "_ready",
+        "_work",
         "bytes",
         "found",
         "is_thumb",
@@ -38,9 +41,15 @@ class Code:
     )
 
     def __init__(
-        self, code: bytes, start: int, *, is_thumb: bool, data: Sequence[Range] = ()
+        self,
+        code: bytes,
+        start: int,
+        *,
+        is_thumb: bool,
+        data: Sequence[Range] = (),
+        work: Work | None = None,
     ) -> None:
-        """Find them, in time that ``code``'s length bounds.
+        """Find them, within ``work``; None for as much as any function needs.
 
         ``start`` is the function's Svma; ``data`` is what of it is known to be none, in bytes from
         its start, ascending.
@@ -52,6 +61,7 @@ class Code:
         """By bytes from the start."""
         self.tables: dict[int, tuple[int, ...]] = {}
         """Where jumps by tables lead to, by the jump."""
+        self._work = Work() if work is None else work
         self._kinds = bytearray(len(code))
         self._data = data
         for low, high in data:
@@ -68,7 +78,7 @@ class Code:
 
     def _find(self) -> None:
         gap = 0
-        while True:
+        while not self._work.is_used_up:
             if self._ready:
                 self._follow(self._ready.pop())
             elif self._later:
@@ -91,6 +101,8 @@ class Code:
             elif decoded.it:
                 conditions = conditions_of(decoded.it)
             self.found[at] = decoded
+            if not self._work.spend(_STEPS_AN_INSTRUCTION):
+                return
             self._claim(at, at + decoded.size, _CODE)
             if decoded.literal is not None:
                 place = (self.start + at & -4) - self.start + decoded.literal.distance
@@ -144,7 +156,7 @@ class Code:
         end = self._data[stated][1] if is_stated else len(self.bytes)
         targets: dict[int, None] = {}
         at = table
-        while at + size <= end and self._kinds[at] != _CODE:
+        while at + size <= end and self._kinds[at] != _CODE and self._work.spend(1):
             target = table + scale * int.from_bytes(self.bytes[at : at + size], "little")
             if not at < target < len(self.bytes) or target % self.unit:
                 break

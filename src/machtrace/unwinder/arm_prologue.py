@@ -27,6 +27,7 @@ from machtrace.unwinder.function_bounds import FunctionBounds, code_ranges
 from machtrace.unwinder.instruction_effects import Writes
 from machtrace.unwinder.prologue import FunctionAt
 from machtrace.unwinder.rules import Claims, UnwindRule
+from machtrace.unwinder.work import Allowance, Work
 
 MAX_FUNCTION_SIZE = 1 << 18
 """Bytes of one function that are analysed at most."""
@@ -40,9 +41,9 @@ _LINKING = Writes((LR,))
 class _Function:
     __slots__ = ("_flow", "_places", "_starts")
 
-    def __init__(self, code: Code, entry: FrameState) -> None:
+    def __init__(self, code: Code, entry: FrameState, work: Work) -> None:
         found = ArmEffects(code)
-        self._flow = Flow(found.effects, entry, unit=1)
+        self._flow = Flow(found.effects, entry, unit=1, work=work)
         self._starts = list(found.places)
         self._places = list(found.places.values())
 
@@ -82,8 +83,9 @@ class ArmInstructionRules:
         self._sets = sets
         self._data = data
         self._data_starts = [start for start, _ in data]
-        self._functions: dict[Svma, _Function] = {}
+        self._functions: dict[Svma, _Function | None] = {}
         self._cached = 0
+        self._allowance = Allowance()
 
     @classmethod
     def of_macho(cls, contents: MachOContents, arch: Arch) -> ArmInstructionRules | None:
@@ -122,20 +124,31 @@ class ArmInstructionRules:
         bounds = self._function_at(address)
         if bounds is None or bounds[1] - bounds[0] > MAX_FUNCTION_SIZE:
             return None
-        start, end = bounds
-        function = self._functions.get(start)
-        if function is None:
-            size = end - start
-            code = bytes(self._contents.read_svma(start, size))
-            if self._cached + size > CACHED_SIZE:
-                self._functions.clear()
-                self._cached = 0
-            self._cached += size
-            is_thumb = self._sets.is_thumb(start, code)
-            data = self._data_in(start, end)
-            function = _Function(Code(code, start, is_thumb=is_thumb, data=data), self._entry)
+        self._allowance.begin_question()
+        function = self._function(*bounds)
+        return None if function is None else function.state(address - bounds[0], inside=inside)
+
+    def draw_on(self, work: Work) -> None:
+        """See :class:`~machtrace.unwinder.work.DrawsOnWork`."""
+        self._allowance.draw_on(work)
+
+    def _function(self, start: Svma, end: Svma) -> _Function | None:
+        if start in self._functions:
+            return self._functions[start]
+        size = end - start
+        code = bytes(self._contents.read_svma(start, size))
+        if self._cached + size > CACHED_SIZE:
+            self._functions.clear()
+            self._cached = 0
+        self._cached += size
+        work = self._allowance.work
+        is_whole = work.is_whole
+        is_thumb = self._sets.is_thumb(start, code)
+        found = Code(code, start, is_thumb=is_thumb, data=self._data_in(start, end), work=work)
+        function = None if work.is_used_up else _Function(found, self._entry, work)
+        if is_whole or not work.is_used_up:  # else the next walk may have more to spend on it
             self._functions[start] = function
-        return function.state(address - start, inside=inside)
+        return function
 
     def _data_in(self, start: int, end: int) -> list[Range]:
         first = max(0, bisect_right(self._data_starts, start) - 1)

@@ -21,6 +21,7 @@ from machtrace.model.contents import ImageContents
 from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.prologue import FunctionAt
 from machtrace.unwinder.rules import AsyncContext, AtCfa, Claims, InRegister, RuleSource, UnwindRule
+from machtrace.unwinder.work import DrawsOnWork, Work
 
 _LOOKED_AT = 96
 """Bytes of a function's start: up to ten pairs of saved registers come before the context."""
@@ -56,6 +57,11 @@ class AsyncEntryRules:
         self._arch = arch
         self._function_at = function_at
         self._stored: dict[Svma, int | None] = {}
+
+    def draw_on(self, work: Work) -> None:
+        """See :class:`~machtrace.unwinder.work.DrawsOnWork`."""
+        if isinstance(self.inner, DrawsOnWork):
+            self.inner.draw_on(work)
 
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
         """See :meth:`RuleSource.rule_for`.

@@ -43,7 +43,13 @@ class _Stack:
     fp: int | None
 
 
-def infer_pops(code: MutableSequence[Instruction], calls: Container[int], machine: Machine) -> None:
+def infer_pops(
+    code: MutableSequence[Instruction],
+    calls: Container[int],
+    machine: Machine,
+    *,
+    limit: int = LOOK_AT_MOST,
+) -> int:
     """Find out what unknown functions pop, and put it into ``code`` behind the calls of them.
 
     Args:
@@ -51,35 +57,45 @@ def infer_pops(code: MutableSequence[Instruction], calls: Container[int], machin
             is a place for what it pops.
         calls: where unknown functions are called.
         machine: of the architecture.
+        limit: instructions that are looked at at most, and never more than :data:`LOOK_AT_MOST`.
+
+    Returns:
+        How many were looked at.
     """
-    _Inference(code, calls, machine).run()
+    inference = _Inference(code, calls, machine, min(limit, LOOK_AT_MOST))
+    inference.run()
+    return min(limit, LOOK_AT_MOST) - inference.left
 
 
 class _Inference:
     """One look at every instruction that can be reached, and some more behind unknown calls."""
 
     def __init__(
-        self, code: MutableSequence[Instruction], calls: Container[int], machine: Machine
+        self,
+        code: MutableSequence[Instruction],
+        calls: Container[int],
+        machine: Machine,
+        limit: int,
     ) -> None:
         self._code = code
         self._calls = calls
         self._machine = machine
         self._seen = bytearray(len(code))
-        self._left = LOOK_AT_MOST
+        self.left = limit
 
     def run(self) -> None:
         """Follow the function from its entry, then from what no direct jump leads to."""
         inside = _Stack(self._machine.entry_sp, None)
         self._follow(0, inside)
         for start in range(len(self._code)):
-            if not self._seen[start] and self._left > 0:
+            if not self._seen[start] and self.left > 0:
                 # Which frame a case of a switch has is not asked: that calls are aligned is enough.
                 self._follow(start, _Stack(None, None))
 
     def _follow(self, index: int, stack: _Stack) -> None:
         paths = [(index, stack)]
-        while paths and self._left > 0:
-            self._left -= 1
+        while paths and self.left > 0:
+            self.left -= 1
             index, stack = paths.pop()
             if self._seen[index]:
                 continue
@@ -112,10 +128,10 @@ class _Inference:
         at_call: int | None = None
         paths = list(self._onwards(call, stack))
         seen = {call}
-        for _ in range(min(LOOK_AHEAD, self._left)):
+        for _ in range(min(LOOK_AHEAD, self.left)):
             if not paths:
                 break
-            self._left -= 1
+            self.left -= 1
             index, stack = paths.pop()
             if index in seen or stack.sp is None:
                 continue

@@ -10,6 +10,7 @@ from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.cfi_sections import IndexedSection, section_of_macho, sections_of_elf
 from machtrace.unwinder.cfi_translation import rule_of
 from machtrace.unwinder.rules import Claims, UnwindRule
+from machtrace.unwinder.work import Allowance, Work
 
 
 class CallFrameRules:
@@ -18,12 +19,13 @@ class CallFrameRules:
     Hardly anything is read until the first rule is asked for.
     """
 
-    __slots__ = ("_tables", "claims")
+    __slots__ = ("_allowance", "_tables", "claims")
 
     trust = FrameTrust.CFI
 
     def __init__(self, *sections: IndexedSection, claims: Claims = Claims.EVERYWHERE) -> None:
-        self._tables = tuple(_Table(section) for section in sections)
+        self._allowance = Allowance()
+        self._tables = tuple(_Table(section, self._allowance) for section in sections)
         self.claims = claims
 
     @classmethod
@@ -54,6 +56,7 @@ class CallFrameRules:
             MemoryReadError: it was not captured.
         """
         del interrupted
+        self._allowance.begin_question()
         for table in self._tables:
             rule = table.rule_for(lookup)
             if rule is not None:
@@ -78,7 +81,12 @@ class CallFrameRules:
             FormatError: there is no FDE, or it is malformed.
             MemoryReadError: it was not captured.
         """
+        self._allowance.begin_question()
         return self._tables[0].rule_at(offset, lookup)
+
+    def draw_on(self, work: Work) -> None:
+        """See :class:`~machtrace.unwinder.work.DrawsOnWork`."""
+        self._allowance.draw_on(work)
 
 
 class _Table:
@@ -86,9 +94,9 @@ class _Table:
 
     __slots__ = ("_frames", "_indexed")
 
-    def __init__(self, indexed: IndexedSection) -> None:
+    def __init__(self, indexed: IndexedSection, allowance: Allowance) -> None:
         self._indexed = indexed
-        self._frames = CallFrames(indexed.section)
+        self._frames = CallFrames(indexed.section, allowance.spend)
 
     def rule_for(self, lookup: Svma) -> UnwindRule | None:
         offset = self._indexed.index.find(lookup)

@@ -35,7 +35,7 @@ from machtrace.unwinder.work import WALK_STEPS, Work
 TRIAL_LIMIT = 64
 """Blocks looked at to see whether a state leads to a proper return."""
 
-WORK_PER_INSTRUCTION = 16
+WORK_PER_INSTRUCTION = 20
 WORK_AT_LEAST = 4096
 """Steps for a function by its size, where nobody says how many may be made; no compiled function
 was seen to need a third of it."""
@@ -71,6 +71,7 @@ class Flow:
         "_states",
         "_tried",
         "_unit",
+        "_verdicts",
         "_work",
         "is_complete",
     )
@@ -111,7 +112,8 @@ class Flow:
         """Of equal states that were tried, the first."""
         self.is_complete = False
         """Whether the work came to its end within its bounds."""
-        if not self._work.spend(len(code) // _INSTRUCTIONS_A_STEP):
+        self._verdicts: set[bool | None] | None = None
+        if not self._work.spend(len(code)):
             return
         self._blocks = blocks = Blocks(code, entry, unit)
         self._states: list[FrameState | None] = [None] * len(blocks)
@@ -133,6 +135,18 @@ class Flow:
         state = self._states[block]
         return None if state is None else _after_all(state, effects)
 
+    def leaving(self) -> Iterator[tuple[Jump | IndirectJump | Return, FrameState]]:
+        """The instructions that may leave the function, and the states before them."""
+        if not self.is_complete:
+            return
+        for leaving, target, state in zip(
+            self._blocks.leaving, self._blocks.targets, self._ends, strict=True
+        ):
+            if state is None or not isinstance(leaving, Jump | IndirectJump | Return):
+                continue
+            if target is None or target == OUTSIDE:
+                yield leaving, state
+
     @property
     def is_balanced(self) -> bool:
         """Whether it leaves its caller's frame as a function should.
@@ -142,12 +156,13 @@ class Flow:
         """
         if not self.is_complete:
             return True
-        verdicts = {
-            self._verdict(block, state)
-            for block, state in enumerate(self._ends)
-            if state is not None and self._states[block] is not None
-        }
-        return False not in verdicts or True in verdicts
+        if self._verdicts is None:
+            self._verdicts = {
+                self._verdict(block, state)
+                for block, state in enumerate(self._ends)
+                if state is not None
+            }
+        return False not in self._verdicts or True in self._verdicts
 
     def _run(self) -> None:
         work = self._work
@@ -431,7 +446,5 @@ class _Landing:
 
 
 _LANDINGS_TRIED = 4
-_INSTRUCTIONS_A_STEP = 2
-"""That are looked at once, on the way to finding blocks, in the time of a step."""
 _STEPS_AN_EFFECT = 2
 _BLOCK = 512

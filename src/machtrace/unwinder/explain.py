@@ -66,6 +66,7 @@ class Explainer:
     ) -> FrameExplanation:
         """How ``here``, a frame with these ``registers``, is left. Raises nothing."""
         frame = _Frame(here, registers, memory)
+        self._rules.begin_walk()
         found = find_caller(here, registers, memory, self._rules, self._mask)
         interrupted = frame.is_interrupted
         rule, trust = self._rules.find(here.lookup, interrupted=interrupted)

@@ -168,6 +168,7 @@ class NativeWalker:
     def _go_on(self, pause: int, memory: MemoryReader) -> _Trace | None:
         """Walk the machine's stack to its end; None where registers are such as no machine has."""
         walker = self._walker
+        self._rules.begin_walk()
         stop, entry, depth, end = _ROOT, None, 0, 0
         while pause != _walk.ROOT:
             if pause == _walk.DOES_NOT_FIT:
@@ -210,7 +211,7 @@ class NativeWalker:
 
     def _learn(self, lookup: Avma, *, interrupted: bool) -> bool:
         rule, trust = self._rules.find(lookup, interrupted=interrupted)
-        if self._rules.objection(lookup) is not None:
+        if self._rules.objection(lookup) is not None or self._rules.work.is_used_up:
             return False
         return self._native.learn(lookup, interrupted=interrupted, rule=rule, trust=trust)
 

@@ -12,6 +12,7 @@ from machtrace.model.image import BinaryImage, ImageList
 from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.call_witness import CallWitness
 from machtrace.unwinder.rules import InRegister, RuleSource, UnwindRule, frame_pointer_rule
+from machtrace.unwinder.work import DrawsOnWork, Work
 
 CACHE_LIMIT = 1 << 16
 """Rules remembered of one process; at the limit all are forgotten. A rule is about 500 bytes."""
@@ -52,11 +53,14 @@ class ProcessRules:
         "_cache",
         "_fallback",
         "_images",
+        "_is_unheard",
+        "_is_walking",
         "_link_register",
         "_objections",
         "_rules",
         "_sources_of",
         "statistics",
+        "work",
     )
 
     def __init__(self, images: ImageList, arch: Arch, sources_of: SourceFinder) -> None:
@@ -69,6 +73,16 @@ class ProcessRules:
         self._cache: dict[tuple[int, bool], tuple[UnwindRule, FrameTrust]] = {}
         self._objections: dict[Avma, tuple[UnwindRule, FrameTrust]] = {}
         self.statistics = CacheStatistics()
+        self.work = Work()
+        """What may still be spent on the present walk."""
+        self._is_walking = False
+        self._is_unheard = False
+        """Whether a witness was not asked, since too little work is left."""
+
+    def begin_walk(self) -> None:
+        """Allow a walk's work from here on; who asks for rules without it has as much for each."""
+        self._is_walking = True
+        self.work.refill()
 
     def find(self, lookup: Avma, *, interrupted: bool) -> tuple[UnwindRule, FrameTrust]:
         """The rule at ``lookup``, and how far it can be trusted. Raises nothing.
@@ -84,7 +98,12 @@ class ProcessRules:
         if len(self._cache) >= CACHE_LIMIT:
             self._cache.clear()
             self._objections.clear()
-        found = self._cache[key] = self._ask(lookup, interrupted=interrupted)
+        if not self._is_walking:
+            self.work.refill()
+        is_whole, self._is_unheard = self.work.is_whole, False
+        found = self._ask(lookup, interrupted=interrupted)
+        if is_whole or not (self.work.is_used_up or self._is_unheard):
+            self._cache[key] = found  # else another walk may come to know more
         return found
 
     def objection(self, lookup: Avma) -> tuple[UnwindRule, FrameTrust] | None:
@@ -117,6 +136,9 @@ class ProcessRules:
         rules = self._rules.get(image)
         if rules is None:
             rules = self._rules[image] = self._sources_of(image)
+            for source in rules.sources:
+                if isinstance(source, DrawsOnWork):
+                    source.draw_on(self.work)
         return rules, Svma(image.offset_of(lookup) + rules.header_svma)
 
     def _ask(self, lookup: Avma, *, interrupted: bool) -> tuple[UnwindRule, FrameTrust]:
@@ -151,6 +173,9 @@ class ProcessRules:
     ) -> None:
         """Ask whether the code bears out ``rule``, where it is not from the code itself."""
         if witness is None or source.trust is witness.trust or rule.is_signal_frame:
+            return
+        if 2 * self.work.left < self.work.limit:
+            self._is_unheard = True  # what is left is for frames that have no table
             return
         other = witness.objection(address, rule)
         if other is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import islice
-from struct import unpack
+from struct import unpack_from
 
 from machtrace.errors import MemoryReadError
 from machtrace.macho.contents import MachOContents
@@ -36,6 +36,7 @@ from machtrace.unwinder.instruction_effects import (
 from machtrace.unwinder.outlined import leaves_frame, touches_callers_frame
 from machtrace.unwinder.return_path import LONGEST_WAY, loses_registers, rule_across_stacks
 from machtrace.unwinder.rules import Claims, UnwindRule
+from machtrace.unwinder.work import Allowance, Work
 
 FunctionAt = Callable[[Svma], tuple[Svma, Svma] | None]
 """The (start, end) of the function that holds an address, if any does."""
@@ -49,10 +50,16 @@ OUTLINED_SIZE = 64 * INSTRUCTION_SIZE
 VIEWED_SECTION = 64 << 20
 """Bytes of the largest section that is looked at as a whole; memory in pieces makes it a copy."""
 _JUMPS_ASKED = 8
-CALLERS_INSTRUCTIONS = 1 << 15
-"""Of all functions together that are analysed to learn what one of them starts with."""
-_SEARCH_COST = 1 << 10
-"""A search for jumps, in instructions that are analysed in about that time."""
+_READ_AT_ONCE = 1 << 12
+"""Instructions that are taken apart before what they cost is looked at."""
+_READING = 4
+"""Steps that it takes to find code."""
+_KNOWN_A_STEP = 4
+"""Instructions like others before that are read in a step."""
+_STEPS_EXPECTED = 8
+"""For an instruction of a function that is analysed."""
+_STEPS_UNKNOWN = 2
+"""For an instruction like none before."""
 _NESTING = 3
 
 
@@ -100,7 +107,7 @@ class InstructionRules:
         self._sharing: dict[Svma, bool] = {}
         self._views: dict[int, memoryview | None] = {}
         self._cached = 0
-        self._callers_left = CALLERS_INSTRUCTIONS
+        self._allowance = Allowance()
 
     @classmethod
     def of_macho(cls, contents: MachOContents, arch: Arch) -> InstructionRules | None:
@@ -123,12 +130,16 @@ class InstructionRules:
             return None
         return self.rule_at(address, interrupted=interrupted)
 
+    def draw_on(self, work: Work) -> None:
+        """See :class:`~machtrace.unwinder.work.DrawsOnWork`."""
+        self._allowance.draw_on(work)
+
     def rule_at(self, address: Svma, *, interrupted: bool) -> UnwindRule | None:
         """The rule at an instruction, whatever it calls; see :meth:`rule_for`."""
         bounds = self.function_at(address)
         if bounds is None:
             return None
-        self._callers_left = CALLERS_INSTRUCTIONS
+        self._allowance.begin_question()
         function = self._function(*bounds)
         state = None if function is None else function.state(address)
         if function is None or state is None:
@@ -166,7 +177,7 @@ class InstructionRules:
         bounds = self.function_at(lookup)
         if bounds is None or bounds[1] - bounds[0] > most:
             return None
-        self._callers_left = CALLERS_INSTRUCTIONS
+        self._allowance.begin_question()
         function = self._function(*bounds)
         if function is None or not function.flow.is_balanced:
             return None
@@ -185,6 +196,7 @@ class InstructionRules:
 
     def _is_outlined(self, start: Svma, nesting: int = 0) -> bool:
         """Whether a function shares a frame: it is short, and does so or jumps to one that does."""
+        self._allowance.work.spend(_READING)
         found = self._sharing.get(start)
         if found is None:
             found = self._sharing[start] = self._shares_frame(start, nesting)
@@ -204,11 +216,19 @@ class InstructionRules:
         return target not in range(*bounds) and self._is_outlined(target, nesting + 1)
 
     def _read(self, start: Svma, size: int) -> list[Instruction]:
+        """The instructions in a range; fewer where the work that may be done is used up."""
         count = size // INSTRUCTION_SIZE  # bounds may end at data of any size
-        return [
-            decode(word)
-            for word in unpack(f"<{count}I", self._code(start, INSTRUCTION_SIZE * count))
-        ]
+        code = self._code(start, INSTRUCTION_SIZE * count)
+        read: list[Instruction] = []
+        work = self._allowance.work
+        for at in range(0, count, _READ_AT_ONCE):
+            words = unpack_from(f"<{min(_READ_AT_ONCE, count - at)}I", code, INSTRUCTION_SIZE * at)
+            unknown = decode.cache_info().misses
+            read += map(decode, words)
+            steps = _READING + len(words) // _KNOWN_A_STEP
+            if not work.spend(steps + _STEPS_UNKNOWN * (decode.cache_info().misses - unknown)):
+                break
+        return read
 
     def _code(self, start: Svma, size: int) -> memoryview:
         """``size`` bytes of code, from a view of its whole section where that can be had."""
@@ -239,13 +259,20 @@ class InstructionRules:
         self._cached += count
         # A function that is asked for while its own callers are looked at has no answer.
         self._functions[start] = None
+        work = self._allowance.work
+        is_whole = work.is_whole
         function = self._functions[start] = self._analysed(start, count, nesting)
+        if work.is_used_up and not is_whole:
+            del self._functions[start]  # the next walk may have more to spend on it
         return function
 
     def _analysed(self, start: Svma, count: int, nesting: int) -> _Function | None:
         if not 0 < count <= MAX_INSTRUCTIONS:
             return None
+        work = self._allowance.work
         code = self._read(start, count * INSTRUCTION_SIZE)
+        if work.is_used_up:
+            return None
 
         def outlined(distance: int) -> tuple[Instruction, ...] | None:
             return self._outlined_body(Svma(start + distance))
@@ -253,29 +280,31 @@ class InstructionRules:
         standard = ENTRY
         if count * INSTRUCTION_SIZE > OUTLINED_SIZE:
             standard = ENTRY_WITHOUT_VOLATILE
-        flow = Flow(code, standard, outlined)
+        flow = Flow(code, standard, outlined, work=work)
         if not flow.is_balanced:
             entry = self._entry_from_jumps(start, nesting)
+            if work.is_used_up:
+                return None
             if entry is not None:
-                flow = Flow(code, entry, outlined)
+                flow = Flow(code, entry, outlined, work=work)
         return _Function(start, code, flow)
 
     def _entry_from_jumps(self, start: Svma, nesting: int) -> FrameState | None:
         """The state that code has at its start which other functions jump into, frame and all."""
-        if nesting >= _NESTING or self._callers_left < _SEARCH_COST:
+        work = self._allowance.work
+        if nesting >= _NESTING:
             return None
-        self._callers_left -= _SEARCH_COST
         entry: FrameState | None = None
-        jumps = jumps_to(start, self._contents, self._sections)
+        jumps = jumps_to(start, self._contents, self._sections, work)
         for address in islice(jumps, _JUMPS_ASKED):
             bounds = self.function_at(address)
             if bounds is None or bounds[0] == start:
                 continue
             if bounds[0] not in self._functions:
+                # Each may take so much that as much is left for the function itself.
                 count = (bounds[1] - bounds[0]) // INSTRUCTION_SIZE
-                if count > self._callers_left:
+                if 2 * _STEPS_EXPECTED * count > work.left:
                     continue
-                self._callers_left -= count
             try:
                 function = self._function(*bounds, nesting + 1)
             except MemoryReadError:
@@ -288,6 +317,7 @@ class InstructionRules:
     def _outlined_body(self, target: Svma) -> tuple[Instruction, ...] | None:
         """All that a short callee does, where it neither calls nor jumps; else None."""
         if target not in self._outlined:
+            self._allowance.work.spend(_READING)
             try:
                 self._outlined[target] = self._straight_line(target)
             except MemoryReadError:

@@ -6,28 +6,24 @@ above the place where a function that was called has it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from machtrace.unwinder.control_flow import Flow
 from machtrace.unwinder.frame_state import FrameState, FromCfa, Machine
-from machtrace.unwinder.instruction_effects import IndirectJump, Instruction, Jump, Return
+from machtrace.unwinder.instruction_effects import IndirectJump
 
 MOST_PUSHED = 64
 """Bytes at most."""
 
 
-def pushed_before(
-    code: Sequence[Instruction], flow: Flow, machine: Machine, *, unit: int = 1
-) -> int:
-    """Bytes that lie above the frame when ``code`` is entered; 0 for a function.
+def pushed_before(flow: Flow, machine: Machine) -> int:
+    """Bytes that lie above the frame when code is entered; 0 for a function.
 
     Args:
-        code: all instructions.
-        flow: of ``code``, as if it were a function.
+        flow: of the code, as if it were a function.
         machine: of the architecture.
-        unit: how much of a distance in ``code`` leads to the next instruction.
     """
-    found = set(_sp_where_left(code, flow, machine, unit))
+    found = set(_sp_where_left(flow, machine))
     if len(found) != 1:
         return 0
     above = found.pop() - machine.entry_sp
@@ -42,18 +38,10 @@ def entry_with(pushed: int, entry: FrameState) -> FrameState:
     return FrameState(machine, tuple(values), entry.slots)
 
 
-def _sp_where_left(
-    code: Sequence[Instruction], flow: Flow, machine: Machine, unit: int
-) -> Iterator[int]:
+def _sp_where_left(flow: Flow, machine: Machine) -> Iterator[int]:
     """From the CFA to sp, at each instruction that may leave the code."""
-    for index, instruction in enumerate(code):
-        if isinstance(instruction, Jump):
-            if 0 <= index + instruction.distance // unit < len(code):
-                continue
-        elif not isinstance(instruction, Return | IndirectJump):
-            continue
-        state = flow.state(index)
-        if state is None or state.sp_offset is None:
+    for instruction, state in flow.leaving():
+        if state.sp_offset is None:
             continue
         if isinstance(instruction, IndirectJump):
             if state.value(instruction.register) == machine.return_address:

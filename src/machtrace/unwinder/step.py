@@ -24,6 +24,7 @@ from machtrace.unwinder.rules import (
     UnwindRule,
 )
 from machtrace.unwinder.swift_async import ADDRESS_BITS, is_async_frame_pointer
+from machtrace.unwinder.work import Work
 
 NULL_PAGE = 0x1000
 """No code lies below this Avma; a "return address" there is the end of a stack, or a null call."""
@@ -49,17 +50,22 @@ class _UnknownRegisterError(Exception):
 
 
 def step(
-    rule: UnwindRule, registers: RegisterSet, memory: MemoryReader, mask: PacMask
+    rule: UnwindRule,
+    registers: RegisterSet,
+    memory: MemoryReader,
+    mask: PacMask,
+    work: Work | None = None,
 ) -> RegisterSet | Stop:
     """The caller's registers, or why there are none.
 
     ``registers`` are those of the frame that ``rule`` is for. Their frame pointer may carry
     Swift's async tag and their link register a signature; both are removed by ``mask`` where they
     are used as addresses. The caller's pc is where an instruction is: on 32-bit arm, the lowest bit
-    of a return address says only that it leads to Thumb code. Raises nothing.
+    of a return address says only that it leads to Thumb code. Expressions draw on ``work``; None
+    for as much as one walk may do. Raises nothing.
     """
     try:
-        return _Frame(rule, registers, memory, mask).caller()
+        return _Frame(rule, registers, memory, mask, work).caller()
     except _UnknownRegisterError:
         return Stop(StopReason.NO_RULE, registers.pc)
     except MemoryReadError as error:
@@ -75,21 +81,27 @@ def places(
 
     See :func:`step`.
     """
-    return _Frame(rule, registers, memory, mask).places()
+    return _Frame(rule, registers, memory, mask, None).places()
 
 
 class _Frame:
     """One application of a rule; ``cfa`` is worked out once."""
 
-    __slots__ = ("_cfa", "_mask", "_memory", "_registers", "_rule", "_saved", "_word")
+    __slots__ = ("_cfa", "_mask", "_memory", "_registers", "_rule", "_saved", "_word", "_work")
 
     def __init__(
-        self, rule: UnwindRule, registers: RegisterSet, memory: MemoryReader, mask: PacMask
+        self,
+        rule: UnwindRule,
+        registers: RegisterSet,
+        memory: MemoryReader,
+        mask: PacMask,
+        work: Work | None,
     ) -> None:
         self._rule = rule
         self._registers = registers
         self._memory = memory
         self._mask = mask
+        self._work = work
         self._word = registers.arch.pointer_size
         self._saved = registers.arch.saved_register_size
         self._cfa = 0
@@ -131,7 +143,7 @@ class _Frame:
             at = Avma(self._cfa + recovery.offset)
         elif isinstance(recovery, AtExpression):
             try:
-                at = Avma(self._evaluate(recovery.expression))
+                at = Avma(self._evaluate(recovery.expression, (self._cfa,)))
             except (_UnknownRegisterError, MemoryReadError, DwarfError):
                 at = None
         return cfa, at
@@ -149,7 +161,7 @@ class _Frame:
     def _canonical_frame_address(self, cfa: Cfa) -> int:
         if isinstance(cfa, RegisterOffset):
             return self._address_in(cfa.register) + cfa.offset
-        return evaluate(cfa.expression, self._registers, self._memory, pointer_size=self._word)
+        return self._evaluate(cfa.expression, ())
 
     def _address_in(self, number: int) -> Avma:
         value = self._value_in(number)
@@ -179,20 +191,23 @@ class _Frame:
             case InRegister(number, offset):
                 return self._value_in(number) + offset
             case AtExpression(expression):
-                return self._load(self._evaluate(expression), size)
+                return self._load(self._evaluate(expression, (self._cfa,)), size)
             case ExpressionValue(expression):
-                return self._evaluate(expression)
+                return self._evaluate(expression, (self._cfa,))
             case Lost():
                 raise _UnknownRegisterError
 
-    def _evaluate(self, expression: bytes) -> int:
-        """A register's expression; DWARF 5, section 6.4.2.3: the CFA is pushed first."""
+    def _evaluate(self, expression: bytes, initial: tuple[int, ...]) -> int:
+        """For a register's expression the CFA is pushed first (DWARF 5, section 6.4.2.3)."""
+        if self._work is None:
+            self._work = Work()
         return evaluate(
             expression,
             self._registers,
             self._memory,
-            initial=(self._cfa,),
+            initial=initial,
             pointer_size=self._word,
+            spend=self._work.spend,
         )
 
     def _load(self, address: int, size: int | None) -> int:

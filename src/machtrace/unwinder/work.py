@@ -47,7 +47,7 @@ class Work:
 
 @runtime_checkable
 class DrawsOnWork(Protocol):
-    """A source of rules whose answers may be dear.
+    """What may be dear to ask.
 
     It has an allowance of its own, refilled for each question, until it is given that of a walk.
     """
@@ -55,3 +55,27 @@ class DrawsOnWork(Protocol):
     def draw_on(self, work: Work, /) -> None:
         """From now on spend from ``work``, which whoever walks refills."""
         ...
+
+
+class Allowance:
+    """The work that an analysis draws on: a walk's, or as much for each question."""
+
+    __slots__ = ("_is_own", "work")
+
+    def __init__(self) -> None:
+        self.work = Work()
+        self._is_own = True
+
+    def draw_on(self, work: Work) -> None:
+        """See :class:`DrawsOnWork`."""
+        self.work = work
+        self._is_own = False
+
+    def begin_question(self) -> None:
+        """Refill what nobody else does."""
+        if self._is_own:
+            self.work.refill()
+
+    def spend(self, steps: int) -> bool:
+        """See :meth:`Work.spend`."""
+        return self.work.spend(steps)

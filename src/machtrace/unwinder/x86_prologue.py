@@ -39,6 +39,7 @@ from machtrace.unwinder.prologue import FunctionAt
 from machtrace.unwinder.pushed_before import entry_with, pushed_before
 from machtrace.unwinder.return_path import rule_across_stacks
 from machtrace.unwinder.rules import Claims, UnwindRule
+from machtrace.unwinder.work import Allowance, Work
 from machtrace.unwinder.x86_instructions import decode
 from machtrace.unwinder.x86_operands import Effects
 from machtrace.unwinder.x86_registers import MODE_32, MODE_64, Mode
@@ -56,13 +57,44 @@ _SWEPT_AT_ONCE = 256
 """Bytes of the longest function that is read through without a look whether it may pop."""
 _RETURN_AND_POP = re.compile(rb"\xc2.[\x00-\x0f]", re.DOTALL)
 _RETURN = b"\xc3"
+_STEPS_AN_INSTRUCTION = 8
+_STEPS_A_LOOK = 4
+"""At an instruction, for what is popped behind calls."""
+_STEPS_TO_FIND = 4
+"""The code of a function."""
+_SEARCHED_A_STEP = 64
+"""Bytes in which returns are searched for."""
 
-
-_Function = tuple[Flow, dict[int, int], list[Instruction]]
-"""States, places of instructions by offset, and what they do."""
 
 Ranges = tuple[tuple[int, int], ...]
 """(start, end) of each, ascending, and apart."""
+
+
+class _Function:
+    """What is remembered of a function."""
+
+    __slots__ = ("_effects", "_places", "_starts", "flow")
+
+    def __init__(self, flow: Flow, places: dict[int, int], effects: list[Instruction]) -> None:
+        """``places``: of instructions in ``effects``, by their bytes from the function's start."""
+        self.flow = flow
+        self._effects = effects
+        self._places = places
+        self._starts = list(places)
+
+    def rule_across_stacks(self, at: int, state: FrameState) -> UnwindRule | None:
+        """See :mod:`machtrace.unwinder.return_path`; ``state`` is what holds at ``at``."""
+        return rule_across_stacks(self._effects, self._places[at], state, state.rule())
+
+    def state(self, at: int) -> FrameState | None:
+        """The state before the instruction that starts there."""
+        place = self._places.get(at)
+        return None if place is None else self.flow.state(place)
+
+    def state_around(self, at: int) -> FrameState | None:
+        """The state before the instruction that has that byte."""
+        index = bisect_right(self._starts, at) - 1
+        return None if index < 0 else self.state(self._starts[index])
 
 
 class X86InstructionRules:
@@ -87,9 +119,10 @@ class X86InstructionRules:
         self.function_at = function_at
         self._data = data
         self._data_starts = [start for start, _ in data]
-        self._functions: dict[Svma, _Function] = {}
+        self._functions: dict[Svma, _Function | None] = {}
         self._popped: dict[Svma, int | None] = {}
         self._cached = 0
+        self._allowance = Allowance()
 
     @classmethod
     def of_macho(cls, contents: MachOContents, arch: Arch) -> X86InstructionRules | None:
@@ -115,13 +148,16 @@ class X86InstructionRules:
         bounds = self.function_at(lookup) if interrupted else None
         if bounds is None or bounds[1] - bounds[0] > MAX_FUNCTION_SIZE:
             return None
-        start, end = bounds
-        flow, places, effects = self._function(start, end)
-        place = places.get(lookup - start)
-        state = None if place is None else flow.state(place)
-        if place is None or state is None:
+        self._allowance.begin_question()
+        function = self._function(*bounds)
+        state = None if function is None else function.state(lookup - bounds[0])
+        if function is None or state is None:
             return None
-        return rule_across_stacks(effects, place, state, state.rule())
+        return function.rule_across_stacks(lookup - bounds[0], state)
+
+    def draw_on(self, work: Work) -> None:
+        """See :class:`~machtrace.unwinder.work.DrawsOnWork`."""
+        self._allowance.draw_on(work)
 
     def state_behind_start(self, lookup: Svma, count: int) -> FrameState | None:
         """See :class:`~machtrace.unwinder.call_witness.CodeAnalysis`.
@@ -151,35 +187,48 @@ class X86InstructionRules:
         bounds = self.function_at(lookup)
         if bounds is None or bounds[1] - bounds[0] > most:
             return None
-        flow, places, _ = self._function(*bounds)
-        if not flow.is_balanced:
+        self._allowance.begin_question()
+        function = self._function(*bounds)
+        if function is None or not function.flow.is_balanced:
             return None
-        at = max((at for at in places if at <= lookup - bounds[0]), default=None)
-        return None if at is None else flow.state(places[at])
+        return function.state_around(lookup - bounds[0])
 
-    def _function(self, start: Svma, end: Svma) -> _Function:
-        found = self._functions.get(start)
-        if found is None:
-            sweep = _Sweep(self._instructions(start, end), end - start, self._mode)
-            self._add_pops(sweep, start)
-            if self._cached + end - start > CACHED_SIZE:
-                self._functions.clear()
-                self._popped.clear()
-                self._cached = 0
-            self._cached += end - start
-            flow = Flow(sweep.effects, self._mode.entry, unit=1)
-            pushed = pushed_before(sweep.effects, flow, self._mode.machine)
-            if pushed:
-                flow = Flow(sweep.effects, entry_with(pushed, self._mode.entry), unit=1)
-            found = (flow, sweep.places, sweep.effects)
-            self._functions[start] = found
-        return found
+    def _function(self, start: Svma, end: Svma) -> _Function | None:
+        if start in self._functions:
+            return self._functions[start]
+        if self._cached + end - start > CACHED_SIZE:
+            self._functions.clear()
+            self._popped.clear()
+            self._cached = 0
+        self._cached += end - start
+        work = self._allowance.work
+        is_whole = work.is_whole
+        function = self._analysed(start, end)
+        if is_whole or not work.is_used_up:  # else the next walk may have more to spend on it
+            self._functions[start] = function
+        return function
+
+    def _analysed(self, start: Svma, end: Svma) -> _Function | None:
+        work = self._allowance.work
+        sweep = _Sweep(self._instructions(start, end), end - start, self._mode)
+        self._add_pops(sweep, start)
+        if work.is_used_up:
+            return None
+        flow = Flow(sweep.effects, self._mode.entry, unit=1, work=work)
+        pushed = pushed_before(flow, self._mode.machine)
+        if pushed:
+            entry = entry_with(pushed, self._mode.entry)
+            flow = Flow(sweep.effects, entry, unit=1, work=work)
+        return _Function(flow, sweep.places, sweep.effects)
 
     def _instructions(self, start: Svma, end: Svma) -> Iterator[tuple[int, Effects]]:
-        """Offset and effects of each instruction; data are one that traps."""
+        """Offset and effects of each instruction; data are one that traps.
+
+        Fewer where the work that may be done is used up.
+        """
         code = bytes(self._contents.read_svma(start, end - start))
-        at = 0
-        while at < len(code):
+        at, work = 0, self._allowance.work
+        while at < len(code) and work.spend(_STEPS_AN_INSTRUCTION):
             data = bisect_right(self._data_starts, start + at) - 1
             if data >= 0 and start + at < self._data[data][1]:
                 yield at, (TRAP,)
@@ -200,23 +249,35 @@ class X86InstructionRules:
             elif popped is None:
                 unknown.add(place - 1)
         if unknown and not self._mode.is_64:
-            infer_pops(sweep.effects, unknown, self._mode.machine)
+            work = self._allowance.work
+            looks = infer_pops(
+                sweep.effects, unknown, self._mode.machine, limit=work.left // _STEPS_A_LOOK
+            )
+            work.spend(_STEPS_A_LOOK * looks)
 
     def _popped_by(self, target: Svma, nesting: int = 0) -> int | None:
         """Bytes of arguments that a function takes off the stack as it returns.
 
         None where there is no function that is known to return.
         """
-        if target not in self._popped:
-            self._popped[target] = self._popped_by_return(target, nesting)
-        return self._popped[target]
+        if target in self._popped:
+            return self._popped[target]
+        popped = self._popped_by_return(target, nesting)
+        if not self._allowance.work.is_used_up:
+            self._popped[target] = popped
+        return popped
 
-    def _popped_by_return(self, target: Svma, nesting: int) -> int | None:
+    def _popped_by_return(  # noqa: PLR0911 - one for each reason to know nothing
+        self, target: Svma, nesting: int
+    ) -> int | None:
         bounds = self.function_at(target)
         if bounds is None or bounds[0] != target or bounds[1] - target > MAX_FUNCTION_SIZE:
             return None
         goes_on: Svma | None = None
         try:
+            size = bounds[1] - bounds[0]
+            if not self._allowance.work.spend(_STEPS_TO_FIND + size // _SEARCHED_A_STEP):
+                return None
             if self._surely_pops_nothing(*bounds):
                 return 0
             for at, effects in self._instructions(*bounds):
