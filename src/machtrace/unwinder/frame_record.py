@@ -22,7 +22,9 @@ _SUB_MASK, _SUB = 0xFF8003FF, 0xD10003FF
 _ADD_MASK, _ADD = 0xFFC003FF, 0x910003FD
 """``add x29, sp, #n``, which is ``mov x29, sp`` where n is 0."""
 _BRANCH_MASK, _BRANCH = 0x1C000000, 0x14000000
-"""Branches, calls and returns; also what traps."""
+"""Branches, calls and returns; also what traps, and system instructions."""
+_HINT_MASK, _HINT = 0xFFFFF01F, 0xD503201F
+"""Those of them that functions begin with: signing, landing pads."""
 _X86_RECORD = {
     Arch.X86_64: (b"\x55\x48\x89\xe5", b"\x55\x48\x8b\xec"),
     Arch.X86_64H: (b"\x55\x48\x89\xe5", b"\x55\x48\x8b\xec"),
@@ -62,7 +64,7 @@ def _made_on_arm64(code: bytes | memoryview) -> int | None:
     place: int | None = None
     """From sp to the pair."""
     for index, word in enumerate(unpack(f"<{count}I", code[: 4 * count])):
-        if word & _BRANCH_MASK == _BRANCH:
+        if word & _BRANCH_MASK == _BRANCH and word & _HINT_MASK != _HINT:
             return None
         pair = word & _PAIR_MASK
         if pair == _PAIR_AT:
