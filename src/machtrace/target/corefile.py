@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from machtrace.errors import CoreFileError, TargetError
 from machtrace.macho.core_file import CoreFile, parse_core
@@ -20,7 +20,9 @@ from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.target.base import DEFAULT_STACK_LIMIT
 from machtrace.target.core_mapping import is_elf_core, map_core
 from machtrace.target.core_stack import noted_indexes, stack_region
-from machtrace.target.elf_corefile import ElfCorefileTarget
+
+if TYPE_CHECKING:  # a Mach-O core is opened without it
+    from machtrace.target.elf_corefile import ElfCorefileTarget
 
 
 def open_corefile(path: str | Path) -> CorefileTarget | ElfCorefileTarget:
@@ -32,6 +34,8 @@ def open_corefile(path: str | Path) -> CorefileTarget | ElfCorefileTarget:
         MachOError, ElfError: it ends before its header does.
     """
     if is_elf_core(str(path)):
+        from machtrace.target.elf_corefile import ElfCorefileTarget
+
         return ElfCorefileTarget(path)
     return CorefileTarget(path)
 
