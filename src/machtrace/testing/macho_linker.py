@@ -144,4 +144,5 @@ def _fill_pointers(data: bytearray, piece: Piece) -> None:
     first = piece.section.reserved1
     for i, number in enumerate(piece.unit.file.indirect_symbols[first : first + len(data) // 4]):
         if not number & INDIRECT_SYMBOL_LOCAL:  # of those, relocations tell
-            data[4 * i : 4 * i + 4] = pack("<I", piece.unit.symbol(number))
+            address = piece.unit.symbol(number) | piece.unit.is_thumb(number)
+            data[4 * i : 4 * i + 4] = pack("<I", address)

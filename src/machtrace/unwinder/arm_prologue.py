@@ -26,6 +26,7 @@ from machtrace.unwinder.frame_state import FrameState, Machine
 from machtrace.unwinder.function_bounds import FunctionBounds, code_ranges
 from machtrace.unwinder.instruction_effects import Writes
 from machtrace.unwinder.prologue import FunctionAt
+from machtrace.unwinder.return_path import rule_across_stacks
 from machtrace.unwinder.rules import Claims, UnwindRule
 from machtrace.unwinder.work import Allowance, Work
 
@@ -39,20 +40,31 @@ _LINKING = Writes((LR,))
 
 
 class _Function:
-    __slots__ = ("_flow", "_places", "_starts")
+    __slots__ = ("_effects", "_flow", "_places", "_starts")
 
     def __init__(self, code: Code, entry: FrameState, work: Work) -> None:
         found = ArmEffects(code)
+        self._effects = found.effects
         self._flow = Flow(found.effects, entry, unit=1, work=work)
         self._starts = list(found.places)
         self._places = list(found.places.values())
 
-    def state(self, at: int, *, inside: bool) -> FrameState | None:
-        """The state before the instruction at, or that has a part at, ``at`` bytes."""
+    def rule(self, at: int) -> UnwindRule | None:
+        """Before the instruction that starts ``at`` bytes on."""
         index = bisect_right(self._starts, at) - 1
-        if index < 0 or (not inside and self._starts[index] != at):
+        if index < 0 or self._starts[index] != at:
             return None
-        return self._flow.state(self._places[index])
+        place = self._places[index]
+        state = self._flow.state(place)
+        if state is None:
+            return None
+        return rule_across_stacks(self._effects, place, state, state.rule())
+
+    def rule_at_call(self, at: int) -> UnwindRule | None:
+        """In the call that has that byte."""
+        index = bisect_right(self._starts, at) - 1
+        state = None if index < 0 else self._flow.state(self._places[index])
+        return None if state is None else state.after(_LINKING).rule(prefers_memory=True)
 
 
 class ArmInstructionRules:
@@ -108,8 +120,8 @@ class ArmInstructionRules:
         Raises:
             MemoryReadError: the function's instructions were not captured.
         """
-        state = self._state(lookup, inside=False) if interrupted else None
-        return None if state is None else state.rule()
+        found = self._function_of(lookup) if interrupted else None
+        return None if found is None else found[0].rule(found[1])
 
     def rule_at_call(self, lookup: Svma) -> UnwindRule | None:
         """The rule at a call; ``lookup`` is anywhere in the instruction.
@@ -117,16 +129,17 @@ class ArmInstructionRules:
         Raises:
             MemoryReadError: the function's instructions were not captured.
         """
-        state = self._state(lookup, inside=True)
-        return None if state is None else state.after(_LINKING).rule(prefers_memory=True)
+        found = self._function_of(lookup)
+        return None if found is None else found[0].rule_at_call(found[1])
 
-    def _state(self, address: Svma, *, inside: bool) -> FrameState | None:
+    def _function_of(self, address: Svma) -> tuple[_Function, int] | None:
+        """The function that holds ``address``, and how many bytes into it that is."""
         bounds = self._function_at(address)
         if bounds is None or bounds[1] - bounds[0] > MAX_FUNCTION_SIZE:
             return None
         self._allowance.begin_question()
         function = self._function(*bounds)
-        return None if function is None else function.state(address - bounds[0], inside=inside)
+        return None if function is None else (function, address - bounds[0])
 
     def draw_on(self, work: Work) -> None:
         """See :class:`~machtrace.unwinder.work.DrawsOnWork`."""

@@ -1,4 +1,12 @@
 // A switch from one stack to another, as coroutine libraries write it.
+#ifdef __arm__
+.syntax unified
+#ifdef __thumb__
+.thumb
+.thumb_func _switch_stack
+.thumb_func _fiber_start
+#endif
+#endif
 .text
 .p2align 2
 .globl _switch_stack
@@ -31,6 +39,15 @@ _switch_stack:
     ldp x29, x30, [sp, #144]
     add sp, sp, #160
     ret
+#elif defined(__arm__)
+    push {r4, r5, r6, r7, r8, r10, r11, lr}
+    vpush {d8, d9, d10, d11, d12, d13, d14, d15}
+    mov r2, sp
+    str r2, [r0]
+    ldr r2, [r1]
+    mov sp, r2
+    vpop {d8, d9, d10, d11, d12, d13, d14, d15}
+    pop {r4, r5, r6, r7, r8, r10, r11, pc}
 #elif defined(__i386__)
     movl 4(%esp), %eax
     movl 8(%esp), %ecx
@@ -77,6 +94,11 @@ _fiber_start:
     blr x19
 #endif
     brk #1
+#elif defined(__arm__)
+    .cfi_undefined lr
+    mov r0, r5
+    blx r4
+    udf #1
 #elif defined(__i386__)
     .cfi_undefined %eip
     pushl %esi

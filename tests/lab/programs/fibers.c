@@ -62,6 +62,13 @@ FUNCTION void make_fiber(Fiber *fiber, uint8_t *stack, void (*function)(uint64_t
     frame[9] = argument;
     frame[18] = 0;
     frame[19] = ADDRESS(fiber_start);
+#elif defined(__arm__)
+    /* As switch_stack leaves them: d8 to d15, r4 to r8, r10, r11, where to return to. */
+    uint64_t *frame = (uint64_t *)(stack + STACK_SIZE) - 24;
+    frame[16] = (uint64_t)function;
+    frame[17] = argument;
+    frame[19] = 0;
+    frame[23] = ADDRESS(fiber_start);
 #elif defined(__i386__)
     /* esi, edi, ebx, ebp, and where to return to; sp is 12 bytes above a multiple of 16 then. */
     uint64_t *frame = (uint64_t *)(stack + STACK_SIZE) - 6;

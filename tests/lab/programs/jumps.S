@@ -1,4 +1,12 @@
 // setjmp and longjmp, in the order in which libplatform's do their work, without its munging.
+#ifdef __arm__
+.syntax unified
+#ifdef __thumb__
+.thumb
+.thumb_func _set_jump
+.thumb_func _long_jump
+#endif
+#endif
 .text
 .p2align 2
 .globl _set_jump
@@ -18,6 +26,12 @@ _set_jump:
     stp d14, d15, [x0, #160]
     mov w0, #0
     ret
+#elif defined(__arm__)
+    mov r12, sp
+    stmia r0!, {r4, r5, r6, r7, r8, r10, r11, r12, lr}
+    vstmia r0, {d8, d9, d10, d11, d12, d13, d14, d15}
+    mov r0, #0
+    bx lr
 #elif defined(__i386__)
     movl 4(%esp), %ecx
     movl (%esp), %edx
@@ -70,6 +84,16 @@ _long_jump:
     cmp w1, #0
     csinc w0, w1, wzr, ne
     ret
+#elif defined(__arm__)
+    ldmia r0!, {r4, r5, r6, r7, r8, r10, r11, r12, lr}
+    vldmia r0, {d8, d9, d10, d11, d12, d13, d14, d15}
+    mov sp, r12
+    movs r0, r1
+#ifdef __thumb__
+    it eq
+#endif
+    moveq r0, #1
+    bx lr
 #elif defined(__i386__)
     movl 4(%esp), %ecx
     movl 8(%esp), %eax
