@@ -454,21 +454,28 @@ static PyObject *values_as_tuple(const struct machtrace_walk *walk, unsigned cou
     return values;
 }
 
-static PyObject *walker_state(PyObject *object, PyObject *unused)
+static PyObject *walker_place(PyObject *object, PyObject *unused)
 {
     (void)unused;
     struct walker_object *self = (struct walker_object *)object;
     unsigned long long pc;
     int interrupted;
-    PyObject *values;
-    LOCK_BOTH(object, (PyObject *)self->rules)
+    LOCK(object)
     pc = self->walk.pc;
     interrupted = self->walk.interrupted;
+    UNLOCK()
+    return Py_BuildValue("(KN)", pc, PyBool_FromLong(interrupted));
+}
+
+static PyObject *walker_values(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    struct walker_object *self = (struct walker_object *)object;
+    PyObject *values;
+    LOCK_BOTH(object, (PyObject *)self->rules)
     values = values_as_tuple(&self->walk, self->rules->table.machine.register_count);
     UNLOCK_BOTH()
-    if (values == NULL)
-        return NULL;
-    return Py_BuildValue("(KNN)", pc, values, PyBool_FromLong(interrupted));
+    return values;
 }
 
 static PyObject *bytes_of(const void *items, size_t count, size_t size)
@@ -647,9 +654,10 @@ static PyMethodDef walker_methods[] = {
     {"part", walker_part, METH_NOARGS,
      PyDoc_STR("part()\n--\n\n"
                "Keep the frames from here on apart, and look for no other; the depth before.")},
-    {"state", walker_state, METH_NOARGS,
-     PyDoc_STR("state()\n--\n\n"
-               "The last frame's pc and registers, and whether it was interrupted.")},
+    {"place", walker_place, METH_NOARGS,
+     PyDoc_STR("place()\n--\n\nThe last frame's pc, and whether it was interrupted.")},
+    {"values", walker_values, METH_NOARGS,
+     PyDoc_STR("values()\n--\n\nThe last frame's registers.")},
     {"finish", walker_finish, METH_NOARGS,
      PyDoc_STR("finish()\n--\n\nEnd this stack: leave out its middle if it is deep; its depth.")},
     {"frames", walker_frames, METH_VARARGS,

@@ -75,6 +75,7 @@ class UnwindInfo:
         "_functions",
         "_lsda",
         "_pages",
+        "_parsed",
         "_personalities",
         "source",
     )
@@ -88,6 +89,7 @@ class UnwindInfo:
         self._data = memoryview(data)
         self.source = source
         """What to call it in errors."""
+        self._parsed: dict[int, _Page] = {}
         if len(self._data) < _HEADER.size:
             raise self._error("unwind info is cut short", len(self._data))
         version, common, common_count, personality, personality_count, index, index_count = (
@@ -149,6 +151,14 @@ class UnwindInfo:
 
     def _page(self, at: int) -> _Page | None:
         """The page of a first-level entry; None where that entry only ends the one before it."""
+        page = self._parsed.get(at)
+        if page is None:
+            page = self._parse_page(at)
+            if page is not None:
+                self._parsed[at] = page
+        return page
+
+    def _parse_page(self, at: int) -> _Page | None:
         offset = self._pages[at]
         if offset == 0:
             return None

@@ -173,12 +173,12 @@ class NativeWalker:
         while pause != _walk.ROOT:
             if pause == _walk.DOES_NOT_FIT:
                 return None
-            pc, values, interrupted = walker.state()
+            pc, interrupted = walker.place()
             here = FrameAddress(Avma(pc), FrameTrust.CONTEXT, _KINDS[interrupted])
             if pause == _walk.NO_RULE and self._learn(here.lookup, interrupted=interrupted):
                 pause = walker.resume()
                 continue
-            last = RegisterSet(self._arch, here.address, values)
+            last = RegisterSet(self._arch, here.address, walker.values())
             found = find_caller(here, last, memory, self._rules, self._mask)
             if isinstance(found, Stop):
                 stop = found

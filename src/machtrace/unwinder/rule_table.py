@@ -37,11 +37,12 @@ class NativeRules:
     32 to 64 bytes an address, and 32 to some 200 for each different rule.
     """
 
-    __slots__ = ("_arch", "_numbers", "table")
+    __slots__ = ("_arch", "_last", "_numbers", "table")
 
     def __init__(self, arch: Arch) -> None:
         self._arch = arch
         self._numbers: dict[tuple[UnwindRule, FrameTrust], int] = {}
+        self._last: dict[FrameTrust, tuple[UnwindRule, int]] = {}
         registers = arch.registers
         self.table = _walk.RuleTable(
             sp=registers.sp,
@@ -60,14 +61,26 @@ class NativeRules:
         if len(self.table) >= CACHE_LIMIT:
             self.table.clear()
             self._numbers.clear()
+            self._last.clear()
+        number = self._number(rule, trust)
+        if number is None:
+            return False
+        self.table.add(lookup, interrupted, number)
+        return True
+
+    def _number(self, rule: UnwindRule, trust: FrameTrust) -> int | None:
+        # A few rules serve most functions, and to compare rules takes longer than to find one.
+        same = self._last.get(trust)
+        if same is not None and same[0] is rule:
+            return same[1]
         number = self._numbers.get((rule, trust))
         if number is None:
             number = self._define(rule, trust)
             if number is None:
-                return False
+                return None
             self._numbers[rule, trust] = number
-        self.table.add(lookup, interrupted, number)
-        return True
+        self._last[trust] = rule, number
+        return number
 
     def _define(self, rule: UnwindRule, trust: FrameTrust) -> int | None:
         cfa = rule.cfa
