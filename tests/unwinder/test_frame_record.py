@@ -87,6 +87,6 @@ def test_behind_it_the_frame_pointer_s_rule_is_right(lab_program, arch):
         assert state is not None
         fp = state.value(arch.registers.fp)
         assert -16 == fp.offset, hex(start)
-        assert state.return_address == AtCfa(-8)
+        assert state.slots[-8] == state.machine.return_address
         found += 1
     assert found > 3

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import islice
 
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.macho.contents import MachOContents
@@ -50,6 +49,7 @@ CACHED_SIZE = 1 << 21
 """Bytes of code of all remembered functions; at the limit all are forgotten."""
 
 _LONGEST_INSTRUCTION = 15
+_TRANSFERS = (Call, Jump, IndirectJump, Return, Trap)
 _NESTING = 4
 MODES = {Arch.X86_64: MODE_64, Arch.X86_64H: MODE_64, Arch.I386: MODE_32}
 """How the code of an architecture is taken apart."""
@@ -169,10 +169,10 @@ class X86InstructionRules:
         if bounds is None:
             return None
         start, end = bounds
-        end = Svma(min(end, start + count * _LONGEST_INSTRUCTION))
+        end = Svma(min(end, start + (count + 1) * _LONGEST_INSTRUCTION))
         state = self._mode.entry
-        for at, effects in islice(self._instructions(start, end), count):
-            if any(isinstance(one, Call | Jump | IndirectJump | Return | Trap) for one in effects):
+        for index, (at, effects) in enumerate(self._instructions(start, end)):
+            if index == count or any(isinstance(one, _TRANSFERS) for one in effects):
                 return state if start + at <= lookup else None
             for one in effects:
                 state = state.after(one)
