@@ -11,7 +11,7 @@ from machtrace.macho.symtab import parse_symbols
 from machtrace.model.arch import Arch
 from machtrace.model.stack import AddressKind, StopReason
 from machtrace.testing.emulated_run import EmulatedRun
-from machtrace.testing.lab import MASK, process_rules
+from machtrace.testing.lab_policies import MASK, process_rules
 from machtrace.testing.macho_compiler import COMPACT_TABLES, compile_macho
 from machtrace.unwinder.image_rules import image_rules
 from machtrace.unwinder.walker import walk
