@@ -8,13 +8,16 @@ import capstone  # type: ignore[import-untyped]
 
 from machtrace.unwinder.instruction_effects import (
     AddConstant,
+    AddRegister,
     Call,
     IndirectJump,
+    InsertConstant,
     Instruction,
     Jump,
     Load,
     MoveRegister,
     Return,
+    SetConstant,
     Store,
     Trap,
     Writes,
@@ -93,8 +96,8 @@ def written(effects: Iterable[Instruction]) -> set[int]:
                 found.update((base,) if write_back else ())
             case Store(_, _, base, _, write_back):
                 found.update((base,) if write_back else ())
-            case AddConstant(destination) | MoveRegister(destination):
-                found.add(destination)
+            case AddConstant() | AddRegister() | InsertConstant() | MoveRegister() | SetConstant():
+                found.add(effect.destination)
             case _:
                 pass
     return found
