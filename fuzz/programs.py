@@ -28,6 +28,10 @@ _MACHO_BUILDS = (
     ("switches", "-O2", "compact", Arch.ARM64),
     ("switches", "-Os", "dwarf", Arch.X86_64),
     ("async", "-O2", "compact", Arch.ARM64),
+    ("frames", "-O2", "compact", Arch.I386),
+    ("registers", "-O1", "dwarf", Arch.I386),
+    ("frames", "-O2", "compact", Arch.ARMV7),
+    ("switches", "-Os", "compact", Arch.ARMV7),
 )
 _ELF_BUILDS = (
     ("x86_64", "x86_64-linux-musl", ("-O2", "-fomit-frame-pointer")),

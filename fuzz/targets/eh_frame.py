@@ -140,7 +140,8 @@ def _segment(kind: int, address: Svma, size: int) -> Segment:
 
 def _macho_image(flavour: _Flavour, size: int) -> SimpleNamespace:
     section = SimpleNamespace(address=FRAMES_AT, size=size)
-    return SimpleNamespace(arch=flavour.arch, section=lambda *_: section)
+    header = SimpleNamespace(arch=flavour.arch)
+    return SimpleNamespace(header=header, section=lambda *_: section)
 
 
 def run(data: bytes) -> None:
@@ -188,10 +189,10 @@ def _seeds() -> Sequence[bytes]:
     seeds = []
     for program in macho_programs():
         section = program.image.section("__TEXT", "__eh_frame")
-        if section is not None:
-            number = next(i for i, f in enumerate(FLAVOURS) if f.arch is program.image.arch)
+        numbers = [i for i, f in enumerate(FLAVOURS) if f.arch is program.image.arch]
+        if section is not None and numbers:
             frames = bytes(program.read_svma(section.address, section.size))
-            seeds += [_input(number, b"", frames), _input(2, b"", frames)]
+            seeds += [_input(numbers[0], b"", frames), _input(2, b"", frames)]
     for elf in elf_programs():
         for number, flavour in enumerate(FLAVOURS):
             if flavour.layout is None or flavour.arch is not elf.image.arch:

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from random import Random
 from struct import pack, pack_into, unpack_from
 
-from machtrace.unwinder.x86_64_prologue import X86InstructionRules
-
 from fuzz.frames import try_rule
 from fuzz.mutation import Mutation, insert_token
 from fuzz.programs import macho_programs
@@ -20,15 +18,24 @@ from fuzz.target import Target
 from machtrace.errors import MachtraceError, MemoryReadError
 from machtrace.model.address import FileOffset, Svma
 from machtrace.model.arch import Arch
+from machtrace.unwinder.arm_instruction_sets import InstructionSets
+from machtrace.unwinder.arm_prologue import ArmCallSiteRules, ArmInstructionRules
+from machtrace.unwinder.call_witness import CallWitness
 from machtrace.unwinder.function_bounds import FunctionBounds
 from machtrace.unwinder.prologue import CallSiteRules, InstructionRules
-from machtrace.unwinder.rules import RuleSource
+from machtrace.unwinder.rules import RuleSource, frame_pointer_rule
+from machtrace.unwinder.work import Work
+from machtrace.unwinder.x86_prologue import X86CallSiteRules, X86InstructionRules
+from machtrace.unwinder.x86_registers import MODE_32, MODE_64
 
 CODE_AT = Svma(0x1000)
-MACHINES = (Arch.ARM64, Arch.X86_64)
-_LOOKUPS = 4
-_SEED_SIZE = 400
-"""Bytes of code of a seed at most."""
+MACHINES = (Arch.ARM64, Arch.X86_64, Arch.I386, Arch.ARMV7)
+_LOOKUPS = 2
+_SEED_SIZE = 96
+"""Bytes of code of a seed, but that the last function is whole."""
+_LARGEST = 240
+"""Bytes of a seed, but for a few: analysis takes time by the size."""
+_FEW = 12
 
 
 class Code:
@@ -60,13 +67,22 @@ class Code:
             return None
         return Svma(self._cuts[index]), Svma(self._cuts[index + 1])
 
-    def sources(self, arch: Arch) -> tuple[RuleSource, ...]:
-        """What answers for this code."""
-        if arch is Arch.X86_64:
-            return (X86InstructionRules(self, self.function_at),)
+    def sources(self, arch: Arch) -> tuple[tuple[RuleSource, ...], CallWitness | None]:
+        """What answers for this code, and what checks answers of others, all in one walk."""
+        work = Work()
+        if arch is Arch.ARMV7:
+            arm = ArmInstructionRules(self, self.function_at, InstructionSets({}))
+            arm.draw_on(work)
+            return (arm, ArmCallSiteRules(arm)), None
+        if arch is not Arch.ARM64:
+            mode = MODE_32 if arch is Arch.I386 else MODE_64
+            x86 = X86InstructionRules(self, self.function_at, mode=mode)
+            x86.draw_on(work)
+            return (x86, X86CallSiteRules(x86)), CallWitness(x86, self, arch)
         sections = [(CODE_AT, CODE_AT + len(self._code))]
         rules = InstructionRules(self, self.function_at, sections)
-        return rules, CallSiteRules(rules)
+        rules.draw_on(work)
+        return (rules, CallSiteRules(rules)), CallWitness(rules, self, arch)
 
 
 def run(data: bytes) -> None:
@@ -77,7 +93,7 @@ def run(data: bytes) -> None:
     start = 2 + 2 * data[1]
     cuts = [int.from_bytes(data[at : at + 2], "little") for at in range(2, start, 2)]
     code = memoryview(data)[start:]
-    sources = Code(code, cuts).sources(arch)
+    sources, witness = Code(code, cuts).sources(arch)
     for lookup in range(_LOOKUPS):
         address = Svma(CODE_AT + len(code) * lookup // _LOOKUPS + (0 if lookup & 1 else 4))
         for source in sources:
@@ -86,6 +102,8 @@ def run(data: bytes) -> None:
                     try_rule(source.rule_for(address, interrupted=interrupted), arch)
                 except MachtraceError:
                     continue
+        if witness is not None:
+            witness.objection(address, frame_pointer_rule(arch))
 
 
 def build(machine: int, cuts: Sequence[int], code: bytes) -> bytes:
@@ -112,7 +130,9 @@ def _seeds() -> Sequence[bytes]:
                 upto = section.size if found is None else found[1] - section.address
             seeds.append(build(machine, cuts, code[at:upto]))
             at = upto
-    return [seed for seed in seeds if len(seed) < 4 * _SEED_SIZE]
+    large = [seed for seed in seeds if len(seed) > _LARGEST]
+    small = [seed for seed in seeds if len(seed) <= _LARGEST]
+    return [*small, *sorted(large, key=len)[: len(small) // _FEW]]
 
 
 _ARM64_WORDS = tuple(
@@ -136,15 +156,21 @@ _X86_64_CODE = (
     *(b"\xc5\xf8\x77", b"\x62\xf1\x7c\x48\x28\x00", b"\x66\x66\x66\x2e\x0f\x1f\x84\0\0\0\0\0"),
     *(b"\x48\x0f\xba\xed\x3c", b"\xf3\x0f\x1e\xfa", b"\x48\xb8", b"\x8f\xc0", b"\xc8\x10\x00\x00"),
 )
+_ARM_CODE = (
+    *(b"\x80\xb5", b"\xf0\xb5", b"\x03\xaf", b"\x80\xbd", b"\xf0\xbd", b"\x70\x47", b"\x82\xb0"),
+    *(b"\x02\xb0", b"\x08\xbf", b"\x0c\xbf", b"\xdf\xe8\x00\xf0", b"\xdf\xe8\x11\xf0", b"\x00\xde"),
+    *(b"\x2d\xe9\x00\x0d", b"\xbd\xe8\x00\x8d", b"\x00\xf0\x01\xf8", b"\x01\xe0", b"\xfe\xe7"),
+    *(b"\x04\xe0\x2d\xe5", b"\x04\xf0\x9d\xe4", b"\x1e\xff\x2f\xe1", b"\xf0\x48\x2d\xe9"),
+    *(b"\x10\xd0\x4d\xe2", b"\x00\x00\x00\xeb", b"\x00\x00\x00\x0a", b"\x00\xf1\x9f\xe7"),
+    *(b"\x2d\xed\x04\x8b", b"\xbd\xec\x04\x8b", b"\x6f\x46", b"\xbd\x46", b"\xa7\xf1\x0c\x04"),
+)
 
 
-def _in_code(
-    change: Callable[[bytearray, int, Random], None], machine: int | None = None
-) -> Mutation:
-    """A mutation of the code only, of one machine or of any."""
+def _in_code(change: Callable[[bytearray, int, Random], None], *machines: int) -> Mutation:
+    """A mutation of the code only, of some machines or of any."""
 
     def mutate(data: bytearray, random: Random) -> None:
-        if len(data) < 8 or (machine is not None and data[0] % len(MACHINES) != machine):  # noqa: PLR2004
+        if len(data) < 8 or (machines and data[0] % len(MACHINES) not in machines):  # noqa: PLR2004
             return
         start = 2 + 2 * data[1]
         if start + 4 < len(data):
@@ -216,9 +242,10 @@ _MUTATIONS: tuple[Mutation, ...] = (
     _in_code(_retarget, 0),
     _in_code(_retarget, 0),
     _in_code(_swap_words, 0),
-    _in_code(_retarget_x86, 1),
-    _in_code(_retarget_x86, 1),
-    _in_code(lambda data, _, random: insert_token(_X86_64_CODE)(data, random), 1),
+    _in_code(_retarget_x86, 1, 2),
+    _in_code(_retarget_x86, 1, 2),
+    _in_code(lambda data, _, random: insert_token(_X86_64_CODE)(data, random), 1, 2),
+    _in_code(lambda data, _, random: insert_token(_ARM_CODE, unit=2)(data, random), 3),
     _in_code(_add_cut),
     _in_code(_repeat_block),
 )

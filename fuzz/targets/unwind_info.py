@@ -95,7 +95,7 @@ def _seeds() -> Sequence[bytes]:
     seeds = []
     for program in macho_programs():
         section = program.image.section("__TEXT", "__unwind_info")
-        if section is not None:
+        if section is not None and program.image.arch in ARCHITECTURES:
             number = ARCHITECTURES.index(program.image.arch)
             seeds.append(bytes((number,)) + program.read_svma(section.address, section.size))
     return [*seeds, *(bytes((number,)) + _regular(number) for number in range(6))]

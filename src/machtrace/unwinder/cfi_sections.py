@@ -43,9 +43,10 @@ class IndexedSection:
 def section_of_macho(contents: MachOContents) -> IndexedSection | None:
     """``__TEXT,__eh_frame``; None where there is none."""
     found = contents.image.section("__TEXT", "__eh_frame")
-    if found is None or not found.size:
+    arch = contents.image.header.arch
+    if found is None or not found.size or arch is None:
         return None
-    address, arch = found.address, contents.image.arch
+    address = found.address
     section = CallFrameSection(
         read=lambda offset, size: contents.read_svma(Svma(address + offset), size),
         size=found.size,
