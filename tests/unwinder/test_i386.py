@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from machtrace.elf.contents import ElfFileContents
 from machtrace.model.address import Avma, Svma
 from machtrace.model.memory import MemoryRegion
-from machtrace.unwinder.instruction_effects import AddConstant, Call, Return, Store, Trap
+from machtrace.unwinder.instruction_effects import NOTHING, AddConstant, Call, Return, Store, Trap
 from machtrace.unwinder.rules import AtCfa, Lost, RegisterOffset, UnwindRule
 from machtrace.unwinder.x86_instructions import decode
 from machtrace.unwinder.x86_lengths import LONGEST, parse
@@ -88,6 +88,8 @@ def test_any_bytes_have_a_length(code: bytes, at: int):
         ("c20800", (Return(8, 8),)),  # ret 8
         ("8d6424f0", (AddConstant(ESP, ESP, -16),)),  # lea esp, [esp - 16]
         ("9a0000000000ff", (Trap(),)),  # a far call
+        ("83342400", (NOTHING,)),  # xor [esp], 0: a probe, which changes nothing
+        ("83342401", (Store((None,), 4, ESP, 0),)),
     ],
 )
 def test_what_instructions_do_to_the_stack(code: str, effects: tuple[object, ...]):

@@ -146,8 +146,8 @@ def _above_0x80(found: Encoding) -> Effects:
 
 def _immediate_arithmetic(found: Encoding) -> Effects:
     operation, of_bytes = found.reg & 7, found.opcode in (0x80, 0x82)
-    if operation == 7:
-        return NO_EFFECTS
+    if operation == 7 or (found.memory and found.operand == 0 and operation in (0, 1, 5, 6)):
+        return NO_EFFECTS  # with 0 it only looks whether the memory is there
     if operation in (0, 5) and found.rm is not None and not of_bytes:
         return _add(found, rm(found), found.operand if operation == 0 else -found.operand)
     return stored_over(found, 1 if of_bytes else size(found))
