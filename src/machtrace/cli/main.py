@@ -19,6 +19,7 @@ def main() -> None:
         status = _run()
     except KeyboardInterrupt:
         status = INTERRUPTED
+    gc.freeze()  # or the interpreter looks through everything for garbage before it ends
     sys.exit(status)
 
 
