@@ -152,3 +152,45 @@ _jump:
     result = run(contents, chosen, Conditions())
     assert not result.scores["everything"].wrong
     assert result.lost_registers, "the caller's frame pointer is nowhere"
+
+
+def test_outlined_ends_of_functions_that_jump_to_a_pointer(tmp_path: Path):
+    """What takes a frame down and jumps on, for functions that jump to it, has their frame."""
+    text = """
+.globl _main
+.p2align 2
+_main:
+    stp x29, x30, [sp, #-16]!
+    mov x29, sp
+    adrp x2, _target@PAGE
+    add x2, x2, _target@PAGEOFF
+    bl _one
+    bl _two
+    brk #1
+.p2align 2
+_one:
+    stp x22, x21, [sp, #-48]!
+    stp x20, x19, [sp, #16]
+    stp x29, x30, [sp, #32]
+    mov x19, #1
+    mov x29, #7
+    ldp x29, x30, [sp, #32]
+    b _end
+.p2align 2
+_two:
+    stp x22, x21, [sp, #-48]!
+    stp x20, x19, [sp, #16]
+    stp x29, x30, [sp, #32]
+    mov x21, #1
+    ldp x29, x30, [sp, #32]
+    b _end
+.p2align 2
+_end:
+    ldp x20, x19, [sp, #16]
+    ldp x22, x21, [sp], #48
+    br x2
+.p2align 2
+_target:
+    ret
+"""
+    assert_whole(assembled(tmp_path, text, Arch.ARM64), 25)

@@ -308,7 +308,9 @@ class Flow:
                 return True
             # With sp below, it may lead to a part of this function that was cut out.
             return False if (state.sp_offset or 0) > 0 else None
-        # An indirect jump says nothing: most lead to another case of a switch.
+        if isinstance(leaving, IndirectJump) and (state.sp_offset or 0) > 0:
+            return False
+        # Any other indirect jump says nothing: most lead to another case of a switch.
         return None
 
     def _onwards(self, block: int, state: FrameState) -> Iterator[tuple[int, FrameState]]:
