@@ -72,7 +72,8 @@ class Moment:
         return (self.registers.pc, *(frame.return_address for frame in self.callers))
 
 
-Visit = Callable[[Moment], None]
+Visit = Callable[[Moment], object]
+"""Is shown a moment. If it gives back something true, the next block's first is shown, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +293,7 @@ class _BlockRun:
         self._blocks: dict[tuple[int, int], _Block] = {}
         self._current: _Block | None = None
         """With a sample in it."""
+        self._wants_next = False
         self._following = every
         """The next moment to show."""
 
@@ -330,7 +332,7 @@ class _BlockRun:
             if self._seen is not None and not self._seen.issuperset(block.addresses):
                 self._current = block
                 return False
-        if run.instructions + len(block.addresses) > self._following:
+        if self._wants_next or run.instructions + len(block.addresses) > self._following:
             self._current = block
             return False
         run.end_block(block)
@@ -341,14 +343,15 @@ class _BlockRun:
         for index in self._shown(block):
             if index > done:
                 self._resume(addresses[done], index - done)
-            self._visit(run.moment())
+            self._wants_next = bool(self._visit(run.moment()))
             done = index
         run.end_block(block)
         self._resume(addresses[done], len(addresses) - done)
 
     def _shown(self, block: _Block) -> list[int]:
         """Places in a block that are to be shown now."""
-        shown: set[int] = set()
+        shown: set[int] = {0} if self._wants_next else set()
+        self._wants_next = False
         while (sample := self._following - self._run.instructions) < len(block.addresses):
             shown.add(sample)
             self._following += self._every

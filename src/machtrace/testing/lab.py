@@ -73,6 +73,7 @@ class Conditions:
     between: tuple[range, ...] = ()
     """Code that leaves one stack for another: both are right there."""
     every: int = 1
+    each_place: bool = False
     limit: int = 400_000
 
 
@@ -101,7 +102,12 @@ def run(
     emulated = EmulatedRun(
         contents, conditions.patches, prepare=conditions.prepare, signals=conditions.signals
     )
-    emulated.run(judge.visit, limit=conditions.limit, every=conditions.every)
+    emulated.run(
+        judge.visit,
+        limit=conditions.limit,
+        every=conditions.every,
+        each_place=conditions.each_place,
+    )
     judge.settle(None)
     judge.result.instructions = emulated.instructions
     return judge.result
@@ -128,19 +134,21 @@ class _Judge:
         self._waiting: list[tuple[list[Addresses], dict[str, Addresses]]] = []
         """What is true so far and what was found, of moments between two stacks."""
 
-    def visit(self, moment: Moment) -> None:
+    def visit(self, moment: Moment) -> bool:
+        """Score a moment; whether the next block's must be shown, too."""
         truths = [moment.addresses]
         if self._kept is not None and self._kept.is_new(moment.registers.pc):
             self._kept.keep(moment, truths)
         if any(moment.registers.pc in code for code in self._conditions.between):
             found = {name: policy(moment) for name, policy in self._chosen.items()}
             self._waiting.append((truths, found))
-            return
+            return True
         if self._waiting:
             self.settle(truths[0])
         for name, policy in self._chosen.items():
             self.result.scores[name].add(policy(moment), *truths)
         self._check_registers(moment)
+        return False
 
     def settle(self, after: Addresses | None) -> None:
         """Score moments between two stacks, now that ``after`` shows the new one."""

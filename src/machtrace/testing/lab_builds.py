@@ -66,6 +66,7 @@ class Built:
             unpreserved=self.build.unpreserved,
             between=tuple(self._code(name) for name in sorted(program.between_stacks)),
             every=program.every,
+            each_place=program.each_place,
             limit=program.limit,
         )
 

@@ -39,6 +39,8 @@ class Program:
     """A signal is delivered wherever it comes to; see :mod:`machtrace.testing.emulated_signals`."""
     every: int = 1
     """How many instructions lie between two that are looked at."""
+    each_place: bool = False
+    """Whether each instruction is looked at, too, when it is first come to."""
     limit: int = 400_000
     """Instructions that it runs at most."""
     optimisations: tuple[str, ...] | None = None
