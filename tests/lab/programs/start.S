@@ -1,4 +1,11 @@
 // What called main, for debuggers: they want the outermost frame to be in an image.
+#ifdef __arm__
+.syntax unified
+#ifdef __thumb__
+.thumb
+.thumb_func _main
+#endif
+#endif
 .text
 .p2align 2
 .globl _main
@@ -16,6 +23,18 @@ _main:
     .alt_entry _called_main
 _called_main:
     brk #1
+#elif defined(__arm__)
+    push {r7, lr}
+    .cfi_def_cfa_offset 8
+    .cfi_offset lr, -4
+    .cfi_offset r7, -8
+    mov r7, sp
+    .cfi_def_cfa r7, 8
+    bl _main
+    .globl _called_main
+    .alt_entry _called_main
+_called_main:
+    udf #1
 #else
     pushq %rbp
     .cfi_def_cfa_offset 16
