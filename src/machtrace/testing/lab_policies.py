@@ -14,6 +14,7 @@ from machtrace.unwinder.compact import CompactRules
 from machtrace.unwinder.image_rules import image_rules
 from machtrace.unwinder.process_rules import ImageRules, ProcessRules
 from machtrace.unwinder.rules import RuleSource
+from machtrace.unwinder.step import THUMB_BIT
 from machtrace.unwinder.walker import walk
 
 MASK = PacMask.of_width(47)
@@ -26,13 +27,14 @@ Policy = Callable[[Moment], tuple[Avma, ...]]
 def documents_policy(moment: Moment) -> tuple[Avma, ...]:
     """Pc, link register, then the chain of frame pointers: what BSBacktraceLogger does.
 
-    Where there is no link register, pc and the chain.
+    Where there is no link register, pc and the chain. Of 32-bit arm without the bit that says Thumb.
     """
     registers, memory = moment.registers, moment.memory
     size = registers.arch.pointer_size
+    bits = MASK.bits & ~THUMB_BIT if registers.arch.is_arm else MASK.bits
     found = [registers.pc]
     if registers.lr:
-        found.append(MASK.strip(registers.lr))
+        found.append(Avma(registers.lr & bits))
     fp = MASK.strip(registers.fp or 0)
     while fp and len(found) < _LONGEST_STACK:
         try:
@@ -42,7 +44,7 @@ def documents_policy(moment: Moment) -> tuple[Avma, ...]:
             break
         if not address:
             break
-        found.append(MASK.strip(address))
+        found.append(Avma(address & bits))
         fp = MASK.strip(previous)
     return tuple(found)
 
