@@ -106,6 +106,22 @@ def test_stacks_that_were_cut_are_told_of_where_the_format_cannot(tmp_path):
     assert "3 of 3 stacks are incomplete" in done.stderr
 
 
+def test_disputed_frames_are_told_of_where_the_format_cannot(tmp_path):
+    """A table that the code contradicts is no reason to print nothing, nor to say nothing."""
+    process = synthetic_process(Arch.X86_64, threads=1, images=1, depth=6)
+    data = bytearray(process.regions[0].data)
+    place = data.rindex(b"\0\0\0\x01", 0, len(data.rstrip(b"\0")))
+    data[place : place + 4] = 0x02080000.to_bytes(4, "little")  # frameless, of 64 bytes
+    path = tmp_path / "stale.core"
+    regions = (MemoryRegion(process.regions[0].start, bytes(data)),)
+    path.write_bytes(core_bytes(process.snapshot, regions))
+    done = machtrace("backtrace", path, "--format", "lldb")
+
+    assert 0 == done.returncode
+    assert "methods of unwinding disagree at" in done.stderr
+    assert "[compact, but prologue says 0x" in machtrace("backtrace", path).stdout
+
+
 def test_a_reader_who_has_had_enough_ends_it_quietly(core):
     """As ``head -1`` does."""
     command = f"'{sys.executable}' -m machtrace backtrace '{core}' --format json; echo $? >&2"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TextIO
@@ -71,11 +71,9 @@ def backtrace(
     result = report(copied, limit=limit, symbolicate=names, search=search or (), explain=explain)
     with output() as sink:
         write_report(result, format, sink)
-    incomplete = sum(not stack.stop.is_complete for stack in result.stacks)
-    if incomplete and format not in _TELLING:
-        warn(
-            f"{incomplete} of {len(result.stacks)} stacks are incomplete; --format text says where"
-        )
+    if format not in _TELLING:
+        for complaint in _untold(result):
+            warn(f"{complaint}; --format text says where")
     if result.problems:
         complain_of_all([problem.error for problem in result.problems])
         raise typer.Exit(1)
@@ -83,6 +81,18 @@ def backtrace(
 
 _TELLING = frozenset({Format.TEXT, Format.JSON})
 """Formats that say of each stack why it ends."""
+
+
+def _untold(result: Report) -> Iterator[str]:
+    """What formats that only list frames do not say."""
+    incomplete = sum(not stack.stop.is_complete for stack in result.stacks)
+    if incomplete:
+        yield f"{incomplete} of {len(result.stacks)} stacks are incomplete"
+    disputed = sum(
+        bool(frame.address.disputed_by) for stack in result.stacks for frame in stack.frames
+    )
+    if disputed:
+        yield f"methods of unwinding disagree at {disputed} frames"
 
 
 def _check_search(places: Sequence[Path]) -> None:
