@@ -27,7 +27,7 @@ Policy = Callable[[Moment], tuple[Avma, ...]]
 def documents_policy(moment: Moment) -> tuple[Avma, ...]:
     """Pc, link register, then the chain of frame pointers: what BSBacktraceLogger does.
 
-    Where there is no link register, pc and the chain. Of 32-bit arm without the bit that says Thumb.
+    Where there is no link register, pc and the chain; on 32-bit arm, without the Thumb bit.
     """
     registers, memory = moment.registers, moment.memory
     size = registers.arch.pointer_size
