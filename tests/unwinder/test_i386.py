@@ -11,10 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from machtrace.elf.contents import ElfFileContents
+from machtrace.macho.contents import FileContents
 from machtrace.model.address import Avma, Svma
+from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
+from machtrace.testing.macho_compiler import compile_object
 from machtrace.unwinder.instruction_effects import NOTHING, AddConstant, Call, Return, Store, Trap
 from machtrace.unwinder.rules import AtCfa, Lost, RegisterOffset, UnwindRule
+from machtrace.unwinder.stubs import StubRules
 from machtrace.unwinder.x86_instructions import decode
 from machtrace.unwinder.x86_lengths import LONGEST, parse
 from machtrace.unwinder.x86_prologue import X86CallSiteRules, X86InstructionRules
@@ -230,3 +234,56 @@ def test_many_unknown_calls_are_looked_at_within_bounds():
     """Code of nothing but calls through pointers has no lookahead behind each of them."""
     rules = _rules_of("ffd0" * 20_000 + "c3")
     rules.rule_for(Svma(0x1000), interrupted=True)
+
+
+# --- stubs ---
+
+OLD_STUBS = """
+    .text
+    .globl _main
+_main:
+    ret
+    .section __TEXT,__picsymbolstub2,symbol_stubs,pure_instructions,25
+_outside_stub:
+    .indirect_symbol _outside
+    calll 1f
+1:  popl %eax
+    movl _outside_pointer-1b(%eax), %edx
+    jmpl *%edx
+_outside_binder:
+    leal _outside_pointer-1b(%eax), %eax
+    pushl %eax
+    jmp _main
+    .section __IMPORT,__jump_table,symbol_stubs,self_modifying_code+pure_instructions,5
+_other_stub:
+    .indirect_symbol _outside
+    hlt; hlt; hlt; hlt; hlt
+    .section __DATA,__la_symbol_ptr,lazy_symbol_pointers
+_outside_pointer:
+    .indirect_symbol _outside
+    .long _outside_binder
+"""
+
+
+def test_stubs_of_old_compilers(tmp_path: Path):
+    """Position-independent ones with helpers of their own, and those that dyld writes over."""
+    pytest.importorskip("ziglang", reason="ziglang, which assembles for i386, is not installed")
+    source = tmp_path / "stubs.S"
+    source.write_text(OLD_STUBS)
+    unit = compile_object(source, tmp_path / "stubs.o", arch=Arch.I386)
+    contents = FileContents(unit.read_bytes(), "stubs.o")
+    rules = StubRules.of_macho(contents, Arch.I386)
+    section = contents.image.section("__TEXT", "__picsymbolstub2")
+    other = contents.image.section("__IMPORT", "__jump_table")
+    assert rules is not None
+    assert section is not None
+    assert other is not None
+    # call; pop; mov; jmp; lea; push; jmp
+    places = {0: 4, 5: 8, 6: 4, 12: 4, 14: 4, 20: 4, 21: 8}
+    found = {at: rules.rule_for(Svma(section.address + at), interrupted=True) for at in places}
+    wanted = {at: UnwindRule(RegisterOffset(ESP, n), AtCfa(-4)) for at, n in places.items()}
+    assert found == wanted
+    assert rules.rule_for(Svma(section.address + 7), interrupted=True) is None
+    first = rules.rule_for(other.address, interrupted=True)
+    assert first == UnwindRule(RegisterOffset(ESP, 4), AtCfa(-4))
+    assert rules.rule_for(other.address, interrupted=False) is None

@@ -27,6 +27,8 @@ _HELPER = "__stub_helper"
 _ARM_HEADER = 16 * INSTRUCTION_SIZE
 """No start of a helper section is longer; it has six instructions, or seven."""
 _X86_HEADER = 32
+_LONGEST_STUB = 32
+"""Bytes of a stub at most; the longest has 26."""
 _X86_HELPER = 10
 _X86_PUSH_NUMBER = 0x68
 _X86_PUSH_SIZE = 5
@@ -54,14 +56,12 @@ class StubRules:
         sections = tuple(
             section
             for section in contents.image.sections
-            if section.segment_name == "__TEXT"
-            and (
-                section.type == S_SYMBOL_STUBS
-                or section.name in _STUB_SECTIONS
-                or (
-                    section.name == _HELPER
-                    and not is_encrypted(contents, section.address, section.size)
-                )
+            # Before there were helpers, i386 had stubs that dyld wrote over, in __IMPORT.
+            if section.type == S_SYMBOL_STUBS
+            or (section.segment_name == "__TEXT" and section.name in _STUB_SECTIONS)
+            or (
+                (section.segment_name, section.name) == ("__TEXT", _HELPER)
+                and not is_encrypted(contents, section.address, section.size)
             )
         )
         return cls(contents, arch, sections) if sections else None
@@ -79,12 +79,18 @@ class StubRules:
                 break
         else:
             return None
-        if section.name == _HELPER:
-            if self._arch.has_link_register:
-                return self._arm_helper(section, lookup)
-            return self._x86_helper(section, lookup)
+        find = self._in_helper if section.name == _HELPER else self._in_stub
+        return find(section, lookup)
+
+    def _in_helper(self, section: Section, lookup: Svma) -> UnwindRule | None:
+        find = self._arm_helper if self._arch.has_link_register else self._x86_helper
+        return find(section, lookup)
+
+    def _in_stub(self, section: Section, lookup: Svma) -> UnwindRule | None:
         if self._arch.has_link_register:
             return link_register_rule(self._arch)
+        if self._arch is Arch.I386 and section.type == S_SYMBOL_STUBS and section.reserved2:
+            return self._i386_stub(section, lookup)
         return self._pushed(1)
 
     def origin(self, lookup: Svma) -> str:
@@ -113,6 +119,25 @@ class StubRules:
                 state = state.after(effect)
             at += INSTRUCTION_SIZE
         return link_register_rule(self._arch)
+
+    def _i386_stub(self, section: Section, lookup: Svma) -> UnwindRule | None:
+        """Old ones find out where they are, and have their own helpers behind their jumps.
+
+        What leads there is that very jump, so a stub is straight code.
+        """
+        from machtrace.unwinder.x86_instructions import decode
+        from machtrace.unwinder.x86_registers import MODE_32
+
+        into = min((lookup - section.address) % section.reserved2, _LONGEST_STUB)
+        start = Svma(lookup - into)
+        code = bytes(self._contents.read_svma(start, min(_LONGEST_STUB, section.end - start)))
+        state, at = MODE_32.entry, 0
+        while at < into:
+            size, effects = decode(code, at, MODE_32)
+            for effect in effects:
+                state = state.after(effect)
+            at += size
+        return state.rule() if at == into else None
 
     def _x86_helper(self, section: Section, lookup: Svma) -> UnwindRule | None:
         size = min(section.size, _X86_HEADER)
