@@ -37,6 +37,9 @@ struct table_object {
  * asked for. */
 #define FRAMES_REMEMBERED 8192
 
+/* Frames whose room is not given back, so that the next stacks need not ask for it again. */
+#define ROOM_KEPT 65536
+
 struct frame {
     uint64_t address;
     PyObject *object; /* NULL where there is none yet */
@@ -607,6 +610,8 @@ static PyObject *walker_drop(PyObject *object, PyObject *arguments)
     if (is_valid) {
         let_go_of_stack(self);
         walk->count = (size_t)end;
+        if (end == 0 && walk->room > ROOM_KEPT)
+            machtrace_walk_release(walk);
         machtrace_walk_begin(walk, 0, 0);
     }
     UNLOCK()
