@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
+import machtrace
 from machtrace.macho.compact_encoding import AlignedRegisters, FramePointerBased, decode
 from machtrace.macho.contents import FileContents
-from machtrace.model.address import Avma, PacMask, Svma
+from machtrace.macho.core_writer import core_bytes
+from machtrace.model.address import Avma, FileOffset, PacMask, Svma
 from machtrace.model.arch import ARM_DOUBLES, Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import MemoryRegion
 from machtrace.model.registers import RegisterSet
+from machtrace.model.snapshot import ProcessInfo, Snapshot
 from machtrace.model.stack import StopReason
+from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.testing.emulated_run import EmulatedRun, Moment
 from machtrace.testing.macho_compiler import COMPACT_TABLES, compile_object
 from machtrace.testing.macho_linker import link_macho
@@ -34,6 +41,9 @@ from machtrace.unwinder.walker import walk
 LAB = Path(__file__).parents[1] / "lab" / "programs"
 FP, SP, LR = 7, 13, 14
 MASK = PacMask()
+RED_ZONE = 0x100
+DEEP = 5
+"""Callers of the function that a thread stands in."""
 
 Program = Callable[..., FileContents]
 
@@ -58,6 +68,21 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
         return FileContents(link_macho(objects), "program")
 
     return link
+
+
+def image_of(contents: FileContents, path: str, end: int | None = None) -> BinaryImage:
+    """Where its file says that it lies; ``end`` is where its code ends, if not with its segment."""
+    text = contents.image.text_segment
+    assert text is not None
+    return BinaryImage(
+        path=path,
+        uuid=contents.image.uuid,
+        arch=contents.image.arch,
+        format=ImageFormat.MACHO,
+        load_address=Avma(text.vmaddr),
+        header_svma=text.vmaddr,
+        size=text.vmsize if end is None else end - text.vmaddr,
+    )
 
 
 def registers(general: dict[int, int], *, pc: int = 0x8000, sp: int = 0x1000) -> RegisterSet:
@@ -107,13 +132,8 @@ def test_a_call_at_the_end_of_an_image_is_looked_up_inside_it(program: Program) 
         options=("-mthumb",),
     )
     rules = image_rules(contents, Arch.ARMV7)
-    parsed = contents.image
-    (text,) = parsed.code_sections
-    image = BinaryImage(
-        path="program", uuid=None, arch=Arch.ARMV7, format=ImageFormat.MACHO,
-        load_address=Avma(parsed.header_svma), header_svma=parsed.header_svma,
-        size=text.end - parsed.header_svma,
-    )  # fmt: skip
+    (text,) = contents.image.code_sections
+    image = image_of(contents, "program", end=text.end)
     process = ProcessRules(ImageList([image]), Arch.ARMV7, lambda _: rules)
     words = (0x44, 0x77, text.address + 8 + 1, 0, 0x20000001)
     stack = MemoryRegion(Avma(0x1000), b"".join(word.to_bytes(4, "little") for word in words))
@@ -123,6 +143,52 @@ def test_a_call_at_the_end_of_an_image_is_looked_up_inside_it(program: Program) 
     addresses = [frame.address for frame in found.addresses]
     assert addresses == [0, text.end, text.address + 8, 0x20000000]
     assert found.stop.reason is not StopReason.NO_PROGRESS
+
+
+@pytest.mark.parametrize(("arch", "mode"), [(Arch.ARMV7, "-mthumb"), (Arch.ARMV7K, "-marm")])
+def test_a_core_has_the_stack_that_lldb_prints(
+    program: Program, tmp_path: Path, arch: Arch, mode: str
+) -> None:
+    """At the entry of a function that calls itself: addresses without the bit, and names."""
+    sources = (LAB / "leaves.c", LAB / "support.c", LAB / "support.S")
+    contents = program(*sources, arch=arch, options=(mode, "-O2"))
+    moments: list[tuple[RegisterSet, MemoryRegion, tuple[Avma, ...]]] = []
+
+    def visit(moment: Moment) -> None:
+        if len(moment.callers) == DEEP and not moments:
+            low = Avma((moment.registers.sp or 0) - RED_ZONE)
+            stack = MemoryRegion(low, moment.memory.read(low, RED_ZONE + 0x200))
+            moments.append((moment.registers, stack, moment.addresses))
+
+    EmulatedRun(contents).run(visit)
+    ((thread_registers, stack, truth),) = moments
+    path, core = tmp_path / "program", tmp_path / "program.core"
+    path.write_bytes(contents.read_file(FileOffset(0), len(contents.data)))
+    thread = ThreadSnapshot(
+        info=ThreadInfo(id=ThreadId(1), index=1, is_main=True),
+        registers=thread_registers,
+        stack=stack,
+    )
+    process = ProcessInfo(pid=1, path=str(path), arch=arch)
+    images = ImageList([image_of(contents, str(path))])
+    snapshot = Snapshot(process=process, threads=(thread,), images=images)
+    loaded = [
+        MemoryRegion(Avma(one.vmaddr), bytes(contents.read_file(one.fileoff, one.filesize)))
+        for one in contents.image.segments
+        if one.filesize
+    ]
+    core.write_bytes(core_bytes(snapshot, loaded))
+    (found,) = machtrace.backtraces(core)
+    assert tuple(frame.address.address for frame in found.frames) == truth
+    names = [frame.symbol.name for frame in found.frames if frame.symbol is not None]
+    assert names == ["fibonacci"] * (DEEP - 1) + ["main"]
+    lldb = shutil.which("lldb-19") or shutil.which("lldb")
+    if lldb is None:
+        pytest.skip("lldb is not installed")
+    command = (lldb, "--batch", "-o", f"target create {path} --core {core}", "-o", "bt")
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    addresses = [int(one, 16) for one in re.findall(r"frame #\d+: 0x(\w+)", shown)]
+    assert addresses == list(truth[:-1])
 
 
 # --- which instruction set ---
