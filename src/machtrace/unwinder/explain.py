@@ -5,7 +5,7 @@ Nothing here is asked by a walk: it is worked out again, for one stack, when a p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
@@ -86,7 +86,11 @@ class Explainer:
             chosen = MethodAnswer(method=trust, claims=True, origin="", outcome=outcome)
         if isinstance(found, Stop) and isinstance(chosen.outcome, FollowedRule):
             chosen = replace(chosen, outcome=replace(chosen.outcome, caller=found))
-        known = [one for one in others if not _is_empty_twin(one, (chosen, *others))]
+        known = [
+            one
+            for at, one in enumerate(others)
+            if not _says_nothing_new(one, others[:at], (chosen, *others))
+        ]
         return FrameExplanation(
             frame=here,
             chosen=chosen,
@@ -177,10 +181,19 @@ def _names(registers: RegisterSet) -> dict[int, str]:
     return dict(enumerate(registers.arch.registers.names))
 
 
-def _is_empty_twin(answer: MethodAnswer, all_answers: tuple[MethodAnswer, ...]) -> bool:
-    """Whether a method says nothing in one place and something in another: stubs, two files."""
-    return answer.outcome is None and any(
-        other.method is answer.method and other.outcome is not None for other in all_answers
+def _says_nothing_new(
+    answer: MethodAnswer, earlier: Sequence[MethodAnswer], all_answers: Sequence[MethodAnswer]
+) -> bool:
+    """Whether a method says nothing, where that was to be expected or is said already.
+
+    Few frames are of signal handlers; and stubs, or two files of one image, have one method.
+    """
+    if answer.outcome is not None:
+        return False
+    return (
+        answer.method is FrameTrust.SIGNAL_FRAME
+        or any(other.method is answer.method for other in earlier)
+        or any(other.method is answer.method and other.outcome for other in all_answers)
     )
 
 
