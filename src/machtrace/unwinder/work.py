@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-WALK_STEPS = 150_000
+WALK_STEPS = 90_000
 """What one walk may spend. The largest functions that compilers made of real programs (the main
 loops of interpreters, with some ten thousand instructions) take a third of it."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from machtrace.unwinder.instruction_effects import TRAP
 from machtrace.unwinder.x86_extended import three_bytes, two_bytes, vector
-from machtrace.unwinder.x86_lengths import parse
+from machtrace.unwinder.x86_lengths import parse_with_head
 from machtrace.unwinder.x86_one_byte import one_byte
 from machtrace.unwinder.x86_operands import Effects
 from machtrace.unwinder.x86_registers import MODE_64, Mode
@@ -20,9 +20,15 @@ def decode(code: bytes | memoryview, at: int, mode: Mode = MODE_64) -> tuple[int
     Distances of jumps and calls count in bytes from the instruction's start. Where there is no
     instruction, one byte that traps.
     """
-    found = parse(code, at, mode)
+    length, effects, _ = decode_with_head(code, at, mode)
+    return length, effects
+
+
+def decode_with_head(code: bytes | memoryview, at: int, mode: Mode) -> tuple[int, Effects, int]:
+    """The same, and how many bytes say what it is; 0 where not even those are all there."""
+    found, head = parse_with_head(code, at, mode)
     if found is None:
-        return 1, (TRAP,)
+        return 1, (TRAP,), head
     if found.opcode_map == 0:
         effects = one_byte(found)
     elif found.is_vector:
@@ -31,4 +37,4 @@ def decode(code: bytes | memoryview, at: int, mode: Mode = MODE_64) -> tuple[int
         effects = two_bytes(found)
     else:
         effects = three_bytes(found)
-    return found.length, effects
+    return found.length, effects, head

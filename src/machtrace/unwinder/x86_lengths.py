@@ -90,12 +90,14 @@ class Encoding:
 class _Bytes:
     """A cursor that raises IndexError at the end."""
 
-    __slots__ = ("at", "code", "end")
+    __slots__ = ("at", "code", "end", "values_at")
 
     def __init__(self, code: bytes | memoryview, at: int) -> None:
         self.code = code
         self.at = at
         self.end = min(len(code), at + LONGEST)
+        self.values_at = 0
+        """Where displacements and operands begin; 0 where there are none."""
 
     def byte(self) -> int:
         if self.at >= self.end:
@@ -112,6 +114,8 @@ class _Bytes:
     def signed(self, size: int) -> int:
         if self.at + size > self.end:
             raise IndexError
+        if size and not self.values_at:
+            self.values_at = self.at
         value = int.from_bytes(self.code[self.at : self.at + size], "little", signed=True)
         self.at += size
         return value
@@ -119,10 +123,20 @@ class _Bytes:
 
 def parse(code: bytes | memoryview, at: int, mode: Mode = MODE_64) -> Encoding | None:
     """The instruction at ``code[at]``; None where there is none, or only the start of one."""
+    return parse_with_head(code, at, mode)[0]
+
+
+def parse_with_head(code: bytes | memoryview, at: int, mode: Mode) -> tuple[Encoding | None, int]:
+    """The same, and how many bytes say what it is: displacements and operands follow them.
+
+    0 where there is only the start of an instruction.
+    """
+    cursor = _Bytes(code, at)
     try:
-        return _parse(_Bytes(code, at), at, mode)
+        found = _parse(cursor, at, mode)
     except IndexError:
-        return None
+        return None, 0
+    return found, (cursor.values_at or cursor.at) - at
 
 
 def _parse(code: _Bytes, start: int, mode: Mode) -> Encoding | None:

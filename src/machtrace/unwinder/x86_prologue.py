@@ -39,7 +39,7 @@ from machtrace.unwinder.pushed_before import entry_with, pushed_before
 from machtrace.unwinder.return_path import rule_across_stacks
 from machtrace.unwinder.rules import Claims, UnwindRule
 from machtrace.unwinder.work import Allowance, Work
-from machtrace.unwinder.x86_instructions import decode
+from machtrace.unwinder.x86_decoder import Decoder
 from machtrace.unwinder.x86_operands import Effects
 from machtrace.unwinder.x86_registers import MODE_32, MODE_64, Mode
 
@@ -57,7 +57,9 @@ _SWEPT_AT_ONCE = 256
 """Bytes of the longest function that is read through without a look whether it may pop."""
 _RETURN_AND_POP = re.compile(rb"\xc2.[\x00-\x0f]", re.DOTALL)
 _RETURN = b"\xc3"
-_STEPS_AN_INSTRUCTION = 8
+_STEPS_AN_INSTRUCTION = 2
+_STEPS_UNKNOWN = 8
+"""For an instruction like none before."""
 _STEPS_A_LOOK = 4
 """At an instruction, for what is popped behind calls."""
 _STEPS_TO_FIND = 4
@@ -68,6 +70,9 @@ _SEARCHED_A_STEP = 64
 
 Ranges = tuple[tuple[int, int], ...]
 """(start, end) of each, ascending, and apart."""
+
+
+_DECODERS = {mode: Decoder(mode) for mode in (MODE_32, MODE_64)}
 
 
 class _Function:
@@ -227,14 +232,17 @@ class X86InstructionRules:
         Fewer where the work that may be done is used up.
         """
         code = bytes(self._contents.read_svma(start, end - start))
-        at, work = 0, self._allowance.work
-        while at < len(code) and work.spend(_STEPS_AN_INSTRUCTION):
+        at, work, decoder = 0, self._allowance.work, _DECODERS[self._mode]
+        while at < len(code):
+            misses = decoder.misses
             data = bisect_right(self._data_starts, start + at) - 1
             if data >= 0 and start + at < self._data[data][1]:
                 yield at, (TRAP,)
                 at = self._data[data][1] - start
                 continue
-            length, effects = decode(code, at, self._mode)
+            length, effects = decoder.decode(code, at)
+            if not work.spend(_STEPS_AN_INSTRUCTION + _STEPS_UNKNOWN * (decoder.misses - misses)):
+                return
             yield at, effects
             at += length
 
