@@ -22,6 +22,7 @@ from machtrace.unwinder.compact import CompactRules
 from machtrace.unwinder.function_bounds import FunctionBounds
 from machtrace.unwinder.instruction_effects import (
     AddConstant,
+    AddRegister,
     Call,
     IndirectJump,
     Instruction,
@@ -29,6 +30,7 @@ from machtrace.unwinder.instruction_effects import (
     Load,
     MoveRegister,
     Return,
+    SetConstant,
     Store,
     Trap,
     Writes,
@@ -75,8 +77,8 @@ def _written(effects: tuple[Instruction, ...]) -> set[int]:
                 written.update((base,) if write_back else ())
             case Store(_, _, base, _, write_back):
                 written.update((base,) if write_back else ())
-            case AddConstant(destination) | MoveRegister(destination):
-                written.add(destination)
+            case AddConstant() | AddRegister() | MoveRegister() | SetConstant():
+                written.add(effect.destination)
             case _:
                 pass
     return written

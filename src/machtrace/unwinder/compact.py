@@ -42,6 +42,10 @@ class CallFrames(Protocol):
         ...
 
 
+_SUB_FROM_SP = b"\x81\xec"
+"""``sub esp, imm32``; of rsp, behind a prefix."""
+
+
 class CompactRules:
     """``__unwind_info`` of one image. A :class:`RuleSource`."""
 
@@ -118,8 +122,8 @@ class CompactRules:
             case Frameless(size, saved):
                 return self._frameless(size, saved, entry)
             case FramelessIndirect(size_at, added, saved):
-                size = self._operand(entry, size_at) + added
-                return self._frameless(size, saved, entry)
+                operand = self._operand(entry, size_at)
+                return None if operand is None else self._frameless(operand + added, saved, entry)
 
     def origin(self, lookup: Svma) -> str:
         """Which encoding the rule at ``lookup`` is from; empty where there is none.
@@ -140,10 +144,18 @@ class CompactRules:
             return None
         return self._call_frames.rule_at_fde_offset(offset, lookup)
 
-    def _operand(self, entry: UnwindEntry, at: int) -> int:
-        """The 32 bits ``at`` bytes into a function."""
+    def _operand(self, entry: UnwindEntry, at: int) -> int | None:
+        """The 32 bits ``at`` bytes into a function, of the instruction that lowers sp.
+
+        None where another instruction is there: assemblers write such encodings for functions that
+        lower sp in other ways, behind a stack probe for one.
+        """
         start = self._contents.image.svma_of(entry.function_offset)
-        return int.from_bytes(self._contents.read_svma(Svma(start + at), 4), "little")
+        before = len(_SUB_FROM_SP)
+        code = bytes(self._contents.read_svma(Svma(start + at - before), before + 4))
+        if not code.startswith(_SUB_FROM_SP):
+            return None
+        return int.from_bytes(code[before:], "little")
 
     @property
     def _word(self) -> int:

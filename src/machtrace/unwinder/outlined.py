@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from machtrace.unwinder.arm64_registers import FP, SP
+from machtrace.unwinder.arm64_registers import FP, INSTRUCTION_SIZE, SP
 from machtrace.unwinder.instruction_effects import (
     AddConstant,
     AddRegister,
     Instruction,
+    Jump,
     Load,
     MoveRegister,
     Store,
@@ -39,12 +40,21 @@ def leaves_frame(instruction: Instruction) -> bool:
             return False
 
 
+def _loops(body: Sequence[Instruction]) -> bool:
+    return any(
+        isinstance(instruction, Jump) and at * INSTRUCTION_SIZE >= -instruction.distance > 0
+        for at, instruction in enumerate(body)
+    )
+
+
 def touches_callers_frame(body: Sequence[Instruction]) -> bool:
     """Whether a function, all of whose instructions are given, may change its caller's frame.
 
     Read in one line, without regard to jumps: a function that keeps to itself lowers sp, saves
     what it must below where sp was, and raises sp again. True where that is not to be seen.
     """
+    if _loops(body):
+        return False  # only straight code is cut out
     places = {SP: 0}
     saved: set[int] = set()
     for instruction in body:

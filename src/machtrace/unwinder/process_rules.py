@@ -11,7 +11,13 @@ from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageList
 from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.call_witness import CallWitness
-from machtrace.unwinder.rules import InRegister, RuleSource, UnwindRule, frame_pointer_rule
+from machtrace.unwinder.rules import (
+    InRegister,
+    RegisterOffset,
+    RuleSource,
+    UnwindRule,
+    frame_pointer_rule,
+)
 from machtrace.unwinder.work import DrawsOnWork, Work
 
 CACHE_LIMIT = 1 << 16
@@ -57,6 +63,7 @@ class ProcessRules:
         "_is_walking",
         "_link_register",
         "_objections",
+        "_preserved",
         "_rules",
         "_sources_of",
         "statistics",
@@ -68,6 +75,7 @@ class ProcessRules:
         self._sources_of = sources_of
         lr = arch.registers.lr
         self._link_register = None if lr is None else InRegister(lr)
+        self._preserved = frozenset(arch.registers.callee_saved)
         self._fallback = (frame_pointer_rule(arch), FrameTrust.FRAME_POINTER)
         self._rules: dict[BinaryImage, ImageRules] = {}
         self._cache: dict[tuple[int, bool], tuple[UnwindRule, FrameTrust]] = {}
@@ -155,13 +163,25 @@ class ProcessRules:
                 continue
             if rule is None:
                 continue
-            if interrupted or rule.return_address != self._link_register:
+            if interrupted or not self._is_lost_in_calls(rule, source):
                 if not interrupted:
                     self._check(lookup, address, rule, source, rules.witness)
                 return rule, source.trust
-            # Behind a call the link register is the called function's: see who knows better.
+            # Behind a call such registers are the called function's: see who knows better.
             held = held or (rule, source.trust)
         return held or self._fallback
+
+    def _is_lost_in_calls(self, rule: UnwindRule, source: RuleSource) -> bool:
+        """Whether a rule is based on a register that calls do not preserve.
+
+        Compilers leave such rules behind where they probe a stack without a frame pointer.
+        Analysis of instructions knows which calls are of code that was cut out, and change less.
+        """
+        if rule.return_address == self._link_register:
+            return True
+        if source.trust is FrameTrust.PROLOGUE or not isinstance(rule.cfa, RegisterOffset):
+            return False
+        return rule.cfa.register not in self._preserved
 
     def _check(
         self,

@@ -17,9 +17,8 @@ from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.contents import ImageContents
 from machtrace.model.stack import FrameTrust
-from machtrace.unwinder.arm64_frame import ENTRY, ENTRY_WITHOUT_VOLATILE
+from machtrace.unwinder.arm64_frame import ARM64, ENTRY, ENTRY_WITHOUT_VOLATILE
 from machtrace.unwinder.arm64_instructions import decode
-from machtrace.unwinder.arm64_jumps import jumps_to
 from machtrace.unwinder.arm64_registers import INSTRUCTION_SIZE, LINKING
 from machtrace.unwinder.call_witness import origin_in_code
 from machtrace.unwinder.control_flow import Flow
@@ -34,7 +33,13 @@ from machtrace.unwinder.instruction_effects import (
     Trap,
 )
 from machtrace.unwinder.outlined import leaves_frame, touches_callers_frame
-from machtrace.unwinder.return_path import LONGEST_WAY, loses_registers, rule_across_stacks
+from machtrace.unwinder.pushed_before import entry_with, pushed_before
+from machtrace.unwinder.return_path import (
+    LONGEST_WAY,
+    loses_registers,
+    rule_across_stacks,
+    rule_behind_call,
+)
 from machtrace.unwinder.rules import Claims, UnwindRule
 from machtrace.unwinder.work import Allowance, Work
 
@@ -150,6 +155,19 @@ class InstructionRules:
         size = min(bounds[1] - address, LONGEST_WAY * INSTRUCTION_SIZE)
         ahead = () if rule is not None and not loses_registers(rule) else self._read(address, size)
         return rule_across_stacks(ahead, 0, state, rule, unit=INSTRUCTION_SIZE)
+
+    def rule_ahead(self, behind_call: Svma) -> UnwindRule | None:
+        """The rule of a function that called, from what it does before it returns.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        bounds = self.function_at(behind_call)
+        if bounds is None:
+            return None
+        size = min(bounds[1] - behind_call, LONGEST_WAY * INSTRUCTION_SIZE)
+        code = self._read(behind_call, size)
+        return rule_behind_call(code, 0, ARM64, unit=INSTRUCTION_SIZE)
 
     def state_behind_start(self, lookup: Svma, count: int) -> FrameState | None:
         """See :class:`~machtrace.unwinder.call_witness.CodeAnalysis`.
@@ -287,6 +305,10 @@ class InstructionRules:
                 return None
             if entry is not None:
                 flow = Flow(code, entry, outlined, work=work)
+        elif _may_take_away(code):
+            pushed = pushed_before(flow, ARM64)
+            if pushed:
+                flow = Flow(code, entry_with(pushed, standard), outlined, work=work)
         return _Function(start, code, flow)
 
     def _entry_from_jumps(self, start: Svma, nesting: int) -> FrameState | None:
@@ -294,6 +316,8 @@ class InstructionRules:
         work = self._allowance.work
         if nesting >= _NESTING:
             return None
+        from machtrace.unwinder.arm64_jumps import jumps_to  # numpy comes with it
+
         entry: FrameState | None = None
         jumps = jumps_to(start, self._contents, self._sections, work)
         for address in islice(jumps, _JUMPS_ASKED):
@@ -340,6 +364,14 @@ class InstructionRules:
         return None
 
 
+def _may_take_away(code: Sequence[Instruction]) -> bool:
+    """Whether code may be such as jumpers push something for: it is short, and jumps on."""
+    if len(code) * INSTRUCTION_SIZE > OUTLINED_SIZE:
+        return False
+    is_leaving = any(isinstance(instruction, IndirectJump) for instruction in code)
+    return is_leaving and not any(isinstance(instruction, Return) for instruction in code)
+
+
 class CallSiteRules:
     """Instruction analysis of calls, for when nothing else knows. A :class:`RuleSource`.
 
@@ -367,4 +399,7 @@ class CallSiteRules:
         """
         if interrupted:
             return None
-        return self._instructions.rule_at(Svma(lookup & -INSTRUCTION_SIZE), interrupted=False)
+        address = Svma(lookup & -INSTRUCTION_SIZE)
+        return self._instructions.rule_at(
+            address, interrupted=False
+        ) or self._instructions.rule_ahead(Svma(address + INSTRUCTION_SIZE))

@@ -114,13 +114,35 @@ def rule_across_stacks(
     return rule if is_same_stack and state.sp_offset is not None else way
 
 
+def rule_behind_call(
+    code: Sequence[Instruction], start: int, machine: Machine, *, unit: int = 1
+) -> UnwindRule | None:
+    """The rule of a function that called, from its way to the return.
+
+    For where what it did before is not known. Further calls on the way are taken to return.
+
+    Args:
+        code: instructions of a function.
+        start: index of the one behind the call.
+        machine: of the architecture.
+        unit: how much of a distance in ``code`` leads to the next instruction.
+    """
+    return _rule_on_way(code, start, machine, unit=unit, jumps_return=False, passes_calls=True)
+
+
 def loses_registers(rule: UnwindRule) -> bool:
     """Whether registers that functions preserve cannot be recovered."""
     return any(isinstance(recovery, Lost) for _, recovery in rule.registers)
 
 
 def _rule_on_way(
-    code: Sequence[Instruction], start: int, machine: Machine, *, unit: int, jumps_return: bool
+    code: Sequence[Instruction],
+    start: int,
+    machine: Machine,
+    *,
+    unit: int,
+    jumps_return: bool,
+    passes_calls: bool = False,
 ) -> UnwindRule | None:
     """The rule for where ``code`` returns to, if it goes straight there.
 
@@ -135,7 +157,7 @@ def _rule_on_way(
         instruction = code[index]
         if isinstance(instruction, Return | IndirectJump):
             return path.rule(instruction, jumps_return=jumps_return)
-        if isinstance(instruction, Call | Trap):
+        if isinstance(instruction, Trap) or (isinstance(instruction, Call) and not passes_calls):
             return None
         if isinstance(instruction, Jump) and not instruction.is_conditional:
             index += instruction.distance // unit
@@ -175,6 +197,9 @@ class _Path:
                 self._values[destination] = self._value(source)
             case Writes(registers):
                 self._values |= dict.fromkeys(registers)
+            case Call():
+                kept = {*self._machine.callee_saved, self._machine.sp}
+                self._values |= {one: None for one in range(operations.COUNT) if one not in kept}
             case AddRegister() | SetConstant() | InsertConstant():
                 self._values[instruction.destination] = None
             case _:

@@ -11,12 +11,14 @@ from __future__ import annotations
 from machtrace.unwinder.instruction_effects import (
     TRAP,
     AddConstant,
+    AddRegister,
     Call,
     IndirectJump,
     Jump,
     Load,
     MoveRegister,
     Return,
+    SetConstant,
 )
 from machtrace.unwinder.x86_lengths import Encoding
 from machtrace.unwinder.x86_operands import (
@@ -43,6 +45,7 @@ from machtrace.unwinder.x86_operands import (
     stored_over,
     writes,
 )
+from machtrace.unwinder.x86_stack_probe import LEAST_PROBED
 
 
 def one_byte(found: Encoding) -> Effects:
@@ -82,6 +85,10 @@ def _arithmetic(found: Encoding) -> Effects:
         return NO_EFFECTS
     if form >= 4:
         return changes(found, AX)
+    if operation == 5 and form in (1, 3) and size(found) == found.mode.word:
+        to, source = (rm(found), reg(found)) if form == 1 else (reg(found), rm(found))
+        if to == found.mode.sp and source is not None:
+            return (AddRegister(to, to, source, 0, -1),)
     if form >= 2:
         return writes(reg(found, of_bytes=form == 2))
     return stored_over(found, 1 if form == 0 else size(found))
@@ -205,6 +212,8 @@ def _above_0x90(found: Encoding) -> Effects:
     if opcode in (0x9C, 0x9D):  # PUSHF, POPF
         return push(found, None) if opcode == 0x9C else pop(found, None)
     if opcode >= 0xB8:
+        if reg(found) == AX and size(found) >= 4 and found.operand >= LEAST_PROBED:
+            return (SetConstant(AX, found.operand),)  # maybe the size of a frame
         return writes(reg(found))
     if opcode >= 0xB0:
         return writes(reg(found, of_bytes=True))

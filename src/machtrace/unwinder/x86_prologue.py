@@ -42,6 +42,7 @@ from machtrace.unwinder.work import Allowance, Work
 from machtrace.unwinder.x86_decoder import Decoder
 from machtrace.unwinder.x86_operands import Effects
 from machtrace.unwinder.x86_registers import MODE_32, MODE_64, Mode
+from machtrace.unwinder.x86_stack_probe import resolve_probes
 
 MAX_FUNCTION_SIZE = 1 << 18
 """Bytes of one function that are analysed at most."""
@@ -217,6 +218,7 @@ class X86InstructionRules:
         work = self._allowance.work
         sweep = _Sweep(self._instructions(start, end), end - start, self._mode)
         self._add_pops(sweep, start)
+        resolve_probes(sweep.effects, self._mode.sp)
         if work.is_used_up:
             return None
         flow = Flow(sweep.effects, self._mode.entry, unit=1, work=work)
