@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from machtrace.testing.lab import Conditions, Result, run
+from machtrace.testing.lab_architectures import ARCHITECTURES
 from machtrace.testing.lab_builds import Built, builds, make
 from machtrace.testing.lab_policies import documents_policy, policies
 from machtrace.testing.lab_rows import disassembled
@@ -20,6 +21,10 @@ BUILDS = [
     ("arm64", "switches", "-O0", "dwarf"),
     ("arm64", "alike", "-Oz shared", "compact"),
     ("arm64", "async", "-O2", "compact"),
+    ("arm64", "jumps", "-O1", "compact"),
+    ("arm64", "fibers", "-O2", "compact"),
+    ("arm64", "frames", "-O2 probes no fp", "compact"),
+    ("arm64", "stubs", "-Os", "compact"),
     ("arm64", "signals", "-O2", "compact"),
     ("arm64", "virtual", "-O3", "compact"),
     ("arm64e", "leaves", "-O2", "compact"),
@@ -31,6 +36,9 @@ BUILDS = [
     ("x86_64", "switches", "-O2 no fp", "dwarf"),
     ("x86_64", "alike", "-Oz", "compact"),
     ("x86_64", "async", "-O1", "compact"),
+    ("x86_64", "jumps", "-O2", "compact"),
+    ("x86_64", "fibers", "-O2", "compact"),
+    ("x86_64", "frames", "-O2 probes", "compact"),
     ("x86_64", "signals", "-O2", "compact"),
     ("x86_64", "stubs", "-Oz", "compact"),
     ("x86_64", "virtual", "-O1", "compact"),
@@ -78,6 +86,18 @@ def test_every_instruction_has_a_wholly_right_stack(
         assert score.executed > 80, "the program ran"
         assert score.right == score.executed, failures(made, result, name)
     assert not result.bad_registers, "a caller's register has another value than it had"
+
+
+def test_each_program_and_each_architecture_is_looked_at():
+    """A new program gets its place in the list above."""
+    covered = {(architecture, program) for architecture, program, _, _ in BUILDS}
+    # The others share what these show: some programs are enough.
+    wanted = {
+        (build.architecture.name, build.program.name)
+        for build in builds(architectures=["arm64", "x86_64"])
+    }
+    assert wanted <= covered
+    assert set(ARCHITECTURES) == {architecture for architecture, _ in covered}
 
 
 def test_the_documents_algorithm_does_not(tmp_path: Path):

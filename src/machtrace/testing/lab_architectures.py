@@ -29,6 +29,12 @@ OPTIMISATIONS = {
     "-O2 no fp": ("-O2", "-fomit-frame-pointer"),
     "-Oz no fp": ("-Oz", "-fomit-frame-pointer"),
     "-O2 pac": ("-O2", "-mbranch-protection=pac-ret+leaf", "-march=armv8.3-a"),
+    # The driver keeps it from Apple's targets, but the code is made for them.
+    "-O2 probes": ("-O2", "-Xclang", "-fstack-clash-protection"),
+    "-O2 probes no fp": (
+        *("-O2", "-fomit-frame-pointer"),
+        *("-Xclang", "-fstack-clash-protection"),
+    ),
     "-Oz shared": ("-Oz", "-mllvm", "-homogeneous-prolog-epilog"),
 }
 _EVERYWHERE = ("-O0", "-O1", "-O2", "-O3", "-Os", "-Oz", "-O2 no fp", "-Oz no fp")
@@ -128,7 +134,7 @@ def _linked_arm(
 def _arm(name: str, arch: Arch, mode: str) -> Architecture:
     # Its instructions are one of two sets, as a compiler is told.
     compiled = partial(_compiled_arm, arch, mode)
-    return Architecture(name, arch, _EVERYWHERE, compiled, _linked_arm, is_for_lldb=False)
+    return Architecture(name, arch, _EVERYWHERE, compiled, _linked_arm)
 
 
 ARCHITECTURES = {

@@ -105,7 +105,7 @@ def builds(
                 continue
             if not _is_wanted(program.name, programs):
                 continue
-            for optimisation in architecture.optimisations:
+            for optimisation in (*architecture.optimisations, *program.further_optimisations):
                 if _is_wanted(optimisation, optimisations, program.optimisations):
                     for table in program.tables:
                         if _is_wanted(table, tables):

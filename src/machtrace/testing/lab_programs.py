@@ -43,6 +43,8 @@ class Program:
     """Whether each instruction is looked at, too, when it is first come to."""
     limit: int = 400_000
     """Instructions that it runs at most."""
+    further_optimisations: tuple[str, ...] = ()
+    """For it alone, beside its architecture's."""
     optimisations: tuple[str, ...] | None = None
     """Of its architecture's; None for all of them."""
     tables: tuple[str, ...] = ("compact", "dwarf")
@@ -63,7 +65,12 @@ PROGRAMS = {
             ("leaves.c", *_SUPPORT),
             "leaves, late frames, several epilogues, tail calls, recursion, a call as last word",
         ),
-        Program("frames", ("frames.c", *_SUPPORT), "frames of all sizes, alloca, varargs, sret"),
+        Program(
+            "frames",
+            ("frames.c", "probes.S", *_SUPPORT),
+            "frames of all sizes, stack probes, alloca, varargs, sret",
+            further_optimisations=("-O2 probes", "-O2 probes no fp"),
+        ),
         Program(
             "registers",
             ("registers.c", *_SUPPORT),
@@ -89,14 +96,14 @@ PROGRAMS = {
             ("jumps.c", "jumps.S", *_SUPPORT),
             "setjmp and longjmp",
             between_stacks=frozenset({"_long_jump"}),
-            architectures=_WITH_I386,
+            architectures=_WITH_I386 | _ARM,
         ),
         Program(
             "fibers",
             ("fibers.c", "fibers.S", *_SUPPORT),
             "stacks switched by hand",
             between_stacks=frozenset({"_switch_stack"}),
-            architectures=_WITH_I386,
+            architectures=_WITH_I386 | _ARM,
         ),
         Program(
             "signals",

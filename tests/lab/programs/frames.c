@@ -104,6 +104,14 @@ FUNCTION uint64_t variadic(int count, ...) {
     return sum;
 }
 
+#if defined(__aarch64__) || defined(__x86_64__)
+uint64_t probed_frame(uint64_t a);
+uint64_t probed_without_frame(void);
+#else
+#define probed_frame(a) 0
+#define probed_without_frame() 0
+#endif
+
 int main(void) {
     uint64_t n = opaque(3);
     uint64_t sum = small_frame(n) + big_frame(n) + huge_frame(n, 4) + big_leaf(n);
@@ -113,5 +121,6 @@ int main(void) {
     sum += takes_large(returns_large(n), n) + returns_large(sum).words[5];
     sum += many_arguments(1, n, 3, n, 5, n, 7, n, 9, n, 11);
     sum += variadic(4, sum, n, n + 1, n + 2);
+    sum += probed_frame(n) + probed_without_frame();
     return (int)sum;
 }
