@@ -5,7 +5,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from machtrace.macho.contents import MemoryContents
@@ -175,6 +175,7 @@ class Maker:
         return rules, stack, MemoryRegion(Avma(HEAP), self.words(64)), self.start()
 
 
+@settings(deadline=None)  # other programs may have the processor
 @given(
     seed=st.integers(0, (1 << 32) - 1),
     mask=st.sampled_from([WIDTH_47, WIDTH_47, PacMask(), PacMask.of_width(20)]),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import machtrace as mt
@@ -139,6 +139,7 @@ def test_images_that_nothing_identifies_share_no_rules():
     assert list(map(plain, mt.unwind(later))) == list(map(plain, unwinder.unwind(later)))
 
 
+@settings(deadline=None)  # the first example imports
 @given(
     st.lists(
         st.one_of(
