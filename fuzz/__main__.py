@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fuzz.jobs import run_jobs
+from fuzz.jobs import Run, run_jobs
 from fuzz.programs import ROOT
-from fuzz.runner import Outcome, try_all, write_reproducers
+from fuzz.runner import SLOW_SECONDS, Outcome, try_all, write_reproducers
 from fuzz.target import Target
 from fuzz.targets import TARGETS
 
@@ -31,6 +31,9 @@ def fuzz(
     / "build"
     / "fuzz"
     / "findings",
+    slow: Annotated[
+        float, typer.Option(help="Seconds of processor time that are too many for an input.")
+    ] = SLOW_SECONDS,
     try_again: Annotated[
         list[Path] | None, typer.Option("--try", help="Feed these files instead.")
     ] = None,
@@ -45,9 +48,9 @@ def fuzz(
     for name in names:
         target = TARGETS[name]
         if try_again:
-            outcome = try_all(target, [path.read_bytes() for path in try_again])
+            outcome = try_all(target, [path.read_bytes() for path in try_again], slow=slow)
         else:
-            outcome, interrupted = run_jobs(target, seed, count, jobs, console)
+            outcome, interrupted = run_jobs(target, Run(seed, count, slow), jobs, console)
         failed |= _report(target, outcome, output)
         if interrupted:
             break

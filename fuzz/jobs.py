@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing.queues import Queue
 
 from rich.console import Console
@@ -15,10 +17,18 @@ _PATIENCE = 60
 """Seconds without a word from any process, after which they are taken to have died."""
 
 
-def run_jobs(
-    target: Target, seed: int, count: int, jobs: int, console: Console
-) -> tuple[Outcome, bool]:
-    """Feed ``count`` inputs, shared by ``jobs`` processes; and whether that was interrupted.
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Which inputs, and how long one may take."""
+
+    seed: int
+    count: int
+    slow: float
+    """Seconds of processor time."""
+
+
+def run_jobs(target: Target, run: Run, jobs: int, console: Console) -> tuple[Outcome, bool]:
+    """Feed the inputs of ``run``, shared by ``jobs`` processes; and whether it was interrupted.
 
     What each input is does not depend on the number of processes.
     """
@@ -31,7 +41,7 @@ def run_jobs(
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as shown:
-        bar = shown.add_task(target.name, total=count, note="")
+        bar = shown.add_task(target.name, total=run.count, note="")
 
         def progress(part: Outcome) -> None:
             total.add(part)
@@ -43,19 +53,20 @@ def run_jobs(
 
         try:
             if jobs == 1:
-                try_all(target, inputs(target, seed, range(count)), progress)
+                fed = inputs(target, run.seed, range(run.count))
+                try_all(target, fed, progress, slow=run.slow)
             else:
-                _share(target, seed, count, jobs, progress)
+                _share(target, run, jobs, progress)
         except KeyboardInterrupt:
             return total, True
     return total, False
 
 
-def _share(target: Target, seed: int, count: int, jobs: int, progress) -> None:  # noqa: ANN001
+def _share(target: Target, run: Run, jobs: int, progress: Callable[[Outcome], None]) -> None:
     context = multiprocessing.get_context("fork")
     parts: Queue[Outcome | None] = context.Queue()
     workers = [
-        context.Process(target=_work, args=(target, seed, range(job, count, jobs), parts))
+        context.Process(target=_work, args=(target, run, range(job, run.count, jobs), parts))
         for job in range(jobs)
     ]
     for worker in workers:
@@ -74,9 +85,9 @@ def _share(target: Target, seed: int, count: int, jobs: int, progress) -> None: 
             worker.join()
 
 
-def _work(target: Target, seed: int, numbers: range, parts: Queue[Outcome | None]) -> None:
+def _work(target: Target, run: Run, numbers: range, parts: Queue[Outcome | None]) -> None:
     try:
-        try_all(target, inputs(target, seed, numbers), parts.put)
+        try_all(target, inputs(target, run.seed, numbers), parts.put, slow=run.slow)
     except KeyboardInterrupt:
         return
     parts.put(None)

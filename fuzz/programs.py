@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import cache
 from hashlib import sha256
@@ -57,6 +58,11 @@ def kept(name: str) -> Path:
     return _directory() / name
 
 
+def part_of(output: Path) -> Path:
+    """Where to make ``output``, which other processes may make at the same time."""
+    return output.with_name(f"{output.name}.{os.getpid()}")
+
+
 @cache
 def macho_programs() -> tuple[FileContents, ...]:
     """Mach-O executables of each architecture that zig links, with both kinds of tables."""
@@ -64,15 +70,16 @@ def macho_programs() -> tuple[FileContents, ...]:
     for name, optimisation, tables, arch in _MACHO_BUILDS:
         output = kept("-".join((name, optimisation.replace(" ", ""), tables, arch.value)))
         if not output.exists():
+            part = part_of(output)
             build_program(
                 _LAB,
                 name,
-                output.with_suffix(".part"),
+                part,
                 optimisation=optimisation,
                 tables=tables,
                 arch=arch,
             )
-            output.with_suffix(".part").replace(output)
+            part.replace(output)
         found.append(FileContents(output.read_bytes(), name))
     return tuple(found)
 
@@ -87,7 +94,7 @@ def _elf_programs() -> Iterator[ElfFileContents]:
     for name, target, options in _ELF_BUILDS:
         output = kept(f"elf-{name}")
         if not output.exists():
-            part = output.with_suffix(".part")
+            part = part_of(output)
             source = next(iter(sorted(_ELF.glob("*.c"))))
             tables = "-fasynchronous-unwind-tables"
             compile_elf(

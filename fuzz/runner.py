@@ -95,8 +95,12 @@ def try_all(
     progress: Callable[[Outcome], None] = lambda _: None,
     *,
     every: float = 0.5,
+    slow: float = SLOW_SECONDS,
 ) -> Outcome:
-    """Feed ``target``; tell ``progress`` what came of it since the last time, now and then."""
+    """Feed ``target``; tell ``progress`` what came of it since the last time, now and then.
+
+    An input that takes more than ``slow`` seconds of processor time is a finding.
+    """
     total, part = Outcome(), Outcome()
     clock = time.process_time
     last = time.monotonic()
@@ -107,9 +111,9 @@ def try_all(
             taken = clock() - start
             part.inputs += 1
             part.seconds += taken
-            if taken > SLOW_SECONDS:
+            if taken > slow:
                 taken = min(taken, _again(target, one))
-            if taken > SLOW_SECONDS:
+            if taken > slow:
                 part.found(Finding("slow", one, f"took {1000 * taken:.0f} ms of processor time"))
             if len(part.slowest) < _SLOWEST_KEPT or taken > part.slowest[-1][0]:
                 part.slowest = sorted([*part.slowest, (taken, one)], key=lambda item: -item[0])

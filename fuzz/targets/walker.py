@@ -16,7 +16,7 @@ from random import Random
 from struct import pack, unpack_from
 
 from fuzz.mutation import Mutation, place, write_number
-from fuzz.programs import elf_programs, kept, macho_programs
+from fuzz.programs import elf_programs, kept, macho_programs, part_of
 from fuzz.target import ContractError, Target
 from machtrace.elf.contents import ElfFileContents
 from machtrace.errors import MachtraceError
@@ -159,7 +159,7 @@ def build(world: int, registers: RegisterSet, base: int, stack: bytes, *, width:
 def _seeds() -> Sequence[bytes]:
     output = kept("walks")
     if not output.exists():
-        part = output.with_suffix(".part")
+        part = part_of(output)
         part.write_bytes(pickle.dumps(_sampled()))
         part.replace(output)
     seeds: list[bytes] = pickle.loads(output.read_bytes())  # noqa: S301 (written above)

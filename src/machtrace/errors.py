@@ -25,6 +25,8 @@ command line prints an error as one line, ``what: where: remedy``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class MachtraceError(Exception):
     """Base of all errors raised here."""
@@ -36,6 +38,27 @@ class MachtraceError(Exception):
         super().__init__(message)
         if remedy is not None:
             self.remedy = remedy
+
+    def __reduce__(self) -> tuple[Callable[..., MachtraceError], tuple[object, ...]]:
+        """As it is, for copying and for going to another process: facts are given by keyword."""
+        facts = dict(vars(self))
+        if isinstance(self, OSError):  # which keeps some outside of its dictionary
+            facts |= {name: getattr(self, name) for name in _OS_FACTS}
+        return _restored, (type(self), self.args, facts)
+
+
+_OS_FACTS = ("errno", "strerror", "filename")
+
+
+def _restored(
+    kind: type[MachtraceError], args: tuple[object, ...], facts: dict[str, object]
+) -> MachtraceError:
+    error = kind.__new__(kind)
+    error.args = args
+    for name, fact in facts.items():
+        if fact is not None:
+            setattr(error, name, fact)
+    return error
 
 
 class TargetError(MachtraceError):

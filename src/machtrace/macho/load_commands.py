@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from machtrace.errors import MachOError
 from machtrace.macho.header import MachHeader
@@ -66,12 +67,12 @@ def parse_load_commands(
             source=source,
             offset=16,
         )
-    order = "little" if header.little_endian else "big"
+    order: Literal["little", "big"] = "little" if header.little_endian else "big"
     commands = []
     at = 0
     for index in range(header.ncmds):
-        cmd = int.from_bytes(view[at : at + 4], order)  # type: ignore[arg-type]
-        size = int.from_bytes(view[at + 4 : at + 8], order)  # type: ignore[arg-type]
+        cmd = int.from_bytes(view[at : at + 4], order)
+        size = int.from_bytes(view[at + 4 : at + 8], order)
         if size < _HEADER_SIZE or size % _ALIGNMENT or at + size > len(view):
             raise MachOError(
                 f"load command {index} of {header.ncmds} has the size {size}, "

@@ -188,7 +188,7 @@ class FrameState:
             self.slots is other.slots or self.slots == other.slots
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # equal states may differ in their slots' order
 
     @property
     def identity(self) -> tuple[object, ...]:

@@ -1,0 +1,62 @@
+"""Errors carry facts, and keep them when they are copied or go to another process."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from machtrace import errors
+
+EXAMPLES = (
+    errors.MachtraceError("words"),
+    errors.MachtraceError("words", remedy="do this"),
+    errors.TargetError("words"),
+    errors.TargetSpecError("words"),
+    errors.TargetAccessError("refused", pid=7, errno=13, remedy="ask"),
+    errors.TargetGoneError("gone", pid=7),
+    errors.ThreadGoneError("gone", thread=9),
+    errors.MemoryReadError(0x1000, 8),
+    errors.FormatError("odd", source="file", offset=4, remedy="look"),
+    errors.MachOError("odd", source="file", offset=4),
+    errors.ElfError("odd", source="file", offset=4),
+    errors.DwarfError("odd", source="file", offset=4),
+    errors.CoreFileError("odd", source="file", offset=4),
+    errors.FileAccessError("/path", "no such file"),
+    errors.MissingExtraError("emulation", extra="emulator"),
+)
+
+
+def _kinds(kind: type[errors.MachtraceError]) -> Iterator[type[errors.MachtraceError]]:
+    yield kind
+    for narrower in kind.__subclasses__():
+        if narrower.__module__ == errors.__name__:
+            yield from _kinds(narrower)
+
+
+def test_each_kind_has_an_example():
+    """So that no new one is forgotten below."""
+    assert {type(error) for error in EXAMPLES} == set(_kinds(errors.MachtraceError))
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "again",
+    [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))],  # noqa: S301
+)
+def test_errors_survive(
+    error: errors.MachtraceError, again: Callable[[errors.MachtraceError], errors.MachtraceError]
+):
+    """With their words, their facts and what to do."""
+    error.add_note("seen while testing")
+    found = again(error)
+    assert type(found) is type(error)
+    assert str(found) == str(error)
+    assert found.args == error.args
+    assert found.remedy == error.remedy
+    assert vars(found) == vars(error)
+    if isinstance(error, OSError):
+        assert isinstance(found, OSError)
+        assert found.errno == error.errno
