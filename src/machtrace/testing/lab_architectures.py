@@ -38,6 +38,8 @@ OPTIMISATIONS = {
     "-Oz shared": ("-Oz", "-mllvm", "-homogeneous-prolog-epilog"),
 }
 _EVERYWHERE = ("-O0", "-O1", "-O2", "-O3", "-Os", "-Oz", "-O2 no fp", "-Oz no fp")
+_MOST = ("-O0", "-O1", "-O2", "-Os", "-Oz", "-O2 no fp")
+"""Without what differs least from others."""
 
 Compile = Callable[[Path, Path, Sequence[str]], list[SignedPointer]]
 """``(source, object, options)`` → what of it dyld would sign."""
@@ -134,7 +136,7 @@ def _linked_arm(
 def _arm(name: str, arch: Arch, mode: str) -> Architecture:
     # Its instructions are one of two sets, as a compiler is told.
     compiled = partial(_compiled_arm, arch, mode)
-    return Architecture(name, arch, _EVERYWHERE, compiled, _linked_arm)
+    return Architecture(name, arch, _MOST, compiled, _linked_arm)
 
 
 ARCHITECTURES = {
@@ -150,7 +152,7 @@ ARCHITECTURES = {
         Architecture(
             "arm64e",
             Arch.ARM64E,
-            _EVERYWHERE,
+            _MOST,
             _compiled_arm64e,
             _linked_arm64e,
         ),

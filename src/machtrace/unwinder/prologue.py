@@ -299,16 +299,16 @@ class InstructionRules:
         if count * INSTRUCTION_SIZE > OUTLINED_SIZE:
             standard = ENTRY_WITHOUT_VOLATILE
         flow = Flow(code, standard, outlined, work=work)
+        entry = None
         if not flow.is_balanced:
             entry = self._entry_from_jumps(start, nesting)
             if work.is_used_up:
                 return None
-            if entry is not None:
-                flow = Flow(code, entry, outlined, work=work)
-        elif _may_take_away(code):
+        if entry is None and _may_take_away(code):
             pushed = pushed_before(flow, ARM64)
-            if pushed:
-                flow = Flow(code, entry_with(pushed, standard), outlined, work=work)
+            entry = entry_with(pushed, standard) if pushed else None
+        if entry is not None:
+            flow = Flow(code, entry, outlined, work=work)
         return _Function(start, code, flow)
 
     def _entry_from_jumps(self, start: Svma, nesting: int) -> FrameState | None:
