@@ -51,4 +51,6 @@ int __divsi3(int a, int b) {
                                b < 0 ? 0u - (uint32_t)b : (uint32_t)b);
     return (int)((a < 0) != (b < 0) ? 0u - found : found);
 }
+
+int __modsi3(int a, int b) { return (int)((uint32_t)a - (uint32_t)__divsi3(a, b) * (uint32_t)b); }
 #endif
