@@ -29,6 +29,8 @@ BUILDS = {
 SNAPSHOTS = 10_000
 SHALLOWEST, DEEPEST = 10, 100
 _RED_ZONE = 128
+_ABOVE = 256
+"""Bytes of the stack of who called the program: its frame record ends the stack."""
 _EVERY = 331
 """Instructions between moments that are looked at."""
 
@@ -80,7 +82,7 @@ def _recorded(program: Path, arch: Arch, count: int) -> list[tuple[Snapshot, tup
         if not SHALLOWEST <= len(moment.addresses) <= DEEPEST:
             return
         sp = moment.registers.sp or 0
-        top = moment.callers[-1].sp
+        top = moment.callers[-1].sp + _ABOVE
         start = Avma(sp - _RED_ZONE)
         stack = MemoryRegion(start, bytes(moment.memory.read(start, top - start)))
         thread = ThreadSnapshot(
