@@ -86,6 +86,16 @@ def test_longjmp_before_it_has_loaded_anything_from_the_buffer():
     assert _rule(code[-1]) == UnwindRule(RegisterOffset(ESP, 0), InRegister(EDX))
 
 
+def test_longjmp_that_jumps_by_way_of_its_buffer():
+    """The return address is never in a register."""
+    code = (Load((EBX,), 4, ECX, 0), Load((ESP,), 4, ECX, 8), IndirectJump(-1, ECX, 12))
+    words = {0x100: 0xEB, 0x108: 0x9000, 0x10C: 0x4444}
+    for done in range(3):
+        known = {ECX: 0x100, EBX: 0xEB, ESP: 0x9000}
+        caller = _caller(_rule(*code[done:]), known, words)
+        assert (caller.pc, caller.sp, caller.get(EBX)) == (0x4444, 0x9000, 0xEB)
+
+
 def test_what_was_stored_on_the_way_is_loaded_again():
     """Not what was in memory before."""
     rule = _rule(Store((EAX,), 4, ECX, 4), Load((EBX,), 4, ECX, 4), RETURN)

@@ -97,9 +97,14 @@ class Jump:
 
 @dataclass(frozen=True, slots=True)
 class IndirectJump:
-    """Goes where ``register`` says: into a switch's table, or to another function for good."""
+    """Goes where ``register`` says: into a switch's table, or to another function for good.
+
+    Or where the word at ``offset`` from what is in ``base`` says; ``register`` holds nothing then.
+    """
 
     register: int
+    base: int | None = None
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)

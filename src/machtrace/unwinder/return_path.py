@@ -232,7 +232,10 @@ class _Path:
         machine = self._machine
         cfa = self._value(machine.sp)
         return_address: _Chain | None = None
-        if leaving.register in machine.places:
+        if isinstance(leaving, IndirectJump) and leaving.base is not None:
+            base = self._value(leaving.base)
+            return_address = None if base is None else self._at(base.plus(leaving.offset))
+        elif leaving.register in machine.places:
             return_address = self._value(leaving.register)
         elif isinstance(leaving, Return):
             return_address = self._at(cfa)

@@ -302,7 +302,11 @@ def _group_five(found: Encoding) -> Effects:
             return (Call(None),)
         case 4:
             nowhere = found.mode.machine.return_address.register  # none that holds anything
-            return (IndirectJump(nowhere if target is None else target),)
+            if target is not None:
+                return (IndirectJump(target),)
+            at = base(found)
+            offset = 0 if at is None or found.memory is None else found.memory.displacement
+            return (IndirectJump(nowhere, at, offset),)
         case 6:
             return push(found, target)
         case _:
