@@ -26,10 +26,12 @@ from machtrace.testing.lab_lldb import lldb_program
 from machtrace.testing.lab_programs import PROGRAMS
 from machtrace.testing.lab_report import page
 from machtrace.testing.lab_rows import METHODS, Row, measured
+from machtrace.testing.real_programs import real_programs
 
 HERE = Path(__file__).parent
 SOURCES = HERE / "programs"
 EXPLANATIONS = HERE / "explanations.toml"
+FETCHED = HERE.parents[1] / "build" / "lab-sources"
 
 
 def rows_of(build: Build, lldb: str | None) -> list[Row]:
@@ -75,9 +77,22 @@ def shown(rows: Sequence[Row]) -> Table:
     return table
 
 
+def sources_parser() -> argparse.ArgumentParser:
+    """What says which real programs there are."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument(
+        "--sources", type=Path, default=FETCHED, help="where sources of real programs are kept"
+    )
+    parser.add_argument("--fetch", action="store_true", help="fetch those that are missing")
+    return parser
+
+
 def parsed() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    sources = sources_parser()
+    known, _ = sources.parse_known_args()
+    PROGRAMS.update(real_programs(HERE, known.sources, fetches=known.fetch))
+    parser = argparse.ArgumentParser(description=__doc__, parents=[sources])
     parser.add_argument("--program", action="append", default=[], choices=tuple(PROGRAMS))
     parser.add_argument("--optimisation", action="append", default=[], choices=(*OPTIMISATIONS,))
     parser.add_argument("--tables", action="append", default=[], choices=tuple(TABLES))

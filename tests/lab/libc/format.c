@@ -63,6 +63,10 @@ static void put_integer(struct sink *sink, struct conversion how, uint64_t value
     for (; length < wanted; length++) {
         digits[--at] = '0';
     }
+    if (how.is_alternate && base == 8 && (!length || digits[at] != '0')) {
+        digits[--at] = '0';
+        length++;
+    }
     if (is_negative || how.shows_sign || how.shows_space) {
         before[0] = is_negative ? '-' : how.shows_sign ? '+' : ' ';
     }

@@ -2,6 +2,9 @@
 #include <math.h>
 #include <stdint.h>
 
+/* Or the compiler takes some for what they are, and calls the function that it is in. */
+#define ITSELF __attribute__((no_builtin))
+
 union bits {
     double number;
     uint64_t word;
@@ -11,12 +14,12 @@ static double from_word(uint64_t word) { return (union bits){.word = word}.numbe
 static uint64_t to_word(double x) { return (union bits){.number = x}.word; }
 static int exponent_of(double x) { return (int)(to_word(x) >> 52 & 0x7FF) - 1023; }
 
-double fabs(double x) { return from_word(to_word(x) & ~0ull >> 1); }
-float fabsf(float x) { return (float)fabs(x); }
-double copysign(double x, double y) {
+ITSELF double fabs(double x) { return from_word(to_word(x) & ~0ull >> 1); }
+ITSELF float fabsf(float x) { return (float)fabs(x); }
+ITSELF double copysign(double x, double y) {
     return from_word((to_word(x) & ~0ull >> 1) | (to_word(y) & 1ull << 63));
 }
-double trunc(double x) {
+ITSELF double trunc(double x) {
     int exponent = exponent_of(x);
     if (exponent >= 52) {
         return x;
@@ -26,17 +29,17 @@ double trunc(double x) {
     }
     return from_word(to_word(x) & ~(~0ull >> 12 >> exponent));
 }
-double floor(double x) {
+ITSELF double floor(double x) {
     double whole = trunc(x);
     return whole > x ? whole - 1 : whole;
 }
-double ceil(double x) { return -floor(-x); }
+ITSELF double ceil(double x) { return -floor(-x); }
 float floorf(float x) { return (float)floor(x); }
-double round(double x) {
+ITSELF double round(double x) {
     double whole = trunc(x);
     return fabs(x - whole) >= 0.5 ? whole + copysign(1, x) : whole;
 }
-double rint(double x) {
+ITSELF double rint(double x) {
     if (!(fabs(x) < 0x1p52)) {
         return x;
     }
@@ -46,10 +49,10 @@ double rint(double x) {
 double nearbyint(double x) { return rint(x); }
 long lrint(double x) { return (long)rint(x); }
 long long llrint(double x) { return (long long)rint(x); }
-double fmin(double x, double y) { return x < y || isnan(y) ? x : y; }
-double fmax(double x, double y) { return x > y || isnan(y) ? x : y; }
+ITSELF double fmin(double x, double y) { return x < y || isnan(y) ? x : y; }
+ITSELF double fmax(double x, double y) { return x > y || isnan(y) ? x : y; }
 
-double scalbn(double x, int exponent) {
+ITSELF double scalbn(double x, int exponent) {
     for (; exponent > 1023; exponent -= 1023) {
         x *= 0x1p1023;
         if (exponent > 4096) {
@@ -64,7 +67,7 @@ double scalbn(double x, int exponent) {
     }
     return x * from_word((uint64_t)(exponent + 1023) << 52);
 }
-double ldexp(double x, int exponent) { return scalbn(x, exponent); }
+ITSELF double ldexp(double x, int exponent) { return scalbn(x, exponent); }
 double frexp(double x, int *exponent) {
     *exponent = 0;
     if (x == 0 || !isfinite(x)) {

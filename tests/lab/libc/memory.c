@@ -63,7 +63,8 @@ size_t malloc_usable_size(const void *memory) {
     return memory ? ((const struct header *)memory)[-1].size : 0;
 }
 
-void *calloc(size_t count, size_t size) {
+/* No builtin: or it becomes a call of itself. */
+__attribute__((no_builtin)) void *calloc(size_t count, size_t size) {
     size_t whole;
     if (__builtin_mul_overflow(count, size, &whole)) {
         return NULL;

@@ -2,10 +2,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Or the compiler takes these loops for what they are, and calls the function that they are in. */
+#define ITSELF __attribute__((no_builtin))
+
 typedef uint64_t __attribute__((may_alias, aligned(1))) word;
 
 /* From the start, also where what it writes is behind what it reads. */
-static void *copy(char *to, const char *from, size_t size) {
+ITSELF static void *copy(char *to, const char *from, size_t size) {
     void *destination = to;
     for (; size >= 8; size -= 8, to += 8, from += 8) {
         *(word *)to = *(const word *)from;
@@ -20,7 +23,7 @@ void *memcpy(void *restrict destination, const void *restrict source, size_t siz
     return copy(destination, source, size);
 }
 
-void *memmove(void *destination, const void *source, size_t size) {
+ITSELF void *memmove(void *destination, const void *source, size_t size) {
     char *to = destination;
     const char *from = source;
     if ((uintptr_t)to - (uintptr_t)from >= size) {
@@ -37,7 +40,7 @@ void *memmove(void *destination, const void *source, size_t size) {
     return destination;
 }
 
-void *memset(void *destination, int value, size_t size) {
+ITSELF void *memset(void *destination, int value, size_t size) {
     char *to = destination;
     word pattern = 0x0101010101010101u * (unsigned char)value;
     for (; size >= 8; size -= 8, to += 8) {
@@ -49,19 +52,19 @@ void *memset(void *destination, int value, size_t size) {
     return destination;
 }
 
-void bzero(void *destination, size_t size) { memset(destination, 0, size); }
+ITSELF void bzero(void *destination, size_t size) { memset(destination, 0, size); }
 /* What compilers for x86-64 call it. */
-void __bzero(void *destination, size_t size) { memset(destination, 0, size); }
+ITSELF void __bzero(void *destination, size_t size) { memset(destination, 0, size); }
 
 /* What clang calls on macOS to fill memory with a pattern. */
-void memset_pattern16(void *destination, const void *pattern, size_t size) {
+ITSELF void memset_pattern16(void *destination, const void *pattern, size_t size) {
     char *to = destination;
     for (size_t i = 0; i < size; i++) {
         to[i] = ((const char *)pattern)[i % 16];
     }
 }
 
-int memcmp(const void *left, const void *right, size_t size) {
+ITSELF int memcmp(const void *left, const void *right, size_t size) {
     const unsigned char *a = left, *b = right;
     for (; size--; a++, b++) {
         if (*a != *b) {
@@ -71,7 +74,7 @@ int memcmp(const void *left, const void *right, size_t size) {
     return 0;
 }
 
-void *memchr(const void *data, int value, size_t size) {
+ITSELF void *memchr(const void *data, int value, size_t size) {
     const unsigned char *at = data;
     for (; size--; at++) {
         if (*at == (unsigned char)value) {
@@ -81,7 +84,7 @@ void *memchr(const void *data, int value, size_t size) {
     return NULL;
 }
 
-size_t strlen(const char *text) {
+ITSELF size_t strlen(const char *text) {
     const char *end = text;
     while (*end) {
         end++;
@@ -89,7 +92,7 @@ size_t strlen(const char *text) {
     return (size_t)(end - text);
 }
 
-size_t strnlen(const char *text, size_t limit) {
+ITSELF size_t strnlen(const char *text, size_t limit) {
     size_t size = 0;
     while (size < limit && text[size]) {
         size++;
@@ -124,7 +127,7 @@ char *strncat(char *restrict destination, const char *restrict source, size_t si
 
 int strcmp(const char *left, const char *right) { return strncmp(left, right, SIZE_MAX); }
 
-int strncmp(const char *left, const char *right, size_t size) {
+ITSELF int strncmp(const char *left, const char *right, size_t size) {
     for (; size--; left++, right++) {
         if (*left != *right) {
             return (unsigned char)*left - (unsigned char)*right;
@@ -138,7 +141,7 @@ int strncmp(const char *left, const char *right, size_t size) {
 
 int strcoll(const char *left, const char *right) { return strcmp(left, right); }
 
-char *strchr(const char *text, int character) {
+ITSELF char *strchr(const char *text, int character) {
     for (;; text++) {
         if (*text == (char)character) {
             return (char *)text;

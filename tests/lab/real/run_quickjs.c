@@ -4,7 +4,7 @@
 #include "quickjs.h"
 
 static const char script[] = {
-#embed "quickjs_script.js"
+#embed "run_quickjs.js"
     , 0};
 
 static JSValue apply(JSContext *context, JSValueConst self, int count, JSValueConst *arguments) {

@@ -6,7 +6,7 @@
 #include "lualib.h"
 
 static const char script[] = {
-#embed "lua_script.lua"
+#embed "run_lua.lua"
     , 0};
 
 static int apply(lua_State *state) {

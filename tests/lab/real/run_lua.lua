@@ -38,7 +38,7 @@ assert(not ok)
 local depth = 0
 local function nested() depth = depth + 1; return pcall(nested) end
 nested()
-assert(depth > 100)
+assert(depth > 20)
 
 -- coroutines
 local produce = coroutine.wrap(function()
