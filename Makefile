@@ -2,13 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lab accuracy lint bench clean
+.PHONY: demo test lab accuracy lint bench fuzz clean
 demo: .venv/.run ; @$(BIN)/machtrace demo
 test: .venv/.dev ; $(BIN)/python -m pytest
 lab: .venv/.dev ; $(BIN)/python tests/lab/run.py
 accuracy: .venv/.dev ; $(BIN)/python tests/lab/run.py --write docs/accuracy.md
 lint: .venv/.dev ; $(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/lint-imports
 bench: .venv/.dev ; $(BIN)/python -m pytest benchmarks --benchmark-only
+fuzz: .venv/.dev ; $(BIN)/python -m fuzz all --count 1000000 --jobs 2
 clean: ; rm -rf .venv build
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src -type f -not -name '*.pyc')

@@ -59,8 +59,10 @@ def kept(name: str) -> Path:
 
 
 def part_of(output: Path) -> Path:
-    """Where to make ``output``, which other processes may make at the same time."""
-    return output.with_name(f"{output.name}.{os.getpid()}")
+    """Where to make ``output``, apart from other processes that may make it at the same time."""
+    directory = output.parent / f"made-by-{os.getpid()}"
+    directory.mkdir(exist_ok=True)
+    return directory / output.name
 
 
 @cache

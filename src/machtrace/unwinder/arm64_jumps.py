@@ -49,7 +49,7 @@ def jumps_to(
     ]
     chunks.sort(key=lambda chunk: abs(chunk[0] + CHUNK // 2 - target))
     for start, end in chunks[: SEARCH_LIMIT // CHUNK]:
-        if work is not None and not work.spend(STEPS_A_CHUNK * (end - start) // CHUNK + 64):
+        if work is not None and not work.afford(STEPS_A_CHUNK * (end - start) // CHUNK + 64):
             return
         try:
             at, distances = _branches(contents, start, end, _B)

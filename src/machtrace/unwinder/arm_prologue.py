@@ -148,6 +148,8 @@ class ArmInstructionRules:
     def _function(self, start: Svma, end: Svma) -> _Function | None:
         if start in self._functions:
             return self._functions[start]
+        if self._allowance.work.is_used_up:
+            return None
         size = end - start
         code = bytes(self._contents.read_svma(start, size))
         if self._cached + size > CACHED_SIZE:

@@ -96,7 +96,7 @@ class _Table:
 
     def __init__(self, indexed: IndexedSection, allowance: Allowance) -> None:
         self._indexed = indexed
-        self._frames = CallFrames(indexed.section, allowance.spend)
+        self._frames = CallFrames(indexed.section, allowance.afford)
 
     def rule_for(self, lookup: Svma) -> UnwindRule | None:
         offset = self._indexed.index.find(lookup)

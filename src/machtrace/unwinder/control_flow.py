@@ -113,7 +113,7 @@ class Flow:
         self.is_complete = False
         """Whether the work came to its end within its bounds."""
         self._verdicts: set[bool | None] | None = None
-        if not self._work.spend(len(code)):
+        if not self._work.afford(len(code)):
             return
         self._blocks = blocks = Blocks(code, entry, unit)
         self._states: list[FrameState | None] = [None] * len(blocks)

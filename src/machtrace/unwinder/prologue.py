@@ -63,6 +63,8 @@ _KNOWN_A_STEP = 4
 """Instructions like others before that are read in a step."""
 _STEPS_EXPECTED = 8
 """For an instruction of a function that is analysed."""
+_STEPS_FOR_A_START = 100
+"""To look at some first instructions, which is not begun with less."""
 _STEPS_UNKNOWN = 2
 """For an instruction like none before."""
 _NESTING = 3
@@ -175,8 +177,9 @@ class InstructionRules:
         Raises:
             MemoryReadError: the function's instructions were not captured.
         """
+        self._allowance.begin_question()
         bounds = self.function_at(lookup)
-        if bounds is None:
+        if bounds is None or not self._allowance.work.afford(_STEPS_FOR_A_START):
             return None
         state, at = ENTRY, bounds[0]
         for instruction in self._read(at, min(count * INSTRUCTION_SIZE, bounds[1] - at)):
@@ -268,6 +271,8 @@ class InstructionRules:
     def _function(self, start: Svma, end: Svma, nesting: int = 0) -> _Function | None:
         if start in self._functions:
             return self._functions[start]
+        if self._allowance.work.is_used_up:
+            return None
         count = (end - start) // INSTRUCTION_SIZE
         if self._cached + count > CACHED_INSTRUCTIONS:
             self._functions.clear()

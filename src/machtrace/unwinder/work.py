@@ -30,9 +30,17 @@ class Work:
         self.left = self.limit
 
     def spend(self, steps: int) -> bool:
-        """Make ``steps`` steps; False once there are no more."""
+        """Count ``steps`` steps that were made; False once there are no more."""
         self.left -= steps
         return self.left > 0
+
+    def afford(self, steps: int) -> bool:
+        """Make ``steps`` steps that are still to be made; False, and none are left, if too many."""
+        if steps >= self.left:
+            self.left = min(self.left, 0)
+            return False
+        self.left -= steps
+        return True
 
     @property
     def is_used_up(self) -> bool:
@@ -76,6 +84,6 @@ class Allowance:
         if self._is_own:
             self.work.refill()
 
-    def spend(self, steps: int) -> bool:
-        """See :meth:`Work.spend`."""
-        return self.work.spend(steps)
+    def afford(self, steps: int) -> bool:
+        """See :meth:`Work.afford`."""
+        return self.work.afford(steps)

@@ -58,6 +58,8 @@ _SWEPT_AT_ONCE = 256
 """Bytes of the longest function that is read through without a look whether it may pop."""
 _RETURN_AND_POP = re.compile(rb"\xc2.[\x00-\x0f]", re.DOTALL)
 _RETURN = b"\xc3"
+_STEPS_FOR_A_START = 300
+"""To look at some first instructions, which is not begun with less."""
 _STEPS_AN_INSTRUCTION = 2
 _STEPS_UNKNOWN = 8
 """For an instruction like none before."""
@@ -171,8 +173,9 @@ class X86InstructionRules:
         Raises:
             MemoryReadError: the function's instructions were not captured.
         """
+        self._allowance.begin_question()
         bounds = self.function_at(lookup)
-        if bounds is None:
+        if bounds is None or not self._allowance.work.afford(_STEPS_FOR_A_START):
             return None
         start, end = bounds
         end = Svma(min(end, start + (count + 1) * _LONGEST_INSTRUCTION))
@@ -202,6 +205,8 @@ class X86InstructionRules:
     def _function(self, start: Svma, end: Svma) -> _Function | None:
         if start in self._functions:
             return self._functions[start]
+        if self._allowance.work.is_used_up:
+            return None
         if self._cached + end - start > CACHED_SIZE:
             self._functions.clear()
             self._popped.clear()
@@ -286,7 +291,7 @@ class X86InstructionRules:
         goes_on: Svma | None = None
         try:
             size = bounds[1] - bounds[0]
-            if not self._allowance.work.spend(_STEPS_TO_FIND + size // _SEARCHED_A_STEP):
+            if not self._allowance.work.afford(_STEPS_TO_FIND + size // _SEARCHED_A_STEP):
                 return None
             if self._surely_pops_nothing(*bounds):
                 return 0
