@@ -8,15 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from machtrace.unwinder.instruction_effects import (
-    Call,
-    IndirectJump,
-    Jump,
-    MoveRegister,
-    Trap,
-    Writes,
-)
-from machtrace.unwinder.x86_instructions import decode_with_head
+from machtrace.unwinder.instruction_effects import Call, Jump
+from machtrace.unwinder.x86_instructions import decode, decode_with_head
 from machtrace.unwinder.x86_lengths import LONGEST
 from machtrace.unwinder.x86_operands import Effects
 from machtrace.unwinder.x86_registers import Mode
@@ -25,10 +18,10 @@ REMEMBERED = 1 << 14
 """Beginnings of instructions, and whole ones, that are remembered; at the limit all are
 forgotten."""
 
-_BIT_TEST, _ENTER = b"\x0f\xba", b"\xc8"
-"""Those of which the operand decides what kind of effects they have."""
 _CALL = b"\xe8"
-_SAME_WHATEVER_FOLLOWS = (Writes, Trap, MoveRegister, IndirectJump)
+_TRIED = (0x00, 0x01, 0x10, 0x3C, 0x3D, 0x7F, 0x80, 0xFF)
+"""What all bytes of displacements and operands are once, to see whether they matter: among them is
+the number of Swift's bit, and those small and large, of both signs."""
 
 
 class _Beginning(NamedTuple):
@@ -101,23 +94,22 @@ class Decoder:
             return length, effects
         for end in range(1, head):
             self._beginnings[beginning[:end]] = None
-        known = _beginning(length, effects, beginning)
+        known = self._beginning(length, effects, beginning)
         self._beginnings[beginning] = known
         if known.effects is None and known.jump is None and not known.is_call:
             self._whole[code[at : at + length]] = effects
         return length, effects
 
-
-def _beginning(length: int, effects: Effects, beginning: bytes) -> _Beginning:
-    if len(beginning) >= length:
-        return _Beginning(length, effects)
-    first = effects[0]
-    if len(effects) == 1 and isinstance(first, Jump):
-        return _Beginning(length, None, jump=first.is_conditional)
-    if len(effects) == 1 and isinstance(first, Call) and first.distance is not None:
-        return _Beginning(length, None, is_call=True)
-    is_same = all(
-        isinstance(effect, _SAME_WHATEVER_FOLLOWS) or effect == Call(None) for effect in effects
-    )
-    is_same = is_same and _BIT_TEST not in beginning and not beginning.endswith(_ENTER)
-    return _Beginning(length, effects if is_same else None)
+    def _beginning(self, length: int, effects: Effects, beginning: bytes) -> _Beginning:
+        """What is known of all that begins so, by one of them."""
+        first = effects[0]
+        if len(effects) == 1 and isinstance(first, Jump):
+            return _Beginning(length, None, jump=first.is_conditional)
+        if len(effects) == 1 and isinstance(first, Call) and first.distance is not None:
+            return _Beginning(length, None, is_call=True)
+        rest = length - len(beginning)
+        others = (beginning + bytes((byte,)) * rest for byte in _TRIED)
+        is_same = rest <= 0 or all(
+            decode(other, 0, self._mode) == (length, effects) for other in others
+        )
+        return _Beginning(length, effects if is_same else None)
