@@ -32,7 +32,7 @@ def test_any_bytes(mode: Mode):
 
 @MODES
 def test_what_an_operand_decides(mode: Mode):
-    """A call of what follows only pushes; a bit of rbp is Swift's; a number may be a frame's size."""
+    """A call of what follows only pushes; a bit may be Swift's; a number may be a frame's size."""
     code = bytes.fromhex(
         "e800000000 e805000000 e800000000 0fbaed3c 0fbaed3b 480fbaed3c 480fbaed3b c8200000 c8200001"
         "b810000000 b800500000 b810000000"
