@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -42,6 +43,8 @@ def fuzz(
     unknown = [name for name in targets if name not in TARGETS and name != "all"]
     if unknown:
         raise typer.BadParameter(f"no target {unknown[0]!r}; there are {', '.join(TARGETS)}")
+    for ending in (signal.SIGINT, signal.SIGTERM):  # shells ignore the first in the background
+        signal.signal(ending, signal.default_int_handler)
     names = TARGETS if "all" in targets else targets
     console = Console(stderr=True)
     failed = interrupted = False
