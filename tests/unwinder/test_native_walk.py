@@ -33,6 +33,7 @@ from machtrace.unwinder.rules import (
 )
 from machtrace.unwinder.thread_walker import PythonWalker
 from machtrace.unwinder.walker import walk
+from machtrace.unwinder.work import Work
 
 NativeWalker = pytest.importorskip(
     "machtrace.unwinder.native_walk", reason="the extensions are not built"
@@ -304,3 +305,67 @@ def test_a_stack_that_turns_in_a_circle_far_up():
 
     assert expected == found
     assert found.stop.reason is StopReason.NO_PROGRESS
+
+
+class Dear:
+    """Frame pointers are right; to say so of the innermost frame takes most of a walk's work."""
+
+    trust = FrameTrust.COMPACT
+
+    def __init__(self):
+        self.work = Work()
+
+    def draw_on(self, work):
+        """See DrawsOnWork."""
+        self.work = work
+
+    def rule_for(self, lookup, /, *, interrupted):  # noqa: ARG002 (the same everywhere)
+        """See RuleSource."""
+        if interrupted:
+            self.work.spend(self.work.limit * 3 // 4)
+        return frame_pointer_rule(Arch.ARM64)
+
+
+class Witness:
+    """Says of every call that its frame is elsewhere."""
+
+    trust = FrameTrust.PROLOGUE
+
+    def objection(self, lookup, rule):  # noqa: ARG002 (the same everywhere)
+        """See CallWitness."""
+        return replace(rule, cfa=RegisterOffset(29, 32))
+
+
+def test_a_rule_whose_witness_was_not_heard_is_not_remembered():
+    """The first walk had no work left for it; the second has, and finds the dispute."""
+    image = BinaryImage(
+        path="/program",
+        uuid=None,
+        arch=Arch.ARM64,
+        format=ImageFormat.MACHO,
+        load_address=Avma(CODE),
+        header_svma=CODE,
+        size=CODE_SIZE,
+    )
+
+    def rules():
+        return ProcessRules(
+            ImageList([image]), Arch.ARM64, lambda _: ImageRules((Dear(),), CODE, Witness())
+        )
+
+    records = [(STACK + 16 * (n + 1) if n < 3 else 0, CODE + 0x20 * (n + 1)) for n in range(4)]
+    data = b"".join(struct.pack("<2Q", *record) for record in records)
+    values = [None] * 33
+    values[29], values[31] = STACK, STACK
+    thread = ThreadSnapshot(
+        info=ThreadInfo(id=ThreadId(1), index=1),
+        registers=RegisterSet(Arch.ARM64, Avma(CODE + 8), tuple(values)),
+        stack=MemoryRegion(Avma(STACK), data),
+    )
+    walkers = PythonWalker(rules(), WIDTH_47), NativeWalker(rules(), Arch.ARM64, WIDTH_47)
+    for is_heard in (False, True):
+        exact, found = (walker.walk(thread, LayeredMemory(()), 512) for walker in walkers)
+        assert found == exact
+        assert [bool(frame.disputed_by) for frame in exact.addresses[1:]] == [False] + [
+            is_heard
+        ] * (len(exact.addresses) - 2)

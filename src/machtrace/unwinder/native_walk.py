@@ -211,7 +211,8 @@ class NativeWalker:
 
     def _learn(self, lookup: Avma, *, interrupted: bool) -> bool:
         rule, trust = self._rules.find(lookup, interrupted=interrupted)
-        if self._rules.objection(lookup) is not None or self._rules.work.is_used_up:
+        is_settled = self._rules.is_settled(lookup, interrupted=interrupted)
+        if not is_settled or self._rules.objection(lookup) is not None:
             return False
         return self._native.learn(lookup, interrupted=interrupted, rule=rule, trust=trust)
 

@@ -114,6 +114,13 @@ class ProcessRules:
             self._cache[key] = found  # else another walk may come to know more
         return found
 
+    def is_settled(self, lookup: Avma, *, interrupted: bool) -> bool:
+        """Whether :meth:`find` said all of the rule at ``lookup`` that any walk comes to know.
+
+        False where it was not asked, or where too little work was left to find out or to check it.
+        """
+        return (lookup, interrupted) in self._cache
+
     def objection(self, lookup: Avma) -> tuple[UnwindRule, FrameTrust] | None:
         """What else claims to hold in a call, and finds another caller, or another frame for it.
 
