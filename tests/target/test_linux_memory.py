@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
 
 import pytest
 
@@ -55,6 +57,22 @@ def test_changed_file_is_not_read(path):
     os.utime(path, ns=(0, 0))
     with pytest.raises(MemoryReadError):
         memory_of(file).read(Avma(0x1000), 1)
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.deepcopy, lambda file: pickle.loads(pickle.dumps(file))],  # noqa: S301
+    ids=["copy", "pickle"],
+)
+def test_mapped_file_is_mapped_again_elsewhere(path, copied):
+    """Mappings cannot be pickled; the copy opens the file itself, if it is still the same."""
+    file = MappedFile(str(path), FileIdentity.of(path.stat()))
+    assert len(file.data) == 100
+    again = copied(file)
+    assert bytes(again.data) == bytes(file.data)
+    later = copied(file)
+    path.write_bytes(bytes(101))
+    assert not len(later.data)
 
 
 def test_missing_file_is_not_read(path):

@@ -42,6 +42,10 @@ class MemoryRegion:
             raise MemoryReadError(address, size)
         return self.data[begin : begin + size]
 
+    def __reduce__(self) -> tuple[type[MemoryRegion], tuple[Avma, bytes]]:
+        # Views, as of a mapped core, cannot be pickled, nor copied deeply.
+        return MemoryRegion, (self.start, bytes(self.data))
+
 
 class RegionMemory:
     """Many regions as one memory; a read may cross from one to the next that adjoins it."""

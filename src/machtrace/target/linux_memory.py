@@ -94,6 +94,10 @@ class MappedFile:
             self.path = f"/proc/self/fd/{descriptor}"
             weakref.finalize(self, os.close, descriptor)
 
+    def __getstate__(self) -> dict[str, object]:
+        # Mappings cannot be pickled; who gets this maps the file, where it is still the same.
+        return {"path": self.path, "identity": self.identity}
+
     @cached_property
     def data(self) -> memoryview:
         """All its bytes; none where it can be had no more."""

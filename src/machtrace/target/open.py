@@ -41,6 +41,8 @@ def open_target(spec: int | str | Path) -> Target:
     path = Path(spec)
     try:
         path.stat()
+    except ValueError as error:
+        raise FileAccessError(str(path), str(error)) from error
     except OSError as error:
         if isinstance(error, FileNotFoundError) and "/" not in str(spec):
             raise TargetSpecError(
