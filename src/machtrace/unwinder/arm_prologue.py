@@ -23,9 +23,8 @@ from machtrace.unwinder.arm_instruction_sets import InstructionSets
 from machtrace.unwinder.arm_registers import ARM_DARWIN, LR
 from machtrace.unwinder.control_flow import Flow
 from machtrace.unwinder.frame_state import FrameState, Machine
-from machtrace.unwinder.function_bounds import FunctionBounds, code_ranges
+from machtrace.unwinder.function_bounds import FunctionAt, FunctionBounds, code_ranges
 from machtrace.unwinder.instruction_effects import Writes
-from machtrace.unwinder.prologue import FunctionAt
 from machtrace.unwinder.return_path import rule_across_stacks
 from machtrace.unwinder.rules import Claims, UnwindRule
 from machtrace.unwinder.work import Allowance, Work

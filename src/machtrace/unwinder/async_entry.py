@@ -19,7 +19,7 @@ from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.contents import ImageContents
 from machtrace.model.stack import FrameTrust
-from machtrace.unwinder.prologue import FunctionAt
+from machtrace.unwinder.function_bounds import FunctionAt
 from machtrace.unwinder.rules import AsyncContext, AtCfa, Claims, InRegister, RuleSource, UnwindRule
 from machtrace.unwinder.work import DrawsOnWork, Work
 

@@ -46,10 +46,10 @@ def _of_arm(
     if not arch.is_arm or image.type is ElfType.RELOCATABLE or not image.layout.little_endian:
         return None, None
     from machtrace.unwinder.arm_elf import arm_rules_of_elf
-    from machtrace.unwinder.arm_prologue import ArmCallSiteRules, ArmInstructionRules
+    from machtrace.unwinder.arm_prologue import ArmCallSiteRules
 
     found = built(lambda: arm_rules_of_elf(contents))
-    return found, ArmCallSiteRules(found) if isinstance(found, ArmInstructionRules) else None
+    return found, None if found is None else ArmCallSiteRules(found)
 
 
 def _instructions(

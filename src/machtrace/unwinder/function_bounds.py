@@ -14,6 +14,9 @@ from machtrace.macho.contents import FileContents, MachOContents
 from machtrace.macho.linkedit import read_table
 from machtrace.model.address import Svma
 
+FunctionAt = Callable[[Svma], tuple[Svma, Svma] | None]
+"""The (start, end) of the function that holds an address, if any does."""
+
 _UNWIND_INFO = ("__TEXT", "__unwind_info")
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from machtrace.macho.contents import FileContents, MemoryContents
 from machtrace.model.arch import Arch
-from machtrace.unwinder.call_witness import CallWitness
+from machtrace.unwinder.async_entry import CONTEXT_REGISTERS, AsyncEntryRules
+from machtrace.unwinder.call_witness import CallWitness, CodeAnalysis
 from machtrace.unwinder.cfi import CallFrameRules
 from machtrace.unwinder.compact import CompactRules
 from machtrace.unwinder.darwin_signal_frame import DarwinSignalRules
@@ -59,48 +61,33 @@ class _Analysis:
     witness: CallWitness | None = None
 
 
+class _CheckingSource(RuleSource, CodeAnalysis, Protocol):
+    """Instruction analysis that can also check what tables say of calls."""
+
+
 def _analysis(contents: Contents, arch: Arch) -> _Analysis:
     if arch.is_arm64:
-        return _of_arm64(contents, arch)
-    return _of_arm(contents, arch) if arch.is_arm else _of_x86(contents, arch)
+        from machtrace.unwinder.prologue import CallSiteRules, InstructionRules
 
+        arm64 = built(lambda: InstructionRules.of_macho(contents, arch))
+        return (
+            _Analysis() if arm64 is None else _checking(arm64, CallSiteRules(arm64), contents, arch)
+        )
+    if arch.is_arm:
+        from machtrace.unwinder.arm_prologue import ArmCallSiteRules, ArmInstructionRules
 
-def _of_arm64(contents: Contents, arch: Arch) -> _Analysis:
-    from machtrace.unwinder.async_entry import CONTEXT_REGISTERS, AsyncEntryRules
-    from machtrace.unwinder.prologue import CallSiteRules, InstructionRules
-
-    found = built(lambda: InstructionRules.of_macho(contents, arch))
-    if not isinstance(found, InstructionRules):
-        return _Analysis()
-    return _Analysis(
-        AsyncEntryRules(found, contents, arch, found.function_at)
-        if arch in CONTEXT_REGISTERS
-        else found,
-        CallSiteRules(found),
-        CallWitness(found, contents, arch),
-    )
-
-
-def _of_x86(contents: Contents, arch: Arch) -> _Analysis:
-    from machtrace.unwinder.async_entry import CONTEXT_REGISTERS, AsyncEntryRules
+        arm = built(lambda: ArmInstructionRules.of_macho(contents, arch))
+        return _Analysis() if arm is None else _Analysis(arm, ArmCallSiteRules(arm))
     from machtrace.unwinder.x86_prologue import X86CallSiteRules, X86InstructionRules
 
-    found = built(lambda: X86InstructionRules.of_macho(contents, arch))
-    if not isinstance(found, X86InstructionRules):
-        return _Analysis()
-    return _Analysis(
-        AsyncEntryRules(found, contents, arch, found.function_at)
-        if arch in CONTEXT_REGISTERS
-        else found,
-        X86CallSiteRules(found),
-        CallWitness(found, contents, arch),
-    )
+    x86 = built(lambda: X86InstructionRules.of_macho(contents, arch))
+    return _Analysis() if x86 is None else _checking(x86, X86CallSiteRules(x86), contents, arch)
 
 
-def _of_arm(contents: Contents, arch: Arch) -> _Analysis:
-    from machtrace.unwinder.arm_prologue import ArmCallSiteRules, ArmInstructionRules
-
-    found = built(lambda: ArmInstructionRules.of_macho(contents, arch))
-    if not isinstance(found, ArmInstructionRules):
-        return _Analysis()
-    return _Analysis(found, ArmCallSiteRules(found))
+def _checking(
+    found: _CheckingSource, calls: RuleSource, contents: Contents, arch: Arch
+) -> _Analysis:
+    interrupted: RuleSource = found
+    if arch in CONTEXT_REGISTERS:
+        interrupted = AsyncEntryRules(found, contents, arch, found.function_at)
+    return _Analysis(interrupted, calls, CallWitness(found, contents, arch))

@@ -6,7 +6,7 @@ the frame is made, half-way through saving registers, behind the epilogue's load
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from struct import unpack_from
 
@@ -23,7 +23,7 @@ from machtrace.unwinder.arm64_registers import INSTRUCTION_SIZE, LINKING
 from machtrace.unwinder.call_witness import origin_in_code
 from machtrace.unwinder.control_flow import Flow
 from machtrace.unwinder.frame_state import FrameState
-from machtrace.unwinder.function_bounds import FunctionBounds, code_ranges
+from machtrace.unwinder.function_bounds import FunctionAt, FunctionBounds, code_ranges
 from machtrace.unwinder.instruction_effects import (
     Call,
     IndirectJump,
@@ -42,9 +42,6 @@ from machtrace.unwinder.return_path import (
 )
 from machtrace.unwinder.rules import Claims, UnwindRule
 from machtrace.unwinder.work import Allowance, Work
-
-FunctionAt = Callable[[Svma], tuple[Svma, Svma] | None]
-"""The (start, end) of the function that holds an address, if any does."""
 
 MAX_INSTRUCTIONS = 1 << 16
 """Of one function; the largest of compiled code have some tens of thousands."""

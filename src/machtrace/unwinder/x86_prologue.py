@@ -22,7 +22,7 @@ from machtrace.unwinder.call_witness import origin_in_code
 from machtrace.unwinder.callee_pops import infer_pops
 from machtrace.unwinder.control_flow import Flow
 from machtrace.unwinder.frame_state import FrameState
-from machtrace.unwinder.function_bounds import FunctionBounds
+from machtrace.unwinder.function_bounds import FunctionAt, FunctionBounds
 from machtrace.unwinder.instruction_effects import (
     NOTHING,
     TRAP,
@@ -34,7 +34,6 @@ from machtrace.unwinder.instruction_effects import (
     Return,
     Trap,
 )
-from machtrace.unwinder.prologue import FunctionAt
 from machtrace.unwinder.pushed_before import entry_with, pushed_before
 from machtrace.unwinder.return_path import rule_across_stacks
 from machtrace.unwinder.rules import Claims, UnwindRule
