@@ -137,6 +137,26 @@ def test_broken_tables_say_what_is_wrong_with_them():
     assert walk.addresses[2].trust is one.chosen.method is not FrameTrust.COMPACT
 
 
+def test_tables_that_were_not_captured_are_told_of_once(snapshot, tmp_path):
+    """Each method's trouble is named once, and not as damage: the table is not there."""
+    path = tmp_path / "bare.core"
+    snapshot.save(path, images="none")
+    bare = mt.snapshot(path)
+    for walk in mt.unwind(bare):
+        for frame in mt.explain(walk).frames:
+            broken = [
+                (answer.method, answer.outcome)
+                for answer in (frame.others if frame else ())
+                if isinstance(answer.outcome, BrokenInformation)
+            ]
+            assert len(broken) == len(set(broken))
+    sink = io.StringIO()
+    text.write(report(bare, explain=True), sink)
+    written = sink.getvalue()
+    assert "call-frame information: cannot be used: cannot read" in written
+    assert "malformed" not in written
+
+
 def test_deep_stacks_are_explained_at_both_ends():
     """As far as their frames were kept."""
     process = synthetic_process(threads=1, depth=3000)

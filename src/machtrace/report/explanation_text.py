@@ -82,7 +82,7 @@ def _said(explained: FrameExplanation, answer: MethodAnswer) -> str:
     if outcome is None:
         return "nothing"
     if isinstance(outcome, BrokenInformation):
-        return f"malformed: {printable(outcome.error)}"
+        return f"cannot be used: {printable(outcome.error)}"
     if _is_same_rule(explained, answer):
         said = "the same rule"
     elif explained.agrees(answer):

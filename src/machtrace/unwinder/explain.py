@@ -184,10 +184,13 @@ def _names(registers: RegisterSet) -> dict[int, str]:
 def _says_nothing_new(
     answer: MethodAnswer, earlier: Sequence[MethodAnswer], all_answers: Sequence[MethodAnswer]
 ) -> bool:
-    """Whether a method says nothing, where that was to be expected or is said already.
+    """Whether a method says nothing, where that was to be expected, or what it said already.
 
     Few frames are of signal handlers; and stubs, or two files of one image, have one method.
+    Where a table is broken, so is what else is learnt from it.
     """
+    if isinstance(answer.outcome, BrokenInformation):
+        return any((one.method, one.outcome) == (answer.method, answer.outcome) for one in earlier)
     if answer.outcome is not None:
         return False
     return (
