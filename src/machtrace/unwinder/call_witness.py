@@ -23,10 +23,9 @@ FIRST_INSTRUCTIONS = 24
 MOST_CODE = 1 << 11
 """Bytes of the largest function that is analysed to check a table; the first stack is not to wait
 for those of interpreters."""
-
-
 MOST_EXPLAINED = 1 << 16
-"""Bytes of the largest function that is analysed to explain a frame."""
+"""Bytes of the largest function that is analysed where its own rule is wanted: to explain a frame,
+or because a table's needs a register that was lost."""
 REMEMBERED = 1 << 14
 """Functions whose beginnings are remembered; at the limit all are forgotten."""
 

@@ -41,12 +41,12 @@ def entry_rule(arch: Arch) -> UnwindRule:
 
 
 def stray_call(registers: RegisterSet, memory: MemoryReader, mask: PacMask) -> FrameTrust | None:
-    """How sure it is that ``registers``, whose pc is in no image, are of a function just called.
+    """How sure it is that ``registers``, of code that nothing is known of, are at a call's target.
 
-    It is at a null pointer. Elsewhere it may be code that a program generated while it ran; so
-    what should be the return address must follow a call that leads here, or may: a call through a
-    register, which makes the caller the link register's word, or the stack's. None where it does
-    not.
+    At a null pointer they are. Elsewhere the code may be what a program generated while it ran, or
+    a function without tables; so what should be the return address must follow a call that leads
+    here, or may: a call through a register, which makes the caller the link register's word, or
+    the stack's. None where it does not. Raises nothing.
     """
     if registers.pc < NULL_PAGE:
         return FrameTrust.PROLOGUE

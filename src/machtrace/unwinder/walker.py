@@ -147,9 +147,9 @@ def find_caller(
     """One step of a walk: the caller's registers, and the rule that recovered them; or the end.
 
     ``registers`` are those of the frame ``here``. Where a table and the code contradict each other
-    the table is followed, unless it leads nowhere and the code does not; so is the code where the
-    table needs a register that was lost. Whether the walk has been
-    at the caller before is not looked at. Raises nothing.
+    the table is followed, unless it leads nowhere and the code does not. Where a table needs a
+    register that was lost, the code is followed too. Whether the walk has been at the caller
+    before is not looked at. Raises nothing.
     """
     interrupted = here.kind is AddressKind.PROGRAM_COUNTER
     rule, trust = rules.find(here.lookup, interrupted=interrupted)
