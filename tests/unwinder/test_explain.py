@@ -78,6 +78,16 @@ def test_continuations_have_no_rule(walks):
     assert len(walk.physical_remainder.addresses) == len(explained.physical_remainder)
 
 
+def test_frames_that_are_not_come_to_again_are_not_explained(walks):
+    """As of a backtrace that was made with files that are gone: the machine's frames are others."""
+    walk = walks["com.machtrace.async"]
+    rest = walk.physical_remainder
+    moved = tuple(replace(one, address=Avma(one.address + 4)) for one in rest.addresses)
+    deeper = replace(rest, addresses=(*rest.addresses, *moved))
+    explained = mt.explain(replace(walk, physical_remainder=deeper)).physical_remainder
+    assert [one is not None for one in explained] == [True] * len(moved) + [False] * len(moved)
+
+
 def test_what_others_say_of_a_prologue(walks):
     """Two instructions in, the frame pointer is the caller's: its caller is one too far."""
     walk = walks["com.machtrace.prologue"]

@@ -32,7 +32,8 @@ def explain(
 
     Args:
         backtrace: what :func:`machtrace.unwind` returned.
-        search: as it was given then.
+        search: as it was given then; frames that the walk does not come to again have no
+            explanation.
         symbolicate: whether to look up the names of the callers that methods find.
     """
     (explained,) = explain_all([backtrace], search=search, symbolicate=symbolicate)
@@ -73,13 +74,18 @@ def _explained(
         is_outer, number = (True, 0) if frame.entry is not None else (is_outer, number + 1)
         if number in (outer if is_outer else inner):
             found[is_outer, number] = explainer.explain(frame.address, frame.registers, memory)
-    frames = tuple(
-        None if one.kind is AddressKind.ASYNC_RESUME else found.get((False, number))
-        for number, one in _numbered(backtrace)
+
+    def of(kept: AddressChain | None, *, is_outer: bool) -> Iterator[FrameExplanation | None]:
+        for number, one in () if kept is None else _numbered(kept):
+            explained = found.get((is_outer, number))
+            # With other files than it had then, the walk may come to other frames.
+            is_it = explained is not None and explained.frame.address == one.address
+            yield explained if is_it else None
+
+    return StackExplanation(
+        frames=tuple(of(backtrace, is_outer=False)),
+        physical_remainder=tuple(of(backtrace.physical_remainder, is_outer=True)),
     )
-    rest = backtrace.physical_remainder
-    below = () if rest is None else tuple(found[True, number] for number, _ in _numbered(rest))
-    return StackExplanation(frames=frames, physical_remainder=below)
 
 
 def _numbered(kept: AddressChain) -> Iterator[tuple[int, FrameAddress]]:

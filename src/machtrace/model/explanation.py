@@ -75,4 +75,4 @@ class StackExplanation:
 
     frames: tuple[FrameExplanation | None, ...]
     """One for each address; None for a Swift continuation, which no rule leads to."""
-    physical_remainder: tuple[FrameExplanation, ...] = ()
+    physical_remainder: tuple[FrameExplanation | None, ...] = ()
