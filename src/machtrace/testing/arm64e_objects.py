@@ -20,7 +20,6 @@ _ARM64_ALL = 0
 _RELOCATION = Struct("<iI")
 _UNSIGNED, _AUTHENTICATED = 0, 11
 _TYPE_SHIFT = 28
-_IS_AUTHENTICATED = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)

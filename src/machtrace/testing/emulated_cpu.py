@@ -22,8 +22,8 @@ from machtrace.model.registers import RegisterSet
 _CLASSES = {
     Arch.ARM64: "emulated_arm64.EmulatedArm64",
     Arch.ARM64E: "emulated_arm64.EmulatedArm64",
-    Arch.X86_64: "emulated_x86_64.EmulatedX86_64",
-    Arch.I386: "emulated_i386.EmulatedI386",
+    Arch.X86_64: "emulated_x86.EmulatedX86",
+    Arch.I386: "emulated_x86.EmulatedX86",
     Arch.ARMV7: "emulated_arm.EmulatedArm",
     Arch.ARMV7S: "emulated_arm.EmulatedArm",
     Arch.ARMV7K: "emulated_arm.EmulatedArm",
@@ -128,9 +128,9 @@ class EmulatedCpu(ABC):
         """``value`` as a pointer signed with key 0 to 3 (IA, IB, DA, DB).
 
         Raises:
-            NotImplementedError: the architecture signs no pointers.
+            ValueError: the architecture signs no pointers.
         """
-        raise NotImplementedError
+        raise ValueError(f"{self.arch.value} signs no pointers: {value:#x}, {key}, {discriminator}")
 
     @abstractmethod
     def call_from(self, top: int, outside: int) -> None:
