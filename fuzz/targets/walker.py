@@ -21,7 +21,7 @@ from fuzz.target import ContractError, Target
 from machtrace.elf.contents import ElfFileContents
 from machtrace.errors import MachtraceError
 from machtrace.macho.contents import FileContents
-from machtrace.model.address import Avma, PacMask
+from machtrace.model.address import Avma, FileOffset, PacMask, Svma
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.registers import RegisterSet
@@ -53,7 +53,7 @@ class World:
         Raises:
             MachtraceError: it is no image any more.
         """
-        data = bytearray(self.contents.read_file(0, _size(self.contents)))
+        data = bytearray(self.contents.read_file(FileOffset(0), _size(self.contents)))
         for offset, patch in patches:
             start = offset % len(data)
             data[start : start + len(patch)] = patch[: len(data) - start]
@@ -82,7 +82,7 @@ def world_of(data: bytes, like: BinaryImage | None = None) -> World:
         contents = FileContents(data, "fuzz")
         found = [(s.vmaddr, s.fileoff, s.filesize) for s in contents.image.segments]
         text = contents.image.text_segment
-        start, size = (0, 0) if text is None else (text.vmaddr, text.vmsize)
+        start, size = (Svma(0), 0) if text is None else (text.vmaddr, text.vmsize)
     image = like or BinaryImage(
         path="fuzz",
         uuid=None,
@@ -100,7 +100,7 @@ def world_of(data: bytes, like: BinaryImage | None = None) -> World:
 def worlds() -> tuple[World, ...]:
     """The programs that seeds are of."""
     machos = [bytes(program.data) for program in macho_programs()]
-    elves = [bytes(program.read_file(0, _size(program))) for program in elf_programs()]
+    elves = [bytes(program.read_file(FileOffset(0), _size(program))) for program in elf_programs()]
     return tuple(world_of(data) for data in (*machos, *elves))
 
 
