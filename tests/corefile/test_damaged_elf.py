@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import time
 from contextlib import suppress
 from pathlib import Path
 from struct import pack, pack_into
@@ -226,19 +225,18 @@ mutations = st.lists(
 )
 
 
+@pytest.mark.timeout(120)
 @settings(max_examples=300, deadline=None)
 @given(st.booleans(), mutations, st.integers(0, len(OURS)) | st.none())
 def test_mutated_cores(ours, changes, cut):
-    """A core or an error of ours, at once; and a core can be walked."""
+    """A core, or an error of ours."""
     data = bytearray(OURS if ours else FOREIGN)
     for place, value, size in changes:
         # Three quarters of them in headers and notes, which is where it matters.
         at = place if place % 4 == 0 else place % (NOTES_AT + 2048)
         data[at : at + size] = bytes([value]) * len(data[at : at + size])
-    begun = time.perf_counter()
     with suppress(MachtraceError):
         read_all(bytes(data[:cut]))
-    assert time.perf_counter() - begun < 5
 
 
 @settings(max_examples=60, deadline=None)
@@ -260,6 +258,7 @@ def test_mutated_cores_are_walked_and_saved(ours, changes):
             assert len(open_corefile(path).threads()) == len(snapshot.threads)
 
 
+@pytest.mark.timeout(60)
 def test_headers_in_each_others_memory_cost_no_more_than_the_memory():
     """Thousands of images that begin 64 bytes apart, each with all the program headers it may."""
     head = bytearray(64)
@@ -273,7 +272,5 @@ def test_headers_in_each_others_memory_cost_no_more_than_the_memory():
     notes = note(1, bytes(336)) + files
     size = len(notes)
     segment = pack("<IIQQQQQQ", 1, 5, 64 + 2 * 56 + size, IMAGE, 0, len(memory), len(memory), 1)
-    begun = time.perf_counter()
     _, found = read_all(with_notes(notes, segments=segment) + memory)
-    assert time.perf_counter() - begun < 5
     assert len(found.images) <= count
