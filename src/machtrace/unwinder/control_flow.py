@@ -16,8 +16,8 @@ returns with sp where it was and with the caller's registers in place.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush
 
 from machtrace.unwinder.basic_blocks import OUTSIDE, Blocks
 from machtrace.unwinder.frame_state import FrameState
@@ -55,6 +55,7 @@ class Flow:
 
     __slots__ = (
         "_after_calls",
+        "_behind_calls",
         "_blocks",
         "_ends",
         "_entry",
@@ -103,7 +104,10 @@ class Flow:
         steps = min(WORK_PER_INSTRUCTION * len(code) + WORK_AT_LEAST, WALK_STEPS)
         self._work = Work(steps) if work is None else work
         self._ready: list[tuple[int, FrameState]] = [(0, entry)]
-        self._after_calls: deque[tuple[int, FrameState]] = deque()
+        self._after_calls: dict[int, FrameState] = {}
+        """By block: the last state behind the call before it, where that has to be followed."""
+        self._behind_calls: list[int] = []
+        """Those blocks, as a heap."""
         self._landings: list[_Landing] = []
         self._next_unreached = 0
         self._promised: dict[tuple[int, int], tuple[int, FrameState]] = {}
@@ -171,8 +175,9 @@ class Flow:
                 block, state = self._ready.pop()
                 self._follow(block, state, sure=True)
             elif self._after_calls:
-                block, state = self._after_calls.popleft()
-                self._follow(block, state, sure=False)
+                # In the code's order, so that what comes later is seldom followed twice.
+                block = heappop(self._behind_calls)
+                self._follow(block, self._after_calls.pop(block), sure=False)
             elif not self._reach_further():
                 return
 
@@ -203,8 +208,7 @@ class Flow:
                     if not leaving.is_conditional:  # type: ignore[union-attr] # it is a jump
                         return
                 elif isinstance(leaving, Call):
-                    self._reached_calls.add(block)
-                    self._after_calls.append((block + 1, self._after_call(block, leaving, state)))
+                    self._call(block, leaving, state)
                     return
                 else:
                     if isinstance(leaving, IndirectJump):
@@ -212,6 +216,13 @@ class Flow:
                     return
             block += 1
             sure = True
+
+    def _call(self, block: int, call: Call, state: FrameState) -> None:
+        """A call at a block's end, made with ``state``, may return."""
+        self._reached_calls.add(block)
+        if block + 1 not in self._after_calls:
+            heappush(self._behind_calls, block + 1)
+        self._after_calls[block + 1] = self._after_call(block, call, state)
 
     def _through(self, block: int, state: FrameState) -> FrameState:
         """The state at the end of a block that is entered with ``state``."""
