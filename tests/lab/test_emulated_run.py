@@ -32,3 +32,15 @@ def test_samples_are_what_stepping_shows(arch: Arch, tmp_path: Path):
     assert len(each) > 1000
     for every in (2, 7, 100):
         assert shown(every) == each[every::every]
+
+
+@pytest.mark.parametrize("every", [1, 50])
+def test_jump_to_nowhere_is_a_fault_of_the_program(tmp_path: Path, every: int):
+    """As any other: its row says so, and those of other programs are still measured."""
+    contents = build_program(PROGRAMS, "leaves", tmp_path / "leaves", optimisation="-O0")
+    entry = contents.image.entry
+    assert entry is not None
+    start = contents.image.header_svma + entry.entryoff
+    jump = bytes.fromhex("000080d200001fd6")  # mov x0, #0; br x0
+    with pytest.raises(AssertionError, match="faulted at 0x0"):
+        EmulatedRun(contents, {start: jump}).run(lambda _: None, every=every)

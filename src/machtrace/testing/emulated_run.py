@@ -145,13 +145,20 @@ class EmulatedRun:
             else:
                 _BlockRun(self, visit, every, limit, each_place=each_place).run(start)
         except UcError as error:
-            code = self.memory.read(Avma(cpu.program_counter), cpu.longest_instruction)
-            if not cpu.is_trap(code):
+            if not self._is_at_trap():
                 pc = cpu.program_counter
                 raise AssertionError(f"the program faulted at {pc:#x}: {error}") from error
         if self.failure is not None:
             raise self.failure
         assert self.instructions < limit, "the program did not end"  # noqa: S101
+
+    def _is_at_trap(self) -> bool:
+        cpu = self.cpu
+        try:
+            code = self.memory.read(Avma(cpu.program_counter), cpu.longest_instruction)
+        except MemoryReadError:
+            return False  # it jumped to where there is nothing
+        return cpu.is_trap(code)
 
     def _load(self) -> None:
         uc = self.cpu.uc
