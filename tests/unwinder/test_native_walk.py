@@ -314,6 +314,7 @@ class Dear:
 
     def __init__(self):
         self.work = Work()
+        self.asked = 0
 
     def draw_on(self, work):
         """See DrawsOnWork."""
@@ -321,6 +322,7 @@ class Dear:
 
     def rule_for(self, lookup, /, *, interrupted):  # noqa: ARG002 (the same everywhere)
         """See RuleSource."""
+        self.asked += 1
         if interrupted:
             self.work.spend(self.work.limit * 3 // 4)
         return frame_pointer_rule(Arch.ARM64)
@@ -348,9 +350,11 @@ def test_a_rule_whose_witness_was_not_heard_is_not_remembered():
         size=CODE_SIZE,
     )
 
-    def rules():
+    sources = Dear(), Dear()
+
+    def rules(source):
         return ProcessRules(
-            ImageList([image]), Arch.ARM64, lambda _: ImageRules((Dear(),), CODE, Witness())
+            ImageList([image]), Arch.ARM64, lambda _: ImageRules((source,), CODE, Witness())
         )
 
     records = [(STACK + 16 * (n + 1) if n < 3 else 0, CODE + 0x20 * (n + 1)) for n in range(4)]
@@ -362,10 +366,13 @@ def test_a_rule_whose_witness_was_not_heard_is_not_remembered():
         registers=RegisterSet(Arch.ARM64, Avma(CODE + 8), tuple(values)),
         stack=MemoryRegion(Avma(STACK), data),
     )
-    walkers = PythonWalker(rules(), WIDTH_47), NativeWalker(rules(), Arch.ARM64, WIDTH_47)
+    exact, native = (rules(source) for source in sources)
+    walkers = PythonWalker(exact, WIDTH_47), NativeWalker(native, Arch.ARM64, WIDTH_47)
     for is_heard in (False, True):
         exact, found = (walker.walk(thread, LayeredMemory(()), 512) for walker in walkers)
         assert found == exact
+        if not is_heard:
+            assert sources[0].asked == sources[1].asked, "as much work, and so the same at its end"
         assert [bool(frame.disputed_by) for frame in exact.addresses[1:]] == [False] + [
             is_heard
         ] * (len(exact.addresses) - 2)

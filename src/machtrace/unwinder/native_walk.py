@@ -31,7 +31,7 @@ from machtrace.unwinder.rule_table import ADDRESS_BITS, NativeRules
 from machtrace.unwinder.rules import AtCfa
 from machtrace.unwinder.swift_async import AsyncEntry, async_entry
 from machtrace.unwinder.thread_walker import Collected, collected
-from machtrace.unwinder.walker import find_caller, walk
+from machtrace.unwinder.walker import find_caller, walk, walk_of
 
 _INNERMOST = code_of(FrameTrust.CONTEXT, AddressKind.PROGRAM_COUNTER)
 _KINDS = (AddressKind.RETURN_ADDRESS, AddressKind.PROGRAM_COUNTER)
@@ -106,11 +106,11 @@ class NativeWalker:
                 return walk(thread.registers, memory, self._rules, self._mask, limit)
             inner = self._chain(first, trace.end, trace.depth, trace.stop, limit)
             if trace.entry is None:
-                return _walk_of(inner)
+                return walk_of(inner)
             kept = KeptFrames.of(limit, inner.addresses, trace.depth)
             stop = trace.entry.follow(memory, self._mask, kept.add)
             outer = self._chain(trace.end, len(walker), trace.outer_depth, trace.stop, limit)
-            return _walk_of(kept.chain(stop), outer)
+            return walk_of(kept.chain(stop), outer)
         finally:
             walker.drop(first)
 
@@ -219,12 +219,3 @@ class NativeWalker:
 
 def _gap(kept: int, depth: int, limit: int) -> Gap:
     return Gap(limit - outer_frames(limit), depth - kept)
-
-
-def _walk_of(chain: AddressChain, physical_remainder: AddressChain | None = None) -> Walk:
-    return Walk(
-        addresses=chain.addresses,
-        stop=chain.stop,
-        gap=chain.gap,
-        physical_remainder=physical_remainder,
-    )

@@ -66,6 +66,7 @@ class ProcessRules:
         "_preserved",
         "_rules",
         "_sources_of",
+        "_unsettled",
         "statistics",
         "work",
     )
@@ -86,10 +87,13 @@ class ProcessRules:
         self._is_walking = False
         self._is_unheard = False
         """Whether a witness was not asked, since too little work is left."""
+        self._unsettled: tuple[tuple[int, bool], tuple[UnwindRule, FrameTrust]] | None = None
+        """The present walk's last answer, if another walk may come to know more."""
 
     def begin_walk(self) -> None:
         """Allow a walk's work from here on; who asks for rules without it has as much for each."""
         self._is_walking = True
+        self._unsettled = None
         self.work.refill()
 
     def find(self, lookup: Avma, *, interrupted: bool) -> tuple[UnwindRule, FrameTrust]:
@@ -102,6 +106,8 @@ class ProcessRules:
         if found is not None:
             self.statistics.hits += 1
             return found
+        if self._is_walking and self._unsettled is not None and self._unsettled[0] == key:
+            return self._unsettled[1]  # to ask again takes work, and there is less of it
         self.statistics.misses += 1
         if len(self._cache) >= CACHE_LIMIT:
             self._cache.clear()
@@ -111,7 +117,9 @@ class ProcessRules:
         is_whole, self._is_unheard = self.work.is_whole, False
         found = self._ask(lookup, interrupted=interrupted)
         if is_whole or not (self.work.is_used_up or self._is_unheard):
-            self._cache[key] = found  # else another walk may come to know more
+            self._cache[key] = found
+        else:
+            self._unsettled = key, found
         return found
 
     def is_settled(self, lookup: Avma, *, interrupted: bool) -> bool:

@@ -71,12 +71,13 @@ def walk(
     """
     machine = _walk_frames(registers, memory, rules, mask, limit)
     if machine.entry is None or machine.outer is None:
-        return _walk_of(machine.inner.chain(machine.stop))
+        return walk_of(machine.inner.chain(machine.stop))
     stop = machine.entry.follow(memory, mask, machine.inner.add)
-    return _walk_of(machine.inner.chain(stop), machine.outer.chain(machine.stop))
+    return walk_of(machine.inner.chain(stop), machine.outer.chain(machine.stop))
 
 
-def _walk_of(chain: AddressChain, physical_remainder: AddressChain | None = None) -> Walk:
+def walk_of(chain: AddressChain, physical_remainder: AddressChain | None = None) -> Walk:
+    """``chain``, and the machine's frames below an async function, as a walk."""
     return Walk(
         addresses=chain.addresses,
         stop=chain.stop,
