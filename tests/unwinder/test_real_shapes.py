@@ -194,3 +194,42 @@ _target:
     ret
 """
     assert_whole(assembled(tmp_path, text, Arch.ARM64), 25)
+
+
+def test_short_functions_with_frames_are_called_from_aligned_stacks(tmp_path: Path):
+    """Where sp is not known, what a short function saves and restores is still not lost."""
+    text = """
+.globl _main
+.p2align 2
+_main:
+    stp x29, x30, [sp, #-16]!
+    mov x29, sp
+    bl _aligned
+    brk #1
+.p2align 2
+_aligned:
+    stp x20, x19, [sp, #-32]!
+    stp x29, x30, [sp, #16]
+    add x29, sp, #16
+    sub x9, sp, #256
+    and sp, x9, #0xffffffffffffff80
+    mov x30, #0
+    mov x19, #1
+    mov x10, #0
+    bl _short
+    nop
+    cbz x10, 1f
+    bl _short
+1:  sub sp, x29, #16
+    ldp x29, x30, [sp, #16]
+    ldp x20, x19, [sp], #32
+    ret
+.p2align 2
+_short:
+    stp x29, x30, [sp, #-16]!
+    mov x29, sp
+    mov x8, #8
+    ldp x29, x30, [sp], #16
+    ret
+"""
+    assert_whole(assembled(tmp_path, text, Arch.ARM64), 18)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from machtrace.unwinder.arm64_frame import ARM64, ENTRY
 from machtrace.unwinder.arm64_registers import FP, INSTRUCTION_SIZE, SP
+from machtrace.unwinder.frame_state import CallerValue
 from machtrace.unwinder.instruction_effects import (
     AddConstant,
     AddRegister,
@@ -44,6 +46,24 @@ def _loops(body: Sequence[Instruction]) -> bool:
     return any(
         isinstance(instruction, Jump) and at * INSTRUCTION_SIZE >= -instruction.distance > 0
         for at, instruction in enumerate(body)
+    )
+
+
+def keeps_own_frame(body: Sequence[Instruction]) -> bool:
+    """Whether straight code saves registers in a frame that it makes, and leaves as it came.
+
+    Then it is a function like others, however short, and its caller's frame no concern of it.
+    """
+    state = ENTRY
+    makes_frame = False
+    for instruction in body:
+        state = state.after(instruction)
+        makes_frame = makes_frame or (state.sp_offset or 0) < 0
+    kept = (*ARM64.callee_saved, ARM64.return_address.register)
+    return (
+        makes_frame
+        and state.sp_offset == 0
+        and all(state.value(register) == CallerValue(register) for register in kept)
     )
 
 

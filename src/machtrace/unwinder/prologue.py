@@ -32,7 +32,7 @@ from machtrace.unwinder.instruction_effects import (
     Return,
     Trap,
 )
-from machtrace.unwinder.outlined import leaves_frame, touches_callers_frame
+from machtrace.unwinder.outlined import keeps_own_frame, leaves_frame, touches_callers_frame
 from machtrace.unwinder.pushed_before import entry_with, pushed_before
 from machtrace.unwinder.return_path import (
     LONGEST_WAY,
@@ -357,7 +357,7 @@ class InstructionRules:
         body: list[Instruction] = []
         for instruction in self._read(target, bounds[1] - target):
             if isinstance(instruction, Return):
-                return tuple(body)
+                return None if keeps_own_frame(body) else tuple(body)
             if isinstance(instruction, Call | Jump | IndirectJump | Trap) or leaves_frame(
                 instruction
             ):
