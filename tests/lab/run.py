@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -31,6 +32,8 @@ from machtrace.testing.real_programs import real_programs
 HERE = Path(__file__).parent
 SOURCES = HERE / "programs"
 EXPLANATIONS = HERE / "explanations.toml"
+POOLS_AT_MOST = 4
+"""How often processes may be lost, to the system's want of memory or to a user's haste."""
 FETCHED = HERE.parents[1] / "build" / "lab-sources"
 
 
@@ -45,17 +48,24 @@ def measure(
 ) -> Iterator[tuple[int, list[Row]]]:
     """The place of each build and its rows, as they come."""
     task = progress.add_task("building and walking", total=len(wanted))
-    pool = ProcessPoolExecutor(jobs)
-    try:
-        futures: dict[Future[list[Row]], int] = {
-            pool.submit(rows_of, build, lldb): place for place, build in enumerate(wanted)
-        }
-        for future in as_completed(futures):
-            place = futures[future]
-            progress.update(task, advance=1, description=str(wanted[place]))
-            yield place, future.result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    left = set(range(len(wanted)))
+    for _ in range(POOLS_AT_MOST):
+        pool = ProcessPoolExecutor(jobs)
+        try:
+            futures: dict[Future[list[Row]], int] = {
+                pool.submit(rows_of, wanted[place], lldb): place for place in sorted(left)
+            }
+            for future in as_completed(futures):
+                place = futures[future]
+                found = future.result()
+                left.remove(place)
+                progress.update(task, advance=1, description=str(wanted[place]))
+                yield place, found
+        except BrokenProcessPool:
+            continue  # the system ended a process: what it had not measured is measured again
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        return
 
 
 def shown(rows: Sequence[Row]) -> Table:
@@ -130,7 +140,7 @@ def main() -> int:
     for row in rows:
         for failure in row.failures[: arguments.failures]:
             console.print(f"{row.key}: {failure}", highlight=False, soft_wrap=True, markup=False)
-    if interrupted:
+    if interrupted or len(found) < len(wanted):
         console.print(f"Interrupted: {len(found)} of {len(wanted)} builds were measured.")
         return 130
     if arguments.write:

@@ -40,6 +40,8 @@ OPTIMISATIONS = {
 _EVERYWHERE = ("-O0", "-O1", "-O2", "-O3", "-Os", "-Oz", "-O2 no fp", "-Oz no fp")
 _MOST = ("-O0", "-O1", "-O2", "-Os", "-Oz", "-O2 no fp")
 """Without what differs least from others."""
+_FEW = ("-O0", "-O2", "-O2 no fp")
+"""For what differs from another architecture in its encoding alone, or in its tables."""
 
 Compile = Callable[[Path, Path, Sequence[str]], list[SignedPointer]]
 """``(source, object, options)`` → what of it dyld would sign."""
@@ -133,10 +135,10 @@ def _linked_arm(
     output.write_bytes(link_macho([path.read_bytes() for path in objects], is_stripped=is_stripped))
 
 
-def _arm(name: str, arch: Arch, mode: str) -> Architecture:
+def _arm(name: str, arch: Arch, mode: str, optimisations: tuple[str, ...] = _FEW) -> Architecture:
     # Its instructions are one of two sets, as a compiler is told.
     compiled = partial(_compiled_arm, arch, mode)
-    return Architecture(name, arch, _MOST, compiled, _linked_arm)
+    return Architecture(name, arch, optimisations, compiled, _linked_arm)
 
 
 ARCHITECTURES = {
@@ -170,7 +172,7 @@ ARCHITECTURES = {
             partial(_compiled, Arch.I386),
             _linked_i386,
         ),
-        _arm("armv7", Arch.ARMV7, "-mthumb"),
+        _arm("armv7", Arch.ARMV7, "-mthumb", _MOST),
         _arm("armv7-arm", Arch.ARMV7, "-marm"),
         _arm("armv7k", Arch.ARMV7K, "-mthumb"),
         _arm("armv7k-arm", Arch.ARMV7K, "-marm"),
