@@ -11,6 +11,8 @@ from machtrace.model.arch import Arch
 from machtrace.testing.lab import Conditions, run
 from machtrace.testing.lab_policies import policies
 from machtrace.testing.macho_compiler import compile_macho
+from machtrace.unwinder.arm64_instructions import decode
+from machtrace.unwinder.outlined import keeps_own_frame
 
 
 def assembled(directory: Path, text: str, arch: Arch) -> FileContents:
@@ -233,3 +235,12 @@ _short:
     ret
 """
     assert_whole(assembled(tmp_path, text, Arch.ARM64), 18)
+
+
+def test_functions_with_frames_of_their_own_are_no_pieces_of_others():
+    """They put back what they save; a piece that saves or restores for its caller does not."""
+    push, load, pop = 0xA9BF7BFD, 0xF9400408, 0xA8C17BFD  # stp/ldp x29, x30 by way of sp; ldr
+    assert keeps_own_frame([decode(word) for word in (push, load, pop)])
+    assert not keeps_own_frame([decode(word) for word in (push, load)])
+    assert not keeps_own_frame([decode(word) for word in (load, pop)])
+    assert not keeps_own_frame([decode(load)])
