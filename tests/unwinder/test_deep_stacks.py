@@ -21,7 +21,7 @@ from machtrace.target.open import open_target
 from machtrace.testing.cores import synthetic_process
 from machtrace.unwinder import walker
 from machtrace.unwinder.process_rules import ImageRules, ProcessRules
-from machtrace.unwinder.rules import AtCfa, CfaPlus, InRegister, RegisterOffset, UnwindRule
+from machtrace.unwinder.rules import AtCfa, CfaPlus, Claims, InRegister, RegisterOffset, UnwindRule
 from machtrace.unwinder.walker import walk
 
 DEPTH = 300_000
@@ -41,6 +41,7 @@ class Rules:
     """The same rule wherever it is asked for; others at some places."""
 
     trust = FrameTrust.CFI
+    claims = Claims.EVERYWHERE
 
     def __init__(self, rule, others=()):
         self.rule = rule

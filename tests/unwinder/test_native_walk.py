@@ -24,6 +24,7 @@ from machtrace.unwinder.rules import (
     AtCfa,
     AtExpression,
     CfaPlus,
+    Claims,
     ExpressionValue,
     InRegister,
     Lost,
@@ -51,6 +52,7 @@ class ChosenRules:
     """A source that has the rules it was given, by the low bits of the address."""
 
     trust = FrameTrust.CFI
+    claims = Claims.EVERYWHERE
 
     def __init__(self, rules):
         self._rules = rules
@@ -311,6 +313,7 @@ class Dear:
     """Frame pointers are right; to say so of the innermost frame takes most of a walk's work."""
 
     trust = FrameTrust.COMPACT
+    claims = Claims.AT_CALLS
 
     def __init__(self):
         self.work = Work()

@@ -14,6 +14,7 @@ from machtrace.model.stack import AddressKind, FrameTrust, Gap, StopReason
 from machtrace.unwinder.process_rules import ImageRules, ProcessRules
 from machtrace.unwinder.rules import (
     AtCfa,
+    Claims,
     InRegister,
     Lost,
     RegisterOffset,
@@ -284,3 +285,33 @@ def test_a_return_address_in_no_image_is_gone_on_from():
     assert [0x10_0100, RET1, RET2] == [found.address for found in walked.addresses]
     assert FrameTrust.FRAME_POINTER is walked.addresses[2].trust
     assert walked.stop.is_complete
+
+
+def test_what_holds_at_calls_only_waits_for_what_holds_everywhere():
+    """Of an interrupted frame compact unwind in memory does not hide what the file's code says."""
+
+    class Source:
+        def __init__(self, trust, claims, offset):
+            self.trust = trust
+            self.claims = claims
+            self.offset = offset
+
+        def rule_for(self, _lookup, /, *, interrupted):
+            """See RuleSource."""
+            del interrupted
+            return UnwindRule(RegisterOffset(31, self.offset), AtCfa(-8))
+
+    in_memory = Source(FrameTrust.COMPACT, Claims.AT_CALLS, 32)
+    in_file = Source(FrameTrust.PROLOGUE, Claims.EVERYWHERE, 16)
+    image = BinaryImage(
+        path="code",
+        uuid=None,
+        arch=Arch.ARM64,
+        format=ImageFormat.MACHO,
+        load_address=Avma(0x1000),
+        header_svma=Svma(0),
+        size=0x1000,
+    )
+    rules = ProcessRules(ImageList([image]), Arch.ARM64, lambda _: ImageRules((in_memory, in_file)))
+    assert rules.find(Avma(0x1100), interrupted=True)[1] is FrameTrust.PROLOGUE
+    assert rules.find(Avma(0x1100), interrupted=False)[1] is FrameTrust.COMPACT

@@ -178,11 +178,16 @@ class ProcessRules:
                 continue
             if rule is None:
                 continue
-            if interrupted or not self._is_lost_in_calls(rule, source):
+            if interrupted:
+                # What is right at calls only waits for what an image's file may say beside memory.
+                is_sure = source.claims.hold(interrupted=True)
+            else:
+                # Behind a call such registers are the called function's: see who knows better.
+                is_sure = not self._is_lost_in_calls(rule, source)
+            if is_sure:
                 if not interrupted:
                     self._check(lookup, address, rule, source, rules.witness)
                 return rule, source.trust
-            # Behind a call such registers are the called function's: see who knows better.
             held = held or (rule, source.trust)
         return held or self._fallback
 
