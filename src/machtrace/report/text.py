@@ -112,8 +112,9 @@ class _Writer:
         kept = 0
         for first, frames in stretches(chain.frames, chain.gap):
             if first and chain.gap is not None:
-                between = _counted(chain.gap.count, "frame")
-                yield f"{'…':>{digits}s}  {dim}{between} in between{reset}"
+                left_out = _counted(chain.gap.count, "frame" if frames else "more frame")
+                left_out += " in between" if frames else ""
+                yield f"{'…':>{digits}s}  {dim}{left_out}{reset}"
             for index, count in _runs(frames) if explained is None else _one_by_one(frames):
                 yield f"{first + index:{digits}d}  {self._frame(frames[index], width)}"
                 if count > 1:

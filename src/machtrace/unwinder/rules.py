@@ -179,7 +179,11 @@ class RuleSource(Protocol):
 def describe(rule: UnwindRule, names: Mapping[int, str]) -> str:
     """``rule`` on one line; ``names`` gives registers by DWARF number."""
     parts = [f"cfa = {_place(rule.cfa, names)}", f"pc = {_place(rule.return_address, names)}"]
-    parts += [f"{_name(n, names)} = {_place(recovery, names)}" for n, recovery in rule.registers]
+    parts += [
+        f"{_name(n, names)} = {_place(recovery, names)}"
+        for n, recovery in rule.registers
+        if recovery != InRegister(n)  # it is unchanged, though calls need not preserve it
+    ]
     if rule.async_context is not None:
         parts.append(f"async context = {_place(rule.async_context.place, names)}")
     return ", ".join(parts)
