@@ -64,6 +64,7 @@ class Flow:
         "_linking",
         "_next_unreached",
         "_outlined",
+        "_passed",
         "_promised",
         "_reached_calls",
         "_ready",
@@ -110,6 +111,8 @@ class Flow:
         """Those blocks, as a heap."""
         self._landings: list[_Landing] = []
         self._next_unreached = 0
+        self._passed: dict[int, tuple[FrameState, FrameState]] = {}
+        """By block: the last state before it that was asked for, and what was found behind it."""
         self._promised: dict[tuple[int, int], tuple[int, FrameState]] = {}
         """By block and identity of a state before it: what it leads to, and the state."""
         self._tried: dict[tuple[object, ...], FrameState] = {}
@@ -128,6 +131,7 @@ class Flow:
         self._reached_calls = _Places(len(blocks))
         self._run()
         self.is_complete = not self._work.is_used_up
+        self._passed.clear()
         self._promised.clear()
         self._tried.clear()
 
@@ -227,10 +231,17 @@ class Flow:
     def _through(self, block: int, state: FrameState) -> FrameState:
         """The state at the end of a block that is entered with ``state``."""
         effects = self._blocks.effects(block)
-        if effects:
-            self._work.left -= len(effects) * _STEPS_AN_EFFECT
-            return _after_all(state, effects)
-        return state
+        if not effects:
+            return state
+        # Most are tried before they are followed, and followed with what was tried.
+        known = self._passed.get(block)
+        if known is not None and (known[0] is state or known[0] == state):
+            self._work.left -= 1
+            return known[1]
+        self._work.left -= len(effects) * _STEPS_AN_EFFECT
+        end = _after_all(state, effects)
+        self._passed[block] = (state, end)
+        return end
 
     def _after_call(self, block: int, call: Call, state: FrameState) -> FrameState:
         """The state behind a call, if it returns."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-WALK_STEPS = 90_000
-"""What one walk may spend. The largest functions that compilers made of real programs (the main
-loops of interpreters, with some ten thousand instructions) take a third of it."""
+WALK_STEPS = 105_000
+"""What one walk may spend. The largest functions that compilers made of real programs take, with
+some ten thousand instructions: the main loops of interpreters 30,000 to 75,000, a database's for
+x86-64 without frame pointers 91,000, one of Zig's standard library with 2,000 blocks 102,000."""
 
 
 class Work:
