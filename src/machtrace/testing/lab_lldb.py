@@ -65,11 +65,16 @@ class MomentsKept:
             for segment in contents.image.segments
             if segment.name.startswith("__DATA") and segment.vmsize
         ]
+        self._seen: set[int] = set()
+        self._stride = 1
         self._by_pc: dict[int, Kept] = {}
 
     def is_new(self, pc: int) -> bool:
-        """Whether no moment at ``pc`` is kept."""
-        return pc not in self._by_pc
+        """Whether a moment at ``pc`` is to be kept: of many new ones every so manieth."""
+        if pc in self._seen:
+            return False
+        self._seen.add(pc)
+        return len(self._seen) % self._stride == 0
 
     def keep(self, moment: Moment, truths: Sequence[tuple[Avma, ...]]) -> None:
         """Copy the registers and memory of a moment."""
@@ -90,6 +95,9 @@ class MomentsKept:
         info = ThreadInfo(id=ThreadId(1), index=1, is_main=True)
         thread = ThreadSnapshot(info=info, registers=registers, stack=stack)
         self._by_pc[registers.pc] = Kept(thread, tuple(data), truths)
+        if len(self._by_pc) > 2 * MOMENTS:  # each may be megabytes
+            self._by_pc = dict(list(self._by_pc.items())[::2])
+            self._stride *= 2
 
     def _main_stack_below(self, moment: Moment) -> int | None:
         """Where the main stack is in use, of a moment on another one."""

@@ -18,19 +18,20 @@ _FAILURES_SHOWN = 40
 _LONGEST_STACK_SHOWN = 6
 
 
-def page(rows: Sequence[Row], explanations: Path, seconds: float) -> str:
+def page(rows: Sequence[Row], explanations: Path, seconds: float, left_out: int = 0) -> str:
     """The whole page.
 
     Args:
         rows: what was measured, in the table's order.
         explanations: a TOML file of why rows are not whole, by patterns of :attr:`Row.key`.
         seconds: how long it took.
+        left_out: how many of the lab's builds were not asked for.
     """
     why = tomllib.loads(explanations.read_text())["explanations"]
     parts = [
         "# Accuracy",
         "",
-        *_introduction(rows, seconds),
+        *_introduction(rows, seconds, left_out),
         *_totals(rows),
     ]
     by_architecture: dict[str, list[Row]] = defaultdict(list)
@@ -42,12 +43,16 @@ def page(rows: Sequence[Row], explanations: Path, seconds: float) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _introduction(rows: Sequence[Row], seconds: float) -> list[str]:
+def _introduction(rows: Sequence[Row], seconds: float, left_out: int) -> list[str]:
     program = lldb_program()
     peer = lldb_version(program) if program else "no lldb was installed"
     tools = ", ".join(f"{name} {version(name)}" for name in ("ziglang", "unicorn", "capstone"))
     executed = sum(row.instructions for row in rows if not row.is_stripped)
     builds = len({row.key for row in rows})
+    missing = ""
+    if left_out:
+        tables = " and ".join(sorted({row.tables for row in rows}))
+        missing = f"\n{left_out} builds of the lab were left out of this run, which has {tables} tables.\n"
     text = f"""\
 The share of executed instructions at which a walk finds the whole stack: every address of it, in
 order, with none missing and none invented. Programs are compiled to Mach-O executables and run in
@@ -56,7 +61,7 @@ an emulator, which keeps the true stack from calls and returns.
 `make accuracy` writes this page, here with {tools} and {peer}.
 {executed:,} instructions were run in {builds} builds, in {seconds / 60:.0f} minutes. Shares are
 rounded down: only what is whole is 100.00.
-
+{missing}
 - **documents**: pc, link register, then the chain of frame pointers, as BSBacktraceLogger has it;
   **frame pointer**: the chain alone.
 - **compact**, **CFI**: only `__unwind_info`, or only `__eh_frame`, and the frame pointer where they
