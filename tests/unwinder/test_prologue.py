@@ -328,7 +328,7 @@ def test_a_function_of_jumps_ends():
 def test_a_function_that_is_too_long_is_left_alone():
     """Bounds that cannot be right cost nothing."""
     rules = _rules_of(*[0xD503201F] * ((1 << 16) + 1))
-    assert rules.rule_for(Svma(64), interrupted=True) is None
+    assert rules.rule_for(Svma(0x1000), interrupted=True) is None
 
 
 def test_callers_are_left_to_compact_unwind(lab_program: Build):

@@ -52,7 +52,7 @@ def _introduction(rows: Sequence[Row], seconds: float, left_out: int) -> list[st
     missing = ""
     if left_out:
         tables = " and ".join(sorted({row.tables for row in rows}))
-        missing = f"\n{left_out} builds of the lab were left out of this run, which has {tables} tables.\n"
+        missing = f"\n{left_out} builds were left out of this run, which has {tables} tables.\n"
     text = f"""\
 The share of executed instructions at which a walk finds the whole stack: every address of it, in
 order, with none missing and none invented. Programs are compiled to Mach-O executables and run in

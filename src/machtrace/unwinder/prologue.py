@@ -6,7 +6,7 @@ the frame is made, half-way through saving registers, behind the epilogue's load
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from struct import unpack_from
 
@@ -24,6 +24,7 @@ from machtrace.unwinder.call_witness import origin_in_code
 from machtrace.unwinder.control_flow import Flow
 from machtrace.unwinder.frame_state import FrameState
 from machtrace.unwinder.function_bounds import FunctionAt, FunctionBounds, code_ranges
+from machtrace.unwinder.function_edges import LONGEST_BEGINNING, rule_from_start, rule_to_return
 from machtrace.unwinder.instruction_effects import (
     Call,
     IndirectJump,
@@ -145,8 +146,10 @@ class InstructionRules:
             return None
         self._allowance.begin_question()
         function = self._function(*bounds)
-        state = None if function is None else function.state(address)
-        if function is None or state is None:
+        if function is None or not function.flow.is_complete:
+            return self._rule_at_edges(address, *bounds) if interrupted else None
+        state = function.state(address)
+        if state is None:
             return None
         if not interrupted:
             return state.after(LINKING).rule(prefers_memory=True)
@@ -154,6 +157,17 @@ class InstructionRules:
         size = min(bounds[1] - address, LONGEST_WAY * INSTRUCTION_SIZE)
         ahead = () if rule is not None and not loses_registers(rule) else self._read(address, size)
         return rule_across_stacks(ahead, 0, state, rule, unit=INSTRUCTION_SIZE)
+
+    def _rule_at_edges(self, address: Svma, start: Svma, end: Svma) -> UnwindRule | None:
+        if not self._allowance.work.afford_edges():
+            return None
+        found = rule_from_start(self._straight(start, end), address - start, ENTRY)
+        return found or rule_to_return(self._straight(address, end), end - address, ENTRY)
+
+    def _straight(self, start: Svma, end: Svma) -> Iterator[tuple[int, tuple[Instruction]]]:
+        """Offset and effect of the first instructions from ``start``."""
+        code = self._read(start, min(end - start, LONGEST_BEGINNING * INSTRUCTION_SIZE))
+        return ((INSTRUCTION_SIZE * index, (one,)) for index, one in enumerate(code))
 
     def rule_ahead(self, behind_call: Svma) -> UnwindRule | None:
         """The rule of a function that called, from what it does before it returns.

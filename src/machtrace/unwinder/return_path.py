@@ -130,6 +130,17 @@ def rule_behind_call(
     return _rule_on_way(code, start, machine, unit=unit, jumps_return=False, passes_calls=True)
 
 
+def rule_on_way(code: Sequence[Instruction], start: int, machine: Machine) -> UnwindRule | None:
+    """The rule for where ``code`` returns to, if it goes straight there without a call.
+
+    Args:
+        code: instructions of a function; distances of jumps are in instructions.
+        start: index of the next one to run.
+        machine: of the architecture.
+    """
+    return _rule_on_way(code, start, machine, unit=1, jumps_return=False)
+
+
 def loses_registers(rule: UnwindRule) -> bool:
     """Whether registers that functions preserve cannot be recovered."""
     return any(isinstance(recovery, Lost) for _, recovery in rule.registers)

@@ -15,20 +15,30 @@ WALK_STEPS = 105_000
 some ten thousand instructions: the main loops of interpreters 30,000 to 75,000, a database's for
 x86-64 without frame pointers 91,000, one of Zig's standard library with 2,000 blocks 102,000."""
 
+EDGES = 8
+"""Functions too dear to follow whose beginning and end one walk may look at all the same."""
+
 
 class Work:
     """An allowance of steps."""
 
-    __slots__ = ("left", "limit")
+    __slots__ = ("_edges", "left", "limit")
 
     def __init__(self, limit: int = WALK_STEPS) -> None:
         self.limit = limit
+        self._edges = EDGES
         self.left = limit
         """Steps that may still be made; 0 or less where they are used up."""
 
     def refill(self) -> None:
         """Allow as much as at first."""
         self.left = self.limit
+        self._edges = EDGES
+
+    def afford_edges(self) -> bool:
+        """Look at the edges of one more function that was too dear as a whole; or leave it."""
+        self._edges -= 1
+        return self._edges >= 0
 
     def spend(self, steps: int) -> bool:
         """Count ``steps`` steps that were made; False once there are no more."""

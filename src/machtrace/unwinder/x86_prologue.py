@@ -23,6 +23,7 @@ from machtrace.unwinder.callee_pops import infer_pops
 from machtrace.unwinder.control_flow import Flow
 from machtrace.unwinder.frame_state import FrameState
 from machtrace.unwinder.function_bounds import FunctionAt, FunctionBounds
+from machtrace.unwinder.function_edges import LONGEST_BEGINNING, rule_from_start, rule_to_return
 from machtrace.unwinder.instruction_effects import (
     NOTHING,
     TRAP,
@@ -153,14 +154,31 @@ class X86InstructionRules:
             MemoryReadError: the function's instructions were not captured.
         """
         bounds = self.function_at(lookup) if interrupted else None
-        if bounds is None or bounds[1] - bounds[0] > MAX_FUNCTION_SIZE:
+        if bounds is None:
             return None
         self._allowance.begin_question()
-        function = self._function(*bounds)
-        state = None if function is None else function.state(lookup - bounds[0])
-        if function is None or state is None:
+        is_small = bounds[1] - bounds[0] <= MAX_FUNCTION_SIZE
+        function = self._function(*bounds) if is_small else None
+        if function is None or not function.flow.is_complete:
+            return self._rule_at_edges(lookup, *bounds)
+        state = function.state(lookup - bounds[0])
+        return None if state is None else function.rule_across_stacks(lookup - bounds[0], state)
+
+    def _rule_at_edges(self, lookup: Svma, start: Svma, end: Svma) -> UnwindRule | None:
+        if not self._allowance.work.afford_edges():
             return None
-        return function.rule_across_stacks(lookup - bounds[0], state)
+        entry = self._mode.entry
+        found = rule_from_start(self._straight(start, end), lookup - start, entry)
+        return found or rule_to_return(self._straight(lookup, end), end - lookup, entry)
+
+    def _straight(self, start: Svma, end: Svma) -> Iterator[tuple[int, Effects]]:
+        """Offset and effects of the first instructions from ``start``, of any number's price."""
+        size = min(end - start, LONGEST_BEGINNING * _LONGEST_INSTRUCTION)
+        code, at = bytes(self._contents.read_svma(start, size)), 0
+        while at < size:
+            length, effects = _DECODERS[self._mode].decode(code, at)
+            yield at, effects
+            at += length
 
     def draw_on(self, work: Work) -> None:
         """See :class:`~machtrace.unwinder.work.DrawsOnWork`."""

@@ -1,0 +1,76 @@
+"""The beginning and the end of functions that are too large to be followed as a whole.
+
+Tables say what holds in the middle. At the beginning, what the instructions from the start did
+says all; near the end, what those up to the return will do. Both are straight runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from machtrace.unwinder.frame_state import FrameState
+from machtrace.unwinder.instruction_effects import (
+    Call,
+    IndirectJump,
+    Instruction,
+    Jump,
+    Return,
+    Trap,
+)
+from machtrace.unwinder.return_path import LONGEST_WAY, rule_on_way
+from machtrace.unwinder.rules import UnwindRule
+
+LONGEST_BEGINNING = 64
+"""Instructions from a function's start that are looked at."""
+_TRANSFERS = (Call, Jump, IndirectJump, Return, Trap)
+
+Effects = Sequence[Instruction]
+"""Of one instruction of the processor."""
+
+
+def rule_from_start(
+    instructions: Iterable[tuple[int, Effects]], at: int, entry: FrameState
+) -> UnwindRule | None:
+    """The rule at ``at``, if a function runs straight there from its start; else None.
+
+    Args:
+        instructions: offset from the start and effects of each, in order.
+        at: offset of one.
+        entry: the state before the first.
+    """
+    state = entry
+    for index, (offset, effects) in enumerate(instructions):
+        if offset >= at or index == LONGEST_BEGINNING:
+            return state.rule() if offset == at else None
+        if any(isinstance(one, _TRANSFERS) for one in effects):
+            return None
+        for one in effects:
+            state = state.after(one)
+    return None
+
+
+def rule_to_return(
+    instructions: Iterable[tuple[int, Effects]], size: int, entry: FrameState
+) -> UnwindRule | None:
+    """The rule before the first of ``instructions``, if they go straight on to a return.
+
+    A jump out of the function, to one that is called in its place, is a return too.
+
+    Args:
+        instructions: offset from the first and effects of each, in order.
+        size: bytes from the first to the function's end.
+        entry: the state before a function's first instruction.
+    """
+    machine = entry.machine
+    way: list[Instruction] = []
+    for offset, effects in instructions:
+        for one in effects:
+            if isinstance(one, Jump) and not one.is_conditional:
+                if 0 <= offset + one.distance < size:
+                    return None
+                way.append(Return(machine.return_address.register))
+            elif not isinstance(one, Jump):  # a condition that does not hold
+                way.append(one)
+        if len(way) >= LONGEST_WAY or (way and isinstance(way[-1], Return)):
+            break
+    return rule_on_way(way, 0, machine)
