@@ -23,7 +23,7 @@ from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.testing.emulated_run import Moment
 from machtrace.testing.lab_policies import MASK
 
-MOMENTS = 50
+MOMENTS = 25
 """Of one build that lldb is asked for: the first ones of as many instructions, evenly spread."""
 _RED_ZONE = 256
 _PAGE = 0x1000
