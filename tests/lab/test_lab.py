@@ -58,10 +58,10 @@ BUILDS = [
     ("armv7", "switches", "-O2", "compact"),
     ("armv7-arm", "registers", "-O2", "compact"),
     ("armv7-arm", "encodings", "-O0", "compact"),
-    ("armv7-arm", "switches", "-O1", "compact"),
+    ("armv7-arm", "switches", "-O2", "compact"),
     ("armv7k", "registers", "-O2", "compact"),
-    ("armv7k", "leaves", "-O1", "dwarf"),
-    ("armv7k-arm", "frames", "-Os", "compact"),
+    ("armv7k", "leaves", "-O2", "dwarf"),
+    ("armv7k-arm", "frames", "-O0", "compact"),
 ]
 
 
