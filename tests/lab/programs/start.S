@@ -35,6 +35,17 @@ _called_main:
     .alt_entry _called_main
 _called_main:
     udf #1
+#elif defined(__i386__)
+    pushl %ebp
+    .cfi_def_cfa_offset 8
+    .cfi_offset %ebp, -8
+    movl %esp, %ebp
+    .cfi_def_cfa_register %ebp
+    calll _main
+    .globl _called_main
+    .alt_entry _called_main
+_called_main:
+    ud2
 #else
     pushq %rbp
     .cfi_def_cfa_offset 16
