@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-WALK_STEPS = 105_000
-"""What one walk may spend. The largest functions that compilers made of real programs take, with
-some ten thousand instructions: the main loops of interpreters 30,000 to 75,000, a database's for
-x86-64 without frame pointers 91,000, one of Zig's standard library with 2,000 blocks 102,000."""
+WALK_STEPS = 50_000
+"""What one walk may spend, so that none takes 100 ms. Nearly all functions that compilers made of
+real programs need far less; the main loops of interpreters, some ten thousand instructions, take
+30,000 to 75,000, a database's for x86-64 without frame pointers 91,000. Those beyond it are right
+at their beginning and end, and by tables between (see :data:`EDGES`)."""
 
 EDGES = 8
 """Functions too dear to follow whose beginning and end one walk may look at all the same."""
