@@ -1,0 +1,143 @@
+"""Where symbol stores and symbol servers keep the files of an image, by what identifies it.
+
+Every function gives a path relative to the store's root, with ``/`` between its parts, or None
+where the layout has no place for such a file. Nothing is looked at: these are the conventions of
+
+* *unified*: ``symsorter``'s and Symbolicator's (``symbolicator-sources``, ``paths.rs``);
+* *LLDB*: "File Mapped UUID Directories" of LLDB's *Symbols on macOS*, which Apple's DebugSymbols
+  framework reads; binaries beside the dSYMs with ``.app``, as Symbolicator has them;
+* *build-id*: GDB's *Separate Debug Files*, below ``.build-id``;
+* *debuginfod*: elfutils' *debuginfod(8)*;
+* *SSQP*: "SSQP Key Conventions" of ``dotnet/symstore``;
+* *Breakpad*: ``simple_symbol_supplier.cc``.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TypeAlias
+from uuid import UUID
+
+from machtrace.model.image import BuildId
+
+Identifier: TypeAlias = UUID | BuildId
+"""What identifies an image's contents: LC_UUID, or NT_GNU_BUILD_ID."""
+
+_UUID_BYTES = 16
+_LEAST_BYTES = 2
+_MOST_BYTES = 64
+"""Of an identifier that files are kept under: SHA-512's. A folder's name has 255 bytes at most."""
+
+
+class FileKind(Enum):
+    """Which of an image's files; the value is its name in the unified layout."""
+
+    EXECUTABLE = "executable"
+    """What is loaded: a program, a library, a bundle."""
+    DEBUGINFO = "debuginfo"
+    """What goes with it for debuggers: the DWARF file of a dSYM, an ELF ``.debug`` file."""
+
+
+def identifier_text(identifier: Identifier) -> str:
+    """Lower-case hex without dashes, as files are keyed."""
+    return identifier.hex if isinstance(identifier, UUID) else identifier.value.hex()
+
+
+def parse_identifier(text: str) -> Identifier | None:
+    """The identifier that a person wrote, with dashes or without, in any case; None if it is none.
+
+    32 digits are a UUID, any other even number a build-id. A UUID and a build-id of the same bytes
+    have the same place in each layout.
+    """
+    digits = text.strip().strip("<>{}").replace("-", "")
+    try:
+        value = bytes.fromhex(digits)
+    except ValueError:
+        return None
+    if len(digits) != 2 * len(value) or not _LEAST_BYTES <= len(value) <= _MOST_BYTES:
+        return None
+    return UUID(bytes=value) if len(value) == _UUID_BYTES else BuildId(value)
+
+
+def unified_path(identifier: Identifier, kind: FileKind) -> str | None:
+    """``ab/cdef…/executable``."""
+    folder = unified_folder(identifier)
+    return None if folder is None else f"{folder}/{kind.value}"
+
+
+def unified_folder(identifier: Identifier) -> str | None:
+    """``ab/cdef…``: the folder with all files of an image."""
+    text = _key(identifier)
+    return None if text is None else f"{text[:2]}/{text[2:]}"
+
+
+def lldb_path(identifier: Identifier, kind: FileKind) -> str | None:
+    """``ABCD/ABCD/ABCD/ABCD/ABCD/ABCDABCDABCD``, and ``….app`` of a binary.
+
+    The former is a symbolic link to the DWARF file in a dSYM bundle.
+    """
+    text = identifier_text(identifier).upper()
+    if len(text) != 2 * _UUID_BYTES:
+        return None
+    groups = [text[at : at + 4] for at in range(0, 20, 4)]
+    ending = "" if kind is FileKind.DEBUGINFO else ".app"
+    return "/".join([*groups, text[20:] + ending])
+
+
+def build_id_path(identifier: Identifier, kind: FileKind) -> str | None:
+    """``.build-id/ab/cdef….debug``, or without ``.debug`` for a binary."""
+    text = _key(identifier)
+    if text is None:
+        return None
+    ending = ".debug" if kind is FileKind.DEBUGINFO else ""
+    return f".build-id/{text[:2]}/{text[2:]}{ending}"
+
+
+def debuginfod_path(identifier: Identifier, kind: FileKind) -> str | None:
+    """``abcdef…/debuginfo``; on a server, below ``/buildid``."""
+    text = _key(identifier)
+    return None if text is None else f"{text}/{kind.value}"
+
+
+def ssqp_path(identifier: Identifier, kind: FileKind, name: str) -> str | None:
+    """``name/mach-uuid-abcdef…/name``, and of debug files ``_.dwarf/mach-uuid-sym-…/_.dwarf``.
+
+    ELF's say ``elf-buildid-`` and ``_.debug``. All is lower-case, as SSQP wants it.
+    """
+    text = _key(identifier)
+    if text is None:
+        return None
+    is_macho = isinstance(identifier, UUID)
+    label = "mach-uuid" if is_macho else "elf-buildid"
+    if kind is FileKind.DEBUGINFO:
+        fixed = "_.dwarf" if is_macho else "_.debug"
+        return f"{fixed}/{label}-sym-{text}/{fixed}"
+    file = plain_name(name)
+    return None if file is None else f"{file.lower()}/{label}-{text}/{file.lower()}"
+
+
+def breakpad_path(identifier: Identifier, name: str) -> str | None:
+    """``name/ABCDEF…0/name.sym``: the debug identifier is the UUID and the age, which is 0."""
+    file = plain_name(name)
+    if file is None or _key(identifier) is None:
+        return None
+    return f"{file}/{breakpad_identifier(identifier)}/{file}.sym"
+
+
+def breakpad_identifier(identifier: Identifier) -> str:
+    """The debug identifier: of ELF, a build-id's first 16 bytes taken as a little-endian GUID."""
+    if isinstance(identifier, UUID):
+        return f"{identifier.hex.upper()}0"
+    start = identifier.value[:_UUID_BYTES].ljust(_UUID_BYTES, b"\0")
+    return f"{UUID(bytes_le=start).hex.upper()}0"
+
+
+def plain_name(path: str) -> str | None:
+    """The last component of ``path`` where it can name a file, whatever a target said it was."""
+    name = path.replace("\\", "/").rpartition("/")[2]
+    return None if name in ("", ".", "..") or "\0" in name else name
+
+
+def _key(identifier: Identifier) -> str | None:
+    text = identifier_text(identifier)
+    return text if 2 * _LEAST_BYTES <= len(text) <= 2 * _MOST_BYTES else None
