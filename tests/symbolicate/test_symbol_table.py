@@ -14,7 +14,7 @@ def offsets(*values):
     return np.array(values, np.uint64)
 
 
-def named(symbols, *, certainty=Certainty.EXACT):
+def named(symbols, *, certainty=Certainty.EXACT, underscore=True):
     """Symbols from (start, size, is global, name)."""
     return NamedRanges(
         starts=offsets(*(start for start, _, _, _ in symbols)),
@@ -22,6 +22,7 @@ def named(symbols, *, certainty=Certainty.EXACT):
         preferred=np.array([is_global for _, _, is_global, _ in symbols], np.bool_),
         linkage_name=lambda row: symbols[row][3],
         certainty=certainty,
+        leading_underscore=underscore,
     )
 
 
@@ -32,7 +33,7 @@ def table(symbols, *, functions=(), section=(0x1000, 0x2000), underscore=True):
         section_ends=offsets(section[1]),
         function_starts=offsets(*functions),
     )
-    return SymbolTable((named(symbols),), bounds, leading_underscore=underscore)
+    return SymbolTable((named(symbols, underscore=underscore),), bounds)
 
 
 def name_at(found, offset):

@@ -166,7 +166,7 @@ def _provenance(frame: Frame) -> str:
     if frame.address.kind is AddressKind.PROGRAM_COUNTER and parts[0]:
         parts.append("interrupted")
     parts += [_dispute(dispute) for dispute in frame.address.disputed_by]
-    if frame.certainty in (Certainty.EXPORT, Certainty.STUB):
+    if frame.certainty not in (Certainty.EXACT, Certainty.NONE):
         parts.append(frame.certainty.value)
     return ", ".join(part for part in parts if part)
 

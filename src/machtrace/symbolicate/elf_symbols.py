@@ -39,7 +39,7 @@ def elf_symbol_table(contents: ElfFileContents | ElfMemoryContents) -> SymbolTab
     if isinstance(contents, ElfFileContents):
         kinds.append(_stubs(contents, base))
     starts = np.sort(starts[starts >= base] - base)
-    return SymbolTable(tuple(kinds), _bounds(image, starts), leading_underscore=False)
+    return SymbolTable(tuple(kinds), _bounds(image, starts))
 
 
 def _symbols(contents: ElfFileContents | ElfMemoryContents) -> Iterator[tuple[SymbolRows, bool]]:

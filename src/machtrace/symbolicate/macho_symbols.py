@@ -24,7 +24,7 @@ def macho_symbol_table(contents: MachOContents) -> SymbolTable:
     starts = parse_function_starts(contents).offsets
     symbols = parse_symbols(contents)
     kinds = (_functions(symbols, image, certain=len(starts) > 0), _stubs(contents, symbols))
-    return SymbolTable(kinds, _bounds(image, starts), leading_underscore=True)
+    return SymbolTable(kinds, _bounds(image, starts))
 
 
 def _functions(symbols: SymbolRows, image: MachOImage, *, certain: bool) -> NamedRanges:
@@ -42,6 +42,7 @@ def _functions(symbols: SymbolRows, image: MachOImage, *, certain: bool) -> Name
         preferred=external,
         linkage_name=lambda row: symbols.name(int(rows[row])),
         certainty=Certainty.EXPORT if stripped else Certainty.EXACT,
+        leading_underscore=True,
     )
 
 
@@ -53,6 +54,7 @@ def _stubs(contents: MachOContents, symbols: SymbolRows) -> NamedRanges:
         preferred=np.ones(len(stubs), np.bool_),
         linkage_name=stubs.names.__getitem__,
         certainty=Certainty.STUB,
+        leading_underscore=True,
     )
 
 

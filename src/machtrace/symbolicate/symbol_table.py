@@ -21,7 +21,7 @@ Offsets: TypeAlias = npt.NDArray[np.uint64]
 """A column of :data:`ImageOffset`."""
 
 _LAST = np.uint64(2**64 - 1)
-_CERTAINTIES = (Certainty.EXACT, Certainty.EXPORT, Certainty.STUB)
+_CERTAINTIES = tuple(Certainty)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,6 +37,12 @@ class NamedRanges:
     linkage_name: Callable[[int], str]
     """The name of a row."""
     certainty: Certainty
+    leading_underscore: bool = False
+    """Whether the names begin with one that people do not read, as those of Mach-O's symbol tables
+    do."""
+    leading_underscore: bool = False
+    """Whether the names begin with one that people do not read, as those of Mach-O's symbol tables
+    do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,14 +67,12 @@ class SymbolTable:
         "_row",
         "_starts",
         "_symbols",
-        "_underscore",
+        "_underscores",
     )
 
-    def __init__(
-        self, kinds: tuple[NamedRanges, ...], bounds: CodeBounds, *, leading_underscore: bool
-    ) -> None:
-        """``leading_underscore``: whether linkage names begin with one that people do not read."""
-        self._underscore = leading_underscore
+    def __init__(self, kinds: tuple[NamedRanges, ...], bounds: CodeBounds) -> None:
+        """``kinds``: the best first; at one address its name is the one to show."""
+        self._underscores = tuple(kind.leading_underscore for kind in kinds)
         self._names = tuple(kind.linkage_name for kind in kinds)
         starts = np.concatenate([kind.starts for kind in kinds])
         sizes = np.concatenate([kind.sizes for kind in kinds])
@@ -113,9 +117,10 @@ class SymbolTable:
     def symbol(self, index: int) -> Symbol:
         """The ``index``-th symbol by address."""
         start = int(self._starts[index])
-        linkage_name = self._names[self._kind[index]](int(self._row[index]))
+        kind = int(self._kind[index])
+        linkage_name = self._names[kind](int(self._row[index]))
         name = linkage_name
-        if self._underscore and name.startswith("_"):
+        if self._underscores[kind] and name.startswith("_"):
             name = name[1:]
         return Symbol(
             name=name,
