@@ -40,9 +40,6 @@ class NamedRanges:
     leading_underscore: bool = False
     """Whether the names begin with one that people do not read, as those of Mach-O's symbol tables
     do."""
-    leading_underscore: bool = False
-    """Whether the names begin with one that people do not read, as those of Mach-O's symbol tables
-    do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
