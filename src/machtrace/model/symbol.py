@@ -63,7 +63,11 @@ class InlineFrame:
     """A call that the compiler inlined at the frame's address."""
 
     name: str
+    """As people read it; empty where the debug information has none."""
     location: SourceLocation | None
+    """Where in this function the code is, or the call of what is inlined into it."""
+    linkage_name: str = ""
+    """As the debug information spells it."""
 
 
 class FrameStatus(Enum):
