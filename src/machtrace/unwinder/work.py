@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-WALK_STEPS = 50_000
+WALK_STEPS = 40_000
 """What one walk may spend, so that none takes 100 ms. Nearly all functions that compilers made of
 real programs need far less; the main loops of interpreters, some ten thousand instructions, take
 30,000 to 75,000, a database's for x86-64 without frame pointers 91,000. Those beyond it are right
