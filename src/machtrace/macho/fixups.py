@@ -1,7 +1,8 @@
 """Pointers that move with an image: the rebase and bind opcodes of LC_DYLD_INFO.
 
 Source: ``mach-o/loader.h``, ``REBASE_OPCODE_*`` and ``BIND_OPCODE_*``; ``dyld_info_command`` says
-where they are. Chained fixups, which newer linkers write instead, are refused by name.
+where they are. Of chained fixups, which newer linkers write instead, see
+:mod:`machtrace.macho.chained_fixups`, and of both :mod:`machtrace.macho.pointers`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class _Rebase(IntEnum):
 _REBASE_TYPE_POINTER = 1
 
 
-class _Bind(IntEnum):
+class BindOpcode(IntEnum):
     """``BIND_OPCODE_*``."""
 
     DONE = 0x00
@@ -55,20 +56,25 @@ class _Bind(IntEnum):
     DO_BIND_ADD_ADDR_ULEB = 0xA0
     DO_BIND_ADD_ADDR_IMM_SCALED = 0xB0
     DO_BIND_ULEB_TIMES_SKIPPING_ULEB = 0xC0
+    THREADED = 0xD0
+    """Of early arm64e: binds and rebases in chains; the immediate says more."""
 
+
+THREADED_SET_BIND_ORDINAL_TABLE_SIZE_ULEB = 0x00
+THREADED_APPLY = 0x01
 
 _LEB128_OPERANDS = {
-    _Bind.SET_DYLIB_ORDINAL_ULEB: 1,
-    _Bind.SET_ADDEND_SLEB: 1,
-    _Bind.SET_SEGMENT_AND_OFFSET_ULEB: 1,
-    _Bind.ADD_ADDR_ULEB: 1,
-    _Bind.DO_BIND_ADD_ADDR_ULEB: 1,
-    _Bind.DO_BIND_ULEB_TIMES_SKIPPING_ULEB: 2,
+    BindOpcode.SET_DYLIB_ORDINAL_ULEB: 1,
+    BindOpcode.SET_ADDEND_SLEB: 1,
+    BindOpcode.SET_SEGMENT_AND_OFFSET_ULEB: 1,
+    BindOpcode.ADD_ADDR_ULEB: 1,
+    BindOpcode.DO_BIND_ADD_ADDR_ULEB: 1,
+    BindOpcode.DO_BIND_ULEB_TIMES_SKIPPING_ULEB: 2,
 }
 """How many numbers follow an opcode; one of either sign ends at the same byte."""
 
 
-class _Run(NamedTuple):
+class PointerRun(NamedTuple):
     """Pointers at equal distances."""
 
     first: int
@@ -102,22 +108,40 @@ def rebased_pointers(contents: FileContents) -> NDArray[np.uint64]:
     if info is None or not info.rebase_size:
         return np.empty(0, np.uint64)
     table = contents.read_file(FileOffset(info.rebase_off), info.rebase_size)
+    runs: list[PointerRun] = []
+    read_rebases(contents, table, runs)
+    return places_of(runs)
+
+
+def read_rebases(contents: FileContents, table: memoryview, runs: list[PointerRun]) -> None:
+    """Append what the rebase opcodes in ``table`` say to ``runs``, up to where they go wrong.
+
+    Raises:
+        MachOError: the opcodes are malformed, or name a place outside the file.
+    """
+    pointer = 8 if contents.image.header.is_64 else 4
     cursor = ByteCursor(table, source=f"{contents.source} rebase opcodes", error=MachOError)
-    pointer = 8 if image.header.is_64 else 4
-    runs = _rebase_runs(cursor, image.segments, pointer, len(contents.data) // pointer)
-    return np.concatenate(
-        [np.empty(0, np.uint64)]
-        + [
-            np.uint64(run.first) + np.arange(run.length, dtype=np.uint64) * np.uint64(run.stride)
-            for run in runs
-        ]
-    )
+    segments = contents.image.segments
+    _rebase_runs(cursor, segments, pointer, len(contents.data) // pointer, runs)
+
+
+def places_of(runs: list[PointerRun]) -> NDArray[np.uint64]:
+    """Of every pointer of ``runs``, in their order; each an :data:`Svma`."""
+    lengths = np.array([run.length for run in runs], np.int64)
+    ends = np.cumsum(lengths)
+    within = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)
+    firsts = np.array([run.first for run in runs], np.uint64)
+    strides = np.array([run.stride for run in runs], np.uint64)
+    return np.repeat(firsts, lengths) + within.astype(np.uint64) * np.repeat(strides, lengths)
 
 
 def _rebase_runs(  # noqa: C901, PLR0912 (an interpreter: one arm an opcode)
-    cursor: ByteCursor, segments: tuple[Segment, ...], pointer: int, most: int
-) -> list[_Run]:
-    runs: list[_Run] = []
+    cursor: ByteCursor,
+    segments: tuple[Segment, ...],
+    pointer: int,
+    most: int,
+    runs: list[PointerRun],
+) -> None:
     segment: Segment | None = None
     offset = 0
 
@@ -132,7 +156,7 @@ def _rebase_runs(  # noqa: C901, PLR0912 (an interpreter: one arm an opcode)
         if most < 0:
             raise cursor.fail("more pointers to rebase than the file can hold")
         if count:
-            runs.append(_Run(segment.vmaddr + offset, count, stride if count > 1 else 0))
+            runs.append(PointerRun(segment.vmaddr + offset, count, stride if count > 1 else 0))
         # A negative distance is written as its two's complement.
         offset = (offset + count * stride) % (1 << 64)
 
@@ -164,7 +188,6 @@ def _rebase_runs(  # noqa: C901, PLR0912 (an interpreter: one arm an opcode)
                 rebase(count, cursor.uleb128())
             case opcode:
                 raise cursor.fail(f"there is no rebase opcode {opcode:#x}")
-    return runs
 
 
 def imported_symbols(contents: FileContents) -> frozenset[str]:
@@ -194,20 +217,23 @@ def _collect_symbols(table: bytes, source: str, found: set[str], *, is_lazy: boo
     cursor = ByteCursor(table, source=source, error=MachOError)
     while not cursor.at_end:
         byte = cursor.take(1)[0]
-        if byte & _OPCODE > max(_Bind):
+        if byte & _OPCODE > max(BindOpcode):
             raise cursor.fail(f"there is no bind opcode {byte & _OPCODE:#x}")
-        opcode = _Bind(byte & _OPCODE)
+        opcode = BindOpcode(byte & _OPCODE)
         # Of lazy binds each ends with DONE, as each is run on its own.
-        if opcode is _Bind.DONE and not is_lazy:
+        if opcode is BindOpcode.DONE and not is_lazy:
             return
-        if opcode is _Bind.SET_SYMBOL_TRAILING_FLAGS_IMM:
+        if opcode is BindOpcode.SET_SYMBOL_TRAILING_FLAGS_IMM:
             end = table.find(0, cursor.offset)
             if end < 0:
                 raise cursor.fail("a symbol's name has no end")
             found.add(table[cursor.offset : end].decode("utf-8", "replace"))
             cursor.offset = end + 1
-        for _ in range(_LEB128_OPERANDS.get(opcode, 0)):
-            cursor.sleb128() if opcode is _Bind.SET_ADDEND_SLEB else cursor.uleb128()
+        operands = _LEB128_OPERANDS.get(opcode, 0)
+        if byte == BindOpcode.THREADED | THREADED_SET_BIND_ORDINAL_TABLE_SIZE_ULEB:
+            operands = 1
+        for _ in range(operands):
+            cursor.sleb128() if opcode is BindOpcode.SET_ADDEND_SLEB else cursor.uleb128()
 
 
 def slid_segment(

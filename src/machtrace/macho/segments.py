@@ -27,6 +27,7 @@ from machtrace.model.address import FileOffset, Svma
 SEGMENT_COMMANDS = frozenset({LC_SEGMENT, LC_SEGMENT_64})
 
 S_ZEROFILL = 0x1
+S_NON_LAZY_SYMBOL_POINTERS = 0x6
 S_LAZY_SYMBOL_POINTERS = 0x7
 S_SYMBOL_STUBS = 0x8
 S_GB_ZEROFILL = 0xC

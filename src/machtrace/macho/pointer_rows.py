@@ -1,0 +1,102 @@
+"""Pointers of an image as columns: those that lead into it, and those bound to symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from machtrace.errors import MachOError
+
+Addresses: TypeAlias = npt.NDArray[np.uint64]
+"""A column of :data:`~machtrace.model.address.Svma`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RebaseRows:
+    """Pointers into the image, ascending by place, no place twice."""
+
+    places: Addresses
+    targets: Addresses
+    """Without tags and signatures."""
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @classmethod
+    def sorted(cls, places: Addresses, targets: Addresses) -> RebaseRows:
+        """Rows in any order; of several at one place the first counts."""
+        kept, order = np.unique(places, return_index=True)
+        return cls(kept, targets[order])
+
+    def targets_at(self, at: Addresses) -> Addresses:
+        """Where the pointers at ``at`` lead; 0 where there is none."""
+        if not len(self.places):
+            return np.zeros(len(at), np.uint64)
+        rows = self.places.searchsorted(at).clip(max=len(self.places) - 1)
+        found: Addresses = np.where(self.places[rows] == at, self.targets[rows], np.uint64(0))
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BindRows:
+    """Pointers to what is sought by name, ascending by place, no place twice."""
+
+    places: Addresses
+    symbols: npt.NDArray[np.int32]
+    """Of each: which of :attr:`names`."""
+    addends: npt.NDArray[np.int64]
+    """Bytes after the symbol."""
+    names: tuple[str, ...]
+    """As the symbol table spells them."""
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @classmethod
+    def sorted(
+        cls,
+        places: Addresses,
+        symbols: npt.NDArray[np.int32],
+        addends: npt.NDArray[np.int64],
+        names: Sequence[str],
+    ) -> BindRows:
+        """Rows in any order; of several at one place the first counts."""
+        kept, order = np.unique(places, return_index=True)
+        return cls(kept, symbols[order], addends[order], tuple(names))
+
+    def symbols_at(self, at: Addresses) -> list[str]:
+        """The names that the pointers at ``at`` are bound to; empty where there is none."""
+        if not len(self.places):
+            return [""] * len(at)
+        rows = self.places.searchsorted(at).clip(max=len(self.places) - 1)
+        found = np.where(self.places[rows] == at, self.symbols[rows], -1)
+        return [self.names[symbol] if symbol >= 0 else "" for symbol in found.tolist()]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PointerRows:
+    """All pointers that an image's tables tell of."""
+
+    rebases: RebaseRows
+    binds: BindRows
+    problem: MachOError | None = None
+    """What ended the reading of a table too early; what came before it is here."""
+
+
+def no_rebases() -> RebaseRows:
+    """No rows."""
+    return RebaseRows(np.zeros(0, np.uint64), np.zeros(0, np.uint64))
+
+
+def no_binds() -> BindRows:
+    """No rows."""
+    return BindRows(np.zeros(0, np.uint64), np.zeros(0, np.int32), np.zeros(0, np.int64), ())
+
+
+def joined(columns: Iterable[npt.NDArray[np.generic]], dtype: npt.DTypeLike) -> npt.NDArray:  # type: ignore[type-arg]
+    """The columns one after the other; an empty one where there are none."""
+    return np.concatenate([np.zeros(0, dtype), *columns])

@@ -1,0 +1,135 @@
+"""Where the pointers of an image lead, however its linker wrote them.
+
+In a file a pointer is seldom an address: newer linkers write chained fixups over it, older ones
+leave it to opcodes (LC_DYLD_INFO), the oldest to relocations. In memory it is an address that was
+slid, and of arm64e signed. All of these are asked alike here.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from machtrace.errors import MachOError
+from machtrace.macho.chained_fixups import chained_pointers
+from machtrace.macho.contents import FileContents, MachOContents, MemoryContents
+from machtrace.macho.opcode_pointers import opcode_pointers
+from machtrace.macho.pointer_rows import (
+    Addresses,
+    BindRows,
+    PointerRows,
+    RebaseRows,
+    no_binds,
+    no_rebases,
+)
+from machtrace.macho.raw_pointers import RawPointers
+from machtrace.model.address import PacMask, Svma
+
+_USER_ADDRESS_BITS = 47
+
+
+class Pointers(Protocol):
+    """The pointers of an image by the places that they are at."""
+
+    @property
+    def rebases(self) -> RebaseRows:
+        """All that lead into the image."""
+        ...
+
+    @property
+    def binds(self) -> BindRows:
+        """All that are bound by name."""
+        ...
+
+    @property
+    def problem(self) -> MachOError | None:
+        """What ended the reading of a table too early; what came before it is known."""
+        ...
+
+    def target(self, at: Svma, /) -> Svma | None:
+        """Where the pointer at ``at`` leads in the image; None where it leads nowhere or out."""
+        ...
+
+    def targets(self, at: Addresses, /) -> Addresses:
+        """The same of many places; 0 where there is none."""
+        ...
+
+    def symbol(self, at: Svma, /) -> str | None:
+        """The name that the pointer at ``at`` is bound to; None where it is to none."""
+        ...
+
+    def symbols(self, at: Addresses, /) -> list[str]:
+        """The same of many places; empty where there is none."""
+        ...
+
+
+class FixupPointers:
+    """Pointers that tables tell of. They are :class:`Pointers`."""
+
+    __slots__ = ("binds", "problem", "rebases")
+
+    def __init__(self, rows: PointerRows) -> None:
+        self.rebases = rows.rebases
+        """All that lead into the image."""
+        self.binds = rows.binds
+        """All that are bound by name."""
+        self.problem = rows.problem
+        """What ended the reading of a table too early; what came before it is known."""
+
+    def target(self, at: Svma, /) -> Svma | None:
+        """See :meth:`Pointers.target`."""
+        rebases = self.rebases
+        # A Python int would turn the whole column into floating point.
+        row = int(rebases.places.searchsorted(np.uint64(at)))
+        if row == len(rebases) or int(rebases.places[row]) != at:
+            return None
+        return Svma(int(rebases.targets[row])) or None
+
+    def targets(self, at: Addresses, /) -> Addresses:
+        """See :meth:`Pointers.targets`."""
+        return self.rebases.targets_at(at)
+
+    def symbol(self, at: Svma, /) -> str | None:
+        """See :meth:`Pointers.symbol`."""
+        binds = self.binds
+        row = int(binds.places.searchsorted(np.uint64(at)))
+        if row == len(binds) or int(binds.places[row]) != at:
+            return None
+        return binds.names[int(binds.symbols[row])]
+
+    def symbols(self, at: Addresses, /) -> list[str]:
+        """See :meth:`Pointers.symbols`."""
+        return self.binds.symbols_at(at)
+
+
+def parse_pointers(
+    contents: MachOContents,
+    *,
+    shared_cache_base: Svma | None = None,
+    pac_mask: PacMask | None = None,
+) -> Pointers:
+    """The pointers of an image in a file or in memory.
+
+    Faults in tables do not lose what else they say: see :attr:`Pointers.problem`.
+
+    Args:
+        contents: the image.
+        shared_cache_base: what the pointer formats of shared caches count from.
+        pac_mask: which bits of a loaded pointer are address; None: the low 47, as of programs.
+    """
+    if not isinstance(contents, FileContents):
+        mask = pac_mask or PacMask.of_width(_USER_ADDRESS_BITS)
+        slide = contents.slide if isinstance(contents, MemoryContents) else 0
+        return RawPointers(contents, slide=slide, mask=mask, binds=no_binds())
+    fixups = contents.image.chained_fixups
+    if fixups is not None and fixups.size:
+        try:
+            return FixupPointers(chained_pointers(contents, shared_cache_base=shared_cache_base))
+        except MachOError as error:
+            return FixupPointers(PointerRows(no_rebases(), no_binds(), error))
+    rows = opcode_pointers(contents)
+    if len(rows.rebases):
+        return FixupPointers(rows)
+    # Without a table of them, pointers are what they are when nothing is moved.
+    return RawPointers(contents, slide=0, mask=PacMask(), binds=rows.binds, problem=rows.problem)

@@ -1,0 +1,102 @@
+"""Pointers that are addresses already: in memory, and in images that cannot be moved."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from machtrace.errors import MachOError, MemoryReadError
+from machtrace.macho.contents import MachOContents
+from machtrace.macho.pointer_rows import Addresses, BindRows, RebaseRows
+from machtrace.macho.scattered_records import ScatteredRecords
+from machtrace.model.address import PacMask, Svma
+
+_CHUNK = 1 << 20
+"""Bytes that are looked through together."""
+
+
+class RawPointers:
+    """Every word whose value lies in the image counts.
+
+    They are :class:`~machtrace.macho.pointers.Pointers`.
+    """
+
+    def __init__(
+        self,
+        contents: MachOContents,
+        *,
+        slide: int,
+        mask: PacMask,
+        binds: BindRows,
+        problem: MachOError | None = None,
+    ) -> None:
+        """``slide`` is what was added to each; ``mask`` has the bits that are address."""
+        self._contents = contents
+        self._slide = np.uint64(slide % (1 << 64))
+        self._mask = np.uint64(mask.bits)
+        header = contents.image.header
+        self._word = np.dtype(
+            ("<" if header.little_endian else ">") + f"u{8 if header.is_64 else 4}"
+        )
+        self._records = ScatteredRecords(contents)
+        self.binds = binds
+        """Of the tables that could be read."""
+        self.problem = problem
+        """What ended the reading of a table too early."""
+
+    def target(self, at: Svma, /) -> Svma | None:
+        """See :meth:`machtrace.macho.pointers.Pointers.target`."""
+        found = int(self.targets(np.array([at], np.uint64))[0])
+        return Svma(found) if found else None
+
+    def targets(self, at: Addresses, /) -> Addresses:
+        """See :meth:`machtrace.macho.pointers.Pointers.targets`."""
+        words, _ = self._records.read(at, self._word)
+        found = self._inside(words.astype(np.uint64))
+        if len(self.binds):
+            rows = self.binds.places.searchsorted(at).clip(max=len(self.binds) - 1)
+            found[self.binds.places[rows] == at] = 0
+        return found
+
+    def _inside(self, words: Addresses) -> Addresses:
+        targets = (words & self._mask) - self._slide
+        is_inside = np.zeros(len(words), np.bool_)
+        for segment in self._contents.image.segments:
+            if segment.filesize or segment.initprot:
+                is_inside |= (targets - np.uint64(segment.vmaddr)) < np.uint64(
+                    min(segment.vmsize, (1 << 64) - 1)
+                )
+        return np.where(is_inside & (words != 0), targets, np.uint64(0))
+
+    def symbol(self, at: Svma, /) -> str | None:
+        """See :meth:`machtrace.macho.pointers.Pointers.symbol`."""
+        return self.symbols(np.array([at], np.uint64))[0] or None
+
+    def symbols(self, at: Addresses, /) -> list[str]:
+        """See :meth:`machtrace.macho.pointers.Pointers.symbols`."""
+        return self.binds.symbols_at(at)
+
+    @cached_property
+    def rebases(self) -> RebaseRows:
+        """All aligned words of data that lead into the image: some may be numbers by chance."""
+        places, targets = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
+        size = self._word.itemsize
+        for segment in self._contents.image.segments:
+            if segment.is_executable or segment.name == "__LINKEDIT":
+                continue
+            start = -(-segment.vmaddr // size) * size
+            end = min(segment.end, segment.vmaddr + (segment.filesize or segment.vmsize))
+            for at in range(start, end - size + 1, _CHUNK):
+                length = min(_CHUNK, end - at) // size * size
+                try:
+                    data = self._contents.read_svma(Svma(at), length)
+                except MemoryReadError:
+                    continue
+                found = self._inside(np.frombuffer(data, self._word).astype(np.uint64))
+                rows = np.flatnonzero(found)
+                places.append(np.uint64(at) + rows.astype(np.uint64) * np.uint64(size))
+                targets.append(found[rows])
+        rebases = RebaseRows.sorted(np.concatenate(places), np.concatenate(targets))
+        kept = ~np.isin(rebases.places, self.binds.places)
+        return RebaseRows(rebases.places[kept], rebases.targets[kept])

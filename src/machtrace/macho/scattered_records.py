@@ -1,0 +1,127 @@
+"""Reading many small records at once, wherever in an image they lie.
+
+Metadata points from record to record. Read one by one a large image takes seconds; a column of
+addresses takes a few calls of numpy.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from machtrace.errors import MemoryReadError
+from machtrace.macho.contents import FileContents, MachOContents
+from machtrace.macho.pointer_rows import Addresses
+from machtrace.model.address import Svma
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+_PAGE = 1 << 14
+"""Bytes of loaded memory that are read together."""
+_MOST_PAGES = 1 << 10
+"""How many of them are kept; at the limit all are forgotten."""
+_STRING_CHUNK = 256
+_LONGEST_STRING = 1 << 16
+
+
+class ScatteredRecords:
+    """Records and strings of an image by their stated addresses."""
+
+    __slots__ = ("_contents", "_pages", "_segments")
+
+    def __init__(self, contents: MachOContents) -> None:
+        self._contents = contents
+        self._pages: dict[int, bytes | None] = {}
+        self._segments: list[tuple[int, npt.NDArray[np.uint8]]] = []
+        if isinstance(contents, FileContents):
+            for segment in contents.image.segments:
+                start = segment.fileoff
+                end = min(start + min(segment.filesize, segment.vmsize), len(contents.data))
+                if start < end:
+                    data = np.frombuffer(contents.data[start:end], np.uint8)
+                    self._segments.append((segment.vmaddr, data))
+
+    @property
+    def size(self) -> int:
+        """Bytes in which records may lie: what bounds how many of them there can be."""
+        if self._segments:
+            return sum(len(data) for _, data in self._segments)
+        return sum(segment.vmsize for segment in self._contents.image.segments)
+
+    def read(self, at: Addresses, record: npt.DTypeLike) -> tuple[npt.NDArray[Any], Mask]:
+        """The records at ``at``, with zeros for one that cannot be read, and which can be."""
+        dtype = np.dtype(record)
+        found = np.zeros(len(at), dtype)
+        known = np.zeros(len(at), np.bool_)
+        if not len(at):
+            return found, known
+        if not isinstance(self._contents, FileContents):
+            return self._read_loaded(at, dtype)
+        for start, data in self._segments:
+            if len(data) < dtype.itemsize:
+                continue
+            # What lies before the segment wraps, and so is beyond it.
+            offsets = at - np.uint64(start)
+            mine = (offsets <= np.uint64(len(data) - dtype.itemsize)) & ~known
+            # A record need not be aligned: every byte starts one in this view.
+            view = np.ndarray((len(data) - dtype.itemsize + 1,), dtype, data, 0, (1,))
+            found[mine] = view[offsets[mine].astype(np.int64)]
+            known |= mine
+        return found, known
+
+    def _read_loaded(self, at: Addresses, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Mask]:
+        size = dtype.itemsize
+        raw = bytearray(size * len(at))
+        known = np.zeros(len(at), np.bool_)
+        for row, address in enumerate(at.tolist()):
+            data = self._loaded(address, size)
+            if data is not None:
+                raw[row * size : (row + 1) * size] = data
+                known[row] = True
+        return np.frombuffer(raw, dtype), known
+
+    def _loaded(self, address: int, size: int) -> bytes | None:
+        page, offset = address & -_PAGE, address & (_PAGE - 1)
+        if offset + size <= _PAGE:
+            data = self._page(page)
+            if data is not None:
+                return data[offset : offset + size]
+        try:
+            return bytes(self._contents.read_svma(Svma(address), size))
+        except MemoryReadError:
+            return None
+
+    def _page(self, page: int) -> bytes | None:
+        if page not in self._pages:
+            if len(self._pages) >= _MOST_PAGES:
+                self._pages.clear()
+            try:
+                self._pages[page] = bytes(self._contents.read_svma(Svma(page), _PAGE))
+            except MemoryReadError:
+                self._pages[page] = None
+        return self._pages[page]
+
+    def string(self, address: int) -> bytes:
+        """The string at a stated address, at most 64 KiB of it; empty where there is none."""
+        found = b""
+        while len(found) < _LONGEST_STRING:
+            chunk = self._chunk(address + len(found))
+            head, end, _ = chunk.partition(b"\0")
+            found += head
+            if end or not chunk:
+                break
+        return found[:_LONGEST_STRING]
+
+    def _chunk(self, address: int) -> bytes:
+        for start, data in self._segments:
+            if 0 <= address - start < len(data):
+                return bytes(data[address - start : address - start + _STRING_CHUNK])
+        if self._segments:
+            return b""
+        for size in (_STRING_CHUNK, 16, 1):
+            loaded = self._loaded(address, size)
+            if loaded is not None:
+                return loaded
+        return b""
