@@ -1,0 +1,20 @@
+# Which range holds an offset, and one name from a file's tables. See range_module.c.
+
+from typing import final
+
+from typing_extensions import Buffer
+
+# Columns are C-contiguous and aligned: 64-bit starts and offsets, 32-bit values and answers.
+@final
+class RangeIndex:
+    def __new__(cls, starts: Buffer, values: Buffer | None = None) -> RangeIndex: ...
+    @property
+    def nbytes(self) -> int: ...
+    def find(self, offsets: Buffer, found: Buffer, back: int, /) -> None: ...
+
+def function_holding(
+    table: Buffer, base: int, is_arm: bool, address: int, /
+) -> tuple[int, int] | None: ...
+def symbols_at(
+    table: Buffer, is_64: bool, sections: Buffer, low: int, high: int, address: int, /
+) -> tuple[int, int, list[int]] | None: ...

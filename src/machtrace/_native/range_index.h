@@ -1,0 +1,51 @@
+/* Which of many sorted starts is the last at or before an offset: a rank over a map of bits.
+ *
+ * One 16-byte word says of 64 places whether a range starts there, and what the answer was before
+ * the first of them. So a lookup reads one cache line, whatever the number of ranges. Where starts
+ * are too far apart for that, a table of buckets leads to a few of them, which are searched.
+ */
+#ifndef MACHTRACE_RANGE_INDEX_H
+#define MACHTRACE_RANGE_INDEX_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct machtrace_rank_word {
+    uint64_t bits;
+    uint32_t before; /* of the answer: added to the number of bits up to the place */
+    uint32_t mapped; /* whether that is a row whose value has to be looked up */
+};
+
+struct machtrace_range_index {
+    const uint64_t *starts; /* ascending; the caller keeps them */
+    const int32_t *values;  /* one a row, or NULL where the row itself is the answer */
+    size_t count;
+    uint64_t first;                    /* starts[0] */
+    uint64_t span;                     /* from there to the last start */
+    unsigned shift;                    /* bits of a distance that one place or bucket has */
+    struct machtrace_rank_word *words; /* or NULL */
+    uint32_t *buckets;                 /* or NULL: rows that start before each bucket, and one more */
+};
+
+enum machtrace_index_result {
+    MACHTRACE_INDEX_MADE,
+    MACHTRACE_INDEX_NOT_SORTED,
+    MACHTRACE_INDEX_NO_MEMORY,
+};
+
+/* Fills in the index; count is not 0 and below 2^31. */
+enum machtrace_index_result machtrace_range_index_make(struct machtrace_range_index *index,
+                                                       const uint64_t *starts,
+                                                       const int32_t *values, size_t count);
+
+/* How many bytes were allocated. */
+size_t machtrace_range_index_size(const struct machtrace_range_index *index);
+
+void machtrace_range_index_free(struct machtrace_range_index *index);
+
+/* For each offset less `back` the value of the last row that starts at or before it; -1 before the
+ * first. May run in several threads at once. */
+void machtrace_range_index_find(const struct machtrace_range_index *index, const uint64_t *offsets,
+                                size_t count, uint64_t back, int32_t *found);
+
+#endif

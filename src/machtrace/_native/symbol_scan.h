@@ -1,0 +1,46 @@
+/* One answer from a Mach-O's tables as they lie in the file, without an index of all symbols.
+ *
+ * A process that wants one name should not have to sort half a million. The rules are those of
+ * symbolicate/symbol_table.py, which tests hold this to.
+ */
+#ifndef MACHTRACE_SYMBOL_SCAN_H
+#define MACHTRACE_SYMBOL_SCAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct machtrace_function {
+    uint64_t start; /* of the last function at or before the address */
+    uint64_t next;  /* of the first one behind it; UINT64_MAX where there is none */
+};
+
+/* Looks in LC_FUNCTION_STARTS for the function that holds `address`, the deltas counting from
+ * `base`. Of 32-bit arm, starts have no Thumb bit. 0 where found, 1 where no function is at or
+ * before the address, -1 of a malformed table. */
+int machtrace_function_holding(const unsigned char *table, size_t size, uint64_t base, bool is_arm,
+                               uint64_t address, struct machtrace_function *found);
+
+struct machtrace_symbol_scan {
+    const unsigned char *table; /* struct nlist or nlist_64, little-endian */
+    size_t count;
+    bool is_64;
+    const unsigned char *sections; /* 256: whether symbols of a section count */
+    struct machtrace_function bounds; /* only symbols from start on, and before next */
+};
+
+struct machtrace_symbol_place {
+    uint64_t start; /* of the symbols that name the address */
+    uint64_t end;   /* what the bounds or the next symbol leave */
+};
+
+/* Finds what names `address`; false where nothing does. */
+bool machtrace_symbol_at(const struct machtrace_symbol_scan *scan, uint64_t address,
+                         struct machtrace_symbol_place *found);
+
+/* The rows whose symbols are at `start`: those that others can see first, else in the table's
+ * order. Returns how many there are, and fills in at most `room`. */
+size_t machtrace_symbols_at(const struct machtrace_symbol_scan *scan, uint64_t start,
+                            uint32_t *rows, size_t room);
+
+#endif
