@@ -99,15 +99,18 @@ def debuginfod_path(identifier: Identifier, kind: FileKind) -> str | None:
     return None if text is None else f"{text}/{kind.value}"
 
 
-def ssqp_path(identifier: Identifier, kind: FileKind, name: str) -> str | None:
+def ssqp_path(
+    identifier: Identifier, kind: FileKind, name: str, *, is_macho: bool | None = None
+) -> str | None:
     """``name/mach-uuid-abcdef…/name``, and of debug files ``_.dwarf/mach-uuid-sym-…/_.dwarf``.
 
-    ELF's say ``elf-buildid-`` and ``_.debug``. All is lower-case, as SSQP wants it.
+    ELF's say ``elf-buildid-`` and ``_.debug``. All is lower-case, as SSQP wants it. Where
+    ``is_macho`` does not say, a UUID is a Mach-O's; a build-id of 16 bytes reads the same.
     """
     text = _key(identifier)
     if text is None:
         return None
-    is_macho = isinstance(identifier, UUID)
+    is_macho = isinstance(identifier, UUID) if is_macho is None else is_macho
     label = "mach-uuid" if is_macho else "elf-buildid"
     if kind is FileKind.DEBUGINFO:
         fixed = "_.dwarf" if is_macho else "_.debug"

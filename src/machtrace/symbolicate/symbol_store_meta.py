@@ -9,7 +9,7 @@ from pathlib import Path
 from machtrace.errors import FileAccessError
 from machtrace.symbolicate.image_file import open_image_file
 from machtrace.symbolicate.symbol_store_images import ImageFile, images_in
-from machtrace.symbolicate.symbol_store_layout import plain_name
+from machtrace.symbolicate.symbol_store_layout import Identifier, plain_name
 from machtrace.symbolicate.symbol_store_writing import write_new
 
 _META_LIMIT = 1 << 16
@@ -63,9 +63,18 @@ def read_meta(path: Path) -> StoredMeta:
     )
 
 
+def identifiers_of(path: Path) -> list[Identifier]:
+    """What the headers of the file at ``path`` say that it is; none where it is no image."""
+    return [image.identifier for image in _images(path)]
+
+
 def _own_arch(path: Path) -> str | None:
-    try:
-        images, _ = images_in(open_image_file(path), str(path))
-    except FileAccessError:
-        return None
+    images = _images(path)
     return images[0].arch if len(images) == 1 else None
+
+
+def _images(path: Path) -> list[ImageFile]:
+    try:
+        return images_in(open_image_file(path), str(path))[0]
+    except FileAccessError:
+        return []

@@ -73,6 +73,20 @@ def settle(scratch: Path, path: Path) -> bool:
     return True
 
 
+def settle_link(target: str, path: Path) -> bool:
+    """Make a symbolic link to ``target`` at ``path``; False where there is something already.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.symlink_to(target)
+    except FileExistsError:
+        return False
+    return True
+
+
 def same_bytes(path: Path, data: memoryview) -> bool:
     """Whether the file at ``path`` holds just ``data``.
 
