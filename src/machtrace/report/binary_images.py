@@ -1,9 +1,9 @@
 """The images that a crash report lists, read from any report that has such a list.
 
-Read tolerantly, and nothing else of the report: the *Binary Images* section of Apple's text formats
-(crash reports, samples, spindumps; Apple's *Examining the fields in a crash report*), ``usedImages``
-of .ips files (*Interpreting the JSON format of a crash report*), ``binary_images`` of KSCrash's
-reports and ``binaryUUID`` of MetricKit's call stack trees.
+Read tolerantly, and nothing else of the report: the *Binary Images* section of Apple's text
+formats (crash reports, samples, spindumps; Apple's *Examining the fields in a crash report*),
+``usedImages`` of .ips files (*Interpreting the JSON format of a crash report*), ``binary_images``
+of KSCrash's reports and ``binaryUUID`` of MetricKit's call stack trees.
 """
 
 from __future__ import annotations
