@@ -12,6 +12,7 @@
     │   ├── ElfError
     │   ├── DwarfError
     │   └── CoreFileError
+    ├── DebugInformationError     a file's debug information could not be read as a whole
     ├── FileAccessError           a file could not be opened or read
     └── MissingExtraError         an optional library is not installed
 
@@ -142,6 +143,17 @@ class DwarfError(FormatError):
 
 class CoreFileError(FormatError):
     """A malformed core: its threads, notes or memory."""
+
+
+class DebugInformationError(MachtraceError):
+    """Nothing could be made of a file's debug information: its reader refused, or died."""
+
+    remedy = "check the file with llvm-dwarfdump --verify, or make it again from the same build"
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{reason}: {path}")
+        self.path = path
+        self.reason = reason
 
 
 class FileAccessError(MachtraceError, OSError):
