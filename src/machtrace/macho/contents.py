@@ -119,6 +119,14 @@ class MemoryContents:
                 return memoryview(self._memory.read(avma, size))
         raise MemoryReadError(address, size)
 
+    def read_around(self, address: Svma, size: int, /) -> memoryview:
+        """Exactly ``size`` bytes at an address that counts as the image's do, in it or elsewhere.
+
+        Raises:
+            MemoryReadError: any of them cannot be read.
+        """
+        return memoryview(self._memory.read(Avma((address + self.slide) & _ADDRESS_BITS), size))
+
     def read_file(self, offset: FileOffset, size: int, /) -> memoryview:
         """Exactly ``size`` bytes at a file offset, through the segment that was mapped from there.
 

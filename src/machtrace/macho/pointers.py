@@ -55,6 +55,18 @@ class Pointers(Protocol):
         """The same of many places; 0 where there is none."""
         ...
 
+    def addresses(self, at: Addresses, /, mask: int | None = None) -> Addresses:
+        """Where pointers lead, in the image or around it; 0 where there is none.
+
+        In a file this is :meth:`targets`. In memory a pointer may lead to the heap or to another
+        image, at an address that counts as the image's do.
+
+        Args:
+            at: the places.
+            mask: the bits of loaded pointers that are address, where they are not the usual ones.
+        """
+        ...
+
     def symbol(self, at: Svma, /) -> str | None:
         """The name that the pointer at ``at`` is bound to; None where it is to none."""
         ...
@@ -88,6 +100,10 @@ class FixupPointers:
 
     def targets(self, at: Addresses, /) -> Addresses:
         """See :meth:`Pointers.targets`."""
+        return self.rebases.targets_at(at)
+
+    def addresses(self, at: Addresses, /, mask: int | None = None) -> Addresses:  # noqa: ARG002
+        """See :meth:`Pointers.addresses`."""
         return self.rebases.targets_at(at)
 
     def symbol(self, at: Svma, /) -> str | None:

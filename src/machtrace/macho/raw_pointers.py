@@ -5,15 +5,29 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from machtrace.errors import MachOError, MemoryReadError
 from machtrace.macho.contents import MachOContents
+from machtrace.macho.image import MachOImage
 from machtrace.macho.pointer_rows import Addresses, BindRows, RebaseRows
 from machtrace.macho.scattered_records import ScatteredRecords
 from machtrace.model.address import PacMask, Svma
 
 _CHUNK = 1 << 20
 """Bytes that are looked through together."""
+
+
+def inside_image(image: MachOImage, addresses: Addresses) -> npt.NDArray[np.bool_]:
+    """Which of ``addresses`` are in a segment of ``image``."""
+    is_inside = np.zeros(len(addresses), np.bool_)
+    for segment in image.segments:
+        if segment.filesize or segment.initprot:  # __PAGEZERO and its like hold nothing
+            # What lies before the segment wraps, and so is beyond it.
+            is_inside |= (addresses - np.uint64(segment.vmaddr)) < np.uint64(
+                min(segment.vmsize, (1 << 64) - 1)
+            )
+    return is_inside
 
 
 class RawPointers:
@@ -54,19 +68,26 @@ class RawPointers:
         """See :meth:`machtrace.macho.pointers.Pointers.targets`."""
         words, _ = self._records.read(at, self._word)
         found = self._inside(words.astype(np.uint64))
+        self._leave_bound(at, found)
+        return found
+
+    def addresses(self, at: Addresses, /, mask: int | None = None) -> Addresses:
+        """See :meth:`machtrace.macho.pointers.Pointers.addresses`."""
+        words, _ = self._records.read(at, self._word)
+        words = words.astype(np.uint64)
+        found: Addresses = (words & (self._mask if mask is None else np.uint64(mask))) - self._slide
+        found[words == 0] = 0
+        self._leave_bound(at, found)
+        return found
+
+    def _leave_bound(self, at: Addresses, found: Addresses) -> None:
         if len(self.binds):
             rows = self.binds.places.searchsorted(at).clip(max=len(self.binds) - 1)
             found[self.binds.places[rows] == at] = 0
-        return found
 
     def _inside(self, words: Addresses) -> Addresses:
         targets = (words & self._mask) - self._slide
-        is_inside = np.zeros(len(words), np.bool_)
-        for segment in self._contents.image.segments:
-            if segment.filesize or segment.initprot:
-                is_inside |= (targets - np.uint64(segment.vmaddr)) < np.uint64(
-                    min(segment.vmsize, (1 << 64) - 1)
-                )
+        is_inside = inside_image(self._contents.image, targets)
         return np.where(is_inside & (words != 0), targets, np.uint64(0))
 
     def symbol(self, at: Svma, /) -> str | None:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import MemoryReadError
-from machtrace.macho.contents import FileContents, MachOContents
+from machtrace.macho.contents import FileContents, MachOContents, MemoryContents
 from machtrace.macho.pointer_rows import Addresses
 from machtrace.model.address import Svma
 
@@ -27,7 +27,11 @@ _LONGEST_STRING = 1 << 16
 
 
 class ScatteredRecords:
-    """Records and strings of an image by their stated addresses."""
+    """Records and strings of an image by their stated addresses.
+
+    In memory what lies around the image can be read, too: there metadata leads to the heap and to
+    other images, at addresses that count as this image's do.
+    """
 
     __slots__ = ("_contents", "_pages", "_segments")
 
@@ -89,16 +93,22 @@ class ScatteredRecords:
             if data is not None:
                 return data[offset : offset + size]
         try:
-            return bytes(self._contents.read_svma(Svma(address), size))
+            return self._memory(address, size)
         except MemoryReadError:
             return None
+
+    def _memory(self, address: int, size: int) -> bytes:
+        contents = self._contents
+        if isinstance(contents, MemoryContents):
+            return bytes(contents.read_around(Svma(address), size))
+        return bytes(contents.read_svma(Svma(address), size))
 
     def _page(self, page: int) -> bytes | None:
         if page not in self._pages:
             if len(self._pages) >= _MOST_PAGES:
                 self._pages.clear()
             try:
-                self._pages[page] = bytes(self._contents.read_svma(Svma(page), _PAGE))
+                self._pages[page] = self._memory(page, _PAGE)
             except MemoryReadError:
                 self._pages[page] = None
         return self._pages[page]
