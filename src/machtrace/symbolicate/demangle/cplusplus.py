@@ -1,0 +1,79 @@
+"""C++ names mangled after the Itanium C++ ABI, as LLVM's demangler writes them.
+
+The name is read once from left to right, with a limit to its nesting and to the text that it may
+become; every substitution is text already. So a hostile name takes no more time than a long one.
+"""
+
+from __future__ import annotations
+
+import re
+
+from machtrace.symbolicate.demangle.cplusplus_encodings import Encodings
+from machtrace.symbolicate.demangle.cplusplus_nodes import UnreadableNameError
+
+_PREFIX = re.compile("_{1,4}Z")
+_BLOCK = re.compile(r"_block_invoke(_[0-9]+|[0-9]*)(?=\.|\Z)")
+_STAND_IN = re.compile("\1([0-9]+)\1")
+_LONGEST_TEXT = 1 << 20
+
+
+def demangle_cplusplus(name: str, *, simplified: bool) -> str | None:
+    """A C++ name as people write it; None where it is no whole mangled name.
+
+    What a compiler appended to a copy of the function follows in parentheses: ``f() (.cold.1)``.
+    A block's code is called ``invocation function for block in f()``. Raises nothing.
+
+    Args:
+        name: with the underscores that its platform puts first.
+        simplified: without parameters and return type, template arguments as ``<...>``.
+    """
+    prefix = _PREFIX.match(name)
+    if prefix is None:
+        return None
+    parser = Encodings(name, prefix.end(), simplified=simplified) if "\0" not in name else None
+    try:
+        return None if parser is None else _whole(parser, name)
+    except (UnreadableNameError, RecursionError):
+        return None
+
+
+def demangle_type(mangled: str, *, simplified: bool = False) -> str | None:
+    """A C++ type as people write it, from what ``type_info`` objects name it by.
+
+    None where it is no whole mangled type; raises nothing.
+    """
+    if "\0" in mangled:
+        return None
+    parser = Encodings(mangled, 0, simplified=simplified)
+    try:
+        text = parser.type().text
+    except (UnreadableNameError, RecursionError):
+        return None
+    return text if parser.at == len(mangled) else None
+
+
+def _whole(parser: Encodings, name: str) -> str | None:
+    text = parser.encoding().text
+    if parser.forward:
+        text = _with_forward_references(text, parser.forward)
+    if parser.at == len(name):
+        return text
+    rest = name[parser.at :]
+    block = _BLOCK.match(rest)
+    if block is not None:
+        text = f"invocation function for block in {text}"
+        rest = rest[block.end() :]
+    if not rest:
+        return text
+    if rest[0] not in ".$":
+        return None
+    return text if parser.simplified else f"{text} ({rest})"
+
+
+def _with_forward_references(text: str, forward: dict[int, str]) -> str:
+    # What is put in may hold stand-ins itself; one more round is as far as real names go.
+    for _ in range(2):
+        text = _STAND_IN.sub(lambda found: forward.get(int(found[1]), ""), text)
+        if len(text) > _LONGEST_TEXT:
+            raise UnreadableNameError
+    return text
