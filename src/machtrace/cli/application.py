@@ -11,6 +11,7 @@ from machtrace.cli.backtrace import backtrace
 from machtrace.cli.demo import demo
 from machtrace.cli.image import image
 from machtrace.cli.snapshot import snapshot
+from machtrace.cli.symbols import symbols_app
 
 app = typer.Typer(
     name="machtrace",
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 for command in (backtrace, snapshot, image, demo):
     app.command()(command)
+app.add_typer(symbols_app, name="symbols")
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so

@@ -26,6 +26,8 @@ _LINE = re.compile(
 _VERSION = re.compile(r"\([^()]*\)$")
 _ARCH = re.compile(r"(?:arm|x86|i386|ppc)[0-9a-z_-]*$")
 _UUID_DIGITS = 32
+_NO_IMAGES = frozenset({"sharedCache"})
+"""Objects with an address and a UUID that are no image: the cache that images are in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +121,11 @@ def _of_document(document: object) -> Iterator[ReportedImage]:
             image = _image(one)
             if image is not None:
                 yield image
-            waiting += reversed([part for part in one.values() if isinstance(part, dict | list)])
+            waiting += [
+                part
+                for name, part in reversed(one.items())
+                if isinstance(part, dict | list) and name not in _NO_IMAGES
+            ]
 
 
 def _image(one: dict[str, Any]) -> ReportedImage | None:

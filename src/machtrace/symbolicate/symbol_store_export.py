@@ -13,6 +13,7 @@ from machtrace.errors import FileAccessError
 from machtrace.symbolicate.image_file import open_image_file
 from machtrace.symbolicate.symbol_store import StoredFile
 from machtrace.symbolicate.symbol_store_layout import (
+    ExportLayout,
     FileKind,
     build_id_path,
     debuginfod_path,
@@ -23,19 +24,6 @@ from machtrace.symbolicate.symbol_store_layout import (
     unified_path,
 )
 from machtrace.symbolicate.symbol_store_writing import same_bytes, settle_link, write_new
-
-
-class ExportLayout(Enum):
-    """Layouts that can be written; see :mod:`machtrace.symbolicate.symbol_store_layout`."""
-
-    LLDB = "lldb"
-    """For ``DBGFileMappedPaths``: of Mach-O files only."""
-    BUILD_ID = "build-id"
-    """For GDB's and LLDB's debug file directories: of ELF files only."""
-    DEBUGINFOD = "debuginfod"
-    """To be served as ``/buildid``: of ELF files only."""
-    SSQP = "ssqp"
-    UNIFIED = "unified"
 
 
 class ExportResult(Enum):

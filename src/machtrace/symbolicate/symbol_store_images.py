@@ -55,12 +55,26 @@ class SkipReason(Enum):
     LINK = "symbolic link out of the folder"
 
     @property
-    def is_problem(self) -> bool:
-        """Whether a person would want to know of each."""
-        return self not in _EXPECTED
+    def is_remarkable(self) -> bool:
+        """Whether a person would want to know of each one in a folder."""
+        return self not in (SkipReason.NOT_AN_IMAGE, SkipReason.OBJECT_FILE, SkipReason.STUB)
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether an image may have been lost by it, rather than that there is none."""
+        return self in _FAILURES
 
 
-_EXPECTED = frozenset({SkipReason.NOT_AN_IMAGE, SkipReason.OBJECT_FILE, SkipReason.STUB})
+_FAILURES = frozenset(
+    {
+        SkipReason.COLLISION,
+        SkipReason.MALFORMED,
+        SkipReason.UNREADABLE,
+        SkipReason.TOO_LARGE,
+        SkipReason.TOO_DEEP,
+        SkipReason.ENCRYPTED,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ where the layout has no place for such a file. Nothing is looked at: these are t
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import TypeAlias
 from uuid import UUID
 
@@ -36,6 +36,19 @@ class FileKind(Enum):
     """What is loaded: a program, a library, a bundle."""
     DEBUGINFO = "debuginfo"
     """What goes with it for debuggers: the DWARF file of a dSYM, an ELF ``.debug`` file."""
+
+
+class ExportLayout(StrEnum):
+    """Layouts that a store can be exported in."""
+
+    LLDB = "lldb"
+    """For ``DBGFileMappedPaths``: of Mach-O files only."""
+    BUILD_ID = "build-id"
+    """For GDB's and LLDB's debug file directories: of ELF files only."""
+    DEBUGINFOD = "debuginfod"
+    """To be served as ``/buildid``: of ELF files only."""
+    SSQP = "ssqp"
+    UNIFIED = "unified"
 
 
 def identifier_text(identifier: Identifier) -> str:

@@ -1,0 +1,101 @@
+"""The images of a report, a core or a process, and what of them a symbol store has."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from machtrace.errors import FileAccessError
+from machtrace.macho.fat import is_fat
+from machtrace.macho.header import is_macho
+from machtrace.report.binary_images import reported_images
+from machtrace.symbolicate.image_file import open_image_file
+from machtrace.symbolicate.symbol_store import SymbolStore
+from machtrace.symbolicate.symbol_store_images import ELF_MAGIC
+from machtrace.symbolicate.symbol_store_layout import FileKind, Identifier
+
+_SYSTEM = re.compile(
+    r"^/(?:System|usr/lib|usr/libexec|Library/Apple|lib|lib64)/"
+    r"|/RuntimeRoot/|/iOS DeviceSupport/|^\[.*\]$|^linux-(?:vdso|gate)"
+)
+"""Paths of images that come with an operating system."""
+_TEXT_LIMIT = 256 << 20
+"""Bytes of a report that are read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeededImage:
+    """An image that a report speaks of."""
+
+    identifier: Identifier | None
+    arch: str | None
+    name: str
+    path: str
+    kinds: frozenset[FileKind]
+    """Which of its files the store has."""
+
+    @property
+    def has_debug_file(self) -> bool:
+        """Whether the store has the file with its debug information."""
+        return FileKind.DEBUGINFO in self.kinds
+
+    @property
+    def is_system(self) -> bool:
+        """Whether it comes with an operating system, as far as its path tells."""
+        return _SYSTEM.search(self.path) is not None
+
+
+def needed_images(spec: str, store: SymbolStore) -> Iterator[NeededImage]:
+    """The images of what ``spec`` names: a report's path, a target, or ``-`` for stdin.
+
+    Raises:
+        MachtraceError: it names nothing that can be read, or lists no images.
+    """
+    text = _report_text(spec)
+    if text is None:
+        yield from _of_target(spec, store)
+        return
+    for image in reported_images(text, "standard input" if spec == "-" else spec):
+        yield NeededImage(
+            identifier=image.uuid,
+            arch=image.arch,
+            name=image.name,
+            path=image.path,
+            kinds=_kinds(store, image.uuid),
+        )
+
+
+def _of_target(spec: str, store: SymbolStore) -> Iterator[NeededImage]:
+    from machtrace.capture.backtraces import snapshot
+
+    for image in snapshot(spec).images:
+        yield NeededImage(
+            identifier=image.uuid,
+            arch=image.arch.value,
+            name=image.name,
+            path=image.path,
+            kinds=frozenset() if image.uuid is None else _kinds(store, image.uuid),
+        )
+
+
+def _kinds(store: SymbolStore, identifier: Identifier) -> frozenset[FileKind]:
+    # Reports are not sure of architectures (arm64 for arm64e); UUIDs are.
+    return frozenset(kind for kind in FileKind if store.find(identifier, None, kind))
+
+
+def _report_text(spec: str) -> str | None:
+    """The text that ``spec`` names; None where it names a target."""
+    if spec == "-":
+        return sys.stdin.buffer.read(_TEXT_LIMIT).decode("utf-8", "replace")
+    if spec.isdigit() or spec.startswith("emulated:") or not Path(spec).exists():
+        return None
+    data = open_image_file(spec)
+    start = bytes(data[:8])
+    if is_macho(start) or is_fat(start) or start.startswith(ELF_MAGIC):
+        return None
+    if len(data) > _TEXT_LIMIT:
+        raise FileAccessError(spec, f"a report of {len(data):,} bytes is not read")
+    return bytes(data).decode("utf-8", "replace")
