@@ -19,13 +19,14 @@ from machtrace.errors import MachtraceError, MemoryReadError
 from machtrace.model.address import FileOffset, Svma
 from machtrace.model.arch import Arch
 from machtrace.unwinder.arm_instruction_sets import InstructionSets
-from machtrace.unwinder.arm_prologue import ArmCallSiteRules, ArmInstructionRules
+from machtrace.unwinder.arm_prologue import ArmInstructionRules
+from machtrace.unwinder.call_site_rules import CallSiteRules
 from machtrace.unwinder.call_witness import CallWitness
 from machtrace.unwinder.function_bounds import FunctionBounds
-from machtrace.unwinder.prologue import CallSiteRules, InstructionRules
+from machtrace.unwinder.prologue import InstructionRules
 from machtrace.unwinder.rules import RuleSource, frame_pointer_rule
 from machtrace.unwinder.work import Work
-from machtrace.unwinder.x86_prologue import X86CallSiteRules, X86InstructionRules
+from machtrace.unwinder.x86_prologue import X86InstructionRules
 from machtrace.unwinder.x86_registers import MODE_32, MODE_64
 
 CODE_AT = Svma(0x1000)
@@ -73,12 +74,12 @@ class Code:
         if arch is Arch.ARMV7:
             arm = ArmInstructionRules(self, self.function_at, InstructionSets({}))
             arm.draw_on(work)
-            return (arm, ArmCallSiteRules(arm)), None
+            return (arm, CallSiteRules(arm)), None
         if arch is not Arch.ARM64:
             mode = MODE_32 if arch is Arch.I386 else MODE_64
             x86 = X86InstructionRules(self, self.function_at, mode=mode)
             x86.draw_on(work)
-            return (x86, X86CallSiteRules(x86)), CallWitness(x86, self, arch)
+            return (x86, CallSiteRules(x86)), CallWitness(x86, self, arch)
         sections = [(CODE_AT, CODE_AT + len(self._code))]
         rules = InstructionRules(self, self.function_at, sections)
         rules.draw_on(work)

@@ -16,12 +16,13 @@ from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
 from machtrace.testing.macho_compiler import compile_object
+from machtrace.unwinder.call_site_rules import CallSiteRules
 from machtrace.unwinder.instruction_effects import NOTHING, AddConstant, Call, Return, Store, Trap
 from machtrace.unwinder.rules import AtCfa, Lost, RegisterOffset, UnwindRule
 from machtrace.unwinder.stubs import StubRules
 from machtrace.unwinder.x86_instructions import decode
 from machtrace.unwinder.x86_lengths import LONGEST, parse
-from machtrace.unwinder.x86_prologue import X86CallSiteRules, X86InstructionRules
+from machtrace.unwinder.x86_prologue import X86InstructionRules
 from machtrace.unwinder.x86_registers import EAX, EBP, EBX, ECX, EDI, ESI, ESP, MODE_32
 
 pytest.importorskip("capstone", reason="capstone, which knows instructions, is not installed")
@@ -209,10 +210,10 @@ def test_code_that_is_entered_with_words_pushed():
     assert _cfa(rules, 0) == (ESP, 12)
     assert _cfa(rules, 3) == (EBP, 16)
     assert _cfa(rules, 9) == (ESP, 4)
-    call = X86CallSiteRules(rules).rule_for(Svma(0x1004), interrupted=False)
+    call = CallSiteRules(rules).rule_for(Svma(0x1004), interrupted=False)
     assert call is not None
     assert (call.cfa, call.return_address) == (RegisterOffset(EBP, 16), AtCfa(-4))
-    assert X86CallSiteRules(rules).rule_for(Svma(0x1004), interrupted=True) is None
+    assert CallSiteRules(rules).rule_for(Svma(0x1004), interrupted=True) is None
 
 
 def test_an_overwritten_register_is_lost():

@@ -21,6 +21,7 @@ from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.arm64_frame import ENTRY, ENTRY_WITHOUT_VOLATILE
 from machtrace.unwinder.arm_instruction_sets import InstructionSets
 from machtrace.unwinder.arm_prologue import ArmInstructionRules
+from machtrace.unwinder.call_site_rules import CallSiteRules
 from machtrace.unwinder.cfi import CallFrameRules
 from machtrace.unwinder.cfi_sections import IndexedSection
 from machtrace.unwinder.cfi_translation import RegisterNumbering
@@ -39,7 +40,7 @@ from machtrace.unwinder.instruction_effects import (
     Store,
 )
 from machtrace.unwinder.process_rules import ImageRules, ProcessRules
-from machtrace.unwinder.prologue import CallSiteRules, InstructionRules
+from machtrace.unwinder.prologue import InstructionRules
 from machtrace.unwinder.rules import (
     AtCfa,
     Claims,

@@ -23,11 +23,12 @@ from machtrace.unwinder.arm_instruction_sets import InstructionSets
 from machtrace.unwinder.arm_registers import ARM_DARWIN, LR
 from machtrace.unwinder.control_flow import Flow
 from machtrace.unwinder.frame_state import FrameState, Machine
+from machtrace.unwinder.function_analysis import FunctionAnalysis
 from machtrace.unwinder.function_bounds import FunctionAt, FunctionBounds, code_ranges
 from machtrace.unwinder.instruction_effects import Writes
 from machtrace.unwinder.return_path import rule_across_stacks
 from machtrace.unwinder.rules import Claims, UnwindRule
-from machtrace.unwinder.work import Allowance, Work
+from machtrace.unwinder.work import Work
 
 MAX_FUNCTION_SIZE = 1 << 18
 """Bytes of one function that are analysed at most."""
@@ -39,12 +40,12 @@ _LINKING = Writes((LR,))
 
 
 class _Function:
-    __slots__ = ("_effects", "_flow", "_places", "_starts")
+    __slots__ = ("_effects", "_places", "_starts", "flow")
 
     def __init__(self, code: Code, entry: FrameState, work: Work) -> None:
         found = ArmEffects(code)
         self._effects = found.effects
-        self._flow = Flow(found.effects, entry, unit=1, work=work)
+        self.flow = Flow(found.effects, entry, unit=1, work=work)
         self._starts = list(found.places)
         self._places = list(found.places.values())
 
@@ -54,22 +55,23 @@ class _Function:
         if index < 0 or self._starts[index] != at:
             return None
         place = self._places[index]
-        state = self._flow.state(place)
+        state = self.flow.state(place)
         if state is None:
             return None
         return rule_across_stacks(self._effects, place, state, state.rule())
 
-    def rule_at_call(self, at: int) -> UnwindRule | None:
+    def state_in_call(self, at: int) -> FrameState | None:
         """In the call that has that byte."""
         index = bisect_right(self._starts, at) - 1
-        state = None if index < 0 else self._flow.state(self._places[index])
-        return None if state is None else state.after(_LINKING).rule(prefers_memory=True)
+        state = None if index < 0 else self.flow.state(self._places[index])
+        return None if state is None else state.after(_LINKING)
 
 
-class ArmInstructionRules:
+class ArmInstructionRules(FunctionAnalysis[_Function]):
     """Instruction analysis of one image's arm code. A :class:`RuleSource`.
 
-    It answers for interrupted frames only; for calls there is :class:`ArmCallSiteRules`.
+    It answers for interrupted frames only; for calls see
+    :class:`~machtrace.unwinder.call_site_rules.CallSiteRules`.
     """
 
     trust = FrameTrust.PROLOGUE
@@ -88,15 +90,12 @@ class ArmInstructionRules:
 
         ``data`` is what is not code, in Svmas, ascending; ``machine`` is the calling convention.
         """
+        super().__init__(function_at, limit=CACHED_SIZE)
         self._entry = machine.entry(with_volatile=False)
         self._contents = contents
-        self._function_at = function_at
         self._sets = sets
         self._data = data
         self._data_starts = [start for start, _ in data]
-        self._functions: dict[Svma, _Function | None] = {}
-        self._cached = 0
-        self._allowance = Allowance()
 
     @classmethod
     def of_macho(cls, contents: MachOContents, arch: Arch) -> ArmInstructionRules | None:
@@ -123,69 +122,33 @@ class ArmInstructionRules:
         return None if found is None else found[0].rule(found[1])
 
     def rule_at_call(self, lookup: Svma) -> UnwindRule | None:
-        """The rule at a call; ``lookup`` is anywhere in the instruction.
+        """See :class:`~machtrace.unwinder.call_site_rules.CallAnalysis`.
 
         Raises:
             MemoryReadError: the function's instructions were not captured.
         """
         found = self._function_of(lookup)
-        return None if found is None else found[0].rule_at_call(found[1])
+        state = None if found is None else found[0].state_in_call(found[1])
+        return None if state is None else state.rule(prefers_memory=True)
 
     def _function_of(self, address: Svma) -> tuple[_Function, int] | None:
         """The function that holds ``address``, and how many bytes into it that is."""
-        bounds = self._function_at(address)
+        bounds = self.function_at(address)
         if bounds is None or bounds[1] - bounds[0] > MAX_FUNCTION_SIZE:
             return None
         self._allowance.begin_question()
         function = self._function(*bounds)
         return None if function is None else (function, address - bounds[0])
 
-    def draw_on(self, work: Work) -> None:
-        """See :class:`~machtrace.unwinder.work.DrawsOnWork`."""
-        self._allowance.draw_on(work)
-
-    def _function(self, start: Svma, end: Svma) -> _Function | None:
-        if start in self._functions:
-            return self._functions[start]
-        if self._allowance.work.is_used_up:
-            return None
-        size = end - start
-        code = bytes(self._contents.read_svma(start, size))
-        if self._cached + size > CACHED_SIZE:
-            self._functions.clear()
-            self._cached = 0
-        self._cached += size
+    def _followed(self, start: Svma, end: Svma) -> _Function | None:
+        code = bytes(self._contents.read_svma(start, end - start))
         work = self._allowance.work
-        is_whole = work.is_whole
         is_thumb = self._sets.is_thumb(start, code)
         found = Code(code, start, is_thumb=is_thumb, data=self._data_in(start, end), work=work)
-        function = None if work.is_used_up else _Function(found, self._entry, work)
-        if is_whole or not work.is_used_up:  # else the next walk may have more to spend on it
-            self._functions[start] = function
-        return function
+        return None if work.is_used_up else _Function(found, self._entry, work)
 
     def _data_in(self, start: int, end: int) -> list[Range]:
         first = max(0, bisect_right(self._data_starts, start) - 1)
         last = bisect_right(self._data_starts, end)
         ranges = ((low - start, high - start) for low, high in self._data[first:last])
         return [(max(low, 0), high) for low, high in ranges if high > 0 and low < end - start]
-
-
-class ArmCallSiteRules:
-    """Instruction analysis of calls, for when nothing else knows. A :class:`RuleSource`."""
-
-    __slots__ = ("_instructions",)
-
-    trust = FrameTrust.PROLOGUE
-    claims = Claims.EVERYWHERE
-
-    def __init__(self, instructions: ArmInstructionRules) -> None:
-        self._instructions = instructions
-
-    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
-        """See :meth:`RuleSource.rule_for`.
-
-        Raises:
-            MemoryReadError: the function's instructions were not captured.
-        """
-        return None if interrupted else self._instructions.rule_at_call(lookup)

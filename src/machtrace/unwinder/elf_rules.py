@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from machtrace.elf.contents import ElfFileContents, ElfMemoryContents
 from machtrace.elf.structs import ElfType
 from machtrace.model.arch import Arch
+from machtrace.unwinder.call_site_rules import CallSiteRules
 from machtrace.unwinder.cfi import CallFrameRules
 from machtrace.unwinder.elf_function_bounds import ElfFunctionBounds, code_ranges
 from machtrace.unwinder.exidx import ExceptionTableRules
@@ -46,10 +47,9 @@ def _of_arm(
     if not arch.is_arm or image.type is ElfType.RELOCATABLE or not image.layout.little_endian:
         return None, None
     from machtrace.unwinder.arm_elf import arm_rules_of_elf
-    from machtrace.unwinder.arm_prologue import ArmCallSiteRules
 
     found = built(lambda: arm_rules_of_elf(contents))
-    return found, None if found is None else ArmCallSiteRules(found)
+    return found, None if found is None else CallSiteRules(found)
 
 
 def _instructions(
@@ -61,14 +61,14 @@ def _instructions(
         return
     bounds = ElfFunctionBounds(contents)
     if arch.is_arm64:
-        from machtrace.unwinder.prologue import CallSiteRules, InstructionRules
+        from machtrace.unwinder.prologue import InstructionRules
 
         instructions = InstructionRules(contents, bounds.at, code_ranges(contents))
         yield instructions
         yield CallSiteRules(instructions)
     elif not arch.is_arm:
-        from machtrace.unwinder.x86_prologue import MODES, X86CallSiteRules, X86InstructionRules
+        from machtrace.unwinder.x86_prologue import MODES, X86InstructionRules
 
         x86_instructions = X86InstructionRules(contents, bounds.at, mode=MODES[arch])
         yield x86_instructions
-        yield X86CallSiteRules(x86_instructions)
+        yield CallSiteRules(x86_instructions)

@@ -6,8 +6,9 @@ says all; near the end, what those up to the return will do. Both are straight r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from machtrace.model.address import Svma
 from machtrace.unwinder.frame_state import FrameState
 from machtrace.unwinder.instruction_effects import (
     Call,
@@ -19,6 +20,7 @@ from machtrace.unwinder.instruction_effects import (
 )
 from machtrace.unwinder.return_path import LONGEST_WAY, rule_on_way
 from machtrace.unwinder.rules import UnwindRule
+from machtrace.unwinder.work import Work
 
 LONGEST_BEGINNING = 64
 """Instructions from a function's start that are looked at."""
@@ -26,6 +28,28 @@ _TRANSFERS = (Call, Jump, IndirectJump, Return, Trap)
 
 Effects = Sequence[Instruction]
 """Of one instruction of the processor."""
+
+ReadStraight = Callable[[Svma, Svma], Iterable[tuple[int, Effects]]]
+"""The first instructions of what is between two addresses: offset from the first, and effects."""
+
+
+def rule_at_edges(
+    read: ReadStraight, lookup: Svma, bounds: tuple[Svma, Svma], entry: FrameState, work: Work
+) -> UnwindRule | None:
+    """The rule at ``lookup``, if it is near the beginning or the end of its function; else None.
+
+    Args:
+        read: the function's code.
+        lookup: where an instruction starts.
+        bounds: (start, end) of the function.
+        entry: the state before its first instruction.
+        work: what looks at edges are counted in.
+    """
+    if not work.afford_edges():
+        return None
+    start, end = bounds
+    found = rule_from_start(read(start, end), lookup - start, entry)
+    return found or rule_to_return(read(lookup, end), end - lookup, entry)
 
 
 def rule_from_start(

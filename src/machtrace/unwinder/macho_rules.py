@@ -8,6 +8,7 @@ from typing import Protocol
 from machtrace.macho.contents import FileContents, MemoryContents
 from machtrace.model.arch import Arch
 from machtrace.unwinder.async_entry import CONTEXT_REGISTERS, AsyncEntryRules
+from machtrace.unwinder.call_site_rules import CallAnalysis, CallSiteRules
 from machtrace.unwinder.call_witness import CallWitness, CodeAnalysis
 from machtrace.unwinder.cfi import CallFrameRules
 from machtrace.unwinder.compact import CompactRules
@@ -61,33 +62,29 @@ class _Analysis:
     witness: CallWitness | None = None
 
 
-class _CheckingSource(RuleSource, CodeAnalysis, Protocol):
+class _CheckingSource(RuleSource, CallAnalysis, CodeAnalysis, Protocol):
     """Instruction analysis that can also check what tables say of calls."""
 
 
 def _analysis(contents: Contents, arch: Arch) -> _Analysis:
     if arch.is_arm64:
-        from machtrace.unwinder.prologue import CallSiteRules, InstructionRules
+        from machtrace.unwinder.prologue import InstructionRules
 
         arm64 = built(lambda: InstructionRules.of_macho(contents, arch))
-        return (
-            _Analysis() if arm64 is None else _checking(arm64, CallSiteRules(arm64), contents, arch)
-        )
+        return _Analysis() if arm64 is None else _checking(arm64, contents, arch)
     if arch.is_arm:
-        from machtrace.unwinder.arm_prologue import ArmCallSiteRules, ArmInstructionRules
+        from machtrace.unwinder.arm_prologue import ArmInstructionRules
 
         arm = built(lambda: ArmInstructionRules.of_macho(contents, arch))
-        return _Analysis() if arm is None else _Analysis(arm, ArmCallSiteRules(arm))
-    from machtrace.unwinder.x86_prologue import X86CallSiteRules, X86InstructionRules
+        return _Analysis() if arm is None else _Analysis(arm, CallSiteRules(arm))
+    from machtrace.unwinder.x86_prologue import X86InstructionRules
 
     x86 = built(lambda: X86InstructionRules.of_macho(contents, arch))
-    return _Analysis() if x86 is None else _checking(x86, X86CallSiteRules(x86), contents, arch)
+    return _Analysis() if x86 is None else _checking(x86, contents, arch)
 
 
-def _checking(
-    found: _CheckingSource, calls: RuleSource, contents: Contents, arch: Arch
-) -> _Analysis:
+def _checking(found: _CheckingSource, contents: Contents, arch: Arch) -> _Analysis:
     interrupted: RuleSource = found
     if arch in CONTEXT_REGISTERS:
         interrupted = AsyncEntryRules(found, contents, arch, found.function_at)
-    return _Analysis(interrupted, calls, CallWitness(found, contents, arch))
+    return _Analysis(interrupted, CallSiteRules(found), CallWitness(found, contents, arch))

@@ -20,11 +20,11 @@ from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.arm64_frame import ARM64, ENTRY, ENTRY_WITHOUT_VOLATILE
 from machtrace.unwinder.arm64_instructions import decode
 from machtrace.unwinder.arm64_registers import INSTRUCTION_SIZE, LINKING
-from machtrace.unwinder.call_witness import origin_in_code
 from machtrace.unwinder.control_flow import Flow
 from machtrace.unwinder.frame_state import FrameState
+from machtrace.unwinder.function_analysis import FunctionAnalysis
 from machtrace.unwinder.function_bounds import FunctionAt, FunctionBounds, code_ranges
-from machtrace.unwinder.function_edges import LONGEST_BEGINNING, rule_from_start, rule_to_return
+from machtrace.unwinder.function_edges import LONGEST_BEGINNING, rule_at_edges
 from machtrace.unwinder.instruction_effects import (
     Call,
     IndirectJump,
@@ -42,12 +42,12 @@ from machtrace.unwinder.return_path import (
     rule_behind_call,
 )
 from machtrace.unwinder.rules import Claims, UnwindRule
-from machtrace.unwinder.work import Allowance, Work
 
 MAX_INSTRUCTIONS = 1 << 16
 """Of one function; the largest of compiled code have some tens of thousands."""
-CACHED_INSTRUCTIONS = 1 << 19
-"""Of all remembered functions; at the limit all are forgotten. Each takes some 10 to 100 bytes."""
+CACHED_SIZE = 1 << 21
+"""Bytes of code of all remembered functions; at the limit all are forgotten. Each instruction takes
+some 10 to 100 bytes."""
 OUTLINED_SIZE = 64 * INSTRUCTION_SIZE
 """Bytes of the longest piece of code that is looked at as one that the compiler cut out."""
 VIEWED_SECTION = 64 << 20
@@ -83,8 +83,13 @@ class _Function:
     def state(self, address: Svma) -> FrameState | None:
         return self.flow.state((address - self.start) // INSTRUCTION_SIZE)
 
+    def state_in_call(self, at: int) -> FrameState | None:
+        """The state while the call is in progress that has the byte ``at`` bytes from the start."""
+        state = self.flow.state(at // INSTRUCTION_SIZE)
+        return None if state is None else state.after(LINKING)
 
-class InstructionRules:
+
+class InstructionRules(FunctionAnalysis[_Function]):
     """Instruction analysis of one image's AArch64 code. A :class:`RuleSource`.
 
     It answers for interrupted frames, and for calls to code that the compiler outlined: there the
@@ -104,15 +109,15 @@ class InstructionRules:
 
         ``code_sections`` are the (start, end) of what is searched for jumps into outlined code.
         """
-        self._contents = contents
-        self.function_at = function_at
-        self._sections = tuple(code_sections)
-        self._functions: dict[Svma, _Function | None] = {}
         self._outlined: dict[Svma, tuple[Instruction, ...] | None] = {}
         self._sharing: dict[Svma, bool] = {}
+        kept = (self._outlined, self._sharing)
+        super().__init__(function_at, limit=CACHED_SIZE, kept_along=kept)
+        self._contents = contents
+        self._sections = tuple(code_sections)
         self._views: dict[int, memoryview | None] = {}
-        self._cached = 0
-        self._allowance = Allowance()
+        self._nesting = 0
+        """How many functions are followed for the sake of one that they jump into."""
 
     @classmethod
     def of_macho(cls, contents: MachOContents, arch: Arch) -> InstructionRules | None:
@@ -135,10 +140,6 @@ class InstructionRules:
             return None
         return self.rule_at(address, interrupted=interrupted)
 
-    def draw_on(self, work: Work) -> None:
-        """See :class:`~machtrace.unwinder.work.DrawsOnWork`."""
-        self._allowance.draw_on(work)
-
     def rule_at(self, address: Svma, *, interrupted: bool) -> UnwindRule | None:
         """The rule at an instruction, whatever it calls; see :meth:`rule_for`."""
         bounds = self.function_at(address)
@@ -147,7 +148,9 @@ class InstructionRules:
         self._allowance.begin_question()
         function = self._function(*bounds)
         if function is None or not function.flow.is_complete:
-            return self._rule_at_edges(address, *bounds) if interrupted else None
+            if not interrupted:
+                return None
+            return rule_at_edges(self._straight, address, bounds, ENTRY, self._allowance.work)
         state = function.state(address)
         if state is None:
             return None
@@ -158,23 +161,23 @@ class InstructionRules:
         ahead = () if rule is not None and not loses_registers(rule) else self._read(address, size)
         return rule_across_stacks(ahead, 0, state, rule, unit=INSTRUCTION_SIZE)
 
-    def _rule_at_edges(self, address: Svma, start: Svma, end: Svma) -> UnwindRule | None:
-        if not self._allowance.work.afford_edges():
-            return None
-        found = rule_from_start(self._straight(start, end), address - start, ENTRY)
-        return found or rule_to_return(self._straight(address, end), end - address, ENTRY)
-
     def _straight(self, start: Svma, end: Svma) -> Iterator[tuple[int, tuple[Instruction]]]:
         """Offset and effect of the first instructions from ``start``."""
         code = self._read(start, min(end - start, LONGEST_BEGINNING * INSTRUCTION_SIZE))
         return ((INSTRUCTION_SIZE * index, (one,)) for index, one in enumerate(code))
 
-    def rule_ahead(self, behind_call: Svma) -> UnwindRule | None:
-        """The rule of a function that called, from what it does before it returns.
+    def rule_at_call(self, lookup: Svma) -> UnwindRule | None:
+        """See :class:`~machtrace.unwinder.call_site_rules.CallAnalysis`.
 
         Raises:
             MemoryReadError: the function's instructions were not captured.
         """
+        address = Svma(lookup & -INSTRUCTION_SIZE)
+        rule = self.rule_at(address, interrupted=False)
+        return rule or self._rule_ahead(Svma(address + INSTRUCTION_SIZE))
+
+    def _rule_ahead(self, behind_call: Svma) -> UnwindRule | None:
+        """The rule of a function that called, from what it does before it returns."""
         bounds = self.function_at(behind_call)
         if bounds is None:
             return None
@@ -199,22 +202,6 @@ class InstructionRules:
             state = state.after(instruction)
             at = Svma(at + INSTRUCTION_SIZE)
         return state if at <= lookup else None
-
-    def state_in_call(self, lookup: Svma, most: int) -> FrameState | None:
-        """See :class:`~machtrace.unwinder.call_witness.CodeAnalysis`.
-
-        Raises:
-            MemoryReadError: the function's instructions were not captured.
-        """
-        bounds = self.function_at(lookup)
-        if bounds is None or bounds[1] - bounds[0] > most:
-            return None
-        self._allowance.begin_question()
-        function = self._function(*bounds)
-        if function is None or not function.flow.is_balanced:
-            return None
-        state = function.state(Svma(lookup & -INSTRUCTION_SIZE))
-        return None if state is None else state.after(LINKING)
 
     def _involves_outlined_code(self, address: Svma) -> bool:
         """Whether a call is in, or calls, code that the compiler may have cut out of functions."""
@@ -279,28 +266,8 @@ class InstructionRules:
         except MemoryReadError:  # parts of it may be there
             return None
 
-    def _function(self, start: Svma, end: Svma, nesting: int = 0) -> _Function | None:
-        if start in self._functions:
-            return self._functions[start]
-        if self._allowance.work.is_used_up:
-            return None
+    def _followed(self, start: Svma, end: Svma) -> _Function | None:
         count = (end - start) // INSTRUCTION_SIZE
-        if self._cached + count > CACHED_INSTRUCTIONS:
-            self._functions.clear()
-            self._outlined.clear()
-            self._sharing.clear()
-            self._cached = 0
-        self._cached += count
-        # A function that is asked for while its own callers are looked at has no answer.
-        self._functions[start] = None
-        work = self._allowance.work
-        is_whole = work.is_whole
-        function = self._functions[start] = self._analysed(start, count, nesting)
-        if work.is_used_up and not is_whole:
-            del self._functions[start]  # the next walk may have more to spend on it
-        return function
-
-    def _analysed(self, start: Svma, count: int, nesting: int) -> _Function | None:
         if not 0 < count <= MAX_INSTRUCTIONS:
             return None
         work = self._allowance.work
@@ -317,7 +284,7 @@ class InstructionRules:
         flow = Flow(code, standard, outlined, work=work)
         entry = None
         if not flow.is_balanced:
-            entry = self._entry_from_jumps(start, nesting)
+            entry = self._entry_from_jumps(start)
             if work.is_used_up:
                 return None
         if entry is None and _may_take_away(code):
@@ -327,10 +294,10 @@ class InstructionRules:
             flow = Flow(code, entry, outlined, work=work)
         return _Function(start, code, flow)
 
-    def _entry_from_jumps(self, start: Svma, nesting: int) -> FrameState | None:
+    def _entry_from_jumps(self, start: Svma) -> FrameState | None:
         """The state that code has at its start which other functions jump into, frame and all."""
         work = self._allowance.work
-        if nesting >= _NESTING:
+        if self._nesting >= _NESTING:
             return None
         from machtrace.unwinder.arm64_jumps import jumps_to  # numpy comes with it
 
@@ -345,10 +312,13 @@ class InstructionRules:
                 count = (bounds[1] - bounds[0]) // INSTRUCTION_SIZE
                 if 2 * _STEPS_EXPECTED * count > work.left:
                     continue
+            self._nesting += 1
             try:
-                function = self._function(*bounds, nesting + 1)
+                function = self._function(*bounds)
             except MemoryReadError:
                 continue
+            finally:
+                self._nesting -= 1
             state = None if function is None else function.state(address)
             if state is not None:
                 entry = state if entry is None else entry.join(state)
@@ -386,36 +356,3 @@ def _may_take_away(code: Sequence[Instruction]) -> bool:
         return False
     is_leaving = any(isinstance(instruction, IndirectJump) for instruction in code)
     return is_leaving and not any(isinstance(instruction, Return) for instruction in code)
-
-
-class CallSiteRules:
-    """Instruction analysis of calls, for when nothing else knows. A :class:`RuleSource`.
-
-    Code whose return address waits in another register, while it calls what was cut out of it,
-    has unwind information of a function that calls nobody.
-    """
-
-    __slots__ = ("_instructions",)
-
-    trust = FrameTrust.PROLOGUE
-    claims = Claims.EVERYWHERE
-
-    def __init__(self, instructions: InstructionRules) -> None:
-        self._instructions = instructions
-
-    def origin(self, lookup: Svma) -> str:
-        """Which code it is."""
-        return origin_in_code(self._instructions, lookup)
-
-    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
-        """See :meth:`RuleSource.rule_for`.
-
-        Raises:
-            MemoryReadError: the function's instructions were not captured.
-        """
-        if interrupted:
-            return None
-        address = Svma(lookup & -INSTRUCTION_SIZE)
-        return self._instructions.rule_at(
-            address, interrupted=False
-        ) or self._instructions.rule_ahead(Svma(address + INSTRUCTION_SIZE))

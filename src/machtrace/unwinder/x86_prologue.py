@@ -18,12 +18,12 @@ from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.contents import ImageContents
 from machtrace.model.stack import FrameTrust
-from machtrace.unwinder.call_witness import origin_in_code
 from machtrace.unwinder.callee_pops import infer_pops
 from machtrace.unwinder.control_flow import Flow
 from machtrace.unwinder.frame_state import FrameState
+from machtrace.unwinder.function_analysis import FunctionAnalysis
 from machtrace.unwinder.function_bounds import FunctionAt, FunctionBounds
-from machtrace.unwinder.function_edges import LONGEST_BEGINNING, rule_from_start, rule_to_return
+from machtrace.unwinder.function_edges import LONGEST_BEGINNING, rule_at_edges
 from machtrace.unwinder.instruction_effects import (
     NOTHING,
     TRAP,
@@ -38,7 +38,6 @@ from machtrace.unwinder.instruction_effects import (
 from machtrace.unwinder.pushed_before import entry_with, pushed_before
 from machtrace.unwinder.return_path import rule_across_stacks
 from machtrace.unwinder.rules import Claims, UnwindRule
-from machtrace.unwinder.work import Allowance, Work
 from machtrace.unwinder.x86_decoder import Decoder
 from machtrace.unwinder.x86_operands import Effects
 from machtrace.unwinder.x86_registers import MODE_32, MODE_64, Mode
@@ -99,13 +98,13 @@ class _Function:
         place = self._places.get(at)
         return None if place is None else self.flow.state(place)
 
-    def state_around(self, at: int) -> FrameState | None:
+    def state_in_call(self, at: int) -> FrameState | None:
         """The state before the instruction that has that byte."""
         index = bisect_right(self._starts, at) - 1
         return None if index < 0 else self.state(self._starts[index])
 
 
-class X86InstructionRules:
+class X86InstructionRules(FunctionAnalysis[_Function]):
     """Instruction analysis of one image's x86 code. A :class:`RuleSource`.
 
     It answers for interrupted frames only: at calls, tables say it better.
@@ -122,15 +121,12 @@ class X86InstructionRules:
         mode: Mode = MODE_64,
     ) -> None:
         """See :class:`FunctionBounds` for ``function_at``; ``data`` is what is not code."""
+        self._popped: dict[Svma, int | None] = {}
+        super().__init__(function_at, limit=CACHED_SIZE, kept_along=(self._popped,))
         self._contents = contents
         self._mode = mode
-        self.function_at = function_at
         self._data = data
         self._data_starts = [start for start, _ in data]
-        self._functions: dict[Svma, _Function | None] = {}
-        self._popped: dict[Svma, int | None] = {}
-        self._cached = 0
-        self._allowance = Allowance()
 
     @classmethod
     def of_macho(cls, contents: MachOContents, arch: Arch) -> X86InstructionRules | None:
@@ -160,16 +156,11 @@ class X86InstructionRules:
         is_small = bounds[1] - bounds[0] <= MAX_FUNCTION_SIZE
         function = self._function(*bounds) if is_small else None
         if function is None or not function.flow.is_complete:
-            return self._rule_at_edges(lookup, *bounds)
+            return rule_at_edges(
+                self._straight, lookup, bounds, self._mode.entry, self._allowance.work
+            )
         state = function.state(lookup - bounds[0])
         return None if state is None else function.rule_across_stacks(lookup - bounds[0], state)
-
-    def _rule_at_edges(self, lookup: Svma, start: Svma, end: Svma) -> UnwindRule | None:
-        if not self._allowance.work.afford_edges():
-            return None
-        entry = self._mode.entry
-        found = rule_from_start(self._straight(start, end), lookup - start, entry)
-        return found or rule_to_return(self._straight(lookup, end), end - lookup, entry)
 
     def _straight(self, start: Svma, end: Svma) -> Iterator[tuple[int, Effects]]:
         """Offset and effects of the first instructions from ``start``, of any number's price."""
@@ -179,10 +170,6 @@ class X86InstructionRules:
             length, effects = _DECODERS[self._mode].decode(code, at)
             yield at, effects
             at += length
-
-    def draw_on(self, work: Work) -> None:
-        """See :class:`~machtrace.unwinder.work.DrawsOnWork`."""
-        self._allowance.draw_on(work)
 
     def state_behind_start(self, lookup: Svma, count: int) -> FrameState | None:
         """See :class:`~machtrace.unwinder.call_witness.CodeAnalysis`.
@@ -204,39 +191,16 @@ class X86InstructionRules:
                 state = state.after(one)
         return state if end <= lookup else None
 
-    def state_in_call(self, lookup: Svma, most: int) -> FrameState | None:
-        """See :class:`~machtrace.unwinder.call_witness.CodeAnalysis`.
+    def rule_at_call(self, lookup: Svma) -> UnwindRule | None:
+        """See :class:`~machtrace.unwinder.call_site_rules.CallAnalysis`.
 
         Raises:
             MemoryReadError: the function's instructions were not captured.
         """
-        bounds = self.function_at(lookup)
-        if bounds is None or bounds[1] - bounds[0] > most:
-            return None
-        self._allowance.begin_question()
-        function = self._function(*bounds)
-        if function is None or not function.flow.is_balanced:
-            return None
-        return function.state_around(lookup - bounds[0])
+        state = self.state_in_call(lookup, MAX_FUNCTION_SIZE)
+        return None if state is None else state.rule(prefers_memory=True)
 
-    def _function(self, start: Svma, end: Svma) -> _Function | None:
-        if start in self._functions:
-            return self._functions[start]
-        if self._allowance.work.is_used_up:
-            return None
-        if self._cached + end - start > CACHED_SIZE:
-            self._functions.clear()
-            self._popped.clear()
-            self._cached = 0
-        self._cached += end - start
-        work = self._allowance.work
-        is_whole = work.is_whole
-        function = self._analysed(start, end)
-        if is_whole or not work.is_used_up:  # else the next walk may have more to spend on it
-            self._functions[start] = function
-        return function
-
-    def _analysed(self, start: Svma, end: Svma) -> _Function | None:
+    def _followed(self, start: Svma, end: Svma) -> _Function | None:
         work = self._allowance.work
         sweep = _Sweep(self._instructions(start, end), end - start, self._mode)
         self._add_pops(sweep, start)
@@ -332,36 +296,6 @@ class X86InstructionRules:
             return False
         code = bytes(self._contents.read_svma(start, end - start))
         return _RETURN in code and not _RETURN_AND_POP.search(code)
-
-
-class X86CallSiteRules:
-    """Instruction analysis of calls, for when no table knows. A :class:`RuleSource`.
-
-    Most of it is assembly that has no frame pointer, or something between it and its caller's.
-    """
-
-    __slots__ = ("_instructions",)
-
-    trust = FrameTrust.PROLOGUE
-    claims = Claims.EVERYWHERE
-
-    def __init__(self, instructions: X86InstructionRules) -> None:
-        self._instructions = instructions
-
-    def origin(self, lookup: Svma) -> str:
-        """Which code it is."""
-        return origin_in_code(self._instructions, lookup)
-
-    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
-        """See :meth:`RuleSource.rule_for`.
-
-        Raises:
-            MemoryReadError: the function's instructions were not captured.
-        """
-        if interrupted:
-            return None
-        state = self._instructions.state_in_call(lookup, MAX_FUNCTION_SIZE)
-        return None if state is None else state.rule(prefers_memory=True)
 
 
 class _Sweep:
