@@ -148,6 +148,7 @@ class Names(Templates):
         if self.take("s"):
             self._discriminator()
             return self.lift(lambda of: Node(of.text + "::string literal"), function)
+        around, self.template_levels = self.template_levels, []
         if self.take("d"):
             self.number(signed=True)
             self.expect("_")
@@ -155,6 +156,8 @@ class Names(Templates):
         else:
             entity = self.named(end)
             self._discriminator()
+        if end is None:  # else what follows is of the entity, and so are its arguments
+            self.template_levels = around
         return self.lift(_scoped, function, entity)
 
     def _discriminator(self) -> None:
@@ -173,9 +176,7 @@ class Names(Templates):
             if self.at != len(name) - 2:
                 self.at = start
 
-    def _unqualified(  # noqa: C901 (one arm a kind of name)
-        self, end: NameEnd | None, scope: Node | None, module: str
-    ) -> Node:
+    def _unqualified(self, end: NameEnd | None, scope: Node | None, module: str) -> Node:
         module = self._module(module)
         befriended = scope is not None and self.take("F")
         self.take("L")
