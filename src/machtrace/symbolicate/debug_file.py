@@ -85,3 +85,13 @@ def has_dwarf(contents: FileContents | ElfFileContents) -> bool:
 
 _MACHO_SECTIONS = ("__debug_info", "__zdebug_info")
 _ELF_SECTIONS = (".debug_info", ".zdebug_info")
+
+
+def symbol_count(contents: FileContents | ElfFileContents) -> int:
+    """How many entries a file's symbol table has; of an ELF file, of its ``.symtab``."""
+    if isinstance(contents, FileContents):
+        return 0 if contents.image.symtab is None else contents.image.symtab.nsyms
+    section = contents.image.section(".symtab")
+    if section is None or not section.has_bytes or not section.entry_size:
+        return 0
+    return section.size // section.entry_size

@@ -3,63 +3,161 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass
+from uuid import UUID
 
 from machtrace.elf.contents import ElfFileContents
-from machtrace.errors import FileAccessError, FormatError, MemoryReadError
-from machtrace.macho.contents import FileContents
-from machtrace.macho.fat import parse_slices
-from machtrace.model.address import FileOffset
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.symbol import FrameStatus
-from machtrace.symbolicate.debug_file import DebugFile, FoundBy, has_dwarf
-from machtrace.symbolicate.image_file import open_image_file
+from machtrace.symbolicate.candidates import (
+    Candidate,
+    bundles,
+    given,
+    indexed,
+    on_this_machine,
+    spotlighted,
+    stored,
+)
+from machtrace.symbolicate.debug_file import DebugFile, FoundBy, symbol_count
+from machtrace.symbolicate.debug_map import DebugMap
+from machtrace.symbolicate.debug_map_reading import usable_debug_map
+from machtrace.symbolicate.dsym_source_paths import dsym_source_paths
+from machtrace.symbolicate.elf_candidates import elf_debug_files, linked_debug_files
+from machtrace.symbolicate.elf_debug import alternate_file
+from machtrace.symbolicate.identified_file import IdentifiedFile, open_identified
 from machtrace.symbolicate.search_places import SearchPlaces
-from machtrace.symbolicate.search_record import Outcome, SearchRecord
+from machtrace.symbolicate.search_record import LookedAt, Outcome, SearchRecord
+from machtrace.symbolicate.source_paths import NOT_MOVED
+from machtrace.symbolicate.symbol_store_layout import FileKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DebugSearch:
+    """What was found for an image besides its binary, and what was looked at for that."""
+
+    lines: DebugFile | DebugMap | FrameStatus
+    """What has source lines and inlined calls, or why nothing has."""
+    symbols: DebugFile | None
+    """A file with more symbols than the binary: its dSYM, an unstripped twin."""
+    looked_at: tuple[LookedAt, ...]
+    """Every place that was looked at, in that order."""
 
 
 def find_debug_file(image: BinaryImage, places: SearchPlaces) -> DebugFile | FrameStatus:
-    """The file that has the image's debug information, or why there is none. Raises nothing."""
-    record = SearchRecord()
-    for path, found_by in _candidates(image, places):
-        found = _open(path, image, found_by, record)
-        if found is not None and has_dwarf(found.contents):
-            return found
-    return record.status
+    """The file that has the image's debug information, or why there is none. Raises nothing.
+
+    Of an image whose debug information is in object files, see :func:`search_debug_files`.
+    """
+    found = search_debug_files(image, places).lines
+    return FrameStatus.MISSING_FILE if isinstance(found, DebugMap) else found
 
 
-def _candidates(image: BinaryImage, places: SearchPlaces) -> Iterator[tuple[Path, FoundBy]]:
-    for place in places.paths:
-        yield place, FoundBy.GIVEN
-    for path in filter(None, (image.local_path, image.path)):
-        yield Path(f"{path}.dSYM/Contents/Resources/DWARF") / image.name, FoundBy.BESIDE
-        yield Path(path), FoundBy.ITSELF
+def search_debug_files(
+    image: BinaryImage, places: SearchPlaces, binary: IdentifiedFile | None = None
+) -> DebugSearch:
+    """Look for the file that has the image's DWARF, until there is one. Raises nothing.
+
+    Args:
+        image: what is wanted.
+        places: where to look.
+        binary: the image's own file where it was found: it may have the DWARF itself, say where
+            that is, or have a debug map.
+    """
+    return _Search(image, places, binary).run()
 
 
-def _open(
-    path: Path, image: BinaryImage, found_by: FoundBy, record: SearchRecord
-) -> DebugFile | None:
-    try:
-        data = open_image_file(path)
+class _Search:
+    """One search."""
+
+    def __init__(
+        self, image: BinaryImage, places: SearchPlaces, binary: IdentifiedFile | None
+    ) -> None:
+        self._image = image
+        self._places = places
+        self._record = SearchRecord()
+        self._binaries = [] if binary is None else [binary]
+        self._symbols: DebugFile | None = None
+        self._most = 0 if binary is None else symbol_count(binary.contents)
+
+    def run(self) -> DebugSearch:
+        lines: DebugFile | DebugMap | None = self._dwarf_file() or self._debug_map()
+        return DebugSearch(
+            lines=self._record.status if lines is None else lines,
+            symbols=self._symbols,
+            looked_at=tuple(self._record.looked_at),
+        )
+
+    def _dwarf_file(self) -> DebugFile | None:
+        tried: set[str] = set()
+        for candidate in self._candidates():
+            if candidate.path in tried:
+                continue
+            tried.add(candidate.path)
+            opened = self._open(candidate)
+            if opened is None:
+                continue
+            found = self._debug_file(opened, candidate)
+            count = symbol_count(found.contents)
+            if count > self._most:
+                self._symbols, self._most = found, count
+            if found.has_dwarf:
+                self._record.add(candidate.path, Outcome.FOUND, candidate.found_by.value)
+                self._say_what_is_elsewhere(found)
+                return found
+            self._record.add(candidate.path, Outcome.NO_DWARF, f"{count} symbols" if count else "")
+            if opened.has_code and opened not in self._binaries:
+                self._binaries.append(opened)
+        return None
+
+    def _candidates(self) -> Iterator[Candidate]:
+        image, places, record = self._image, self._places, self._record
+        yield from given(image, places)
+        yield from stored(image, places, FileKind.DEBUGINFO)
+        yield from (Candidate(one.path, FoundBy.ITSELF) for one in tuple(self._binaries))
+        yield from on_this_machine(image)
         if image.format is ImageFormat.ELF:
-            elf = ElfFileContents(data, str(path))
-            if image.uuid is not None and elf.image.build_id == image.uuid:
-                return DebugFile(contents=elf, data=data, path=str(path), found_by=found_by)
+            yield from elf_debug_files(image, places, record)
+            for binary in tuple(self._binaries):
+                yield from linked_debug_files(binary, places, record)
         else:
-            for part in parse_slices(data, str(path)):
-                macho = FileContents(part.data, str(path))
-                if image.uuid is not None and macho.image.uuid == image.uuid:
-                    return DebugFile(
-                        contents=macho,
-                        data=part.data,
-                        slice_offset=FileOffset(part.offset),
-                        path=str(path),
-                        found_by=found_by,
-                    )
-    except FileAccessError as error:
-        record.add(str(path), Outcome.NO_FILE, error.reason)
-    except (FormatError, MemoryReadError) as error:
-        record.add(str(path), Outcome.MALFORMED, str(error))
-    else:
-        record.add(str(path), Outcome.OTHER_IDENTIFIER)
-    return None
+            yield from bundles(image, places, record)
+        yield from indexed(image, places, record, FileKind.DEBUGINFO)
+        yield from spotlighted(image, places, record)
+
+    def _open(self, candidate: Candidate) -> IdentifiedFile | None:
+        for binary in self._binaries:
+            if binary.path == candidate.path:
+                return binary
+        return open_identified(
+            candidate.path,
+            self._image,
+            self._record,
+            is_proven=candidate.is_proven,
+            crc=candidate.crc,
+        )
+
+    def _debug_file(self, opened: IdentifiedFile, candidate: Candidate) -> DebugFile:
+        uuid = self._image.uuid
+        return DebugFile(
+            contents=opened.contents,
+            data=opened.data,
+            slice_offset=opened.slice_offset,
+            path=opened.path,
+            found_by=candidate.found_by,
+            source_paths=dsym_source_paths(opened.path, uuid, self._record)
+            if isinstance(uuid, UUID)
+            else NOT_MOVED,
+        )
+
+    def _say_what_is_elsewhere(self, found: DebugFile) -> None:
+        if isinstance(found.contents, ElfFileContents):
+            alternate = alternate_file(found.contents)
+            if alternate is not None:
+                name, build_id = alternate
+                self._record.add(
+                    name, Outcome.NOT_READ, f"dwz moved names there; build-id {build_id}"
+                )
+
+    def _debug_map(self) -> DebugMap | None:
+        maps = (usable_debug_map(one, self._places, self._record) for one in self._binaries)
+        return next((found for found in maps if found is not None), None)

@@ -22,8 +22,16 @@ class LinkedObject:
     modified: int
     """When it was last changed, in seconds since 1970; 0 where the linker left that out."""
 
+    @classmethod
+    def parse(cls, text: str, modified: int) -> LinkedObject:
+        """From the linker's ``archive(member)`` or path."""
+        archive, bracket, member = text.rpartition("(")
+        if bracket and archive and member.endswith(")"):
+            return cls(archive, member[:-1], modified)
+        return cls(text, None, modified)
+
     def __str__(self) -> str:
-        """As the linker spells it: ``archive(member)``."""
+        """As the linker spells it."""
         return self.path if self.member is None else f"{self.path}({self.member})"
 
 
@@ -36,10 +44,19 @@ class DebugMap:
     arch: Arch
     objects: tuple[LinkedObject, ...]
     starts: npt.NDArray[np.uint64]
-    """Each an :data:`ImageOffset`; ascending."""
+    """Each an :data:`ImageOffset`; ascending, no two are equal."""
     sizes: npt.NDArray[np.uint64]
-    """In bytes; 0 where the linker did not say."""
+    """In bytes: up to the next function at most."""
     object_ids: npt.NDArray[np.int32]
     """Which of :attr:`objects` each is from."""
     linkage_name: Callable[[int], str]
     """The name of an entry, which is that of its symbol in the object file, too."""
+    folders: tuple[str, ...] = ()
+    """Where object files are looked for that are not where they were linked from."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def functions_of(self, object_id: int) -> npt.NDArray[np.intp]:
+        """The entries that came from one object file."""
+        return np.flatnonzero(self.object_ids == object_id)

@@ -3,24 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from os.path import isdir
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from machtrace.elf.contents import ElfFileContents, ElfMemoryContents
-from machtrace.errors import FileAccessError, FormatError, MemoryReadError
+from machtrace.errors import FormatError, MemoryReadError
 from machtrace.macho.contents import FileContents, MemoryContents
-from machtrace.macho.fat import parse_slices
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.memory import MemoryReader
 from machtrace.model.symbol import FrameStatus
-from machtrace.symbolicate.image_file import open_image_file
+from machtrace.symbolicate.candidates import Candidate, given, indexed, on_this_machine, stored
+from machtrace.symbolicate.debug_file import DebugFile
+from machtrace.symbolicate.debug_files import search_debug_files
+from machtrace.symbolicate.debug_map import DebugMap
+from machtrace.symbolicate.identified_file import IdentifiedFile, open_identified
+from machtrace.symbolicate.search_places import SearchPlaces
+from machtrace.symbolicate.search_record import LookedAt, Outcome, SearchRecord
+from machtrace.symbolicate.symbol_store_layout import FileKind
 
 Found = FileContents | MemoryContents | ElfFileContents | ElfMemoryContents | FrameStatus
 """An image's bytes, or why there are none."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ImageFiles:
+    """The files of an image: the best of each kind, all of the same identifier."""
+
+    binary: FileContents | ElfFileContents | FrameStatus
+    """What was mapped: code, function starts, stubs, unwind tables; or why there is none."""
+    symbols: DebugFile | None
+    """A file with more symbols than the binary: its dSYM, an unstripped twin."""
+    lines: DebugFile | DebugMap | FrameStatus
+    """What has source lines and inlined calls, or why nothing has."""
+    looked_at: tuple[LookedAt, ...]
+    """Every place that was looked at for the three, in that order."""
+
+    @property
+    def status(self) -> FrameStatus:
+        """SYMBOLICATED where there is any file; else why there is none."""
+        if not isinstance(self.binary, FrameStatus):
+            return FrameStatus.SYMBOLICATED
+        if self.symbols is not None or not isinstance(self.lines, FrameStatus):
+            return FrameStatus.SYMBOLICATED
+        return self.binary if self.binary is not FrameStatus.MISSING_FILE else self.lines
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ImageSource:
     """Opens images by identity: a file with another UUID is never used.
 
@@ -28,39 +57,51 @@ class ImageSource:
     image's name, or that the target found to be the one that is mapped.
     """
 
-    search: tuple[Path, ...] = ()
-    """Files, and folders that hold files by their names or by their paths on the target."""
+    places: SearchPlaces = field(default_factory=SearchPlaces)
 
     @classmethod
     def of(cls, search: str | Path | Sequence[str | Path] = ()) -> ImageSource:
-        """From paths as a user gives them: one, or several."""
-        places = (search,) if isinstance(search, str | Path) else search
-        return cls(tuple(Path(path) for path in places))
+        """From paths as a user gives them: one, or several. See :class:`SearchPlaces`."""
+        return cls(SearchPlaces.of(search))
 
     def file(self, image: BinaryImage) -> Found:
-        """The image's file, or why none will do. Raises nothing."""
-        status = FrameStatus.MISSING_FILE
-        for path, is_proven in self._candidates(image):
-            found = _open(path, image, is_proven=is_proven)
-            if not isinstance(found, FrameStatus):
-                return found
-            if status is FrameStatus.MISSING_FILE:
-                status = found
-        return status
+        """The image's file with its code, or why none will do. Raises nothing."""
+        record = SearchRecord()
+        found = self._binary(image, record)
+        return record.status if found is None else found.contents
 
-    def _candidates(self, image: BinaryImage) -> Iterator[tuple[Path, bool]]:
-        """Paths to try, and of each whether it is the image's even if no UUID tells."""
-        for place in self.search:
-            if isdir(place):  # noqa: PTH112 - Path.is_dir raises where it may not look
-                if image.path:
-                    yield place / image.name, True
-                    yield place / image.path.lstrip("/"), True
-            else:
-                yield place, place.name == image.name
-        if image.local_path is not None:
-            yield Path(image.local_path), True
-        if image.path.startswith("/"):
-            yield Path(image.path), False
+    def files(self, image: BinaryImage) -> ImageFiles:
+        """The image's file with its code, and those with its symbols and its debug information.
+
+        Raises nothing.
+        """
+        record = SearchRecord()
+        binary = self._binary(image, record)
+        search = search_debug_files(image, self.places, binary)
+        return ImageFiles(
+            binary=record.status if binary is None else binary.contents,
+            symbols=search.symbols,
+            lines=search.lines,
+            looked_at=tuple(dict.fromkeys((*record.looked_at, *search.looked_at))),
+        )
+
+    def _binary(self, image: BinaryImage, record: SearchRecord) -> IdentifiedFile | None:
+        for candidate in self._candidates(image, record):
+            found = open_identified(candidate.path, image, record, is_proven=candidate.is_proven)
+            if found is not None and found.has_code:
+                return found
+            if found is not None:
+                record.add(candidate.path, Outcome.NO_CODE)
+        return None
+
+    def _candidates(self, image: BinaryImage, record: SearchRecord) -> Iterator[Candidate]:
+        places = self.places
+        return chain(
+            given(image, places),
+            stored(image, places, FileKind.EXECUTABLE),
+            on_this_machine(image),
+            indexed(image, places, record, FileKind.EXECUTABLE),
+        )
 
 
 def in_memory(image: BinaryImage, memory: MemoryReader) -> Found:
@@ -74,25 +115,3 @@ def in_memory(image: BinaryImage, memory: MemoryReader) -> Found:
         return FrameStatus.MISSING_FILE
     except FormatError:
         return FrameStatus.MALFORMED_FILE
-
-
-def _open(path: Path, image: BinaryImage, *, is_proven: bool) -> Found:
-    try:
-        data = open_image_file(path)
-    except FileAccessError:
-        return FrameStatus.MISSING_FILE
-    may_guess = image.uuid is None and is_proven
-    try:
-        if image.format is ImageFormat.ELF:
-            elf = ElfFileContents(data, str(path))
-            is_same = elf.image.build_id == image.uuid
-            return elf if is_same and (may_guess or image.uuid) else FrameStatus.MISMATCHED_FILE
-        for part in parse_slices(data, str(path)):
-            macho = FileContents(part.data, str(path))
-            if image.uuid is not None and macho.image.uuid == image.uuid:
-                return macho
-            if may_guess and macho.image.header.arch is image.arch:
-                return macho
-    except (FormatError, MemoryReadError):
-        return FrameStatus.MALFORMED_FILE
-    return FrameStatus.MISMATCHED_FILE

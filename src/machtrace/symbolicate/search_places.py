@@ -1,20 +1,55 @@
-"""Where a user said that files are."""
+"""Where files are looked for: what a user said, and where the system keeps debug files."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from machtrace.symbolicate.elf_debug import DEBUG_ROOTS, debuginfod_cache
+from machtrace.symbolicate.folder_index import FolderIndex, index_of
+from machtrace.symbolicate.spotlight import Spotlight
 
-@dataclass(frozen=True, slots=True)
+
 class SearchPlaces:
-    """Files and folders, in the order in which they are asked."""
+    """Files and folders in the order in which they are asked, each looked through at most once.
 
-    paths: tuple[Path, ...] = ()
+    A folder may hold anything: binaries, dSYM bundles, .xcarchive bundles, symbol stores. It is
+    looked through when it is first asked for an identifier that is not at a place known for it;
+    files that come into it later are found by new places only.
+    """
+
+    __slots__ = ("_indices", "debug_roots", "debuginfod_cache", "paths", "spotlight")
+
+    def __init__(
+        self,
+        paths: Sequence[str] = (),
+        *,
+        debug_roots: Sequence[str] = DEBUG_ROOTS,
+        spotlight: Spotlight | None = None,
+    ) -> None:
+        """Remember the places; none is looked at.
+
+        Args:
+            paths: what the user gave: files, bundles, folders, roots of symbol stores.
+            debug_roots: where the system has debug files of ELF images.
+            spotlight: a Mac's index of files; None is this machine's, if it has one.
+        """
+        self.paths = tuple(paths)
+        self.debug_roots = tuple(debug_roots)
+        self.debuginfod_cache = debuginfod_cache()
+        self.spotlight = Spotlight() if spotlight is None else spotlight
+        self._indices: dict[str, FolderIndex] = {}
 
     @classmethod
     def of(cls, search: str | Path | Sequence[str | Path] = ()) -> SearchPlaces:
         """From paths as a user gives them: one, or several."""
         places = (search,) if isinstance(search, str | Path) else search
-        return cls(tuple(Path(path) for path in places))
+        return cls([os.path.expanduser(path) for path in places])  # noqa: PTH111
+
+    def index(self, folder: str) -> FolderIndex:
+        """What ``folder`` holds; the first time, all of it is looked through."""
+        index = self._indices.get(folder)
+        if index is None:
+            index = self._indices[folder] = index_of(folder)
+        return index

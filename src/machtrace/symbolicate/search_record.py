@@ -18,9 +18,11 @@ class Outcome(Enum):
     OTHER_CHECKSUM = "its checksum is not the one that the binary states"
     NO_DWARF = "holds no debug information"
     MALFORMED = "is malformed"
+    OTHER_FORMAT = "is of another format"
     UNREADABLE = "cannot be read"
     CUT_SHORT = "holds too much to be searched whole"
-    NOT_HERE = "cannot be asked here"
+    NO_CODE = "holds no instructions"
+    NOT_READ = "is not read"
     CHANGED = "was changed after it was linked"
 
 

@@ -1,0 +1,152 @@
+"""Which paths may hold an image's files, cheap ones first; nothing is opened here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+from uuid import UUID
+
+from machtrace.model.image import BinaryImage
+from machtrace.symbolicate.debug_file import FoundBy
+from machtrace.symbolicate.dsym import beside, dwarf_files, is_dsym, named_in
+from machtrace.symbolicate.search_places import SearchPlaces
+from machtrace.symbolicate.search_record import Outcome, SearchRecord
+from machtrace.symbolicate.symbol_store_layout import (
+    FileKind,
+    Identifier,
+    build_id_path,
+    debuginfod_path,
+    lldb_path,
+    unified_path,
+)
+
+_LAYOUTS = (unified_path, lldb_path, build_id_path, debuginfod_path)
+_OF_THE_SYSTEM = ("/usr/lib/", "/System/")
+"""Images without dSYMs, of which every process has hundreds; Spotlight takes its time."""
+_TOLD = 3
+"""Other builds of an image that are told where none is the right one."""
+
+
+class Candidate(NamedTuple):
+    """A path to try."""
+
+    path: str
+    found_by: FoundBy
+    is_proven: bool = False
+    """Whether the file is the image's even where no identifier tells."""
+    crc: int | None = None
+    """The CRC-32 that vouches for a file without an identifier."""
+
+
+def given(image: BinaryImage, places: SearchPlaces) -> Iterator[Candidate]:
+    """Files that the user named, and what has the image's name in folders that they named."""
+    for place in places.paths:
+        if not os.path.isdir(place):  # noqa: PTH112 - Path.is_dir raises where it may not look
+            name = os.path.basename(place)  # noqa: PTH119
+            yield Candidate(place, FoundBy.GIVEN, is_proven=name == image.name)
+        elif is_dsym(place):
+            yield from _in_bundle(place, FoundBy.GIVEN)
+        elif image.path:
+            for path in dict.fromkeys((image.name, image.path.lstrip("/"))):
+                found = os.path.join(place, path)  # noqa: PTH118
+                yield Candidate(found, FoundBy.NAME, is_proven=True)
+
+
+def stored(image: BinaryImage, places: SearchPlaces, kind: FileKind) -> Iterator[Candidate]:
+    """Where the given folders would have the file if they were symbol stores."""
+    if image.uuid is not None:
+        for place in places.paths:
+            yield from in_store(place, image.uuid, kind)
+
+
+def in_store(root: str, identifier: Identifier, kind: FileKind) -> Iterator[Candidate]:
+    """What is at the places that any layout of symbol stores has for a file."""
+    for layout in _LAYOUTS:
+        inside = layout(identifier, kind)
+        if inside is not None:
+            path = os.path.join(root, inside)  # noqa: PTH118
+            if os.path.exists(path):  # noqa: PTH110
+                yield from _file_or_bundle(path, FoundBy.STORE)
+
+
+def on_this_machine(image: BinaryImage) -> Iterator[Candidate]:
+    """Where the target has the image, if that is this machine."""
+    if image.local_path is not None:
+        yield Candidate(image.local_path, FoundBy.ITSELF, is_proven=True)
+    if image.path.startswith("/"):
+        yield Candidate(image.path, FoundBy.ITSELF)
+
+
+def bundles(image: BinaryImage, places: SearchPlaces, record: SearchRecord) -> Iterator[Candidate]:
+    """DSYM bundles by the image's name: in given folders, and beside the binary."""
+    for place in places.paths:
+        if os.path.isdir(place) and image.path:  # noqa: PTH112
+            for bundle in named_in(place, image.path):
+                yield from _file_or_bundle(bundle, FoundBy.NAME)
+    looked = set()
+    for binary in on_this_machine(image):
+        if not os.path.exists(binary.path):  # noqa: PTH110
+            continue
+        for path in beside(binary.path):
+            if path not in looked:
+                looked.add(path)
+                there = list(_file_or_bundle(path, FoundBy.BESIDE))
+                if not there:
+                    record.add(path, Outcome.NO_FILE)
+                yield from there
+
+
+def indexed(
+    image: BinaryImage, places: SearchPlaces, record: SearchRecord, kind: FileKind
+) -> Iterator[Candidate]:
+    """What looking through the given folders found for the image's identifier."""
+    if image.uuid is None:
+        return
+    for place in places.paths:
+        if not os.path.isdir(place):  # noqa: PTH112
+            continue
+        index = places.index(place)
+        found = index.by_identifier.get(image.uuid, ())
+        for path in found:
+            yield Candidate(path, FoundBy.IDENTIFIER)
+        for store in index.stores:
+            if store != place:
+                yield from in_store(store, image.uuid, kind)
+        if not found:
+            others = index.by_name.get(image.name, ()) if image.name else ()
+            told = f"; {image.name} of other builds: {', '.join(others[:_TOLD])}" if others else ""
+            record.add(place, Outcome.NO_MATCH, f"{index}{told}")
+        if index.is_cut_short:
+            record.add(place, Outcome.CUT_SHORT, str(index))
+
+
+def spotlighted(
+    image: BinaryImage, places: SearchPlaces, record: SearchRecord
+) -> Iterator[Candidate]:
+    """What a Mac's Spotlight knows of the image's UUID."""
+    if not isinstance(image.uuid, UUID) or image.path.startswith(_OF_THE_SYSTEM):
+        return
+    found = places.spotlight.bundles(image.uuid)
+    if found is None:
+        return
+    if not found:
+        record.add("Spotlight", Outcome.NO_MATCH)
+    for path in found:
+        if is_dsym(path) or not os.path.isdir(path):  # noqa: PTH112
+            yield from _file_or_bundle(path, FoundBy.SPOTLIGHT)
+        else:  # an archive, or an application that is indexed with what it holds
+            for inside in places.index(path).by_identifier.get(image.uuid, ()):
+                yield Candidate(inside, FoundBy.SPOTLIGHT)
+
+
+def _file_or_bundle(path: str, found_by: FoundBy) -> Iterator[Candidate]:
+    if os.path.isdir(path):  # noqa: PTH112
+        yield from _in_bundle(path, found_by)
+    elif os.path.exists(path):  # noqa: PTH110
+        yield Candidate(path, found_by)
+
+
+def _in_bundle(bundle: str, found_by: FoundBy) -> Iterator[Candidate]:
+    for path in dwarf_files(bundle):
+        yield Candidate(path, found_by)

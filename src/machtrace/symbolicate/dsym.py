@@ -1,0 +1,83 @@
+"""dSYM bundles: where they lie beside binaries, and the DWARF files in them.
+
+A bundle ``NAME.dSYM`` holds ``Contents/Resources/DWARF/`` with a Mach-O file for each binary
+(``dsymutil``'s manual; LLDB's *Symbols on macOS*).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import chain, islice
+
+_INSIDE = ("Contents", "Resources", "DWARF")
+_MOST_FILES = 1024
+"""DWARF files of one bundle that are looked at; nearly all bundles have one."""
+_MOST_ANCESTORS = 64
+
+
+def is_dsym(path: str) -> bool:
+    """Whether ``path`` is a folder that is called or built like a dSYM bundle."""
+    return os.path.isdir(os.path.join(path, *_INSIDE))  # noqa: PTH112, PTH118
+
+
+def dwarf_files(bundle: str) -> list[str]:
+    """The paths of the files in a bundle's DWARF folder, by name; none where it has none."""
+    folder = os.path.join(bundle, *_INSIDE)  # noqa: PTH118
+    try:
+        with os.scandir(folder) as entries:
+            # Hidden files are what other systems leave in folders that they copy.
+            names = (entry.path for entry in entries if not entry.name.startswith("."))
+            return sorted(islice(names, _MOST_FILES))
+    except OSError:
+        return []
+
+
+def beside(path: str) -> Iterator[str]:
+    """Where dSYM bundles and flat ``.dwarf`` files of the binary at ``path`` would be.
+
+    They are beside the binary, and, for ``X.app/Contents/MacOS/X`` and all that an application
+    bundles, beside the bundle: ``X.app.dSYM``. An .xcframework has them in ``dSYMs`` there; an
+    .xcarchive has ``dSYMs`` beside its ``Products``.
+    """
+    tried: dict[str, None] = {}
+    real = os.path.realpath(path)
+    for one in dict.fromkeys((path, real)):
+        tried.update(dict.fromkeys(_beside(one)))
+    yield from tried
+
+
+def _beside(path: str) -> Iterator[str]:
+    folder, name = os.path.split(path)
+    yield os.path.join(folder, f"{name}.dSYM")  # noqa: PTH118
+    yield os.path.join(folder, f"{name}.dwarf")  # noqa: PTH118
+    stem = os.path.splitext(name)[0]  # noqa: PTH122
+    if stem != name:
+        # As CMake and Python's builds name them: libx.dylib, libx.dSYM.
+        yield os.path.join(folder, f"{stem}.dSYM")  # noqa: PTH118
+    names, folders = [name], []
+    for parent in islice(_ancestors(folder), _MOST_ANCESTORS):
+        around, bundle = os.path.split(parent)
+        if bundle.endswith(".xcarchive"):
+            folders.append(os.path.join(parent, "dSYMs"))  # noqa: PTH118
+        elif os.path.splitext(bundle)[1]:  # noqa: PTH122
+            names.append(bundle)
+            folders += [around, os.path.join(around, "dSYMs")]  # noqa: PTH118
+    for around in (folder, *folders):
+        for one in names:
+            yield os.path.join(around, f"{one}.dSYM")  # noqa: PTH118
+
+
+def _ancestors(folder: str) -> Iterator[str]:
+    while folder and folder != os.path.dirname(folder):  # noqa: PTH120
+        yield folder
+        folder = os.path.dirname(folder)  # noqa: PTH120
+
+
+def named_in(folder: str, path: str) -> Iterator[str]:
+    """Where dSYM bundles of the binary that the target has at ``path`` would be in ``folder``."""
+    parts = [part for part in path.split("/") if part]
+    bundles = [part for part in parts[-_MOST_ANCESTORS:-1] if os.path.splitext(part)[1]]  # noqa: PTH122
+    for name in dict.fromkeys(chain(parts[-1:], reversed(bundles))):
+        yield os.path.join(folder, f"{name}.dSYM")  # noqa: PTH118
+        yield os.path.join(folder, "dSYMs", f"{name}.dSYM")  # noqa: PTH118
