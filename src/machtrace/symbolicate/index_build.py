@@ -78,7 +78,7 @@ def build_index(file: DebugFile, limits: BuildLimits = DEFAULT_LIMITS) -> bytes:
                 stdin=source,
                 input=file.data if source is None else None,
                 capture_output=True,
-                env=_environment(),
+                env=child_environment(),
                 timeout=seconds,
                 check=False,
             )
@@ -89,7 +89,7 @@ def build_index(file: DebugFile, limits: BuildLimits = DEFAULT_LIMITS) -> bytes:
             reason = f"no process could be started to read debug information ({error})"
             raise DebugInformationError(file.path, reason) from error
     if done.returncode:
-        raise DebugInformationError(file.path, _reason(done.returncode, done.stderr))
+        raise DebugInformationError(file.path, why_it_ended(done.returncode, done.stderr))
     return done.stdout
 
 
@@ -105,13 +105,14 @@ def _reopened(file: DebugFile, opened: ExitStack) -> BinaryIO | None:
     return source if is_same and is_whole else None
 
 
-def _environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """This process's, with its ``sys.path``: the child is to find the same modules."""
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     return {**os.environ, "PYTHONPATH": path}
 
 
-def _reason(status: int, complaint: bytes) -> str:
+def why_it_ended(status: int, complaint: bytes) -> str:
+    """What became of a child with an exit status that is not 0, and with what it said last."""
     said = complaint.decode("utf-8", "replace").strip().rpartition("\n")[2][-_COMPLAINT:]
     if status == REFUSED:
         return f"debug information cannot be read ({said})"

@@ -45,7 +45,7 @@ class IndexTask:
 def main() -> int:
     """Make the index."""
     task = IndexTask(**json.loads(sys.argv[1]))
-    _limit(task)
+    limit_process(task)
     try:
         from symbolic.debuginfo import Archive
 
@@ -60,7 +60,7 @@ def main() -> int:
         return REFUSED
 
 
-def _limit(task: IndexTask) -> None:
+def limit_process(task: IndexTask) -> None:
     """Let the system end this process where it takes too much; where it can do that."""
     try:
         import resource
