@@ -13,7 +13,7 @@ from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.report import Report
 from machtrace.model.snapshot import ProcessInfo
 from machtrace.model.stack import AddressKind, Dispute, FrameAddress, FrameTrust, Stop, StopReason
-from machtrace.model.symbol import CallStack, Certainty, Frame, FrameStatus, Symbol
+from machtrace.model.symbol import CallStack, Certainty, Frame, FrameStatus, Symbol, unnamed
 from machtrace.model.thread import ThreadId, ThreadInfo
 from machtrace.report import bs, json_document, lldb, nsthread, text
 
@@ -133,6 +133,21 @@ def test_lldb_prints_bt_all():
         "  thread #2",
         "    frame #0: 0x0000000102067140 Demo`-[ViewController viewDidLoad]",
     ]
+
+
+def test_a_function_without_a_name_is_told_apart_from_a_name():
+    """lldb has its own way of saying so, Apple's and BSBacktraceLogger's formats have none."""
+    nobody = unnamed(ImageOffset(0x3FF4), 0x20)
+    one = frame(0x102064000, symbol=nobody)
+    stack = CallStack(thread=STACK.thread, frames=(one,), stop=Stop(StopReason.ROOT))
+
+    assert list(lldb.lines(stack, selected=False))[1].endswith(
+        "Demo`___lldb_unnamed_symbol_100003ff4 + 12"
+    )
+    assert "unnamed_3ff4 + 12" in list(text.lines(stack, pointer_size=8))[1]
+    assert nsthread.line(1, NAMELESS) == nsthread.line(1, one)
+    nameless = CallStack(thread=STACK.thread, frames=(NAMELESS,), stop=stack.stop)
+    assert list(bs.lines(nameless)) == list(bs.lines(stack))
 
 
 def test_json_is_the_documented_schema():

@@ -39,7 +39,7 @@ def table(symbols, *, functions=(), section=(0x1000, 0x2000), underscore=True):
 def name_at(found, offset):
     """The name that ``found`` gives, or None."""
     symbol = found.find(ImageOffset(offset))
-    return None if symbol is None else symbol.name
+    return None if symbol is None or not symbol.is_named else symbol.name
 
 
 def test_a_name_ends_where_the_next_function_starts():

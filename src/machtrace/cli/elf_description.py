@@ -207,7 +207,7 @@ class DescribedElf:
     def _symbol(self, address: Svma) -> NamedAddress | None:
         base = self._image.header_svma
         symbol = elf_symbol_table(self._contents).find(ImageOffset(address - base))
-        if symbol is None:
+        if symbol is None or not symbol.is_named:
             return None
         start = base + symbol.offset
         symbols = self._listed()

@@ -187,7 +187,7 @@ class DescribedMachO:
     def _symbol(self, address: Svma) -> NamedAddress | None:
         image = self._image
         symbol = macho_symbol_table(self._contents).find(image.offset_of(address))
-        if symbol is None:
+        if symbol is None or not symbol.is_named:
             return None
         start = image.svma_of(symbol.offset)
         symbols = parse_symbols(self._contents)

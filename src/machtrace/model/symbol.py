@@ -34,17 +34,46 @@ class Certainty(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symbol:
-    """A function."""
+    """A function.
+
+    One that is known to be there, and whose name is not, is called ``unnamed_`` and its offset in
+    hexadecimal digits: the same in every process that has the image, so that such functions can be
+    told apart and counted. Its certainty is ``NONE``.
+    """
 
     name: str
     """As people read it: one leading underscore of Mach-O's dropped."""
     linkage_name: str
-    """As the symbol table spells it."""
+    """As the symbol table spells it; empty where there is no name."""
     offset: ImageOffset
     """Of its first instruction."""
     size: int | None
     """In bytes; None when only the start is known."""
     certainty: Certainty
+    aliases: tuple[str, ...] = ()
+    """Other names of the same instructions, as :attr:`name` is written: linkers make one of
+    functions that have the same code."""
+
+    @property
+    def is_named(self) -> bool:
+        """Whether :attr:`name` is from the program; else it only says where the function is."""
+        return self.certainty is not Certainty.NONE
+
+
+def unnamed(offset: ImageOffset, size: int | None) -> Symbol:
+    """A function whose name is not known.
+
+    Args:
+        offset: of its first instruction.
+        size: in bytes.
+    """
+    return Symbol(
+        name=f"unnamed_{offset:x}",
+        linkage_name="",
+        offset=offset,
+        size=size,
+        certainty=Certainty.NONE,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +123,8 @@ class Frame:
     status: FrameStatus
     image: BinaryImage | None = None
     symbol: Symbol | None = None
+    """The function; where :attr:`status` is ``MISSING_SYMBOL`` one without a name, or None where
+    not even its start is known."""
     location: SourceLocation | None = None
     inlined: tuple[InlineFrame, ...] = ()
     """Innermost first; all inside :attr:`symbol`."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TextIO
 
+from machtrace.model.image import BinaryImage
 from machtrace.model.report import Report
 from machtrace.model.stack import stretches
-from machtrace.model.symbol import CallStack, Frame
+from machtrace.model.symbol import CallStack, Frame, Symbol
 from machtrace.report.printable import printable
 
 
@@ -43,7 +44,7 @@ def _frame(frame: Frame, pointer_size: int) -> str:
     if frame.symbol is None:
         return f"{address} {printable(frame.image.name)}"
     offset = frame.symbol_offset
-    text = f"{address} {printable(frame.image.name)}`{printable(frame.symbol.name)}"
+    text = f"{address} {printable(frame.image.name)}`{_symbol(frame.symbol, frame.image)}"
     if frame.location is not None:
         place = ":".join(
             str(part)
@@ -56,6 +57,13 @@ def _frame(frame: Frame, pointer_size: int) -> str:
         )
         return f"{text} at {place}"
     return f"{text} + {offset}" if offset else text
+
+
+def _symbol(symbol: Symbol, image: BinaryImage) -> str:
+    if symbol.is_named:
+        return printable(symbol.name)
+    # As lldb 21 and later have it, by the address in the file; earlier ones number them.
+    return f"___lldb_unnamed_symbol_{image.header_svma + symbol.offset:x}"
 
 
 def write(report: Report, sink: TextIO) -> None:

@@ -32,7 +32,7 @@ def line(index: int, frame: Frame, *, pointer_size: int = 8) -> str:
     """One frame as ``callStackSymbols`` prints it."""
     address = frame.address.address
     image = printable(frame.image.name) if frame.image is not None else "???"
-    if frame.symbol is not None and frame.symbol_offset is not None:
+    if frame.symbol is not None and frame.symbol.is_named and frame.symbol_offset is not None:
         symbol, offset = printable(frame.symbol.name), frame.symbol_offset
     elif frame.image is not None:
         symbol, offset = image, frame.image.offset_of(address)

@@ -1,72 +1,123 @@
-"""The names in a Mach-O image: its symbols and stubs, bounded by function starts."""
+"""The names in a Mach-O image, put together: the best first, each bounded by function starts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
+from machtrace.errors import MachtraceError
 from machtrace.macho.contents import MachOContents
-from machtrace.macho.function_starts import parse_function_starts
 from machtrace.macho.image import MachOImage
-from machtrace.macho.stubs import parse_stubs
 from machtrace.macho.symtab import SymbolRows, parse_symbols
-from machtrace.model.symbol import Certainty
-from machtrace.symbolicate.symbol_table import CodeBounds, NamedRanges, Offsets, SymbolTable
+from machtrace.symbolicate.macho_exports import exported_functions
+from machtrace.symbolicate.macho_function_starts import Ranges, function_starts
+from machtrace.symbolicate.macho_metadata import MetadataNames
+from machtrace.symbolicate.macho_stub_names import stub_names
+from machtrace.symbolicate.macho_symtab import (
+    holds_functions,
+    symtab_functions,
+    symtab_stubs,
+)
+from machtrace.symbolicate.named_ranges import NamedRanges
+from machtrace.symbolicate.symbol_table import CodeBounds, SymbolTable
+
+_LAST_OFFSET = 2**64 - 1
 
 
 def macho_symbol_table(contents: MachOContents) -> SymbolTable:
     """The names in a Mach-O image, in a file or in memory.
 
+    They are those of the symbol table and of the exports trie; what the metadata of runtimes says
+    of functions that these leave without a name; and of stubs, what they call. A part that cannot
+    be read is among the table's ``problems``.
+
     Raises:
-        MachOError: a table is malformed, or points outside the image.
-        MemoryReadError: a table is in memory that cannot be read.
+        MachOError: a table is malformed, or points outside the image, and no other gave a name.
+        MemoryReadError: the same of a table in memory that cannot be read.
     """
-    image = contents.image
-    starts = parse_function_starts(contents).offsets
-    symbols = parse_symbols(contents)
-    kinds = (_functions(symbols, image, certain=len(starts) > 0), _stubs(contents, symbols))
-    return SymbolTable(kinds, _bounds(image, starts))
+    return _Assembly(contents).table()
 
 
-def _functions(symbols: SymbolRows, image: MachOImage, *, certain: bool) -> NamedRanges:
-    """The defined symbols of code; ``certain``: function starts are known.
+class _Assembly:
+    """The parts of one table, and what was wrong with others."""
 
-    Where they are not, a table that holds only exported names was stripped of others, which may
-    begin in between.
-    """
-    rows = np.flatnonzero(symbols.is_code)
-    external = symbols.is_external[rows]
-    stripped = not certain and bool(external.all())
-    return NamedRanges(
-        starts=symbols.n_value[rows] - np.uint64(image.header_svma),
-        sizes=np.zeros(len(rows), np.uint64),
-        preferred=external,
-        linkage_name=lambda row: symbols.name(int(rows[row])),
-        certainty=Certainty.EXPORT if stripped else Certainty.EXACT,
-        leading_underscore=True,
-    )
+    def __init__(self, contents: MachOContents) -> None:
+        self._contents = contents
+        self._image = contents.image
+        self._problems: list[MachtraceError] = []
+        self._found: list[NamedRanges] = []
+        self._functions = _ranges(self._image, of_functions=True)
+        self._starts, self._certain = function_starts(contents, self._functions, self._problems)
+
+    def table(self) -> SymbolTable:
+        symbols = self._symbols()
+        self._linked(symbols)
+        metadata = MetadataNames(self._contents)
+        if self._some_are_unnamed():
+            for source in metadata.functions():
+                self._add(partial(self._named_starts, source))
+        if symbols is not None:
+            self._add(lambda: stub_names(self._contents, symbols))
+            self._add(lambda: symtab_stubs(symbols, self._image))
+        for source in metadata.stubs():
+            self._add(source)
+        if self._problems and not any(map(len, self._found)):
+            raise self._problems[0]
+        edges = np.array(_ranges(self._image, of_functions=False), np.uint64).reshape(-1, 2)
+        bounds = CodeBounds(
+            section_starts=edges[:, 0],
+            section_ends=edges[:, 1],
+            function_starts=self._starts,
+            has_all_starts=self._certain,
+        )
+        return SymbolTable(tuple(self._found), bounds, tuple(self._problems))
+
+    def _linked(self, symbols: SymbolRows | None) -> None:
+        """The names that the linker wrote."""
+        named = None
+        if symbols is not None:
+            named = self._add(lambda: symtab_functions(symbols, self._image, certain=self._certain))
+        self._add(lambda: exported_functions(self._contents, named, certain=self._certain))
+
+    def _add(self, source: Callable[[], NamedRanges]) -> NamedRanges | None:
+        try:
+            found = source()
+        except MachtraceError as error:
+            self._problems.append(error)
+            return None
+        self._found.append(found)
+        return found
+
+    def _symbols(self) -> SymbolRows | None:
+        try:
+            return parse_symbols(self._contents)
+        except MachtraceError as error:
+            self._problems.append(error)
+            return None
+
+    def _some_are_unnamed(self) -> bool:
+        named = np.concatenate([source.starts for source in self._found] or [self._starts[:0]])
+        named.sort()
+        at = np.minimum(named.searchsorted(self._starts), len(named) - 1)
+        return not len(named) or bool((named[at] != self._starts).any())
+
+    def _named_starts(self, source: Callable[[], NamedRanges]) -> NamedRanges:
+        """What a source says of whole functions: metadata knows of no other places."""
+        names, starts = source(), self._starts
+        if not self._certain or not len(starts):
+            return names
+        at = np.minimum(starts.searchsorted(names.starts), len(starts) - 1)
+        return names.only(np.flatnonzero(starts[at] == names.starts))
 
 
-def _stubs(contents: MachOContents, symbols: SymbolRows) -> NamedRanges:
-    stubs = parse_stubs(contents, symbols)
-    return NamedRanges(
-        starts=stubs.addresses - np.uint64(contents.image.header_svma),
-        sizes=stubs.sizes,
-        preferred=np.ones(len(stubs), np.bool_),
-        linkage_name=stubs.names.__getitem__,
-        certainty=Certainty.STUB,
-        leading_underscore=True,
-    )
-
-
-def _bounds(image: MachOImage, function_starts: Offsets) -> CodeBounds:
+def _ranges(image: MachOImage, *, of_functions: bool) -> Ranges:
+    """Sections with code as offsets from the header: those of functions, or with those of stubs."""
     base = image.header_svma
-    sections = [
-        (section.address - base, section.address - base + section.size)
+    return tuple(
+        (section.address - base, min(section.end - base, _LAST_OFFSET))
         for section in image.code_sections
         if section.address >= base
-    ]
-    return CodeBounds(
-        section_starts=np.array([start for start, _ in sections], np.uint64),
-        section_ends=np.array([min(end, 2**64 - 1) for _, end in sections], np.uint64),
-        function_starts=function_starts,
+        and (holds_functions(section) or not (of_functions or section.name == "__stub_helper"))
     )

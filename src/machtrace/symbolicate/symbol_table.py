@@ -1,45 +1,41 @@
-"""The names in one image: one sorted table, in which every name has an end.
+"""The functions of one image, named where that is sure: one sorted table, in which all have an end.
 
 A symbol names the addresses from its start up to the next symbol, the next function start or the
-end of its section, whichever is first, or as far as its own stated size. An address that is in no
-such range has no name.
+end of its section, whichever is first, or as far as its own stated size. A function that starts
+where no symbol is has no name, but bounds; an address in no function has neither.
+
+A symbol in the middle of a function is another entry to it if others can see it, and then names
+what follows it. One that only the assembler knew is a label, and the function's name is the better
+one, where it has one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from machtrace.errors import MachtraceError
 from machtrace.model.address import ImageOffset
-from machtrace.model.symbol import Certainty, Symbol
+from machtrace.model.symbol import Certainty, Symbol, unnamed
+from machtrace.symbolicate.named_ranges import NamedRanges, Offsets, human_name
+from machtrace.symbolicate.range_index import Answers, RangeIndex
+from machtrace.symbolicate.symbol_entries import Entries, sorted_entries
 
-Offsets: TypeAlias = npt.NDArray[np.uint64]
-"""A column of :data:`ImageOffset`."""
+__all__ = ["CERTAINTIES", "CodeBounds", "NamedRanges", "Offsets", "SymbolTable"]
 
 _LAST = np.uint64(2**64 - 1)
-_CERTAINTIES = tuple(Certainty)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class NamedRanges:
-    """Symbols of one kind, in their table's order; one entry a row in each column."""
-
-    starts: Offsets
-    sizes: Offsets
-    """In bytes; 0 where the format does not say."""
-    preferred: npt.NDArray[np.bool_]
-    """Which of several symbols at one address to show: the first preferred one (global before
-    local, as dyld chooses)."""
-    linkage_name: Callable[[int], str]
-    """The name of a row."""
-    certainty: Certainty
-    leading_underscore: bool = False
-    """Whether the names begin with one that people do not read, as those of Mach-O's symbol tables
-    do."""
+CERTAINTIES = tuple(Certainty)
+"""What the numbers in columns of certainty stand for."""
+_NONE = CERTAINTIES.index(Certainty.NONE)
+_ALIASES_LENGTH = 1 << 20
+"""Characters of all names at one address that are made at most."""
+_TEMPORARY = re.compile(r"ltmp\d+\Z|L")
+"""Names that the assembler makes up, as Mach-O's symbol tables spell them."""
+REDACTED = "<redacted>"
+"""What a shared cache calls symbols that were local (Libc, ``gen/backtrace.c``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,58 +47,89 @@ class CodeBounds:
     """Of the sections with code; by start, not overlapping."""
     function_starts: Offsets
     """Sorted; empty where the image does not tell."""
+    has_all_starts: bool = False
+    """Whether these are all, so that a symbol elsewhere is in the middle of a function."""
 
 
 class SymbolTable:
-    """Names by :data:`ImageOffset`."""
+    """Functions by :data:`ImageOffset`; each has a number, its id, in the order of addresses."""
 
-    __slots__ = (
-        "_certainty",
-        "_ends",
-        "_kind",
-        "_names",
-        "_row",
-        "_starts",
-        "_symbols",
-        "_underscores",
-    )
+    __slots__ = ("_ends", "_entry_kinds", "_entry_rows", "_firsts", "_index", "_kinds", "_starts",
+                 "problems")  # fmt: skip
 
-    def __init__(self, kinds: tuple[NamedRanges, ...], bounds: CodeBounds) -> None:
-        """``kinds``: the best first; at one address its name is the one to show."""
-        self._underscores = tuple(kind.leading_underscore for kind in kinds)
-        self._names = tuple(kind.linkage_name for kind in kinds)
-        starts = np.concatenate([kind.starts for kind in kinds])
-        sizes = np.concatenate([kind.sizes for kind in kinds])
-        rows = np.concatenate([np.arange(len(kind.starts), dtype=np.uint32) for kind in kinds])
-        which = np.repeat(
-            np.arange(len(kinds), dtype=np.uint8), [len(kind.starts) for kind in kinds]
-        )
-        certainty = np.array([_CERTAINTIES.index(kind.certainty) for kind in kinds], np.uint8)
-        avoided = ~np.concatenate([kind.preferred for kind in kinds])
+    def __init__(
+        self,
+        kinds: tuple[NamedRanges, ...],
+        bounds: CodeBounds,
+        problems: tuple[MachtraceError, ...] = (),
+    ) -> None:
+        """Sort everything.
 
-        inside, section_ends = _section_ends(starts, bounds)
-        order = np.lexsort((rows, avoided, which, sizes == 0, starts))
-        order = order[inside[order]]
-        _, firsts = np.unique(starts[order], return_index=True)
-        order = order[firsts]
-        order = order[~_inside_a_sized_one(starts[order], sizes[order])]
-
-        self._starts: Offsets = starts[order]
-        self._row = rows[order]
-        self._certainty = certainty[which[order]]
-        self._kind = which[order]
-        self._ends: Offsets = _ends(self._starts, sizes[order], section_ends[order], bounds)
+        Args:
+            kinds: the best first; at one address its name is the one to show.
+            bounds: the sections with code, and where functions start.
+            problems: why names may be missing.
+        """
+        self.problems = problems
+        """Parts of the image that could not be read, and so gave no names."""
+        self._kinds = kinds
+        functions = _inside(bounds.function_starts, bounds)
+        entries = sorted_entries(kinds)
+        entries = entries.only(_section_ends(entries.starts, bounds)[0])
+        entries = entries.only(~_inside_a_sized_one(entries))
+        entries = entries.only(~_labels(entries, functions, bounds))
+        starts = _merged(entries, functions)
+        self._entry_kinds, self._entry_rows = entries.kinds, entries.rows
+        self._starts: Offsets = starts
+        # Where the entries of each begin, and after the last where they end.
+        self._firsts = np.empty(len(starts) + 1, np.int32)
+        self._firsts[:-1] = entries.starts.searchsorted(starts, "left")
+        self._firsts[-1] = len(entries)
+        self._ends = _ends(starts, self._firsts[:-1], entries, bounds)
+        self._index: RangeIndex | None = None
 
     def __len__(self) -> int:
         return len(self._starts)
 
+    # --- columns, one row a function ---
+
     @property
     def starts(self) -> Offsets:
-        """Where the named functions begin, sorted."""
+        """Where the functions begin, sorted."""
         return self._starts
 
+    @property
+    def ends(self) -> Offsets:
+        """The offset after each one's last byte."""
+        return self._ends
+
+    @property
+    def is_named(self) -> npt.NDArray[np.bool_]:
+        """Which have a symbol at their start."""
+        mask: npt.NDArray[np.bool_] = self._firsts[:-1] < self._firsts[1:]
+        return mask
+
+    @property
+    def certainties(self) -> npt.NDArray[np.uint8]:
+        """How sure each one's name is, as a place in :data:`CERTAINTIES`."""
+        of_kind = np.array([CERTAINTIES.index(one.certainty) for one in self._kinds], np.uint8)
+        column = np.full(len(self), _NONE, np.uint8)
+        named = self.is_named
+        column[named] = of_kind[self._entry_kinds[self._firsts[:-1][named]]]
+        return column
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the table takes; names are in the image's file."""
+        columns = (self._starts, self._ends, self._firsts, self._entry_kinds, self._entry_rows)
+        return sum(column.nbytes for column in columns) + (
+            0 if self._index is None else self._index.nbytes
+        )
+
+    # --- lookups ---
+
     def find(self, offset: ImageOffset) -> Symbol | None:
-        """The function that holds ``offset``; None where no name is sure."""
+        """The function that holds ``offset``, with or without a name; None where there is none."""
         if not 0 <= offset <= _LAST:
             return None
         # A Python int would turn the whole column into floating point.
@@ -111,21 +138,83 @@ class SymbolTable:
             return None
         return self.symbol(index)
 
+    def ids(self, offsets: Offsets, *, back: int = 0, threads: int = 1) -> Answers:
+        """The id of the function that holds each offset; -1 where there is none.
+
+        Args:
+            offsets: in any order.
+            back: what to subtract from each first.
+            threads: how many to share a large column among.
+        """
+        if self._index is None:
+            self._index = _index(self._starts, self._ends)
+        return self._index.find(offsets, back=back, threads=threads)
+
     def symbol(self, index: int) -> Symbol:
-        """The ``index``-th symbol by address."""
+        """The function whose id is ``index``."""
         start = int(self._starts[index])
-        kind = int(self._kind[index])
-        linkage_name = self._names[kind](int(self._row[index]))
-        name = linkage_name
-        if self._underscores[kind] and name.startswith("_"):
-            name = name[1:]
+        size = int(self._ends[index]) - start
+        names = self._names(index)
+        if not names:
+            return unnamed(ImageOffset(start), size)
+        name, linkage_name, certainty = names[0]
+        others = dict.fromkeys(other for other, _, _ in names)
+        others.pop(name)
         return Symbol(
             name=name,
             linkage_name=linkage_name,
             offset=ImageOffset(start),
-            size=int(self._ends[index]) - start,
-            certainty=_CERTAINTIES[self._certainty[index]],
+            size=size,
+            certainty=certainty,
+            aliases=tuple(others),
         )
+
+    def name(self, index: int) -> str:
+        """The name of the function whose id is ``index``, as :attr:`Symbol.name` is."""
+        names = self._names(index, only_first=True)
+        if not names:
+            return unnamed(ImageOffset(int(self._starts[index])), None).name
+        return names[0][0]
+
+    def _names(self, index: int, *, only_first: bool = False) -> list[tuple[str, str, Certainty]]:
+        """(name, linkage name, certainty) of those at the start; made-up ones last."""
+        found: list[tuple[str, str, Certainty]] = []
+        temporary: list[tuple[str, str, Certainty]] = []
+        room = _ALIASES_LENGTH
+        for at in range(int(self._firsts[index]), int(self._firsts[index + 1])):
+            kind = self._kinds[self._entry_kinds[at]]
+            linkage_name = kind.linkage_name(int(self._entry_rows[at]))
+            if not linkage_name or linkage_name == REDACTED:
+                continue
+            underscore = kind.leading_underscore
+            one = (human_name(linkage_name, leading_underscore=underscore), linkage_name,
+                   kind.certainty)  # fmt: skip
+            room -= len(linkage_name)
+            if underscore and _TEMPORARY.match(linkage_name):
+                temporary.append(one)
+            else:
+                found.append(one)
+                if only_first:
+                    break
+            if room < 0:
+                break
+        return found + temporary
+
+
+def _index(starts: Offsets, ends: Offsets) -> RangeIndex:
+    """The functions, and between them ranges of -1 where there is none."""
+    ids = np.arange(len(starts), dtype=np.int32)
+    if not len(starts):
+        return RangeIndex(starts, ids)
+    gaps = np.append(np.flatnonzero(ends[:-1] < starts[1:]), len(starts) - 1)
+    return RangeIndex(
+        np.insert(starts, gaps + 1, ends[gaps]), np.insert(ids, gaps + 1, np.int32(-1))
+    )
+
+
+def _inside(starts: Offsets, bounds: CodeBounds) -> Offsets:
+    inside, _ = _section_ends(starts, bounds)
+    return starts if inside.all() else starts[inside]
 
 
 def _section_ends(starts: Offsets, bounds: CodeBounds) -> tuple[npt.NDArray[np.bool_], Offsets]:
@@ -137,14 +226,51 @@ def _section_ends(starts: Offsets, bounds: CodeBounds) -> tuple[npt.NDArray[np.b
     return (section >= 0) & (starts < ends), ends
 
 
-def _inside_a_sized_one(starts: Offsets, sizes: Offsets) -> npt.NDArray[np.bool_]:
+def _inside_a_sized_one(entries: Entries) -> npt.NDArray[np.bool_]:
     """Labels without a size, within a function that has one: its name is the better one."""
-    if not len(starts):
-        return np.zeros(0, np.bool_)
+    starts, sizes = entries.starts, entries.sizes
+    if sizes is None or not len(starts):
+        return np.zeros(len(starts), np.bool_)
     reach = np.maximum.accumulate(np.where(sizes > 0, _plus(starts, sizes), np.uint64(0)))
     before = np.concatenate([np.zeros(1, np.uint64), reach[:-1]])
-    inside: npt.NDArray[np.bool_] = (sizes == 0) & (starts < before)
+    # What starts where the function does is another name of it.
+    owner = np.maximum.accumulate(np.where(sizes > 0, starts, np.uint64(0)))
+    inside: npt.NDArray[np.bool_] = (sizes == 0) & (starts < before) & (owner < starts)
     return inside
+
+
+def _labels(entries: Entries, functions: Offsets, bounds: CodeBounds) -> npt.NDArray[np.bool_]:
+    """Local symbols in the middle of a function whose start has a name."""
+    labels = np.zeros(len(entries), np.bool_)
+    if not bounds.has_all_starts or not len(functions) or not len(entries):
+        return labels
+    rows = np.flatnonzero(entries.avoided)
+    function = functions.searchsorted(entries.starts[rows], "right").astype(np.int64) - 1
+    rows, function = rows[function >= 0], function[function >= 0]
+    owner = functions[function]
+    middle = owner != entries.starts[rows]
+    rows, owner = rows[middle], owner[middle]
+    section = bounds.section_starts.searchsorted(entries.starts[rows], "right") - 1
+    same = owner >= bounds.section_starts[section]
+    rows, owner = rows[same], owner[same]
+    first = np.minimum(entries.starts.searchsorted(owner, "left"), len(entries) - 1)
+    labels[rows[entries.starts[first] == owner]] = True
+    return labels
+
+
+def _merged(entries: Entries, functions: Offsets) -> Offsets:
+    """Where functions start, by symbols and otherwise; none inside of one that states its size."""
+    if entries.sizes is not None and len(entries):
+        reach = np.maximum.accumulate(
+            np.where(entries.sizes > 0, _plus(entries.starts, entries.sizes), np.uint64(0))
+        )
+        before = entries.starts.searchsorted(functions, "right").astype(np.int64) - 1
+        functions = functions[(before < 0) | (functions >= reach[np.maximum(before, 0)])]
+    both = np.concatenate([entries.starts, functions])
+    both.sort()
+    return (
+        both[np.concatenate([np.ones(1, np.bool_), both[1:] != both[:-1]])] if len(both) else both
+    )
 
 
 def _plus(starts: Offsets, sizes: Offsets) -> Offsets:
@@ -153,13 +279,15 @@ def _plus(starts: Offsets, sizes: Offsets) -> Offsets:
     return ends
 
 
-def _ends(starts: Offsets, sizes: Offsets, section_ends: Offsets, bounds: CodeBounds) -> Offsets:
-    following = np.concatenate([starts[1:], np.full(1, _LAST, np.uint64)])[: len(starts)]
-    functions = np.concatenate([bounds.function_starts, np.full(1, _LAST, np.uint64)])
-    next_function = functions[
-        functions.searchsorted(starts, side="right").clip(max=len(functions) - 1)
-    ]
-    sized = np.minimum(_plus(starts, sizes), following)
-    unsized = np.minimum(following, next_function)
-    ends: Offsets = np.minimum(np.where(sizes > 0, sized, unsized), section_ends)
+def _ends(
+    starts: Offsets, firsts: npt.NDArray[np.int32], entries: Entries, bounds: CodeBounds
+) -> Offsets:
+    """What the next function, the section and the stated size leave."""
+    following = np.append(starts[1:], _LAST)[: len(starts)]
+    ends: Offsets = np.minimum(following, _section_ends(starts, bounds)[1])
+    if entries.sizes is not None and len(entries):
+        at = np.minimum(firsts, len(entries) - 1)
+        named = entries.starts[at] == starts
+        sizes = np.where(named, entries.sizes[at], np.uint64(0))
+        ends = np.where(sizes > 0, np.minimum(ends, _plus(starts, sizes)), ends)
     return ends

@@ -87,8 +87,10 @@ class Symbolicator:
         if isinstance(table, FrameStatus):
             return table, image, None
         symbol = table.find(image.offset_of(lookup))
-        if symbol is None:
-            return FrameStatus.MISSING_SYMBOL, image, None
+        if symbol is None or not symbol.is_named:
+            malformed = any(isinstance(problem, FormatError) for problem in table.problems)
+            status = FrameStatus.MALFORMED_FILE if malformed else FrameStatus.MISSING_SYMBOL
+            return status, image, symbol
         return FrameStatus.SYMBOLICATED, image, symbol
 
     def _table(self, image: BinaryImage, memory: MemoryReader) -> SymbolTable | FrameStatus:

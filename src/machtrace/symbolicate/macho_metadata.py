@@ -1,0 +1,54 @@
+"""Names from what a Mach-O keeps for its runtimes, where stripping took those of the linker.
+
+Each source is a module of its own, which is loaded when an image has something for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+
+from machtrace.macho.contents import MachOContents
+from machtrace.macho.pointers import Pointers, parse_pointers
+from machtrace.symbolicate.macho_symtab import is_objc_stubs
+from machtrace.symbolicate.named_ranges import NamedRanges
+
+Source = Callable[[], NamedRanges]
+"""Yields names, or raises a MachtraceError."""
+
+_OBJC = frozenset({"__objc_classlist", "__objc_nlclslist", "__objc_catlist", "__objc_nlcatlist"})
+
+
+class MetadataNames:
+    """The sources of one image, the surest first. They share its pointers."""
+
+    def __init__(self, contents: MachOContents) -> None:
+        self._contents = contents
+
+    @cached_property
+    def _pointers(self) -> Pointers:
+        return parse_pointers(self._contents)
+
+    @cached_property
+    def _sections(self) -> frozenset[str]:
+        return frozenset(section.name for section in self._contents.image.sections if section.size)
+
+    def functions(self) -> Iterator[Source]:
+        """Those that name functions."""
+        if self._sections & _OBJC:
+            yield self._objc
+
+    def stubs(self) -> Iterator[Source]:
+        """Those that name stubs by what they do."""
+        if any(map(is_objc_stubs, self._contents.image.sections)):
+            yield self._objc_stubs
+
+    def _objc(self) -> NamedRanges:
+        from machtrace.symbolicate.objc_names import objc_names
+
+        return objc_names(self._contents, self._pointers)
+
+    def _objc_stubs(self) -> NamedRanges:
+        from machtrace.symbolicate.objc_names import objc_stub_names
+
+        return objc_stub_names(self._contents, self._pointers)

@@ -1,0 +1,112 @@
+"""The names in a Mach-O's symbol table, by which a program was linked."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from machtrace.macho.image import MachOImage
+from machtrace.macho.segments import S_SYMBOL_STUBS, Section
+from machtrace.macho.structs import N_EXT, N_PEXT, N_SECT, N_STAB, N_TYPE
+from machtrace.macho.symtab import SymbolRows
+from machtrace.model.symbol import Certainty
+from machtrace.symbolicate.named_ranges import NamedRanges
+
+_LOOKED_AT = 256
+"""Local symbols whose names tell whether those of all were taken away."""
+_MOST_SECTIONS = 255
+"""Those that ``nlist.n_sect`` can count."""
+
+
+def symtab_functions(symbols: SymbolRows, image: MachOImage, *, certain: bool) -> NamedRanges:
+    """The defined symbols of functions.
+
+    Args:
+        symbols: the symbol table.
+        image: what it is of.
+        certain: whether all function starts are known. Where they are not, a table that holds only
+            exported names was stripped of others, which may begin in between.
+    """
+    rows = _rows(
+        symbols, image, [section for section in image.sections if holds_functions(section)]
+    )
+    external = _is_external(symbols, rows)
+    rows, external = _not_redacted(symbols, rows, external)
+    stripped = not certain and bool(external.all())
+    return _ranges(
+        symbols, image, rows, external, Certainty.EXPORT if stripped else Certainty.EXACT
+    )
+
+
+def symtab_stubs(symbols: SymbolRows, image: MachOImage) -> NamedRanges:
+    """The symbols that linkers write for Objective-C's stubs: ``_objc_msgSend$selector``."""
+    rows = _rows(symbols, image, [s for s in image.sections if is_objc_stubs(s)])
+    rows, external = _not_redacted(symbols, rows, _is_external(symbols, rows))
+    return _ranges(symbols, image, rows, external, Certainty.STUB)
+
+
+def holds_functions(section: Section) -> bool:
+    """Whether the section's code is of functions, and not of stubs and of what binds them."""
+    if not section.is_code or not section.size or section.type == S_SYMBOL_STUBS:
+        return False
+    return section.name != "__stub_helper" and not is_objc_stubs(section)
+
+
+def is_objc_stubs(section: Section) -> bool:
+    """Whether it holds calls of ``objc_msgSend``, one for each selector."""
+    return section.name == "__objc_stubs"
+
+
+def _rows(symbols: SymbolRows, image: MachOImage, sections: list[Section]) -> npt.NDArray[np.intp]:
+    """The symbols in some sections; those for debuggers are in none."""
+    chosen = np.zeros(256, np.bool_)
+    # nlist has one byte for the section, so later ones have no symbols.
+    for number, section in enumerate(image.sections[:_MOST_SECTIONS], 1):
+        chosen[number] = section in sections
+    kinds = np.arange(256, dtype=np.uint8)
+    is_defined = (kinds & (N_STAB | N_TYPE)) == N_SECT
+    table = symbols.rows
+    rows = np.flatnonzero(is_defined[table["n_type"]] & chosen[table["n_sect"]])
+    base = np.uint64(image.header_svma)
+    kept = (table["n_strx"][rows] != 0) & (table["n_value"][rows] >= base)
+    return rows if kept.all() else rows[kept]
+
+
+def _is_external(symbols: SymbolRows, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+    mask: npt.NDArray[np.bool_] = (symbols.rows["n_type"][rows] & (N_PEXT | N_EXT)) == N_EXT
+    return mask
+
+
+def _not_redacted(
+    symbols: SymbolRows, rows: npt.NDArray[np.intp], external: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+    """Without those whose name was taken away when a shared cache was built.
+
+    That is done to all local symbols or to none, and to look at the names of half a million would
+    take longer than everything else. One that is overlooked is still never shown as a name.
+    """
+    local = np.flatnonzero(~external)
+    looked_at = local[np.linspace(0, len(local) - 1, min(_LOOKED_AT, len(local)), dtype=np.intp)]
+    if all(symbols.name_bytes(row) not in (b"", b"<redacted>") for row in rows[looked_at].tolist()):
+        return rows, external
+    named = symbols.is_named[rows]
+    return rows[named], external[named]
+
+
+def _ranges(
+    symbols: SymbolRows,
+    image: MachOImage,
+    rows: npt.NDArray[np.intp],
+    external: npt.NDArray[np.bool_],
+    certainty: Certainty,
+) -> NamedRanges:
+    rows = rows.astype(np.uint32)
+    starts = symbols.rows["n_value"][rows].astype(np.uint64) - np.uint64(image.header_svma)
+    return NamedRanges(
+        starts=starts,
+        sizes=np.zeros(len(rows), np.uint64),
+        preferred=external,
+        linkage_name=lambda row: symbols.name(int(rows[row])),
+        certainty=certainty,
+        leading_underscore=True,
+    )
