@@ -20,7 +20,6 @@ from machtrace.macho.scattered_records import ScatteredRecords
 _RW_REALIZED = np.uint32(1 << 31)
 _RW_FIELD = 8
 """Where ``class_rw_t`` has its ``ro_or_rw_ext``, of either width."""
-_LOW_BITS = ~np.uint64(7)
 _PACKED_ISA_BITS = 0xFFFFFFFF8
 """Where an isa of arm64 has the class, if it holds a reference count and more besides."""
 _LONGEST_NAME = 1 << 12
@@ -34,6 +33,11 @@ class _Layout:
     class_data: int
     ro_name: int
     ro_methods: int
+
+    @property
+    def aligned(self) -> np.uint64:
+        """The bits of a record's address that are not flags in disguise."""
+        return ~np.uint64(self.pointer - 1)
 
 
 _LAYOUT_64 = _Layout(pointer=8, class_data=32, ro_name=24, ro_methods=32)
@@ -77,7 +81,7 @@ class ObjcRecords:
     def metaclasses(self, classes: Addresses) -> Addresses:
         """The class of each class; 0 where it is not in this image."""
         image = self.contents.image
-        found = self.field(classes, 0) & _LOW_BITS
+        found = self.field(classes, 0) & self.layout.aligned
         if self.is_loaded:
             packed = self.pointers.addresses(classes, _PACKED_ISA_BITS)
             found = np.where(inside_image(image, found), found, packed)
@@ -86,14 +90,14 @@ class ObjcRecords:
     def read_only_data(self, classes: Addresses) -> Addresses:
         """The ``class_ro_t`` of each class: what the compiler wrote; 0 where there is none."""
         # The low bits of the pointer say whether the class is Swift's.
-        data = self.field(classes, self.layout.class_data) & _LOW_BITS
+        data = self.field(classes, self.layout.class_data) & self.layout.aligned
         if not self.is_loaded:
             return data
         flags, known = self.memory.read(data, "<u4")
         realized = known & ((flags & _RW_REALIZED) != 0)
         parts = self.field(np.where(realized, data, np.uint64(0)), _RW_FIELD)
         extended = (parts & np.uint64(1)) != 0
-        parts &= _LOW_BITS
+        parts &= self.layout.aligned
         read_only = np.where(extended, self.field(parts * extended, 0), parts)
         return np.where(realized, read_only, data)
 
