@@ -15,9 +15,10 @@ import numpy.typing as npt
 from machtrace.errors import FormatError
 from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import InlineFrame, SourceLocation
+from machtrace.symbolicate.debug_tables import DebugTables
 from machtrace.symbolicate.demangle import demangle
 from machtrace.symbolicate.range_index import RangeIndex
-from machtrace.symbolicate.symcache import NONE, REMEDY, Indices, Numbers, SymCache
+from machtrace.symbolicate.symcache import NONE, REMEDY, Indices, Numbers
 
 _LAST = 2**32 - 1
 """The largest offset that a SymCache can hold."""
@@ -64,7 +65,7 @@ class DebugIndex:
 
     def __init__(
         self,
-        cache: SymCache,
+        cache: DebugTables,
         *,
         name: Callable[[str], str] = demangle,
         moved: Callable[[str], str] = str,
