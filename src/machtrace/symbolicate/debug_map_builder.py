@@ -1,0 +1,57 @@
+"""The child process that makes the indices of many object files, and may die of one.
+
+``python -m machtrace.symbolicate.debug_map_builder TASK`` reads object files one behind the other
+from its standard input. For each, as soon as it is done, it writes a status, a size and as many
+bytes: an index, or why there is none. ``TASK`` is an :class:`~.index_builder.IndexTask` as JSON;
+its ``edits`` are empty, and the sizes of the files follow as further arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from struct import Struct
+from typing import Any
+
+from machtrace.symbolicate.index_builder import REFUSED, IndexTask, limit_process
+
+RECORD = Struct("<BQ")
+"""A status (0, or :data:`REFUSED`), and the bytes that follow."""
+_LONGEST_REASON = 1000
+
+
+def main() -> int:
+    """Make the indices."""
+    task = IndexTask(**json.loads(sys.argv[1]))
+    sizes = [int(size) for size in sys.argv[2:]]
+    limit_process(task)
+    output = sys.stdout.buffer
+    for size in sizes:
+        data = sys.stdin.buffer.read(size)
+        try:
+            status, made = 0, _index(data, task.output)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the parent reports it)
+            status, made = REFUSED, f"{type(error).__name__}: {error}"[:_LONGEST_REASON].encode()
+        output.write(RECORD.pack(status, len(made)))
+        output.write(made)
+        output.flush()
+    return 0
+
+
+def _index(data: bytes, limit: int) -> bytes:
+    from symbolic.debuginfo import Archive
+
+    # Each object borrows from the one before, and none keeps it alive: the names here do.
+    archive = Archive.from_bytes(data)
+    objects = list(archive.iter_objects())
+    if not objects:
+        raise ValueError("it holds no object file")
+    index: Any = objects[0].make_symcache()
+    stream = index.open_stream()
+    if stream.raw.size > limit:
+        raise ValueError(f"the index takes {stream.raw.size} bytes, {limit} are allowed")
+    return bytes(stream.read())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""Source lines of an image whose DWARF is in object files: these are read when they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from machtrace.errors import FormatError, MemoryReadError
+from machtrace.macho.contents import FileContents
+from machtrace.macho.object_rebasing import rebased_object
+from machtrace.macho.symtab import parse_symbols
+from machtrace.model.address import ImageOffset
+from machtrace.model.symbol import InlineFrame
+from machtrace.symbolicate.debug_file import has_dwarf
+from machtrace.symbolicate.debug_index import DebugChains, DebugColumns, DebugIndex
+from machtrace.symbolicate.debug_map import DebugMap
+from machtrace.symbolicate.debug_map_building import ObjectBytes, ObjectIndices
+from machtrace.symbolicate.debug_map_objects import open_object
+from machtrace.symbolicate.debug_map_tables import MergedTables, MovedFunctions
+from machtrace.symbolicate.range_index import RangeIndex
+from machtrace.symbolicate.search_record import Outcome, SearchRecord
+from machtrace.symbolicate.symcache import SymCache
+
+_BASE = 0x1000
+"""Where object files' code is moved: readers of DWARF take address 0 for code that is gone."""
+_MOST = 1 << 32
+"""No object file is as large."""
+
+
+class DebugMapIndex:
+    """What a :class:`DebugIndex` answers, from the object files of a debug map.
+
+    An object file is read when an offset is first asked for that is in one of its functions.
+    Numbers of locations, functions and files stay valid.
+    """
+
+    __slots__ = ("_functions", "_index", "_is_read", "_map", "_objects", "_tables", "record")
+
+    def __init__(self, debug_map: DebugMap, objects: ObjectIndices) -> None:
+        """Read nothing yet; ``objects`` makes the indices."""
+        self._map = debug_map
+        self._objects = objects
+        self._functions = RangeIndex(debug_map.starts)
+        self._is_read = np.zeros(len(debug_map.objects) + 1, np.bool_)
+        self._is_read[-1] = True  # the object file -1, of what is in none
+        self._tables = MergedTables(debug_map.path)
+        self._index = DebugIndex(self._tables)
+        self.record = SearchRecord()
+        """The object files that are missing, were changed, or cannot be read."""
+
+    def columns(self, offsets: npt.NDArray[np.uint64]) -> DebugColumns:
+        """See :meth:`DebugIndex.columns`."""
+        self._read_for(offsets)
+        return self._index.columns(offsets)
+
+    def chains(self, locations: npt.NDArray[np.int32]) -> DebugChains:
+        """See :meth:`DebugIndex.chains`."""
+        return self._index.chains(locations)
+
+    def inlined(self, offset: ImageOffset) -> tuple[InlineFrame, ...]:
+        """See :meth:`DebugIndex.inlined`."""
+        self._read_for_one(offset)
+        return self._index.inlined(offset)
+
+    def function_start(self, offset: ImageOffset) -> ImageOffset | None:
+        """See :meth:`DebugIndex.function_start`."""
+        self._read_for_one(offset)
+        return self._index.function_start(offset)
+
+    def function_name(self, function: int) -> str:
+        """See :meth:`DebugIndex.function_name`."""
+        return self._index.function_name(function)
+
+    def file_path(self, file: int) -> str:
+        """See :meth:`DebugIndex.file_path`."""
+        return self._index.file_path(file)
+
+    def _read_for_one(self, offset: ImageOffset) -> None:
+        if 0 <= offset < 1 << 64:
+            self._read_for(np.array([offset], np.uint64))
+
+    def _read_for(self, offsets: npt.NDArray[np.uint64]) -> None:
+        entries = self._functions.find(offsets)
+        numbers = np.append(self._map.object_ids, np.int32(-1))[entries]
+        wanted = np.unique(numbers[~self._is_read[numbers]])
+        if len(wanted):
+            self._is_read[wanted] = True
+            self._add(wanted.tolist())
+
+    def _add(self, numbers: Iterable[int]) -> None:
+        opened = [one for one in map(self._open, numbers) if one is not None]
+        made = self._objects.make([one for one, _ in opened])
+        added: list[tuple[SymCache, MovedFunctions]] = []
+        for (one, moved), cache in zip(opened, made, strict=True):
+            if isinstance(cache, str):
+                self.record.add(one.source, Outcome.MALFORMED, cache)
+            else:
+                added.append((cache, moved))
+        if added:
+            self._tables = self._tables.with_more(added)
+            self._index = DebugIndex(self._tables)
+
+    def _open(self, number: int) -> tuple[ObjectBytes, MovedFunctions] | None:
+        linked = self._map.objects[number]
+        contents = open_object(linked, self._map, self.record)
+        if contents is None:
+            return None
+        if not has_dwarf(contents):
+            self.record.add(str(linked), Outcome.NO_DWARF)
+            return None
+        try:
+            moved = moved_functions(self._map, number, contents)
+            return ObjectBytes(str(linked), rebased_object(contents, _BASE)), moved
+        except (FormatError, MemoryReadError) as error:
+            self.record.add(str(linked), Outcome.MALFORMED, str(error))
+            return None
+
+
+def moved_functions(debug_map: DebugMap, number: int, contents: FileContents) -> MovedFunctions:
+    """The functions of the object file ``number``, with where its index has them.
+
+    Raises:
+        MachOError, MemoryReadError: its symbol table is not in the file, or its names overlap.
+    """
+    entries = debug_map.functions_of(number)
+    symbols = parse_symbols(contents)
+    rows = np.flatnonzero(symbols.is_in_section)
+    values = symbols.n_value
+    stated: dict[str, int] = {}
+    for name, row in zip(symbols.names(rows.tolist()), rows.tolist(), strict=True):
+        if values[row] < _MOST:
+            stated.setdefault(name, int(values[row]))
+    found = [stated.get(debug_map.linkage_name(int(entry)), -1) for entry in entries]
+    places = np.array(found, np.int64)
+    there = places >= 0
+    return MovedFunctions(
+        linked=debug_map.starts[entries][there],
+        sizes=debug_map.sizes[entries][there],
+        stated=places[there].astype(np.uint64) + np.uint64(_BASE),
+    )
