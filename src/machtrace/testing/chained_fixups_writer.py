@@ -19,6 +19,7 @@ from machtrace.macho.structs import (
     LINKEDIT_DATA_COMMAND,
     MACH_HEADER,
     MH_MAGIC_64,
+    S_ATTR_PURE_INSTRUCTIONS,
     SECTION_64,
     SEGMENT_COMMAND_64,
 )
@@ -28,7 +29,10 @@ IMAGE_SVMA = 1 << 32
 DATA_OFFSET = 0x4000
 """Where its data is, in the file and from the header."""
 PAGE_SIZE = 0x1000
+TEXT_OFFSET = 0x3000
+"""Where its code is, from the header."""
 
+_TEXT = (("__text", TEXT_OFFSET, DATA_OFFSET - TEXT_OFFSET),)
 _NONE, _MULTI, _LAST = 0xFFFF, 0x8000, 0x8000
 _READ_EXECUTE, _READ_WRITE, _READ = 5, 3, 1
 
@@ -76,6 +80,8 @@ def write_chained_image(
     imports: ImportTable | None = None,
     max_valid_pointer: int = 0,
     cpu: tuple[int, int] = (CPU_TYPE_ARM64, 0),
+    contents: bytes = b"",
+    sections: Sequence[tuple[str, int, int]] = (),
 ) -> bytes:
     """An image whose data has ``pointers``, chained.
 
@@ -87,15 +93,19 @@ def write_chained_image(
         imports: what binds ask for.
         max_valid_pointer: as the table says.
         cpu: type and subtype.
+        contents: what the data is besides.
+        sections: of the data, each with its name, place and size; none: one for all.
     """
     pointer_format = POINTER_FORMATS[number]
-    data = bytearray(data_size)
+    data = bytearray(contents.ljust(data_size, b"\0"))
     starts = _chained(data, pointers, pointer_format)
     payload = _payload(number, starts, imports or ImportTable(), max_valid_pointer)
     linkedit = DATA_OFFSET + data_size
     commands = (
-        _segment("__TEXT", 0, DATA_OFFSET, _READ_EXECUTE, "__text", 0x1000)
-        + _segment("__DATA", DATA_OFFSET, data_size, _READ_WRITE, "__data", data_size)
+        _segment("__TEXT", 0, DATA_OFFSET, _READ_EXECUTE, _TEXT)
+        + _segment(
+            "__DATA", DATA_OFFSET, data_size, _READ_WRITE, sections or [("__data", 0, data_size)]
+        )
         + _segment("__LINKEDIT", linkedit, len(payload), _READ)
         + LINKEDIT_DATA_COMMAND.pack(
             LC_DYLD_CHAINED_FIXUPS, LINKEDIT_DATA_COMMAND.size, linkedit, len(payload)
@@ -107,20 +117,25 @@ def write_chained_image(
 
 
 def _segment(
-    name: str, offset: int, size: int, protection: int, section: str = "", length: int = 0
+    name: str,
+    offset: int,
+    size: int,
+    protection: int,
+    sections: Sequence[tuple[str, int, int]] = (),
 ) -> bytes:
-    count = 1 if section else 0
     command = SEGMENT_COMMAND_64.pack(
-        LC_SEGMENT_64, SEGMENT_COMMAND_64.size + count * SECTION_64.size, name.encode(),
+        LC_SEGMENT_64, SEGMENT_COMMAND_64.size + len(sections) * SECTION_64.size, name.encode(),
         IMAGE_SVMA + offset, -(-size // PAGE_SIZE) * PAGE_SIZE, offset, size,
-        protection, protection, count, 0,
+        protection, protection, len(sections), 0,
     )  # fmt: skip
-    if not section:
-        return command
-    at = offset + size - length
-    return command + SECTION_64.pack(
-        section.encode(), name.encode(), IMAGE_SVMA + at, length, at, 3, 0, 0, 0, 0, 0, 0
-    )
+    flags = S_ATTR_PURE_INSTRUCTIONS if name == "__TEXT" else 0
+    return command + b"".join(
+        SECTION_64.pack(
+            section.encode(), name.encode(), IMAGE_SVMA + offset + at, length, offset + at,
+            3, 0, 0, flags, 0, 0, 0,
+        )
+        for section, at, length in sections
+    )  # fmt: skip
 
 
 def _chained(
@@ -148,7 +163,8 @@ def _chained(
 def _payload(
     number: int, starts: list[list[int]], imports: ImportTable, max_valid_pointer: int
 ) -> bytes:
-    firsts, lists = [], []
+    firsts: list[int] = []
+    lists: list[int] = []
     for page in starts:
         if len(page) > 1:
             firsts.append(_MULTI | (len(starts) + len(lists)))
