@@ -13,10 +13,8 @@ from machtrace.macho.contents import MachOContents
 from machtrace.macho.function_starts import parse_function_starts
 from machtrace.macho.unwind_info import UnwindInfo
 from machtrace.model.address import Svma
+from machtrace.symbolicate.macho_code_sections import Ranges
 from machtrace.symbolicate.named_ranges import Offsets
-
-Ranges = tuple[tuple[int, int], ...]
-"""The (start, end) of sections with code, as offsets from the header; by start."""
 
 
 def function_starts(
@@ -30,7 +28,7 @@ def function_starts(
 
     Args:
         contents: the image.
-        sections: those with code.
+        sections: those that hold functions.
         problems: takes the errors of tables that could not be read.
     """
     starts = _asked(_stated, contents, problems)

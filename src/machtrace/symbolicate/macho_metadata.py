@@ -10,7 +10,7 @@ from functools import cached_property
 
 from machtrace.macho.contents import MachOContents
 from machtrace.macho.pointers import Pointers, parse_pointers
-from machtrace.symbolicate.macho_symtab import is_objc_stubs
+from machtrace.symbolicate.macho_code_sections import is_objc_stubs
 from machtrace.symbolicate.named_ranges import NamedRanges
 
 Source = Callable[[], NamedRanges]
@@ -37,6 +37,7 @@ class MetadataNames:
         """Those that name functions."""
         if self._sections & _OBJC:
             yield self._objc
+        yield self._go
 
     def stubs(self) -> Iterator[Source]:
         """Those that name stubs by what they do."""
@@ -47,6 +48,11 @@ class MetadataNames:
         from machtrace.symbolicate.objc_names import objc_names
 
         return objc_names(self._contents, self._pointers)
+
+    def _go(self) -> NamedRanges:
+        from machtrace.symbolicate.go_names import go_names
+
+        return go_names(self._contents, lambda: self._pointers)
 
     def _objc_stubs(self) -> NamedRanges:
         from machtrace.symbolicate.objc_names import objc_stub_names

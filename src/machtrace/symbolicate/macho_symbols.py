@@ -9,21 +9,15 @@ import numpy as np
 
 from machtrace.errors import MachtraceError
 from machtrace.macho.contents import MachOContents
-from machtrace.macho.image import MachOImage
 from machtrace.macho.symtab import SymbolRows, parse_symbols
+from machtrace.symbolicate.macho_code_sections import function_sections, named_sections
 from machtrace.symbolicate.macho_exports import exported_functions
-from machtrace.symbolicate.macho_function_starts import Ranges, function_starts
+from machtrace.symbolicate.macho_function_starts import function_starts
 from machtrace.symbolicate.macho_metadata import MetadataNames
 from machtrace.symbolicate.macho_stub_names import stub_names
-from machtrace.symbolicate.macho_symtab import (
-    holds_functions,
-    symtab_functions,
-    symtab_stubs,
-)
+from machtrace.symbolicate.macho_symtab import symtab_functions, symtab_stubs
 from machtrace.symbolicate.named_ranges import NamedRanges
 from machtrace.symbolicate.symbol_table import CodeBounds, SymbolTable
-
-_LAST_OFFSET = 2**64 - 1
 
 
 def macho_symbol_table(contents: MachOContents) -> SymbolTable:
@@ -48,8 +42,8 @@ class _Assembly:
         self._image = contents.image
         self._problems: list[MachtraceError] = []
         self._found: list[NamedRanges] = []
-        self._functions = _ranges(self._image, of_functions=True)
-        self._starts, self._certain = function_starts(contents, self._functions, self._problems)
+        functions = function_sections(self._image)
+        self._starts, self._certain = function_starts(contents, functions, self._problems)
 
     def table(self) -> SymbolTable:
         symbols = self._symbols()
@@ -65,7 +59,7 @@ class _Assembly:
             self._add(source)
         if self._problems and not any(map(len, self._found)):
             raise self._problems[0]
-        edges = np.array(_ranges(self._image, of_functions=False), np.uint64).reshape(-1, 2)
+        edges = np.array(named_sections(self._image), np.uint64).reshape(-1, 2)
         bounds = CodeBounds(
             section_starts=edges[:, 0],
             section_ends=edges[:, 1],
@@ -110,14 +104,3 @@ class _Assembly:
             return names
         at = np.minimum(starts.searchsorted(names.starts), len(starts) - 1)
         return names.only(np.flatnonzero(starts[at] == names.starts))
-
-
-def _ranges(image: MachOImage, *, of_functions: bool) -> Ranges:
-    """Sections with code as offsets from the header: those of functions, or with those of stubs."""
-    base = image.header_svma
-    return tuple(
-        (section.address - base, min(section.end - base, _LAST_OFFSET))
-        for section in image.code_sections
-        if section.address >= base
-        and (holds_functions(section) or not (of_functions or section.name == "__stub_helper"))
-    )

@@ -6,10 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.macho.image import MachOImage
-from machtrace.macho.segments import S_SYMBOL_STUBS, Section
+from machtrace.macho.segments import Section
 from machtrace.macho.structs import N_EXT, N_PEXT, N_SECT, N_STAB, N_TYPE
 from machtrace.macho.symtab import SymbolRows
 from machtrace.model.symbol import Certainty
+from machtrace.symbolicate.macho_code_sections import holds_functions, is_objc_stubs
 from machtrace.symbolicate.named_ranges import NamedRanges
 
 _LOOKED_AT = 256
@@ -43,18 +44,6 @@ def symtab_stubs(symbols: SymbolRows, image: MachOImage) -> NamedRanges:
     rows = _rows(symbols, image, [s for s in image.sections if is_objc_stubs(s)])
     rows, external = _not_redacted(symbols, rows, _is_external(symbols, rows))
     return _ranges(symbols, image, rows, external, Certainty.STUB)
-
-
-def holds_functions(section: Section) -> bool:
-    """Whether the section's code is of functions, and not of stubs and of what binds them."""
-    if not section.is_code or not section.size or section.type == S_SYMBOL_STUBS:
-        return False
-    return section.name != "__stub_helper" and not is_objc_stubs(section)
-
-
-def is_objc_stubs(section: Section) -> bool:
-    """Whether it holds calls of ``objc_msgSend``, one for each selector."""
-    return section.name == "__objc_stubs"
 
 
 def _rows(symbols: SymbolRows, image: MachOImage, sections: list[Section]) -> npt.NDArray[np.intp]:

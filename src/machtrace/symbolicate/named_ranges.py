@@ -45,10 +45,3 @@ class NamedRanges:
             preferred=self.preferred[rows],
             linkage_name=lambda row: name(int(rows[row])),
         )
-
-
-def human_name(linkage_name: str, *, leading_underscore: bool) -> str:
-    """The name as people read it; see :attr:`NamedRanges.leading_underscore`."""
-    if leading_underscore and linkage_name.startswith("_"):
-        return linkage_name[1:]
-    return linkage_name

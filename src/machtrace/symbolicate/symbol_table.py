@@ -11,7 +11,7 @@ one, where it has one.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,10 +19,17 @@ import numpy.typing as npt
 
 from machtrace.errors import MachtraceError
 from machtrace.model.address import ImageOffset
-from machtrace.model.symbol import Certainty, Symbol, unnamed
-from machtrace.symbolicate.named_ranges import NamedRanges, Offsets, human_name
+from machtrace.model.symbol import Certainty, Symbol
+from machtrace.symbolicate.named_ranges import NamedRanges, Offsets
 from machtrace.symbolicate.range_index import Answers, RangeIndex
 from machtrace.symbolicate.symbol_entries import Entries, sorted_entries
+from machtrace.symbolicate.symbol_names import (
+    REDACTED,
+    Spelt,
+    best_first,
+    human_name,
+    symbol_of,
+)
 
 __all__ = ["CERTAINTIES", "CodeBounds", "NamedRanges", "Offsets", "SymbolTable"]
 
@@ -30,12 +37,6 @@ _LAST = np.uint64(2**64 - 1)
 CERTAINTIES = tuple(Certainty)
 """What the numbers in columns of certainty stand for."""
 _NONE = CERTAINTIES.index(Certainty.NONE)
-_ALIASES_LENGTH = 1 << 20
-"""Characters of all names at one address that are made at most."""
-_TEMPORARY = re.compile(r"ltmp\d+\Z|L")
-"""Names that the assembler makes up, as Mach-O's symbol tables spell them."""
-REDACTED = "<redacted>"
-"""What a shared cache calls symbols that were local (Libc, ``gen/backtrace.c``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -153,52 +154,25 @@ class SymbolTable:
     def symbol(self, index: int) -> Symbol:
         """The function whose id is ``index``."""
         start = int(self._starts[index])
-        size = int(self._ends[index]) - start
-        names = self._names(index)
-        if not names:
-            return unnamed(ImageOffset(start), size)
-        name, linkage_name, certainty = names[0]
-        others = dict.fromkeys(other for other, _, _ in names)
-        others.pop(name)
-        return Symbol(
-            name=name,
-            linkage_name=linkage_name,
-            offset=ImageOffset(start),
-            size=size,
-            certainty=certainty,
-            aliases=tuple(others),
-        )
+        names = best_first(self._spelt(index))
+        return symbol_of(names, ImageOffset(start), int(self._ends[index]) - start)
 
     def name(self, index: int) -> str:
         """The name of the function whose id is ``index``, as :attr:`Symbol.name` is."""
-        names = self._names(index, only_first=True)
-        if not names:
-            return unnamed(ImageOffset(int(self._starts[index])), None).name
-        return names[0][0]
+        first, last = self._firsts[index : index + 2]
+        if last - first != 1:
+            return self.symbol(index).name
+        kind = self._kinds[self._entry_kinds[first]]
+        spelt = kind.linkage_name(int(self._entry_rows[first]))
+        if not spelt or spelt == REDACTED:
+            return self.symbol(index).name
+        return human_name(spelt, leading_underscore=kind.leading_underscore)
 
-    def _names(self, index: int, *, only_first: bool = False) -> list[tuple[str, str, Certainty]]:
-        """(name, linkage name, certainty) of those at the start; made-up ones last."""
-        found: list[tuple[str, str, Certainty]] = []
-        temporary: list[tuple[str, str, Certainty]] = []
-        room = _ALIASES_LENGTH
+    def _spelt(self, index: int) -> Iterator[Spelt]:
         for at in range(int(self._firsts[index]), int(self._firsts[index + 1])):
             kind = self._kinds[self._entry_kinds[at]]
-            linkage_name = kind.linkage_name(int(self._entry_rows[at]))
-            if not linkage_name or linkage_name == REDACTED:
-                continue
-            underscore = kind.leading_underscore
-            one = (human_name(linkage_name, leading_underscore=underscore), linkage_name,
-                   kind.certainty)  # fmt: skip
-            room -= len(linkage_name)
-            if underscore and _TEMPORARY.match(linkage_name):
-                temporary.append(one)
-            else:
-                found.append(one)
-                if only_first:
-                    break
-            if room < 0:
-                break
-        return found + temporary
+            name = kind.linkage_name(int(self._entry_rows[at]))
+            yield name, kind.leading_underscore, kind.certainty
 
 
 def _index(starts: Offsets, ends: Offsets) -> RangeIndex:
