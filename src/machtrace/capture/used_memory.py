@@ -64,7 +64,7 @@ def _names_memory(walks: Sequence[Backtrace], memory: RecordingMemory) -> list[M
 
     The smallest images come first, for as many as :data:`NAMES_LIMIT` has room for.
     """
-    files, symbolicator = ImageSource(), Symbolicator()
+    files, symbolicator = ImageSource(), Symbolicator(lines=False)
     addresses: dict[BinaryImage, list[FrameAddress]] = {}
     for walk in walks:
         rest = () if walk.physical_remainder is None else walk.physical_remainder.addresses

@@ -23,11 +23,12 @@ _HASHED = 1 << 15
 class IndexCache:
     """Finds the index of a debug file in a folder, or has it made."""
 
-    __slots__ = ("_folder", "limits")
+    __slots__ = ("folder", "limits")
 
     def __init__(self, folder: IndexFolder | None, *, limits: BuildLimits = DEFAULT_LIMITS) -> None:
-        """``folder``: where indices are kept; None keeps none."""
-        self._folder = folder
+        """Open nothing yet."""
+        self.folder = folder
+        """Where indices are kept; None keeps none."""
         self.limits = limits
         """What the making of one index may take."""
 
@@ -48,7 +49,7 @@ class IndexCache:
         return DebugIndex(self._cache(file), moved=file.source_paths.now)
 
     def _cache(self, file: DebugFile) -> SymCache:
-        folder, name = self._folder, index_name(file)
+        folder, name = self.folder, index_name(file)
         if folder is None or name is None:
             return self._made(file)[0]
         kept = _kept(folder, name, file)

@@ -7,20 +7,28 @@ from pathlib import Path
 
 from machtrace.elf.contents import ElfFileContents, ElfMemoryContents
 from machtrace.errors import FormatError, MemoryReadError
-from machtrace.model.address import Avma
+from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage
 from machtrace.model.memory import MemoryReader
 from machtrace.model.snapshot import Snapshot
 from machtrace.model.stack import AddressChain, Backtrace, FrameAddress
-from machtrace.model.symbol import CallStack, Frame, FrameChain, FrameStatus, Symbol
+from machtrace.model.symbol import (
+    CallStack,
+    Frame,
+    FrameChain,
+    FrameStatus,
+    InlineFrame,
+    Symbol,
+)
+from machtrace.symbolicate.debug_information import DebugInformation
 from machtrace.symbolicate.elf_symbols import elf_symbol_table
 from machtrace.symbolicate.image_source import Found, ImageSource, in_memory
 from machtrace.symbolicate.macho_symbols import macho_symbol_table
 from machtrace.symbolicate.symbol_table import SymbolTable
 
-_Answer = tuple[FrameStatus, BinaryImage | None, Symbol | None]
-"""What an address is."""
+_Answer = tuple[FrameStatus, BinaryImage | None, Symbol | None, tuple[InlineFrame, ...]]
+"""What an address is; the calls there end with the function that they are inlined into."""
 
 _REMEMBERED = 1 << 16
 """Addresses of one snapshot whose answers are kept; at the limit all are forgotten."""
@@ -33,10 +41,18 @@ class Symbolicator:
     had it, else from the snapshot's memory. A file whose UUID is not the image's is never used.
     """
 
-    __slots__ = ("_files", "_found", "_here", "_snapshot", "_tables")
+    __slots__ = ("_debug", "_files", "_found", "_here", "_snapshot", "_tables")
 
-    def __init__(self, search: Sequence[str | Path] = ()) -> None:
+    def __init__(self, search: Sequence[str | Path] = (), *, lines: bool = True) -> None:
+        """Open nothing yet.
+
+        Args:
+            search: files and folders to look for images and debug files in.
+            lines: whether source lines and inlined calls are wanted. Where an image has debug
+                information, that is read as a whole once, which can take seconds, and kept.
+        """
         self._files = ImageSource.of(search)
+        self._debug = DebugInformation(self._files) if lines else None
         self._tables: dict[tuple[Hashable, Arch], SymbolTable] = {}
         self._here: dict[Avma, SymbolTable | FrameStatus] = {}
         self._snapshot: Snapshot | None = None
@@ -74,24 +90,45 @@ class Symbolicator:
         found = self._found.get(key)
         if found is None:
             found = self._found[key] = self._find(address.lookup, snapshot, named=named)
-        status, image, symbol = found
-        return Frame(address=address, status=status, image=image, symbol=symbol)
+        status, image, symbol, calls = found
+        return Frame(
+            address=address,
+            status=status,
+            image=image,
+            symbol=symbol,
+            location=calls[-1].location if calls else None,
+            inlined=calls[:-1],
+        )
 
     def _find(self, lookup: Avma, snapshot: Snapshot, *, named: bool) -> _Answer:
         image = snapshot.images.find(lookup)
         if image is None:
-            return FrameStatus.UNKNOWN_IMAGE, None, None
+            return FrameStatus.UNKNOWN_IMAGE, None, None, ()
         if not named:
-            return FrameStatus.NOT_ASKED, image, None
-        table = self._table(image, snapshot.memory)
+            return FrameStatus.NOT_ASKED, image, None, ()
+        status, symbol = self._name(image, image.offset_of(lookup), snapshot.memory)
+        if self._debug is None:
+            return status, image, symbol, ()
+        offset = image.offset_of(lookup)
+        calls = self._debug.frames(image, offset)
+        if calls and (symbol is None or not symbol.is_named):
+            better = self._debug.symbol(image, offset, calls[-1])
+            if better is not None:
+                status, symbol = FrameStatus.SYMBOLICATED, better
+        return status, image, symbol, calls
+
+    def _name(
+        self, image: BinaryImage, offset: ImageOffset, memory: MemoryReader
+    ) -> tuple[FrameStatus, Symbol | None]:
+        table = self._table(image, memory)
         if isinstance(table, FrameStatus):
-            return table, image, None
-        symbol = table.find(image.offset_of(lookup))
+            return table, None
+        symbol = table.find(offset)
         if symbol is None or not symbol.is_named:
             malformed = any(isinstance(problem, FormatError) for problem in table.problems)
             status = FrameStatus.MALFORMED_FILE if malformed else FrameStatus.MISSING_SYMBOL
-            return status, image, symbol
-        return FrameStatus.SYMBOLICATED, image, symbol
+            return status, symbol
+        return FrameStatus.SYMBOLICATED, symbol
 
     def _table(self, image: BinaryImage, memory: MemoryReader) -> SymbolTable | FrameStatus:
         found = self._tables.get((image.uuid, image.arch)) or self._here.get(image.load_address)

@@ -1,0 +1,80 @@
+"""The debug information of images: found, made into an index, and asked."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TypeAlias
+
+from machtrace.errors import MachtraceError
+from machtrace.model.address import ImageOffset
+from machtrace.model.image import BinaryImage
+from machtrace.model.symbol import Certainty, FrameStatus, InlineFrame, Symbol
+from machtrace.symbolicate.debug_file import DebugFile
+from machtrace.symbolicate.debug_index import DebugIndex
+from machtrace.symbolicate.debug_map_building import ObjectIndices
+from machtrace.symbolicate.debug_map_index import DebugMapIndex
+from machtrace.symbolicate.image_source import ImageSource
+from machtrace.symbolicate.index_cache import IndexCache
+
+AnyDebugIndex: TypeAlias = DebugIndex | DebugMapIndex
+
+
+class DebugInformation:
+    """Source lines and inlined calls of any number of images; each image's is opened once."""
+
+    __slots__ = ("_cache", "_files", "_indices", "problems")
+
+    def __init__(self, files: ImageSource, cache: IndexCache | None = None) -> None:
+        """Open nothing yet.
+
+        Args:
+            files: finds debug files.
+            cache: makes indices; None is the one that keeps them in the user's folder.
+        """
+        self._files = files
+        self._cache = IndexCache.of_user() if cache is None else cache
+        self._indices: dict[Hashable, AnyDebugIndex | FrameStatus] = {}
+        self.problems: list[MachtraceError] = []
+        """Debug information that was found, and that nothing could be made of."""
+
+    def index(self, image: BinaryImage) -> AnyDebugIndex | FrameStatus:
+        """The image's debug information, or why there is none. Raises nothing."""
+        key = image if image.uuid is None else (image.uuid, image.arch)
+        found = self._indices.get(key)
+        if found is None:
+            found = self._indices[key] = self._open(image)
+        return found
+
+    def frames(self, image: BinaryImage, offset: ImageOffset) -> tuple[InlineFrame, ...]:
+        """The calls at ``offset``, innermost first; the function that holds it is the last.
+
+        Empty where nothing is known. Raises nothing.
+        """
+        index = self.index(image)
+        return () if isinstance(index, FrameStatus) else index.inlined(offset)
+
+    def symbol(self, image: BinaryImage, offset: ImageOffset, outer: InlineFrame) -> Symbol | None:
+        """The function ``outer`` that holds ``offset``, for where no symbol names it."""
+        index = self.index(image)
+        start = None if isinstance(index, FrameStatus) else index.function_start(offset)
+        if start is None or not outer.name:
+            return None
+        return Symbol(
+            name=outer.name,
+            linkage_name=outer.linkage_name,
+            offset=start,
+            size=None,
+            certainty=Certainty.EXACT,
+        )
+
+    def _open(self, image: BinaryImage) -> AnyDebugIndex | FrameStatus:
+        lines = self._files.files(image).lines
+        if isinstance(lines, FrameStatus):
+            return lines
+        if not isinstance(lines, DebugFile):
+            return DebugMapIndex(lines, ObjectIndices(self._cache.folder, self._cache.limits))
+        try:
+            return self._cache.index(lines)
+        except MachtraceError as error:
+            self.problems.append(error)
+            return FrameStatus.MALFORMED_FILE

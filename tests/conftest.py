@@ -1,0 +1,11 @@
+"""What holds for every test."""
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory):
+    """Indices of debug information are kept in a folder of the tests, and not in the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MACHTRACE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
