@@ -12,73 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* DWARF numbers of all architectures are below this. */
-#define MACHTRACE_REGISTERS 128
-
-/* What is the same in every frame of a process. */
-struct machtrace_machine {
-    uint8_t sp;
-    uint8_t fp;
-    uint8_t pointer_size;   /* the CFA is a multiple of it */
-    uint8_t register_count; /* what a rule says of another is left out */
-    uint64_t code_bits;     /* of a return address: those that say where the instruction is */
-    uint64_t preserved[MACHTRACE_REGISTERS / 64]; /* by calls, a bit for each number */
-};
-
-enum machtrace_place {
-    MACHTRACE_AT_CFA,      /* in memory, offset bytes from the CFA */
-    MACHTRACE_CFA_PLUS,    /* the CFA and offset */
-    MACHTRACE_IN_REGISTER, /* another register and offset */
-    MACHTRACE_LOST,        /* of the return address: nobody called */
-};
-
-struct machtrace_recovery {
-    uint8_t number; /* which register it is of; not looked at for the return address */
-    uint8_t place;
-    uint8_t from; /* the other register */
-    uint8_t size; /* bytes in memory: 4 or 8 */
-    int32_t offset;
-};
-
-struct machtrace_rule {
-    uint32_t first; /* of its registers, in the table's recoveries */
-    uint8_t count;
-    uint8_t cfa_register;
-    uint8_t code; /* kept beside the address that the rule finds */
-    bool must_rise; /* a chain of frame pointers: each frame is above the one before */
-    int32_t cfa_offset;
-    struct machtrace_recovery return_address;
-};
-
-struct machtrace_slot {
-    uint64_t lookup;
-    uint32_t rule; /* its number and one; 0 where the slot is free */
-    uint32_t interrupted;
-};
-
-/* Rules, and which of them holds at which address. */
-struct machtrace_table {
-    struct machtrace_machine machine;
-    struct machtrace_rule *rules;
-    size_t rule_count, rule_room;
-    struct machtrace_recovery *recoveries;
-    size_t recovery_count, recovery_room;
-    struct machtrace_slot *slots;
-    size_t slot_count, slot_room; /* room is a power of two, or 0 */
-    uint64_t seed;                /* so that nobody can choose addresses that collide */
-};
-
-/* Add a rule. Returns its number; -1 where there is no memory; -2 where it names a register
- * that cannot be. */
-int64_t machtrace_table_define(struct machtrace_table *table, const struct machtrace_rule *rule,
-                               const struct machtrace_recovery *registers, size_t count);
-
-/* Let a rule hold at an address. Returns 0; -1 where there is no memory, -2 for no such rule. */
-int machtrace_table_add(struct machtrace_table *table, uint64_t lookup, bool interrupted,
-                        uint32_t rule);
-
-void machtrace_table_clear(struct machtrace_table *table);
-size_t machtrace_table_size(const struct machtrace_table *table); /* in bytes */
+#include "rule_table.h"
 
 enum machtrace_pause {
     MACHTRACE_ROOT,      /* nobody called the last frame */
