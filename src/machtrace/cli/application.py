@@ -26,6 +26,18 @@ for command in (backtrace, snapshot, image, demo):
 app.add_typer(symbols_app, name="symbols")
 
 
+@app.command(
+    "atos",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
+def _atos(context: typer.Context) -> None:
+    """Name addresses as Apple's atos does, with its own options: see atos -h."""
+    from machtrace.cli.atos import run  # which main() starts without coming here
+
+    raise typer.Exit(run(context.args))
+
+
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
     if wanted:
         from importlib.metadata import PackageNotFoundError, version

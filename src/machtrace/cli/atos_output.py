@@ -1,0 +1,128 @@
+"""Answers as ``atos`` prints them; see ``docs/atos.md`` for where each form is from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from machtrace.cli.atos_arguments import AtosRequest
+from machtrace.model.address import ImageOffset
+from machtrace.model.symbol import Certainty, InlineFrame, Symbol
+from machtrace.report.printable import printable
+from machtrace.symbolicate.demangle import demangle
+
+if TYPE_CHECKING:  # it brings numpy, which an answer about a process can do without
+    from machtrace.symbolicate.image_names import ImageNames
+
+_GENERATED = "<compiler-generated>"
+_NARROW = (1 << 32) - 1
+_REMEMBERED = 1 << 18
+"""Source locations and functions whose words are kept; at the limit all are forgotten."""
+
+
+class AnswerWriter:
+    """Puts what is known of addresses in one image into words."""
+
+    __slots__ = ("_frames", "_image", "_request", "_starts")
+
+    def __init__(self, image: str, request: AtosRequest) -> None:
+        """``image``: its name."""
+        self._image = f" (in {printable(image)})"
+        self._request = request
+        self._frames: dict[int, str | None] = {}
+        self._starts: dict[int, tuple[str, int] | None] = {}
+
+    def answers(self, names: ImageNames, offsets: Sequence[int], shown: Sequence[int]) -> list[str]:
+        """An answer for each offset from the image's header; ``shown`` are the addresses to show.
+
+        Each ends as it is to be printed.
+        """
+        import numpy as np
+
+        column = np.array(offsets, np.uint64)
+        found = names.find(column)
+        if len(self._frames) + len(self._starts) > _REMEMBERED:
+            self._frames, self._starts = {}, {}
+        return [
+            self._answer(names, offset, address, function, location)
+            for offset, address, function, location in zip(
+                offsets, shown, found.functions.tolist(), found.locations.tolist(), strict=True
+            )
+        ]
+
+    def _answer(
+        self, names: ImageNames, offset: int, address: int, function: int, location: int
+    ) -> str:
+        if location >= 0:
+            if location not in self._frames:
+                self._frames[location] = self._frames_at(names, offset, function)
+            frames = self._frames[location]
+            if frames is not None:
+                return frames
+        if function not in self._starts:
+            self._starts[function] = self._start(names.function(function))
+        start = self._starts[function]
+        if start is None:
+            return self.ended(unnamed_address(address) + self._image)
+        name, begin = start
+        return self.ended(f"{name or unnamed_address(address)}{self._image} + {offset - begin}")
+
+    def ended(self, line: str) -> str:
+        """``line`` as the only one of an answer."""
+        return self.block([line])
+
+    def block(self, lines: Sequence[str]) -> str:
+        """The lines of one answer: with inlined calls each has the delimiter behind it."""
+        if not self._request.inline:
+            return lines[-1] + "\n"
+        end = self._request.delimiter
+        return "".join(f"{line}{end}" for line in lines) + "\n"
+
+    def _frames_at(self, names: ImageNames, offset: int, function: int) -> str | None:
+        """The answer that the debug information gives; None where it has no line."""
+        frames = names.calls(ImageOffset(offset))
+        if not frames or frames[-1].location is None:
+            return None
+        symbol = names.function(function)
+        lines = [self.frame(one, None) for one in frames[:-1]]
+        lines.append(self.frame(frames[-1], symbol))
+        return self.block(lines)
+
+    def frame(self, frame: InlineFrame, symbol: Symbol | None) -> str:
+        """A call with its place in the source; ``symbol`` names it where it has no name."""
+        name = frame.name
+        if not name and symbol is not None:
+            name = demangled(symbol)
+        place = frame.location
+        text = f"{printable(name or '???')}{self._image}"
+        return text if place is None else f"{text} ({self._source(place.path)}:{place.line or 0})"
+
+    def _source(self, path: str) -> str:
+        name = path.replace("\\", "/").rpartition("/")[2]
+        if name == _GENERATED:
+            return f"/{name}"
+        return printable(path if self._request.full_path else name)
+
+    def _start(self, symbol: Symbol | None) -> tuple[str, int] | None:
+        """What to call a function, empty where it has no name, and where it begins."""
+        if symbol is None:
+            return None
+        if not symbol.is_named:
+            return "", symbol.offset
+        name = demangled(symbol)
+        if symbol.certainty is Certainty.STUB:
+            name = f"DYLD-STUB$${name}"
+        elif self._request.dedup and symbol.aliases:
+            name = ", ".join((name, *(demangle(alias) for alias in symbol.aliases)))
+        return printable(name), symbol.offset
+
+
+def demangled(symbol: Symbol) -> str:
+    """The symbol's name as people write it."""
+    human = demangle(symbol.linkage_name or symbol.name)
+    return symbol.name if human == symbol.linkage_name else human
+
+
+def unnamed_address(address: int) -> str:
+    """An address in an image in which nothing is known of it."""
+    return f"{address:#018x}" if address > _NARROW else f"{address:#010x}"
