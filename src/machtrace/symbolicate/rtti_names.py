@@ -1,0 +1,193 @@
+"""Names of C++ virtual methods, from the vtables that stripping leaves.
+
+A vtable says of a function that it is, say, the fourth virtual method of a class, not what it is
+called. ``Class::{virtual method 3}`` says that and no more: no name of C++ has braces there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
+import numpy as np
+
+from machtrace.macho.contents import FileContents, MachOContents
+from machtrace.macho.pointers import Pointers
+from machtrace.macho.rtti import TYPE_INFO_SYMBOL, TypeInfos, parse_type_infos
+from machtrace.macho.symtab import SymbolRows
+from machtrace.macho.vtables import Vtables, parse_vtables
+from machtrace.model.address import Svma
+from machtrace.model.symbol import Certainty
+from machtrace.symbolicate.demangle.cplusplus import demangle_type
+from machtrace.symbolicate.named_ranges import NamedRanges, Offsets
+
+_DEEPEST = 64
+"""Bases of bases that are followed."""
+
+
+def rtti_names(
+    contents: MachOContents,
+    pointers: Pointers,
+    function_starts: Offsets,
+    symbols: SymbolRows | None = None,
+) -> NamedRanges:
+    """The virtual methods of an image's classes, as ``Class::{virtual method N}``.
+
+    ``N`` counts the vtable's slots from 0. A function that several classes share is the
+    base-most one's; one that unrelated classes share has a name of each.
+
+    Args:
+        contents: the image; of one in memory nothing is found, as its pointers have no names.
+        pointers: where its pointers lead.
+        function_starts: where its functions begin (ImageOffset), sorted.
+        symbols: what is left of its symbol table: it has the addresses of what is bound by name.
+    """
+    methods = np.zeros((0, 3), np.int64)
+    finder = None
+    if isinstance(contents, FileContents) and len(function_starts):
+        base = np.uint64(contents.image.header_svma)
+        definitions = _definitions(symbols, pointers)
+        types = parse_type_infos(contents, pointers, definitions)
+        tables = parse_vtables(contents, pointers, types, definitions, function_starts + base)
+        finder = _Methods(types, tables)
+        methods = finder.found
+    starts = methods[:, 0].astype(np.uint64) - np.uint64(contents.image.header_svma)
+
+    def name(row: int) -> str:
+        _, owner, slot = methods[row].tolist()
+        return "" if finder is None else finder.name(owner, slot)
+
+    return NamedRanges(
+        starts=starts,
+        sizes=np.zeros(len(starts), np.uint64),
+        preferred=np.ones(len(starts), np.bool_),
+        linkage_name=name,
+        certainty=Certainty.RTTI,
+    )
+
+
+def _definitions(symbols: SymbolRows | None, pointers: Pointers) -> Mapping[str, Svma]:
+    """Where type information is that pointers are bound to by name though the image has it."""
+    wanted = {name for name in pointers.binds.names if name.startswith(TYPE_INFO_SYMBOL)}
+    if symbols is None or not wanted:
+        return {}
+    rows = np.flatnonzero(symbols.is_in_section & ~symbols.is_code)
+    values = symbols.n_value
+    found = ((symbols.name(row), row) for row in rows.tolist())
+    return {name: Svma(int(values[row])) for name, row in found if name in wanted}
+
+
+class _Methods:
+    """Which class each function is a virtual method of."""
+
+    def __init__(self, types: TypeInfos, tables: Vtables) -> None:
+        self._types = types
+        self._tables = tables
+        self._primary: dict[int, int] = {}
+        for table, (owner, top) in enumerate(
+            zip(tables.owners.tolist(), tables.tops.tolist(), strict=True)
+        ):
+            if top == 0:
+                self._primary.setdefault(owner, table)
+        rows = sorted(self._merged(set(self._rows())))
+        self.found = np.array(rows, np.int64).reshape(-1, 3)
+        """(function, class, slot), once each; a negative slot: see :meth:`name`."""
+
+    def name(self, owner: int, slot: int) -> str:
+        """What a virtual method is called; ``slot`` is as in :attr:`found`."""
+        mangled = self._types.mangled[owner]
+        shown = demangle_type(mangled.removeprefix("*")) or mangled
+        if slot >= 0:
+            return f"{shown}::{{virtual method {slot}}}"
+        table, place = divmod(-slot - 1, _MOST_SLOTS)
+        part = self._part(owner, -int(self._tables.tops[table]))
+        return f"{shown}::{{virtual method {place} as {part}}}"
+
+    @cached_property
+    def _functions(self) -> list[int]:
+        functions: list[int] = self._tables.functions.tolist()
+        return functions
+
+    def _rows(self) -> Iterator[tuple[int, int, int]]:
+        tables = self._tables
+        seen: set[tuple[int, int]] = set()
+        secondary: list[tuple[int, int, int]] = []
+        for table, owner in enumerate(tables.owners.tolist()):
+            first, end = int(tables.firsts[table]), int(tables.firsts[table + 1])
+            is_primary = self._primary.get(owner) == table
+            for slot, function in enumerate(self._functions[first:end]):
+                if not function or slot >= _MOST_SLOTS:
+                    continue
+                if is_primary:
+                    seen.add((function, slot))
+                    yield function, self._origin(owner, slot, function), slot
+                else:
+                    secondary.append((function, owner, -(table * _MOST_SLOTS + slot) - 1))
+        # A function of a base is in the vtables that derived classes have for the base, too.
+        known = {function for function, _ in seen}
+        for row in secondary:
+            if row[0] not in known:
+                yield row
+
+    def _merged(self, rows: set[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
+        """Rows; those of classes that share a function of a base without a vtable made one."""
+        owners: dict[tuple[int, int], list[int]] = {}
+        for function, owner, slot in rows:
+            owners.setdefault((function, slot), []).append(owner)
+        for (function, slot), found in owners.items():
+            shared = self._common_base(found) if slot >= 0 and len(found) > 1 else None
+            for owner in found if shared is None else [shared]:
+                yield function, owner, slot
+
+    def _common_base(self, owners: list[int]) -> int | None:
+        """The nearest class that all of ``owners`` begin as, if it has no vtable of its own."""
+        shared = self._above(owners[0])
+        for owner in owners[1:]:
+            others = set(self._above(owner))
+            shared = [one for one in shared if one in others]
+        return shared[0] if shared and shared[0] not in self._primary else None
+
+    def _above(self, owner: int) -> list[int]:
+        found: list[int] = []
+        above = self._primary_base(owner)
+        while above is not None and len(found) < _DEEPEST:
+            found.append(above)
+            above = self._primary_base(above)
+        return found
+
+    def _origin(self, owner: int, slot: int, function: int) -> int:
+        """The base-most class that has the function in this slot of its own vtable."""
+        found = owner
+        for _ in range(_DEEPEST):
+            above = self._primary_base(owner)
+            if above is None:
+                return found
+            owner = above
+            table = self._primary.get(owner)
+            if table is None:
+                continue
+            place = int(self._tables.firsts[table]) + slot
+            if place >= int(self._tables.firsts[table + 1]):
+                return found
+            if self._functions[place] != function:
+                return found
+            found = owner
+        return found
+
+    def _primary_base(self, owner: int) -> int | None:
+        """The base whose vtable the class's own begins as: it is at the class's start."""
+        for base in self._types.bases[owner]:
+            if base.row >= 0 and not base.is_virtual and base.offset == 0:
+                return base.row
+        return None
+
+    def _part(self, owner: int, offset: int) -> str:
+        """What is at an offset of a class's objects: a base, by name where that is known."""
+        for base in self._types.bases[owner]:
+            if not base.is_virtual and base.offset == offset:
+                return demangle_type(base.mangled) or base.mangled
+        return f"part at {offset}"
+
+
+_MOST_SLOTS = 1 << 16
+"""Slots of a vtable that are looked at."""
