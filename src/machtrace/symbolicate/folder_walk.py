@@ -38,7 +38,7 @@ class FolderWalk:
     """Folders that may not be listed."""
     is_cut_short: bool = False
     """Whether there were more than :data:`ENTRIES_LIMIT` entries."""
-    _room: int = ENTRIES_LIMIT
+    _room: int = field(default_factory=lambda: ENTRIES_LIMIT)
     _seen: set[tuple[int, int]] = field(default_factory=set)
 
     def files(self) -> Iterator[str]:
@@ -46,17 +46,19 @@ class FolderWalk:
 
         Symbolic links are followed, and no folder is gone through twice.
         """
-        waiting = deque([self.root])
-        while waiting and not self.is_cut_short:
-            folder = waiting.popleft()
+        symbols: deque[str] = deque()
+        others = deque([self.root])
+        while (symbols or others) and not self.is_cut_short:
+            is_of_symbols = bool(symbols)
+            folder = symbols.popleft() if symbols else others.popleft()
             entries = self._entries(folder)
             yield from (entry.path for entry in entries if _is(entry.is_file))
             folders = [entry for entry in entries if _is(entry.is_dir)]
             left_out = _LEFT_OUT | self._kept_by_identifier(folder, folders)
-            folders = [entry for entry in folders if entry.name not in left_out]
-            first = [entry.path for entry in folders if _comes_first(entry.name)]
-            waiting.extendleft(reversed(first))
-            waiting.extend(entry.path for entry in folders if not _comes_first(entry.name))
+            for entry in folders:
+                if entry.name not in left_out:
+                    is_first = is_of_symbols or _comes_first(entry.name)
+                    (symbols if is_first else others).append(entry.path)
 
     def _entries(self, folder: str) -> list[os.DirEntry[str]]:
         """What is in a folder, by name; nothing where it was gone through, or may not be."""
