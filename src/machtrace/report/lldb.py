@@ -3,6 +3,8 @@
 The lines follow lldb's default ``thread-format`` and ``frame-format`` settings. The selected
 thread, marked with ``*``, is the one that crashed, else the first. lldb prints a deep stack whole;
 here a line says how many frames are missing from the middle, and the others keep their numbers.
+As there, calls that were inlined are frames of their own; all have the address of the function
+that they are in.
 """
 
 from __future__ import annotations
@@ -13,19 +15,23 @@ from typing import TextIO
 from machtrace.model.image import BinaryImage
 from machtrace.model.report import Report
 from machtrace.model.stack import stretches
-from machtrace.model.symbol import CallStack, Frame, Symbol
+from machtrace.model.symbol import CallStack, Frame, SourceLocation, Symbol
 from machtrace.report.printable import printable
 
 
 def lines(stack: CallStack, *, selected: bool, pointer_size: int = 8) -> Iterator[str]:
     """The stack's lines, its heading first, without line ends."""
     yield ("* " if selected else "  ") + _heading(stack)
+    index = 0
     for first, frames in stretches(stack.frames, stack.gap):
         if first and stack.gap is not None:
             yield f"    ... {stack.gap.count} frames not shown"
-        for index, frame in enumerate(frames, first):
-            mark = "*" if selected and index == 0 else " "
-            yield f"  {mark} frame #{index}: {_frame(frame, pointer_size)}"
+            index += stack.gap.count
+        for frame in frames:
+            for text in _calls(frame, pointer_size):
+                mark = "*" if selected and index == 0 else " "
+                yield f"  {mark} frame #{index}: {text}"
+                index += 1
 
 
 def _heading(stack: CallStack) -> str:
@@ -37,26 +43,26 @@ def _heading(stack: CallStack) -> str:
     return ", ".join(parts)
 
 
-def _frame(frame: Frame, pointer_size: int) -> str:
-    address = f"0x{frame.address.address:0{2 * pointer_size}x}"
-    if frame.image is None:
-        return address
-    if frame.symbol is None:
-        return f"{address} {printable(frame.image.name)}"
+def _calls(frame: Frame, pointer_size: int) -> Iterator[str]:
+    """The calls that were inlined, innermost first, and the function that they are in."""
+    text = f"0x{frame.address.address:0{2 * pointer_size}x}"
+    if frame.image is not None:
+        text += f" {printable(frame.image.name)}"
+        if frame.symbol is not None:
+            text += f"`{_symbol(frame.symbol, frame.image)}"
+    for call in frame.inlined:
+        yield f"{text} [inlined] {printable(call.name) or '?'}{_place(call.location)}"
     offset = frame.symbol_offset
-    text = f"{address} {printable(frame.image.name)}`{_symbol(frame.symbol, frame.image)}"
-    if frame.location is not None:
-        place = ":".join(
-            str(part)
-            for part in (
-                frame.location.path.rpartition("/")[2],
-                frame.location.line,
-                frame.location.column,
-            )
-            if part is not None
-        )
-        return f"{text} at {place}"
-    return f"{text} + {offset}" if offset else text
+    place = _place(frame.location)
+    yield text + (place or (f" + {offset}" if offset else ""))
+
+
+def _place(location: SourceLocation | None) -> str:
+    """Where in the source, as far as that is known; columns of lines often are not."""
+    if location is None:
+        return ""
+    parts = (printable(location.path.rpartition("/")[2]), location.line, location.column)
+    return " at " + ":".join(str(part) for part in parts if part is not None)
 
 
 def _symbol(symbol: Symbol, image: BinaryImage) -> str:

@@ -10,7 +10,14 @@ from typing import TextIO
 from machtrace.model.explanation import FrameExplanation, StackExplanation
 from machtrace.model.report import Report
 from machtrace.model.stack import AddressKind, Dispute, FrameTrust, StopReason, stretches
-from machtrace.model.symbol import CallStack, Certainty, Frame, FrameChain
+from machtrace.model.symbol import (
+    CallStack,
+    Certainty,
+    Frame,
+    FrameChain,
+    InlineFrame,
+    SourceLocation,
+)
 from machtrace.report.explanation_text import explanation_lines
 from machtrace.report.printable import printable
 
@@ -116,7 +123,10 @@ class _Writer:
                 left_out += " in between" if frames else ""
                 yield f"{'…':>{digits}s}  {dim}{left_out}{reset}"
             for index, count in _runs(frames) if explained is None else _one_by_one(frames):
-                yield f"{first + index:{digits}d}  {self._frame(frames[index], width)}"
+                frame = frames[index]
+                for call in frame.inlined:
+                    yield f"{first + index:{digits}d}  {self._inlined(frame, call, width)}"
+                yield f"{first + index:{digits}d}  {self._frame(frame, width)}"
                 if count > 1:
                     same = f"the same frame {count - 1} more times"
                     yield f"{first + index + count - 1:{digits}d}  {dim}{same}{reset}"
@@ -128,9 +138,22 @@ class _Writer:
     def _frame(self, frame: Frame, width: int) -> str:
         how = _provenance(frame)
         tail = f"  {self.dim}[{how}]{self.reset}" if how else ""
+        return f"{self._where(frame, width)}  {_name(frame)}{self._place(frame.location)}{tail}"
+
+    def _inlined(self, frame: Frame, call: InlineFrame, width: int) -> str:
+        name = printable(call.name) or "?"
+        tail = f"  {self.dim}[inlined]{self.reset}"
+        return f"{self._where(frame, width)}  {name}{self._place(call.location)}{tail}"
+
+    def _where(self, frame: Frame, width: int) -> str:
         number = f"0x{frame.address.address:0{2 * self.pointer_size}x}"
-        address = f"{self.dim}{number}{self.reset}"
-        return f"{_image(frame):<{width}s}  {address}  {_name(frame)}{tail}"
+        return f"{_image(frame):<{width}s}  {self.dim}{number}{self.reset}"
+
+    def _place(self, location: SourceLocation | None) -> str:
+        if location is None:
+            return ""
+        line = "" if location.line is None else f":{location.line}"
+        return f"  {self.dim}at {printable(location.path.rpartition('/')[2])}{line}{self.reset}"
 
 
 def _one_by_one(frames: Sequence[Frame]) -> Iterator[tuple[int, int]]:
