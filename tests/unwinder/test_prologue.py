@@ -30,7 +30,8 @@ from machtrace.unwinder.arm64_registers import VECTORS
 from machtrace.unwinder.cfi import CallFrameRules
 from machtrace.unwinder.compact import CompactRules
 from machtrace.unwinder.control_flow import Flow
-from machtrace.unwinder.frame_state import CallerValue, FrameState, FromCfa
+from machtrace.unwinder.frame_state import FrameState
+from machtrace.unwinder.frame_values import CallerValue, FromCfa
 from machtrace.unwinder.function_bounds import FunctionBounds
 from machtrace.unwinder.instruction_effects import (
     AddConstant,

@@ -7,7 +7,8 @@ for Apple platforms*: x18 is the platform's, and nobody saves it.
 from __future__ import annotations
 
 from machtrace.unwinder.arm64_registers import FP, LR, SP, VECTORS
-from machtrace.unwinder.frame_state import Machine
+from machtrace.unwinder.calling_convention import Machine
+from machtrace.unwinder.frame_state import FrameState
 
 _SAVED_VECTORS = tuple(range(VECTORS + 8, VECTORS + 16))
 ARM64 = Machine(
@@ -22,5 +23,5 @@ ARM64 = Machine(
     lost_in_calls=(0, 1, LR),
     entry_sp=0,
 )
-ENTRY = ARM64.entry(with_volatile=True)
-ENTRY_WITHOUT_VOLATILE = ARM64.entry(with_volatile=False)
+ENTRY = FrameState.at_entry(ARM64, with_volatile=True)
+ENTRY_WITHOUT_VOLATILE = FrameState.at_entry(ARM64, with_volatile=False)

@@ -21,8 +21,9 @@ from machtrace.unwinder.arm_code import Code, Range
 from machtrace.unwinder.arm_effects import ArmEffects
 from machtrace.unwinder.arm_instruction_sets import InstructionSets
 from machtrace.unwinder.arm_registers import ARM_DARWIN, LR
+from machtrace.unwinder.calling_convention import Machine
 from machtrace.unwinder.control_flow import Flow
-from machtrace.unwinder.frame_state import FrameState, Machine
+from machtrace.unwinder.frame_state import FrameState
 from machtrace.unwinder.function_analysis import FunctionAnalysis
 from machtrace.unwinder.function_bounds import FunctionAt, FunctionBounds, code_ranges
 from machtrace.unwinder.instruction_effects import Writes
@@ -91,7 +92,7 @@ class ArmInstructionRules(FunctionAnalysis[_Function]):
         ``data`` is what is not code, in Svmas, ascending; ``machine`` is the calling convention.
         """
         super().__init__(function_at, limit=CACHED_SIZE)
-        self._entry = machine.entry(with_volatile=False)
+        self._entry = FrameState.at_entry(machine, with_volatile=False)
         self._contents = contents
         self._sets = sets
         self._data = data

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from machtrace.model.arch import ARM_DOUBLES
-from machtrace.unwinder.frame_state import Machine
+from machtrace.unwinder.calling_convention import Machine
 from machtrace.unwinder.instruction_effects import IndirectJump, Instruction, Return, Writes
 
 FP = 7

@@ -15,7 +15,8 @@ from machtrace.model.arch import Arch
 from machtrace.model.contents import ImageContents
 from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.frame_record import LOOKED_AT, follows_record, record_made
-from machtrace.unwinder.frame_state import CallerValue, FrameState, FromCfa
+from machtrace.unwinder.frame_state import FrameState
+from machtrace.unwinder.frame_values import CallerValue, FromCfa
 from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset, UnwindRule
 
 FIRST_INSTRUCTIONS = 24

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, MutableSequence
 from dataclasses import dataclass
 
-from machtrace.unwinder.frame_state import Machine
+from machtrace.unwinder.calling_convention import Machine
 from machtrace.unwinder.instruction_effects import (
     AddConstant,
     Call,

@@ -16,7 +16,7 @@ returns with sp where it was and with the caller's registers in place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
 from machtrace.unwinder.basic_blocks import OUTSIDE, Blocks
@@ -28,22 +28,27 @@ from machtrace.unwinder.instruction_effects import (
     Jump,
     Return,
     Trap,
-    Writes,
 )
+from machtrace.unwinder.marked_places import MarkedPlaces
+from machtrace.unwinder.trial_runs import OutlinedBody, TrialRuns, after_all
 from machtrace.unwinder.work import WALK_STEPS, Work
-
-TRIAL_LIMIT = 64
-"""Blocks looked at to see whether a state leads to a proper return."""
 
 WORK_PER_INSTRUCTION = 20
 WORK_AT_LEAST = 4096
 """Steps for a function by its size, where nobody says how many may be made; no compiled function
 was seen to need a third of it."""
 
-OutlinedBody = Callable[[int], tuple[Instruction, ...] | None]
-"""By distance in bytes from the function's start: all that the callee there does, without the
-return, where it is so short and simple that the compiler may have cut it out of its callers; else
-None."""
+_LANDINGS_TRIED = 4
+
+
+class _Landing:
+    """What is known where indirect jumps lead that have the same frame."""
+
+    __slots__ = ("state", "targets")
+
+    def __init__(self, state: FrameState) -> None:
+        self.state = state
+        self.targets: list[int] = []
 
 
 def _no_outlined_body(_: int) -> None:
@@ -61,18 +66,13 @@ class Flow:
         "_entry",
         "_is_sure",
         "_landings",
-        "_linking",
         "_next_unreached",
-        "_outlined",
-        "_passed",
-        "_promised",
         "_reached_calls",
         "_ready",
         "_return_register",
+        "_runs",
         "_size",
         "_states",
-        "_tried",
-        "_unit",
         "_verdicts",
         "_work",
         "is_complete",
@@ -97,11 +97,8 @@ class Flow:
             work: what may be spent; None for as much as functions of this size need.
         """
         self._entry = entry
-        self._outlined = outlined
-        self._unit = unit
         self._size = len(code)
         self._return_register = entry.machine.return_address.register
-        self._linking = Writes((self._return_register,))
         steps = min(WORK_PER_INSTRUCTION * len(code) + WORK_AT_LEAST, WALK_STEPS)
         self._work = Work(steps) if work is None else work
         self._ready: list[tuple[int, FrameState]] = [(0, entry)]
@@ -111,29 +108,22 @@ class Flow:
         """Those blocks, as a heap."""
         self._landings: list[_Landing] = []
         self._next_unreached = 0
-        self._passed: dict[int, tuple[FrameState, FrameState]] = {}
-        """By block: the last state before it that was asked for, and what was found behind it."""
-        self._promised: dict[tuple[int, int], tuple[int, FrameState]] = {}
-        """By block and identity of a state before it: what it leads to, and the state."""
-        self._tried: dict[tuple[object, ...], FrameState] = {}
-        """Of equal states that were tried, the first."""
         self.is_complete = False
         """Whether the work came to its end within its bounds."""
         self._verdicts: set[bool | None] | None = None
         if not self._work.afford(len(code)):
             return
         self._blocks = blocks = Blocks(code, entry, unit)
+        self._runs = TrialRuns(blocks, entry, outlined, unit, self._work)
         self._states: list[FrameState | None] = [None] * len(blocks)
         """Before the first instruction of each block."""
         self._ends: list[FrameState | None] = [None] * len(blocks)
         """Before what leaves each block."""
         self._is_sure = bytearray(len(blocks))
-        self._reached_calls = _Places(len(blocks))
+        self._reached_calls = MarkedPlaces(len(blocks))
         self._run()
         self.is_complete = not self._work.is_used_up
-        self._passed.clear()
-        self._promised.clear()
-        self._tried.clear()
+        self._runs.forget()
 
     def state(self, index: int) -> FrameState | None:
         """The state before an instruction; None where it is not known."""
@@ -141,7 +131,7 @@ class Flow:
             return None
         block, effects = self._blocks.effects_before(index)
         state = self._states[block]
-        return None if state is None else _after_all(state, effects)
+        return None if state is None else after_all(state, effects)
 
     def leaving(self) -> Iterator[tuple[Jump | IndirectJump | Return, FrameState]]:
         """The instructions that may leave the function, and the states before them."""
@@ -166,7 +156,7 @@ class Flow:
             return True
         if self._verdicts is None:
             self._verdicts = {
-                self._verdict(block, state)
+                self._runs.verdict(block, state)
                 for block, state in enumerate(self._ends)
                 if state is not None
             }
@@ -202,7 +192,7 @@ class Flow:
                     return
                 state = merged
             states[block] = state
-            state = self._ends[block] = self._through(block, state)
+            state = self._ends[block] = self._runs.through(block, state)
             leaving = blocks.leaving[block]
             if leaving is not None:
                 target = blocks.targets[block]
@@ -226,41 +216,14 @@ class Flow:
         self._reached_calls.add(block)
         if block + 1 not in self._after_calls:
             heappush(self._behind_calls, block + 1)
-        self._after_calls[block + 1] = self._after_call(block, call, state)
-
-    def _through(self, block: int, state: FrameState) -> FrameState:
-        """The state at the end of a block that is entered with ``state``."""
-        effects = self._blocks.effects(block)
-        if not effects:
-            return state
-        # Most are tried before they are followed, and followed with what was tried.
-        known = self._passed.get(block)
-        if known is not None and (known[0] is state or known[0] == state):
-            self._work.left -= 1
-            return known[1]
-        self._work.left -= len(effects) * _STEPS_AN_EFFECT
-        end = _after_all(state, effects)
-        self._passed[block] = (state, end)
-        return end
-
-    def _after_call(self, block: int, call: Call, state: FrameState) -> FrameState:
-        """The state behind a call, if it returns."""
-        if call.distance is not None:
-            body = self._outlined((self._blocks.ends[block] - 1) * self._unit + call.distance)
-            if body is not None:
-                self._work.left -= len(body) * _STEPS_AN_EFFECT
-                after = _after_all(state.after(self._linking), body)
-                # What goes to another stack comes back with all as it was.
-                if after.sp_offset is not None or state.sp_offset is None:
-                    return after
-        return state.after(call)
+        self._after_calls[block + 1] = self._runs.after_call(block, call, state)
 
     def _merge(self, block: int, known: FrameState, new: FrameState, *, sure: bool) -> FrameState:
         if known is not new:
             self._work.left -= 2 + len(known.slots) // 8
         joined = known.join(new)
         if joined is not known and known.contradicts(new):
-            before, now = self._promise(block, known), self._promise(block, new)
+            before, now = self._runs.promise(block, known), self._runs.promise(block, new)
             if before != now:
                 return known if before > now else new
             if sure != bool(self._is_sure[block]):
@@ -268,88 +231,6 @@ class Flow:
                 return new if sure else known
         self._is_sure[block] |= sure
         return joined
-
-    def _promise(  # noqa: C901 - a search, and what it remembers
-        self, block: int, state: FrameState
-    ) -> int:
-        """1 if a state leads to a proper return, -1 if only to improper ones, 0 if to none.
-
-        One proper return outweighs the others: what stands behind a call that never returns, or
-        data among the code, leads anywhere.
-        """
-        known, work = self._promised, self._work
-        work.left -= 2
-        state = self._tried.setdefault(state.identity, state)
-        tried: dict[int, tuple[FrameState, int]] = {}
-        paths = [(block, state, -1)]
-        promise = 0
-        for _ in range(TRIAL_LIMIT):
-            if not paths or work.left <= 0:
-                break
-            block, state, came_from = paths.pop()
-            if block in tried:
-                continue
-            tried[block] = (state, came_from)
-            work.left -= 2
-            found = known.get((block, id(state)))
-            if found is not None and found[0] == 0:
-                continue
-            end = state
-            verdict: bool | None = found is not None
-            if found is None:
-                end = self._through(block, state)
-                verdict = self._verdict(block, end)
-            if verdict:
-                while block >= 0:
-                    state, came_from = tried[block]
-                    known[block, id(state)] = (1, state)
-                    block = came_from
-                return 1
-            if verdict is False:
-                promise = -1
-            for onwards, following in self._onwards(block, end):
-                if onwards not in tried:
-                    paths.append((onwards, following, block))
-        if not paths and not promise:
-            for block, (state, _) in tried.items():
-                known[block, id(state)] = (0, state)
-        return promise
-
-    def _verdict(self, block: int, state: FrameState) -> bool | None:
-        """Whether leaving the function at a block's end is proper; None where nobody leaves."""
-        leaving = self._blocks.leaving[block]
-        if isinstance(leaving, Return):
-            return state.is_restored(leaving.register)
-        if isinstance(leaving, Jump) and self._blocks.targets[block] == OUTSIDE:
-            target = (self._blocks.ends[block] - 1) * self._unit + leaving.distance
-            body = self._outlined(target)
-            if body is not None:
-                self._work.left -= len(body) * _STEPS_AN_EFFECT
-                return _after_all(state, body).is_restored(self._return_register)
-            if state.is_restored(self._return_register):
-                return True
-            # With sp below, it may lead to a part of this function that was cut out.
-            return False if (state.sp_offset or 0) > 0 else None
-        if isinstance(leaving, IndirectJump) and (state.sp_offset or 0) > 0:
-            return False
-        # Any other indirect jump says nothing: most lead to another case of a switch.
-        return None
-
-    def _onwards(self, block: int, state: FrameState) -> Iterator[tuple[int, FrameState]]:
-        """Where a block goes on, and with which state; the likeliest last."""
-        leaving = self._blocks.leaving[block]
-        if isinstance(leaving, IndirectJump | Return | Trap):
-            return
-        is_last = block + 1 == len(self._states)
-        if isinstance(leaving, Jump):
-            if leaving.is_conditional and not is_last:
-                yield block + 1, state
-            target = self._blocks.targets[block]
-            if target is not None and target != OUTSIDE:
-                yield target, state
-        elif not is_last:
-            after = state if leaving is None else self._after_call(block, leaving, state)
-            yield block + 1, after
 
     def _jump_anywhere(self, state: FrameState) -> None:
         """An indirect jump leads to all code that only indirect jumps lead to."""
@@ -397,7 +278,7 @@ class Flow:
             if state in tried:
                 continue
             tried.append(state)
-            promise = self._promise(block, state)
+            promise = self._runs.promise(block, state)
             if promise > 0:
                 return state
             if promise == 0 and best is None:
@@ -416,59 +297,3 @@ class Flow:
                 yield state
         yield from tail_calls
         yield self._entry
-
-
-def _after_all(state: FrameState, effects: Sequence[Instruction]) -> FrameState:
-    for effect in effects:
-        state = state.after(effect)
-    return state
-
-
-class _Places:
-    """Indices of a list that grow in number; the nearest of them is found without a search."""
-
-    __slots__ = ("_blocks", "_marks")
-
-    def __init__(self, size: int) -> None:
-        self._marks = bytearray(size)
-        self._blocks = bytearray(size // _BLOCK + 1)
-        """Which blocks of marks have any."""
-
-    def add(self, index: int) -> None:
-        self._marks[index] = 1
-        self._blocks[index // _BLOCK] = 1
-
-    def before(self, index: int) -> int | None:
-        """The last that is below ``index``."""
-        block = index // _BLOCK
-        found = self._marks.rfind(1, block * _BLOCK, index)
-        if found < 0:
-            block = self._blocks.rfind(1, 0, block)
-            if block >= 0:
-                found = self._marks.rfind(1, block * _BLOCK, (block + 1) * _BLOCK)
-        return found if found >= 0 else None
-
-    def behind(self, index: int) -> int | None:
-        """The first that is above ``index``."""
-        block = index // _BLOCK
-        found = self._marks.find(1, index + 1, (block + 1) * _BLOCK)
-        if found < 0:
-            block = self._blocks.find(1, block + 1)
-            if block >= 0:
-                found = self._marks.find(1, block * _BLOCK, (block + 1) * _BLOCK)
-        return found if found >= 0 else None
-
-
-class _Landing:
-    """What is known where indirect jumps lead that have the same frame."""
-
-    __slots__ = ("state", "targets")
-
-    def __init__(self, state: FrameState) -> None:
-        self.state = state
-        self.targets: list[int] = []
-
-
-_LANDINGS_TRIED = 4
-_STEPS_AN_EFFECT = 2
-_BLOCK = 512

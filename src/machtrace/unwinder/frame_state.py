@@ -1,19 +1,25 @@
 """What is known of a frame before one instruction of its function.
 
-A value is what a register or a word of the stack holds, said in terms of the frame: a register
-as the caller left it, a distance from the canonical frame address (CFA: sp at the function's
-entry), or a number. None is anything else. The state is a row of DWARF's call-frame table with
-more in it, worked out from instructions.
+The state is a row of DWARF's call-frame table with more in it, worked out from instructions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from operator import is_
 from typing import ClassVar, TypeGuard
 
+from machtrace.unwinder.calling_convention import Machine
+from machtrace.unwinder.frame_values import (
+    CallerValue,
+    FromCfa,
+    Number,
+    Value,
+    from_cfa,
+    in_common,
+    is_same,
+    with_part,
+)
 from machtrace.unwinder.instruction_effects import (
     AddConstant,
     AddRegister,
@@ -38,139 +44,6 @@ MAX_SLOTS = 256
 """Words of a frame that are followed at most: of thirty registers, and some copies of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallerValue:
-    """What the register held when the function was entered."""
-
-    register: int
-
-
-@dataclass(frozen=True, slots=True)
-class FromCfa:
-    """The canonical frame address plus ``offset``."""
-
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A number that instructions put there."""
-
-    value: int
-
-
-Value = CallerValue | FromCfa | Number
-
-
-@lru_cache(maxsize=1 << 12)
-def from_cfa(offset: int) -> FromCfa:
-    """One object for each of the places that functions use: told from others at a glance."""
-    return FromCfa(offset)
-
-
-def _is_same(one: Value | None, other: Value | None) -> bool:
-    return one is other or (one is not None and other is not None and one == other)
-
-
-class Machine:
-    """What an architecture's calling convention says of its registers."""
-
-    __slots__ = (
-        "callee_saved",
-        "caller_values",
-        "cfa_bases",
-        "doubles",
-        "entry_sp",
-        "fp",
-        "longest",
-        "places",
-        "return_address",
-        "sp",
-        "tracked",
-        "volatile",
-        "volatile_set",
-        "word",
-        "written_by_calls",
-    )
-
-    def __init__(  # noqa: PLR0913 - keywords, each a fact of its own
-        self,
-        *,
-        sp: int,
-        fp: int,
-        return_column: int,
-        general: range,
-        others: tuple[int, ...],
-        callee_saved: tuple[int, ...],
-        lost_in_calls: tuple[int, ...],
-        entry_sp: int,
-        word: int = 8,
-        doubles: range = range(0),
-    ) -> None:
-        """Registers are DWARF numbers.
-
-        Args:
-            sp: the stack pointer.
-            fp: the frame pointer.
-            return_column: what stands for the return address: its register, or none that is
-                followed.
-            general: the general registers, from 0.
-            others: other registers to follow.
-            callee_saved: what a caller finds unchanged, and functions save; sp is not among them.
-            lost_in_calls: what calls change.
-            entry_sp: from the CFA to sp at a function's entry.
-            word: bytes of a general register.
-            doubles: registers of two words.
-        """
-        self.sp = sp
-        self.fp = fp
-        self.return_address = CallerValue(return_column)
-        self.tracked = (*general, *others)
-        self.caller_values = {register: CallerValue(register) for register in self.tracked}
-        """One object each, by register: told from others at a glance."""
-        self.caller_values[return_column] = self.return_address
-        self.places = {register: place for place, register in enumerate(self.tracked)}
-        self.callee_saved = callee_saved
-        kept = {*callee_saved, sp, fp, return_column}
-        self.volatile = tuple(register for register in general if register not in kept)
-        self.volatile_set = frozenset(self.volatile)
-        self.cfa_bases = (
-            sp,
-            fp,
-            *(register for register in reversed(callee_saved) if register in general),
-            *self.volatile,
-            *(register for register in (return_column,) if register in general),
-        )
-        self.entry_sp = entry_sp
-        self.written_by_calls = Writes(lost_in_calls)
-        self.word = word
-        self.doubles = doubles
-        self.longest = 2 * word if doubles else word
-        """Bytes of the longest register whose place is followed."""
-
-    def size_of(self, value: Value) -> int:
-        """Bytes that a value takes where it is stored."""
-        is_double = isinstance(value, CallerValue) and value.register in self.doubles
-        return 2 * self.word if is_double else self.word
-
-    def entry(self, *, with_volatile: bool) -> FrameState:
-        """The state at the first instruction of a function.
-
-        ``with_volatile``: whether it matters which of the registers that calls may change are
-        changed.
-        """
-        forgotten = () if with_volatile else self.volatile
-        values: list[Value | None] = [
-            None if register in forgotten else self.caller_values[register]
-            for register in self.tracked
-        ]
-        values[self.sp] = from_cfa(self.entry_sp)
-        slots = {}
-        if self.return_address.register not in self.places:
-            slots[self.entry_sp] = self.return_address
-        return FrameState(self, tuple(values), slots)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameState:
     """Values of registers, by :attr:`Machine.places`, and of words, by distance from the CFA."""
@@ -178,6 +51,24 @@ class FrameState:
     machine: Machine
     values: tuple[Value | None, ...]
     slots: Mapping[int, Value]
+
+    @classmethod
+    def at_entry(cls, machine: Machine, *, with_volatile: bool) -> FrameState:
+        """The state at the first instruction of a function.
+
+        ``with_volatile``: whether it matters which of the registers that calls may change are
+        changed.
+        """
+        forgotten = () if with_volatile else machine.volatile
+        values: list[Value | None] = [
+            None if register in forgotten else machine.caller_values[register]
+            for register in machine.tracked
+        ]
+        values[machine.sp] = from_cfa(machine.entry_sp)
+        slots = {}
+        if machine.return_address.register not in machine.places:
+            slots[machine.entry_sp] = machine.return_address
+        return cls(machine, tuple(values), slots)
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -312,7 +203,7 @@ class FrameState:
         return self._with(((instruction.destination, Number(instruction.value)),))
 
     def _after_insert(self, insert: InsertConstant) -> FrameState:
-        value = _insert(self.values[insert.destination], insert.value, insert.shift)
+        value = with_part(self.values[insert.destination], insert.value, insert.shift)
         return self._with(((insert.destination, value),))
 
     def _after_add_register(self, add: AddRegister) -> FrameState:
@@ -336,7 +227,7 @@ class FrameState:
         values: list[Value | None] | None = None
         for register, value in changes:
             place = self.machine.places.get(register)
-            if place is None or _is_same(self.values[place], value):
+            if place is None or is_same(self.values[place], value):
                 continue
             if values is None:
                 values = list(self.values)
@@ -402,7 +293,7 @@ class FrameState:
             return self
         values, slots = self.values, self.slots
         if values is not other.values:
-            values = _common(values, other.values)
+            values = in_common(values, other.values)
         if slots is not other.slots:
             common = {at: value for at, value in slots.items() if other.slots.get(at) == value}
             slots = slots if len(common) == len(slots) else common
@@ -414,7 +305,7 @@ class FrameState:
         """Whether no compiler lets both come together: sp, or the return address, elsewhere."""
         machine = self.machine
         mine, its = self.values[machine.sp], other.values[machine.sp]
-        if mine is not None and its is not None and not _is_same(mine, its):
+        if mine is not None and its is not None and not is_same(mine, its):
             return True
         wanted = machine.return_address
         if self.value(wanted.register) == wanted == other.value(wanted.register):
@@ -471,24 +362,3 @@ class FrameState:
         Return: _unchanged,
         Trap: _unchanged,
     }
-
-
-def _common(
-    values: tuple[Value | None, ...], others: tuple[Value | None, ...]
-) -> tuple[Value | None, ...]:
-    """What both have in each place, else None; ``values`` itself if that is as much as it has."""
-    same = list(map(is_, values, others))  # most are the same objects, which is quick to see
-    changed: list[Value | None] | None = None
-    place = -1
-    for _ in range(same.count(False)):
-        place = same.index(False, place + 1)
-        if values[place] is not None and not _is_same(values[place], others[place]):
-            changed = list(values) if changed is None else changed
-            changed[place] = None
-    return values if changed is None else tuple(changed)
-
-
-def _insert(value: Value | None, part: int, shift: int) -> Value | None:
-    if not isinstance(value, Number):
-        return None
-    return Number(value.value & ~(0xFFFF << shift) | part << shift)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from machtrace.unwinder.frame_state import Machine
+from machtrace.unwinder.calling_convention import Machine
 from machtrace.unwinder.instruction_effects import (
     AddConstant,
     AddRegister,

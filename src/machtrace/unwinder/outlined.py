@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from machtrace.unwinder.arm64_frame import ARM64, ENTRY
 from machtrace.unwinder.arm64_registers import FP, INSTRUCTION_SIZE, SP
-from machtrace.unwinder.frame_state import CallerValue
+from machtrace.unwinder.frame_values import CallerValue
 from machtrace.unwinder.instruction_effects import (
     AddConstant,
     AddRegister,

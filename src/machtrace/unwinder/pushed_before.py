@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from machtrace.unwinder.calling_convention import Machine
 from machtrace.unwinder.control_flow import Flow
-from machtrace.unwinder.frame_state import FrameState, FromCfa, Machine
+from machtrace.unwinder.frame_state import FrameState
+from machtrace.unwinder.frame_values import FromCfa
 from machtrace.unwinder.instruction_effects import IndirectJump
 
 MOST_PUSHED = 64

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from machtrace.dwarf import operations
-from machtrace.unwinder.frame_state import FrameState, Machine
+from machtrace.unwinder.calling_convention import Machine
+from machtrace.unwinder.frame_state import FrameState
 from machtrace.unwinder.instruction_effects import (
     AddConstant,
     AddRegister,

@@ -171,7 +171,7 @@ def _arm() -> tuple[FrameState, _EffectsOf]:
     from machtrace.unwinder.arm_instructions import decode
     from machtrace.unwinder.arm_registers import ARM_DARWIN
 
-    return ARM_DARWIN.entry(with_volatile=False), lambda word: decode(word).effects
+    return FrameState.at_entry(ARM_DARWIN, with_volatile=False), lambda word: decode(word).effects
 
 
 _X86_STEPS = (

@@ -8,7 +8,8 @@ round; :mod:`machtrace.unwinder.cfi_translation` sees to that.
 
 from __future__ import annotations
 
-from machtrace.unwinder.frame_state import Machine
+from machtrace.unwinder.calling_convention import Machine
+from machtrace.unwinder.frame_state import FrameState
 
 
 class Mode:
@@ -25,7 +26,7 @@ class Mode:
         self.word = machine.word
         """Bytes of a register, and of what a push takes."""
         self.is_64 = machine.word == 8  # noqa: PLR2004 (bytes)
-        self.entry = machine.entry(with_volatile=False)
+        self.entry = FrameState.at_entry(machine, with_volatile=False)
         """The state at a function's first instruction."""
 
 
