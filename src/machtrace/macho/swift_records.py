@@ -1,0 +1,87 @@
+"""Swift's metadata: relative pointers, and the descriptors that they lead to.
+
+Source: the Swift project, ``include/swift/Basic/RelativePointer.h`` and
+``include/swift/ABI/Metadata.h``. A relative pointer is 32 bits, signed, and counts from where it
+is; of an indirectable one the lowest bit says that it leads to a pointer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from machtrace.macho.contents import MachOContents
+from machtrace.macho.pointer_rows import Addresses
+from machtrace.macho.pointers import Pointers
+from machtrace.macho.scattered_records import ScatteredRecords
+from machtrace.model.address import Svma
+
+_LONGEST_NAME = 1 << 12
+_WORD = 4
+
+
+class SwiftRecords:
+    """The image that metadata is read from."""
+
+    __slots__ = ("_mask", "contents", "memory", "pointers")
+
+    def __init__(self, contents: MachOContents, pointers: Pointers) -> None:
+        self.contents = contents
+        self.pointers = pointers
+        self.memory = ScatteredRecords(contents)
+        self._mask = np.uint64((1 << (64 if contents.image.header.is_64 else 32)) - 1)
+
+    def listed(self, *sections: str) -> Addresses:
+        """The places of all relative pointers in the sections of these names."""
+        found = [np.zeros(0, np.uint64)]
+        left = self.memory.size // _WORD
+        for section in self.contents.image.sections:
+            if section.name in sections:
+                count = min(section.size // _WORD, left)
+                left -= count
+                found.append(
+                    np.uint64(section.address)
+                    + np.arange(count, dtype=np.uint64) * np.uint64(_WORD)
+                )
+        return np.concatenate(found)
+
+    def relative(self, at: Addresses) -> Addresses:
+        """Where the relative pointers at ``at`` lead; 0 where there is none."""
+        offsets, known = self.memory.read(at, "<i4")
+        targets = (at + offsets.astype(np.int64).astype(np.uint64)) & self._mask
+        return np.where(known & (offsets != 0), targets, np.uint64(0))
+
+    def marked(self, at: Addresses, bits: int) -> tuple[Addresses, npt.NDArray[np.int64]]:
+        """The same of pointers whose lowest ``bits`` are no part of them, and these bits."""
+        offsets, known = self.memory.read(at, "<i4")
+        low = (1 << bits) - 1
+        marks = offsets.astype(np.int64) & low
+        targets = (at + (offsets.astype(np.int64) & ~low).astype(np.uint64)) & self._mask
+        return np.where(known & (offsets != 0), targets, np.uint64(0)), marks
+
+    def pointer(self, at: int) -> int:
+        """Where one relative pointer leads; 0 where there is none."""
+        return int(self.relative(np.array([at], np.uint64))[0])
+
+    def indirectable(self, at: int) -> tuple[int, str]:
+        """Where an indirectable pointer leads: an address in the image, or a symbol elsewhere."""
+        targets, marks = self.marked(np.array([at], np.uint64), 1)
+        target = int(targets[0])
+        if not target or not marks[0]:
+            return target, ""
+        return self.followed(target)
+
+    def followed(self, at: int) -> tuple[int, str]:
+        """Where the pointer at ``at`` leads: an address in the image, or a symbol elsewhere."""
+        place = Svma(at)
+        return self.pointers.target(place) or 0, self.pointers.symbol(place) or ""
+
+    def numbers(self, at: int, record: str, count: int = 1) -> list[int] | None:
+        """``count`` numbers that follow each other; None where they cannot be read."""
+        dtype = np.dtype((record, (count,)))
+        rows, known = self.memory.read(np.array([at], np.uint64), np.dtype([("all", dtype)]))
+        return rows["all"][0].tolist() if known[0] else None
+
+    def text(self, at: int) -> str:
+        r"""The string at a stated address; bytes that are no UTF-8 are shown as ``\x..``."""
+        return self.memory.string(at)[:_LONGEST_NAME].decode("utf-8", "backslashreplace")
