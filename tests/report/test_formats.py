@@ -90,6 +90,24 @@ def test_nsthread_is_byte_for_byte_what_libc_prints(index, one, image, symbol, o
     assert expected == nsthread.line(index, one)
 
 
+def test_nsthread_leaves_names_mangled_as_apple_does():
+    """Libc's ``dladdr`` drops one underscore and demangles nothing; other formats show the human name."""
+    mangled = frame(
+        0x10206718C,
+        symbol=Symbol(
+            name="Player::play(int)",
+            linkage_name="__ZN6Player4playEi",
+            offset=ImageOffset(0x7140),
+            size=0x60,
+            certainty=Certainty.EXACT,
+        ),
+    )
+
+    assert nsthread.line(0, mangled).endswith(" _ZN6Player4playEi + 76")
+    stack = CallStack(thread=STACK.thread, frames=(mangled,), stop=STACK.stop)
+    assert "Demo`Player::play(int) + 76" in list(lldb.lines(stack, selected=True))[1]
+
+
 def test_bs_is_what_its_format_strings_print():
     """``%-30s  0x%08lx %s + %lu`` under ``Backtrace of Thread %u:``; bases where names lack."""
     named = printf(

@@ -88,12 +88,22 @@ def test_global_symbols_come_before_local_ones_and_the_first_wins():
 
 def test_one_underscore_is_dropped_and_no_more():
     """C's underscore goes; the names that begin with one keep theirs."""
-    found = table([(0x1000, 0, True, "__Z3foov"), (0x1010, 0, True, "-[A b]")])
+    found = table([(0x1000, 0, True, "___Zoo"), (0x1010, 0, True, "-[A b]")])
 
     symbol = found.find(ImageOffset(0x1000))
     assert symbol is not None
-    assert ("_Z3foov", "__Z3foov") == (symbol.name, symbol.linkage_name)
+    assert ("__Zoo", "___Zoo") == (symbol.name, symbol.linkage_name)
     assert "-[A b]" == name_at(found, 0x1010)
+
+
+def test_mangled_names_are_shown_as_people_write_them():
+    """The linkage name stays; the bulk form of the name is the same."""
+    found = table([(0x1000, 0, True, "__ZN6Player4playEi")])
+
+    symbol = found.find(ImageOffset(0x1000))
+    assert symbol is not None
+    assert ("Player::play(int)", "__ZN6Player4playEi") == (symbol.name, symbol.linkage_name)
+    assert "Player::play(int)" == found.name(0)
 
 
 def test_symbols_outside_code_never_answer():

@@ -42,7 +42,7 @@ class Symbol:
     """
 
     name: str
-    """As people read it: one leading underscore of Mach-O's dropped."""
+    """As people read it: demangled, else without the underscore that Mach-O's tables put first."""
     linkage_name: str
     """As the symbol table spells it; empty where there is no name."""
     offset: ImageOffset

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import Certainty, Symbol, unnamed
+from machtrace.symbolicate.demangle import demangle
 
 REDACTED = "<redacted>"
 """What a shared cache calls symbols that were local (Libc, ``gen/backtrace.c``)."""
@@ -24,7 +25,10 @@ is."""
 
 
 def human_name(linkage_name: str, *, leading_underscore: bool) -> str:
-    """The name as people read it."""
+    """The name as people read it: demangled, else without the underscore that it may begin with."""
+    human = demangle(linkage_name)
+    if human != linkage_name:
+        return human
     if leading_underscore and linkage_name.startswith("_"):
         return linkage_name[1:]
     return linkage_name

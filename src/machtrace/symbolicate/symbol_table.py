@@ -161,7 +161,8 @@ class SymbolTable:
         """The name of the function whose id is ``index``, as :attr:`Symbol.name` is."""
         first, last = self._firsts[index : index + 2]
         if last - first != 1:
-            return self.symbol(index).name
+            names = best_first(self._spelt(index))
+            return symbol_of(names[:1], ImageOffset(int(self._starts[index])), 0).name
         kind = self._kinds[self._entry_kinds[first]]
         spelt = kind.linkage_name(int(self._entry_rows[first]))
         if not spelt or spelt == REDACTED:
