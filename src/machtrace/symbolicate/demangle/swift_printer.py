@@ -1,0 +1,54 @@
+"""Prints the tree of a Swift name, in the words of ``swift-demangle``.
+
+Nothing here calls itself: a rule turns a node into pieces, which are texts, other nodes, and calls
+that change how the rest is printed; a loop takes the pieces one by one. So a name may be as deep
+as it likes; how much is printed of one has a limit, because a short name can stand for a very
+long one by referring back to its own parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from machtrace.symbolicate.demangle.swift_nodes import Kind, Node, NotUnderstoodError
+from machtrace.symbolicate.demangle.swift_print_rules import RULES
+from machtrace.symbolicate.demangle.swift_print_style import Style
+
+_MOST_NODES = 40_000
+"""Printed of one name."""
+_MOST_CHARACTERS = 1 << 20
+"""Printed of one name."""
+
+
+def printed(root: Node, parse: Callable[[str], Node], *, simplified: bool) -> str:
+    """What people read for ``root``.
+
+    Args:
+        root: the tree.
+        parse: reads mangled names that stand in the name; raises NotUnderstoodError.
+        simplified: without modules, types of arguments, and other things of less interest.
+
+    Raises:
+        NotUnderstoodError: too much would have to be printed.
+        IndexError: a node lacks a part.
+    """
+    style = Style(parse, simplified=simplified)
+    rules = RULES
+    texts: list[str] = []
+    work: list[str | Node | Callable[[], None]] = [root]
+    room, size = _MOST_NODES, 0
+    while work:
+        item = work.pop()
+        if isinstance(item, str):
+            texts.append(item)
+            size += len(item)
+        elif isinstance(item, Node):
+            while item.kind is Kind.TYPE:
+                item = item.children[0]
+            work.extend(rules[item.kind](item, style)[::-1])
+            room -= 1
+            if room < 0 or size > _MOST_CHARACTERS or len(work) > _MOST_NODES:
+                raise NotUnderstoodError
+        else:
+            item()
+    return "".join(texts)
