@@ -16,7 +16,16 @@ from machtrace.symbolicate.named_ranges import NamedRanges
 Source = Callable[[], NamedRanges]
 """Yields names, or raises a MachtraceError."""
 
-_OBJC = frozenset({"__objc_classlist", "__objc_nlclslist", "__objc_catlist", "__objc_nlcatlist"})
+_OBJC = frozenset(
+    {
+        "__objc_classlist",
+        "__objc_nlclslist",
+        "__objc_catlist",
+        "__objc_catlist2",
+        "__objc_nlcatlist",
+    }
+)
+_SWIFT = frozenset({"__swift5_types", "__swift5_types2", "__swift5_proto"})
 
 
 class MetadataNames:
@@ -37,6 +46,8 @@ class MetadataNames:
         """Those that name functions."""
         if self._sections & _OBJC:
             yield self._objc
+        if self._sections & _SWIFT:
+            yield self._swift
         yield self._go
 
     def stubs(self) -> Iterator[Source]:
@@ -48,6 +59,11 @@ class MetadataNames:
         from machtrace.symbolicate.objc_names import objc_names
 
         return objc_names(self._contents, self._pointers)
+
+    def _swift(self) -> NamedRanges:
+        from machtrace.symbolicate.swift_names import swift_names
+
+        return swift_names(self._contents, self._pointers)
 
     def _go(self) -> NamedRanges:
         from machtrace.symbolicate.go_names import go_names

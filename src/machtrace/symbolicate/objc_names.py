@@ -13,7 +13,7 @@ from machtrace.macho.pointers import Pointers
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.symbol import Certainty
-from machtrace.symbolicate.symbol_table import NamedRanges
+from machtrace.symbolicate.named_ranges import NamedRanges
 
 _ARM = frozenset({Arch.ARM, Arch.ARMV7, Arch.ARMV7S, Arch.ARMV7K})
 _THUMB = np.uint64(1)

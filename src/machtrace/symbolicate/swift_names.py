@@ -1,6 +1,7 @@
 """Names of Swift's functions from the metadata that stripping leaves.
 
-Types keep their names, methods do not: what they are is told by their type, kind and place.
+Types keep their names, methods do not: of these it is told which of their type's they are, as in
+``Module.Class.{getter 3}``. No name of Swift's has braces there.
 """
 
 from __future__ import annotations
@@ -27,27 +28,27 @@ from machtrace.macho.swift_types import (
 )
 from machtrace.model.symbol import Certainty
 from machtrace.symbolicate.demangle.swift import demangle_swift
-from machtrace.symbolicate.symbol_table import NamedRanges
+from machtrace.symbolicate.named_ranges import NamedRanges
 
 _KINDS = {
     MethodKind.METHOD: "method",
-    MethodKind.INIT: "allocating initializer",
+    MethodKind.INIT: "init",
     MethodKind.GETTER: "getter",
     MethodKind.SETTER: "setter",
-    MethodKind.MODIFY: "modify accessor",
-    MethodKind.READ: "read accessor",
-    MethodKind.MODIFY2: "modify accessor",
-    MethodKind.READ2: "read accessor",
+    MethodKind.MODIFY: "modify",
+    MethodKind.READ: "read",
+    MethodKind.MODIFY2: "modify",
+    MethodKind.READ2: "read",
 }
 _REQUIREMENTS = {
     RequirementKind.METHOD: "method",
-    RequirementKind.INIT: "initializer",
+    RequirementKind.INIT: "init",
     RequirementKind.GETTER: "getter",
     RequirementKind.SETTER: "setter",
-    RequirementKind.READ: "read accessor",
-    RequirementKind.MODIFY: "modify accessor",
-    RequirementKind.READ2: "read accessor",
-    RequirementKind.MODIFY2: "modify accessor",
+    RequirementKind.READ: "read",
+    RequirementKind.MODIFY: "modify",
+    RequirementKind.READ2: "read",
+    RequirementKind.MODIFY2: "modify",
 }
 _METHOD_DESCRIPTOR = "method descriptor for "
 _PROTOCOL_DESCRIPTOR = "protocol descriptor for "
@@ -56,9 +57,9 @@ _PROTOCOL_DESCRIPTOR = "protocol descriptor for "
 def swift_names(contents: MachOContents, pointers: Pointers) -> NamedRanges:
     """The functions that the metadata of an image's Swift types leads to.
 
-    Metadata accessors are called as ``swift-demangle`` calls them; of a class's methods it is told
-    which of its vtable they are: ``getter 3 of Module.Class``. Witnesses of protocols of other
-    images are called after what the protocol requires, of others it is told which they are.
+    Metadata accessors are called as ``swift-demangle`` calls them. Witnesses of protocols of other
+    images are called after what the protocol requires. Methods in the vtable of a class, and
+    witnesses of the image's own protocols, are counted from 0.
 
     Args:
         contents: the image, in a file or in memory.
@@ -97,7 +98,7 @@ def _accessor_name(contexts: SwiftContexts, descriptor: int) -> str:
 
 def _method_name(contexts: SwiftContexts, method: SwiftMethod) -> str:
     kind = ("static " if method.is_static else "") + _KINDS[method.kind]
-    return f"{kind} {method.number} of {contexts.name(method.descriptor)}"
+    return f"{contexts.name(method.descriptor)}.{{{kind} {method.number}}}"
 
 
 def _witness_name(witness: SwiftWitness) -> str:
@@ -107,7 +108,7 @@ def _witness_name(witness: SwiftWitness) -> str:
     else:
         protocol = witness.protocol
         kind = ("static " if witness.is_static else "") + _REQUIREMENTS[witness.kind]
-        requirement = f"{kind} {witness.number} of {protocol}"
+        requirement = f"{protocol}.{{{kind} {witness.number}}}"
     return f"protocol witness for {requirement} in conformance {witness.type_name} : {protocol}"
 
 
