@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from machtrace.macho.contents import FileContents
 from machtrace.model.arch import Arch
 
 
@@ -41,7 +42,8 @@ class DebugMap:
 
     path: str
     """The image's file."""
-    arch: Arch
+    contents: FileContents
+    """Its bytes."""
     objects: tuple[LinkedObject, ...]
     starts: npt.NDArray[np.uint64]
     """Each an :data:`ImageOffset`; ascending, no two are equal."""
@@ -53,6 +55,11 @@ class DebugMap:
     """The name of an entry, which is that of its symbol in the object file, too."""
     folders: tuple[str, ...] = ()
     """Where object files are looked for that are not where they were linked from."""
+
+    @property
+    def arch(self) -> Arch:
+        """The image's, and that of its object files."""
+        return self.contents.image.arch
 
     def __len__(self) -> int:
         return len(self.starts)

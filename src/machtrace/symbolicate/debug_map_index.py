@@ -15,8 +15,9 @@ from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import InlineFrame
 from machtrace.symbolicate.debug_file import has_dwarf
 from machtrace.symbolicate.debug_index import DebugChains, DebugColumns, DebugIndex
-from machtrace.symbolicate.debug_map import DebugMap
+from machtrace.symbolicate.debug_map import DebugMap, LinkedObject
 from machtrace.symbolicate.debug_map_building import ObjectBytes, ObjectIndices
+from machtrace.symbolicate.debug_map_code import are_as_linked
 from machtrace.symbolicate.debug_map_objects import open_object
 from machtrace.symbolicate.debug_map_tables import MergedTables, MovedFunctions
 from machtrace.symbolicate.range_index import RangeIndex
@@ -112,10 +113,33 @@ class DebugMapIndex:
             return None
         try:
             moved = moved_functions(self._map, number, contents)
+            if linked.modified == 0:
+                moved = self._unchanged(linked, contents, moved)
             return ObjectBytes(str(linked), rebased_object(contents, _BASE)), moved
         except (FormatError, MemoryReadError) as error:
             self.record.add(str(linked), Outcome.MALFORMED, str(error))
             return None
+
+    def _unchanged(
+        self, linked: LinkedObject, contents: FileContents, moved: MovedFunctions
+    ) -> MovedFunctions:
+        """Those functions that the image has as the object file has them."""
+        image = self._map.contents
+        same = are_as_linked(
+            image,
+            contents,
+            linked=moved.linked + np.uint64(image.image.header_svma),
+            sizes=moved.sizes,
+            stated=moved.stated - np.uint64(_BASE),
+        )
+        if not bool(same.all()):
+            other = int(np.count_nonzero(~same))
+            self.record.add(
+                str(linked), Outcome.CHANGED, f"{other} of {len(same)} functions are other ones"
+            )
+        return MovedFunctions(
+            linked=moved.linked[same], sizes=moved.sizes[same], stated=moved.stated[same]
+        )
 
 
 def moved_functions(debug_map: DebugMap, number: int, contents: FileContents) -> MovedFunctions:

@@ -79,10 +79,16 @@ def _in_file(
         if linked.modified not in (0, file.modified):
             record.add(file.path, Outcome.CHANGED, _times(linked.modified, file.modified))
             return None
+        if linked.modified == 0 and _is_newer(file.modified, debug_map):
+            record.add(file.path, Outcome.CHANGED, "it is newer than the image")
+            return None
         return _thin(file.data, debug_map, file.path)
     part = part_for(file.data, debug_map.arch, file.path)
     if not is_static_archive(part):
         record.add(file.path, Outcome.OTHER_FORMAT, "not a static library")
+        return None
+    if linked.modified == 0 and _is_newer(file.modified, debug_map):
+        record.add(file.path, Outcome.CHANGED, "it is newer than the image")
         return None
     named = [one for one in archive_members(part, file.path) if _is_called(one, linked.member)]
     # Linkers write down when the member was changed, or the archive.
@@ -115,6 +121,14 @@ def _member(
         record.add(outside, Outcome.CHANGED, _times(linked.modified, modified))
         return None
     return _thin(data, debug_map, outside)
+
+
+def _is_newer(modified: int, debug_map: DebugMap) -> bool:
+    """Whether an object file was changed after the image, where the linker kept no time."""
+    try:
+        return modified > int(os.stat(debug_map.path).st_mtime)  # noqa: PTH116
+    except OSError:
+        return False
 
 
 def _thin(data: memoryview, debug_map: DebugMap, source: str) -> FileContents:

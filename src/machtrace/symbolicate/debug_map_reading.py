@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.macho.contents import FileContents
+from machtrace.macho.segments import S_SYMBOL_STUBS
 from machtrace.macho.stabs import parse_debug_map
 from machtrace.macho.symtab import parse_symbols
 from machtrace.symbolicate.debug_map import DebugMap, LinkedObject
@@ -16,6 +19,9 @@ from machtrace.symbolicate.debug_map_objects import object_paths
 from machtrace.symbolicate.identified_file import IdentifiedFile
 from machtrace.symbolicate.search_places import SearchPlaces
 from machtrace.symbolicate.search_record import Outcome, SearchRecord
+
+Svmas: TypeAlias = npt.NDArray[np.uint64]
+"""A column of :data:`Svma`."""
 
 _TOLD = 8
 """Object files that are told one by one where they are missing."""
@@ -66,7 +72,7 @@ def read_debug_map(contents: FileContents, path: str) -> DebugMap | None:
     base = np.uint64(image.header_svma)
     # Of functions that were folded into one, the first that the linker names.
     starts, first = np.unique(rows.starts, return_index=True)
-    kept = starts >= base
+    kept = (starts >= base) & _in_functions(contents, starts)
     starts, first = starts[kept], first[kept]
     room = np.append(starts[1:] - starts[:-1], np.full(1, 2**64 - 1, np.uint64))[: len(starts)]
     sizes = rows.sizes[first]
@@ -75,10 +81,20 @@ def read_debug_map(contents: FileContents, path: str) -> DebugMap | None:
     objects = (symbols.name(int(row)) for row in rows.object_rows)
     return DebugMap(
         path=path,
-        arch=image.arch,
+        contents=contents,
         objects=tuple(map(LinkedObject.parse, objects, rows.object_modified.tolist())),
         starts=starts - base,
         sizes=sizes,
         object_ids=rows.object_ids[first],
         linkage_name=lambda entry: symbols.name(int(names[entry])),
     )
+
+
+def _in_functions(contents: FileContents, starts: Svmas) -> npt.NDArray[np.bool_]:
+    """Which addresses are in code that is no stub: some linkers state those of imported names."""
+    kept = np.zeros(len(starts), np.bool_)
+    for section in contents.image.code_sections:
+        if section.type != S_SYMBOL_STUBS:
+            begin, end = np.uint64(section.address), np.uint64(section.end)
+            kept |= (starts >= begin) & (starts < end)
+    return kept
