@@ -91,7 +91,7 @@ def test_nsthread_is_byte_for_byte_what_libc_prints(index, one, image, symbol, o
 
 
 def test_nsthread_leaves_names_mangled_as_apple_does():
-    """Libc's ``dladdr`` drops one underscore and demangles nothing; other formats show the human name."""
+    """Libc's ``dladdr`` drops one underscore, no more; other formats show the human name."""
     mangled = frame(
         0x10206718C,
         symbol=Symbol(

@@ -88,11 +88,11 @@ def test_global_symbols_come_before_local_ones_and_the_first_wins():
 
 def test_one_underscore_is_dropped_and_no_more():
     """C's underscore goes; the names that begin with one keep theirs."""
-    found = table([(0x1000, 0, True, "___Zoo"), (0x1010, 0, True, "-[A b]")])
+    found = table([(0x1000, 0, True, "___start"), (0x1010, 0, True, "-[A b]")])
 
     symbol = found.find(ImageOffset(0x1000))
     assert symbol is not None
-    assert ("__Zoo", "___Zoo") == (symbol.name, symbol.linkage_name)
+    assert ("__start", "___start") == (symbol.name, symbol.linkage_name)
     assert "-[A b]" == name_at(found, 0x1010)
 
 

@@ -10,7 +10,8 @@ from functools import cached_property
 
 from machtrace.macho.contents import MachOContents
 from machtrace.macho.pointers import Pointers, parse_pointers
-from machtrace.symbolicate.macho_code_sections import is_objc_stubs
+from machtrace.symbolicate.macho_code_sections import function_sections, is_objc_stubs
+from machtrace.symbolicate.macho_function_starts import function_starts
 from machtrace.symbolicate.named_ranges import NamedRanges
 
 Source = Callable[[], NamedRanges]
@@ -26,6 +27,9 @@ _OBJC = frozenset(
     }
 )
 _SWIFT = frozenset({"__swift5_types", "__swift5_types2", "__swift5_proto"})
+
+_CPLUSPLUS_LIBRARY = "c++"
+"""In the names of the libraries that have ``dynamic_cast``: libc++, libc++abi, libstdc++."""
 
 
 class MetadataNames:
@@ -48,6 +52,8 @@ class MetadataNames:
             yield self._objc
         if self._sections & _SWIFT:
             yield self._swift
+        if any(_CPLUSPLUS_LIBRARY in library.name for library in self._contents.image.load_dylibs):
+            yield self._rtti
         yield self._go
 
     def stubs(self) -> Iterator[Source]:
@@ -64,6 +70,13 @@ class MetadataNames:
         from machtrace.symbolicate.swift_names import swift_names
 
         return swift_names(self._contents, self._pointers)
+
+    def _rtti(self) -> NamedRanges:
+        from machtrace.macho.symtab import parse_symbols
+        from machtrace.symbolicate.rtti_names import rtti_names
+
+        starts, _ = function_starts(self._contents, function_sections(self._contents.image), [])
+        return rtti_names(self._contents, self._pointers, starts, parse_symbols(self._contents))
 
     def _go(self) -> NamedRanges:
         from machtrace.symbolicate.go_names import go_names
