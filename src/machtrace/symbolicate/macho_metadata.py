@@ -30,6 +30,9 @@ _SWIFT = frozenset({"__swift5_types", "__swift5_types2", "__swift5_proto"})
 
 _CPLUSPLUS_LIBRARY = "c++"
 """In the names of the libraries that have ``dynamic_cast``: libc++, libc++abi, libstdc++."""
+_FEW = 0.01
+"""The share of functions without a name for which vtables are not looked at: of an image with all
+its symbols the linker's own are left, and all its pointers would be read for them."""
 
 
 class MetadataNames:
@@ -72,11 +75,19 @@ class MetadataNames:
         return swift_names(self._contents, self._pointers)
 
     def _rtti(self) -> NamedRanges:
-        from machtrace.macho.symtab import parse_symbols
-        from machtrace.symbolicate.rtti_names import rtti_names
+        import numpy as np
 
-        starts, _ = function_starts(self._contents, function_sections(self._contents.image), [])
-        return rtti_names(self._contents, self._pointers, starts, parse_symbols(self._contents))
+        from machtrace.macho.symtab import parse_symbols
+        from machtrace.symbolicate.rtti_names import no_rtti_names, rtti_names
+
+        image = self._contents.image
+        starts, _ = function_starts(self._contents, function_sections(image), [])
+        symbols = parse_symbols(self._contents)
+        named = symbols.n_value[np.flatnonzero(symbols.is_code)] - np.uint64(image.header_svma)
+        unnamed = np.setdiff1d(starts, named)
+        if len(unnamed) < _FEW * len(starts):
+            return no_rtti_names()
+        return rtti_names(self._contents, lambda: self._pointers, starts, symbols, unnamed)
 
     def _go(self) -> NamedRanges:
         from machtrace.symbolicate.go_names import go_names

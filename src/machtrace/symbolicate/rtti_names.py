@@ -6,12 +6,13 @@ called. ``Class::{virtual method 3}`` says that and no more: no name of C++ has 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
 import numpy as np
 
 from machtrace.macho.contents import FileContents, MachOContents
+from machtrace.macho.pointer_rows import Addresses
 from machtrace.macho.pointers import Pointers
 from machtrace.macho.rtti import TYPE_INFO_SYMBOL, TypeInfos, parse_type_infos
 from machtrace.macho.symtab import SymbolRows
@@ -27,9 +28,10 @@ _DEEPEST = 64
 
 def rtti_names(
     contents: MachOContents,
-    pointers: Pointers,
+    pointers: Callable[[], Pointers],
     function_starts: Offsets,
     symbols: SymbolRows | None = None,
+    wanted: Offsets | None = None,
 ) -> NamedRanges:
     """The virtual methods of an image's classes, as ``Class::{virtual method N}``.
 
@@ -38,25 +40,34 @@ def rtti_names(
 
     Args:
         contents: the image; of one in memory nothing is found, as its pointers have no names.
-        pointers: where its pointers lead.
+        pointers: gives where its pointers lead.
         function_starts: where its functions begin (ImageOffset), sorted.
         symbols: what is left of its symbol table: it has the addresses of what is bound by name.
+        wanted: those of its functions whose names are wanted; None: all.
     """
-    methods = np.zeros((0, 3), np.int64)
-    finder = None
-    if isinstance(contents, FileContents) and len(function_starts):
-        base = np.uint64(contents.image.header_svma)
-        definitions = _definitions(symbols, pointers)
-        types = parse_type_infos(contents, pointers, definitions)
-        tables = parse_vtables(contents, pointers, types, definitions, function_starts + base)
-        finder = _Methods(types, tables)
-        methods = finder.found
-    starts = methods[:, 0].astype(np.uint64) - np.uint64(contents.image.header_svma)
+    if not isinstance(contents, FileContents) or not len(function_starts):
+        return no_rtti_names()
+    base = np.uint64(contents.image.header_svma)
+    where = pointers()
+    definitions = _definitions(symbols, where)
+    types = parse_type_infos(contents, where, definitions)
+    tables = parse_vtables(contents, where, types, definitions, function_starts + base)
+    finder = _Methods(types, tables, (function_starts if wanted is None else wanted) + base)
+    methods = finder.found
 
     def name(row: int) -> str:
         _, owner, slot = methods[row].tolist()
-        return "" if finder is None else finder.name(owner, slot)
+        return finder.name(owner, slot)
 
+    return _named(methods[:, 0].astype(np.uint64) - base, name)
+
+
+def no_rtti_names() -> NamedRanges:
+    """Names of no function."""
+    return _named(np.zeros(0, np.uint64), lambda _: "")
+
+
+def _named(starts: Offsets, name: Callable[[int], str]) -> NamedRanges:
     return NamedRanges(
         starts=starts,
         sizes=np.zeros(len(starts), np.uint64),
@@ -80,7 +91,8 @@ def _definitions(symbols: SymbolRows | None, pointers: Pointers) -> Mapping[str,
 class _Methods:
     """Which class each function is a virtual method of."""
 
-    def __init__(self, types: TypeInfos, tables: Vtables) -> None:
+    def __init__(self, types: TypeInfos, tables: Vtables, wanted: Addresses) -> None:
+        """``wanted``: the functions whose names are wanted (Svma)."""
         self._types = types
         self._tables = tables
         self._primary: dict[int, int] = {}
@@ -89,6 +101,7 @@ class _Methods:
         ):
             if top == 0:
                 self._primary.setdefault(owner, table)
+        self._is_wanted = np.isin(tables.functions, wanted)
         rows = sorted(self._merged(set(self._rows())))
         self.found = np.array(rows, np.int64).reshape(-1, 3)
         """(function, class, slot), once each; a negative slot: see :meth:`name`."""
@@ -110,23 +123,25 @@ class _Methods:
 
     def _rows(self) -> Iterator[tuple[int, int, int]]:
         tables = self._tables
-        seen: set[tuple[int, int]] = set()
+        slots = np.flatnonzero(self._is_wanted)
+        of = tables.firsts.searchsorted(slots, side="right") - 1
+        places = slots - tables.firsts[of]
+        primary: set[int] = set()
         secondary: list[tuple[int, int, int]] = []
-        for table, owner in enumerate(tables.owners.tolist()):
-            first, end = int(tables.firsts[table]), int(tables.firsts[table + 1])
-            is_primary = self._primary.get(owner) == table
-            for slot, function in enumerate(self._functions[first:end]):
-                if not function or slot >= _MOST_SLOTS:
-                    continue
-                if is_primary:
-                    seen.add((function, slot))
-                    yield function, self._origin(owner, slot, function), slot
-                else:
-                    secondary.append((function, owner, -(table * _MOST_SLOTS + slot) - 1))
+        for table, slot, function in zip(
+            of.tolist(), places.tolist(), tables.functions[slots].tolist(), strict=True
+        ):
+            owner = int(tables.owners[table])
+            if slot >= _MOST_SLOTS:
+                continue
+            if self._primary.get(owner) == table:
+                primary.add(function)
+                yield function, self._origin(owner, slot, function), slot
+            else:
+                secondary.append((function, owner, -(table * _MOST_SLOTS + slot) - 1))
         # A function of a base is in the vtables that derived classes have for the base, too.
-        known = {function for function, _ in seen}
         for row in secondary:
-            if row[0] not in known:
+            if row[0] not in primary:
                 yield row
 
     def _merged(self, rows: set[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
