@@ -57,7 +57,9 @@ def main() -> int:
         return _write_index(Archive, data, task.output)
     except Exception as error:  # noqa: BLE001 (whatever it is, the parent reports it)
         sys.stderr.write(f"\n{type(error).__name__}: {error}".replace("\n", " ") + "\n")
-        return REFUSED
+        sys.stderr.flush()
+        # The error has the library's objects, which must not be freed in any order.
+        os._exit(REFUSED)
 
 
 def limit_process(task: IndexTask) -> None:
