@@ -84,7 +84,9 @@ class MetadataNames:
         starts, _ = function_starts(self._contents, function_sections(image), [])
         symbols = parse_symbols(self._contents)
         named = symbols.n_value[np.flatnonzero(symbols.is_code)] - np.uint64(image.header_svma)
-        unnamed = np.setdiff1d(starts, named)
+        named.sort()
+        at = named.searchsorted(starts)
+        unnamed = starts[np.append(named, np.uint64(0))[at] != starts]
         if len(unnamed) < _FEW * len(starts):
             return no_rtti_names()
         return rtti_names(self._contents, lambda: self._pointers, starts, symbols, unnamed)

@@ -43,7 +43,7 @@ def rtti_names(
         pointers: gives where its pointers lead.
         function_starts: where its functions begin (ImageOffset), sorted.
         symbols: what is left of its symbol table: it has the addresses of what is bound by name.
-        wanted: those of its functions whose names are wanted; None: all.
+        wanted: those of its functions whose names are wanted, sorted; None: all.
     """
     if not isinstance(contents, FileContents) or not len(function_starts):
         return no_rtti_names()
@@ -101,7 +101,9 @@ class _Methods:
         ):
             if top == 0:
                 self._primary.setdefault(owner, table)
-        self._is_wanted = np.isin(tables.functions, wanted)
+        at = wanted.searchsorted(tables.functions)
+        self._is_wanted = np.append(wanted, np.uint64(0))[at] == tables.functions
+        self._is_wanted &= tables.functions != 0
         rows = sorted(self._merged(set(self._rows())))
         self.found = np.array(rows, np.int64).reshape(-1, 3)
         """(function, class, slot), once each; a negative slot: see :meth:`name`."""
