@@ -63,14 +63,18 @@ class ScatteredRecords:
             return found, known
         if not isinstance(self._contents, FileContents):
             return self._read_loaded(at, dtype)
+        low, high = int(at.min()), int(at.max())
         for start, data in self._segments:
-            if len(data) < dtype.itemsize:
+            if len(data) < dtype.itemsize or high < start:
                 continue
-            # What lies before the segment wraps, and so is beyond it.
-            offsets = at - np.uint64(start)
-            mine = (offsets <= np.uint64(len(data) - dtype.itemsize)) & ~known
+            last = len(data) - dtype.itemsize
             # A record need not be aligned: every byte starts one in this view.
-            view = np.ndarray((len(data) - dtype.itemsize + 1,), dtype, data, 0, (1,))
+            view = np.ndarray((last + 1,), dtype, data, 0, (1,))
+            offsets = at - np.uint64(start)
+            if start <= low and high <= start + last:  # mostly all are in one
+                return view[offsets.astype(np.int64)], np.ones(len(at), np.bool_)
+            # What lies before the segment wraps, and so is beyond it.
+            mine = (offsets <= np.uint64(last)) & ~known
             found[mine] = view[offsets[mine].astype(np.int64)]
             known |= mine
         return found, known

@@ -58,11 +58,11 @@ class SwiftContexts:
 
     def kind(self, at: int) -> ContextKind | None:
         """What the descriptor at a stated address describes."""
-        flags = self.records.numbers(at, "<u4")
+        flags = self.records.number(at)
         if flags is None:
             return None
         try:
-            return ContextKind(flags[0] & _KIND)
+            return ContextKind(flags & _KIND)
         except ValueError:
             return None
 
@@ -109,8 +109,8 @@ class SwiftContexts:
     def _own_name(self, at: int, own: int) -> str:
         """A type's name: of one that was imported from C, what it is called there."""
         name = self.records.text(own) if own else ""
-        flags = self.records.numbers(at, "<u4") or [0]
-        if not flags[0] & _HAS_IMPORT_INFO:
+        flags = self.records.number(at) or 0
+        if not flags & _HAS_IMPORT_INFO:
             return name
         place, left = own + len(name.encode()) + 1, _MOST_IMPORT_PARTS
         while left:
@@ -124,10 +124,10 @@ class SwiftContexts:
 
     def _extended(self, at: int, left: int) -> str:
         """The type of an extension: a mangled name, whose first part may be a reference."""
-        head = self.records.numbers(at, "u1") if at else None
+        head = self.records.number(at, "u1") if at else None
         if head is None:
             return ""
-        return self._referred(at, head[0], left) or self._demangled_type(self.records.text(at))
+        return self._referred(at, head, left) or self._demangled_type(self.records.text(at))
 
     def _referred(self, at: int, kind: int, left: int) -> str:
         target = 0

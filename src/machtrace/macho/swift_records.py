@@ -7,6 +7,8 @@ is; of an indirectable one the lowest bit says that it leads to a pointer.
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,6 +17,8 @@ from machtrace.macho.pointer_rows import Addresses
 from machtrace.macho.pointers import Pointers
 from machtrace.macho.scattered_records import ScatteredRecords
 from machtrace.model.address import Svma
+
+Rows: TypeAlias = npt.NDArray[np.intp]
 
 _LONGEST_NAME = 1 << 12
 _WORD = 4
@@ -76,12 +80,23 @@ class SwiftRecords:
         place = Svma(at)
         return self.pointers.target(place) or 0, self.pointers.symbol(place) or ""
 
-    def numbers(self, at: int, record: str, count: int = 1) -> list[int] | None:
-        """``count`` numbers that follow each other; None where they cannot be read."""
-        dtype = np.dtype((record, (count,)))
-        rows, known = self.memory.read(np.array([at], np.uint64), np.dtype([("all", dtype)]))
-        return rows["all"][0].tolist() if known[0] else None
+    def number(self, at: int, record: npt.DTypeLike = "<u4") -> int | None:
+        """One number; None where it cannot be read."""
+        rows, known = self.memory.read(np.array([at], np.uint64), record)
+        return int(rows[0]) if known[0] else None
 
     def text(self, at: int) -> str:
         r"""The string at a stated address; bytes that are no UTF-8 are shown as ``\x..``."""
         return self.memory.string(at)[:_LONGEST_NAME].decode("utf-8", "backslashreplace")
+
+
+def flattened(counts: npt.NDArray[np.int64]) -> tuple[Rows, Rows]:
+    """For each element of lists of these lengths: which list it is in, and its place in it."""
+    of_list = np.repeat(np.arange(len(counts)), counts)
+    return of_list, np.arange(len(of_list)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def bounded(counts: npt.NDArray[Any], most: int) -> npt.NDArray[np.int64]:
+    """``counts`` without those by which all together, from the first on, exceed ``most``."""
+    found = np.where(counts <= most, counts, 0).astype(np.int64)
+    return np.where(np.cumsum(found) <= most, found, 0)

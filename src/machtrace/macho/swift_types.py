@@ -8,17 +8,15 @@ Source: the Swift project, ``include/swift/ABI/Metadata.h`` (``TargetTypeContext
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from machtrace.macho.pointer_rows import Addresses
 from machtrace.macho.swift_contexts import ContextKind
-from machtrace.macho.swift_records import SwiftRecords
+from machtrace.macho.swift_records import Rows, SwiftRecords, bounded, flattened
 
 _SECTIONS = ("__swift5_types", "__swift5_types2")
 _INDIRECT = 1
@@ -31,12 +29,12 @@ _IS_GENERIC = 0x80
 _METADATA_INITIALIZATION = 0x3 << 16
 _SINGLETON, _FOREIGN = 1 << 16, 2 << 16
 _HAS_RESILIENT_SUPERCLASS = 1 << 29
-_HAS_OVERRIDES = 1 << 30
 _HAS_VTABLE = 1 << 31
 
 _HAS_TYPE_PACKS = 0x1
 _GENERIC_HEADER = 16
 _GENERIC_REQUIREMENT = 12
+_PACK_HEADER = 4
 _PACK = 8
 
 _METHOD_KIND = 0x0F
@@ -58,17 +56,21 @@ class MethodKind(IntEnum):
     READ2 = 7
 
 
-class SwiftMethod(NamedTuple):
-    """A method in the vtable of the class that declares it. Its name is not in the image."""
+@dataclass(frozen=True, slots=True, eq=False)
+class SwiftMethods:
+    """Methods in vtables of the classes that declare them. Their names are not in the image."""
 
-    implementation: int
-    """An :data:`~machtrace.model.address.Svma`."""
-    descriptor: int
-    """Of the class; an :data:`~machtrace.model.address.Svma`."""
-    number: int
-    """Its place among the methods that the class declares, from 0."""
-    kind: MethodKind
-    is_static: bool
+    implementations: Addresses
+    descriptors: Addresses
+    """Of each: its class's."""
+    numbers: Rows
+    """Of each: its place among the methods that the class declares, from 0."""
+    kinds: npt.NDArray[np.uint32]
+    """Of each: a :class:`MethodKind`."""
+    is_static: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,8 +78,7 @@ class SwiftTypes:
     """Type descriptors, one row each."""
 
     descriptors: Addresses
-    kinds: npt.NDArray[np.uint32]
-    """Their flags."""
+    flags: npt.NDArray[np.uint32]
     accessors: Addresses
     """Of each: the function that gives its metadata; 0 where there is none."""
 
@@ -95,54 +96,54 @@ def parse_swift_types(records: SwiftRecords) -> SwiftTypes:
     return SwiftTypes(targets[kept], flags[kept], records.relative(targets[kept] + _ACCESSOR))
 
 
-def class_methods(records: SwiftRecords, types: SwiftTypes) -> Iterator[SwiftMethod]:
+def class_methods(records: SwiftRecords, types: SwiftTypes) -> SwiftMethods:
     """The methods of the classes among ``types``: together no more than the image has room for."""
-    left = records.memory.size // _METHOD
-    for descriptor, flags in zip(types.descriptors.tolist(), types.kinds.tolist(), strict=True):
-        if flags & _KIND != ContextKind.CLASS or not flags & _HAS_VTABLE:
-            continue
-        at = _vtable(records, descriptor, flags)
-        header = None if at is None else records.numbers(at, "<u4", 2)
-        if at is None or header is None or header[1] > left:
-            continue
-        left -= header[1]
-        yield from _methods(records, descriptor, at + 8, header[1])
-
-
-def _vtable(records: SwiftRecords, descriptor: int, flags: int) -> int | None:
-    """Where the header of a class's vtable is; None where what is before it is not understood."""
-    at = descriptor + _CLASS_SIZE
-    if flags & _IS_GENERIC:
-        counts = records.numbers(at + 8, "<u2", 4)
-        if counts is None:
-            return None
-        parameters, requirements, _, more = counts
-        at += _GENERIC_HEADER + (parameters + 3 & ~3) + _GENERIC_REQUIREMENT * requirements
-        if more & _HAS_TYPE_PACKS:
-            packs = records.numbers(at, "<u2", 2)
-            if packs is None:
-                return None
-            at += 4 + _PACK * packs[0]
-        if more & ~_HAS_TYPE_PACKS:
-            return None
-    if flags & _HAS_RESILIENT_SUPERCLASS:
-        at += 4
-    initialization = flags & _METADATA_INITIALIZATION
-    if initialization == _FOREIGN:
-        return at + 4
-    return at + 12 if initialization == _SINGLETON else at
-
-
-def _methods(records: SwiftRecords, descriptor: int, at: int, count: int) -> Iterator[SwiftMethod]:
-    places = np.uint64(at) + np.arange(count, dtype=np.uint64) * np.uint64(_METHOD)
-    flags, known = records.memory.read(places, "<u4")
+    has_some = (types.flags & np.uint32(_KIND)) == ContextKind.CLASS
+    has_some &= (types.flags & np.uint32(_HAS_VTABLE)) != 0
+    classes = types.descriptors[has_some]
+    tables, known = _vtables(records, classes, types.flags[has_some])
+    headers, readable = records.memory.read(tables, np.dtype(("<u4", (2,))))
+    counts = np.where(known & readable, headers[:, 1].astype(np.int64), 0)
+    of_class, number = flattened(bounded(counts, records.memory.size // _METHOD))
+    places = tables[of_class] + np.uint64(8) + number.astype(np.uint64) * np.uint64(_METHOD)
+    flags, _ = records.memory.read(places, "<u4")
     code = records.relative(places + np.uint64(4))
     is_async = (flags & np.uint32(_IS_ASYNC)) != 0
     # What an async method has is a record, which begins with a pointer to the code.
     code[is_async] = records.relative(code[is_async])
     kinds = flags & np.uint32(_METHOD_KIND)
-    for row in np.flatnonzero(known & (code != 0) & (kinds <= MethodKind.READ2)).tolist():
-        is_static = not flags[row] & _IS_INSTANCE and kinds[row] != MethodKind.INIT
-        yield SwiftMethod(
-            int(code[row]), descriptor, row, MethodKind(int(kinds[row])), bool(is_static)
-        )
+    is_static = ((flags & np.uint32(_IS_INSTANCE)) == 0) & (kinds != MethodKind.INIT)
+    kept = (code != 0) & (kinds <= MethodKind.READ2)
+    return SwiftMethods(
+        code[kept], classes[of_class][kept], number[kept], kinds[kept], is_static[kept]
+    )
+
+
+def _vtables(
+    records: SwiftRecords, classes: Addresses, flags: npt.NDArray[np.uint32]
+) -> tuple[Addresses, npt.NDArray[np.bool_]]:
+    """Where classes' vtables are, behind what else a class may have; and which are known.
+
+    Of generic classes with newer kinds of parameters it is not.
+    """
+
+    def has(bits: int, value: int | None = None) -> npt.NDArray[np.bool_]:
+        wanted = bits if value is None else value
+        found: npt.NDArray[np.bool_] = (flags & np.uint32(bits)) == np.uint32(wanted)
+        return found
+
+    at = classes + np.uint64(_CLASS_SIZE)
+    generic = has(_IS_GENERIC)
+    counts, known = records.memory.read(at + np.uint64(8), np.dtype(("<u2", (4,))))
+    numbers = np.where(generic[:, None], counts, 0).astype(np.uint64)
+    parameters, requirements, more = numbers[:, 0], numbers[:, 1], numbers[:, 3]
+    at += generic * np.uint64(_GENERIC_HEADER)
+    at += (parameters + np.uint64(3)) & ~np.uint64(3)
+    at += requirements * np.uint64(_GENERIC_REQUIREMENT)
+    has_packs = (more & np.uint64(_HAS_TYPE_PACKS)) != 0
+    packs, _ = records.memory.read(at, "<u2")
+    at += has_packs * (np.uint64(_PACK_HEADER) + packs.astype(np.uint64) * np.uint64(_PACK))
+    at += has(_HAS_RESILIENT_SUPERCLASS) * np.uint64(4)
+    at += has(_METADATA_INITIALIZATION, _FOREIGN) * np.uint64(4)
+    at += has(_METADATA_INITIALIZATION, _SINGLETON) * np.uint64(12)
+    return at, (known | ~generic) & (more <= np.uint64(_HAS_TYPE_PACKS))

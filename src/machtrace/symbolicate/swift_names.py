@@ -6,23 +6,20 @@ Types keep their names, methods do not: of these it is told which of their type'
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import numpy as np
 
 from machtrace.macho.contents import MachOContents
 from machtrace.macho.pointers import Pointers
 from machtrace.macho.swift_conformances import (
     RequirementKind,
-    SwiftWitness,
+    conforming_type,
     parse_swift_witnesses,
+    protocol_of,
 )
 from machtrace.macho.swift_contexts import SwiftContexts
 from machtrace.macho.swift_records import SwiftRecords
 from machtrace.macho.swift_types import (
     MethodKind,
-    SwiftMethod,
     class_methods,
     parse_swift_types,
 )
@@ -65,51 +62,80 @@ def swift_names(contents: MachOContents, pointers: Pointers) -> NamedRanges:
         contents: the image, in a file or in memory.
         pointers: where its pointers lead.
     """
-    records = SwiftRecords(contents, pointers)
-    contexts = SwiftContexts(records, _demangled_type)
-    types = parse_swift_types(records)
-    starts: list[int] = []
-    names: list[Callable[[], str]] = []
-    for descriptor, accessor in zip(
-        types.descriptors.tolist(), types.accessors.tolist(), strict=True
-    ):
-        if accessor and contexts.name(descriptor):
-            starts.append(accessor)
-            names.append(partial(_accessor_name, contexts, descriptor))
-    for method in class_methods(records, types):
-        if contexts.name(method.descriptor):
-            starts.append(method.implementation)
-            names.append(partial(_method_name, contexts, method))
-    for witness in parse_swift_witnesses(records, contexts):
-        starts.append(witness.implementation)
-        names.append(partial(_witness_name, witness))
+    names = _SwiftNames(SwiftRecords(contents, pointers))
     return NamedRanges(
-        starts=np.array(starts, np.uint64) - np.uint64(contents.image.header_svma),
-        sizes=np.zeros(len(starts), np.uint64),
-        preferred=np.ones(len(starts), np.bool_),
-        linkage_name=lambda row: names[row](),
+        starts=names.starts - np.uint64(contents.image.header_svma),
+        sizes=np.zeros(len(names.starts), np.uint64),
+        preferred=np.ones(len(names.starts), np.bool_),
+        linkage_name=names.name,
         certainty=Certainty.SWIFT,
     )
 
 
-def _accessor_name(contexts: SwiftContexts, descriptor: int) -> str:
-    return f"type metadata accessor for {contexts.name(descriptor)}"
+class _SwiftNames:
+    """Accessors, then methods, then witnesses; each is named when that is asked for."""
+
+    def __init__(self, records: SwiftRecords) -> None:
+        self._records = records
+        self._contexts = SwiftContexts(records, _demangled_type)
+        types = parse_swift_types(records)
+        has_accessor = types.accessors != 0
+        self._accessors = types.descriptors[has_accessor]
+        self._methods = class_methods(records, types)
+        self._witnesses = parse_swift_witnesses(records)
+        self.starts = np.concatenate(
+            [
+                types.accessors[has_accessor],
+                self._methods.implementations,
+                self._witnesses.implementations,
+            ]
+        )
+
+    def name(self, row: int) -> str:
+        """Empty where the type cannot be told."""
+        for count, name in (
+            (len(self._accessors), self._accessor),
+            (len(self._methods), self._method),
+            (len(self._witnesses), self._witness),
+        ):
+            if row < count:
+                return name(row)
+            row -= count
+        return ""
+
+    def _accessor(self, row: int) -> str:
+        name = self._contexts.name(int(self._accessors[row]))
+        return f"type metadata accessor for {name}" if name else ""
+
+    def _method(self, row: int) -> str:
+        methods = self._methods
+        owner = self._contexts.name(int(methods.descriptors[row]))
+        kind = _KINDS[MethodKind(int(methods.kinds[row]))]
+        what = _counted(kind, int(methods.numbers[row]), is_static=bool(methods.is_static[row]))
+        return f"{owner}.{what}" if owner else ""
+
+    def _witness(self, row: int) -> str:
+        witnesses = self._witnesses
+        conformance = int(witnesses.conformances[row])
+        type_name = conforming_type(self._records, self._contexts, conformance)
+        protocol = protocol_of(self._records, self._contexts, conformance)
+        protocol = _after(_PROTOCOL_DESCRIPTOR, protocol)
+        place = int(witnesses.requirements[row])
+        if place:
+            _, symbol = self._records.followed(place)
+            requirement = _after(_METHOD_DESCRIPTOR, symbol)
+        else:
+            kind = _REQUIREMENTS[RequirementKind(int(witnesses.kinds[row]))]
+            is_static = bool(witnesses.is_static[row])
+            what = _counted(kind, int(witnesses.numbers[row]), is_static=is_static)
+            requirement = f"{protocol}.{what}" if protocol else ""
+        if not (type_name and protocol and requirement):
+            return ""
+        return f"protocol witness for {requirement} in conformance {type_name} : {protocol}"
 
 
-def _method_name(contexts: SwiftContexts, method: SwiftMethod) -> str:
-    kind = ("static " if method.is_static else "") + _KINDS[method.kind]
-    return f"{contexts.name(method.descriptor)}.{{{kind} {method.number}}}"
-
-
-def _witness_name(witness: SwiftWitness) -> str:
-    if witness.kind is None:
-        protocol = _after(_PROTOCOL_DESCRIPTOR, witness.protocol)
-        requirement = _after(_METHOD_DESCRIPTOR, witness.requirement)
-    else:
-        protocol = witness.protocol
-        kind = ("static " if witness.is_static else "") + _REQUIREMENTS[witness.kind]
-        requirement = f"{protocol}.{{{kind} {witness.number}}}"
-    return f"protocol witness for {requirement} in conformance {witness.type_name} : {protocol}"
+def _counted(kind: str, number: int, *, is_static: bool) -> str:
+    return f"{{{'static ' if is_static else ''}{kind} {number}}}"
 
 
 def _after(start: str, symbol: str) -> str:
