@@ -49,7 +49,7 @@ def test_images_without_identity_keep_their_own_names():
     images = [replace(image, uuid=None, path="") for image in process.snapshot.images]
     symbolicator = Symbolicator()
     names = [
-        symbolicator._table(image, memory).symbol(0).linkage_name  # noqa: SLF001
+        symbolicator._opened(image, memory).table.symbol(0).linkage_name  # noqa: SLF001
         for image in images
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -19,11 +19,17 @@ from machtrace.symbolicate.symbol_table import CodeBounds, NamedRanges, Offsets,
 _LAST_OFFSET = 2**64 - 1
 
 
-def elf_symbol_table(contents: ElfFileContents | ElfMemoryContents) -> SymbolTable:
+def elf_symbol_table(
+    contents: ElfFileContents | ElfMemoryContents, others: Sequence[ElfFileContents] = ()
+) -> SymbolTable:
     """The names in an ELF image, in a file or in memory, where only ``.dynsym`` is.
 
     ELF symbols state their sizes; the few that do not are bounded by the next call-frame
     description.
+
+    Args:
+        contents: the image.
+        others: files of the same image that may have more symbols: those split from it.
 
     Raises:
         ElfError: a table is malformed, or points outside the image.
@@ -36,6 +42,12 @@ def elf_symbol_table(contents: ElfFileContents | ElfMemoryContents) -> SymbolTab
         _functions(symbols, base, certain=whole or len(starts) > 0)
         for symbols, whole in _symbols(contents)
     ]
+    for other in others:
+        try:
+            twin = np.uint64(other.image.header_svma)
+            kinds.append(_functions(parse_symbols(other), twin, certain=True))
+        except FormatError:  # what the image itself has is good all the same
+            continue
     if isinstance(contents, ElfFileContents):
         kinds.append(_stubs(contents, base))
     starts = np.sort(starts[starts >= base] - base)

@@ -2,32 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from machtrace.errors import MachtraceError
+from machtrace.elf.contents import ElfFileContents, ElfMemoryContents
+from machtrace.errors import FormatError, MachtraceError, MemoryReadError
 from machtrace.macho.contents import FileContents, MemoryContents
 from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import Symbol
 
-if TYPE_CHECKING:  # both bring numpy, which a first answer can do without
-    from machtrace.elf.contents import ElfFileContents, ElfMemoryContents
+if TYPE_CHECKING:  # it brings numpy, which a first answer can do without
     from machtrace.symbolicate.symbol_table import SymbolTable
 
 _FEW = 8
 """Names that are read without a table of all."""
 
 
+FileOrMemory = FileContents | MemoryContents | ElfFileContents | ElfMemoryContents
+
+
 class ImageSymbols:
     """Functions of an image, in a file or in memory."""
 
-    __slots__ = ("_contents", "_few", "_table")
+    __slots__ = ("_contents", "_failure", "_few", "_instead", "_others", "_table")
 
     def __init__(
-        self, contents: FileContents | MemoryContents | ElfFileContents | ElfMemoryContents
+        self,
+        contents: FileOrMemory,
+        others: Sequence[FileContents | ElfFileContents] = (),
+        *,
+        instead: Callable[[], FileOrMemory | None] = lambda: None,
     ) -> None:
+        """Read nothing yet.
+
+        Args:
+            contents: the image.
+            others: files of the same image that may have more symbols: its dSYM, an unstripped
+                twin.
+            instead: gives the image from elsewhere, where ``contents`` are malformed.
+        """
         self._contents = contents
+        self._others = tuple(others)
+        self._instead = instead
         self._few = _FEW
         self._table: SymbolTable | None = None
+        self._failure: MachtraceError | None = None
 
     @property
     def table(self) -> SymbolTable:
@@ -37,9 +56,24 @@ class ImageSymbols:
             FormatError: a part is malformed, and no other part gave a name.
             MemoryReadError: the same of one in memory that cannot be read.
         """
+        if self._failure is not None:
+            raise self._failure
         if self._table is None:
-            self._table = _table(self._contents)
+            try:
+                self._table = self._made()
+            except MachtraceError as error:
+                self._failure = error
+                raise
         return self._table
+
+    def _made(self) -> SymbolTable:
+        try:
+            return _table(self._contents, self._others)
+        except (FormatError, MemoryReadError):
+            instead = self._instead()
+            if instead is None:
+                raise
+            return _table(instead, self._others)
 
     def find(self, offset: ImageOffset) -> Symbol | None:
         """The function that holds ``offset``, with or without a name; None where there is none.
@@ -47,13 +81,15 @@ class ImageSymbols:
         Raises:
             FormatError, MemoryReadError: see :attr:`table`.
         """
-        if self._table is None and self._few and isinstance(self._contents, FileContents):
-            from machtrace.symbolicate.macho_first_symbol import first_symbol
+        if self._table is None and self._few and not self._others:
+            contents = self._contents
+            if isinstance(contents, FileContents):
+                from machtrace.symbolicate.macho_first_symbol import first_symbol
 
-            self._few -= 1
-            found = first_symbol(self._contents, offset)
-            if found is not None:
-                return found
+                self._few -= 1
+                found = first_symbol(contents, offset)
+                if found is not None:
+                    return found
         return self.table.find(offset)
 
     @property
@@ -63,12 +99,13 @@ class ImageSymbols:
 
 
 def _table(
-    contents: FileContents | MemoryContents | ElfFileContents | ElfMemoryContents,
+    contents: FileOrMemory, others: tuple[FileContents | ElfFileContents, ...]
 ) -> SymbolTable:
     if isinstance(contents, FileContents | MemoryContents):
         from machtrace.symbolicate.macho_symbols import macho_symbol_table
 
-        return macho_symbol_table(contents)
+        twins = [one for one in others if isinstance(one, FileContents)]
+        return macho_symbol_table(contents, twins)
     from machtrace.symbolicate.elf_symbols import elf_symbol_table
 
-    return elf_symbol_table(contents)
+    return elf_symbol_table(contents, [one for one in others if isinstance(one, ElfFileContents)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -20,18 +20,24 @@ from machtrace.symbolicate.named_ranges import NamedRanges
 from machtrace.symbolicate.symbol_table import CodeBounds, SymbolTable
 
 
-def macho_symbol_table(contents: MachOContents) -> SymbolTable:
+def macho_symbol_table(
+    contents: MachOContents, others: Sequence[MachOContents] = ()
+) -> SymbolTable:
     """The names in a Mach-O image, in a file or in memory.
 
     They are those of the symbol table and of the exports trie; what the metadata of runtimes says
     of functions that these leave without a name; and of stubs, what they call. A part that cannot
     be read is among the table's ``problems``.
 
+    Args:
+        contents: the image.
+        others: files of the same image that may have more symbols: its dSYM, an unstripped twin.
+
     Raises:
         MachOError: a table is malformed, or points outside the image, and no other gave a name.
         MemoryReadError: the same of a table in memory that cannot be read.
     """
-    return _Assembly(contents).table()
+    return _Assembly(contents).table(others)
 
 
 class _Assembly:
@@ -45,9 +51,11 @@ class _Assembly:
         functions = function_sections(self._image)
         self._starts, self._certain = function_starts(contents, functions, self._problems)
 
-    def table(self) -> SymbolTable:
-        symbols = self._symbols()
+    def table(self, others: Sequence[MachOContents]) -> SymbolTable:
+        symbols = self._symbols(self._contents)
         self._linked(symbols)
+        for other in others:
+            self._add(partial(self._twin, other))
         metadata = MetadataNames(self._contents)
         if self._some_are_unnamed():
             for source in metadata.functions():
@@ -84,9 +92,13 @@ class _Assembly:
         self._found.append(found)
         return found
 
-    def _symbols(self) -> SymbolRows | None:
+    def _twin(self, other: MachOContents) -> NamedRanges:
+        """The functions of a file that is of the same image."""
+        return symtab_functions(parse_symbols(other), other.image, certain=self._certain)
+
+    def _symbols(self, contents: MachOContents) -> SymbolRows | None:
         try:
-            return parse_symbols(self._contents)
+            return parse_symbols(contents)
         except MachtraceError as error:
             self._problems.append(error)
             return None

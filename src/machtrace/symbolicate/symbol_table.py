@@ -159,15 +159,27 @@ class SymbolTable:
 
     def name(self, index: int) -> str:
         """The name of the function whose id is ``index``, as :attr:`Symbol.name` is."""
+        spelt = self._only(index)
+        if spelt is None:
+            return self.symbol(index).name
+        return human_name(spelt[0], leading_underscore=spelt[1])
+
+    def linkage_name(self, index: int) -> str:
+        """The same as :attr:`Symbol.linkage_name` is, without demangling anything."""
+        spelt = self._only(index)
+        if spelt is None:
+            names = best_first(self._spelt(index))
+            return names[0][0] if names else ""
+        return spelt[0]
+
+    def _only(self, index: int) -> tuple[str, bool] | None:
+        """The one name of a function that has one; None where it takes more thought."""
         first, last = self._firsts[index : index + 2]
         if last - first != 1:
-            names = best_first(self._spelt(index))
-            return symbol_of(names[:1], ImageOffset(int(self._starts[index])), 0).name
+            return None
         kind = self._kinds[self._entry_kinds[first]]
         spelt = kind.linkage_name(int(self._entry_rows[first]))
-        if not spelt or spelt == REDACTED:
-            return self.symbol(index).name
-        return human_name(spelt, leading_underscore=kind.leading_underscore)
+        return None if not spelt or spelt == REDACTED else (spelt, kind.leading_underscore)
 
     def _spelt(self, index: int) -> Iterator[Spelt]:
         for at in range(int(self._firsts[index]), int(self._firsts[index + 1])):

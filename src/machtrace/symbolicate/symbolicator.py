@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from machtrace.elf.contents import ElfFileContents, ElfMemoryContents
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.arch import Arch
@@ -21,11 +22,14 @@ from machtrace.model.symbol import (
     InlineFrame,
     Symbol,
 )
-from machtrace.symbolicate.debug_information import DebugInformation
-from machtrace.symbolicate.elf_symbols import elf_symbol_table
-from machtrace.symbolicate.image_source import Found, ImageSource, in_memory
-from machtrace.symbolicate.macho_symbols import macho_symbol_table
-from machtrace.symbolicate.symbol_table import SymbolTable
+from machtrace.symbolicate.debug_information import AnyDebugIndex, DebugInformation
+from machtrace.symbolicate.image_opening import open_image
+from machtrace.symbolicate.image_source import ImageSource
+from machtrace.symbolicate.image_symbols import ImageSymbols
+
+if TYPE_CHECKING:  # both bring numpy, which few names can do without
+    from machtrace.symbolicate.named_ranges import Offsets
+    from machtrace.symbolicate.symbol_columns import SymbolColumns
 
 _Answer = tuple[FrameStatus, BinaryImage | None, Symbol | None, tuple[InlineFrame, ...]]
 """What an address is; the calls there end with the function that they are inlined into."""
@@ -41,7 +45,7 @@ class Symbolicator:
     had it, else from the snapshot's memory. A file whose UUID is not the image's is never used.
     """
 
-    __slots__ = ("_debug", "_files", "_found", "_here", "_snapshot", "_tables")
+    __slots__ = ("_debug", "_files", "_found", "_here", "_images", "_snapshot")
 
     def __init__(self, search: Sequence[str | Path] = (), *, lines: bool = True) -> None:
         """Open nothing yet.
@@ -53,8 +57,8 @@ class Symbolicator:
         """
         self._files = ImageSource.of(search)
         self._debug = DebugInformation(self._files) if lines else None
-        self._tables: dict[tuple[Hashable, Arch], SymbolTable] = {}
-        self._here: dict[Avma, SymbolTable | FrameStatus] = {}
+        self._images: dict[Hashable, ImageSymbols] = {}
+        self._here: dict[Avma, ImageSymbols | FrameStatus] = {}
         self._snapshot: Snapshot | None = None
         self._found: dict[tuple[Avma, bool], _Answer] = {}
 
@@ -120,41 +124,84 @@ class Symbolicator:
     def _name(
         self, image: BinaryImage, offset: ImageOffset, memory: MemoryReader
     ) -> tuple[FrameStatus, Symbol | None]:
-        table = self._table(image, memory)
-        if isinstance(table, FrameStatus):
-            return table, None
-        symbol = table.find(offset)
+        symbols = self._opened(image, memory)
+        if isinstance(symbols, FrameStatus):
+            return symbols, None
+        try:
+            symbol = symbols.find(offset)
+        except (FormatError, MemoryReadError):
+            return FrameStatus.MALFORMED_FILE, None
         if symbol is None or not symbol.is_named:
-            malformed = any(isinstance(problem, FormatError) for problem in table.problems)
+            malformed = any(isinstance(problem, FormatError) for problem in symbols.problems)
             status = FrameStatus.MALFORMED_FILE if malformed else FrameStatus.MISSING_SYMBOL
             return status, symbol
         return FrameStatus.SYMBOLICATED, symbol
 
-    def _table(self, image: BinaryImage, memory: MemoryReader) -> SymbolTable | FrameStatus:
-        found = self._tables.get((image.uuid, image.arch)) or self._here.get(image.load_address)
+    def _opened(self, image: BinaryImage, memory: MemoryReader) -> ImageSymbols | FrameStatus:
+        found = self._images.get(_key(image)) or self._here.get(image.load_address)
         if found is None:
-            found = self._open(image, memory)
+            found = open_image(self._files, image, memory)
             if image.uuid is None or isinstance(found, FrameStatus):
                 self._here[image.load_address] = found
             else:
-                self._tables[image.uuid, image.arch] = found
+                self._images[_key(image)] = found
         return found
 
-    def _open(self, image: BinaryImage, memory: MemoryReader) -> SymbolTable | FrameStatus:
-        first = _table_of(self._files.file(image))
-        if not isinstance(first, FrameStatus):
-            return first
-        second = _table_of(in_memory(image, memory))
-        # A file that would not do says more than memory that was not captured.
-        return first if isinstance(second, FrameStatus) else second
+    # --- columns ---
+
+    def lookup(
+        self,
+        image: str | PathLike[str] | BinaryImage,
+        offsets: Offsets,
+        *,
+        return_addresses: bool = False,
+        arch: Arch | None = None,
+        threads: int = 1,
+    ) -> SymbolColumns:
+        """The functions and source lines at many offsets of one image, as columns.
+
+        Args:
+            image: a file, or an image whose files are looked for.
+            offsets: bytes from the image's header, unsigned 64-bit integers in any order.
+            return_addresses: whether they are where calls return to, and so to be looked up one
+                byte earlier, inside the call.
+            arch: of a fat file, which of its images.
+            threads: how many to share the work among.
+
+        Raises:
+            FileAccessError: there is no such file, or none for this image.
+            FormatError: it is malformed.
+            MachtraceError: a fat file has several images, or not that of ``arch``.
+        """
+        import numpy as np
+
+        from machtrace.symbolicate.symbol_columns import SymbolColumns
+
+        wanted, symbols = self._file(image, arch)
+        back, offsets = int(return_addresses), np.ascontiguousarray(offsets, np.uint64)
+        ids = symbols.table.ids(offsets, back=back, threads=threads)
+        return SymbolColumns(offsets, ids, symbols.table, lambda: self._lines(wanted), back=back)
+
+    def _file(
+        self, image: str | PathLike[str] | BinaryImage, arch: Arch | None
+    ) -> tuple[BinaryImage, ImageSymbols]:
+        from machtrace.symbolicate.path_image import no_file, path_image
+
+        wanted = image if isinstance(image, BinaryImage) else path_image(image, arch)
+        found = self._images.get(_key(wanted))
+        if found is None:
+            opened = open_image(self._files, wanted, None)
+            if isinstance(opened, FrameStatus):
+                raise no_file(wanted, opened)
+            found = self._images[_key(wanted)] = opened
+        return wanted, found
+
+    def _lines(self, image: BinaryImage) -> AnyDebugIndex | None:
+        found = FrameStatus.NOT_ASKED if self._debug is None else self._debug.index(image)
+        return None if isinstance(found, FrameStatus) else found
 
 
-def _table_of(found: Found) -> SymbolTable | FrameStatus:
-    if isinstance(found, FrameStatus):
-        return found
-    try:
-        if isinstance(found, ElfFileContents | ElfMemoryContents):
-            return elf_symbol_table(found)
-        return macho_symbol_table(found)
-    except (FormatError, MemoryReadError):
-        return FrameStatus.MALFORMED_FILE
+def _key(image: BinaryImage) -> Hashable:
+    if image.uuid is None:
+        return image.path, image.local_path, image.arch
+    return image.uuid, image.arch
