@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection
 from types import TracebackType
 from typing import Protocol, Self
@@ -67,3 +68,23 @@ class Target(Protocol):
         trace: TracebackType | None,
         /,
     ) -> None: ...
+
+
+class ClosedWhenLeft(ABC):
+    """What is closed when its ``with`` block is left."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of everything; calling it twice does nothing more."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None:
+        self.close()

@@ -6,10 +6,8 @@ from collections.abc import Collection
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from machtrace.errors import CoreFileError, TargetError
 from machtrace.macho.core_file import CoreFile, parse_core
 from machtrace.macho.core_images import CoreImages, find_images
 from machtrace.macho.crashed_thread import crashed_thread
@@ -20,6 +18,7 @@ from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.target.base import DEFAULT_STACK_LIMIT
 from machtrace.target.core_mapping import is_elf_core, map_core
 from machtrace.target.core_stack import noted_indexes, stack_region
+from machtrace.target.core_target import CoreTarget
 
 if TYPE_CHECKING:  # a Mach-O core is opened without it
     from machtrace.target.elf_corefile import ElfCorefileTarget
@@ -40,29 +39,12 @@ def open_corefile(path: str | Path) -> CorefileTarget | ElfCorefileTarget:
     return CorefileTarget(path)
 
 
-class CorefileTarget:
-    """A Mach-O core as a :class:`~machtrace.target.base.Target`.
-
-    The file is mapped, not read: memory in snapshots are views of the mapping, which lives as long
-    as any of them, also after :meth:`close`. Whoever shortens the file meanwhile ends this process
-    with SIGBUS, as with every mapped file.
-    """
+class CorefileTarget(CoreTarget[CoreFile]):
+    """A Mach-O core as a :class:`~machtrace.target.base.Target`."""
 
     def __init__(self, path: str | Path) -> None:
         """Map the file and read its load commands and notes; see :func:`open_corefile`."""
-        self._path = str(path)
-        self._core: CoreFile | None = parse_core(map_core(self._path), self._path)
-
-    @property
-    def core(self) -> CoreFile:
-        """What the file says.
-
-        Raises:
-            TargetError: the target was closed.
-        """
-        if self._core is None:
-            raise TargetError(f"the core was closed: {self._path}", remedy="open it again")
-        return self._core
+        super().__init__(str(path), parse_core(map_core(str(path)), str(path)))
 
     @cached_property
     def process(self) -> ProcessInfo:
@@ -111,7 +93,7 @@ class CorefileTarget:
                 continue
             stack = stack_region(core.memory.regions, thread.state.registers, stack_limit)
             if not stack.data and stack_limit > 0:
-                error = self._no_stack(info, thread.state)
+                error = self._no_stack(info, thread.state.registers.sp)
                 problems.append(Problem(thread=info.id, error=error))
             noted = notes[thread.index - 1]
             copied.append(
@@ -135,41 +117,9 @@ class CorefileTarget:
             problems=tuple(problems),
         )
 
-    def close(self) -> None:
-        """Let go of the file; snapshots keep what they have of it."""
-        self._core = None
-        self.__dict__.pop("_images", None)
-        self.__dict__.pop("process", None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
-    ) -> None:
-        self.close()
-
     @cached_property
     def _images(self) -> CoreImages:
         return find_images(self.core)
-
-    def _no_stack(self, info: ThreadInfo, state: ThreadState) -> CoreFileError:
-        sp = state.registers.sp or 0
-        return CoreFileError(
-            f"the stack of thread {info.index}, at {sp:#x}, is not in the core",
-            source=self._path,
-            offset=0,
-            remedy="write the core with the memory of its stacks included",
-        )
-
-    def _no_thread(self, thread: ThreadId) -> TargetError:
-        return TargetError(
-            f"no thread {thread} in {self._path}", remedy="choose one of the threads it lists"
-        )
 
 
 def noted_threads(core: CoreFile) -> tuple[NotedThread, ...]:

@@ -6,26 +6,22 @@ from collections.abc import Collection, Sequence
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from machtrace.elf.core_file import ElfCore, ElfCoreThread, parse_elf_core
 from machtrace.elf.core_images import FoundImages, find_core_images
-from machtrace.errors import CoreFileError, MachtraceError, TargetError
+from machtrace.errors import MachtraceError
 from machtrace.model.image import ImageList
 from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
 from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.target.base import DEFAULT_STACK_LIMIT
 from machtrace.target.core_mapping import map_core
 from machtrace.target.core_stack import noted_indexes, stack_region
+from machtrace.target.core_target import CoreTarget
 from machtrace.target.elf_core_files import images_with_files
 
 
-class ElfCorefileTarget:
-    """An ELF core as a :class:`~machtrace.target.base.Target`.
-
-    The file is mapped, not read, as :class:`~machtrace.target.corefile.CorefileTarget` does it.
-    """
+class ElfCorefileTarget(CoreTarget[ElfCore]):
+    """An ELF core as a :class:`~machtrace.target.base.Target`."""
 
     def __init__(self, path: str | Path) -> None:
         """Map the file and read its notes.
@@ -34,19 +30,7 @@ class ElfCorefileTarget:
             FileAccessError: there is no such file, or it cannot be read.
             ElfError, CoreFileError: it is something else, and the message says what.
         """
-        self._path = str(path)
-        self._core: ElfCore | None = parse_elf_core(map_core(self._path), self._path)
-
-    @property
-    def core(self) -> ElfCore:
-        """What the file says.
-
-        Raises:
-            TargetError: the target was closed.
-        """
-        if self._core is None:
-            raise TargetError(f"the core was closed: {self._path}", remedy="open it again")
-        return self._core
+        super().__init__(str(path), parse_elf_core(map_core(str(path)), str(path)))
 
     @cached_property
     def process(self) -> ProcessInfo:
@@ -94,7 +78,7 @@ class ElfCorefileTarget:
             registers = noted.restored(thread.registers)
             stack = stack_region(memory, registers, stack_limit)
             if not stack.data and stack_limit > 0:
-                errors.append((info.id, self._no_stack(info, registers.sp or 0)))
+                errors.append((info.id, self._no_stack(info, registers.sp)))
             copied.append(
                 ThreadSnapshot(
                     info=info,
@@ -105,16 +89,7 @@ class ElfCorefileTarget:
                     native_registers=thread.native_registers,
                 )
             )
-        errors += [
-            (
-                missing,
-                TargetError(
-                    f"no thread {missing} in {self._path}",
-                    remedy="choose one of the threads it lists",
-                ),
-            )
-            for missing in sorted(wanted)
-        ]
+        errors += [(missing, self._no_thread(missing)) for missing in sorted(wanted)]
         problems = [Problem(thread=thread, error=error) for thread, error in errors]
         if core.metadata is not None:
             problems += [noted.problem for noted in core.metadata.problems]
@@ -126,24 +101,6 @@ class ElfCorefileTarget:
             problems=tuple(problems),
             linux=core.facts,
         )
-
-    def close(self) -> None:
-        """Let go of the file; snapshots keep what they have of it."""
-        self._core = None
-        self.__dict__.pop("_images", None)
-        self.__dict__.pop("process", None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
-    ) -> None:
-        self.close()
 
     @cached_property
     def _images(self) -> FoundImages:
@@ -173,14 +130,6 @@ class ElfCorefileTarget:
             )
             found.append((thread, info))
         return sorted(found, key=lambda one: one[1].index)
-
-    def _no_stack(self, info: ThreadInfo, sp: int) -> CoreFileError:
-        return CoreFileError(
-            f"the stack of thread {info.index}, at {sp:#x}, is not in the core",
-            source=self._path,
-            offset=0,
-            remedy="write the core with the memory of its stacks included",
-        )
 
 
 def _distinct(ids: Sequence[ThreadId]) -> list[ThreadId]:

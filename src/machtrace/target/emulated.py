@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from machtrace.errors import (
     FileAccessError,
@@ -21,7 +20,7 @@ from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
 from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
-from machtrace.target.base import DEFAULT_STACK_LIMIT
+from machtrace.target.base import DEFAULT_STACK_LIMIT, ClosedWhenLeft
 from machtrace.target.emulated_demo import PROGRAM
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def demo_places() -> dict[str, StopPlace]:
     }
 
 
-class EmulatedTarget:
+class EmulatedTarget(ClosedWhenLeft):
     """A small arm64 program in an emulator; a :class:`~machtrace.target.base.Target`.
 
     It is built for macOS, as iOS executables cannot be linked without Apple's tools; code,
@@ -203,18 +202,6 @@ class EmulatedTarget:
     def close(self) -> None:
         """Let the emulator go; calling it twice does nothing more."""
         self._emulator = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
-    ) -> None:
-        self.close()
 
     def _opened(self) -> Emulator:
         if self._emulator is None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
 from machtrace.errors import TargetError, TargetGoneError, TargetSpecError, ThreadGoneError
 from machtrace.model.image import ImageList
 from machtrace.model.memory import LayeredMemory, RegionMemory
 from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
 from machtrace.model.thread import ThreadId, ThreadInfo
-from machtrace.target.base import DEFAULT_STACK_LIMIT
+from machtrace.target.base import DEFAULT_STACK_LIMIT, ClosedWhenLeft
 from machtrace.target.linux_capture import Capture, CaptureSource
 from machtrace.target.linux_copier import thread_copier
 from machtrace.target.linux_facts import FactsGatherer, GatheredFacts
@@ -30,7 +28,7 @@ _ROUNDS = 4
 """Times that threads are looked for: a process can start them faster than they are copied."""
 
 
-class LinuxProcessTarget:
+class LinuxProcessTarget(ClosedWhenLeft):
     """A process, looked at by ptrace(2) and ``/proc``; see :class:`~machtrace.target.base.Target`.
 
     Nothing is attached between snapshots, and memory is never written. A thread that a signal
@@ -119,18 +117,6 @@ class LinuxProcessTarget:
     def close(self) -> None:
         """See :meth:`~machtrace.target.base.Target.close`."""
         self._directory.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
-    ) -> None:
-        self.close()
 
     def _describe(self, threads: Sequence[int], *, before: int) -> Iterator[ThreadInfo]:
         for index, thread in enumerate(threads, before + 1):
