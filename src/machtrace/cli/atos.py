@@ -11,6 +11,7 @@ from machtrace.cli.atos_arguments import (
     USAGE,
     AtosRequest,
     AtosUsageError,
+    LoadError,
     parse_address,
     parse_arguments,
 )
@@ -44,7 +45,12 @@ def run(arguments: Sequence[str]) -> int:
     if request.help:
         _write(USAGE)
         return 0
-    sources = _open(request)
+    try:
+        sources = _open(request)
+    except LoadError as error:
+        # Without a prefix: scripts look for how the line begins.
+        sys.stderr.write(f"{' '.join(str(error).split())}; {error.remedy}\n")
+        return 1
     for words in _batches(request):
         _write(_answered(words, sources, request))
     return 0

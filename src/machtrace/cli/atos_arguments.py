@@ -41,6 +41,16 @@ class AtosUsageError(MachtraceError):
     remedy = "see machtrace atos -h"
 
 
+class LoadError(MachtraceError):
+    """A file has no symbols to give; worded as Apple's command does, which scripts look for."""
+
+    def __init__(self, path: str, arch: str, error: MachtraceError) -> None:
+        super().__init__(
+            f"atos cannot load symbols for the file {path} for architecture {arch}. ({error})",
+            remedy=error.remedy,
+        )
+
+
 class AddressMode(Enum):
     """What the addresses that are asked for count from."""
 

@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from machtrace.cli.atos_arguments import LoadError
 from machtrace.elf.contents import ElfFileContents
-from machtrace.errors import FileAccessError, FormatError, MachtraceError, MemoryReadError
+from machtrace.errors import FileAccessError, FormatError, MemoryReadError
 from machtrace.macho.contents import FileContents
 from machtrace.macho.fat import FatSlice, parse_slices
 from machtrace.model.address import Avma
@@ -21,17 +22,6 @@ _LEAST = 0x1000
 """Bytes of an image that states none: a dSYM says nothing of what is mapped."""
 
 Contents = FileContents | ElfFileContents
-
-
-class LoadError(MachtraceError):
-    """A file has no symbols to give; worded as Apple's command does, which scripts look for."""
-
-    def __init__(self, path: str, arch: str | None, error: MachtraceError) -> None:
-        wanted = arch or _host()
-        super().__init__(
-            f"atos cannot load symbols for the file {path} for architecture {wanted}. ({error})",
-            remedy=error.remedy,
-        )
 
 
 def open_named(
@@ -56,7 +46,7 @@ def open_named(
         macho = FileContents(part.data, str(file))
         return _macho_image(macho, file), macho
     except (FileAccessError, FormatError, MemoryReadError) as error:
-        raise LoadError(path, arch, error) from error
+        raise LoadError(path, arch or _host(), error) from error
 
 
 def _macho_image(contents: FileContents, file: Path) -> BinaryImage:

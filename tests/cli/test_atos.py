@@ -1,0 +1,410 @@
+"""``machtrace atos``: its arguments, and its answers next to a peer's and to the source's lines."""
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from machtrace.cli.atos_arguments import (
+    AddressMode,
+    AtosUsageError,
+    parse_address,
+    parse_arguments,
+)
+from machtrace.macho.cpu import CPU_TYPE_ARM64, CPU_TYPE_X86_64
+from machtrace.testing.elf_compiler import compile_elf
+from machtrace.testing.macho_compiler import compile_macho
+from machtrace.testing.macho_files import BuiltSlice, BuiltSymbol, ThinFile, fat_file
+
+INLINED = """\
+volatile int sink;
+static inline __attribute__((always_inline)) int leaf(int n) {
+  sink = n;
+  return n * 3;
+}
+static inline __attribute__((always_inline)) int middle(int n) {
+  return leaf(n + 1);
+}
+__attribute__((noinline)) int outer(int n) {
+  sink = 1;
+  return middle(n) + 1;
+}
+int main(int count, char **words) {
+  (void)words;
+  return outer(count);
+}
+"""
+BASE = 0x100000000
+CODE = 0x400
+SYMBOLS = (
+    BuiltSymbol("_first", BASE + CODE),
+    BuiltSymbol("__ZN5shape3Box4areaEii", BASE + CODE + 0x20),
+)
+THIN = ThinFile(
+    vmaddr=BASE,
+    code=bytes(0x80),
+    symbols=SYMBOLS,
+    function_starts=b"\x80\x08\x20\x20\0",  # of CODE and two more, 0x20 apart: ULEB128 steps
+)
+
+
+def atos(*words, **changed):
+    """Run the command, with a cache of its own."""
+    command = [sys.executable, "-m", "machtrace", "atos", *map(str, words)]
+    return subprocess.run(
+        command, check=False, **{"capture_output": True, "text": True, "timeout": 60} | changed
+    )
+
+
+@pytest.fixture(autouse=True)
+def _own_caches(tmp_path, monkeypatch):
+    """Nothing of this user's is read or written."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("MACHTRACE_SYMBOLS", str(tmp_path / "symbols"))
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """An ELF program with lines and inlined calls, and the address of its function ``outer``."""
+    folder = tmp_path_factory.mktemp("program")
+    (folder / "inlined.c").write_text(INLINED)
+    path = compile_elf([folder / "inlined.c"], folder / "prog", options=["-g", "-O2"])
+    listed = subprocess.run(
+        ["nm", "-S", path], capture_output=True, text=True, check=True, timeout=30
+    ).stdout
+    address, size = re.search(r"^(\w+) (\w+) T outer$", listed, re.MULTILINE).groups()
+    return path, int(address, 16), int(size, 16)
+
+
+@pytest.fixture
+def thin(tmp_path):
+    """A Mach-O of three functions, the last without a name."""
+    path = tmp_path / "App"
+    path.write_bytes(THIN.build())
+    return path
+
+
+# --- arguments ---
+
+
+@pytest.mark.parametrize(
+    ("words", "mode", "base"),
+    [
+        ([], AddressMode.STATED, 0),
+        (["-l", "0x104480000"], AddressMode.LOADED, 0x104480000),
+        (["-l", "104480000"], AddressMode.LOADED, 0x104480000),
+        (["-l0x104480000"], AddressMode.LOADED, 0x104480000),
+        (["-s", "0x4000"], AddressMode.SLID, 0x4000),
+        (["-s", "-0x4000"], AddressMode.SLID, -0x4000),
+        (["-offset"], AddressMode.OFFSET, 0),
+        (["--offset"], AddressMode.OFFSET, 0),
+        (["-textExecAddress", "0xfffffff007004000"], AddressMode.TEXT_EXEC, 0xFFFFFFF007004000),
+    ],
+)
+def test_where_addresses_count_from(words, mode, base):
+    """Numbers are hexadecimal with or without 0x, as *atos(1)* says of ``-l``."""
+    request = parse_arguments(["-o", "App", *words, "1000"])
+
+    assert (mode, base) == (request.mode, request.base)
+    assert ("App",) == request.files
+    assert ("1000",) == request.addresses
+
+
+def test_long_names_take_one_dash_or_two():
+    """As in scripts that people have."""
+    for dash in ("-", "--"):
+        request = parse_arguments(
+            ["-o", "App", f"{dash}inlineFrames", f"{dash}fullPath", f"{dash}delimiter", "; "]
+        )
+        assert request.inline
+        assert request.full_path
+        assert "; " == request.delimiter
+    request = parse_arguments(
+        ["-arch", "arm64", "-o", "App", "-i", "-d", "|", "-f", "x", "--", "-1"]
+    )
+    assert ("arm64", True, "|", "x", ("-1",)) == (
+        request.arch, request.inline, request.delimiter, request.input_file, request.addresses,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["0x1000"],
+        ["-o"],
+        ["-o", "App", "-l"],
+        ["-o", "App", "-l", "zz"],
+        ["-o", "App", "-l", "1", "-s", "2"],
+        ["-o", "App", "-offset", "-l", "1"],
+        ["-o", "App", "-nonsense"],
+        ["-o", "App", "-l", "1" + "0" * 16],
+    ],
+)
+def test_what_makes_no_sense_is_refused(words):
+    """With the usage, and status 1, as the command does."""
+    with pytest.raises(AtosUsageError):
+        parse_arguments(words)
+
+
+@pytest.mark.parametrize("text", ["", "0x", "xyz", "-1", "0x1g", "1_0", "+1", " 1", "١", "f" * 17])
+def test_what_is_no_address(text):
+    """Python's own reading of numbers would take some of these."""
+    assert parse_address(text) is None
+
+
+def test_usage_errors_are_apple_s():
+    """The line that scripts look for, then the usage."""
+    done = atos()
+
+    assert 1 == done.returncode
+    assert done.stderr.startswith(
+        "[invalid usage]: no processes or executables specified\n\nUsage:"
+    )
+    assert 0 == atos("-h").returncode
+
+
+# --- answers ---
+
+
+def test_the_forms_of_answers(thin):
+    """A name with an offset; demangled; no name in a function, nor outside; not in the image."""
+    done = atos(
+        "-o", thin, "100000404", "0x100000428", "0x100000444", "0x1000", "what", "0x10000000f"
+    )
+
+    assert (
+        "first (in App) + 4\n"
+        "shape::Box::area(int, int) (in App) + 8\n"
+        "0x0000000100000444 (in App) + 4\n"
+        "0x1000\n"
+        "what\n"
+        "0x000000010000000f (in App)\n"
+    ) == done.stdout
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("options", "address", "shown"),
+    [
+        (["-l", "0x5000000"], "0x5000444", "0x05000444"),
+        (["-s", "0x4000"], "0x100004444", "0x0000000100004444"),
+        (["-s", "-0x1000"], "0xfffff444", "0xfffff444"),
+        (["-offset"], "0x444", "0x0000000100000444"),
+    ],
+)
+def test_ways_to_say_where_the_image_is(thin, options, address, shown):
+    """All lead to the same function; an address without a name is shown as Apple's command does."""
+    done = atos("-o", thin, *options, address)
+
+    assert f"{shown} (in App) + 4\n" == done.stdout
+
+
+def test_with_inlined_calls_each_answer_ends_with_an_empty_line(thin):
+    """Which is the delimiter's newline after each call, and one for the answer."""
+    addresses = ("100000404", "7")
+
+    assert "first (in App) + 4\n\n7\n\n" == atos("-o", thin, "-i", *addresses).stdout
+    assert "first (in App) + 4@\n7@\n" == atos("-o", thin, "-i", "-d", "@", *addresses).stdout
+
+
+def test_lines_and_inlined_calls_are_those_of_the_source(program):
+    """Without ``-i`` the function that holds the address, with the line in it."""
+    path, start, size = program
+    texts = [atos("-o", path, "-i", *options, *range_of(start, size)).stdout
+             for options in ([], ["-fullPath"])]  # fmt: skip
+    answers = texts[0].split("\n\n")[:-1]
+    plain = atos("-o", path, *range_of(start, size)).stdout.splitlines()
+
+    assert size == len(answers) == len(plain)
+    chain = ("leaf (in prog) (inlined.c:3)", "middle (in prog) (inlined.c:7)")
+    assert "\n".join((*chain, "outer (in prog) (inlined.c:11)")) in answers
+    assert [answer.splitlines()[-1] for answer in answers] == plain
+    assert texts[0] == texts[1].replace(f"{path.parent}/", "")
+
+
+@pytest.mark.skipif(
+    not shutil.which("llvm-symbolizer-19"), reason="llvm-symbolizer-19 is not installed"
+)
+def test_calls_are_those_of_a_peer(program):
+    """Names, files and lines of every address of a function, by llvm-symbolizer."""
+    path, start, size = program
+    words = [f"{address:#x}" for address in range(start, start + size)]
+    peer = subprocess.run(
+        ["llvm-symbolizer-19", f"--obj={path}", *words],
+        capture_output=True, text=True, check=True, timeout=60,
+    ).stdout  # fmt: skip
+    expected = []
+    for block in peer.strip().split("\n\n"):
+        lines = block.splitlines()
+        expected.append(
+            [
+                f"{name} (in prog) ({place.split(':')[0]}:{place.split(':')[1]})"
+                for name, place in zip(lines[::2], lines[1::2], strict=True)
+            ]
+        )
+    ours = atos("-o", path, "-i", "-fullPath", *words).stdout
+
+    assert expected == [block.splitlines() for block in ours.split("\n\n")[:-1]]
+
+
+def range_of(start, size):
+    """Every address of a function."""
+    return [f"{address:x}" for address in range(start, start + size)]
+
+
+def test_addresses_come_from_files_and_from_standard_input(thin, tmp_path):
+    """Set apart by any whitespace, the last with or without a newline."""
+    text = "100000404\t0x100000428\n\n 100000444"
+    (tmp_path / "addresses").write_text(text)
+    answers = atos("-o", thin, "100000404", "100000428", "100000444").stdout
+
+    assert answers == atos("-o", thin, "-f", tmp_path / "addresses").stdout
+    assert answers == atos("-o", thin, input=text).stdout
+    assert "" == atos("-o", thin, input="").stdout
+
+
+def test_each_line_is_answered_before_the_next_is_written(thin):
+    """As programs want it that keep the command running."""
+    command = [sys.executable, "-m", "machtrace", "atos", "-o", thin]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as running:
+        for address, answer in (("100000404", "first"), ("zz", "zz"), ("100000428", "shape::")):
+            running.stdin.write(f"{address}\n")
+            running.stdin.flush()
+            assert running.stdout.readline().startswith(answer)
+        running.stdin.close()
+        assert 0 == running.wait(timeout=30)
+
+
+def test_many_addresses_at_once(thin):
+    """A hundred thousand from a pipe, in their order."""
+    words = [f"{BASE + CODE + number % 0x80:#x}" for number in range(100_000)]
+    lines = atos("-o", thin, input="\n".join(words)).stdout.splitlines()
+
+    assert 100_000 == len(lines)
+    assert lines[:0x80] == lines[0x80:0x100]
+    assert "first (in App) + 31" == lines[0x1F]
+    assert "shape::Box::area(int, int) (in App) + 0" == lines[0x20]
+
+
+def test_slices_of_a_fat_file(tmp_path):
+    """``-arch`` takes one; without it the choice is said."""
+    other = ThinFile(
+        vmaddr=BASE, cputype=CPU_TYPE_X86_64, code=bytes(0x80), function_starts=b"\x80\x08\x00",
+        symbols=(BuiltSymbol("_other", BASE + CODE),),
+    ).build()  # fmt: skip
+    arm = THIN.build()
+    path = tmp_path / "App"
+    rows = [(CPU_TYPE_ARM64, 0, 0x1000, len(arm)), (CPU_TYPE_X86_64, 3, 0x4000, len(other))]
+    path.write_bytes(fat_file([BuiltSlice(*row) for row in rows], [(0x1000, arm), (0x4000, other)]))
+
+    assert "first (in App) + 0\n" == atos("-o", path, "-arch", "arm64", "100000400").stdout
+    assert "other (in App) + 0\n" == atos("-o", path, "-arch", "x86_64", "100000400").stdout
+    assert "is for arm64, x86_64" in atos("-o", path, "100000400").stderr
+    wrong = atos("-o", path, "-arch", "armv7", "100000400")
+    assert 1 == wrong.returncode
+    assert wrong.stderr.startswith(
+        f"atos cannot load symbols for the file {path} for architecture armv7."
+    )
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["App.app/App", "App.app/Contents/MacOS/App", "App.app.dSYM/Contents/Resources/DWARF/App"],
+)
+def test_a_bundle_is_the_file_in_it(tmp_path, place):
+    """Of iOS, of macOS, and a dSYM's."""
+    path = tmp_path / place
+    path.parent.mkdir(parents=True)
+    path.write_bytes(THIN.build())
+    bundle = tmp_path / Path(place).parts[0]
+
+    assert "first (in App) + 0\n" == atos("-o", bundle, "100000400").stdout
+
+
+@pytest.mark.parametrize("content", [b"", b"text", THIN.build()[:100], b"\x7fELF"])
+def test_a_file_without_symbols_is_an_error(tmp_path, content):
+    """One line, which begins as Apple's does, and status 1."""
+    (tmp_path / "x").write_bytes(content)
+    for path in (tmp_path / "x", tmp_path / "nowhere", tmp_path):
+        done = atos("-o", path, "1")
+        assert (1, "") == (done.returncode, done.stdout)
+        assert done.stderr.startswith(f"atos cannot load symbols for the file {path} for")
+        assert 1 == done.stderr.count("\n")
+
+
+def test_the_first_file_that_knows_an_address_answers(thin, tmp_path):
+    """Several can be given."""
+    path = tmp_path / "Other"
+    path.write_bytes(
+        ThinFile(vmaddr=0x5000, code=bytes(8), symbols=(BuiltSymbol("_else", 0x5400),)).build()
+    )
+
+    done = atos("-o", thin, "-o", path, "0x100000400", "0x5400", "0x9990000")
+    assert "first (in App) + 0\nelse (in Other) + 0\n0x9990000\n" == done.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other processes are read on Linux only")
+def test_a_running_process(tmp_path):
+    """By its id and by a part of its name; the header says which it is."""
+    path = tmp_path / "atos-test-sleeper"
+    (tmp_path / "a.c").write_text("#include <unistd.h>\nint main(void) {\n  return pause();\n}\n")
+    compile_elf([tmp_path / "a.c"], path, options=["-g", "-no-pie"])
+    listed = subprocess.run(["nm", path], capture_output=True, text=True, check=True, timeout=30)
+    address = re.search(r"^(\w+) T main$", listed.stdout, re.MULTILINE)[1]
+    with subprocess.Popen([path]) as running:
+        try:
+            while Path(f"/proc/{running.pid}/exe").readlink() != path:
+                time.sleep(0.01)
+            by_id = atos("-p", running.pid, "-printHeader", address, "1")
+            by_name = atos("-p", "atos-test", address, "1")
+        finally:
+            running.kill()
+
+    answer = "main (in atos-test-sleeper) (a.c:2)\n1\n"
+    header = f"Looking up symbols in process {running.pid} named:  atos-test-sleeper\n"
+    assert (header + answer, 0) == (by_id.stdout, by_id.returncode), by_id.stderr
+    assert answer == by_name.stdout, by_name.stderr
+    gone = atos("-p", "no-such-program-anywhere", "1")
+    assert 1 == gone.returncode
+    assert "0 processes run an executable called" in gone.stderr
+
+
+def test_a_real_mach_o(tmp_path):
+    """Linked by the package ziglang; stubs are called as Apple's command calls them."""
+    source = tmp_path / "a.cpp"
+    source.write_text(
+        "namespace shape { __attribute__((noinline)) int area(int w) { return w * w; } }\n"
+        'extern "C" int main(int n, char **) { return shape::area(n); }\n'
+    )
+    path = compile_macho([source], tmp_path / "prog")
+    listed = subprocess.run(
+        ["llvm-nm-19", path], capture_output=True, text=True, check=False, timeout=30
+    ) if shutil.which("llvm-nm-19") else None  # fmt: skip
+    if listed is None:
+        pytest.skip("llvm-nm-19 is not installed")
+    address = re.search(r"^(\w+) [Tt] __ZN5shape4areaEi$", listed.stdout, re.MULTILINE)[1]
+
+    done = atos("-o", path, "-l", "0x200000000", f"{int(address, 16) + 0x100000004:x}")
+    assert "shape::area(int) (in prog) + 4\n" == done.stdout
+
+
+def test_nothing_slow_is_imported_for_an_answer(thin):
+    """The command line's libraries take longer than the answer."""
+    code = (
+        "import sys; sys.argv = ['machtrace', 'atos', '-o', sys.argv[1], '100000400']\n"
+        "from machtrace.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'typer', 'rich', 'click', 'symbolic'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, thin], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "first (in App) + 0\n[]\n" == done.stdout
