@@ -12,26 +12,22 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from machtrace.macho.object_stabs import N_OSO
 from machtrace.macho.symtab import SymbolRows
 
 N_FUN = 0x24
-N_OSO = 0x66
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DebugMapRows:
     """A debug map: functions in the symbol table's order, one entry a function in each column."""
 
-    object_rows: npt.NDArray[np.intp]
-    """For each object file, the symbol with its path."""
-    object_modified: npt.NDArray[np.uint64]
-    """When each object file was changed, in seconds since 1970; 0 where that was left out."""
     starts: npt.NDArray[np.uint64]
     """Each an :data:`Svma`; of Thumb functions without the lowest bit."""
     sizes: npt.NDArray[np.uint64]
     """In bytes; 0 where it is not said."""
     object_ids: npt.NDArray[np.int32]
-    """Which object file each function is from."""
+    """Which object file each function is from, by its place among the N_OSO."""
     name_rows: npt.NDArray[np.intp]
     """For each function, the symbol with its name."""
 
@@ -59,8 +55,6 @@ def parse_debug_map(symbols: SymbolRows, *, has_thumb: bool = False) -> DebugMap
     if has_thumb:
         starts &= ~np.uint64(1)
     return DebugMapRows(
-        object_rows=objects,
-        object_modified=symbols.n_value[objects],
         starts=starts,
         sizes=np.where(is_sized, following, np.uint64(0))[kept],
         object_ids=object_ids[kept],

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
 
 from machtrace.macho.contents import FileContents
 from machtrace.model.arch import Arch
@@ -38,21 +36,17 @@ class LinkedObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DebugMap:
-    """Which function of an image came from which object file: one entry a function, by address."""
+    """Where the DWARF of an image is: in these object files, of which some are there.
+
+    :class:`~machtrace.symbolicate.debug_map_index.DebugMapIndex` reads them.
+    """
 
     path: str
     """The image's file."""
     contents: FileContents
     """Its bytes."""
     objects: tuple[LinkedObject, ...]
-    starts: npt.NDArray[np.uint64]
-    """Each an :data:`ImageOffset`; ascending, no two are equal."""
-    sizes: npt.NDArray[np.uint64]
-    """In bytes: up to the next function at most."""
-    object_ids: npt.NDArray[np.int32]
-    """Which of :attr:`objects` each is from."""
-    linkage_name: Callable[[int], str]
-    """The name of an entry, which is that of its symbol in the object file, too."""
+    """In the order of the symbol table."""
     folders: tuple[str, ...] = ()
     """Where object files are looked for that are not where they were linked from."""
 
@@ -61,9 +55,10 @@ class DebugMap:
         """The image's, and that of its object files."""
         return self.contents.image.arch
 
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def functions_of(self, object_id: int) -> npt.NDArray[np.intp]:
-        """The entries that came from one object file."""
-        return np.flatnonzero(self.object_ids == object_id)
+    def paths(self, linked: LinkedObject) -> Iterator[str]:
+        """Where the file of ``linked`` may be: where it was linked from, and in given folders."""
+        # A relative path stays one; it counts from the image.
+        yield os.path.join(os.path.dirname(self.path), linked.path)  # noqa: PTH118, PTH120
+        for folder in self.folders:
+            yield os.path.join(folder, linked.path.lstrip("/"))  # noqa: PTH118
+            yield os.path.join(folder, os.path.basename(linked.path))  # noqa: PTH118, PTH119

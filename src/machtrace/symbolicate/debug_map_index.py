@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from machtrace.symbolicate.debug_index import DebugChains, DebugColumns, DebugIn
 from machtrace.symbolicate.debug_map import DebugMap, LinkedObject
 from machtrace.symbolicate.debug_map_building import ObjectBytes, ObjectIndices
 from machtrace.symbolicate.debug_map_code import are_as_linked
+from machtrace.symbolicate.debug_map_functions import MappedFunctions, mapped_functions
 from machtrace.symbolicate.debug_map_objects import open_object
 from machtrace.symbolicate.debug_map_tables import MergedTables, MovedFunctions
 from machtrace.symbolicate.range_index import RangeIndex
@@ -29,6 +31,10 @@ _BASE = 0x1000
 _MOST = 1 << 32
 """No object file is as large."""
 
+_BATCH = 32 << 20
+"""Bytes of object files that are in memory together."""
+_Opened: TypeAlias = tuple[ObjectBytes, MovedFunctions]
+
 
 class DebugMapIndex:
     """What a :class:`DebugIndex` answers, from the object files of a debug map.
@@ -37,13 +43,31 @@ class DebugMapIndex:
     Numbers of locations, functions and files stay valid.
     """
 
-    __slots__ = ("_functions", "_index", "_is_read", "_map", "_objects", "_tables", "record")
+    __slots__ = (
+        "_functions",
+        "_index",
+        "_is_read",
+        "_map",
+        "_objects",
+        "_ranges",
+        "_tables",
+        "record",
+    )
 
     def __init__(self, debug_map: DebugMap, objects: ObjectIndices) -> None:
-        """Read nothing yet; ``objects`` makes the indices."""
+        """Read which functions there are, and no object file yet.
+
+        Args:
+            debug_map: names the object files.
+            objects: makes the indices.
+
+        Raises:
+            MachOError: the image's symbol table is not in its file.
+        """
         self._map = debug_map
         self._objects = objects
-        self._functions = RangeIndex(debug_map.starts)
+        self._functions = mapped_functions(debug_map.contents)
+        self._ranges = RangeIndex(self._functions.starts)
         self._is_read = np.zeros(len(debug_map.objects) + 1, np.bool_)
         self._is_read[-1] = True  # the object file -1, of what is in none
         self._tables = MergedTables(debug_map.path)
@@ -83,36 +107,38 @@ class DebugMapIndex:
             self._read_for(np.array([offset], np.uint64))
 
     def _read_for(self, offsets: npt.NDArray[np.uint64]) -> None:
-        entries = self._functions.find(offsets)
-        numbers = np.append(self._map.object_ids, np.int32(-1))[entries]
+        entries = self._ranges.find(offsets)
+        numbers = np.append(self._functions.object_ids, np.int32(-1))[entries]
         wanted = np.unique(numbers[~self._is_read[numbers]])
         if len(wanted):
             self._is_read[wanted] = True
             self._add(wanted.tolist())
 
     def _add(self, numbers: Iterable[int]) -> None:
-        opened = [one for one in map(self._open, numbers) if one is not None]
-        made = self._objects.make([one for one, _ in opened])
         added: list[tuple[SymCache, MovedFunctions]] = []
-        for (one, moved), cache in zip(opened, made, strict=True):
-            if isinstance(cache, str):
-                self.record.add(one.source, Outcome.MALFORMED, cache)
-            else:
-                added.append((cache, moved))
+        for batch in _batches(map(self._open, numbers)):
+            made = self._objects.make([one for one, _ in batch])
+            for (one, moved), cache in zip(batch, made, strict=True):
+                if isinstance(cache, str):
+                    self.record.add(one.source, Outcome.MALFORMED, cache)
+                else:
+                    added.append((cache, moved))
         if added:
             self._tables = self._tables.with_more(added)
             self._index = DebugIndex(self._tables)
 
-    def _open(self, number: int) -> tuple[ObjectBytes, MovedFunctions] | None:
+    def _open(self, number: int) -> _Opened | None:
         linked = self._map.objects[number]
-        contents = open_object(linked, self._map, self.record)
+        contents = open_object(
+            linked, self._map, self.record, lambda: self._functions.names_of(number)
+        )
         if contents is None:
             return None
         if not has_dwarf(contents):
             self.record.add(str(linked), Outcome.NO_DWARF)
             return None
         try:
-            moved = moved_functions(self._map, number, contents)
+            moved = moved_functions(self._functions, number, contents)
             if linked.modified == 0:
                 moved = self._unchanged(linked, contents, moved)
             return ObjectBytes(str(linked), rebased_object(contents, _BASE)), moved
@@ -142,13 +168,31 @@ class DebugMapIndex:
         )
 
 
-def moved_functions(debug_map: DebugMap, number: int, contents: FileContents) -> MovedFunctions:
+def _batches(opened: Iterable[_Opened | None]) -> Iterator[list[_Opened]]:
+    """What was opened, so much at a time as may be in memory."""
+    batch: list[_Opened] = []
+    size = 0
+    for one in opened:
+        if one is None:
+            continue
+        batch.append(one)
+        size += len(one[0].data)
+        if size >= _BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def moved_functions(
+    functions: MappedFunctions, number: int, contents: FileContents
+) -> MovedFunctions:
     """The functions of the object file ``number``, with where its index has them.
 
     Raises:
         MachOError, MemoryReadError: its symbol table is not in the file, or its names overlap.
     """
-    entries = debug_map.functions_of(number)
+    entries = functions.of_object(number)
     symbols = parse_symbols(contents)
     rows = np.flatnonzero(symbols.is_in_section)
     values = symbols.n_value
@@ -156,11 +200,11 @@ def moved_functions(debug_map: DebugMap, number: int, contents: FileContents) ->
     for name, row in zip(symbols.names(rows.tolist()), rows.tolist(), strict=True):
         if values[row] < _MOST:
             stated.setdefault(name, int(values[row]))
-    found = [stated.get(debug_map.linkage_name(int(entry)), -1) for entry in entries]
+    found = [stated.get(functions.linkage_name(int(entry)), -1) for entry in entries]
     places = np.array(found, np.int64)
     there = places >= 0
     return MovedFunctions(
-        linked=debug_map.starts[entries][there],
-        sizes=debug_map.sizes[entries][there],
+        linked=functions.starts[entries][there],
+        sizes=functions.sizes[entries][there],
         stated=places[there].astype(np.uint64) + np.uint64(_BASE),
     )

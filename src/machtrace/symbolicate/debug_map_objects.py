@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -24,19 +24,11 @@ from machtrace.symbolicate.image_file import open_image_file
 from machtrace.symbolicate.search_record import Outcome, SearchRecord
 
 
-def object_paths(linked: LinkedObject, debug_map: DebugMap) -> Iterator[str]:
-    """Where the file of ``linked`` may be: where it was linked from, and in given folders."""
-    if os.path.isabs(linked.path):  # noqa: PTH117
-        yield linked.path
-    else:
-        yield os.path.join(os.path.dirname(debug_map.path), linked.path)  # noqa: PTH118, PTH120
-    for folder in debug_map.folders:
-        yield os.path.join(folder, linked.path.lstrip("/"))  # noqa: PTH118
-        yield os.path.join(folder, os.path.basename(linked.path))  # noqa: PTH118, PTH119
-
-
 def open_object(
-    linked: LinkedObject, debug_map: DebugMap, record: SearchRecord
+    linked: LinkedObject,
+    debug_map: DebugMap,
+    record: SearchRecord,
+    names: Callable[[], frozenset[str]],
 ) -> FileContents | None:
     """The object file, as it was when it was linked; None where it is not there or was changed.
 
@@ -44,9 +36,11 @@ def open_object(
         linked: which.
         debug_map: that it is of.
         record: takes why there is none.
+        names: gives the linkage names that the image has from it, which tell it from others of
+            its name in an archive.
     """
     is_there = False
-    for path in object_paths(linked, debug_map):
+    for path in debug_map.paths(linked):
         try:
             data = open_image_file(path)
             modified = int(os.stat(path).st_mtime)  # noqa: PTH116
@@ -54,7 +48,7 @@ def open_object(
             continue
         is_there = True
         try:
-            found = _in_file(_File(path, data, modified), linked, debug_map, record)
+            found = _in_file(_File(path, data, modified), linked, debug_map, record, names)
         except (FormatError, MemoryReadError) as error:
             record.add(str(linked), Outcome.MALFORMED, str(error))
             continue
@@ -73,7 +67,11 @@ class _File:
 
 
 def _in_file(
-    file: _File, linked: LinkedObject, debug_map: DebugMap, record: SearchRecord
+    file: _File,
+    linked: LinkedObject,
+    debug_map: DebugMap,
+    record: SearchRecord,
+    names: Callable[[], frozenset[str]],
 ) -> FileContents | None:
     if linked.member is None:
         if linked.modified not in (0, file.modified):
@@ -98,7 +96,7 @@ def _in_file(
     elif not fitting:
         record.add(str(linked), Outcome.CHANGED, _times(linked.modified, named[0].modified))
     opened = [_member(one, linked, debug_map, file.path, record) for one in fitting]
-    return _defining([one for one in opened if one is not None], linked, debug_map)
+    return _defining([one for one in opened if one is not None], names)
 
 
 def _member(
@@ -139,15 +137,14 @@ def _thin(data: memoryview, debug_map: DebugMap, source: str) -> FileContents:
 
 
 def _defining(
-    opened: list[FileContents], linked: LinkedObject, debug_map: DebugMap
+    opened: list[FileContents], names: Callable[[], frozenset[str]]
 ) -> FileContents | None:
     """Of several members of one name, the first that defines what the image has from it."""
     if len(opened) > 1:
-        entries = debug_map.functions_of(debug_map.objects.index(linked))
-        wanted = {debug_map.linkage_name(int(entry)) for entry in entries}
+        wanted = names()
         for one in opened:
             symbols = parse_symbols(one)
-            if wanted <= set(symbols.names(np.flatnonzero(symbols.is_code).tolist())):
+            if wanted <= set(symbols.names(np.flatnonzero(symbols.is_in_section).tolist())):
                 return one
     return opened[0] if opened else None
 
