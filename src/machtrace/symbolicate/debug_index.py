@@ -80,7 +80,7 @@ class DebugIndex:
         self._cache = cache
         self._name = name
         self._moved = moved
-        self._ranges = RangeIndex(cache.range_starts)
+        self._ranges = RangeIndex(cache.range_starts, cache.range_locations)
         self._depth: Indices | None = None
 
     def columns(self, offsets: npt.NDArray[np.uint64]) -> DebugColumns:
@@ -155,11 +155,13 @@ class DebugIndex:
     def _rows(self, offset: ImageOffset) -> list[int]:
         if not 0 <= offset <= _LAST:
             return []
-        row = int(self._locations(np.array([offset], np.uint64))[0])
+        cache = self._cache
+        found = int(cache.range_starts.searchsorted(np.uint32(offset), side="right")) - 1
+        row = int(cache.range_locations[found]) if found >= 0 else -1
         rows: list[int] = []
         while row >= 0 and len(rows) < MOST_CALLS:
             rows.append(row)
-            row = int(self._cache.location_parent[row])
+            row = int(cache.location_parent[row])
         return rows
 
     def _frame(self, row: int) -> InlineFrame:
@@ -171,9 +173,7 @@ class DebugIndex:
         return InlineFrame(self._name(linkage_name), location, linkage_name)
 
     def _locations(self, offsets: npt.NDArray[np.uint64]) -> Indices:
-        found = self._ranges.find(offsets)
-        ranges = np.append(self._cache.range_locations, np.int32(-1))  # the last is that of -1
-        located: Indices = ranges[found]
+        located: Indices = self._ranges.find(offsets)
         located[offsets > np.uint64(_LAST)] = -1
         return located
 

@@ -162,14 +162,16 @@ class SymCache:
         """Refuse what leads nowhere, or round."""
         if not bool((self.range_starts[1:] > self.range_starts[:-1]).all()):
             raise self._fail("ranges are not in order", 0)
+        rows = np.arange(len(self.location_parent), dtype=np.uint32)
         columns = (
             ("file", self.location_file, files),
             ("function", self.location_function, functions),
             # A location is written after the call that it is inlined into: so chains end.
-            ("call", self.location_parent, np.arange(len(self.location_parent))),
+            ("call", self.location_parent, rows),
         )
         for what, column, limit in columns:
-            if not bool(((column >= -1) & (column < limit)).all()):
+            following = column.view(np.uint32) + np.uint32(1)  # of none, 0
+            if not bool((following <= limit).all()):
                 raise self._fail(f"a source location has a {what} that is not there", 0)
 
     def _string_bounds(
