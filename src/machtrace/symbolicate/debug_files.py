@@ -22,8 +22,6 @@ from machtrace.symbolicate.debug_file import DebugFile, FoundBy, symbol_count
 from machtrace.symbolicate.debug_map import DebugMap
 from machtrace.symbolicate.debug_map_reading import usable_debug_map
 from machtrace.symbolicate.dsym_source_paths import dsym_source_paths
-from machtrace.symbolicate.elf_candidates import elf_debug_files, linked_debug_files
-from machtrace.symbolicate.elf_debug import alternate_file
 from machtrace.symbolicate.identified_file import IdentifiedFile, open_identified
 from machtrace.symbolicate.search_places import SearchPlaces
 from machtrace.symbolicate.search_record import LookedAt, Outcome, SearchRecord
@@ -116,6 +114,8 @@ class _Search:
         yield from (Candidate(one.path, FoundBy.ITSELF) for one in tuple(self._binaries))
         yield from on_this_machine(image)
         if image.format is ImageFormat.ELF:
+            from machtrace.symbolicate.elf_candidates import elf_debug_files, linked_debug_files
+
             yield from elf_debug_files(image, places, record)
             for binary in tuple(self._binaries):
                 yield from linked_debug_files(binary, places, record)
@@ -151,6 +151,8 @@ class _Search:
 
     def _say_what_is_elsewhere(self, found: DebugFile) -> None:
         if isinstance(found.contents, ElfFileContents):
+            from machtrace.symbolicate.elf_debug import alternate_file
+
             alternate = alternate_file(found.contents)
             if alternate is not None:
                 name, build_id = alternate

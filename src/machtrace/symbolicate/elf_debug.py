@@ -14,8 +14,6 @@ from machtrace.elf.contents import ElfFileContents
 from machtrace.errors import FormatError
 from machtrace.model.image import BuildId
 
-DEBUG_ROOTS = ("/usr/lib/debug",)
-"""Where systems install debug files."""
 _ALIGNMENT = 4
 _CRC_SIZE = 4
 _LONGEST_NAME = 4096
@@ -73,15 +71,6 @@ def linked_paths(path: str, link: DebugLink, roots: tuple[str, ...]) -> Iterator
     for root in roots:
         yield os.path.join(root, folder.lstrip("/"), link.name)  # noqa: PTH118
         yield os.path.join(root, link.name)  # noqa: PTH118
-
-
-def debuginfod_cache() -> str:
-    """Where debuginfod's clients keep what they downloaded (*debuginfod_find_debuginfo(3)*)."""
-    given = os.environ.get("DEBUGINFOD_CACHE_PATH")
-    if given:
-        return given
-    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
-    return os.path.join(caches, "debuginfod_client")  # noqa: PTH118
 
 
 def has_checksum(data: memoryview, crc: int) -> bool:

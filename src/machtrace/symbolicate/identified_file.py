@@ -11,7 +11,6 @@ from machtrace.macho.fat import FatSlice, parse_slices
 from machtrace.macho.header import FileType
 from machtrace.model.address import FileOffset
 from machtrace.model.image import BinaryImage, ImageFormat
-from machtrace.symbolicate.elf_debug import has_checksum
 from machtrace.symbolicate.image_file import open_image_file
 from machtrace.symbolicate.search_record import Outcome, SearchRecord
 
@@ -101,6 +100,8 @@ def _elf(
     own = contents.image.build_id
     found = IdentifiedFile(path=path, contents=contents, data=data, slice_offset=FileOffset(0))
     if own is None and crc is not None:
+        from machtrace.symbolicate.elf_debug import has_checksum
+
         if has_checksum(data, crc):
             return found
         record.add(path, Outcome.OTHER_CHECKSUM, f"{crc:#010x} wanted")

@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from machtrace.symbolicate.elf_debug import DEBUG_ROOTS, debuginfod_cache
-from machtrace.symbolicate.folder_index import FolderIndex, index_of
 from machtrace.symbolicate.spotlight import Spotlight
+
+if TYPE_CHECKING:  # imported where a folder is looked through
+    from machtrace.symbolicate.folder_index import FolderIndex
+
+DEBUG_ROOTS = ("/usr/lib/debug",)
+"""Where systems install debug files of ELF images (GDB's manual, "Separate Debug Files")."""
 
 
 class SearchPlaces:
@@ -51,5 +56,16 @@ class SearchPlaces:
         """What ``folder`` holds; the first time, all of it is looked through."""
         index = self._indices.get(folder)
         if index is None:
+            from machtrace.symbolicate.folder_index import index_of
+
             index = self._indices[folder] = index_of(folder)
         return index
+
+
+def debuginfod_cache() -> str:
+    """Where debuginfod's clients keep what they downloaded (*debuginfod_find_debuginfo(3)*)."""
+    given = os.environ.get("DEBUGINFOD_CACHE_PATH")
+    if given:
+        return given
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
+    return os.path.join(caches, "debuginfod_client")  # noqa: PTH118
