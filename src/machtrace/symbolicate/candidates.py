@@ -20,6 +20,7 @@ from machtrace.symbolicate.symbol_store_layout import (
     lldb_path,
     unified_path,
 )
+from machtrace.symbolicate.symbol_store_location import default_store_path
 
 _LAYOUTS = (unified_path, lldb_path, build_id_path, debuginfod_path)
 _OF_THE_SYSTEM = ("/usr/lib/", "/System/")
@@ -54,9 +55,9 @@ def given(image: BinaryImage, places: SearchPlaces) -> Iterator[Candidate]:
 
 
 def stored(image: BinaryImage, places: SearchPlaces, kind: FileKind) -> Iterator[Candidate]:
-    """Where the given folders would have the file if they were symbol stores."""
+    """Where the user's symbol store has the file, and the given folders would if they were one."""
     if image.uuid is not None:
-        for place in places.paths:
+        for place in (*places.paths, str(default_store_path())):
             yield from in_store(place, image.uuid, kind)
 
 
