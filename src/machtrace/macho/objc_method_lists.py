@@ -81,7 +81,7 @@ def read_method_lists(
     at = entries[~relative]
     pointer = records.layout.pointer
     selectors[~relative] = records.pointers.addresses(at)
-    implementations[~relative] = records.pointers.targets(at + np.uint64(2 * pointer))
+    implementations[~relative] = records.pointers.addresses(at + np.uint64(2 * pointer))
     selectors = records.strings(selectors)
     good = (implementations != 0) & (selectors != 0)
     return MethodRows(implementations[good], selectors[good], owners[of_list][good])

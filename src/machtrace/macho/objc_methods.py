@@ -122,7 +122,7 @@ class _Listed:
 
 
 def _classes(records: ObjcRecords) -> _Listed:
-    at = np.unique(records.pointers.targets(records.listed(*_CLASS_SECTIONS)))
+    at = np.unique(records.pointers.addresses(records.listed(*_CLASS_SECTIONS)))
     at = at[at != 0]
     names = records.class_names(at)
     at, names = at[names != 0], names[names != 0]
@@ -144,14 +144,19 @@ def _classes(records: ObjcRecords) -> _Listed:
 def _categories(records: ObjcRecords) -> _Listed:
     """``category_t``: the name, the class, its instances' methods, its own."""
     pointer = records.layout.pointer
-    at = np.unique(records.pointers.targets(records.listed(*_CATEGORY_SECTIONS)))
+    at = np.unique(records.pointers.addresses(records.listed(*_CATEGORY_SECTIONS)))
     at = at[at != 0]
     category_names = records.strings(records.field(at, 0))
     places = at + np.uint64(pointer)
     classes = records.pointers.addresses(places)
-    bound = [_class_of_symbol(name) for name in records.pointers.symbols(places)]
+    elsewhere = np.flatnonzero(classes == 0)
+    bound = [""] * len(at)
+    for row, symbol in zip(
+        elsewhere.tolist(), records.pointers.symbols(places[elsewhere]), strict=True
+    ):
+        bound[row] = _class_of_symbol(symbol)
     is_bound = np.array([bool(name) for name in bound], np.bool_)
-    names = np.where(is_bound, np.uint64(0), records.class_names(classes))
+    names = records.class_names(classes)
     kept = (category_names != 0) & (is_bound | (names != 0))
     numbers = np.arange(int(kept.sum()))
     return _Listed(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from machtrace.errors import MachOError, MachtraceError, MemoryReadError
@@ -11,65 +13,129 @@ from machtrace.macho.contents import FileContents
 from machtrace.macho.fixups import PointerRun, places_of, read_rebases
 from machtrace.macho.pointer_rows import (
     Addresses,
+    BindRows,
     PointerRows,
     RebaseRows,
     no_binds,
     no_rebases,
 )
+from machtrace.macho.raw_pointers import inside_image
 from machtrace.macho.scattered_records import ScatteredRecords
 from machtrace.macho.structs import DyldInfoCommand
-from machtrace.model.address import FileOffset
+from machtrace.model.address import FileOffset, Svma
+from machtrace.model.arch import Arch
 
 
-def opcode_pointers(contents: FileContents) -> PointerRows:
-    """The pointers that LC_DYLD_INFO tells of, or the relocations of LC_DYSYMTAB."""
-    info = contents.image.dyld_info
-    return _of_relocations(contents) if info is None else _of_opcodes(contents, info)
+class OpcodePointers:
+    """The pointers that LC_DYLD_INFO tells of.
 
+    They are :class:`~machtrace.macho.pointers.Pointers`. A pointer into the image is in the file
+    what it is where nothing is moved, so where there is one for sure it can be followed without the
+    opcodes; these are run when they are needed.
+    """
 
-def _of_opcodes(contents: FileContents, info: DyldInfoCommand) -> PointerRows:
-    problem: MachOError | None = None
-    runs: list[PointerRun] = []
-    if info.rebase_size:
-        try:
-            table = contents.read_file(FileOffset(info.rebase_off), info.rebase_size)
-            read_rebases(contents, table, runs)
-        except (MachOError, MemoryReadError) as error:
-            problem = _as_macho(error, contents, info.rebase_off)
-    reader = BindReader(contents)
-    for offset, size, is_lazy in (
-        (info.bind_off, info.bind_size, False),
-        (info.weak_bind_off, info.weak_bind_size, False),
-        (info.lazy_bind_off, info.lazy_bind_size, True),
-    ):
-        if size:
+    def __init__(self, contents: FileContents, info: DyldInfoCommand) -> None:
+        self._contents = contents
+        self._info = info
+        header = contents.image.header
+        self._word = ("<" if header.little_endian else ">") + ("u8" if header.is_64 else "u4")
+        # Of early arm64e, pointers are chained from where bind opcodes say.
+        self._may_be_chained = header.arch is Arch.ARM64E
+        self._records = ScatteredRecords(contents)
+
+    @property
+    def has_rebases(self) -> bool:
+        """Whether the image can be moved; where it cannot, no table tells of its pointers."""
+        return self._info.rebase_size > 0 or self._may_be_chained
+
+    @cached_property
+    def _bound(self) -> tuple[BindReader, MachOError | None]:
+        info, problem = self._info, None
+        reader = BindReader(self._contents)
+        for offset, size, is_lazy in (
+            (info.bind_off, info.bind_size, False),
+            (info.weak_bind_off, info.weak_bind_size, False),
+            (info.lazy_bind_off, info.lazy_bind_size, True),
+        ):
+            if size:
+                try:
+                    reader.run(offset, size, is_lazy=is_lazy)
+                except (MachOError, MemoryReadError) as error:
+                    problem = problem or _as_macho(error, self._contents, offset)
+        return reader, problem
+
+    @cached_property
+    def _moved(self) -> tuple[RebaseRows, MachOError | None]:
+        info, problem = self._info, None
+        runs: list[PointerRun] = []
+        if info.rebase_size:
             try:
-                reader.run(offset, size, is_lazy=is_lazy)
+                table = self._contents.read_file(FileOffset(info.rebase_off), info.rebase_size)
+                read_rebases(self._contents, table, runs)
             except (MachOError, MemoryReadError) as error:
-                problem = problem or _as_macho(error, contents, offset)
-    places = places_of(runs)
-    chains = reader.rebases()
-    rebases = _followed(contents, places)
-    if chains is not None:
-        rebases = RebaseRows.sorted(
-            np.concatenate([chains.places, rebases.places]),
-            np.concatenate([chains.targets, rebases.targets]),
-        )
-    return PointerRows(rebases, reader.rows(), problem)
+                problem = _as_macho(error, self._contents, info.rebase_off)
+        rebases = followed(self._contents, places_of(runs))
+        chains = self._bound[0].rebases() if self._may_be_chained else None
+        if chains is not None:
+            rebases = RebaseRows.sorted(
+                np.concatenate([chains.places, rebases.places]),
+                np.concatenate([chains.targets, rebases.targets]),
+            )
+        return rebases, problem
+
+    @property
+    def rebases(self) -> RebaseRows:
+        """All that lead into the image."""
+        return self._moved[0]
+
+    @cached_property
+    def binds(self) -> BindRows:
+        """All that are bound by name."""
+        return self._bound[0].rows()
+
+    @property
+    def problem(self) -> MachOError | None:
+        """What ended the reading of a table too early; what came before it is known."""
+        return self._moved[1] or self._bound[1]
+
+    def target(self, at: Svma, /) -> Svma | None:
+        """See :meth:`machtrace.macho.pointers.Pointers.target`."""
+        return self.rebases.target_at(at)
+
+    def targets(self, at: Addresses, /) -> Addresses:
+        """See :meth:`machtrace.macho.pointers.Pointers.targets`."""
+        return self.rebases.targets_at(at)
+
+    def addresses(self, at: Addresses, /, mask: int | None = None) -> Addresses:  # noqa: ARG002
+        """See :meth:`machtrace.macho.pointers.Pointers.addresses`."""
+        if self._may_be_chained:
+            return self.targets(at)
+        words, _ = self._records.read(at, self._word)
+        words = words.astype(np.uint64)
+        return np.where(inside_image(self._contents.image, words), words, np.uint64(0))
+
+    def symbol(self, at: Svma, /) -> str | None:
+        """See :meth:`machtrace.macho.pointers.Pointers.symbol`."""
+        return self.binds.symbol_at(at)
+
+    def symbols(self, at: Addresses, /) -> list[str]:
+        """See :meth:`machtrace.macho.pointers.Pointers.symbols`."""
+        return self.binds.symbols_at(at) if len(at) else []
 
 
-def _of_relocations(contents: FileContents) -> PointerRows:
+def relocated_pointers(contents: FileContents) -> PointerRows:
+    """The pointers that the relocations of LC_DYSYMTAB tell of."""
     rebases, binds = no_rebases(), no_binds()
     problem: MachOError | None = None
     try:
-        rebases = _followed(contents, local_relocations(contents))
+        rebases = followed(contents, local_relocations(contents))
         binds = named_pointers(contents)
     except (MachOError, MemoryReadError) as error:
         problem = _as_macho(error, contents, 0)
     return PointerRows(rebases, binds, problem)
 
 
-def _followed(contents: FileContents, places: Addresses) -> RebaseRows:
+def followed(contents: FileContents, places: Addresses) -> RebaseRows:
     """Pointers that hold the address which they have where nothing is moved."""
     header = contents.image.header
     word = ("<" if header.little_endian else ">") + ("u8" if header.is_64 else "u4")

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import MachOError
+from machtrace.model.address import Svma
 
 Addresses: TypeAlias = npt.NDArray[np.uint64]
 """A column of :data:`~machtrace.model.address.Svma`."""
@@ -31,6 +32,14 @@ class RebaseRows:
         """Rows in any order; of several at one place the first counts."""
         kept, order = np.unique(places, return_index=True)
         return cls(kept, targets[order])
+
+    def target_at(self, at: Svma) -> Svma | None:
+        """Where the pointer at ``at`` leads; None where there is none."""
+        # A Python int would turn the whole column into floating point.
+        row = int(self.places.searchsorted(np.uint64(at)))
+        if row == len(self) or int(self.places[row]) != at:
+            return None
+        return Svma(int(self.targets[row])) or None
 
     def targets_at(self, at: Addresses) -> Addresses:
         """Where the pointers at ``at`` lead; 0 where there is none."""
@@ -67,6 +76,13 @@ class BindRows:
         """Rows in any order; of several at one place the first counts."""
         kept, order = np.unique(places, return_index=True)
         return cls(kept, symbols[order], addends[order], tuple(names))
+
+    def symbol_at(self, at: Svma) -> str | None:
+        """The name that the pointer at ``at`` is bound to; None where it is to none."""
+        row = int(self.places.searchsorted(np.uint64(at)))
+        if row == len(self) or int(self.places[row]) != at:
+            return None
+        return self.names[int(self.symbols[row])]
 
     def symbols_at(self, at: Addresses) -> list[str]:
         """The names that the pointers at ``at`` are bound to; empty where there is none."""

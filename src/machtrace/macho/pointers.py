@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import numpy as np
-
 from machtrace.errors import MachOError
 from machtrace.macho.chained_fixups import chained_pointers
 from machtrace.macho.contents import FileContents, MachOContents, MemoryContents
-from machtrace.macho.opcode_pointers import opcode_pointers
+from machtrace.macho.opcode_pointers import OpcodePointers, relocated_pointers
 from machtrace.macho.pointer_rows import (
     Addresses,
     BindRows,
@@ -91,12 +89,7 @@ class FixupPointers:
 
     def target(self, at: Svma, /) -> Svma | None:
         """See :meth:`Pointers.target`."""
-        rebases = self.rebases
-        # A Python int would turn the whole column into floating point.
-        row = int(rebases.places.searchsorted(np.uint64(at)))
-        if row == len(rebases) or int(rebases.places[row]) != at:
-            return None
-        return Svma(int(rebases.targets[row])) or None
+        return self.rebases.target_at(at)
 
     def targets(self, at: Addresses, /) -> Addresses:
         """See :meth:`Pointers.targets`."""
@@ -108,11 +101,7 @@ class FixupPointers:
 
     def symbol(self, at: Svma, /) -> str | None:
         """See :meth:`Pointers.symbol`."""
-        binds = self.binds
-        row = int(binds.places.searchsorted(np.uint64(at)))
-        if row == len(binds) or int(binds.places[row]) != at:
-            return None
-        return binds.names[int(binds.symbols[row])]
+        return self.binds.symbol_at(at)
 
     def symbols(self, at: Addresses, /) -> list[str]:
         """See :meth:`Pointers.symbols`."""
@@ -144,7 +133,14 @@ def parse_pointers(
             return FixupPointers(chained_pointers(contents, shared_cache_base=shared_cache_base))
         except MachOError as error:
             return FixupPointers(PointerRows(no_rebases(), no_binds(), error))
-    rows = opcode_pointers(contents)
+    info = contents.image.dyld_info
+    if info is not None:
+        opcodes = OpcodePointers(contents, info)
+        if opcodes.has_rebases:
+            return opcodes
+        rows = PointerRows(no_rebases(), opcodes.binds, opcodes.problem)
+    else:
+        rows = relocated_pointers(contents)
     if len(rows.rebases):
         return FixupPointers(rows)
     # Without a table of them, pointers are what they are when nothing is moved.

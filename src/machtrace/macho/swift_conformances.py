@@ -167,7 +167,7 @@ def _resilient(
 def _of_own_protocols(records: SwiftRecords, conformances: Addresses) -> SwiftWitnesses:
     """Tables of witnesses: the conformance, then one pointer for each requirement."""
     protocols, marks = records.marked(conformances, 1)
-    protocols = np.where(marks != 0, records.pointers.targets(protocols), protocols)
+    protocols = np.where(marks != 0, records.pointers.addresses(protocols), protocols)
     patterns = records.relative(conformances + np.uint64(8))
     fields, known = records.memory.read(protocols, np.dtype(("<u4", (6,))))
     known &= (protocols != 0) & (patterns != 0)
@@ -180,7 +180,7 @@ def _of_own_protocols(records: SwiftRecords, conformances: Addresses) -> SwiftWi
     index = number.astype(np.uint64)
     flags, readable = records.memory.read(first + index * np.uint64(_REQUIREMENT), "<u4")
     pointer = np.uint64(8 if records.contents.image.header.is_64 else 4)
-    code = records.pointers.targets(patterns[of_table] + (index + np.uint64(1)) * pointer)
+    code = records.pointers.addresses(patterns[of_table] + (index + np.uint64(1)) * pointer)
     is_async = (flags & np.uint32(_IS_ASYNC)) != 0
     # What an async witness has is a record, which begins with a pointer to the code.
     code[is_async] = records.relative(code[is_async])
