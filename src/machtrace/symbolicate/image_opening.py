@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from machtrace.elf.contents import ElfMemoryContents
-from machtrace.macho.contents import MemoryContents
+from machtrace.elf.contents import ElfFileContents, ElfMemoryContents
+from machtrace.macho.contents import FileContents, MemoryContents
 from machtrace.model.image import BinaryImage
 from machtrace.model.memory import MemoryReader
 from machtrace.model.symbol import FrameStatus
@@ -22,17 +22,30 @@ def open_image(
         image: what is wanted.
         memory: of the process that has it loaded, if any.
     """
+    binary = files.file(image)
+    if not isinstance(binary, FrameStatus):
+        source = binary.source
+        return ImageSymbols(
+            binary,
+            others=lambda: twins(files, image, source),
+            instead=lambda: _loaded(image, memory),
+        )
+    others, loaded = twins(files, image, None), _loaded(image, memory)
+    if loaded is not None:
+        return ImageSymbols(loaded, others=lambda: others)
+    if others:
+        return ImageSymbols(others[0], others=lambda: others[1:])
+    # A file that would not do says more than memory that was not captured.
+    return binary
+
+
+def twins(
+    files: ImageSource, image: BinaryImage, source: str | None
+) -> list[FileContents | ElfFileContents]:
+    """The files that may have more symbols of an image than the one called ``source``."""
     found = files.files(image)
-    binary = found.binary
     others = [one.contents for one in (found.symbols, found.lines) if isinstance(one, DebugFile)]
-    if isinstance(binary, FrameStatus):
-        loaded = _loaded(image, memory)
-        if loaded is None and not others:
-            # A file that would not do says more than memory that was not captured.
-            return found.status
-        return ImageSymbols(others.pop(0) if loaded is None else loaded, others)
-    distinct = {one.source: one for one in others if one.source != binary.source}
-    return ImageSymbols(binary, list(distinct.values()), instead=lambda: _loaded(image, memory))
+    return list({one.source: one for one in others if one.source != source}.values())
 
 
 def _loaded(

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from machtrace.elf.contents import ElfFileContents, ElfMemoryContents
 from machtrace.errors import FormatError, MachtraceError, MemoryReadError
 from machtrace.macho.contents import FileContents, MemoryContents
 from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import Symbol
 
-if TYPE_CHECKING:  # it brings numpy, which a first answer can do without
+if TYPE_CHECKING:  # a first answer can do without numpy and what else these bring
+    from machtrace.elf.contents import ElfFileContents, ElfMemoryContents
     from machtrace.symbolicate.symbol_table import SymbolTable
 
 _FEW = 8
 """Names that are read without a table of all."""
 
 
-FileOrMemory = FileContents | MemoryContents | ElfFileContents | ElfMemoryContents
+FileOrMemory: TypeAlias = "FileContents | MemoryContents | ElfFileContents | ElfMemoryContents"
 
 
 class ImageSymbols:
@@ -29,20 +29,20 @@ class ImageSymbols:
     def __init__(
         self,
         contents: FileOrMemory,
-        others: Sequence[FileContents | ElfFileContents] = (),
         *,
+        others: Callable[[], Sequence[FileContents | ElfFileContents]] = tuple,
         instead: Callable[[], FileOrMemory | None] = lambda: None,
     ) -> None:
         """Read nothing yet.
 
         Args:
             contents: the image.
-            others: files of the same image that may have more symbols: its dSYM, an unstripped
-                twin.
+            others: finds files of the same image that may have more symbols: its dSYM, an
+                unstripped twin.
             instead: gives the image from elsewhere, where ``contents`` are malformed.
         """
         self._contents = contents
-        self._others = tuple(others)
+        self._others = others
         self._instead = instead
         self._few = _FEW
         self._table: SymbolTable | None = None
@@ -67,13 +67,14 @@ class ImageSymbols:
         return self._table
 
     def _made(self) -> SymbolTable:
+        others = self._others()
         try:
-            return _table(self._contents, self._others)
+            return _table(self._contents, others)
         except (FormatError, MemoryReadError):
             instead = self._instead()
             if instead is None:
                 raise
-            return _table(instead, self._others)
+            return _table(instead, others)
 
     def find(self, offset: ImageOffset) -> Symbol | None:
         """The function that holds ``offset``, with or without a name; None where there is none.
@@ -81,16 +82,20 @@ class ImageSymbols:
         Raises:
             FormatError, MemoryReadError: see :attr:`table`.
         """
-        if self._table is None and self._few and not self._others:
-            contents = self._contents
-            if isinstance(contents, FileContents):
-                from machtrace.symbolicate.macho_first_symbol import first_symbol
+        contents = self._contents
+        if self._table is None and self._few and isinstance(contents, FileContents):
+            from machtrace.symbolicate.macho_first_symbol import first_symbol
 
-                self._few -= 1
-                found = first_symbol(contents, offset)
-                if found is not None:
-                    return found
+            self._few -= 1
+            found = first_symbol(contents, offset)
+            if found is not None:
+                return found
         return self.table.find(offset)
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether :attr:`table` was made."""
+        return self._table is not None
 
     @property
     def problems(self) -> tuple[MachtraceError, ...]:
@@ -98,14 +103,13 @@ class ImageSymbols:
         return () if self._table is None else self._table.problems
 
 
-def _table(
-    contents: FileOrMemory, others: tuple[FileContents | ElfFileContents, ...]
-) -> SymbolTable:
+def _table(contents: FileOrMemory, others: Sequence[FileContents | ElfFileContents]) -> SymbolTable:
     if isinstance(contents, FileContents | MemoryContents):
         from machtrace.symbolicate.macho_symbols import macho_symbol_table
 
         twins = [one for one in others if isinstance(one, FileContents)]
         return macho_symbol_table(contents, twins)
+    from machtrace.elf.contents import ElfFileContents
     from machtrace.symbolicate.elf_symbols import elf_symbol_table
 
     return elf_symbol_table(contents, [one for one in others if isinstance(one, ElfFileContents)])

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from os import PathLike, fspath
 from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import UUID
 
-from machtrace.elf.contents import ElfFileContents
 from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.macho.contents import FileContents
 from machtrace.macho.fat import parse_slices
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
-from machtrace.model.image import BinaryImage, ImageFormat
+from machtrace.model.image import BinaryImage, BuildId, ImageFormat
 from machtrace.model.symbol import FrameStatus
 from machtrace.symbolicate.image_file import open_image_file
+
+if TYPE_CHECKING:  # not needed for Mach-O
+    from machtrace.elf.contents import ElfFileContents
 
 _ELF_MAGIC = b"\x7fELF"
 _REASONS = {
@@ -23,8 +27,10 @@ _REASONS = {
 }
 
 
-def path_image(path: str | PathLike[str], arch: Arch | None) -> BinaryImage:
-    """The image in the file at ``path``, as if it were loaded where it says.
+def path_image(
+    path: str | PathLike[str], arch: Arch | None
+) -> tuple[BinaryImage, FileContents | ElfFileContents]:
+    """The image in the file at ``path``, as if it were loaded where it says, and its contents.
 
     Args:
         path: a Mach-O or an ELF file.
@@ -38,8 +44,11 @@ def path_image(path: str | PathLike[str], arch: Arch | None) -> BinaryImage:
     place = str(Path(path).absolute())
     data = open_image_file(place)
     if bytes(data[: len(_ELF_MAGIC)]) == _ELF_MAGIC:
+        from machtrace.elf.contents import ElfFileContents
+
         elf = ElfFileContents(data, place)
-        return _image(elf, ImageFormat.ELF, place)
+        identifier, size = elf.image.build_id, elf.image.size
+        return _image(elf, ImageFormat.ELF, identifier, size), elf
     machos = [FileContents(part.data, place) for part in parse_slices(data, place)]
     names = ", ".join(one.image.header.arch_name for one in machos)
     fitting = [one for one in machos if arch is None or one.image.header.arch is arch]
@@ -49,7 +58,10 @@ def path_image(path: str | PathLike[str], arch: Arch | None) -> BinaryImage:
             f"{fspath(path)} does not hold {wanted}, but those for {names}",
             remedy=f"choose an architecture: {names}",
         )
-    return _image(fitting[0], ImageFormat.MACHO, place)
+    macho = fitting[0]
+    text = macho.image.text_segment
+    size = 0 if text is None else text.vmsize
+    return _image(macho, ImageFormat.MACHO, macho.image.uuid, size), macho
 
 
 def no_file(image: BinaryImage, status: FrameStatus) -> FileAccessError:
@@ -57,18 +69,20 @@ def no_file(image: BinaryImage, status: FrameStatus) -> FileAccessError:
     return FileAccessError(image.path or f"image {image.identifier}", _REASONS[status])
 
 
-def _image(contents: FileContents | ElfFileContents, kind: ImageFormat, path: str) -> BinaryImage:
-    macho = contents.image if isinstance(contents, FileContents) else None
-    elf = contents.image if isinstance(contents, ElfFileContents) else None
-    text = None if macho is None else macho.text_segment
+def _image(
+    contents: FileContents | ElfFileContents,
+    kind: ImageFormat,
+    identifier: UUID | BuildId | None,
+    size: int,
+) -> BinaryImage:
     image = contents.image
     return BinaryImage(
-        path=path,
-        uuid=macho.uuid if macho is not None else elf.build_id if elf is not None else None,
+        path=contents.source,
+        uuid=identifier,
         arch=image.arch,
         format=kind,
         load_address=Avma(image.header_svma),
         header_svma=image.header_svma,
-        size=0 if text is None else text.vmsize,
-        local_path=path,
+        size=size,
+        local_path=contents.source,
     )

@@ -8,7 +8,6 @@ when the first large column is asked for; else, and for few offsets, the starts 
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -79,6 +78,8 @@ class RangeIndex:
         if parts < 2:  # noqa: PLR2004 (one part needs no thread)
             index.find(offsets.data, found.data, back)
             return found
+        from concurrent.futures import ThreadPoolExecutor
+
         edges = [len(offsets) * part // parts for part in range(parts + 1)]
         with ThreadPoolExecutor(parts) as pool:
             for waiting in [

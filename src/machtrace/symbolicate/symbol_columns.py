@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +12,18 @@ import numpy.typing as npt
 from machtrace.errors import MissingExtraError
 from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import InlineFrame, Symbol
-from machtrace.symbolicate.debug_index import DebugColumns
-from machtrace.symbolicate.debug_information import AnyDebugIndex
+from machtrace.symbolicate.image_symbols import ImageSymbols
 from machtrace.symbolicate.named_ranges import Offsets
 from machtrace.symbolicate.symbol_table import CERTAINTIES, SymbolTable
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
 
+    from machtrace.symbolicate.debug_index import DebugColumns
+    from machtrace.symbolicate.debug_information import AnyDebugIndex
+
+_FEW = 8
+"""Offsets whose names may come without a table of all."""
 NO_OFFSET = np.uint64(2**64 - 1)
 """In a column of offsets: there is none."""
 
@@ -34,24 +38,40 @@ class SymbolColumns:
     def __init__(
         self,
         offsets: Offsets,
-        symbols: npt.NDArray[np.int32],
-        table: SymbolTable,
+        symbols: ImageSymbols,
         find_debug: Callable[[], AnyDebugIndex | None] = lambda: None,
         *,
         back: int = 0,
+        threads: int = 1,
     ) -> None:
-        """``symbols``: the ids that ``table`` gives for ``offsets``, less ``back``."""
+        """Look up all but a few offsets at once; see :meth:`Symbolicator.lookup`.
+
+        Raises:
+            FormatError, MemoryReadError: see :attr:`ImageSymbols.table`.
+        """
         self.offsets = offsets
         """What was asked for: bytes from the image's header."""
-        self.symbols = symbols
-        """The id of the function that holds each, an index into the image's functions in the order
-        of addresses; -1 where no function does."""
-        self._table = table
+        self._symbols = symbols
         self._find_debug = find_debug
         self._back = back
+        self._threads = threads
+        if len(offsets) > _FEW or symbols.is_indexed:
+            _ = self.symbols
+
+    @cached_property
+    def symbols(self) -> npt.NDArray[np.int32]:
+        """The id of the function that holds each offset; -1 where no function does.
+
+        Ids count the image's functions in the order of addresses.
+        """
+        return self._table.ids(self.offsets, back=self._back, threads=self._threads)
+
+    @property
+    def _table(self) -> SymbolTable:
+        return self._symbols.table
 
     def __len__(self) -> int:
-        return len(self.symbols)
+        return len(self.offsets)
 
     # --- functions ---
 
@@ -81,11 +101,20 @@ class SymbolColumns:
 
         Each function's name is made once, however many offsets it holds.
         """
+        if not self._symbols.is_indexed:
+            return [None if one is None else one.name for one in self._few()]
         return self._spread(self._table.name)
 
     def linkage_names(self) -> list[str | None]:
         """The same as the symbol table spells it, which takes a fraction of the time."""
+        if not self._symbols.is_indexed:
+            return [None if one is None else one.linkage_name for one in self._few()]
         return self._spread(self._table.linkage_name)
+
+    def _few(self) -> Iterator[Symbol | None]:
+        """The functions of a few offsets, which need no table of all."""
+        for offset in self.offsets.tolist():
+            yield self._symbols.find(ImageOffset(offset - self._back))
 
     def _spread(self, name: Callable[[int], str]) -> list[str | None]:
         """A name for each offset, made once for each function."""

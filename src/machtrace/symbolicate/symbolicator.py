@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from machtrace.errors import FormatError, MemoryReadError
+from machtrace.macho.contents import FileContents
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage
@@ -22,12 +24,12 @@ from machtrace.model.symbol import (
     InlineFrame,
     Symbol,
 )
-from machtrace.symbolicate.debug_information import AnyDebugIndex, DebugInformation
-from machtrace.symbolicate.image_opening import open_image
-from machtrace.symbolicate.image_source import ImageSource
 from machtrace.symbolicate.image_symbols import ImageSymbols
 
-if TYPE_CHECKING:  # both bring numpy, which few names can do without
+if TYPE_CHECKING:  # they bring much that the first names can do without
+    from machtrace.elf.contents import ElfFileContents
+    from machtrace.symbolicate.debug_information import AnyDebugIndex, DebugInformation
+    from machtrace.symbolicate.image_source import ImageSource
     from machtrace.symbolicate.named_ranges import Offsets
     from machtrace.symbolicate.symbol_columns import SymbolColumns
 
@@ -45,8 +47,6 @@ class Symbolicator:
     had it, else from the snapshot's memory. A file whose UUID is not the image's is never used.
     """
 
-    __slots__ = ("_debug", "_files", "_found", "_here", "_images", "_snapshot")
-
     def __init__(self, search: Sequence[str | Path] = (), *, lines: bool = True) -> None:
         """Open nothing yet.
 
@@ -55,12 +55,26 @@ class Symbolicator:
             lines: whether source lines and inlined calls are wanted. Where an image has debug
                 information, that is read as a whole once, which can take seconds, and kept.
         """
-        self._files = ImageSource.of(search)
-        self._debug = DebugInformation(self._files) if lines else None
+        self._search = search
+        self._wants_lines = lines
         self._images: dict[Hashable, ImageSymbols] = {}
         self._here: dict[Avma, ImageSymbols | FrameStatus] = {}
         self._snapshot: Snapshot | None = None
         self._found: dict[tuple[Avma, bool], _Answer] = {}
+
+    @cached_property
+    def _files(self) -> ImageSource:
+        from machtrace.symbolicate.image_source import ImageSource
+
+        return ImageSource.of(self._search)
+
+    @cached_property
+    def _debug(self) -> DebugInformation | None:
+        from machtrace.symbolicate.debug_information import DebugInformation
+
+        return DebugInformation(self._files) if self._wants_lines else None
+
+    # --- backtraces ---
 
     def symbolicate(self, backtrace: Backtrace) -> CallStack:
         """``backtrace`` with names: as many frames as it has addresses."""
@@ -140,6 +154,8 @@ class Symbolicator:
     def _opened(self, image: BinaryImage, memory: MemoryReader) -> ImageSymbols | FrameStatus:
         found = self._images.get(_key(image)) or self._here.get(image.load_address)
         if found is None:
+            from machtrace.symbolicate.image_opening import open_image
+
             found = open_image(self._files, image, memory)
             if image.uuid is None or isinstance(found, FrameStatus):
                 self._here[image.load_address] = found
@@ -178,23 +194,41 @@ class Symbolicator:
         from machtrace.symbolicate.symbol_columns import SymbolColumns
 
         wanted, symbols = self._file(image, arch)
-        back, offsets = int(return_addresses), np.ascontiguousarray(offsets, np.uint64)
-        ids = symbols.table.ids(offsets, back=back, threads=threads)
-        return SymbolColumns(offsets, ids, symbols.table, lambda: self._lines(wanted), back=back)
+        return SymbolColumns(
+            np.ascontiguousarray(offsets, np.uint64),
+            symbols,
+            lambda: self._lines(wanted),
+            back=int(return_addresses),
+            threads=threads,
+        )
 
     def _file(
         self, image: str | PathLike[str] | BinaryImage, arch: Arch | None
     ) -> tuple[BinaryImage, ImageSymbols]:
         from machtrace.symbolicate.path_image import no_file, path_image
 
-        wanted = image if isinstance(image, BinaryImage) else path_image(image, arch)
+        if isinstance(image, BinaryImage):
+            wanted, contents = image, None
+        else:
+            wanted, contents = path_image(image, arch)
         found = self._images.get(_key(wanted))
         if found is None:
-            opened = open_image(self._files, wanted, None)
-            if isinstance(opened, FrameStatus):
-                raise no_file(wanted, opened)
-            found = self._images[_key(wanted)] = opened
+            if contents is not None:
+                found = ImageSymbols(contents, others=lambda: self._twins(wanted))
+            else:
+                from machtrace.symbolicate.image_opening import open_image
+
+                opened = open_image(self._files, wanted, None)
+                if isinstance(opened, FrameStatus):
+                    raise no_file(wanted, opened)
+                found = opened
+            self._images[_key(wanted)] = found
         return wanted, found
+
+    def _twins(self, image: BinaryImage) -> Sequence[FileContents | ElfFileContents]:
+        from machtrace.symbolicate.image_opening import twins
+
+        return twins(self._files, image, image.path)
 
     def _lines(self, image: BinaryImage) -> AnyDebugIndex | None:
         found = FrameStatus.NOT_ASKED if self._debug is None else self._debug.index(image)
