@@ -83,14 +83,18 @@ def _new(name: str, at: int) -> Node:
     attributes = []
     while attribute := machine.pop_any(FUNCTION_ATTRIBUTES):
         attributes.append(attribute)
-    children = machine.stack
-    for attribute in reversed(attributes):
+    root: list[Node] = []
+    children = root
+    for attribute in attributes:
         if attribute.kind is Kind.PARTIAL_APPLY:
-            children = [Node(Kind.PARTIAL_APPLY, children, attribute.text)]
+            inner: list[Node] = []
+            children.append(Node(Kind.PARTIAL_APPLY, inner, attribute.text))
+            children = inner
         else:
-            children = [attribute, *children]
+            children.append(attribute)
+    children += machine.stack
     if suffix:
-        children = [*children, suffix]
-    if not children:
+        root.append(suffix)
+    if not root:
         raise NotUnderstoodError
-    return Node(Kind.GLOBAL, children)
+    return Node(Kind.GLOBAL, root)

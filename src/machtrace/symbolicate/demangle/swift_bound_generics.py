@@ -43,15 +43,17 @@ def bound_generic_type(machine: Machine) -> Node:
     nominal = machine.need_type()
     if nominal.kind not in NOMINALS:
         raise NotUnderstoodError
-    bound = _bound(nominal, levels)
+    path = _path(nominal, levels)
+    machine.spend(len(path))
+    bound = _bound(path)
     if retroactive:
         children = [*bound.children, Node(Kind.TYPE_LIST, retroactive)]
         bound = Node(bound.kind, children, bound.text, bound.index)
     return machine.substitutable(Node(Kind.TYPE, [bound]))
 
 
-def _bound(nominal: Node, levels: Sequence[Sequence[Node]]) -> Node:
-    """``nominal`` with arguments for it and the declarations around it."""
+def _path(nominal: Node, levels: Sequence[Sequence[Node]]) -> list[tuple[Node, Sequence[Node]]]:
+    """``nominal`` and the declarations around it, each with its arguments."""
     path: list[tuple[Node, Sequence[Node]]] = []
     level, node = 0, nominal
     while level < len(levels):
@@ -62,6 +64,11 @@ def _bound(nominal: Node, levels: Sequence[Sequence[Node]]) -> Node:
             level += 1
         context = node.children[0]
         node = context.children[1] if context.kind is Kind.EXTENSION else context
+    return path
+
+
+def _bound(path: Sequence[tuple[Node, Sequence[Node]]]) -> Node:
+    """The first of ``path`` with its arguments, in those that follow with theirs."""
     found: Node | None = None
     for one, arguments in reversed(path):
         moved = one if found is None else _moved(one, found)

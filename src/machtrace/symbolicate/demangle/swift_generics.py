@@ -30,13 +30,18 @@ _SIZED_LAYOUTS = {"e": "_Trivial", "m": "_TrivialAtMost", "S": "_TrivialStride"}
 _ALIGNED_LAYOUTS = {"E": "_Trivial", "M": "_TrivialAtMost"}
 
 
-def parameter(depth: int, index: int) -> Node:
-    """A generic parameter: ``A`` is the first, ``B1`` the second of those one level further in."""
+def parameter_name(depth: int, index: int) -> str:
+    """What a generic parameter is called: ``A`` the first, ``B1`` the second one level in."""
     letters, rest = chr(ord("A") + index % _LETTERS), index // _LETTERS
     while rest:
         letters += chr(ord("A") + rest % _LETTERS)
         rest //= _LETTERS
-    return Node(Kind.GENERIC_PARAMETER, (), letters + str(depth) if depth else letters)
+    return letters + str(depth) if depth else letters
+
+
+def parameter(depth: int, index: int) -> Node:
+    """A generic parameter."""
+    return Node(Kind.GENERIC_PARAMETER, (), parameter_name(depth, index))
 
 
 FIRST_PARAMETER = Node(Kind.TYPE, [parameter(0, 0)])
@@ -118,6 +123,7 @@ def counted_generic_signature(machine: Machine) -> Node:
     while not machine.skip("l"):
         count = 0 if machine.skip("z") else machine.index() + 1
         counts.append(Node(Kind.PARAMETER_COUNT, index=count))
+        machine.spend(1)
     return _signature(machine, counts)
 
 

@@ -65,7 +65,7 @@ def _plain(machine: Machine) -> str:
         words = (word for word in _WORD.findall(found) if len(word) >= _SHORTEST_WORD)
         machine.words.extend(words)
         del machine.words[_MOST_WORDS:]
-    return _readable(found)
+    return readable(found)
 
 
 def _punycoded(machine: Machine) -> str:
@@ -87,7 +87,7 @@ def _with_words(machine: Machine) -> str:
         while not last and machine.text[machine.at].isalpha():
             letter = machine.character()
             last = letter.isupper()
-            parts.append(_readable(machine.words[ord(letter.lower()) - ord("a")]))
+            parts.append(readable(machine.words[ord(letter.lower()) - ord("a")]))
             machine.spend(len(parts[-1]) // _CHARACTERS_OF_A_NODE)
         if machine.skip("0"):
             break
@@ -97,11 +97,14 @@ def _with_words(machine: Machine) -> str:
     return "".join(parts)
 
 
-def _readable(text: str) -> str:
+def readable(text: str) -> str:
     """``text``, whose characters stand for bytes, as UTF-8 means it."""
     if text.isascii():
         return text
-    return text.encode("latin-1", "replace").decode("utf-8", "replace")
+    try:
+        return text.encode("latin-1").decode("utf-8")
+    except UnicodeError:
+        raise NotUnderstoodError from None
 
 
 def operator_identifier(machine: Machine) -> Node:
@@ -168,6 +171,7 @@ def standard_substitution(machine: Machine) -> Node:
     if machine.skip("g"):
         optional = Node(Kind.TYPE, [standard_type(Kind.ENUM, "Optional")])
         arguments = Node(Kind.TYPE_LIST, [machine.need(Kind.TYPE)])
+        machine.spend(1)
         return machine.substitutable(wrapped(Kind.BOUND_GENERIC, [optional, arguments]))
     number = machine.natural()
     types = CONCURRENCY_TYPES if machine.skip("c") else STANDARD_TYPES

@@ -19,7 +19,7 @@ from machtrace.symbolicate.demangle.swift_nodes import (
 
 END = "\0"
 """Stands behind the last character of a name; a name with one in it ends there."""
-MOST_NODES = 20_000
+MOST_NODES = 8_000
 """Pushed for one name; the longest names in use make some hundreds."""
 _MOST_DIGITS = 9
 

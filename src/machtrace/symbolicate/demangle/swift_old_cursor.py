@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from machtrace.symbolicate.demangle.swift_identifiers import operator_characters
+from machtrace.symbolicate.demangle.swift_identifiers import operator_characters, readable
 from machtrace.symbolicate.demangle.swift_machine import END
 from machtrace.symbolicate.demangle.swift_nodes import Kind, Node, NotUnderstoodError
 from machtrace.symbolicate.demangle.swift_punycode import decode
@@ -19,7 +19,7 @@ from machtrace.symbolicate.demangle.swift_standard_types import (
     STANDARD_LIBRARY,
 )
 
-_DEEPEST = 64
+DEEPEST = 64
 """Levels of types and contexts in each other; names in use have a dozen."""
 _MOST_DIGITS = 64
 _FIXITIES = {"i": " infix", "p": " prefix", "P": " postfix"}
@@ -74,7 +74,7 @@ class OldCursor(ABC):
     def enter(self) -> None:
         """Go a level deeper."""
         self.depth += 1
-        if self.depth > _DEEPEST:
+        if self.depth > DEEPEST:
             raise NotUnderstoodError
 
     def leave(self) -> None:
@@ -112,10 +112,7 @@ class OldCursor(ABC):
             raise NotUnderstoodError
         found = self.text[self.at : end]
         self.at = end
-        if punycoded:
-            found = decode(found)
-        elif not found.isascii():
-            found = found.encode("latin-1", "replace").decode("utf-8", "replace")
+        found = decode(found) if punycoded else readable(found)
         if fixity is None:
             return Node(Kind.IDENTIFIER, text=found)
         return Node(Kind.OPERATOR, text=operator_characters(found) + fixity)

@@ -6,6 +6,7 @@ from machtrace.symbolicate.demangle.swift_function_types import DIFFERENTIABILIT
 from machtrace.symbolicate.demangle.swift_generics import FIRST_PARAMETER
 from machtrace.symbolicate.demangle.swift_machine import phrase
 from machtrace.symbolicate.demangle.swift_nodes import NOMINALS, Kind, Node, NotUnderstoodError
+from machtrace.symbolicate.demangle.swift_old_cursor import DEEPEST
 from machtrace.symbolicate.demangle.swift_old_impl_functions import OldImplFunctions
 from machtrace.symbolicate.demangle.swift_standard_types import STANDARD_LIBRARY
 
@@ -131,6 +132,8 @@ class OldTypes(OldImplFunctions):
         path = [nominal]
         while path[-1].children[0].kind not in _WITHOUT_ARGUMENTS:
             path.append(path[-1].children[0])
+            if len(path) > DEEPEST:
+                raise NotUnderstoodError
         found = path[-1]
         for level in reversed(range(len(path))):
             node = path[level]

@@ -28,15 +28,17 @@ def function_type(node: Node, style: Style) -> Pieces:
 
 def labelled_function(labels: Node | None, node: Node, style: Style) -> Pieces:
     """A function type with labels for its arguments; its annotations stand where they belong."""
-    if node.kind is Kind.DEPENDENT_GENERIC_TYPE:
+    pieces: _List = []
+    while node.kind is Kind.DEPENDENT_GENERIC_TYPE:
         signature, type_ = node.children
-        space = " " if needs_space(type_) else ""
-        return [signature, space, *labelled_function(labels, type_.children[0], style)]
+        pieces += [signature, " " if needs_space(type_) else ""]
+        node = type_.children[0]
     parts = {one.kind: one for one in node.children}
     arguments, result = parts.get(Kind.ARGUMENTS), parts.get(Kind.RESULT)
     if arguments is None or result is None:
         raise NotUnderstoodError
-    pieces: _List = [_convention(node)] if node.kind in _CONVENTIONS else []
+    if node.kind in _CONVENTIONS:
+        pieces.append(_convention(node))
     isolation = parts.get(Kind.ISOLATION)
     of_caller = isolation is not None and isolation.text == _FROM_CALLER
     before = (Kind.DIFFERENTIABLE, Kind.ISOLATION) if of_caller else _BEFORE
@@ -72,21 +74,22 @@ def _arguments(labels: Node | None, arguments: Node, style: Style) -> Pieces:
     if arguments.kind is not Kind.TUPLE:
         return ("(_:)",) if style.simplified else ("(", arguments, ")")
     elements = arguments.children
-    names: list[str] | None = None
-    if labels is not None and labels.children:
-        names = [one.text if one.kind is Kind.IDENTIFIER else "_" for one in labels.children]
-        if len(names) < len(elements):
-            raise NotUnderstoodError
-    if style.simplified:
-        names = names or [one.text or "_" for one in elements]
-        return ("(" + "".join(f"{name}:" for name in names[: len(elements)]) + ")",)
+    names = labels.children if labels is not None else ()
+    if names and len(names) < len(elements):
+        raise NotUnderstoodError
     pieces: _List = ["("]
     for number, element in enumerate(elements):
-        if number:
-            pieces.append(", ")
         if names:
-            pieces.append(f"{names[number]}: ")
-        pieces.append(element)
+            name = names[number]
+            pieces.append(name if name.kind is Kind.IDENTIFIER else "_")
+        elif style.simplified:
+            pieces.append(element.text or "_")
+        if names or style.simplified:
+            pieces.append(":" if style.simplified else ": ")
+        if not style.simplified:
+            pieces += [element, ", "]
+    if pieces[-1] == ", ":
+        pieces.pop()
     pieces.append(")")
     return pieces
 

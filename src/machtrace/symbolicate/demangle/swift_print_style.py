@@ -11,7 +11,7 @@ from machtrace.symbolicate.demangle.swift_nodes import Node, NotUnderstoodError
 Pieces = Sequence[str | Node | Callable[[], None]]
 """Texts, nodes to print, and calls that change how the rest is printed."""
 
-_MOST_NESTED = 1 << 15
+_MOST_NESTED = 1 << 13
 """Characters of mangled names in the name that are read."""
 
 

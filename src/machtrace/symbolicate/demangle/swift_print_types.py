@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from machtrace.symbolicate.demangle.swift_nodes import Kind, Node
+from machtrace.symbolicate.demangle.swift_generics import parameter_name
+from machtrace.symbolicate.demangle.swift_nodes import Kind, Node, NotUnderstoodError
 from machtrace.symbolicate.demangle.swift_print_style import Pieces, Style, joined
 from machtrace.symbolicate.demangle.swift_standard_types import STANDARD_LIBRARY
 
@@ -46,6 +47,8 @@ _EXISTENTIAL = frozenset(
 _WITHOUT_SPACE = frozenset({Kind.FUNCTION_TYPE, Kind.UNCURRIED_TYPE, Kind.DEPENDENT_GENERIC_TYPE})
 _MOST_PARAMETERS = 128
 """Generic parameters of one level that are printed."""
+_MOST_LEVELS = 64
+"""Of declarations in each other that have generic parameters of their own."""
 
 
 def needs_space(node: Node) -> bool:
@@ -186,8 +189,14 @@ def dependent_generic_type(node: Node, _style: Style) -> Pieces:
 def generic_signature(node: Node, style: Style) -> Pieces:
     """Generic parameters by depth, and what is required of them."""
     counts = [one.index for one in node.children if one.kind is Kind.PARAMETER_COUNT]
+    if len(counts) > _MOST_LEVELS:
+        raise NotUnderstoodError
     rest = node.children[len(counts) :]
-    markers = [one for one in rest if one.kind in {Kind.PACK_MARKER, Kind.VALUE_MARKER}]
+    markers = {
+        one.children[0].children[0].text: one
+        for one in rest
+        if one.kind in {Kind.PACK_MARKER, Kind.VALUE_MARKER}
+    }
     pieces: list[str | Node] = ["<"]
     for depth, count in enumerate(counts):
         if depth:
@@ -200,15 +209,13 @@ def generic_signature(node: Node, style: Style) -> Pieces:
     return pieces
 
 
-def _parameters(depth: int, count: int, markers: list[Node]) -> list[str | Node]:
-    from machtrace.symbolicate.demangle.swift_generics import parameter
-
+def _parameters(depth: int, count: int, markers: dict[str, Node]) -> list[str | Node]:
     pieces: list[str | Node] = []
     for index in range(min(count, _MOST_PARAMETERS)):
         if index:
             pieces.append(", ")
-        name = parameter(depth, index).text
-        marker = next((one for one in markers if one.children[0].children[0].text == name), None)
+        name = parameter_name(depth, index)
+        marker = markers.get(name)
         if marker is None:
             pieces.append(name)
         elif marker.kind is Kind.PACK_MARKER:

@@ -14,8 +14,8 @@ from machtrace.symbolicate.demangle.swift_nodes import Kind, Node, NotUnderstood
 from machtrace.symbolicate.demangle.swift_print_rules import RULES
 from machtrace.symbolicate.demangle.swift_print_style import Style
 
-_MOST_NODES = 40_000
-"""Printed of one name."""
+_MOST_PIECES = 30_000
+"""Printed of one name; the longest names in use have some thousands."""
 _MOST_CHARACTERS = 1 << 20
 """Printed of one name."""
 
@@ -36,7 +36,7 @@ def printed(root: Node, parse: Callable[[str], Node], *, simplified: bool) -> st
     rules = RULES
     texts: list[str] = []
     work: list[str | Node | Callable[[], None]] = [root]
-    room, size = _MOST_NODES, 0
+    room, size = _MOST_PIECES, 0
     while work:
         item = work.pop()
         if isinstance(item, str):
@@ -45,9 +45,10 @@ def printed(root: Node, parse: Callable[[str], Node], *, simplified: bool) -> st
         elif isinstance(item, Node):
             while item.kind is Kind.TYPE:
                 item = item.children[0]
-            work.extend(rules[item.kind](item, style)[::-1])
-            room -= 1
-            if room < 0 or size > _MOST_CHARACTERS or len(work) > _MOST_NODES:
+            pieces = rules[item.kind](item, style)
+            work.extend(pieces[::-1])
+            room -= len(pieces) + 1
+            if room < 0 or size > _MOST_CHARACTERS:
                 raise NotUnderstoodError
         else:
             item()

@@ -79,6 +79,7 @@ def function_specialisation(machine: Machine) -> Node:
     arguments = []
     while not machine.skip("_"):
         arguments.append(_changes(machine))
+        machine.spend(1)
     result = [] if machine.skip("n") else _changes(machine)
     nodes = [_popped(machine, changes) for changes in reversed(arguments)]
     nodes.reverse()
