@@ -13,9 +13,10 @@ from machtrace.errors import MachOError
 from machtrace.macho.function_starts import decode_function_starts
 from machtrace.model.arch import Arch
 from machtrace.model.image import ImageList
-from machtrace.model.memory import RegionMemory
+from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.stack import AddressKind, FrameTrust, Walk
 from machtrace.testing.cores import synthetic_process
+from machtrace.testing.synthetic_image import TEXT_OFFSET
 from machtrace.unwinder.frame_codes import KINDS, TRUSTS
 from machtrace.unwinder.thread_walker import PythonWalker
 
@@ -126,6 +127,33 @@ def test_what_one_snapshot_lacked_the_next_is_asked_for():
     unwinder.unwind(replace(snapshot, memory=RegionMemory()))
 
     assert list(map(plain, mt.unwind(snapshot))) == list(map(plain, unwinder.unwind(snapshot)))
+
+
+def test_snapshots_that_lack_the_same_share_rules():
+    """What is missing in each of them is not looked for, nor all else worked out, again."""
+    snapshot = synthetic_process(threads=3).snapshot
+    unwinder = mt.Unwinder()
+    bare = [replace(snapshot, memory=RegionMemory()) for _ in range(2)]
+    assert unwinder.unwind(bare[0])
+    rules = unwinder.rules(bare[0])
+    assert unwinder.rules(bare[1]) is rules
+    assert unwinder.rules(snapshot) is not rules
+
+
+def test_code_that_one_snapshot_lacked_is_asked_of_the_next():
+    """Headers are there in both; the pages behind them only in the second."""
+    snapshot = synthetic_process(threads=3).snapshot
+    regions = snapshot.memory.regions
+    heads = RegionMemory([MemoryRegion(one.start, one.data[:TEXT_OFFSET]) for one in regions])
+    unwinder = mt.Unwinder()
+    unwinder.unwind(replace(snapshot, memory=heads))
+    rules = unwinder.rules(replace(snapshot, memory=heads))
+    assert rules.statistics.missing > 0
+    assert rules.statistics.malformed == 0
+    again = RegionMemory(heads.regions)
+    assert unwinder.rules(replace(snapshot, memory=again)) is rules
+    assert list(map(plain, mt.unwind(snapshot))) == list(map(plain, unwinder.unwind(snapshot)))
+    assert unwinder.rules(snapshot) is not rules
 
 
 def test_images_that_nothing_identifies_share_no_rules():

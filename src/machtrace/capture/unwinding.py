@@ -6,6 +6,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from machtrace.errors import MemoryReadError
+from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.memory import MemoryReader
 from machtrace.model.snapshot import Snapshot
@@ -46,8 +48,8 @@ class Unwinder:
 
     What was learnt serves every snapshot of the same images at the same places, if all of them
     have a UUID. An image's bytes are those of the first snapshot that it was met in, or of a file;
-    where they could not be had whole, the next snapshot is asked anew. Not for use by several
-    threads at once.
+    where they could not be had whole, a snapshot that has what was missing is asked anew. Not for
+    use by several threads at once.
     """
 
     __slots__ = ("_files", "_met", "_processes")
@@ -125,7 +127,7 @@ class Unwinder:
 class _Process:
     """Rules for the images of a snapshot, and for all snapshots that have the same."""
 
-    __slots__ = ("_about", "_files", "_is_whole", "_memory", "images", "rules", "walker")
+    __slots__ = ("_about", "_bare", "_files", "_memory", "images", "rules", "walker")
 
     def __init__(self, snapshot: Snapshot, files: ImageSource) -> None:
         process = snapshot.process
@@ -133,7 +135,8 @@ class _Process:
         self._files = files
         self.images = snapshot.images
         self._memory = snapshot.memory
-        self._is_whole = True
+        self._bare: list[BinaryImage] = []
+        """Images of which nothing was known."""
         self.rules = ProcessRules(snapshot.images, process.arch, self._sources_of)
         self.walker: ThreadWalker = thread_walker(self.rules, process.arch, process.pointer_mask)
 
@@ -147,16 +150,31 @@ class _Process:
 
     def takes(self, memory: MemoryReader) -> bool:
         """Whether what was learnt so far holds whatever ``memory`` has; if so, go on with that."""
-        is_same = memory is self._memory
-        if is_same or (self._is_whole and not self.rules.statistics.malformed):
-            self._memory = memory
+        if memory is not self._memory and self._gains_by(memory):
+            return False
+        self._memory = memory
+        return True
+
+    def _gains_by(self, memory: MemoryReader) -> bool:
+        """Whether ``memory`` has anything that was looked for and not captured."""
+        if any(not isinstance(in_memory(image, memory), FrameStatus) for image in self._bare):
             return True
-        return False
+        lacked = self.rules.lacked()
+        return lacked is None or any(_can_read(memory, *piece) for piece in lacked)
 
     def _sources_of(self, image: BinaryImage) -> ImageRules:
         found = _rules_of(image, self._memory, self._files)
-        self._is_whole = self._is_whole and bool(found.sources)
+        if not found.sources:
+            self._bare.append(image)
         return found
+
+
+def _can_read(memory: MemoryReader, address: int, size: int) -> bool:
+    try:
+        memory.read(Avma(address), size)
+    except MemoryReadError:
+        return False
+    return True
 
 
 def _identity(snapshot: Snapshot) -> Hashable:

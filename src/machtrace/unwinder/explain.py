@@ -65,8 +65,14 @@ class Explainer:
         self, here: FrameAddress, registers: RegisterSet, memory: MemoryReader
     ) -> FrameExplanation:
         """How ``here``, a frame with these ``registers``, is left. Raises nothing."""
-        frame = _Frame(here, registers, memory)
         self._rules.begin_walk()
+        try:
+            return self._explained(_Frame(here, registers, memory))
+        finally:
+            self._rules.end_walk()
+
+    def _explained(self, frame: _Frame) -> FrameExplanation:
+        here, registers, memory = frame.here, frame.registers, frame.memory
         found = find_caller(here, registers, memory, self._rules, self._mask)
         interrupted = frame.is_interrupted
         rule, trust = self._rules.find(here.lookup, interrupted=interrupted)

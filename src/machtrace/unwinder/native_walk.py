@@ -167,8 +167,14 @@ class NativeWalker:
 
     def _go_on(self, pause: int, memory: MemoryReader) -> _Trace | None:
         """Walk the machine's stack to its end; None where registers are such as no machine has."""
-        walker = self._walker
         self._rules.begin_walk()
+        try:
+            return self._step_on(pause, memory)
+        finally:
+            self._rules.end_walk()
+
+    def _step_on(self, pause: int, memory: MemoryReader) -> _Trace | None:
+        walker = self._walker
         stop, entry, depth, end = _ROOT, None, 0, 0
         while pause != _walk.ROOT:
             if pause == _walk.DOES_NOT_FIT:

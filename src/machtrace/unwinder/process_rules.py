@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from machtrace.errors import FormatError, MemoryReadError
@@ -22,6 +22,9 @@ from machtrace.unwinder.work import DrawsOnWork, Work
 
 CACHE_LIMIT = 1 << 16
 """Rules remembered of one process; at the limit all are forgotten. A rule is about 500 bytes."""
+
+MISSING_LIMIT = 1 << 8
+"""Pieces of memory that were not captured, of which it is remembered that they were looked for."""
 
 _NO_HEADER = Svma(0)
 
@@ -50,6 +53,8 @@ class CacheStatistics:
     misses: int = 0
     malformed: int = 0
     """Times that unwind information was passed over because it broke its format."""
+    missing: int = 0
+    """Times that it was passed over because it was not captured."""
 
 
 class ProcessRules:
@@ -62,6 +67,7 @@ class ProcessRules:
         "_is_unheard",
         "_is_walking",
         "_link_register",
+        "_missing",
         "_objections",
         "_preserved",
         "_rules",
@@ -81,6 +87,7 @@ class ProcessRules:
         self._rules: dict[BinaryImage, ImageRules] = {}
         self._cache: dict[tuple[int, bool], tuple[UnwindRule, FrameTrust]] = {}
         self._objections: dict[Avma, tuple[UnwindRule, FrameTrust]] = {}
+        self._missing: dict[tuple[int, int], None] = {}
         self.statistics = CacheStatistics()
         self.work = Work()
         """What may still be spent on the present walk."""
@@ -95,6 +102,17 @@ class ProcessRules:
         self._is_walking = True
         self._unsettled = None
         self.work.refill()
+
+    def end_walk(self) -> None:
+        """From here on whoever asks for a rule has a walk's work for it."""
+        self._is_walking = False
+
+    def lacked(self) -> Collection[tuple[int, int]] | None:
+        """Address and size of what was looked for and not captured, None of too much.
+
+        Addresses are the target's, but those that only an image's file would have.
+        """
+        return self._missing if len(self._missing) < MISSING_LIMIT else None
 
     def find(self, lookup: Avma, *, interrupted: bool) -> tuple[UnwindRule, FrameTrust]:
         """The rule at ``lookup``, and how far it can be trusted. Raises nothing.
@@ -173,8 +191,13 @@ class ProcessRules:
         for source in rules.sources:
             try:
                 rule = source.rule_for(address, interrupted=interrupted)
-            except (FormatError, MemoryReadError):
+            except FormatError:
                 self.statistics.malformed += 1
+                continue
+            except MemoryReadError as error:
+                self.statistics.missing += 1
+                if len(self._missing) < MISSING_LIMIT:
+                    self._missing[error.address, error.size] = None
                 continue
             if rule is None:
                 continue

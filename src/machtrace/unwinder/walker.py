@@ -116,6 +116,15 @@ def machine_frames(
 ) -> Iterator[MachineFrame | Stop]:
     """Every frame of a stack, innermost first; last, why it ends. See :func:`walk`."""
     rules.begin_walk()
+    try:
+        yield from _frames_from(registers, memory, rules, mask)
+    finally:
+        rules.end_walk()
+
+
+def _frames_from(
+    registers: RegisterSet, memory: MemoryReader, rules: ProcessRules, mask: PacMask
+) -> Iterator[MachineFrame | Stop]:
     here = FrameAddress(registers.pc, FrameTrust.CONTEXT, AddressKind.PROGRAM_COUNTER)
     yield MachineFrame(here, registers)
     progress = _Progress()
