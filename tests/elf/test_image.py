@@ -164,7 +164,6 @@ def test_bytes_by_address_and_by_offset_are_the_same(any_file: Path) -> None:
         assert contents.read_svma(segment.address, segment.file_size) == expected
         assert contents.read_file(segment.offset, segment.file_size) == expected
         assert contents.image.file_offset_of(segment.address) == segment.offset
-        assert contents.image.svma_of_file_offset(segment.offset) == segment.address
         with pytest.raises(MemoryReadError):
             contents.read_svma(segment.address, segment.memory_size + PAGE)
     with pytest.raises(MemoryReadError):

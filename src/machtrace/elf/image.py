@@ -72,14 +72,6 @@ class ElfImage:
                 return FileOffset(segment.offset + delta)
         return None
 
-    def svma_of_file_offset(self, offset: FileOffset) -> Svma | None:
-        """Where the byte at ``offset`` of the file is loaded; None where it is not."""
-        for segment in self.load_segments:
-            delta = offset - segment.offset
-            if 0 <= delta < segment.file_size:
-                return Svma(segment.address + delta)
-        return None
-
     def loaded_end(self, address: Svma) -> Svma | None:
         """Where the file's bytes of the segment that holds ``address`` end."""
         for segment in self.load_segments:

@@ -17,7 +17,6 @@ IDENT_SIZE = 16
 
 PN_XNUM = 0xFFFF
 """``e_phnum`` where the count is in section 0's ``sh_info``."""
-SHN_UNDEF = 0
 SHN_XINDEX = 0xFFFF
 """``e_shstrndx`` where the index is in section 0's ``sh_link``."""
 

@@ -13,7 +13,6 @@ from enum import IntEnum
 from machtrace.errors import MachOError
 from machtrace.model.arch import ARM_DOUBLES, Arch
 
-IS_NOT_FUNCTION_START = 0x80000000
 HAS_LSDA = 0x40000000
 PERSONALITY_MASK = 0x30000000
 PERSONALITY_SHIFT = 28

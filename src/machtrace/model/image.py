@@ -82,10 +82,6 @@ class BinaryImage:
         """The address that the file states for ``address``."""
         return Svma(address - self.slide)
 
-    def avma_of(self, address: Svma) -> Avma:
-        """Where the target has the stated ``address``."""
-        return Avma(address + self.slide)
-
 
 def _text(build_id: BuildId | None) -> str | None:
     return None if build_id is None else str(build_id)

@@ -140,13 +140,6 @@ def synthetic_process(
     )
 
 
-def synthetic_snapshot(
-    arch: Arch = Arch.ARM64, *, threads: int = 3, images: int = 4, depth: int = 8
-) -> Snapshot:
-    """The snapshot of a :func:`synthetic_process`."""
-    return synthetic_process(arch, threads=threads, images=images, depth=depth).snapshot
-
-
 def _placed(images: Sequence[SyntheticImage], arch: Arch) -> list[MemoryRegion]:
     regions = [MemoryRegion(Avma(_PROGRAM_AT), images[0].data)]
     at = _LIBRARIES_AT[arch]
