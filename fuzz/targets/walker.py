@@ -25,10 +25,13 @@ from machtrace.model.address import Avma, FileOffset, PacMask, Svma
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.registers import RegisterSet
+from machtrace.model.stack import Walk
+from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.testing.emulated_run import STACK_SIZE, EmulatedRun, Moment
 from machtrace.unwinder.image_rules import image_rules
 from machtrace.unwinder.process_rules import ImageRules, ProcessRules
-from machtrace.unwinder.walker import walk
+from machtrace.unwinder.quickest_walker import thread_walker
+from machtrace.unwinder.thread_walker import PythonWalker, ThreadWalker
 
 LIMIT = 512
 _HEAD = 20
@@ -137,16 +140,25 @@ def run(data: bytes) -> None:
     values += [base] * (arch.registers.sp + 1 - len(values))
     registers = RegisterSet(arch, Avma(pc), tuple(values[: len(arch.registers.names)]))
     stack = MemoryRegion(Avma(base), data[at + 1 :])
-    _walk(registers, RegionMemory([stack, *world.regions]), rules, PacMask.of_width(width % 65))
+    thread = ThreadSnapshot(
+        info=ThreadInfo(id=ThreadId(1), index=1), registers=registers, stack=stack
+    )
+    mask = PacMask.of_width(width % 65)
+    found = _walk(PythonWalker(rules, mask), thread, world)
+    # Without the extension, Python again. It knows nothing yet: all that it has to learn comes up.
+    other = _walk(thread_walker(world.rules(), arch, mask), thread, world)
+    if found != other:
+        raise ContractError(f"Python's walk is {found!r}, the extension's {other!r}")
 
 
-def _walk(registers: RegisterSet, memory: RegionMemory, rules: ProcessRules, mask: PacMask) -> None:
+def _walk(walker: ThreadWalker, thread: ThreadSnapshot, world: World) -> Walk:
     try:
-        found = walk(registers, memory, rules, mask, LIMIT)
+        found = walker.walk(thread, RegionMemory(world.regions), LIMIT)
     except MachtraceError as error:
         raise ContractError(f"walk raised {error!r}") from error
     if not found.addresses or len(found.addresses) > LIMIT:
         raise ContractError(f"a walk of {len(found.addresses)} addresses, at most {LIMIT}")
+    return found
 
 
 def build(world: int, registers: RegisterSet, base: int, stack: bytes, *, width: int = 47) -> bytes:
