@@ -12,11 +12,12 @@ import pytest
 from machtrace.macho.contents import FileContents
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
-from machtrace.model.image import BinaryImage, ImageFormat, ImageList
+from machtrace.model.image import ImageList
 from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.snapshot import ProcessInfo, Snapshot
 from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.testing.emulated_run import EmulatedRun, Moment
+from machtrace.testing.lab_policies import image_of
 from machtrace.testing.macho_compiler import COMPACT_TABLES, DWARF_TABLES, compile_macho
 
 SOURCE = Path(__file__).parent / "programs" / "nested.c"
@@ -62,17 +63,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
 def _recorded(program: Path, arch: Arch, count: int) -> list[tuple[Snapshot, tuple[Avma, ...]]]:
     contents = FileContents(program.read_bytes(), str(program))
-    text = contents.image.text_segment
-    assert text is not None
-    image = BinaryImage(
-        path=str(program),
-        uuid=contents.image.uuid,
-        arch=arch,
-        format=ImageFormat.MACHO,
-        load_address=Avma(text.vmaddr),
-        header_svma=text.vmaddr,
-        size=text.vmsize,
-    )
+    image = image_of(contents)
     mask = PacMask.of_width(47) if arch.is_arm64 else PacMask()
     process = ProcessInfo(pid=None, path=str(program), arch=arch, pointer_mask=mask)
     images, memory = ImageList([image]), RegionMemory()

@@ -18,6 +18,7 @@ from machtrace.model.stack import FrameTrust, StopReason
 from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.testing.cores import synthetic_process
 from machtrace.testing.emulated_run import EmulatedRun
+from machtrace.testing.lab_policies import all_rules
 from machtrace.unwinder.image_rules import image_rules
 from machtrace.unwinder.process_rules import ImageRules, ProcessRules
 from machtrace.unwinder.rules import (
@@ -241,20 +242,7 @@ def test_real_tables_and_damaged_stacks(arch):
 def test_emulated_programs(lab_program, name, optimisation, arch):
     """Wherever a real program is stopped, in prologues and epilogues, and in Swift's async code."""
     contents = lab_program(name, optimisation, arch=arch)
-    text = contents.image.text_segment
-    image = BinaryImage(
-        path="/program",
-        uuid=contents.image.uuid,
-        arch=arch,
-        format=ImageFormat.MACHO,
-        load_address=Avma(text.vmaddr),
-        header_svma=text.vmaddr,
-        size=text.vmsize,
-    )
-    rules = [
-        ProcessRules(ImageList([image]), arch, lambda _: image_rules(contents, arch))
-        for _ in range(2)
-    ]
+    rules = [all_rules(contents) for _ in range(2)]
     native, python = NativeWalker(rules[0], arch, WIDTH_47), PythonWalker(rules[1], WIDTH_47)
     seen = 0
 

@@ -8,7 +8,7 @@ is started with a pointer to the ``ucontext`` that leads to it; ``sigreturn`` en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from struct import calcsize, pack
@@ -145,8 +145,8 @@ class SignalDelivery:
         raw = cpu.raw_registers()
         sp = cpu.sp
         self._interrupted.append((address, cpu.uc.context_save()))
-        captured: Callable[..., object] = partial(cpu.with_registers, raw, pc=address, sp=sp)
-        stack.interrupt(TrueFrame(address, sp, captured, is_interrupted=True))  # type: ignore[arg-type]
+        captured = partial(cpu.with_registers, raw, pc=address, sp=sp)
+        stack.interrupt(TrueFrame(address, sp, captured, is_interrupted=True))
         self.delivered += 1
         top = self._stack_top(sp) - _RED_ZONE
         sizes = (abi.siginfo_size, abi.ucontext_size, abi.mcontext_size)

@@ -1,6 +1,6 @@
 #ifndef LAB_SETJMP_H
 #define LAB_SETJMP_H
-/* x19 to x30, sp and d8 to d15; of x86-64 rbx, rbp, r12 to r15, rsp and the return address. */
+/* What jumps.S saves: of arm64 x19 to x30, sp, a free word and d8 to d15. */
 typedef unsigned long jmp_buf[22];
 int setjmp(jmp_buf state) __attribute__((returns_twice));
 _Noreturn void longjmp(jmp_buf state, int value);
