@@ -13,7 +13,7 @@ _OF_NAMES = {
     "GV": "guard variable",
 }
 _OF_ENCODINGS = {"GTt": "transaction clone", "GTn": "non-transaction clone", "GA": "hidden alias"}
-_ENDS = "E._\0"
+_ENDS = "E._$\0"
 
 
 class Encodings(Expressions):
