@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from fuzz.target import Target
-from fuzz.targets import eh_frame, instructions, unwind_info, walker
+from fuzz.targets import eh_frame, instructions, swift, unwind_info, walker
 
 TARGETS: dict[str, Target] = {
     target.name: target
-    for target in (unwind_info.TARGET, eh_frame.TARGET, instructions.TARGET, walker.TARGET)
+    for target in (
+        unwind_info.TARGET,
+        eh_frame.TARGET,
+        instructions.TARGET,
+        walker.TARGET,
+        swift.TARGET,
+    )
 }
 """By name."""
