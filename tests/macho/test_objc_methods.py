@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from machtrace.errors import MachtraceError, MemoryReadError
 from machtrace.macho.contents import FileContents, MemoryContents
-from machtrace.macho.cpu import CPU_TYPE_ARM64
 from machtrace.macho.objc_methods import parse_objc_methods
 from machtrace.macho.objc_stubs import parse_objc_stubs
 from machtrace.macho.pointers import parse_pointers
@@ -25,9 +24,6 @@ from machtrace.testing.chained_fixups_writer import (
     IMAGE_SVMA,
     PAGE_SIZE,
     TEXT_OFFSET,
-    Import,
-    ImportTable,
-    write_chained_image,
 )
 from machtrace.testing.macho_linker import link_macho
 from machtrace.testing.objc_metadata_writer import ListKind, ObjcMetadata
@@ -205,24 +201,9 @@ EXPECTED = {
 }
 
 
-def image(metadata: ObjcMetadata, number: int = 12, categories: str = "__objc_catlist") -> bytes:
-    """The metadata in an image of arm64e, with every pointer signed that may be."""
-    sections = metadata.sections(categories)
-    names = sorted(set(metadata.binds.values()))
-    pointers = {}
-    for place, target in metadata.pointers.items():
-        pointers[place] = 1 << 63 | 0xBEEF << 32 | target - IMAGE_SVMA
-    for place, name in metadata.binds.items():
-        pointers[place] = 3 << 62 | 0xBEEF << 32 | names.index(name)
-    return write_chained_image(
-        number,
-        dict(sorted(pointers.items())),
-        imports=ImportTable(imports=[Import(name) for name in names]),
-        cpu=(CPU_TYPE_ARM64, 0x80000002),
-        contents=bytes(metadata.data),
-        data_size=-(-len(metadata.data) // PAGE_SIZE) * PAGE_SIZE,
-        sections=sections,
-    )
+def image(metadata: ObjcMetadata, categories: str = "__objc_catlist") -> bytes:
+    """The metadata in an image of arm64e, with every pointer signed."""
+    return metadata.image(metadata.sections(categories))
 
 
 @pytest.mark.parametrize("kind", [ListKind.ABSOLUTE, ListKind.RELATIVE])

@@ -118,10 +118,19 @@ class BindReader:
                 self._run_addends.append(addend)
             place = (place + count * stride) % (1 << 64)
 
-        while not cursor.at_end:
-            byte = cursor.take(1)[0]
+        size = len(table)
+        while cursor.offset < size:
+            byte = table[cursor.offset]
+            cursor.offset += 1
             immediate = byte & _IMMEDIATE
             match byte & _OPCODE:
+                case BindOpcode.SET_SYMBOL_TRAILING_FLAGS_IMM:
+                    end = table.find(0, cursor.offset)
+                    if end < 0:
+                        raise cursor.fail("a symbol's name has no end")
+                    name = table[cursor.offset : end].decode("utf-8", "backslashreplace")
+                    cursor.offset = end + 1
+                    symbol = self._names.setdefault(name, len(self._names))
                 case BindOpcode.DONE:
                     if not is_lazy:
                         break
@@ -129,9 +138,6 @@ class BindReader:
                     pass
                 case BindOpcode.SET_DYLIB_ORDINAL_ULEB:
                     cursor.uleb128()
-                case BindOpcode.SET_SYMBOL_TRAILING_FLAGS_IMM:
-                    name = cursor.c_string().decode("utf-8", "backslashreplace")
-                    symbol = self._names.setdefault(name, len(self._names))
                 case BindOpcode.SET_TYPE_IMM:
                     if immediate != _TYPE_POINTER:
                         raise cursor.fail(f"binds of the type {immediate} are not followed")

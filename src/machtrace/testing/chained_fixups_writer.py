@@ -147,7 +147,8 @@ def _chained(
     starts: list[list[int]] = [[] for _ in range(len(data) // PAGE_SIZE)]
     places = sorted(pointers)
     previous = -1
-    for place, following in zip(places, [*places[1:], len(data) + farthest + 1], strict=True):
+    ends = [*places[1:], len(data) + farthest + 1]
+    for place, following in zip(places, ends, strict=False):
         page = place // PAGE_SIZE
         if previous // PAGE_SIZE != page or place - previous > farthest or previous < 0:
             starts[page].append(place % PAGE_SIZE)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from struct import pack
 
-from machtrace.testing.chained_fixups_writer import DATA_OFFSET, IMAGE_SVMA
+from machtrace.testing.metadata_writer import DATA_SVMA, Metadata
 
 
 class ListKind(Enum):
@@ -23,37 +23,13 @@ class ListKind(Enum):
 
 
 @dataclass(slots=True)
-class ObjcMetadata:
-    """Data that grows by what is added; pointers in it are noted, not written."""
+class ObjcMetadata(Metadata):
+    """Classes and categories, each given by its address."""
 
-    data: bytearray = field(default_factory=lambda: bytearray(16))
-    pointers: dict[int, int] = field(default_factory=dict)
-    """Of each place in the data: the address that it is to lead to."""
-    binds: dict[int, str] = field(default_factory=dict)
-    """Of each place in the data: the symbol that it is to be bound to."""
     classes: list[int] = field(default_factory=list)
     categories: list[int] = field(default_factory=list)
     selector_base: int = 0
     """What the selectors of :attr:`ListKind.DIRECT` count from."""
-
-    def add(self, data: bytes, *pointers: tuple[int, int | None]) -> int:
-        """Append a record; gives its address.
-
-        Args:
-            data: its bytes.
-            pointers: of pointers in it: where, and to which address; None: it stays 0.
-        """
-        self.data += bytes(-len(self.data) % 8)
-        at = len(self.data)
-        self.data += data
-        for offset, target in pointers:
-            if target is not None:
-                self.pointers[at + offset] = target
-        return IMAGE_SVMA + DATA_OFFSET + at
-
-    def string(self, text: str) -> int:
-        """Append a string; gives its address."""
-        return self.add(text.encode() + b"\0")
 
     def methods(self, kind: ListKind, methods: Mapping[str, int]) -> int | None:
         """Append a list of methods, by the names with the addresses of their code."""
@@ -74,7 +50,7 @@ class ObjcMetadata:
             entry = at + 8 + 12 * row
             is_direct = kind is ListKind.DIRECT
             selector = names[name] - self.selector_base if is_direct else references[name] - entry
-            place = entry - IMAGE_SVMA - DATA_OFFSET
+            place = entry - DATA_SVMA
             self.data[place : place + 12] = pack("<3i", selector, 0, code - entry - 8)
         return at
 
@@ -83,7 +59,7 @@ class ObjcMetadata:
         at = self.add(pack("<2I", 8, len(lists)) + bytes(8 * len(lists)))
         for row, one in enumerate(lists):
             entry = at + 8 + 8 * row
-            place = entry - IMAGE_SVMA - DATA_OFFSET
+            place = entry - DATA_SVMA
             self.data[place : place + 8] = pack("<q", (one - entry) << 16 | row)
         return at | 1
 
@@ -108,14 +84,13 @@ class ObjcMetadata:
             bytes(64), (0, self.string(name)), (8, own), (16, methods), (24, class_methods)
         )
         if isinstance(of, str):
-            self.binds[at - IMAGE_SVMA - DATA_OFFSET + 8] = of
+            self.binds[at - DATA_SVMA + 8] = of
         self.categories.append(at)
         return at
 
     def sections(self, categories: str = "__objc_catlist") -> list[tuple[str, int, int]]:
         """Append the lists of classes and categories; gives their sections."""
-        found = []
-        for name, listed in (("__objc_classlist", self.classes), (categories, self.categories)):
-            at = self.add(bytes(8 * len(listed)), *((8 * n, one) for n, one in enumerate(listed)))
-            found.append((name, at - IMAGE_SVMA - DATA_OFFSET, 8 * len(listed)))
-        return found
+        return [
+            self.pointer_section("__objc_classlist", self.classes),
+            self.pointer_section(categories, self.categories),
+        ]
