@@ -199,10 +199,12 @@ class _Methods:
         return None
 
     def _part(self, owner: int, offset: int) -> str:
-        """What is at an offset of a class's objects: a base, by name where that is known."""
-        for base in self._types.bases[owner]:
-            if not base.is_virtual and base.offset == offset:
-                return demangle_type(base.mangled) or base.mangled
+        """What is at an offset of a class's objects: a base, by name where it can be no other."""
+        bases = self._types.bases[owner]
+        found = [base for base in bases if not base.is_virtual and base.offset == offset]
+        found = found or [base for base in bases if base.is_virtual]
+        if len(found) == 1:
+            return demangle_type(found[0].mangled) or found[0].mangled
         return f"part at {offset}"
 
 
