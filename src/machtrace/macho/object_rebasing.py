@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from machtrace.macho.contents import FileContents
 from machtrace.macho.segments import Section
-from machtrace.macho.structs import LC_SYMTAB, N_SECT, N_STAB, N_TYPE
+from machtrace.macho.structs import LC_DYSYMTAB, LC_SYMTAB, N_SECT, N_STAB, N_TYPE
 from machtrace.macho.symtab import parse_symbols
 
 _RELOCATION_SIZE = 8
@@ -20,8 +20,8 @@ _SCATTERED = 0x80000000
 _UNSIGNED = 0
 """``GENERIC_RELOC_VANILLA``, ``X86_64_RELOC_UNSIGNED``, ``ARM_RELOC_VANILLA``,
 ``ARM64_RELOC_UNSIGNED``: the place is to hold an address."""
-_NSYMS_OFFSET = 12
-"""Of ``nsyms`` in a ``symtab_command``."""
+_COUNTS = {LC_SYMTAB: (12, 4), LC_DYSYMTAB: (8, 24)}
+"""Where load commands count symbols: ``nsyms``; ``ilocalsym`` to ``nundefsym``."""
 
 
 def rebased_object(contents: FileContents, distance: int) -> bytearray:
@@ -36,9 +36,11 @@ def rebased_object(contents: FileContents, distance: int) -> bytearray:
     for section in image.sections:
         if section.segment_name == "__DWARF" and section.nreloc:
             _move(data, section, contents, np.uint64(distance), order)
-    for command in image.commands_of(LC_SYMTAB):
-        at = command.offset + _NSYMS_OFFSET
-        data[at : at + 4] = bytes(4)
+    for command in image.commands_of(*_COUNTS):
+        start, size = _COUNTS[command.cmd]
+        if len(command.data) >= start + size:
+            at = command.offset + start
+            data[at : at + size] = bytes(size)
     return data
 
 
