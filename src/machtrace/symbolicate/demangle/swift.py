@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from machtrace.symbolicate.demangle.swift_machine import Machine
 from machtrace.symbolicate.demangle.swift_nodes import (
+    FAILURES,
     FUNCTION_ATTRIBUTES,
     Kind,
     Node,
@@ -40,7 +41,7 @@ def demangle_swift(name: str, *, simplified: bool = False) -> str | None:
         return None
     try:
         return printed(root, _parsed, simplified=simplified) or None
-    except (NotUnderstoodError, IndexError):
+    except FAILURES:
         return None
 
 
@@ -51,7 +52,7 @@ def parse_swift(name: str) -> Node | None:
     """
     try:
         return _parsed(name)
-    except (NotUnderstoodError, IndexError, RecursionError):
+    except FAILURES:
         return None
 
 

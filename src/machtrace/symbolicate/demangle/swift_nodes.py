@@ -202,6 +202,12 @@ class NotUnderstoodError(Exception):
     """The name is not a Swift name, or says what is not known. Never leaves this package."""
 
 
+FAILURES = (NotUnderstoodError, IndexError, RecursionError)
+"""What reading and printing end with where a name is not understood: a part is missing (IndexError,
+from the name, the stack or a node), or names of Swift 3 are deeper than the caller's stack has room
+for."""
+
+
 NOMINALS = frozenset(
     {
         Kind.CLASS,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from string import Formatter
 
-from machtrace.symbolicate.demangle.swift_nodes import Node, NotUnderstoodError
+from machtrace.symbolicate.demangle.swift_nodes import FAILURES, Node
 
 Pieces = Sequence[str | Node | Callable[[], None]]
 """Texts, nodes to print, and calls that change how the rest is printed."""
@@ -49,7 +49,7 @@ class Style:
             return None
         try:
             return self._parse(name)
-        except (NotUnderstoodError, IndexError):
+        except FAILURES:
             return None
 
 

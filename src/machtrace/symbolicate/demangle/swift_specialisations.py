@@ -156,6 +156,8 @@ def _changes(machine: Machine) -> list[_Change]:
 
 _ENCODINGS = {"b": "u8", "w": "u16", "c": "objc"}
 _NUMBERS = {"i": "Integer", "d": "Float"}
+_MOST_DIGITS = 64
+"""Of a constant, which has 64 bits."""
 
 
 def _constants(machine: Machine) -> list[_Change]:
@@ -180,7 +182,10 @@ def _constant(machine: Machine) -> _Change | None:
     c, following = machine.text[machine.at], machine.text[machine.at + 1]
     if c in _NUMBERS and following in _DIGITS:
         machine.at += 1
-        return _Change(_number, f"[Constant Propagated {_NUMBERS[c]} : {machine.digits()}]")
+        number = machine.digits()
+        if len(number) > _MOST_DIGITS:
+            raise NotUnderstoodError
+        return _Change(_without_operands, f"[Constant Propagated {_NUMBERS[c]} : {number}]")
     if c == "s" and following in _ENCODINGS:
         machine.at += 2
         return _Change(_string, _ENCODINGS[following])
@@ -194,10 +199,6 @@ def _popped(machine: Machine, changes: Sequence[_Change]) -> list[Node]:
     nodes = [change.node(machine, change.text) for change in reversed(changes)]
     nodes.reverse()
     return nodes
-
-
-def _number(_machine: Machine, text: str) -> Node:
-    return phrase(text)
 
 
 def mangled(name: str) -> Node:
