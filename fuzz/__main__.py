@@ -53,7 +53,8 @@ def fuzz(
         if try_again:
             outcome = try_all(target, [path.read_bytes() for path in try_again], slow=slow)
         else:
-            outcome, interrupted = run_jobs(target, Run(seed, count, slow), jobs, console)
+            enough = count if target.most is None else min(count, target.most)
+            outcome, interrupted = run_jobs(target, Run(seed, enough, slow), jobs, console)
         failed |= _report(target, outcome, output)
         if interrupted:
             break

@@ -11,8 +11,10 @@ from pathlib import Path
 from machtrace.elf.contents import ElfFileContents
 from machtrace.macho.contents import FileContents
 from machtrace.model.arch import Arch
+from machtrace.testing.debug_programs import DSYMUTIL, INLINED_C, make_dsym
 from machtrace.testing.elf_compiler import compile_elf
 from machtrace.testing.lab_builds import build_program
+from machtrace.testing.macho_compiler import compile_macho
 
 ROOT = Path(__file__).parents[1]
 _LAB = ROOT / "tests" / "lab" / "programs"
@@ -39,6 +41,12 @@ _ELF_BUILDS = (
     ("i386", "x86-linux-musl", ("-O2", "-fomit-frame-pointer")),
     ("arm64", "aarch64-linux-musl", ("-O2", "-mbranch-protection=standard")),
     ("arm", "arm-linux-musleabihf", ("-g", "-O2")),
+)
+
+_DEBUG_BUILDS = (
+    ("dwarf4", ("-gdwarf-4",)),
+    ("dwarf5", ("-gdwarf-5",)),
+    ("compressed", ("-g", "-gz=zlib", "-Wl,--compress-debug-sections=zlib")),
 )
 
 
@@ -104,3 +112,26 @@ def _elf_programs() -> Iterator[ElfFileContents]:
             )
             part.replace(output)
         yield ElfFileContents(output.read_bytes(), name)
+
+
+@cache
+def debug_programs() -> tuple[Path, ...]:
+    """Files with DWARF: of both versions, compressed, and a dSYM where dsymutil is installed."""
+    source = kept("inlined.c")
+    part_of(source).write_text(INLINED_C)
+    part_of(source).replace(source)
+    found = []
+    for name, options in _DEBUG_BUILDS:
+        output = kept(f"debug-{name}")
+        if not output.exists():
+            part = part_of(output)
+            whole = ("-shared", "-O1", "-Wl,--build-id=sha1", *options)
+            compile_elf([source], part, target="x86_64-linux-musl", options=whole)
+            part.replace(output)
+        found.append(output)
+    dsym = kept("debug-dsym")
+    if DSYMUTIL is not None and not dsym.exists():
+        program = part_of(dsym)
+        compile_macho([source], program, options=("-g", "-O1"), link_options=("-Wl,-e,_main",))
+        make_dsym(program).replace(dsym)
+    return (*found, *([dsym] if dsym.exists() else []))

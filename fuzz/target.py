@@ -23,3 +23,5 @@ class Target:
     """Well-formed inputs. Building them may take a compiler, and some seconds, once."""
     mutations: tuple[Mutation, ...] = ()
     """Of its own format, beside those of any bytes."""
+    most: int | None = None
+    """Inputs of one run at most, of a target that takes long for each."""

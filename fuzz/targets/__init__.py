@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from fuzz.target import Target
-from fuzz.targets import eh_frame, instructions, swift, unwind_info, walker
+from fuzz.targets import (
+    debug_files,
+    eh_frame,
+    instructions,
+    swift,
+    symcache,
+    unwind_info,
+    walker,
+)
 
 TARGETS: dict[str, Target] = {
     target.name: target
@@ -13,6 +21,8 @@ TARGETS: dict[str, Target] = {
         instructions.TARGET,
         walker.TARGET,
         swift.TARGET,
+        symcache.TARGET,
+        debug_files.TARGET,
     )
 }
 """By name."""

@@ -28,7 +28,9 @@ def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("target", ["unwind_info", "eh_frame", "instructions", "walker", "swift"])
+@pytest.mark.parametrize(
+    "target", ["unwind_info", "eh_frame", "instructions", "walker", "swift", "symcache"]
+)
 def test_mutated_inputs(target: str, tmp_path: Path):
     """A short run; ``make fuzz`` is a long one."""
     done = _python(

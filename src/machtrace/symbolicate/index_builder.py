@@ -14,7 +14,7 @@ import os
 import sys
 from dataclasses import asdict, dataclass
 from shutil import copyfileobj
-from typing import Any
+from typing import Any, NoReturn
 
 REFUSED = 3
 """The exit status where the file was read and nothing could be made of it."""
@@ -42,9 +42,13 @@ class IndexTask:
         return json.dumps(asdict(self))
 
 
-def main() -> int:
-    """Make the index."""
-    task = IndexTask(**json.loads(sys.argv[1]))
+def main() -> NoReturn:
+    """Make the index that the command line asks for."""
+    build(IndexTask(**json.loads(sys.argv[1])))
+
+
+def build(task: IndexTask) -> NoReturn:
+    """Make the index and end the process."""
     limit_process(task)
     try:
         from symbolic.debuginfo import Archive
@@ -54,7 +58,7 @@ def main() -> int:
         for at, value in task.edits:
             new = bytes.fromhex(value)
             data[at : at + len(new)] = new
-        return _write_index(Archive, data, task.output)
+        _write_index(Archive, data, task.output)
     except Exception as error:  # noqa: BLE001 (whatever it is, the parent reports it)
         sys.stderr.write(f"\n{type(error).__name__}: {error}".replace("\n", " ") + "\n")
         sys.stderr.flush()
@@ -90,7 +94,7 @@ def _input() -> mmap.mmap | bytearray:
         return bytearray(sys.stdin.buffer.read())
 
 
-def _write_index(archive_type: Any, data: memoryview, limit: int) -> int:  # noqa: ANN401 (untyped)
+def _write_index(archive_type: Any, data: memoryview, limit: int) -> NoReturn:  # noqa: ANN401
     from symbolic._lowlevel import ffi
 
     # Each object borrows from the one before, and none keeps it alive: the names here do.
@@ -109,4 +113,4 @@ def _write_index(archive_type: Any, data: memoryview, limit: int) -> int:  # noq
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,0 +1,81 @@
+"""Mutated files with DWARF, of which an index is made in a child that may die of them.
+
+The child is forked, and is else what :mod:`machtrace.symbolicate.index_builder` is. That it dies
+is no finding: that is what it is for. An index that it made is opened and asked.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from functools import cache
+from tempfile import TemporaryFile
+
+from fuzz.programs import debug_programs
+from fuzz.target import Target
+from fuzz.targets.symcache import ask
+from machtrace.elf.contents import ElfFileContents
+from machtrace.macho.contents import FileContents
+from machtrace.model.address import FileOffset
+from machtrace.symbolicate.debug_file import DebugFile, FoundBy
+from machtrace.symbolicate.debug_index import DebugIndex
+from machtrace.symbolicate.index_build import BuildLimits
+from machtrace.symbolicate.index_builder import IndexTask, build
+from machtrace.symbolicate.symcache import SymCache
+
+_MOST = 20_000
+"""Inputs of a run: each takes a process."""
+_LIMITS = BuildLimits(processor_seconds=5, memory=4 << 30, output=16 << 20)
+
+
+def run(data: bytes) -> None:
+    """Parse the headers, make an index in a child, and open what it made."""
+    is_elf = data[:4] == b"\x7fELF"
+    contents = ElfFileContents(data, "fuzz") if is_elf else FileContents(data, "fuzz")
+    view = memoryview(data)
+    file = DebugFile(contents=contents, data=view, path="fuzz", found_by=FoundBy.GIVEN)
+    made = _made(_LIMITS.task(file, FileOffset(0)), data)
+    if made:
+        tables = SymCache(made)
+        ask(DebugIndex(tables), tables.range_starts)
+
+
+def _made(task: IndexTask, data: bytes) -> bytes:
+    """What a child wrote; nothing where it refused or died."""
+    with TemporaryFile() as given, TemporaryFile() as written:
+        given.write(data)
+        given.seek(0)
+        child = os.fork()
+        if not child:
+            _be_the_child(task, given.fileno(), written.fileno())
+        _, status = os.waitpid(child, 0)
+        written.seek(0)
+        return written.read() if status == 0 else b""
+
+
+def _be_the_child(task: IndexTask, given: int, written: int) -> None:
+    """Never returns, whatever happens."""
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)  # the run's, whose handler is in this copy
+        os.dup2(given, 0)
+        os.dup2(written, 1)
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, 2)
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 (the new ones)
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+        build(task)
+    finally:
+        os._exit(1)
+
+
+@cache
+def _seeds() -> Sequence[bytes]:
+    import symbolic.debuginfo  # noqa: F401 (once, and not in each child)
+
+    return [path.read_bytes() for path in debug_programs()]
+
+
+TARGET = Target("debug_files", run, _seeds, most=_MOST)
