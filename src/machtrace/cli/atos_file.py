@@ -11,7 +11,6 @@ from machtrace.errors import FormatError
 from machtrace.macho.contents import FileContents
 from machtrace.model.image import BinaryImage
 from machtrace.symbolicate.image_names import ImageNames
-from machtrace.symbolicate.image_source import ImageSource
 
 _END = 1 << 64
 
@@ -30,11 +29,10 @@ class FileAnswers:
         self._slide = _slide(request, image, contents)
         self._header = int(image.header_svma)
         self._low, self._high = _bounds(contents)
-        files = ImageSource.of([path]).files(image)
-        self._names = ImageNames(files)
+        self._names = ImageNames(image, contents, [path])
         self._writer = AnswerWriter(image.name, request)
-        for problem in self._names.problems:
-            warn(f"{problem}; {problem.remedy}")
+        self._warn = warn
+        self._told: set[str] = set()
 
     def answer(self, addresses: Sequence[int | None]) -> list[str | None]:
         """An answer for each address; None for what is in no part of the image."""
@@ -52,6 +50,11 @@ class FileAnswers:
         found = self._writer.answers(self._names, offsets, [one or 0 for one in shown])
         for place, text in zip(inside, found, strict=True):
             answers[place] = text
+        for problem in self._names.problems:
+            line = f"{problem}; {problem.remedy}"
+            if line not in self._told:
+                self._told.add(line)
+                self._warn(line)
         return answers
 
     def _stated_in_image(self, address: int) -> int | None:

@@ -11,10 +11,12 @@ from machtrace.model.symbol import Certainty, InlineFrame, Symbol
 from machtrace.report.printable import printable
 from machtrace.symbolicate.demangle import demangle
 
-if TYPE_CHECKING:  # it brings numpy, which an answer about a process can do without
-    from machtrace.symbolicate.image_names import ImageNames
+if TYPE_CHECKING:  # whoever asks has imported it
+    from machtrace.symbolicate.image_names import ImageNames, NamedOffset
 
 _GENERATED = "<compiler-generated>"
+_FEW = 8
+"""Addresses that are named one by one, where that is quicker."""
 _NARROW = (1 << 32) - 1
 _REMEMBERED = 1 << 18
 """Source locations and functions whose words are kept; at the limit all are forgotten."""
@@ -37,22 +39,16 @@ class AnswerWriter:
 
         Each ends as it is to be printed.
         """
-        import numpy as np
-
-        column = np.array(offsets, np.uint64)
-        found = names.find(column)
+        if len(offsets) <= _FEW and not names.needs_index:
+            starts = [self._start(names.symbol(ImageOffset(offset))) for offset in offsets]
+            return list(map(self._named, offsets, shown, starts))
         if len(self._frames) + len(self._starts) > _REMEMBERED:
             self._frames, self._starts = {}, {}
-        return [
-            self._answer(names, offset, address, function, location)
-            for offset, address, function, location in zip(
-                offsets, shown, found.functions.tolist(), found.locations.tolist(), strict=True
-            )
-        ]
+        found = names.find(offsets)
+        return [self._answer(names, *one) for one in zip(offsets, shown, found, strict=True)]
 
-    def _answer(
-        self, names: ImageNames, offset: int, address: int, function: int, location: int
-    ) -> str:
+    def _answer(self, names: ImageNames, offset: int, address: int, found: NamedOffset) -> str:
+        function, location = found
         if location >= 0:
             if location not in self._frames:
                 self._frames[location] = self._frames_at(names, offset, function)
@@ -61,7 +57,9 @@ class AnswerWriter:
                 return frames
         if function not in self._starts:
             self._starts[function] = self._start(names.function(function))
-        start = self._starts[function]
+        return self._named(offset, address, self._starts[function])
+
+    def _named(self, offset: int, address: int, start: tuple[str, int] | None) -> str:
         if start is None:
             return self.ended(unnamed_address(address) + self._image)
         name, begin = start

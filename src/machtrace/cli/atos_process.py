@@ -14,7 +14,6 @@ from machtrace.errors import MachtraceError, TargetSpecError
 from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage
 from machtrace.symbolicate.image_names import ImageNames
-from machtrace.symbolicate.image_source import ImageSource
 
 
 class NoProcessesHereError(MachtraceError):
@@ -43,7 +42,6 @@ class ProcessAnswers:
             snapshot = target.snapshot([threads[0].id] if threads else None, stack_limit=1 << 12)
         self._images = snapshot.images
         self._request = request
-        self._source = ImageSource.of()
         self._known: dict[int, tuple[ImageNames, AnswerWriter]] = {}
         if request.print_header:
             name = snapshot.process.name
@@ -68,10 +66,7 @@ class ProcessAnswers:
     def _of(self, image: BinaryImage) -> tuple[ImageNames, AnswerWriter]:
         known = self._known.get(image.load_address)
         if known is None:
-            known = (
-                ImageNames(self._source.files(image)),
-                AnswerWriter(image.name, self._request),
-            )
+            known = ImageNames(image), AnswerWriter(image.name, self._request)
             self._known[image.load_address] = known
         return known
 

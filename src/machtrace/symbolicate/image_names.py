@@ -1,118 +1,141 @@
 """What the files of one image say of addresses in it: functions, source lines, inlined calls.
 
-For few addresses or for many; each source location and each function is put into words once.
+For a few addresses without numpy or a table of all names, where there is no debug information; for
+many in columns.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-from machtrace.elf.contents import ElfFileContents
 from machtrace.errors import MachtraceError
 from machtrace.macho.contents import FileContents
+from machtrace.macho.header import FileType
 from machtrace.model.address import ImageOffset
+from machtrace.model.image import BinaryImage
 from machtrace.model.symbol import FrameStatus, InlineFrame, Symbol
-from machtrace.symbolicate.image_source import ImageFiles
-from machtrace.symbolicate.symbol_table import SymbolTable
+from machtrace.symbolicate.image_source import ImageSource
+from machtrace.symbolicate.image_symbols import ImageSymbols
 
-if TYPE_CHECKING:  # imported where there is debug information
-    from machtrace.symbolicate.debug_index import DebugIndex
-    from machtrace.symbolicate.debug_map_index import DebugMapIndex
-
-Offsets = npt.NDArray[np.uint64]
+if TYPE_CHECKING:  # a first answer can do without what they bring
+    from machtrace.elf.contents import ElfFileContents
+    from machtrace.symbolicate.debug_information import AnyDebugIndex, DebugInformation
 
 
-class Named(NamedTuple):
-    """What is known of many offsets: one entry an offset in each column."""
+class NamedOffset(NamedTuple):
+    """What is known of an offset, as numbers; equal ones have equal names."""
 
-    functions: npt.NDArray[np.int32]
-    """The function that holds it, for :meth:`ImageNames.function`; -1 where there is none."""
-    locations: npt.NDArray[np.int32]
-    """The source location, of which equal ones have equal calls; -1 where none is known."""
+    function: int
+    """For :meth:`ImageNames.function`; -1 where no function holds it."""
+    location: int
+    """The source location; -1 where none is known."""
 
 
 class ImageNames:
-    """Names of one image, from its binary, its dSYM and its debug information."""
+    """Names in one image, from its binary, its dSYM and its debug information."""
 
-    __slots__ = ("_debug", "_functions", "_table", "_twin", "problems")
+    def __init__(
+        self,
+        image: BinaryImage,
+        contents: FileContents | ElfFileContents | None = None,
+        search: Sequence[str] = (),
+    ) -> None:
+        """Look for the image's files; no name is read yet.
 
-    def __init__(self, files: ImageFiles) -> None:
-        """Read the symbol tables; debug information is opened, or an index of it made."""
-        self.problems: list[MachtraceError] = []
-        """Why names or lines may be missing."""
-        binary = files.binary
-        symbols = None if files.symbols is None else files.symbols.contents
-        self._table = None if isinstance(binary, FrameStatus) else self._read(binary)
-        self._twin = None if symbols is None else self._read(symbols)
-        if self._table is None:
-            self._table, self._twin = self._twin, None
-        self._debug = self._index(files)
-        self._functions: dict[int, Symbol | None] = {}
+        Args:
+            image: the image.
+            contents: a file of it; None where it is to be found.
+            search: files and folders to look in.
+        """
+        self._image = image
+        self._contents = contents
+        self._source = ImageSource.of(search)
+        self._problems: list[MachtraceError] = []
+        self._has_lines = not isinstance(self._source.files(image).lines, FrameStatus)
 
-    def find(self, offsets: Offsets) -> Named:
-        """The function and the source location of each offset."""
-        none = np.full(len(offsets), -1, np.int32)
-        functions = none if self._table is None else self._table.ids(offsets)
-        locations = none
-        if self._debug is not None:
+    @property
+    def problems(self) -> list[MachtraceError]:
+        """Why names or lines may be missing, as far as it was seen."""
+        debug = self._debug.problems if self._has_lines else []
+        symbols = self._symbols
+        return [*self._problems, *debug, *(() if symbols is None else symbols.problems)]
+
+    @property
+    def needs_index(self) -> bool:
+        """Whether one offset takes as long as many, since there is debug information to read."""
+        return self._has_lines
+
+    def symbol(self, offset: ImageOffset) -> Symbol | None:
+        """The function that holds ``offset``, with or without a name; None where there is none."""
+        if self._symbols is None:
+            return None
+        try:
+            return self._symbols.find(offset)
+        except MachtraceError as error:
+            self._fail(error)
+            return None
+
+    def find(self, offsets: Sequence[int]) -> list[NamedOffset]:
+        """What is known of each of many offsets."""
+        import numpy as np
+
+        column = np.array(offsets, np.uint64)
+        functions = locations = [-1] * len(offsets)
+        if self._symbols is not None:
             try:
-                locations = self._debug.columns(offsets).location
+                functions = self._symbols.table.ids(column).tolist()
             except MachtraceError as error:
-                self.problems.append(error)
-                self._debug = None
-        return Named(functions, locations)
+                self._fail(error)
+        if self._index is not None:
+            try:
+                locations = self._index.columns(column).location.tolist()
+            except MachtraceError as error:
+                self._problems.append(error)
+                self._index = None
+        return list(map(NamedOffset, functions, locations))
 
     def function(self, number: int) -> Symbol | None:
-        """The function whose number is ``number``, named by the best of the image's files."""
-        if number not in self._functions:
-            self._functions[number] = self._function(number)
-        return self._functions[number]
+        """The function of a :attr:`NamedOffset.function`."""
+        if self._symbols is None or number < 0:
+            return None
+        return self._symbols.table.symbol(number)
 
     def calls(self, offset: ImageOffset) -> tuple[InlineFrame, ...]:
         """The calls at ``offset`` as the debug information has them, innermost first."""
-        return () if self._debug is None else self._debug.inlined(offset)
+        return () if self._index is None else self._index.inlined(offset)
 
-    def _function(self, number: int) -> Symbol | None:
-        if self._table is None or number < 0:
-            return None
-        own = self._table.symbol(number)
-        if own.is_named or self._twin is None:
-            return own
-        other = self._twin.find(own.offset)
-        # What begins before it is another function, which the twin does not bound.
-        return other if other is not None and other.offset == own.offset else own
+    def _fail(self, error: MachtraceError) -> None:
+        self._problems.append(error)
+        self._symbols = None
 
-    def _read(self, contents: FileContents | ElfFileContents) -> SymbolTable | None:
-        try:
-            if isinstance(contents, FileContents):
-                from machtrace.symbolicate.macho_symbols import macho_symbol_table
+    @cached_property
+    def _symbols(self) -> ImageSymbols | None:
+        contents = self._contents
+        if contents is not None and not _is_dsym(contents):
+            return ImageSymbols(contents, others=lambda: self._twins(contents.source))
+        from machtrace.symbolicate.image_opening import open_image
 
-                return macho_symbol_table(contents)
-            from machtrace.symbolicate.elf_symbols import elf_symbol_table
+        found = open_image(self._source, self._image, None)
+        return None if isinstance(found, FrameStatus) else found
 
-            return elf_symbol_table(contents)
-        except MachtraceError as error:
-            self.problems.append(error)
-            return None
+    def _twins(self, source: str) -> Sequence[FileContents | ElfFileContents]:
+        from machtrace.symbolicate.image_opening import twins
 
-    def _index(self, files: ImageFiles) -> DebugIndex | DebugMapIndex | None:
-        lines = files.lines
-        if isinstance(lines, FrameStatus):
-            return None
-        from machtrace.symbolicate.debug_file import DebugFile
-        from machtrace.symbolicate.index_cache import IndexCache
-        from machtrace.symbolicate.index_folder import IndexFolder, default_index_folder
+        return twins(self._source, self._image, source)
 
-        try:
-            if isinstance(lines, DebugFile):
-                return IndexCache.of_user().index(lines)
-            from machtrace.symbolicate.debug_map_building import ObjectIndices
-            from machtrace.symbolicate.debug_map_index import DebugMapIndex
+    @cached_property
+    def _debug(self) -> DebugInformation:
+        from machtrace.symbolicate.debug_information import DebugInformation
 
-            return DebugMapIndex(lines, ObjectIndices(IndexFolder(default_index_folder())))
-        except MachtraceError as error:
-            self.problems.append(error)
-            return None
+        return DebugInformation(self._source)
+
+    @cached_property
+    def _index(self) -> AnyDebugIndex | None:
+        found = self._debug.index(self._image) if self._has_lines else FrameStatus.MISSING_FILE
+        return None if isinstance(found, FrameStatus) else found
+
+
+def _is_dsym(contents: FileContents | ElfFileContents) -> bool:
+    return isinstance(contents, FileContents) and contents.image.header.filetype is FileType.DSYM
