@@ -11,10 +11,13 @@ from machtrace.dwarf.frame_index import build_index
 from machtrace.errors import MachtraceError
 from machtrace.macho.contents import MachOContents
 from machtrace.macho.function_starts import parse_function_starts
+from machtrace.macho.linkedit import read_table
 from machtrace.macho.unwind_info import UnwindInfo
 from machtrace.model.address import Svma
 from machtrace.symbolicate.macho_code_sections import Ranges
 from machtrace.symbolicate.named_ranges import Offsets
+
+_THUMB = np.uint64(1)
 
 
 def function_starts(
@@ -57,7 +60,24 @@ def _asked(
 
 
 def _stated(contents: MachOContents) -> Offsets:
-    return parse_function_starts(contents).offsets
+    found = _by_extension(contents)
+    return parse_function_starts(contents).offsets if found is None else found
+
+
+def _by_extension(contents: MachOContents) -> Offsets | None:
+    """The table as C decodes it; None where that is not built, or where something is wrong."""
+    place, arch = contents.image.function_starts, contents.image.header.arch
+    if place is None or not place.size or arch is None:
+        return None
+    try:
+        from machtrace._native._walk import function_starts as decode
+    except ImportError:
+        return None
+    found = decode(read_table(contents, place.offset, place.size, "the function starts"), 0)
+    if found is None:
+        return None
+    offsets = np.frombuffer(found, np.uint64)
+    return offsets & ~_THUMB if arch.is_arm else offsets
 
 
 def _compact(contents: MachOContents) -> Offsets:

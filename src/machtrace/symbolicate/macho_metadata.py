@@ -10,9 +10,9 @@ from functools import cached_property
 
 from machtrace.macho.contents import MachOContents
 from machtrace.macho.pointers import Pointers, parse_pointers
-from machtrace.symbolicate.macho_code_sections import function_sections, is_objc_stubs
-from machtrace.symbolicate.macho_function_starts import function_starts
-from machtrace.symbolicate.named_ranges import NamedRanges
+from machtrace.macho.symtab import SymbolRows
+from machtrace.symbolicate.macho_code_sections import is_objc_stubs
+from machtrace.symbolicate.named_ranges import NamedRanges, Offsets
 
 Source = Callable[[], NamedRanges]
 """Yields names, or raises a MachtraceError."""
@@ -38,8 +38,21 @@ its symbols the linker's own are left, and all its pointers would be read for th
 class MetadataNames:
     """The sources of one image, the surest first. They share its pointers."""
 
-    def __init__(self, contents: MachOContents) -> None:
+    def __init__(
+        self, contents: MachOContents, symbols: SymbolRows | None, starts: Offsets, unnamed: Offsets
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            contents: the image.
+            symbols: its symbol table, where that could be read.
+            starts: where its functions begin, sorted.
+            unnamed: those of them that no symbol names, sorted.
+        """
         self._contents = contents
+        self._symbols = symbols
+        self._starts = starts
+        self._unnamed = unnamed
 
     @cached_property
     def _pointers(self) -> Pointers:
@@ -50,12 +63,16 @@ class MetadataNames:
         return frozenset(section.name for section in self._contents.image.sections if section.size)
 
     def functions(self) -> Iterator[Source]:
-        """Those that name functions."""
+        """Those that name functions, of which some have no name."""
+        if not len(self._unnamed):
+            return
         if self._sections & _OBJC:
             yield self._objc
         if self._sections & _SWIFT:
             yield self._swift
-        if any(_CPLUSPLUS_LIBRARY in library.name for library in self._contents.image.load_dylibs):
+        libraries = self._contents.image.load_dylibs
+        few = len(self._unnamed) < _FEW * len(self._starts)
+        if not few and any(_CPLUSPLUS_LIBRARY in library.name for library in libraries):
             yield self._rtti
         yield self._go
 
@@ -75,21 +92,11 @@ class MetadataNames:
         return swift_names(self._contents, self._pointers)
 
     def _rtti(self) -> NamedRanges:
-        import numpy as np
+        from machtrace.symbolicate.rtti_names import rtti_names
 
-        from machtrace.macho.symtab import parse_symbols
-        from machtrace.symbolicate.rtti_names import no_rtti_names, rtti_names
-
-        image = self._contents.image
-        starts, _ = function_starts(self._contents, function_sections(image), [])
-        symbols = parse_symbols(self._contents)
-        named = symbols.n_value[np.flatnonzero(symbols.is_code)] - np.uint64(image.header_svma)
-        named.sort()
-        at = named.searchsorted(starts)
-        unnamed = starts[np.append(named, np.uint64(0))[at] != starts]
-        if len(unnamed) < _FEW * len(starts):
-            return no_rtti_names()
-        return rtti_names(self._contents, lambda: self._pointers, starts, symbols, unnamed)
+        return rtti_names(
+            self._contents, lambda: self._pointers, self._starts, self._symbols, self._unnamed
+        )
 
     def _go(self) -> NamedRanges:
         from machtrace.symbolicate.go_names import go_names

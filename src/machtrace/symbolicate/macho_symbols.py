@@ -16,8 +16,10 @@ from machtrace.symbolicate.macho_function_starts import function_starts
 from machtrace.symbolicate.macho_metadata import MetadataNames
 from machtrace.symbolicate.macho_stub_names import stub_names
 from machtrace.symbolicate.macho_symtab import symtab_functions, symtab_stubs
-from machtrace.symbolicate.named_ranges import NamedRanges
+from machtrace.symbolicate.named_ranges import NamedRanges, Offsets
 from machtrace.symbolicate.symbol_table import CodeBounds, SymbolTable
+
+_LAST = np.uint64(2**64 - 1)
 
 
 def macho_symbol_table(
@@ -56,15 +58,10 @@ class _Assembly:
         self._linked(symbols)
         for other in others:
             self._add(partial(self._twin, other))
-        metadata = MetadataNames(self._contents)
-        if self._some_are_unnamed():
-            for source in metadata.functions():
-                self._add(partial(self._named_starts, source))
-        if symbols is not None:
-            self._add(lambda: stub_names(self._contents, symbols))
-            self._add(lambda: symtab_stubs(symbols, self._image))
-        for source in metadata.stubs():
-            self._add(source)
+        metadata = MetadataNames(self._contents, symbols, self._starts, self._unnamed())
+        for source in metadata.functions():
+            self._add(partial(self._named_starts, source))
+        self._stubs(symbols, metadata)
         if self._problems and not any(map(len, self._found)):
             raise self._problems[0]
         edges = np.array(named_sections(self._image), np.uint64).reshape(-1, 2)
@@ -82,6 +79,16 @@ class _Assembly:
         if symbols is not None:
             named = self._add(lambda: symtab_functions(symbols, self._image, certain=self._certain))
         self._add(lambda: exported_functions(self._contents, named, certain=self._certain))
+
+    def _stubs(self, symbols: SymbolRows | None, metadata: MetadataNames) -> None:
+        """What calls other images."""
+        named = None
+        if symbols is not None:
+            self._add(lambda: stub_names(self._contents, symbols))
+            named = self._add(lambda: symtab_stubs(symbols, self._image))
+        if named is None or not len(named):
+            for source in metadata.stubs():
+                self._add(source)
 
     def _add(self, source: Callable[[], NamedRanges]) -> NamedRanges | None:
         try:
@@ -103,11 +110,12 @@ class _Assembly:
             self._problems.append(error)
             return None
 
-    def _some_are_unnamed(self) -> bool:
-        named = np.concatenate([source.starts for source in self._found] or [self._starts[:0]])
+    def _unnamed(self) -> Offsets:
+        """The functions that have no name so far."""
+        named = np.concatenate([np.full(1, _LAST), *(source.starts for source in self._found)])
         named.sort()
-        at = np.minimum(named.searchsorted(self._starts), len(named) - 1)
-        return not len(named) or bool((named[at] != self._starts).any())
+        unnamed: Offsets = self._starts[named[named.searchsorted(self._starts)] != self._starts]
+        return unnamed
 
     def _named_starts(self, source: Callable[[], NamedRanges]) -> NamedRanges:
         """What a source says of whole functions: metadata knows of no other places."""
