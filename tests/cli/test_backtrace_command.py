@@ -144,6 +144,24 @@ def test_output_that_cannot_be_written_is_an_error(core, command):
     assert 1 == len(done.stderr.splitlines())
 
 
+@pytest.mark.parametrize("command", ["backtrace", "image", "--help", "--version"])
+def test_closed_output_is_an_error(core, command):
+    """What was asked for reached nobody."""
+    words = [command, str(core)] if command.isalpha() else [command]
+    line = f'exec "$0" -m machtrace {" ".join(words)} >&-'
+    done = subprocess.run(
+        ["/bin/sh", "-c", line, sys.executable],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert 1 == done.returncode
+    (complaint,) = done.stderr.splitlines()
+    assert complaint.startswith("machtrace: ")
+    assert "standard output" in complaint
+
+
 def test_any_encoding_takes_any_name(core):
     """What an encoding lacks is escaped."""
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}

@@ -1,6 +1,7 @@
 """``machtrace snapshot`` as a user meets it: the file, what is said of it, errors and statuses."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -114,6 +115,50 @@ def test_a_full_disk_is_an_error(core):
 
     assert (1, "") == (done.returncode, done.stdout)
     assert "no space left on device" in done.stderr
+
+
+def test_it_goes_to_standard_output(core, tmp_path):
+    """For a pipe or a file: the same bytes, and what was saved is told on standard error."""
+    path = tmp_path / "x.core"
+    said = machtrace("snapshot", core, "-o", path).stdout
+    done = machtrace("snapshot", core, "-o", "-", text=False, cwd=tmp_path)
+
+    assert 0 == done.returncode
+    assert path.read_bytes() == done.stdout
+    assert said.replace(str(path), "standard output") == done.stderr.decode()
+    assert [path] == list(tmp_path.iterdir())
+
+
+def test_a_terminal_is_no_place_for_it(core):
+    """It would show as noise."""
+    pty = pytest.importorskip("pty", reason="this system has no pseudo-terminals")
+    primary, terminal = pty.openpty()
+    try:
+        done = machtrace(
+            *("snapshot", core, "-o", "-"),
+            capture_output=False,
+            stdout=terminal,
+            stderr=subprocess.PIPE,
+        )
+    finally:
+        os.close(terminal)
+        os.close(primary)
+
+    assert 1 == done.returncode
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("machtrace: bytes are not for a terminal: standard output; redirect")
+
+
+def test_a_snapshot_without_images_says_what_its_walks_need(core, tmp_path):
+    """When it is saved, and when callers were guessed for want of it."""
+    bare = tmp_path / "bare.core"
+    done = machtrace("snapshot", core, "-o", bare, "--images", "none")
+    walked = machtrace("backtrace", bare)
+
+    assert [0, 0] == [done.returncode, walked.returncode]
+    assert "--search" in done.stderr
+    assert "the first caller is a guess in 3 of 3 stacks" in walked.stderr
+    assert "" == machtrace("backtrace", core).stderr
 
 
 def test_a_place_for_it_must_be_named(core):

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 from machtrace.capture.pipeline import report
 from machtrace.capture.selection import select_threads
+from machtrace.errors import TargetSpecError
 from machtrace.model.snapshot import Snapshot
 from machtrace.model.symbol import CallStack
 from machtrace.target.base import DEFAULT_STACK_LIMIT, Target
@@ -57,10 +59,12 @@ def snapshot(
 
 
 @contextmanager
-def _opened(target: Target | int | str | Path) -> Iterator[Target]:
+def _opened(target: object) -> Iterator[Target]:
     """``target`` itself, which its owner closes, or one opened here and closed again."""
-    if isinstance(target, int | str | Path):
+    if target is None or isinstance(target, int | str | Path):
         with open_target(target) as opened:
             yield opened
+    elif hasattr(target, "snapshot"):
+        yield cast("Target", target)
     else:
-        yield target
+        raise TargetSpecError(f"a {type(target).__name__} is no target")

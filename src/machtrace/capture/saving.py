@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from os import fsdecode
+from typing import BinaryIO
 
 from machtrace.capture.file_replacement import replace_file
 from machtrace.capture.used_memory import core_format, used_memory
@@ -31,12 +33,34 @@ def save_snapshot(
         CoreFileError: the process cannot be put into a core.
     """
     name = fsdecode(path)
+    kind, parts = _core(snapshot, images)
+    return SavedCore(path=name, format=kind, size=replace_file(name, parts))
+
+
+def write_snapshot(snapshot: Snapshot, sink: BinaryIO, *, images: KeptImages = "used") -> SavedCore:
+    """Write ``snapshot`` as a core to ``sink``, which need not be a file.
+
+    It is the core that :func:`save_snapshot` writes. Its path is the sink's name.
+
+    Raises:
+        OSError: the sink cannot be written.
+        CoreFileError: the process cannot be put into a core.
+    """
+    kind, parts = _core(snapshot, images)
+    size = 0
+    for part in parts:
+        sink.write(part)
+        size += len(part)
+    return SavedCore(path=str(sink.name), format=kind, size=size)
+
+
+def _core(
+    snapshot: Snapshot, images: KeptImages
+) -> tuple[ImageFormat, Iterable[bytes | memoryview]]:
     kind = core_format(snapshot)
     regions = used_memory(snapshot, images)
     if kind is ImageFormat.ELF:
         from machtrace.elf.core_writer import core_chunks
     else:
         from machtrace.macho.core_writer import core_chunks
-    return SavedCore(
-        path=name, format=kind, size=replace_file(name, core_chunks(snapshot, regions))
-    )
+    return kind, core_chunks(snapshot, regions)

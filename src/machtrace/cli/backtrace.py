@@ -11,6 +11,8 @@ from typing import Annotated, TextIO
 import typer
 
 from machtrace.model.report import Report
+from machtrace.model.stack import FrameTrust
+from machtrace.model.symbol import CallStack
 
 
 class Format(StrEnum):
@@ -71,6 +73,12 @@ def backtrace(
     result = report(copied, limit=limit, symbolicate=names, search=search or (), explain=explain)
     with output() as sink:
         write_report(result, format, sink)
+    guessed = sum(_is_guess_at_top(stack) for stack in result.stacks)
+    if guessed:
+        warn(
+            f"the first caller is a guess in {guessed} of {len(result.stacks)} stacks, since the "
+            "code there is not at hand or says nothing; give the images' files with --search"
+        )
     if format not in _TELLING:
         for complaint in _untold(result):
             warn(f"{complaint}; --format text says where")
@@ -81,6 +89,20 @@ def backtrace(
 
 _TELLING = frozenset({Format.TEXT, Format.JSON})
 """Formats that say of each stack why it ends."""
+
+
+_GUESSES = frozenset({FrameTrust.FRAME_POINTER, FrameTrust.LINK_REGISTER, FrameTrust.SCAN})
+
+
+def _is_guess_at_top(stack: CallStack) -> bool:
+    """Whether only a convention says who called the function that was about to go on."""
+    first = stack.frames[:2]
+    return (
+        len(first) == 2  # noqa: PLR2004 - the first two
+        and first[0].image is not None
+        and first[0].address.trust is FrameTrust.CONTEXT
+        and first[1].address.trust in _GUESSES
+    )
 
 
 def _untold(result: Report) -> Iterator[str]:

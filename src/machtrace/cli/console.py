@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 from machtrace.errors import FileAccessError, MachtraceError
 
@@ -17,15 +18,28 @@ _SHOWN = 10
 def prepare_output() -> None:
     """Let no name that a target gives itself stop the output.
 
-    What a stream's encoding lacks is written as an escape. A stream that the caller closed takes
-    what is written to it and drops it.
+    What a stream's encoding lacks is written as an escape. Where the caller closed standard
+    output, what is written there is an error once it is flushed; complaints are dropped.
     """
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
-        elif isinstance(stream, io.TextIOWrapper):
+    if sys.stdout is None:
+        sys.stdout = _ClosedOutput()
+    if sys.stderr is None:
+        sys.stderr = _nowhere()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+class _ClosedOutput(io.StringIO):
+    """Standard output that nothing can be written to."""
+
+    def flush(self) -> None:
+        if self.getvalue():
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
 
 
 @contextmanager
@@ -53,8 +67,30 @@ def output() -> Iterator[TextIO]:
         raise FileAccessError(place, error.strerror or "cannot be written") from error
 
 
+@contextmanager
+def binary_output() -> Iterator[BinaryIO]:
+    """Standard output for bytes, as :func:`output` is for text, but nothing is held back.
+
+    Raises:
+        FileAccessError: it is a terminal, or it cannot be written.
+    """
+    if sys.stdout.isatty():
+        refused = FileAccessError("standard output", "bytes are not for a terminal")
+        refused.remedy = "redirect it, or give the name of a file"
+        raise refused
+    with output():
+        sink = getattr(sys.stdout, "buffer", None)
+        if sink is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        yield sink
+        sink.flush()
+
+
 def _drop_output() -> None:
     """Send what is still buffered nowhere: the interpreter would try, and fail, at its end."""
+    if isinstance(sys.stdout, _ClosedOutput):
+        sys.stdout = _nowhere()
+        return
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     os.close(devnull)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,7 +39,13 @@ def snapshot(
         ),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the core.")
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where to write the core; - is standard output.",
+        ),
     ],
     thread: Annotated[
         str, typer.Option(help="Which threads: all, main, a name, an id, or #N as lldb counts.")
@@ -59,24 +67,39 @@ def snapshot(
 
     It is a Mach-O core, or an ELF core of a Linux process: machtrace reads it back, and lldb or
     gdb opens it. A file of that name is replaced. The status is 1 where a part of the process
-    could not be read; the rest is saved.
+    could not be read; the rest is saved. Where the core goes to standard output, what was saved is
+    told on standard error.
     """
     from machtrace.capture.backtraces import snapshot as take
-    from machtrace.capture.saving import save_snapshot
+    from machtrace.capture.saving import save_snapshot, write_snapshot
     from machtrace.cli import console
 
-    copied = take(spec, threads=thread, stack_limit=stack_limit)
-    saved = save_snapshot(copied, output, images=images.value)
-    with console.output() as sink:
-        if format is SnapshotOutput.JSON:
-            import json
-
-            sink.write(json.dumps(_document(saved, copied), indent=2) + "\n")
-        else:
-            sink.write(_line(saved, copied))
+    if str(output) == "-":
+        with console.binary_output() as core:
+            copied = take(spec, threads=thread, stack_limit=stack_limit)
+            saved = replace(write_snapshot(copied, core, images=images.value), path=_STDOUT)
+        sys.stderr.write(_told(saved, copied, format))
+    else:
+        copied = take(spec, threads=thread, stack_limit=stack_limit)
+        saved = save_snapshot(copied, output, images=images.value)
+        with console.output() as sink:
+            sink.write(_told(saved, copied, format))
+    if images is Images.NONE:
+        console.warn("walks of it need its images' files: give them to backtrace with --search")
     if copied.problems:
         console.complain_of_all([problem.error for problem in copied.problems])
         raise typer.Exit(1)
+
+
+_STDOUT = "standard output"
+
+
+def _told(saved: SavedCore, copied: Snapshot, form: SnapshotOutput) -> str:
+    if form is SnapshotOutput.TEXT:
+        return _line(saved, copied)
+    import json
+
+    return json.dumps(_document(saved, copied), indent=2) + "\n"
 
 
 def _line(saved: SavedCore, copied: Snapshot) -> str:

@@ -13,11 +13,11 @@ _ID = re.compile("[0-9]+")
 _LONGEST_ID = 20
 
 
-def open_target(spec: int | str | Path) -> Target:
+def open_target(spec: int | str | Path | None) -> Target:
     """Open the process, core or emulated process that ``spec`` names.
 
     Args:
-        spec: a process id; the path of a core file; or ``emulated:demo``.
+        spec: a process id; the path of a core file; or ``emulated:demo``. None names nothing.
 
     Raises:
         TargetSpecError: it names nothing that can be opened.
@@ -36,8 +36,10 @@ def open_target(spec: int | str | Path) -> Target:
         from machtrace.target.emulated import EmulatedTarget
 
         return EmulatedTarget(spec.removeprefix(EMULATED))
-    if not spec:
+    if spec is None or spec == "":
         raise TargetSpecError("no target is named")
+    if not isinstance(spec, str | Path):
+        raise TargetSpecError(f"a target is not named by a {type(spec).__name__}")
     path = Path(spec)
     try:
         path.stat()

@@ -1,0 +1,17 @@
+"""What names a target, and what does not."""
+
+from __future__ import annotations
+
+import pytest
+
+import machtrace as mt
+from machtrace.errors import TargetSpecError
+
+
+@pytest.mark.parametrize("nothing", [None, "", 3.5, b"1", object()], ids=repr)
+@pytest.mark.parametrize("entry", [mt.open_target, mt.snapshot, mt.backtraces])
+def test_what_names_no_target_is_refused_alike(entry, nothing):
+    """By each way in, with an error of ours that says what to give."""
+    with pytest.raises(TargetSpecError, match="target") as refused:
+        entry(nothing)
+    assert "process id" in refused.value.remedy
