@@ -63,9 +63,7 @@ class MetadataNames:
         return frozenset(section.name for section in self._contents.image.sections if section.size)
 
     def functions(self) -> Iterator[Source]:
-        """Those that name functions, of which some have no name."""
-        if not len(self._unnamed):
-            return
+        """Those that name functions."""
         if self._sections & _OBJC:
             yield self._objc
         if self._sections & _SWIFT:

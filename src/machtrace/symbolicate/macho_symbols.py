@@ -58,9 +58,11 @@ class _Assembly:
         self._linked(symbols)
         for other in others:
             self._add(partial(self._twin, other))
-        metadata = MetadataNames(self._contents, symbols, self._starts, self._unnamed())
-        for source in metadata.functions():
-            self._add(partial(self._named_starts, source))
+        unnamed = self._unnamed()
+        metadata = MetadataNames(self._contents, symbols, self._starts, unnamed)
+        if len(unnamed) or not self._certain:
+            for source in metadata.functions():
+                self._add(partial(self._named_starts, source))
         self._stubs(symbols, metadata)
         if self._problems and not any(map(len, self._found)):
             raise self._problems[0]
