@@ -140,10 +140,6 @@ def generic_type(machine: Machine) -> Node:
     return wrapped(Kind.DEPENDENT_GENERIC_TYPE, [signature, machine.need(Kind.TYPE)])
 
 
-def _parameter_subject(machine: Machine) -> Node:
-    return generic_parameter(machine)
-
-
 def _member_subject(machine: Machine) -> Node:
     return member(machine, generic_parameter(machine))
 
@@ -200,27 +196,27 @@ class _Form(NamedTuple):
 
 
 _FORMS = {
-    "V": _Form(_parameter_subject, _value_marker),
-    "v": _Form(_parameter_subject, _pack_marker),
+    "V": _Form(generic_parameter, _value_marker),
+    "v": _Form(generic_parameter, _pack_marker),
     "c": _Form(_member_subject, _inherits),
     "C": _Form(_path_subject, _inherits),
-    "b": _Form(_parameter_subject, _inherits),
+    "b": _Form(generic_parameter, _inherits),
     "B": _Form(_popped_subject, _inherits),
     "t": _Form(_member_subject, _same_type),
     "T": _Form(_path_subject, _same_type),
-    "s": _Form(_parameter_subject, _same_type),
+    "s": _Form(generic_parameter, _same_type),
     "S": _Form(_popped_subject, _same_type),
     "m": _Form(_member_subject, _layout),
     "M": _Form(_path_subject, _layout),
-    "l": _Form(_parameter_subject, _layout),
+    "l": _Form(generic_parameter, _layout),
     "L": _Form(_popped_subject, _layout),
     "p": _Form(_member_subject, _conforms),
     "P": _Form(_path_subject, _conforms),
     "Q": _Form(_popped_subject, _conforms),
-    "h": _Form(_parameter_subject, _same_shape),
+    "h": _Form(generic_parameter, _same_shape),
 }
-_INVERSES = {"i": _parameter_subject, "I": _popped_subject}
-_CONFORMANCE = _Form(_parameter_subject, _conforms)
+_INVERSES = {"i": generic_parameter, "I": _popped_subject}
+_CONFORMANCE = _Form(generic_parameter, _conforms)
 
 
 def generic_requirement(machine: Machine) -> Node:

@@ -230,3 +230,6 @@ RULES: dict[Kind, Rule] = {
     Kind.MANGLED: _mangled,
 }
 """By kind; all others are phrases."""
+
+TEXTS = frozenset(kind for kind, rule in RULES.items() if rule is _text)
+"""Kinds of which the text is printed, and nothing else."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from machtrace.symbolicate.demangle.swift_nodes import Kind, Node, NotUnderstoodError
-from machtrace.symbolicate.demangle.swift_print_rules import RULES
+from machtrace.symbolicate.demangle.swift_print_rules import RULES, TEXTS
 from machtrace.symbolicate.demangle.swift_print_style import Style
 
 _MOST_PIECES = 30_000
@@ -42,14 +42,22 @@ def printed(root: Node, parse: Callable[[str], Node], *, simplified: bool) -> st
         if isinstance(item, str):
             texts.append(item)
             size += len(item)
-        elif isinstance(item, Node):
-            while item.kind is Kind.TYPE:
-                item = item.children[0]
-            pieces = rules[item.kind](item, style)
+            continue
+        if not isinstance(item, Node):
+            item()
+            continue
+        kind = item.kind
+        while kind is Kind.TYPE:
+            item = item.children[0]
+            kind = item.kind
+        if kind in TEXTS:
+            texts.append(item.text)
+            size += len(item.text)
+            room -= 1
+        else:
+            pieces = rules[kind](item, style)
             work.extend(pieces[::-1])
             room -= len(pieces) + 1
-            if room < 0 or size > _MOST_CHARACTERS:
-                raise NotUnderstoodError
-        else:
-            item()
+        if room < 0 or size > _MOST_CHARACTERS:
+            raise NotUnderstoodError
     return "".join(texts)
