@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ from machtrace.errors import MachtraceError
 from machtrace.model.address import Svma
 
 if TYPE_CHECKING:  # they bring numpy, which the command line's help can do without
-    from machtrace.cli.image_description import DescribedImage
+    from machtrace.cli.image_description import DescribedImage, ImageDescription
 
 
 class ImageOutput(StrEnum):
@@ -31,6 +32,17 @@ def image(
     *,
     symbols: Annotated[bool, typer.Option("--symbols", help="The symbol table.")] = False,
     segments: Annotated[bool, typer.Option("--segments", help="Segments and sections.")] = False,
+    debug_files: Annotated[
+        bool,
+        typer.Option(
+            "--debug-files",
+            help="Which files have its source lines and symbols, and what was looked at.",
+        ),
+    ] = False,
+    search: Annotated[
+        list[Path] | None,
+        typer.Option(help="Also look for debug files here: files, bundles, folders, stores."),
+    ] = None,
     lookup: Annotated[
         str | None,
         typer.Option(metavar="ADDRESS", help="What is at a stated address: 0x… or decimal."),
@@ -49,12 +61,15 @@ def image(
     from machtrace.cli.open_image import open_described
 
     address = None if lookup is None else _address(lookup)
+    places = (search or []) if debug_files or search else None
     path, images = open_described(file, arch)
     with output():
         if format is ImageOutput.JSON:
-            _write_json(path, images, symbols=symbols, address=address)
+            _write_json(path, images, symbols=symbols, address=address, search=places)
         else:
-            _write_text(path, images, symbols=symbols, segments=segments, address=address)
+            _write_text(
+                path, images, symbols=symbols, segments=segments, address=address, search=places
+            )
     problems = [problem for one in images for problem in one.problems]
     for problem in problems:
         complain(problem)
@@ -81,38 +96,47 @@ def _write_text(
     symbols: bool,
     segments: bool,
     address: Svma | None,
+    search: Sequence[Path] | None,
 ) -> None:
     from machtrace.cli import image_text
     from machtrace.cli.console import wants_colour
 
     style = image_text.Style.of(colour=wants_colour(sys.stdout))
-
-    def parts(one: DescribedImage) -> Iterator[str]:
-        described = one.describe()
-        found = None if address is None else one.look_up(address)
-        if address is not None and found is None and not (symbols or segments):
-            return
-        yield image_text.heading(described, style)
-        if not (symbols or segments or address is not None):
-            yield from image_text.overview(described, style)
-        if segments:
-            yield from image_text.segments(described, style)
-        if symbols:
-            yield from image_text.symbols(one.symbols())
-        if found is not None:
-            yield from image_text.looked_up(found)
-
+    is_overview = not (symbols or segments or search is not None or address is not None)
     shown = False
     for one in images:
-        for line in parts(one):
+        described = one.describe()
+        found = None if address is None else one.look_up(address)
+        parts = [image_text.overview(described, style)] if is_overview else []
+        if segments:
+            parts.append(image_text.segments(described, style))
+        if symbols:
+            parts.append(image_text.symbols(one.symbols()))
+        if found is not None:
+            parts.append(image_text.looked_up(found))
+        if search is not None:
+            parts.append(_files(path, described, search))
+        if parts:
             shown = True
-            sys.stdout.write(f"{line}\n")
+            sys.stdout.write(f"{image_text.heading(described, style)}\n")
+            sys.stdout.writelines(f"{line}\n" for line in chain.from_iterable(parts))
     if not shown and address is not None:
         raise _nowhere(path, address)
 
 
+def _files(path: Path, described: ImageDescription, search: Sequence[Path]) -> Iterator[str]:
+    from machtrace.cli.image_files import describe_files, files_text
+
+    return files_text(describe_files(path, described, search))
+
+
 def _write_json(
-    path: Path, images: Sequence[DescribedImage], *, symbols: bool, address: Svma | None
+    path: Path,
+    images: Sequence[DescribedImage],
+    *,
+    symbols: bool,
+    address: Svma | None,
+    search: Sequence[Path] | None,
 ) -> None:
     import json
     from dataclasses import asdict
@@ -120,13 +144,18 @@ def _write_json(
     documents = []
     nowhere = address is not None
     for one in images:
-        document = asdict(one.describe())
+        described = one.describe()
+        document = asdict(described)
         if symbols:
             document["symbols"] = [row._asdict() for row in one.symbols()]
         if address is not None:
             found = one.look_up(address)
             nowhere = nowhere and found is None
             document["lookup"] = None if found is None else asdict(found)
+        if search is not None:
+            from machtrace.cli.image_files import describe_files
+
+            document["debug_files"] = asdict(describe_files(path, described, search))
         documents.append(document)
     if nowhere and address is not None:
         raise _nowhere(path, address)

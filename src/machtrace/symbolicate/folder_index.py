@@ -53,15 +53,18 @@ class FolderIndex:
 
     def __str__(self) -> str:
         """What there was, as one line says it."""
-        images = len(self.by_identifier)
-        parts = [f"{self.files} files", "1 image" if images == 1 else f"{images} images"]
+        parts = [_counted(self.files, "file"), _counted(len(self.by_identifier), "image")]
         if self.stores:
-            parts.append(f"{len(self.stores)} symbol stores")
+            parts.append(_counted(len(self.stores), "symbol store"))
         if self.malformed:
             parts.append(f"{self.malformed} malformed")
         if self.unreadable:
             parts.append(f"{self.unreadable} unreadable")
         return ", ".join(parts)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 _indices: WeakValueDictionary[str, FolderIndex] = WeakValueDictionary()
