@@ -5,8 +5,13 @@ from __future__ import annotations
 from fuzz.target import Target
 from fuzz.targets import (
     debug_files,
+    demangle,
     eh_frame,
+    fixups,
     instructions,
+    objc,
+    pclntab,
+    rtti,
     swift,
     symcache,
     unwind_info,
@@ -23,6 +28,11 @@ TARGETS: dict[str, Target] = {
         swift.TARGET,
         symcache.TARGET,
         debug_files.TARGET,
+        fixups.TARGET,
+        objc.TARGET,
+        demangle.TARGET,
+        pclntab.TARGET,
+        rtti.TARGET,
     )
 }
 """By name."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import MachOError, MemoryReadError
-from machtrace.macho.contents import MachOContents
+from machtrace.macho.contents import FileContents, MachOContents
 from machtrace.macho.image import MachOImage
 from machtrace.macho.pointer_rows import Addresses, BindRows, RebaseRows
 from machtrace.macho.scattered_records import ScatteredRecords
@@ -16,6 +17,9 @@ from machtrace.model.address import PacMask, Svma
 
 _CHUNK = 1 << 20
 """Bytes that are looked through together."""
+_PAGE = 1 << 14
+"""The same, where not all of that can be read."""
+_MOST_READS = 1 << 12
 
 
 def inside_image(image: MachOImage, addresses: Addresses) -> npt.NDArray[np.bool_]:
@@ -102,22 +106,36 @@ class RawPointers:
     def rebases(self) -> RebaseRows:
         """All aligned words of data that lead into the image: some may be numbers by chance."""
         places, targets = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
+        for at, data in self._data():
+            found = self._inside(np.frombuffer(data, self._word).astype(np.uint64))
+            rows = np.flatnonzero(found)
+            places.append(np.uint64(at) + rows.astype(np.uint64) * np.uint64(self._word.itemsize))
+            targets.append(found[rows])
+        rebases = RebaseRows.sorted(np.concatenate(places), np.concatenate(targets))
+        kept = ~np.isin(rebases.places, self.binds.places)
+        return RebaseRows(rebases.places[kept], rebases.targets[kept])
+
+    def _data(self) -> Iterator[tuple[int, memoryview]]:
+        """What can be read of the image's data, in whole words."""
         size = self._word.itemsize
+        reads = _MOST_READS
         for segment in self._contents.image.segments:
             if segment.is_executable or segment.name == "__LINKEDIT":
                 continue
             start = -(-segment.vmaddr // size) * size
-            end = min(segment.end, segment.vmaddr + (segment.filesize or segment.vmsize))
-            for at in range(start, end - size + 1, _CHUNK):
-                length = min(_CHUNK, end - at) // size * size
+            end = segment.vmaddr + min(segment.vmsize, segment.filesize or segment.vmsize)
+            if isinstance(self._contents, FileContents):
+                end = min(end, segment.vmaddr + len(self._contents.data) - segment.fileoff)
+            at, chunk = start, _CHUNK
+            while at + size <= end and reads:
+                length = min(chunk, end - at) // size * size
+                reads -= 1
                 try:
-                    data = self._contents.read_svma(Svma(at), length)
+                    yield at, self._contents.read_svma(Svma(at), length)
                 except MemoryReadError:
-                    continue
-                found = self._inside(np.frombuffer(data, self._word).astype(np.uint64))
-                rows = np.flatnonzero(found)
-                places.append(np.uint64(at) + rows.astype(np.uint64) * np.uint64(size))
-                targets.append(found[rows])
-        rebases = RebaseRows.sorted(np.concatenate(places), np.concatenate(targets))
-        kept = ~np.isin(rebases.places, self.binds.places)
-        return RebaseRows(rebases.places[kept], rebases.targets[kept])
+                    if chunk == _CHUNK:  # some of it may be there
+                        chunk = _PAGE
+                        continue
+                at += length
+                if at % _CHUNK == 0:
+                    chunk = _CHUNK
