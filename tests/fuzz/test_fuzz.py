@@ -29,7 +29,8 @@ def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "target", ["unwind_info", "eh_frame", "instructions", "walker", "swift", "symcache"]
+    "target",
+    ["unwind_info", "eh_frame", "instructions", "walker", "swift", "symcache", "fixups", "objc"],
 )
 def test_mutated_inputs(target: str, tmp_path: Path):
     """A short run; ``make fuzz`` is a long one."""
