@@ -3,6 +3,8 @@
 from uuid import UUID
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from machtrace.macho.cpu import CPU_TYPE_ARM, CPU_TYPE_ARM64, CPU_TYPE_X86_64
 from machtrace.model.address import Avma, Svma
@@ -154,6 +156,17 @@ def test_an_archive_gives_binary_and_dsym(tmp_path):
         files = ImageSource.of(place).files(image_at("/var/containers/X.app/X"))
         assert isinstance(files.lines, DebugFile)
         assert (str(dwarf), str(binary)) == (files.lines.path, files.binary.source)
+
+
+def test_it_is_found_beside_a_binary_that_the_user_gave(tmp_path):
+    """The report is from elsewhere, and so is the path in it."""
+    binary = write(tmp_path / "Build" / "X.app" / "X", ThinFile(uuid=OURS).build())
+    dwarf = write_dsym(tmp_path / "Build" / "X.app.dSYM", "X", dwarf_file(OURS))
+
+    for place in (binary, binary.parent):
+        files = ImageSource.of(place).files(image_at("/var/containers/X.app/X"))
+        assert isinstance(files.lines, DebugFile)
+        assert str(dwarf) == files.lines.path
 
 
 ARM64E = (CPU_TYPE_ARM64, 0x80000002)
@@ -319,3 +332,28 @@ def test_spotlight_is_not_asked_where_there_is_none_or_no_need(tmp_path):
     given = SearchPlaces([str(tmp_path)], spotlight=Spotlight(asked.append))
     assert isinstance(find_debug_file(image_at("/X"), given), DebugFile)
     assert 1 == len(asked)
+
+
+@settings(max_examples=100, deadline=2000, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_damaged_files_are_a_status(tmp_path, data):
+    """Whatever the bytes of a dSYM, its property list and the binary are."""
+    good = {
+        "prog": ThinFile(uuid=OURS, symbols=(BuiltSymbol("/a.o", 1, 0x66, 0),)).build(),
+        "prog.dSYM/Contents/Resources/DWARF/prog": fat_of(
+            [BuiltPart(CPU_TYPE_ARM64, 0, dwarf_file(OURS))]
+        ),
+        f"prog.dSYM/Contents/Resources/{str(OURS).upper()}.plist": property_list({"a": "b"}),
+    }
+    for name, content in good.items():
+        changed = bytearray(content)
+        for _ in range(data.draw(st.integers(0, 4))):
+            at = data.draw(st.integers(0, min(len(changed), 0x1400) - 1))
+            value = data.draw(st.binary(min_size=1, max_size=4) | st.just(b"\xff" * 4))
+            changed[at : at + len(value)] = value
+        write(tmp_path / name, bytes(changed))
+
+    files = ImageSource.of(tmp_path).files(image_at(tmp_path / "prog"))
+    if isinstance(files.lines, DebugFile):
+        assert OURS == files.lines.uuid
+    assert files.looked_at

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from uuid import UUID
 
@@ -79,23 +79,21 @@ def on_this_machine(image: BinaryImage) -> Iterator[Candidate]:
         yield Candidate(image.path, FoundBy.ITSELF)
 
 
-def bundles(image: BinaryImage, places: SearchPlaces, record: SearchRecord) -> Iterator[Candidate]:
-    """DSYM bundles by the image's name: in given folders, and beside the binary."""
+def bundles(
+    image: BinaryImage, places: SearchPlaces, binaries: Iterable[str], record: SearchRecord
+) -> Iterator[Candidate]:
+    """DSYM bundles by the image's name: in given folders, and beside its ``binaries``."""
     for place in places.paths:
         if os.path.isdir(place) and image.path:  # noqa: PTH112
             for bundle in named_in(place, image.path):
                 yield from _file_or_bundle(bundle, FoundBy.NAME)
-    looked = set()
-    for binary in on_this_machine(image):
-        if not os.path.exists(binary.path):  # noqa: PTH110
-            continue
-        for path in beside(binary.path):
-            if path not in looked:
-                looked.add(path)
-                there = list(_file_or_bundle(path, FoundBy.BESIDE))
-                if not there:
-                    record.add(path, Outcome.NO_FILE)
-                yield from there
+    own = (candidate.path for candidate in on_this_machine(image))
+    existing = filter(os.path.exists, dict.fromkeys((*binaries, *own)))
+    for path in dict.fromkeys(path for binary in existing for path in beside(binary)):
+        there = list(_file_or_bundle(path, FoundBy.BESIDE))
+        if not there:
+            record.add(path, Outcome.NO_FILE)
+        yield from there
 
 
 def indexed(

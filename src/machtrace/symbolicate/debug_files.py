@@ -120,7 +120,7 @@ class _Search:
             for binary in tuple(self._binaries):
                 yield from linked_debug_files(binary, places, record)
         else:
-            yield from bundles(image, places, record)
+            yield from bundles(image, places, [one.path for one in self._binaries], record)
         yield from indexed(image, places, record, FileKind.DEBUGINFO)
         yield from spotlighted(image, places, record)
 
