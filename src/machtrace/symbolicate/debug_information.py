@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import TypeAlias
 
 from machtrace.errors import MachtraceError
@@ -53,17 +54,29 @@ class DebugInformation:
         index = self.index(image)
         return () if isinstance(index, FrameStatus) else index.inlined(offset)
 
-    def symbol(self, image: BinaryImage, offset: ImageOffset, outer: InlineFrame) -> Symbol | None:
-        """The function ``outer`` that holds ``offset``, for where no symbol names it."""
+    def symbol(
+        self, image: BinaryImage, offset: ImageOffset, outer: InlineFrame, known: Symbol | None
+    ) -> Symbol | None:
+        """The function that holds ``offset``, by the name that the lines there are of.
+
+        Args:
+            image: what is asked about.
+            offset: a place in it.
+            outer: the last of its :meth:`frames`.
+            known: what symbols say. Where they are exact they have the name, and only choose
+                among several that a linker made one of.
+        """
+        if known is not None and known.certainty is Certainty.EXACT:
+            return _renamed(known, outer.name) if outer.name in known.aliases else known
         index = self.index(image)
         start = None if isinstance(index, FrameStatus) else index.function_start(offset)
         if start is None or not outer.name:
-            return None
+            return known
         return Symbol(
             name=outer.name,
             linkage_name=outer.linkage_name,
             offset=start,
-            size=None,
+            size=None if known is None or known.offset != start else known.size,
             certainty=Certainty.EXACT,
         )
 
@@ -78,3 +91,8 @@ class DebugInformation:
         except MachtraceError as error:
             self.problems.append(error)
             return FrameStatus.MALFORMED_FILE
+
+
+def _renamed(symbol: Symbol, name: str) -> Symbol:
+    others = (symbol.name, *(alias for alias in symbol.aliases if alias != name))
+    return replace(symbol, name=name, aliases=others)

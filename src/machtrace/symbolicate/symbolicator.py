@@ -129,10 +129,10 @@ class Symbolicator:
             return status, image, symbol, ()
         offset = image.offset_of(lookup)
         calls = self._debug.frames(image, offset)
-        if calls and (symbol is None or not symbol.is_named):
-            better = self._debug.symbol(image, offset, calls[-1])
-            if better is not None:
-                status, symbol = FrameStatus.SYMBOLICATED, better
+        if calls:
+            symbol = self._debug.symbol(image, offset, calls[-1], symbol)
+            if symbol is not None and symbol.is_named:
+                status = FrameStatus.SYMBOLICATED
         return status, image, symbol, calls
 
     def _name(
