@@ -1,5 +1,6 @@
 """``machtrace atos``: its arguments, and its answers next to a peer's and to the source's lines."""
 
+import gc
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from machtrace.cli.atos_arguments import (
     parse_address,
     parse_arguments,
 )
+from machtrace.cli.main import main
 from machtrace.macho.cpu import CPU_TYPE_ARM64, CPU_TYPE_X86_64
 from machtrace.testing.elf_compiler import compile_elf
 from machtrace.testing.macho_compiler import compile_macho
@@ -52,19 +54,28 @@ THIN = ThinFile(
 )
 
 
-def atos(*words, **changed):
-    """Run the command, with a cache of its own."""
-    command = [sys.executable, "-m", "machtrace", "atos", *map(str, words)]
-    return subprocess.run(
-        command, check=False, **{"capture_output": True, "text": True, "timeout": 60} | changed
-    )
-
-
-@pytest.fixture(autouse=True)
-def _own_caches(tmp_path, monkeypatch):
-    """Nothing of this user's is read or written."""
+@pytest.fixture
+def atos(tmp_path, monkeypatch, capfd):
+    """Run the command in this process, or in another where it has standard input."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("MACHTRACE_SYMBOLS", str(tmp_path / "symbols"))
+
+    def run(*words, **changed):
+        arguments = ["atos", *map(str, words)]
+        if changed:
+            options = {"capture_output": True, "text": True, "timeout": 60} | changed
+            command = [sys.executable, "-m", "machtrace", *arguments]
+            return subprocess.run(command, check=False, **options)
+        monkeypatch.setattr(sys, "argv", ["machtrace", *arguments])
+        try:
+            with pytest.raises(SystemExit) as done:
+                main()
+        finally:
+            gc.enable()
+            gc.unfreeze()
+        return subprocess.CompletedProcess(arguments, done.value.code, *capfd.readouterr())
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +168,7 @@ def test_what_is_no_address(text):
     assert parse_address(text) is None
 
 
-def test_usage_errors_are_apple_s():
+def test_usage_errors_are_apple_s(atos):
     """The line that scripts look for, then the usage."""
     done = atos()
 
@@ -171,7 +182,7 @@ def test_usage_errors_are_apple_s():
 # --- answers ---
 
 
-def test_the_forms_of_answers(thin):
+def test_the_forms_of_answers(atos, thin):
     """A name with an offset; demangled; no name in a function, nor outside; not in the image."""
     done = atos(
         "-o", thin, "100000404", "0x100000428", "0x100000444", "0x1000", "what", "0x10000000f"
@@ -197,14 +208,14 @@ def test_the_forms_of_answers(thin):
         (["-offset"], "0x444", "0x0000000100000444"),
     ],
 )
-def test_ways_to_say_where_the_image_is(thin, options, address, shown):
+def test_ways_to_say_where_the_image_is(atos, thin, options, address, shown):
     """All lead to the same function; an address without a name is shown as Apple's command does."""
     done = atos("-o", thin, *options, address)
 
     assert f"{shown} (in App) + 4\n" == done.stdout
 
 
-def test_with_inlined_calls_each_answer_ends_with_an_empty_line(thin):
+def test_with_inlined_calls_each_answer_ends_with_an_empty_line(atos, thin):
     """Which is the delimiter's newline after each call, and one for the answer."""
     addresses = ("100000404", "7")
 
@@ -212,7 +223,7 @@ def test_with_inlined_calls_each_answer_ends_with_an_empty_line(thin):
     assert "first (in App) + 4@\n7@\n" == atos("-o", thin, "-i", "-d", "@", *addresses).stdout
 
 
-def test_lines_and_inlined_calls_are_those_of_the_source(program):
+def test_lines_and_inlined_calls_are_those_of_the_source(atos, program):
     """Without ``-i`` the function that holds the address, with the line in it."""
     path, start, size = program
     texts = [atos("-o", path, "-i", *options, *range_of(start, size)).stdout
@@ -230,7 +241,7 @@ def test_lines_and_inlined_calls_are_those_of_the_source(program):
 @pytest.mark.skipif(
     not shutil.which("llvm-symbolizer-19"), reason="llvm-symbolizer-19 is not installed"
 )
-def test_calls_are_those_of_a_peer(program):
+def test_calls_are_those_of_a_peer(atos, program):
     """Names, files and lines of every address of a function, by llvm-symbolizer."""
     path, start, size = program
     words = [f"{address:#x}" for address in range(start, start + size)]
@@ -257,7 +268,7 @@ def range_of(start, size):
     return [f"{address:x}" for address in range(start, start + size)]
 
 
-def test_addresses_come_from_files_and_from_standard_input(thin, tmp_path):
+def test_addresses_come_from_files_and_from_standard_input(atos, thin, tmp_path):
     """Set apart by any whitespace, the last with or without a newline."""
     text = "100000404\t0x100000428\n\n 100000444"
     (tmp_path / "addresses").write_text(text)
@@ -282,7 +293,7 @@ def test_each_line_is_answered_before_the_next_is_written(thin):
         assert 0 == running.wait(timeout=30)
 
 
-def test_many_addresses_at_once(thin):
+def test_many_addresses_at_once(atos, thin):
     """A hundred thousand from a pipe, in their order."""
     words = [f"{BASE + CODE + number % 0x80:#x}" for number in range(100_000)]
     lines = atos("-o", thin, input="\n".join(words)).stdout.splitlines()
@@ -293,7 +304,7 @@ def test_many_addresses_at_once(thin):
     assert "shape::Box::area(int, int) (in App) + 0" == lines[0x20]
 
 
-def test_slices_of_a_fat_file(tmp_path):
+def test_slices_of_a_fat_file(atos, tmp_path):
     """``-arch`` takes one; without it the choice is said."""
     other = ThinFile(
         vmaddr=BASE, cputype=CPU_TYPE_X86_64, code=bytes(0x80), function_starts=b"\x80\x08\x00",
@@ -318,7 +329,7 @@ def test_slices_of_a_fat_file(tmp_path):
     "place",
     ["App.app/App", "App.app/Contents/MacOS/App", "App.app.dSYM/Contents/Resources/DWARF/App"],
 )
-def test_a_bundle_is_the_file_in_it(tmp_path, place):
+def test_a_bundle_is_the_file_in_it(atos, tmp_path, place):
     """Of iOS, of macOS, and a dSYM's."""
     path = tmp_path / place
     path.parent.mkdir(parents=True)
@@ -329,7 +340,7 @@ def test_a_bundle_is_the_file_in_it(tmp_path, place):
 
 
 @pytest.mark.parametrize("content", [b"", b"text", THIN.build()[:100], b"\x7fELF"])
-def test_a_file_without_symbols_is_an_error(tmp_path, content):
+def test_a_file_without_symbols_is_an_error(atos, tmp_path, content):
     """One line, which begins as Apple's does, and status 1."""
     (tmp_path / "x").write_bytes(content)
     for path in (tmp_path / "x", tmp_path / "nowhere", tmp_path):
@@ -339,7 +350,7 @@ def test_a_file_without_symbols_is_an_error(tmp_path, content):
         assert 1 == done.stderr.count("\n")
 
 
-def test_the_first_file_that_knows_an_address_answers(thin, tmp_path):
+def test_the_first_file_that_knows_an_address_answers(atos, thin, tmp_path):
     """Several can be given."""
     path = tmp_path / "Other"
     path.write_bytes(
@@ -351,7 +362,7 @@ def test_the_first_file_that_knows_an_address_answers(thin, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other processes are read on Linux only")
-def test_a_running_process(tmp_path):
+def test_a_running_process(atos, tmp_path):
     """By its id and by a part of its name; the header says which it is."""
     path = tmp_path / "atos-test-sleeper"
     (tmp_path / "a.c").write_text("#include <unistd.h>\nint main(void) {\n  return pause();\n}\n")
@@ -376,7 +387,7 @@ def test_a_running_process(tmp_path):
     assert "0 processes run an executable called" in gone.stderr
 
 
-def test_a_real_mach_o(tmp_path):
+def test_a_real_mach_o(atos, tmp_path):
     """Linked by the package ziglang; stubs are called as Apple's command calls them."""
     source = tmp_path / "a.cpp"
     source.write_text(

@@ -1,5 +1,6 @@
 """``machtrace symbols`` as a user meets it: output, errors, statuses; what Ctrl-C leaves."""
 
+import gc
 import json
 import os
 import pty
@@ -12,6 +13,7 @@ from uuid import UUID
 
 import pytest
 
+from machtrace.cli.main import main
 from machtrace.macho.header import FileType
 from machtrace.model.arch import Arch
 from machtrace.testing.cores import synthetic_process
@@ -29,14 +31,24 @@ Binary Images:
 
 
 @pytest.fixture
-def symbols(tmp_path):
-    """Run the command with a store of its own."""
-    environment = {**os.environ, "MACHTRACE_SYMBOLS": str(tmp_path / "store")}
+def symbols(tmp_path, monkeypatch, capfd):
+    """Run the command with a store of its own: in this process, unless it is to be given files."""
+    monkeypatch.setenv("MACHTRACE_SYMBOLS", str(tmp_path / "store"))
 
     def run(*words, **changed):
-        command = [sys.executable, "-m", "machtrace", "symbols", *map(str, words)]
-        options = {"capture_output": True, "text": True, "timeout": 60, "env": environment}
-        return subprocess.run(command, check=False, **options | changed)
+        arguments = ["symbols", *map(str, words)]
+        if changed:
+            options = {"capture_output": True, "text": True, "timeout": 60} | changed
+            command = [sys.executable, "-m", "machtrace", *arguments]
+            return subprocess.run(command, check=False, **options)
+        monkeypatch.setattr(sys, "argv", ["machtrace", *arguments])
+        try:
+            with pytest.raises(SystemExit) as done:
+                main()
+        finally:
+            gc.enable()
+            gc.unfreeze()
+        return subprocess.CompletedProcess(arguments, done.value.code or 0, *capfd.readouterr())
 
     return run
 
@@ -267,3 +279,16 @@ def test_a_store_that_is_none_is_one_line(symbols, tmp_path, archive):
     assert 1 == done.returncode
     assert 1 == done.stderr.count("\n")
     assert str(tmp_path / "store") in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other processes are read on Linux only")
+def test_a_process_needs_nothing_that_this_machine_has(symbols):
+    """Its own executable is where it was started from."""
+    with subprocess.Popen(["sleep", "60"]) as running:
+        try:
+            told = json.loads(symbols("missing", running.pid, "--format", "json").stdout)
+        finally:
+            running.kill()
+    (own,) = (one for one in told["images"] if one["name"] == "sleep")
+
+    assert "executable" in own["stored"]

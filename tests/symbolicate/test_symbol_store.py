@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import random
 import shutil
 import stat
 import struct
@@ -17,7 +18,11 @@ import pytest
 from machtrace.errors import FileAccessError
 from machtrace.macho.cpu import CPU_TYPE_ARM64, CPU_TYPE_X86_64
 from machtrace.macho.header import FileType
+from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
+from machtrace.model.image import BinaryImage, ImageFormat
+from machtrace.model.symbol import FrameStatus
+from machtrace.symbolicate.image_source import ImageSource
 from machtrace.symbolicate.symbol_store import SymbolStore
 from machtrace.symbolicate.symbol_store_adding import Stored, SymbolAdder
 from machtrace.symbolicate.symbol_store_archive import UnpackLimits
@@ -568,3 +573,39 @@ def test_where_the_default_store_is(monkeypatch, tmp_path, platform, variables, 
         monkeypatch.setenv(name, value)
 
     assert Path(place.format(home=tmp_path)) == default_store_path()
+
+
+def test_the_search_for_files_looks_into_the_default_store(monkeypatch, store, bundle):
+    """Without being told to, by UUID, for the binary and for what has more symbols."""
+    add(store, *bundle)
+    image = BinaryImage(
+        path="/gone/App",
+        uuid=ARM,
+        arch=Arch.ARM64,
+        format=ImageFormat.MACHO,
+        load_address=Avma(0x1000),
+        header_svma=Svma(0),
+        size=0x1000,
+    )
+    monkeypatch.setenv("MACHTRACE_SYMBOLS", str(store.root))
+    found = ImageSource.of().file(image)
+
+    assert str(store.find(ARM, None, FileKind.EXECUTABLE)) == found.source
+    monkeypatch.setenv("MACHTRACE_SYMBOLS", str(store.root / "elsewhere"))
+    assert FrameStatus.MISSING_FILE is ImageSource.of().file(image)
+
+
+def test_mutated_files_end_in_words(store, tmp_path):
+    """Whatever bytes an image has, it is stored under a place of its own, or skipped; no error."""
+    whole = fat(APP, INTEL_APP)
+    path = tmp_path / "App"
+    chosen = random.Random(17)  # noqa: S311 - no secret
+    for _ in range(400):
+        data = bytearray(whole)
+        for _ in range(chosen.randrange(1, 6)):
+            data[chosen.randrange(min(len(data), 0x1600))] = chosen.randrange(256)
+        path.write_bytes(data[: chosen.randrange(len(data))] if chosen.random() < 0.2 else data)
+        add(store, path)
+    for one in store.files():
+        assert one.path.parent.parent.parent == store.root
+    assert not [name for name in everything_in(store.root) if "unfinished" in name]

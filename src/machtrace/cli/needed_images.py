@@ -35,11 +35,11 @@ class NeededImage:
     name: str
     path: str
     kinds: frozenset[FileKind]
-    """Which of its files the store has."""
+    """Which of its files the store has; of a target's image, or this machine."""
 
     @property
     def has_debug_file(self) -> bool:
-        """Whether the store has the file with its debug information."""
+        """Whether the file with its debug information is there."""
         return FileKind.DEBUGINFO in self.kinds
 
     @property
@@ -69,15 +69,25 @@ def needed_images(spec: str, store: SymbolStore) -> Iterator[NeededImage]:
 
 
 def _of_target(spec: str, store: SymbolStore) -> Iterator[NeededImage]:
+    """A target's images; files that lie where the target had them need not be in a store."""
     from machtrace.capture.backtraces import snapshot
+    from machtrace.model.symbol import FrameStatus
+    from machtrace.symbolicate.image_source import ImageSource
 
+    source = ImageSource.of()
     for image in snapshot(spec).images:
+        files = source.files(image)
+        kinds = set() if image.uuid is None else set(_kinds(store, image.uuid))
+        if not isinstance(files.binary, FrameStatus):
+            kinds.add(FileKind.EXECUTABLE)
+        if not isinstance(files.lines, FrameStatus):
+            kinds.add(FileKind.DEBUGINFO)
         yield NeededImage(
             identifier=image.uuid,
             arch=image.arch.value,
             name=image.name,
             path=image.path,
-            kinds=frozenset() if image.uuid is None else _kinds(store, image.uuid),
+            kinds=frozenset(kinds),
         )
 
 

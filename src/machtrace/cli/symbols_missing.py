@@ -39,7 +39,8 @@ def missing(
 ) -> None:
     """Say which images of a report the store lacks, or has without their debug files.
 
-    The program's own images come first. The status is 1 where any image is not in the store at all.
+    The program's own images come first. Of a core or process, files that this machine has where
+    the program had them count as well. The status is 1 where nothing of an image is there.
     """
     from machtrace.cli.console import output
     from machtrace.cli.needed_images import needed_images
