@@ -25,6 +25,9 @@ from machtrace.macho.structs import DyldInfoCommand
 from machtrace.model.address import FileOffset, Svma
 from machtrace.model.arch import Arch
 
+_ADDRESS_BITS = 56
+"""What is above them, in an image of a program, is a tag, as of the names of types in C++."""
+
 
 class OpcodePointers:
     """The pointers that LC_DYLD_INFO tells of.
@@ -140,7 +143,10 @@ def followed(contents: FileContents, places: Addresses) -> RebaseRows:
     header = contents.image.header
     word = ("<" if header.little_endian else ">") + ("u8" if header.is_64 else "u4")
     words, known = ScatteredRecords(contents).read(places, word)
-    return RebaseRows.sorted(places[known], words[known].astype(np.uint64))
+    targets = words[known].astype(np.uint64)
+    if contents.image.header_svma < 1 << _ADDRESS_BITS:
+        targets &= np.uint64((1 << _ADDRESS_BITS) - 1)
+    return RebaseRows.sorted(places[known], targets)
 
 
 def _as_macho(error: MachtraceError, contents: FileContents, offset: int) -> MachOError:
