@@ -215,6 +215,17 @@ def test_ways_to_say_where_the_image_is(atos, thin, options, address, shown):
     assert f"{shown} (in App) + 4\n" == done.stdout
 
 
+def test_where_a_kernel_s_text_was_loaded(atos, thin):
+    """``-textExecAddress`` is the address of a segment that only kernels and kexts have."""
+    refused = atos("-o", thin, "-textExecAddress", "9000000", "9000000")
+    assert (1, True) == (refused.returncode, "no segment __TEXT_EXEC" in refused.stderr)
+
+    # The segment behind the code, called so: its stated address is 0x100 behind the first function.
+    thin.write_bytes(THIN.build().replace(b"__LINKEDIT\0", b"__TEXT_EXEC"))
+    done = atos("-o", thin, "-textExecAddress", "0x9000000", "8ffff04")
+    assert "first (in App) + 4\n" == done.stdout
+
+
 def test_with_inlined_calls_each_answer_ends_with_an_empty_line(atos, thin):
     """Which is the delimiter's newline after each call, and one for the answer."""
     addresses = ("100000404", "7")

@@ -19,6 +19,8 @@ from machtrace.errors import FileAccessError
 
 _READ = 1 << 20
 """Bytes of standard input that are waited for at most: what is there is answered at once."""
+_BATCH = 1 << 16
+"""Words of a file that are answered together."""
 _LONGEST_WORD = 1 << 16
 """Bytes of something that is no address."""
 
@@ -92,7 +94,9 @@ def _batches(request: AtosRequest) -> Iterator[list[str]]:
     if request.addresses:
         yield list(request.addresses)
     if request.input_file is not None:
-        yield _file_words(request.input_file)
+        words = _file_words(request.input_file)
+        for at in range(0, len(words), _BATCH):
+            yield words[at : at + _BATCH]
     elif not request.addresses:
         yield from _input_words()
 
