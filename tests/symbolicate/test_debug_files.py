@@ -96,6 +96,19 @@ def test_a_store_in_lldb_s_layout_may_link_to_the_bundle(tmp_path):
         assert dwarf.samefile(found.path)
 
 
+def test_of_two_architectures_with_one_uuid_the_right_one_is_used(tmp_path):
+    """As stores of ours keep them."""
+    place = tmp_path / unified_path(OURS, FileKind.DEBUGINFO)
+    put(place, dwarf_file(OURS))
+    other = put(place.with_name("debuginfo.arm64e"), dwarf_file(OURS, cpusubtype=0x80000002))
+    places = SearchPlaces.of(tmp_path)
+
+    for arch, path in ((Arch.ARM64, place), (Arch.ARM64E, other)):
+        found = find_debug_file(image_of(arch=arch), places)
+        assert isinstance(found, DebugFile)
+        assert str(path) == found.path
+
+
 def test_a_store_s_wrong_file_is_not_used(tmp_path):
     """What lies at an identifier's place is looked at all the same."""
     put(tmp_path / unified_path(OURS, FileKind.DEBUGINFO), dwarf_file(UUID(int=9)))

@@ -417,7 +417,7 @@ def test_a_member_of_another_time_is_not_used(program):
     [
         (static_archive([("other.o", 1, b"")]), Outcome.NO_FILE),
         (b"!<arch>\n" + b"x" * 80, Outcome.MALFORMED),
-        (b"not an archive", Outcome.OTHER_FORMAT),
+        (b"not an archive", Outcome.MALFORMED),
     ],
     ids=["without it", "damaged", "no archive"],
 )
@@ -427,7 +427,17 @@ def test_a_library_that_does_not_have_it(program, data, outcome):
     index, places = index_of(program), functions(program)
 
     assert () == index.inlined(ImageOffset(places["_helper", "helper"].start))
-    assert [outcome] == [one.outcome for one in index.record.looked_at]
+    assert outcome is index.record.looked_at[0].outcome
+
+
+def test_a_library_is_good_up_to_where_it_is_damaged(program):
+    """The member comes before that."""
+    helper = (program.parent / "helper.o").read_bytes()
+    archived(program, static_archive([(MEMBER, LINKED_AT, helper)]) + b"x" * 80)
+    index, places = index_of(program), functions(program)
+
+    assert ("helper", "helper.c", 5) in lines_in(index, places["_helper", "helper"])
+    assert [Outcome.MALFORMED] == [one.outcome for one in index.record.looked_at]
 
 
 @pytest.mark.parametrize(

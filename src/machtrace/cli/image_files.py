@@ -18,7 +18,7 @@ from machtrace.report.printable import printable
 from machtrace.symbolicate.debug_file import DebugFile
 from machtrace.symbolicate.debug_map import DebugMap
 from machtrace.symbolicate.debug_map_functions import mapped_functions
-from machtrace.symbolicate.debug_map_objects import open_object
+from machtrace.symbolicate.debug_map_objects import LinkedObjects
 from machtrace.symbolicate.image_source import ImageSource
 from machtrace.symbolicate.search_record import LookedAt, Outcome, SearchRecord
 from machtrace.symbolicate.symbol_store_layout import Identifier, parse_identifier
@@ -96,8 +96,9 @@ def _unusable_objects(debug_map: DebugMap) -> Sequence[LookedAt]:
     except MachOError as error:
         record.add(debug_map.path, Outcome.MALFORMED, str(error))
         return record.looked_at
+    files = LinkedObjects(debug_map, record)
     for number, linked in enumerate(debug_map.objects):
-        open_object(linked, debug_map, record, partial(functions.names_of, number))
+        files.open(linked, partial(functions.names_of, number))
     return record.looked_at
 
 

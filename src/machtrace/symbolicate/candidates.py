@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from uuid import UUID
 
+from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage
 from machtrace.symbolicate.debug_file import FoundBy
 from machtrace.symbolicate.dsym import beside, dwarf_files, is_dsym, named_in
@@ -58,17 +59,18 @@ def stored(image: BinaryImage, places: SearchPlaces, kind: FileKind) -> Iterator
     """Where the user's symbol store has the file, and the given folders would if they were one."""
     if image.uuid is not None:
         for place in (*places.paths, str(default_store_path())):
-            yield from in_store(place, image.uuid, kind)
+            yield from in_store(place, image.uuid, image.arch, kind)
 
 
-def in_store(root: str, identifier: Identifier, kind: FileKind) -> Iterator[Candidate]:
+def in_store(root: str, identifier: Identifier, arch: Arch, kind: FileKind) -> Iterator[Candidate]:
     """What is at the places that any layout of symbol stores has for a file."""
     for layout in _LAYOUTS:
         inside = layout(identifier, kind)
         if inside is not None:
             path = os.path.join(root, inside)  # noqa: PTH118
-            if os.path.exists(path):  # noqa: PTH110
-                yield from _file_or_bundle(path, FoundBy.STORE)
+            # Of two architectures with one UUID a store of ours names the second.
+            yield from _file_or_bundle(f"{path}.{arch.value}", FoundBy.STORE)
+            yield from _file_or_bundle(path, FoundBy.STORE)
 
 
 def on_this_machine(image: BinaryImage) -> Iterator[Candidate]:
@@ -82,7 +84,7 @@ def on_this_machine(image: BinaryImage) -> Iterator[Candidate]:
 def bundles(
     image: BinaryImage, places: SearchPlaces, binaries: Iterable[str], record: SearchRecord
 ) -> Iterator[Candidate]:
-    """DSYM bundles by the image's name: in given folders, and beside its ``binaries``."""
+    """Where dSYMs are by the image's name: in given folders, and beside its ``binaries``."""
     for place in places.paths:
         if os.path.isdir(place) and image.path:  # noqa: PTH112
             for bundle in named_in(place, image.path):
@@ -111,7 +113,7 @@ def indexed(
             yield Candidate(path, FoundBy.IDENTIFIER)
         for store in index.stores:
             if store != place:
-                yield from in_store(store, image.uuid, kind)
+                yield from in_store(store, image.uuid, image.arch, kind)
         if not found:
             others = index.by_name.get(image.name, ()) if image.name else ()
             told = f"; {image.name} of other builds: {', '.join(others[:_TOLD])}" if others else ""

@@ -20,7 +20,7 @@ from machtrace.symbolicate.debug_map import DebugMap, LinkedObject
 from machtrace.symbolicate.debug_map_building import ObjectBytes, ObjectIndices
 from machtrace.symbolicate.debug_map_code import are_as_linked
 from machtrace.symbolicate.debug_map_functions import MappedFunctions, mapped_functions
-from machtrace.symbolicate.debug_map_objects import open_object
+from machtrace.symbolicate.debug_map_objects import LinkedObjects
 from machtrace.symbolicate.debug_map_tables import MergedTables, MovedFunctions
 from machtrace.symbolicate.range_index import RangeIndex
 from machtrace.symbolicate.search_record import Outcome, SearchRecord
@@ -44,6 +44,7 @@ class DebugMapIndex:
     """
 
     __slots__ = (
+        "_files",
         "_functions",
         "_index",
         "_is_read",
@@ -74,6 +75,7 @@ class DebugMapIndex:
         self._index = DebugIndex(self._tables)
         self.record = SearchRecord()
         """The object files that are missing, were changed, or cannot be read."""
+        self._files = LinkedObjects(debug_map, self.record)
 
     def columns(self, offsets: npt.NDArray[np.uint64]) -> DebugColumns:
         """See :meth:`DebugIndex.columns`."""
@@ -129,9 +131,7 @@ class DebugMapIndex:
 
     def _open(self, number: int) -> _Opened | None:
         linked = self._map.objects[number]
-        contents = open_object(
-            linked, self._map, self.record, lambda: self._functions.names_of(number)
-        )
+        contents = self._files.open(linked, lambda: self._functions.names_of(number))
         if contents is None:
             return None
         if not has_dwarf(contents):

@@ -9,13 +9,12 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from machtrace.errors import FileAccessError, FormatError, MemoryReadError
+from machtrace.errors import FormatError, MemoryReadError
 from machtrace.macho.contents import FileContents
 from machtrace.macho.fat import parse_slices
 from machtrace.macho.static_archive import (
     ArchiveMember,
     archive_members,
-    is_static_archive,
     part_for,
 )
 from machtrace.macho.symtab import parse_symbols
@@ -24,116 +23,118 @@ from machtrace.symbolicate.image_file import open_image_file
 from machtrace.symbolicate.search_record import Outcome, SearchRecord
 
 
-def open_object(
-    linked: LinkedObject,
-    debug_map: DebugMap,
-    record: SearchRecord,
-    names: Callable[[], frozenset[str]],
-) -> FileContents | None:
-    """The object file, as it was when it was linked; None where it is not there or was changed.
-
-    Args:
-        linked: which.
-        debug_map: that it is of.
-        record: takes why there is none.
-        names: gives the linkage names that the image has from it, which tell it from others of
-            its name in an archive.
-    """
-    is_there = False
-    for path in debug_map.paths(linked):
-        try:
-            data = open_image_file(path)
-            modified = int(os.stat(path).st_mtime)  # noqa: PTH116
-        except (FileAccessError, OSError):
-            continue
-        is_there = True
-        try:
-            found = _in_file(_File(path, data, modified), linked, debug_map, record, names)
-        except (FormatError, MemoryReadError) as error:
-            record.add(str(linked), Outcome.MALFORMED, str(error))
-            continue
-        if found is not None:
-            return found
-    if not is_there:
-        record.add(str(linked), Outcome.NO_FILE, "an object file of the debug map")
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class _File:
     path: str
     data: memoryview
     modified: int
+    """In seconds since 1970."""
 
 
-def _in_file(
-    file: _File,
-    linked: LinkedObject,
-    debug_map: DebugMap,
-    record: SearchRecord,
-    names: Callable[[], frozenset[str]],
-) -> FileContents | None:
-    if linked.member is None:
-        if linked.modified not in (0, file.modified):
-            record.add(file.path, Outcome.CHANGED, _times(linked.modified, file.modified))
+class LinkedObjects:
+    """The object files of one debug map; each archive is listed once."""
+
+    __slots__ = ("_archives", "_map", "_record")
+
+    def __init__(self, debug_map: DebugMap, record: SearchRecord) -> None:
+        """Open nothing yet; ``record`` takes why there is none where there is none."""
+        self._map = debug_map
+        self._record = record
+        self._archives: dict[str, dict[str, list[ArchiveMember]]] = {}
+
+    def open(
+        self, linked: LinkedObject, names: Callable[[], frozenset[str]]
+    ) -> FileContents | None:
+        """The object file as it was when it was linked; None where it is gone or was changed.
+
+        Args:
+            linked: which.
+            names: gives the linkage names that the image has from it, which tell it from others
+                of its name in an archive.
+        """
+        is_there = False
+        for path in self._map.paths(linked):
+            try:
+                file = _File(path, open_image_file(path), _modified(path))
+            except OSError:  # a FileAccessError is one
+                continue
+            is_there = True
+            try:
+                found = self._in_file(file, linked, names)
+            except (FormatError, MemoryReadError) as error:
+                self._record.add(str(linked), Outcome.MALFORMED, str(error))
+                continue
+            if found is not None:
+                return found
+        if not is_there:
+            self._record.add(str(linked), Outcome.NO_FILE, "an object file of the debug map")
+        return None
+
+    def _in_file(
+        self, file: _File, linked: LinkedObject, names: Callable[[], frozenset[str]]
+    ) -> FileContents | None:
+        if linked.modified == 0 and self._is_newer(file):
+            self._record.add(file.path, Outcome.CHANGED, "it is newer than the image")
             return None
-        if linked.modified == 0 and _is_newer(file.modified, debug_map):
-            record.add(file.path, Outcome.CHANGED, "it is newer than the image")
+        if linked.member is None:
+            if linked.modified in (0, file.modified):
+                return self._thin(file.data, file.path)
+            self._changed(file.path, linked, file.modified)
             return None
-        return _thin(file.data, debug_map, file.path)
-    part = part_for(file.data, debug_map.arch, file.path)
-    if not is_static_archive(part):
-        record.add(file.path, Outcome.OTHER_FORMAT, "not a static library")
-        return None
-    if linked.modified == 0 and _is_newer(file.modified, debug_map):
-        record.add(file.path, Outcome.CHANGED, "it is newer than the image")
-        return None
-    named = [one for one in archive_members(part, file.path) if _is_called(one, linked.member)]
-    # Linkers write down when the member was changed, or the archive.
-    fitting = [one for one in named if linked.modified in (0, one.modified, file.modified)]
-    if not named:
-        record.add(str(linked), Outcome.NO_FILE, "the library has no such member")
-    elif not fitting:
-        record.add(str(linked), Outcome.CHANGED, _times(linked.modified, named[0].modified))
-    opened = [_member(one, linked, debug_map, file.path, record) for one in fitting]
-    return _defining([one for one in opened if one is not None], names)
+        named = self._members(file).get(linked.member, [])
+        # Linkers write down when the member was changed, or the archive.
+        fitting = [one for one in named if linked.modified in (0, one.modified, file.modified)]
+        if not named:
+            self._record.add(str(linked), Outcome.NO_FILE, "the library has no such member")
+        elif not fitting:
+            self._changed(str(linked), linked, named[0].modified)
+        opened = (self._member(one, linked, file.path) for one in fitting)
+        return _defining([one for one in opened if one is not None], names)
 
+    def _members(self, file: _File) -> dict[str, list[ArchiveMember]]:
+        """The members of an archive by their names, and by the last components of those."""
+        found = self._archives.get(file.path)
+        if found is None:
+            found = self._archives[file.path] = {}
+            try:
+                part = part_for(file.data, self._map.arch, file.path)
+                for member in archive_members(part, file.path):
+                    for name in {member.name, os.path.basename(member.name)}:  # noqa: PTH119
+                        found.setdefault(name, []).append(member)
+            except FormatError as error:  # what came before is good
+                self._record.add(file.path, Outcome.MALFORMED, str(error))
+        return found
 
-def _member(
-    member: ArchiveMember,
-    linked: LinkedObject,
-    debug_map: DebugMap,
-    path: str,
-    record: SearchRecord,
-) -> FileContents | None:
-    if member.data is not None:
-        return _thin(member.data, debug_map, f"{path}({member.name})")
-    outside = os.path.join(os.path.dirname(path), member.name)  # noqa: PTH118, PTH120
-    try:
-        data = open_image_file(outside)
-    except FileAccessError as error:
-        record.add(outside, Outcome.NO_FILE, error.reason)
-        return None
-    modified = int(os.stat(outside).st_mtime)  # noqa: PTH116
-    if linked.modified not in (0, modified, member.modified):
-        record.add(outside, Outcome.CHANGED, _times(linked.modified, modified))
-        return None
-    return _thin(data, debug_map, outside)
+    def _member(
+        self, member: ArchiveMember, linked: LinkedObject, archive: str
+    ) -> FileContents | None:
+        if member.data is not None:
+            return self._thin(member.data, f"{archive}({member.name})")
+        path = os.path.join(os.path.dirname(archive), member.name)  # noqa: PTH118, PTH120
+        try:
+            data, modified = open_image_file(path), _modified(path)
+        except OSError as error:
+            self._record.add(path, Outcome.NO_FILE, error.strerror or "")
+            return None
+        if linked.modified not in (0, modified, member.modified):
+            self._changed(path, linked, modified)
+            return None
+        return self._thin(data, path)
 
+    def _thin(self, data: memoryview, source: str) -> FileContents:
+        slices = parse_slices(data, source)
+        fitting = (part.data for part in slices if part.arch is self._map.arch)
+        return FileContents(next(fitting, data), source)
 
-def _is_newer(modified: int, debug_map: DebugMap) -> bool:
-    """Whether an object file was changed after the image, where the linker kept no time."""
-    try:
-        return modified > int(os.stat(debug_map.path).st_mtime)  # noqa: PTH116
-    except OSError:
-        return False
+    def _is_newer(self, file: _File) -> bool:
+        try:
+            return file.modified > _modified(self._map.path)
+        except OSError:
+            return False
 
-
-def _thin(data: memoryview, debug_map: DebugMap, source: str) -> FileContents:
-    for part in parse_slices(data, source):
-        if part.arch is debug_map.arch:
-            return FileContents(part.data, source)
-    return FileContents(data, source)
+    def _changed(self, path: str, linked: LinkedObject, modified: int) -> None:
+        times = f"linked at {_time(linked.modified)}, is of {_time(modified)}"
+        self._record.add(path, Outcome.CHANGED, times)
 
 
 def _defining(
@@ -149,12 +150,8 @@ def _defining(
     return opened[0] if opened else None
 
 
-def _is_called(member: ArchiveMember, name: str) -> bool:
-    return member.name == name or os.path.basename(member.name) == name  # noqa: PTH119
-
-
-def _times(recorded: int, found: int) -> str:
-    return f"linked at {_time(recorded)}, is of {_time(found)}"
+def _modified(path: str) -> int:
+    return int(os.stat(path).st_mtime)  # noqa: PTH116 - of thousands of object files
 
 
 def _time(seconds: int) -> str:
