@@ -249,6 +249,38 @@ def test_a_child_that_dies_is_survived(file, monkeypatch, tmp_path, code, reason
         build_index(file)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="what ends the child is Linux's")
+def test_a_child_that_never_ends_is_ended_by_the_system(file, monkeypatch, tmp_path):
+    """By its processor time, also where nobody waits for it any more."""
+    (tmp_path / "endless.py").write_text(
+        "import json, sys\n"
+        "from machtrace.symbolicate.index_builder import IndexTask, limit_process\n"
+        "limit_process(IndexTask(**json.loads(sys.argv[1])))\n"
+        "while True: pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(index_build, "_BUILDER", "endless")
+
+    with pytest.raises(DebugInformationError, match=r"SIGXCPU|SIGKILL"):
+        build_index(file, BuildLimits(processor_seconds=1, patience=100))
+
+
+def test_nobody_waits_for_ever_for_another_builder(folder):
+    """A lock can be held by a process that is stopped."""
+    with folder.locked("one", 1):
+        start = time.monotonic()
+        with folder.locked("one", 0.1):
+            assert time.monotonic() - start >= 0.1
+
+
+def test_without_an_interpreter_to_start_there_is_an_error(file, monkeypatch):
+    """As in programs that embed Python."""
+    monkeypatch.setattr(sys, "executable", "")
+
+    with pytest.raises(DebugInformationError, match="no Python executable"):
+        build_index(file)
+
+
 def test_an_index_that_would_be_too_large_is_not_made(file):
     """Nothing of it reaches this process."""
     with pytest.raises(DebugInformationError, match="allowed"):

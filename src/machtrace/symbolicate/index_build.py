@@ -68,6 +68,9 @@ def build_index(file: DebugFile, limits: BuildLimits = DEFAULT_LIMITS) -> bytes:
     Raises:
         DebugInformationError: the child refused the file, died, or took more than ``limits``.
     """
+    if not sys.executable:
+        reason = "no process can be started to read debug information (no Python executable)"
+        raise DebugInformationError(file.path, reason)
     seconds = limits.patience * limits.seconds_for(len(file.data))
     with ExitStack() as opened:
         source = _reopened(file, opened)

@@ -95,7 +95,7 @@ class IndexFolder:
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             path = self.directory / f"lock-{crc32(name.encode()) % _LOCKS:02d}"
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)  # closed in children
         except OSError:
             yield
             return
