@@ -398,23 +398,52 @@ def test_a_running_process(atos, tmp_path):
     assert "0 processes run an executable called" in gone.stderr
 
 
+def test_swift_names_are_the_short_ones_and_merged_functions_all_told(atos, tmp_path):
+    """As Apple's documentation shows Swift names; ``-dedup`` tells of each name of the code."""
+    symbols = (
+        BuiltSymbol("_$s4main3FooV3baryyF", BASE + CODE),
+        BuiltSymbol("_one", BASE + CODE + 0x20),
+        BuiltSymbol("_two", BASE + CODE + 0x20),
+    )
+    path = tmp_path / "App"
+    path.write_bytes(
+        ThinFile(
+            vmaddr=BASE, code=bytes(0x80), symbols=symbols, function_starts=b"\x80\x08\x20\0"
+        ).build()
+    )
+
+    plain = atos("-o", path, "100000400", "100000420").stdout
+    assert "Foo.bar() (in App) + 0\none (in App) + 0\n" == plain
+    many = " ".join(["100000420"] * 20)
+    told = atos("-o", path, "-dedup", "100000420").stdout
+    assert "one, two (in App) + 0\n" == told
+    assert told * 20 == atos("-o", path, "-dedup", input=many).stdout
+
+
+@pytest.mark.skipif(not shutil.which("llvm-nm-19"), reason="llvm-nm-19 is not installed")
 def test_a_real_mach_o(atos, tmp_path):
-    """Linked by the package ziglang; stubs are called as Apple's command calls them."""
+    """Linked by the package ziglang; a stub is called as Apple's command calls it."""
     source = tmp_path / "a.cpp"
     source.write_text(
-        "namespace shape { __attribute__((noinline)) int area(int w) { return w * w; } }\n"
+        'extern "C" int puts(const char *);\n'
+        'namespace shape { __attribute__((noinline)) int area(int w) { return w * puts(""); } }\n'
         'extern "C" int main(int n, char **) { return shape::area(n); }\n'
     )
     path = compile_macho([source], tmp_path / "prog")
-    listed = subprocess.run(
-        ["llvm-nm-19", path], capture_output=True, text=True, check=False, timeout=30
-    ) if shutil.which("llvm-nm-19") else None  # fmt: skip
-    if listed is None:
-        pytest.skip("llvm-nm-19 is not installed")
-    address = re.search(r"^(\w+) [Tt] __ZN5shape4areaEi$", listed.stdout, re.MULTILINE)[1]
+    listed = _told("llvm-nm-19", path)
+    address = int(re.search(r"^(\w+) [Tt] __ZN5shape4areaEi$", listed, re.MULTILINE)[1], 16)
+    stubs = _told("llvm-objdump-19", "--macho", "--indirect-symbols", path)
+    stub = int(re.search(r"__stubs\).*?(0x\w+) +\d+ _puts", stubs, re.DOTALL)[1], 16)
 
-    done = atos("-o", path, "-l", "0x200000000", f"{int(address, 16) + 0x100000004:x}")
-    assert "shape::area(int) (in prog) + 4\n" == done.stdout
+    loaded = [f"{one + 0x100000004:x}" for one in (address, stub)]
+    assert (
+        "shape::area(int) (in prog) + 4\nDYLD-STUB$$puts (in prog) + 4\n"
+        == atos("-o", path, "-l", "0x200000000", *loaded).stdout
+    )
+
+
+def _told(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
 
 
 def test_nothing_slow_is_imported_for_an_answer(thin):

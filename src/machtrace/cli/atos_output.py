@@ -9,12 +9,14 @@ from machtrace.cli.atos_arguments import AtosRequest
 from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import Certainty, InlineFrame, Symbol
 from machtrace.report.printable import printable
-from machtrace.symbolicate.demangle import demangle
+from machtrace.symbolicate.demangle import DemangleStyle, demangle
 
 if TYPE_CHECKING:  # whoever asks has imported it
     from machtrace.symbolicate.image_names import ImageNames, NamedOffset
 
 _GENERATED = "<compiler-generated>"
+_SWIFT = ("$s", "_$s", "$S", "_$S", "_T0", "__T0", "$e", "_$e")
+"""What Swift's linkage names begin with."""
 _FEW = 8
 """Addresses that are named one by one, where that is quicker."""
 _NARROW = (1 << 32) - 1
@@ -88,9 +90,9 @@ class AnswerWriter:
 
     def frame(self, frame: InlineFrame, symbol: Symbol | None) -> str:
         """A call with its place in the source; ``symbol`` names it where it has no name."""
-        name = frame.name
+        name = as_apple_shows(frame.linkage_name, frame.name)
         if not name and symbol is not None:
-            name = demangled(symbol)
+            name = as_apple_shows(symbol.linkage_name, symbol.name)
         place = frame.location
         text = f"{printable(name or '???')}{self._image}"
         return text if place is None else f"{text} ({self._source(place.path)}:{place.line or 0})"
@@ -107,18 +109,20 @@ class AnswerWriter:
             return None
         if not symbol.is_named:
             return "", symbol.offset
-        name = demangled(symbol)
+        name = as_apple_shows(symbol.linkage_name, symbol.name)
         if symbol.certainty is Certainty.STUB:
             name = f"DYLD-STUB$${name}"
         elif self._request.dedup and symbol.aliases:
-            name = ", ".join((name, *(demangle(alias) for alias in symbol.aliases)))
+            name = ", ".join((name, *symbol.aliases))
         return printable(name), symbol.offset
 
 
-def demangled(symbol: Symbol) -> str:
-    """The symbol's name as people write it."""
-    human = demangle(symbol.linkage_name or symbol.name)
-    return symbol.name if human == symbol.linkage_name else human
+def as_apple_shows(linkage_name: str, name: str) -> str:
+    """``name``, or of a Swift function the shorter form without modules and types of results."""
+    if not linkage_name.startswith(_SWIFT):
+        return name
+    shown = demangle(linkage_name, style=DemangleStyle.SIMPLIFIED)
+    return name if shown == linkage_name else shown
 
 
 def unnamed_address(address: int) -> str:

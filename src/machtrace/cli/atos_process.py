@@ -10,16 +10,10 @@ from pathlib import Path
 
 from machtrace.cli.atos_arguments import AtosRequest
 from machtrace.cli.atos_output import AnswerWriter
-from machtrace.errors import MachtraceError, TargetSpecError
+from machtrace.errors import TargetSpecError
 from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage
 from machtrace.symbolicate.image_names import ImageNames
-
-
-class NoProcessesHereError(MachtraceError):
-    """Other processes cannot be read on this system."""
-
-    remedy = "give -o with the file, and -l with its load address"
 
 
 class ProcessAnswers:
@@ -32,7 +26,10 @@ class ProcessAnswers:
             MachtraceError: there is none, or several, or it cannot be read.
         """
         if sys.platform != "linux":
-            raise NoProcessesHereError("atos -p reads processes on Linux only, so far")
+            raise TargetSpecError(
+                "atos -p reads the processes of Linux only",
+                remedy="give -o with the file, and -l with its load address",
+            )
         from machtrace.target.open import open_target
 
         pid = _process_id(spec)
