@@ -12,7 +12,11 @@ from random import Random
 from fuzz.mutation import Mutation, insert_token, place
 from fuzz.target import ContractError, Target
 from machtrace.symbolicate.demangle import DemangleStyle, demangle
-from machtrace.symbolicate.demangle.cplusplus import demangle_type
+from machtrace.symbolicate.demangle.cplusplus import (
+    demangle_cplusplus,
+    demangle_type,
+    read_cplusplus,
+)
 
 _LONGEST_OUTPUT = 1 << 22
 _SEEDS = b"""
@@ -54,6 +58,10 @@ def run(data: bytes) -> None:
     name = data.decode("utf-8", "surrogateescape")
     for style in DemangleStyle:
         _check(demangle(name, style=style))
+    for simplified in (False, True):
+        found = demangle_cplusplus(name, simplified=simplified)
+        if found != read_cplusplus(name, simplified=simplified):
+            raise ContractError(f"C reads it as {found}")
     _check(demangle_type(name.lstrip("_Z")) or "")
 
 

@@ -16,7 +16,11 @@ from hypothesis import strategies as st
 from machtrace.macho.contents import FileContents
 from machtrace.macho.symtab import parse_symbols
 from machtrace.symbolicate.demangle import DemangleStyle, demangle
-from machtrace.symbolicate.demangle.cplusplus import demangle_cplusplus, demangle_type
+from machtrace.symbolicate.demangle.cplusplus import (
+    demangle_cplusplus,
+    demangle_type,
+    read_cplusplus,
+)
 
 SOURCE = Path(__file__).with_name("names.cpp")
 CLANG = (
@@ -78,6 +82,7 @@ def test_a_compilers_names_are_what_llvm_writes(compiled_names):
 
     assert len(compiled_names) > 200
     assert expected == {name: demangle(name) for name in expected}
+    assert expected == {name: read_cplusplus(name, simplified=False) for name in expected}
 
 
 @pytest.mark.parametrize(
@@ -202,6 +207,38 @@ def test_a_caller_deep_in_recursion_gets_an_answer():
         except RecursionError:
             break  # the test's own calls
         assert found in {"", "f(int" + "*" * 100 + ")"}
+
+
+def test_identifiers_of_any_script():
+    """Lengths count bytes of UTF-8."""
+    assert "größe::naïve(int)" == demangle("_ZN7größe6naïveEi")
+    assert "_ZN5größe6naïveEi" == demangle("_ZN5größe6naïveEi")
+
+
+def native(name: str, *, simplified: bool) -> str | None:
+    """What the extension makes of a name; None of those that it leaves to Python."""
+    names = pytest.importorskip("machtrace._native._names", reason="the extension is not built")
+    return names.cplusplus_name(name, simplified)
+
+
+def test_c_reads_nearly_all_names_and_as_python_does(compiled_names):
+    """Two accounts of one grammar, of names of every part of it."""
+    read = 0
+    for name in compiled_names:
+        for simplified in (False, True):
+            found = native(name, simplified=simplified)
+            if found is not None:
+                read += 1
+                assert read_cplusplus(name, simplified=simplified) == found
+    assert read > 1.5 * len(compiled_names)
+
+
+@given(st.text(st.sampled_from("_ZNKSTt0IES_JLi1bDpvPROAFM3fooUlcE.$"), max_size=40))
+def test_c_reads_any_text_as_python_does(rest):
+    """What C takes for a name is one, and is called the same."""
+    for name in ("_Z" + rest, "_ZN3foo" + rest, "_Z3fooI" + rest):
+        found = native(name, simplified=False)
+        assert found is None or read_cplusplus(name, simplified=False) == found
 
 
 MANGLED = st.text(st.sampled_from("_ZNKSTtISEJXLDpCcvfRPOAFM013lambdaUlFQrqWBHio.$"), max_size=60)

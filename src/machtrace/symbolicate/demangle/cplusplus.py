@@ -2,11 +2,16 @@
 
 The name is read once from left to right, with a limit to its nesting and to the text that it may
 become; every substitution is text already. So a hostile name takes no more time than a long one.
+
+Nearly all names are of few parts of the grammar. Those are read in C where it is built; it declines
+what it does not know, and the modules here say what is right.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import cache
 
 from machtrace.symbolicate.demangle.cplusplus_encodings import Encodings
 from machtrace.symbolicate.demangle.cplusplus_nodes import UnreadableNameError
@@ -27,14 +32,37 @@ def demangle_cplusplus(name: str, *, simplified: bool) -> str | None:
         name: with the underscores that its platform puts first.
         simplified: without parameters and return type, template arguments as ``<...>``.
     """
+    native = _native()
+    found = None if native is None else native(name, simplified)
+    return read_cplusplus(name, simplified=simplified) if found is None else found
+
+
+def read_cplusplus(name: str, *, simplified: bool) -> str | None:
+    """The same as :func:`demangle_cplusplus`, without what is read in C."""
     prefix = _PREFIX.match(name)
-    if prefix is None:
+    if prefix is None or "\0" in name:
         return None
-    parser = Encodings(name, prefix.end(), simplified=simplified) if "\0" not in name else None
+    if not name.isascii():  # lengths count bytes
+        name = name.encode("utf-8", "surrogateescape").decode("latin-1")
+        found = _read(name, prefix.end(), simplified=simplified)
+        return None if found is None else found.encode("latin-1").decode("utf-8", "replace")
+    return _read(name, prefix.end(), simplified=simplified)
+
+
+def _read(name: str, at: int, *, simplified: bool) -> str | None:
     try:
-        return None if parser is None else _whole(parser, name)
+        return _whole(Encodings(name, at, simplified=simplified), name)
     except (UnreadableNameError, RecursionError):
         return None
+
+
+@cache
+def _native() -> Callable[[str, bool], str | None] | None:
+    try:
+        from machtrace._native._names import cplusplus_name
+    except ImportError:
+        return None
+    return cplusplus_name
 
 
 def demangle_type(mangled: str, *, simplified: bool = False) -> str | None:

@@ -1,0 +1,12 @@
+/* C++ names mangled after the Itanium C++ ABI: the parts of the grammar that nearly all names are
+ * made of. symbolicate/demangle/cplusplus*.py reads all of it, and says what is right. */
+#ifndef MACHTRACE_CPLUSPLUS_NAME_H
+#define MACHTRACE_CPLUSPLUS_NAME_H
+
+#include <stddef.h>
+
+/* The name as people write it, to be freed by free(), its length in *length; NULL where the name is
+ * not of these parts of the grammar, is too much for the limits, or there is no memory. */
+char *machtrace_cplusplus_name(const char *mangled, size_t size, int simplified, size_t *length);
+
+#endif

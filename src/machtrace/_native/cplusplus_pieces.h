@@ -1,0 +1,71 @@
+/* Pieces of a demangled C++ name, as symbolicate/demangle/cplusplus_nodes.py has them: what is left
+ * of the name that a declarator is written round, and what is right of it. */
+#ifndef MACHTRACE_CPLUSPLUS_PIECES_H
+#define MACHTRACE_CPLUSPLUS_PIECES_H
+
+#include <setjmp.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum shape { PLAIN, ARRAY, FUNCTION, TEMPLATE };
+
+struct text {
+    const char *start;
+    size_t size;
+};
+
+struct piece {
+    struct text left, right;
+    struct text base;              /* what a class's constructors are called */
+    const struct piece *referred;  /* of a reference: what it refers to */
+    const struct piece **elements; /* of a parameter pack: one for each element */
+    uint32_t count;
+    uint8_t sign; /* of a reference: how many & */
+    uint8_t shape;
+    uint8_t is_pack;
+};
+
+struct pieces {
+    const struct piece **items;
+    uint32_t count, room;
+};
+
+struct chunk {
+    struct chunk *next;
+    size_t used, size;
+};
+
+/* Memory of one name; all of it is freed together. Its first part is on the stack. */
+struct arena {
+    struct chunk *chunks;
+    char *at, *end;
+    size_t left; /* bytes that may still be asked for */
+    jmp_buf failed;
+};
+
+typedef const struct piece *(*piece_maker)(struct arena *arena, const struct piece *const *parts,
+                                           uint32_t count, const void *extra);
+
+#define TEXT(literal) ((struct text){literal, sizeof(literal) - 1})
+
+_Noreturn void machtrace_piece_fail(struct arena *arena);
+void *machtrace_piece_memory(struct arena *arena, size_t size);
+struct text machtrace_text_joined(struct arena *arena, const struct text *texts, uint32_t count);
+const struct piece *machtrace_piece(struct arena *arena, struct text left, struct text right,
+                                    enum shape shape, struct text base);
+const struct piece *machtrace_piece_of(struct arena *arena, struct text text);
+void machtrace_pieces_add(struct arena *arena, struct pieces *list, const struct piece *item);
+struct text machtrace_piece_text(struct arena *arena, const struct piece *piece);
+/* The texts of a list with commas; those without a text leave none. */
+struct text machtrace_pieces_text(struct arena *arena, const struct piece *const *items,
+                                  uint32_t count);
+/* What stands for each of the elements in turn. */
+const struct piece *machtrace_piece_pack(struct arena *arena, const struct pieces *elements);
+/* A pack expansion. */
+const struct piece *machtrace_piece_expanded(struct arena *arena, const struct piece *pattern);
+/* What make() makes of parts; made anew for each element of a pack among them. */
+const struct piece *machtrace_piece_lift(struct arena *arena, piece_maker make,
+                                         const struct piece *const *parts, uint32_t count,
+                                         const void *extra);
+
+#endif
