@@ -61,8 +61,11 @@ MEMBER = "helper of a long name.o"
 LINKED_AT = 1_700_000_000
 
 
-def build(folder, arch):
+def build(folders, arch):
     """The objects of the program, linked; the program."""
+    if find_spec("ziglang") is None:
+        pytest.skip("ziglang is not installed; it compiles the programs that are read here")
+    folder = folders.mktemp("map")
     for name, text in (("main", MAIN), ("helper", HELPER)):
         (folder / f"{name}.c").write_text(text)
         path = folder / f"{name}.o"
@@ -71,22 +74,28 @@ def build(folder, arch):
     return link_objects([folder / "main.o", folder / "helper.o"], folder / "program", arch=arch)
 
 
+@pytest.fixture(scope="session")
+def arm64_program(tmp_path_factory):
+    """The program for arm64."""
+    return build(tmp_path_factory, Arch.ARM64)
+
+
 @pytest.fixture(scope="session", params=[Arch.ARM64, Arch.X86_64], ids=lambda arch: arch.value)
 def made(request, tmp_path_factory):
     """The program as it was built; not to be changed."""
-    if find_spec("ziglang") is None:
-        pytest.skip("ziglang is not installed; it compiles the programs that are read here")
-    return build(tmp_path_factory.mktemp("map"), request.param)
+    if request.param is Arch.ARM64:
+        return request.getfixturevalue("arm64_program")
+    return build(tmp_path_factory, request.param)
 
 
 @pytest.fixture
-def program(made, tmp_path):
-    """A copy of the build folder to do anything with, in which paths are as they were linked."""
-    kept = tmp_path / "kept"
-    shutil.copytree(made.parent, kept)
-    yield made
-    shutil.rmtree(made.parent)
-    shutil.copytree(kept, made.parent)
+def program(arm64_program, tmp_path):
+    """A build folder to do anything with: in it paths are as they were linked."""
+    folder, kept = arm64_program.parent, tmp_path / "kept"
+    shutil.copytree(folder, kept)
+    yield arm64_program
+    shutil.rmtree(folder)
+    shutil.copytree(kept, folder)
 
 
 def image_of(path):

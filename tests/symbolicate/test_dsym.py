@@ -1,5 +1,6 @@
 """A dSYM is found where build systems put it, and is used only for its own build."""
 
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -11,6 +12,7 @@ from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.symbol import FrameStatus
+from machtrace.symbolicate import file_identity
 from machtrace.symbolicate.debug_file import DebugFile, FoundBy
 from machtrace.symbolicate.debug_files import find_debug_file, search_debug_files
 from machtrace.symbolicate.image_source import ImageSource
@@ -167,6 +169,26 @@ def test_it_is_found_beside_a_binary_that_the_user_gave(tmp_path):
         files = ImageSource.of(place).files(image_at("/var/containers/X.app/X"))
         assert isinstance(files.lines, DebugFile)
         assert str(dwarf) == files.lines.path
+
+
+def test_given_files_are_looked_into_once(tmp_path, monkeypatch):
+    """Hundreds of dSYMs, for hundreds of images."""
+    uuids = [UUID(int=number + 1) for number in range(10)]
+    bundles = [tmp_path / f"{uuid}.dSYM" for uuid in uuids]
+    for uuid, bundle in zip(uuids, bundles, strict=True):
+        write_dsym(bundle, "X", dwarf_file(uuid))
+    looked_into = []
+    real = file_identity.identifiers_of
+    monkeypatch.setattr(
+        file_identity, "identifiers_of", lambda path: looked_into.append(path) or real(path)
+    )
+    source = ImageSource.of(bundles)
+
+    for uuid, bundle in zip(uuids, bundles, strict=True):
+        lines = source.files(image_at("/X", uuid)).lines
+        assert isinstance(lines, DebugFile)
+        assert bundle in Path(lines.path).parents
+    assert len(bundles) == len(looked_into)
 
 
 ARM64E = (CPU_TYPE_ARM64, 0x80000002)

@@ -41,18 +41,31 @@ class Candidate(NamedTuple):
     """The CRC-32 that vouches for a file without an identifier."""
 
 
-def given(image: BinaryImage, places: SearchPlaces) -> Iterator[Candidate]:
+def given(image: BinaryImage, places: SearchPlaces, record: SearchRecord) -> Iterator[Candidate]:
     """Files that the user named, and what has the image's name in folders that they named."""
     for place in places.paths:
         if not os.path.isdir(place):  # noqa: PTH112 - Path.is_dir raises where it may not look
-            name = os.path.basename(place)  # noqa: PTH119
-            yield Candidate(place, FoundBy.GIVEN, is_proven=name == image.name)
+            yield from _given_file(place, image, places, record)
         elif is_dsym(place):
-            yield from _in_bundle(place, FoundBy.GIVEN)
+            for path in places.in_bundle(place):
+                yield from _given_file(path, image, places, record)
         elif image.path:
             for path in dict.fromkeys((image.name, image.path.lstrip("/"))):
                 found = os.path.join(place, path)  # noqa: PTH118
                 yield Candidate(found, FoundBy.NAME, is_proven=True)
+
+
+def _given_file(
+    path: str, image: BinaryImage, places: SearchPlaces, record: SearchRecord
+) -> Iterator[Candidate]:
+    """A file, unless it is known to be other images': there may be hundreds for hundreds."""
+    identifiers = None if image.uuid is None else places.identifiers(path)
+    if identifiers is None or image.uuid in identifiers:
+        name = os.path.basename(path)  # noqa: PTH119
+        yield Candidate(path, FoundBy.GIVEN, is_proven=name == image.name)
+    else:
+        listed = ", ".join(str(one).upper() for one in identifiers[:_TOLD])
+        record.add(path, Outcome.OTHER_IDENTIFIER, listed)
 
 
 def stored(image: BinaryImage, places: SearchPlaces, kind: FileKind) -> Iterator[Candidate]:

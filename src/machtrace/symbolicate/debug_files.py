@@ -109,7 +109,7 @@ class _Search:
 
     def _candidates(self) -> Iterator[Candidate]:
         image, places, record = self._image, self._places, self._record
-        yield from given(image, places)
+        yield from given(image, places, record)
         yield from stored(image, places, FileKind.DEBUGINFO)
         yield from (Candidate(one.path, FoundBy.ITSELF) for one in tuple(self._binaries))
         yield from on_this_machine(image)

@@ -97,7 +97,7 @@ class ImageSource:
     def _candidates(self, image: BinaryImage, record: SearchRecord) -> Iterator[Candidate]:
         places = self.places
         return chain(
-            given(image, places),
+            given(image, places, record),
             stored(image, places, FileKind.EXECUTABLE),
             on_this_machine(image),
             indexed(image, places, record, FileKind.EXECUTABLE),

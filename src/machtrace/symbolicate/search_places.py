@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from machtrace.errors import MachtraceError
+from machtrace.symbolicate.dsym import dwarf_files
 from machtrace.symbolicate.spotlight import Spotlight
+from machtrace.symbolicate.symbol_store_layout import Identifier
 
 if TYPE_CHECKING:  # imported where a folder is looked through
     from machtrace.symbolicate.folder_index import FolderIndex
@@ -24,7 +27,15 @@ class SearchPlaces:
     files that come into it later are found by new places only.
     """
 
-    __slots__ = ("_indices", "debug_roots", "debuginfod_cache", "paths", "spotlight")
+    __slots__ = (
+        "_bundles",
+        "_identifiers",
+        "_indices",
+        "debug_roots",
+        "debuginfod_cache",
+        "paths",
+        "spotlight",
+    )
 
     def __init__(
         self,
@@ -45,6 +56,8 @@ class SearchPlaces:
         self.debuginfod_cache = debuginfod_cache()
         self.spotlight = Spotlight() if spotlight is None else spotlight
         self._indices: dict[str, FolderIndex] = {}
+        self._bundles: dict[str, tuple[str, ...]] = {}
+        self._identifiers: dict[str, tuple[Identifier, ...] | None] = {}
 
     @classmethod
     def of(cls, search: str | Path | Sequence[str | Path] = ()) -> SearchPlaces:
@@ -60,6 +73,24 @@ class SearchPlaces:
 
             index = self._indices[folder] = index_of(folder)
         return index
+
+    def in_bundle(self, bundle: str) -> tuple[str, ...]:
+        """The DWARF files of a given dSYM bundle; it is listed once."""
+        files = self._bundles.get(bundle)
+        if files is None:
+            files = self._bundles[bundle] = tuple(dwarf_files(bundle))
+        return files
+
+    def identifiers(self, path: str) -> tuple[Identifier, ...] | None:
+        """Those of a given file, which is looked into once; None where they cannot be read."""
+        if path not in self._identifiers:
+            from machtrace.symbolicate.file_identity import identifiers_of
+
+            try:
+                self._identifiers[path] = identifiers_of(path) or None
+            except (OSError, ValueError, MachtraceError):  # whoever opens it says which
+                self._identifiers[path] = None
+        return self._identifiers[path]
 
 
 def debuginfod_cache() -> str:
