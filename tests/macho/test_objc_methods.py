@@ -17,6 +17,7 @@ from machtrace.macho.contents import FileContents, MemoryContents
 from machtrace.macho.objc_methods import parse_objc_methods
 from machtrace.macho.objc_stubs import parse_objc_stubs
 from machtrace.macho.pointers import parse_pointers
+from machtrace.macho.structs import LC_ENCRYPTION_INFO_64
 from machtrace.macho.symtab import parse_symbols
 from machtrace.model.address import Avma, Svma
 from machtrace.testing.chained_fixups_writer import (
@@ -232,6 +233,18 @@ def test_lists_of_lists_are_opened():
     metadata.add_class("Shape", metadata.list_of_lists(*lists), None)
     contents = FileContents(image(metadata), "made")
     assert named(contents) == {code(7): {"-[Shape added]"}, code(0): {"-[Shape first]"}}
+
+
+def test_encrypted_metadata_names_nothing():
+    """In an application from the store, names and lists of methods may be noise in the file."""
+    data = bytearray(image(made(ListKind.RELATIVE)))
+    at = struct.unpack_from("<I", data, 20)[0] + 32
+    command = struct.pack("<6I", LC_ENCRYPTION_INFO_64, 24, DATA_OFFSET, PAGE_SIZE, 1, 0)
+    data[at : at + len(command)] = command
+    struct.pack_into("<2I", data, 16, struct.unpack_from("<I", data, 16)[0] + 1, at - 32 + 24)
+    assert named(FileContents(bytes(data), "made")) == {}
+    struct.pack_into("<I", data, at + 16, 0)  # and now it says that it is not encrypted
+    assert named(FileContents(bytes(data), "made")) == EXPECTED
 
 
 class Memory:

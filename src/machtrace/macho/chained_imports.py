@@ -16,8 +16,9 @@ from machtrace.macho.string_table import names_at
 
 _UNCOMPRESSED = 0
 _ZLIB = 1
-_MOST_UNPACKED = 1 << 26
-"""Bytes of unpacked names: linkers write a few megabytes of them at most."""
+_MOST_UNPACKED = 1 << 25
+_BEST_RATIO = 64
+"""Of packed names: symbols are packed to a tenth, and only noughts and their like to so little."""
 
 _IMPORT = np.dtype([("bits", "<u4")])
 _IMPORT_ADDEND = np.dtype([("bits", "<u4"), ("addend", "<i4")])
@@ -70,6 +71,7 @@ def _strings(data: bytes, symbols_format: int, source: str, offset: int) -> byte
             f"symbol strings of format {symbols_format} are not known", source=source, offset=offset
         )
     try:
-        return zlib.decompressobj().decompress(data, _MOST_UNPACKED)
+        most = min(_MOST_UNPACKED, _BEST_RATIO * len(data) + 1)
+        return zlib.decompressobj().decompress(data, most)
     except zlib.error as error:
         raise MachOError(f"symbol strings: {error}", source=source, offset=offset) from None

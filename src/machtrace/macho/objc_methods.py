@@ -22,6 +22,8 @@ from machtrace.model.address import Svma
 
 _CLASS_SECTIONS = ("__objc_classlist", "__objc_nlclslist")
 _CATEGORY_SECTIONS = ("__objc_catlist", "__objc_catlist2", "__objc_nlcatlist")
+_MOST_OWNERS = 1 << 14
+"""Whose names are kept; at the limit all are forgotten."""
 _CLASS_SYMBOL = "_OBJC_CLASS_$_"
 _OLD_CLASS_SYMBOL = ".objc_class_name_"
 
@@ -61,6 +63,8 @@ class ObjcMethods:
         number = int(self.rows.owners[row])
         found = self._owners.get(number)
         if found is None:
+            if len(self._owners) >= _MOST_OWNERS:
+                self._owners.clear()
             at, category = int(self.class_names[number]), int(self.category_names[number])
             found = self._owners[number] = MethodOwner(
                 class_name=self.records.text(at) if at else self.bound_names[number],

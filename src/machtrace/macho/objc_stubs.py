@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from machtrace.errors import MemoryReadError
 from machtrace.macho.contents import MachOContents
+from machtrace.macho.encryption import is_encrypted
 from machtrace.macho.objc_records import ObjcRecords
 from machtrace.macho.pointer_rows import Addresses
 from machtrace.macho.pointers import Pointers
@@ -68,6 +69,8 @@ def _in_section(section: Section, records: ObjcRecords) -> tuple[Addresses, Addr
     if records.contents.image.header.arch not in _ARM64:
         return none, none, none
     size = section.size // 4 * 4
+    if is_encrypted(records.contents, section.address, size):
+        return none, none, none
     try:
         words = np.frombuffer(records.contents.read_svma(section.address, size), "<u4")
     except MemoryReadError:

@@ -6,6 +6,7 @@ addresses takes a few calls of numpy.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,6 +23,8 @@ _PAGE = 1 << 14
 """Bytes of loaded memory that are read together."""
 _MOST_PAGES = 1 << 10
 """How many of them are kept; at the limit all are forgotten."""
+_MOST_LOADED = 1 << 24
+"""Bytes of a loaded image that may be records: how large it is, is only what it says."""
 _STRING_CHUNK = 256
 _LONGEST_STRING = 1 << 16
 
@@ -29,30 +32,30 @@ _LONGEST_STRING = 1 << 16
 class ScatteredRecords:
     """Records and strings of an image by their stated addresses.
 
-    In memory what lies around the image can be read, too: there metadata leads to the heap and to
-    other images, at addresses that count as this image's do.
+    What is encrypted in a file cannot be read. In memory what lies around the image can be read,
+    too: there metadata leads to the heap and to other images, at addresses that count as this
+    image's do.
     """
 
-    __slots__ = ("_contents", "_pages", "_segments")
+    __slots__ = ("_contents", "_is_file", "_pages", "_segments")
 
     def __init__(self, contents: MachOContents) -> None:
         self._contents = contents
+        self._is_file = isinstance(contents, FileContents)
         self._pages: dict[int, bytes | None] = {}
         self._segments: list[tuple[int, npt.NDArray[np.uint8]]] = []
         if isinstance(contents, FileContents):
-            for segment in contents.image.segments:
-                start = segment.fileoff
-                end = min(start + min(segment.filesize, segment.vmsize), len(contents.data))
-                if start < end:
-                    data = np.frombuffer(contents.data[start:end], np.uint8)
-                    self._segments.append((segment.vmaddr, data))
+            for address, start, end in _readable(contents):
+                data = np.frombuffer(contents.data[start:end], np.uint8)
+                self._segments.append((address, data))
 
     @property
     def size(self) -> int:
         """Bytes in which records may lie: what bounds how many of them there can be."""
-        if self._segments:
+        if self._is_file:
             return sum(len(data) for _, data in self._segments)
-        return sum(segment.vmsize for segment in self._contents.image.segments)
+        size = sum(segment.vmsize for segment in self._contents.image.segments)
+        return min(size, _MOST_LOADED)
 
     def read(self, at: Addresses, record: npt.DTypeLike) -> tuple[npt.NDArray[Any], Mask]:
         """The records at ``at``, with zeros for one that cannot be read, and which can be."""
@@ -61,7 +64,7 @@ class ScatteredRecords:
         known = np.zeros(len(at), np.bool_)
         if not len(at):
             return found, known
-        if not isinstance(self._contents, FileContents):
+        if not self._is_file:
             return self._read_loaded(at, dtype)
         low, high = int(at.min()), int(at.max())
         for start, data in self._segments:
@@ -80,15 +83,30 @@ class ScatteredRecords:
         return found, known
 
     def _read_loaded(self, at: Addresses, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Mask]:
+        """Page by page, as each read of memory takes its time."""
         size = dtype.itemsize
-        raw = bytearray(size * len(at))
+        found = np.zeros(len(at), dtype)
         known = np.zeros(len(at), np.bool_)
-        for row, address in enumerate(at.tolist()):
-            data = self._loaded(address, size)
-            if data is not None:
-                raw[row * size : (row + 1) * size] = data
+        pages, which = np.unique(at & np.uint64(-_PAGE % (1 << 64)), return_inverse=True)
+        order = np.argsort(which, kind="stable")
+        ends = np.cumsum(np.bincount(which, minlength=len(pages)))
+        within = (at & np.uint64(_PAGE - 1)).astype(np.int64)
+        last = _PAGE - size
+        alone = [np.zeros(0, np.int64)]
+        for page, rows in zip(pages.tolist(), np.split(order, ends[:-1]), strict=True):
+            data = self._page(page)
+            fits = within[rows] <= last if data is not None else np.zeros(len(rows), np.bool_)
+            if data is not None and fits.any():
+                view = np.ndarray((last + 1,), dtype, data, 0, (1,))
+                found[rows[fits]] = view[within[rows[fits]]]
+                known[rows[fits]] = True
+            alone.append(rows[~fits])
+        for row in np.concatenate(alone).tolist():
+            part = self._loaded(int(at[row]), size)
+            if part is not None:
+                found[row] = np.frombuffer(part, dtype)[0]
                 known[row] = True
-        return np.frombuffer(raw, dtype), known
+        return found, known
 
     def _loaded(self, address: int, size: int) -> bytes | None:
         page, offset = address & -_PAGE, address & (_PAGE - 1)
@@ -132,10 +150,24 @@ class ScatteredRecords:
         for start, data in self._segments:
             if 0 <= address - start < len(data):
                 return bytes(data[address - start : address - start + _STRING_CHUNK])
-        if self._segments:
+        if self._is_file:
             return b""
         for size in (_STRING_CHUNK, 16, 1):
             loaded = self._loaded(address, size)
             if loaded is not None:
                 return loaded
         return b""
+
+
+def _readable(contents: FileContents) -> Iterator[tuple[int, int, int]]:
+    """The parts of segments that are in the file and not encrypted: address, and file offsets."""
+    command = contents.image.encryption_info
+    low = high = 0
+    if command is not None and command.cryptid:
+        low, high = command.cryptoff, command.cryptoff + command.cryptsize
+    for segment in contents.image.segments:
+        first = segment.fileoff
+        last = min(first + min(segment.filesize, segment.vmsize), len(contents.data))
+        for start, end in ((first, min(last, low)), (max(first, high), last)):
+            if start < end:
+                yield segment.vmaddr + start - first, start, end

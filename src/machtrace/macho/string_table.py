@@ -8,7 +8,7 @@ import numpy.typing as npt
 from machtrace.errors import MachOError
 
 LONGEST_NAME = 1 << 16
-_SHARED_NAMES = 16
+_SHARED_NAMES = 4
 """How many times over a block may be used before its strings must be overlapping on purpose."""
 
 

@@ -13,6 +13,9 @@ from enum import IntEnum
 from machtrace.macho.swift_records import SwiftRecords
 
 _KIND = 0x1F
+_LONGEST_NAME = 1 << 12
+_MOST_NAMES = 1 << 14
+"""That are kept; at the limit all are forgotten."""
 _DEEPEST = 64
 """Contexts around a type: of a made-up file they may go round."""
 _NOMINAL_TYPE = "Mn"
@@ -86,7 +89,12 @@ class SwiftContexts:
     def _name(self, at: int, left: int) -> str:
         known = self._names.get(at)
         if known is None:
-            known = self._names[at] = self._read(at, left) if left else ""
+            known = self._read(at, left) if left else ""
+            if len(known) > _LONGEST_NAME:
+                known = ""
+            if len(self._names) >= _MOST_NAMES:
+                self._names.clear()
+            self._names[at] = known
         return known
 
     def _read(self, at: int, left: int) -> str:

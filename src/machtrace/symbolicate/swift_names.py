@@ -24,7 +24,6 @@ from machtrace.macho.swift_types import (
     parse_swift_types,
 )
 from machtrace.model.symbol import Certainty
-from machtrace.symbolicate.demangle.swift import demangle_swift
 from machtrace.symbolicate.named_ranges import NamedRanges
 
 _KINDS = {
@@ -140,9 +139,13 @@ def _counted(kind: str, number: int, *, is_static: bool) -> str:
 
 def _after(start: str, symbol: str) -> str:
     """What a descriptor's symbol says that it describes; the symbol where it says nothing."""
+    from machtrace.symbolicate.demangle.swift import demangle_swift
+
     text = demangle_swift(symbol.removeprefix("_"), simplified=False)
     return text[len(start) :] if text and text.startswith(start) else symbol
 
 
 def _demangled_type(mangled: str) -> str:
+    from machtrace.symbolicate.demangle.swift import demangle_swift
+
     return demangle_swift(f"$s{mangled}D", simplified=False) or ""
