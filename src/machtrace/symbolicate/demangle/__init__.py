@@ -17,8 +17,8 @@ __all__ = ["DemangleStyle", "demangle"]
 
 _REMEMBERED = 1 << 16
 """Names whose answers are kept: the most recently asked for."""
-_LONGEST = 1 << 17
-"""Characters of a name that is looked at. The longest of jaxlib, torch and node has 20,000."""
+_LONGEST = 1 << 16
+"""Characters of a name that is looked at. The longest of jaxlib, torch and node has 3,325."""
 _LONGEST_REMEMBERED = 1 << 12
 """Characters of a name whose answer is kept, so that what is kept has a limit in bytes, too."""
 
@@ -50,6 +50,8 @@ def may_be_mangled(name: str) -> bool:
 _CPLUSPLUS = ("_Z", "__Z", "___Z", "____Z")
 _RUST = ("_R", "__R")
 _SWIFT = ("$s", "$S", "$e", "_$s", "_$S", "_$e", "_T", "__T", "@__swiftmacro_", "_@__swiftmacro_")
+_SWIFT_IN_MACHO = ("__T", "_@__swiftmacro_")
+"""Names that Swift's own demangler does not know with Mach-O's underscore."""
 _BEGINNINGS = (*_CPLUSPLUS, *_RUST, *_SWIFT)
 
 
@@ -59,6 +61,9 @@ def _demangle(name: str, style: DemangleStyle) -> str:
         found: str | None = language(name, simplified=simplified)
         if found is not None:
             return found
+    if name.startswith(_SWIFT_IN_MACHO):
+        inner = _demangle(name[1:], style)
+        return name if inner == name[1:] else inner
     return name
 
 

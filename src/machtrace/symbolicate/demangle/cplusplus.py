@@ -19,6 +19,8 @@ from machtrace.symbolicate.demangle.cplusplus_nodes import UnreadableNameError
 _PREFIX = re.compile("_{1,4}Z")
 _BLOCK = re.compile(r"_block_invoke(_[0-9]+|[0-9]*)(?=\.|\Z)")
 _STAND_IN = re.compile("\1([0-9]+)\1")
+_LONGEST = 1 << 16
+"""Characters of a name that is looked at."""
 _LONGEST_TEXT = 1 << 20
 
 
@@ -33,14 +35,14 @@ def demangle_cplusplus(name: str, *, simplified: bool) -> str | None:
         simplified: without parameters and return type, template arguments as ``<...>``.
     """
     native = _native()
-    found = None if native is None else native(name, simplified)
+    found = None if native is None or len(name) > _LONGEST else native(name, simplified)
     return read_cplusplus(name, simplified=simplified) if found is None else found
 
 
 def read_cplusplus(name: str, *, simplified: bool) -> str | None:
     """The same as :func:`demangle_cplusplus`, without what is read in C."""
     prefix = _PREFIX.match(name)
-    if prefix is None or "\0" in name:
+    if prefix is None or "\0" in name or len(name) > _LONGEST:
         return None
     if not name.isascii():  # lengths count bytes
         name = name.encode("utf-8", "surrogateescape").decode("latin-1")
@@ -70,7 +72,7 @@ def demangle_type(mangled: str, *, simplified: bool = False) -> str | None:
 
     None where it is no whole mangled type; raises nothing.
     """
-    if "\0" in mangled:
+    if "\0" in mangled or len(mangled) > _LONGEST:
         return None
     parser = Encodings(mangled, 0, simplified=simplified)
     try:
