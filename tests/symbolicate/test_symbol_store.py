@@ -347,6 +347,25 @@ def test_damaged_archives_end_in_words(store, tmp_path):
         assert one.path.read_bytes() in (APP, DSYM)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_mutated_archives_end_in_words(store, tmp_path, seed):
+    """A few bytes changed, often in the list of members; names may be empty, sizes anything."""
+    chosen = random.Random(seed)  # noqa: S311 - no secret
+    members = {"App": APP, "x/dSYM.zip": zipped({"d": DSYM})}
+    whole = [zipped(members, compression=method) for method in (0, 8, 12)]
+    path = tmp_path / "a.zip"
+    for _ in range(150):
+        data = bytearray(chosen.choice(whole))
+        start = chosen.choice((0, len(data) - 300))
+        for _ in range(chosen.randrange(1, 10)):
+            data[chosen.randrange(start, len(data))] = chosen.choice((0, 1, 127, 255))
+        path.write_bytes(data)
+        add(store, path)
+    for one in store.files():
+        assert one.path.read_bytes() in (APP, DSYM)
+    assert not [name for name in everything_in(store.root) if "unfinished" in name]
+
+
 def test_an_encrypted_member_is_named(store, tmp_path):
     """The flag alone says so."""
     data = bytearray(zipped({"App": APP}))

@@ -40,6 +40,7 @@ _FAILURES = (
     zlib.error,
     struct.error,
     EOFError,
+    LookupError,
     NotImplementedError,
     OverflowError,
     RuntimeError,
@@ -170,7 +171,8 @@ class Unpacker:
 
 def _is_of_interest(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bool:
     """Whether it may hold images; where that cannot be seen, it may."""
-    if member.is_dir() or stat.S_ISLNK(member.external_attr >> 16) or not member.file_size:
+    is_folder = member.filename.endswith("/")  # is_dir() fails where there is no name
+    if is_folder or stat.S_ISLNK(member.external_attr >> 16) or not member.file_size:
         return False
     if member.flag_bits & _ENCRYPTED or member.compress_type not in _METHODS:
         return PurePosixPath(member.filename).suffix in ("", ".dylib", ".so", ".zip", ".ipa")
