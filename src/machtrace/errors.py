@@ -5,7 +5,9 @@
     │   ├── TargetSpecError         the words that name a target name none
     │   ├── TargetAccessError       the kernel refused
     │   ├── TargetGoneError         it exited, or never was
-    │   └── ThreadGoneError         one thread exited; the others can be read
+    │   ├── ThreadGoneError         one thread exited; the others can be read
+    │   ├── ConnectionLostError     nothing can be reached there, or it no longer answers
+    │   └── RemoteProtocolError     what answers there does not keep to its protocol
     ├── MemoryReadError           an address could not be read
     ├── FormatError               bytes do not follow their format
     │   ├── MachOError
@@ -99,6 +101,25 @@ class ThreadGoneError(TargetError):
     def __init__(self, message: str, *, thread: int) -> None:
         super().__init__(message)
         self.thread = thread
+
+
+class ConnectionLostError(TargetError, ConnectionError):
+    """What should be reached by a connection is not there, or has gone away, or says nothing."""
+
+    remedy = "check that the stub is running, and that nothing else is connected to it"
+
+
+class RemoteProtocolError(TargetError):
+    """What is connected to does not keep to its protocol, or refuses what it must be able to do."""
+
+    remedy = "check that the address is that of a gdb-remote stub, and use a newer one"
+
+    def __init__(self, message: str, *, asked: str, came: str, remedy: str | None = None) -> None:
+        super().__init__(f"{message}: asked {asked}, came {came}", remedy=remedy)
+        self.asked = asked
+        """The request, shortened."""
+        self.came = came
+        """The reply, shortened."""
 
 
 class MemoryReadError(MachtraceError):
