@@ -22,6 +22,7 @@ def backtraces(
     *,
     threads: str = "all",
     symbolicate: bool = True,
+    lines: bool = True,
     search: Sequence[str | Path] = (),
     limit: int = DEFAULT_DEPTH,
     stack_limit: int = DEFAULT_STACK_LIMIT,
@@ -34,6 +35,8 @@ def backtraces(
         target: an open target, or what :func:`machtrace.open_target` takes.
         threads: ``all``, ``main``, a thread's name or id, or ``#N`` as lldb counts.
         symbolicate: whether to look names up.
+        lines: whether source lines and inlined calls are wanted, where names are looked up. Debug
+            information is read as a whole the first time, which can take seconds, and kept.
         search: files and folders with the program's images.
         limit: how many frames of a stack are kept at most: of a deeper one those at both ends, and
             the number of the others.
@@ -43,7 +46,8 @@ def backtraces(
         TargetError, FileAccessError, FormatError: see :func:`machtrace.open_target`.
     """
     copied = snapshot(target, threads=threads, stack_limit=stack_limit)
-    return list(report(copied, limit=limit, symbolicate=symbolicate, search=search).stacks)
+    made = report(copied, limit=limit, symbolicate=symbolicate, lines=lines, search=search)
+    return list(made.stacks)
 
 
 def snapshot(

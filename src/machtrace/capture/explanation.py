@@ -47,7 +47,7 @@ def explain_all(
     symbolicate: bool = True,
 ) -> tuple[StackExplanation, ...]:
     """:func:`explain` of many; what is learnt of one snapshot's images serves all of its stacks."""
-    unwinder, symbolicator = Unwinder(search), Symbolicator(search=search)
+    unwinder, symbolicator = Unwinder(search), Symbolicator(search=search, lines=False)
     return tuple(
         _explained(backtrace, unwinder, symbolicator, symbolicate=symbolicate)
         for backtrace in backtraces

@@ -8,7 +8,7 @@ from pathlib import Path
 from machtrace.capture.unwinding import unwind
 from machtrace.model.explanation import StackExplanation
 from machtrace.model.report import Report
-from machtrace.model.snapshot import Snapshot
+from machtrace.model.snapshot import Problem, Snapshot
 from machtrace.symbolicate.symbolicator import Symbolicator
 from machtrace.unwinder.walker import DEFAULT_DEPTH
 
@@ -20,14 +20,16 @@ def report(
     *,
     limit: int = DEFAULT_DEPTH,
     symbolicate: bool = True,
+    lines: bool = True,
     search: Sequence[str | Path] = (),
     explain: bool = False,
 ) -> Report:
     """Walk every thread of a snapshot and name its frames; see :func:`unwind`.
 
-    ``explain``: say too how each frame was found; see :func:`machtrace.explain`.
+    ``lines``: with source lines and inlined calls. ``explain``: say too how each frame was found;
+    see :func:`machtrace.explain`.
     """
-    symbolicator = Symbolicator(search=search)
+    symbolicator = Symbolicator(search=search, lines=lines)
     name = symbolicator.symbolicate if symbolicate else symbolicator.locate
     walked = unwind(snapshot, limit=limit, search=search)
     explanations: tuple[StackExplanation, ...] = ()
@@ -35,10 +37,12 @@ def report(
         from machtrace.capture.explanation import explain_all
 
         explanations = explain_all(walked, search=search, symbolicate=symbolicate)
+    stacks = tuple(name(one) for one in walked)
+    unread = (Problem(thread=None, error=error) for error in symbolicator.problems)
     return Report(
         process=snapshot.process,
         images=snapshot.images,
-        stacks=tuple(name(one) for one in walked),
+        stacks=stacks,
         explanations=explanations,
-        problems=snapshot.problems,
+        problems=(*snapshot.problems, *unread),
     )

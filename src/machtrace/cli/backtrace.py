@@ -10,6 +10,7 @@ from typing import Annotated, TextIO
 
 import typer
 
+from machtrace.errors import DebugInformationError
 from machtrace.model.report import Report
 from machtrace.model.stack import FrameTrust
 from machtrace.model.symbol import CallStack
@@ -25,7 +26,7 @@ class Format(StrEnum):
     JSON = "json"
 
 
-def backtrace(
+def backtrace(  # noqa: PLR0913, PLR0917 - a parameter is an option
     spec: Annotated[
         str,
         typer.Argument(
@@ -53,6 +54,10 @@ def backtrace(
     names: Annotated[  # noqa: FBT002 - a flag
         bool, typer.Option("--names/--no-names", help="Look up the names of addresses.")
     ] = True,
+    lines: Annotated[  # noqa: FBT002 - a flag
+        bool,
+        typer.Option("--lines/--no-lines", help="Look up source lines and inlined calls, too."),
+    ] = True,
     explain: Annotated[  # noqa: FBT002 - a flag
         bool,
         typer.Option(
@@ -70,7 +75,14 @@ def backtrace(
         warn(f"--explain needs --format text or json: {format} has no place for explanations")
         raise typer.Exit(2)
     copied = snapshot(spec, threads=thread, stack_limit=stack_limit)
-    result = report(copied, limit=limit, symbolicate=names, search=search or (), explain=explain)
+    result = report(
+        copied,
+        limit=limit,
+        symbolicate=names,
+        lines=lines and format in _WITH_LINES,
+        search=search or (),
+        explain=explain,
+    )
     with output() as sink:
         write_report(result, format, sink)
     guessed = sum(_is_guess_at_top(stack) for stack in result.stacks)
@@ -83,9 +95,14 @@ def backtrace(
         for complaint in _untold(result):
             warn(f"{complaint}; --format text says where")
     if result.problems:
-        complain_of_all([problem.error for problem in result.problems])
-        raise typer.Exit(1)
+        errors = [problem.error for problem in result.problems]
+        complain_of_all(errors)
+        if not all(isinstance(error, DebugInformationError) for error in errors):
+            raise typer.Exit(1)
 
+
+_WITH_LINES = frozenset({Format.TEXT, Format.LLDB, Format.JSON})
+"""Formats that have a place for source lines."""
 
 _TELLING = frozenset({Format.TEXT, Format.JSON})
 """Formats that say of each stack why it ends."""

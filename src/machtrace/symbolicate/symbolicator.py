@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from machtrace.errors import FormatError, MemoryReadError
+from machtrace.errors import FormatError, MachtraceError, MemoryReadError
 from machtrace.macho.contents import FileContents
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.arch import Arch
@@ -73,6 +73,12 @@ class Symbolicator:
         from machtrace.symbolicate.debug_information import DebugInformation
 
         return DebugInformation(self._files) if self._wants_lines else None
+
+    @property
+    def problems(self) -> tuple[MachtraceError, ...]:
+        """Debug information that was found so far, and that nothing could be made of."""
+        opened = vars(self).get("_debug")
+        return () if opened is None else tuple(opened.problems)
 
     # --- backtraces ---
 

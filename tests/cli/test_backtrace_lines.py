@@ -1,0 +1,96 @@
+"""``machtrace backtrace`` with source lines, without them, and where they cannot be read."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from machtrace.testing.debug_programs import debug_file
+
+SOURCE = """\
+#include <unistd.h>
+__attribute__((noinline)) int wait_there(int n) {
+  pause();
+  return n;
+}
+int main(int count, char **words) {
+  write(1, "ready\\n", 6);
+  int result = wait_there(count);
+  return result + 1;
+}
+"""
+
+if sys.platform != "linux":
+    pytest.skip("looks at a Linux process", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """Compiled with debug information."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    folder = tmp_path_factory.mktemp("waiting")
+    (folder / "waiting.c").write_text(SOURCE)
+    flags = ["-g", "-O1", "-Wl,--build-id"]
+    subprocess.run([compiler, *flags, "waiting.c", "-o", "waiting"], cwd=folder, check=True)
+    return folder / "waiting"
+
+
+def backtrace(program, *arguments):
+    """What is printed of a process that runs ``program``."""
+    with subprocess.Popen([program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        done = subprocess.run(
+            [sys.executable, "-m", "machtrace", "backtrace", str(process.pid), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        process.kill()
+    return done
+
+
+def test_lines_are_printed(program):
+    """Of the program's own frames."""
+    done = backtrace(program)
+
+    assert done.returncode == 0, done.stderr
+    assert "at waiting.c:8" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [("--no-lines",), ("--no-names",), ("--format", "bs")])
+def test_lines_are_left_out(program, arguments, tmp_path, monkeypatch):
+    """No index is made for them."""
+    monkeypatch.setenv("MACHTRACE_CACHE", str(tmp_path))
+
+    done = backtrace(program, *arguments)
+
+    assert done.returncode == 0, done.stderr
+    assert "waiting.c" not in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_debug_information_that_cannot_be_read_is_told_and_costs_no_names(program, tmp_path):
+    """It is no failure: the stacks are whole."""
+    file = debug_file(program)
+    section = file.contents.image.section(".debug_info")
+    data = bytearray(file.data)
+    data[section.offset : section.offset + section.size] = b"\xff" * section.size
+    bad = tmp_path / "waiting"
+    bad.write_bytes(data)
+    bad.chmod(0o755)
+
+    done = backtrace(bad, "--format", "json")
+
+    assert done.returncode == 0, done.stderr
+    assert str(bad) in done.stderr
+    assert "debug information" in done.stderr
+    document = json.loads(done.stdout)
+    (problem,) = document["problems"]
+    assert problem["thread"] is None
+    assert "debug information" in problem["error"]
+    names = [frame["symbol"] for frame in document["threads"][0]["frames"]]
+    assert "main" in names
