@@ -13,6 +13,7 @@ from fuzz.targets import (
     pclntab,
     rtti,
     swift,
+    symbol_table,
     symcache,
     unwind_info,
     walker,
@@ -33,6 +34,7 @@ TARGETS: dict[str, Target] = {
         demangle.TARGET,
         pclntab.TARGET,
         rtti.TARGET,
+        symbol_table.TARGET,
     )
 }
 """By name."""
