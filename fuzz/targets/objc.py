@@ -6,14 +6,16 @@ An input is a Mach-O.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 
 from fuzz.mutation import Mutation, write_number
 from fuzz.target import ContractError, Target
-from machtrace.macho.contents import FileContents
+from machtrace.errors import MemoryReadError
+from machtrace.macho.contents import FileContents, MachOContents, MemoryContents
 from machtrace.macho.pointers import parse_pointers
 from machtrace.macho.swift_contexts import ContextKind
-from machtrace.model.address import Svma
+from machtrace.model.address import Avma, Svma
 from machtrace.symbolicate.objc_names import objc_names, objc_stub_names
 from machtrace.symbolicate.swift_names import swift_names
 from machtrace.target.emulated_demo import PROGRAM
@@ -22,20 +24,37 @@ from machtrace.testing.objc_metadata_writer import ListKind, ObjcMetadata
 from machtrace.testing.swift_metadata_writer import SwiftMetadata
 
 _BASE = Svma(IMAGE_SVMA + DATA_OFFSET)
+_LOADED = Avma(IMAGE_SVMA + 0x7C4000)
+_MOST_LOADED = 1 << 24
 _NAMES = 40
 
 
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    data: bytes
+
+    def read(self, address: Avma, size: int) -> bytes:
+        at = address - _LOADED
+        if at < 0 or at + size > len(self.data):
+            raise MemoryReadError(address, size)
+        return self.data[at : at + size]
+
+
 def run(data: bytes) -> None:
-    """Find the functions, and name some of them."""
-    contents = FileContents(data, "fuzz")
+    """Find the functions, in the file and as it would lie in memory, and name some of them."""
+    _try(FileContents(data, "fuzz"), len(data))
+    _try(MemoryContents(_Memory(data), _LOADED, "fuzz"), max(len(data), _MOST_LOADED))
+
+
+def _try(contents: MachOContents, size: int) -> None:
     pointers = parse_pointers(contents)
     for found in (
         objc_names(contents, pointers, selector_base=_BASE),
         objc_stub_names(contents, pointers),
         swift_names(contents, pointers),
     ):
-        if len(found.starts) > len(data):
-            raise ContractError(f"{len(found.starts)} functions in {len(data)} bytes")
+        if len(found.starts) > size:
+            raise ContractError(f"{len(found.starts)} functions in {size} bytes")
         for row in range(0, len(found.starts), max(1, len(found.starts) // _NAMES)):
             if not isinstance(found.linkage_name(row), str):
                 raise ContractError(f"row {row} has no name")

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from machtrace.errors import MachtraceError
-from machtrace.macho.contents import FileContents
+from machtrace.errors import MachtraceError, MemoryReadError
+from machtrace.macho.contents import FileContents, MemoryContents
 from machtrace.macho.pointers import parse_pointers
 from machtrace.macho.swift_contexts import ContextKind
-from machtrace.model.address import ImageOffset
+from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.symbol import Certainty
 from machtrace.symbolicate.macho_symbols import macho_symbol_table
 from machtrace.symbolicate.swift_names import swift_names
@@ -66,6 +66,34 @@ def test_metadata_accessors_are_named_after_their_types(is_signed):
         4: "type metadata accessor for (extension in Game):Swift.String.Word",
         5: "type metadata accessor for __C.CVBufferRef",
     }
+
+
+class Memory:
+    """An image in an address space."""
+
+    def __init__(self, data: bytes, start: int) -> None:
+        self.data, self.start = data, start
+
+    def read(self, address: Avma, size: int) -> bytes:
+        """Bytes of the image."""
+        at = address - self.start
+        if at < 0 or at + size > len(self.data):
+            raise MemoryReadError(address, size)
+        return self.data[at : at + size]
+
+
+def test_types_have_the_same_names_in_memory():
+    """Their metadata does not change when it is loaded, as its pointers are relative."""
+    metadata = game()
+    metadata.add_class("Player", metadata.module("Game"), code(10), METHODS, parameters=1)
+    data = metadata.image(metadata.sections())
+    contents = MemoryContents(Memory(data, 0x7F0000000), Avma(0x7F0000000), "loaded")
+    found = swift_names(contents, parse_pointers(contents))
+    in_file = FileContents(data, "made")
+    expected = swift_names(in_file, parse_pointers(in_file))
+    assert expected.starts.tolist() == found.starts.tolist()
+    for row in range(len(found.starts)):
+        assert expected.linkage_name(row) == found.linkage_name(row)
 
 
 METHODS = [
