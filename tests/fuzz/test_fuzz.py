@@ -30,7 +30,17 @@ def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     "target",
-    ["unwind_info", "eh_frame", "instructions", "walker", "swift", "symcache", "fixups", "objc"],
+    [
+        "unwind_info",
+        "eh_frame",
+        "instructions",
+        "walker",
+        "swift",
+        "symcache",
+        "fixups",
+        "objc",
+        "symbol_table",
+    ],
 )
 def test_mutated_inputs(target: str, tmp_path: Path):
     """A short run; ``make fuzz`` is a long one."""

@@ -18,6 +18,8 @@ from machtrace.symbolicate.macho_symbols import macho_symbol_table
 from machtrace.symbolicate.symbol_columns import NO_OFFSET
 from machtrace.symbolicate.symbol_table import CERTAINTIES
 from machtrace.symbolicate.symbolicator import Symbolicator
+from machtrace.testing.debug_programs import DSYMUTIL, INLINED_C, line_of, make_dsym
+from machtrace.testing.macho_compiler import compile_macho
 from machtrace.testing.macho_files import BuiltSlice, ThinFile, fat_file
 
 
@@ -171,3 +173,37 @@ print(found.name, "numpy" in sys.modules)
     )
 
     assert f"{exact.name} False" == done.stdout.strip()
+
+
+def test_lines_and_inlined_calls_are_those_of_the_source(tmp_path):
+    """At every address of a function, with the dSYM beside its binary and without the binary."""
+    if DSYMUTIL is None:
+        pytest.skip("dsymutil is not installed; it makes the dSYM that is read here")
+    (tmp_path / "inlined.c").write_text(INLINED_C)
+    program = compile_macho(
+        [tmp_path / "inlined.c"], tmp_path / "program", options=("-g", "-O1"),
+        link_options=("-Wl,-e,_main",),
+    )  # fmt: skip
+    make_dsym(program)
+    contents = FileContents(program.read_bytes(), "program")
+    functions = macho_symbol_table(contents)
+    (outer,) = (one for one in map(functions.symbol, range(len(functions))) if one.name == "outer")
+    asked = np.arange(outer.offset, outer.offset + (outer.size or 0), 4, dtype=np.uint64)
+    columns = Symbolicator().lookup(program, asked)
+
+    leaf, first, second = (line_of(INLINED_C, mark) for mark in ("LEAF", "FIRST", "SECOND"))
+    chains = {
+        tuple((call.name, call.location and call.location.line) for call in columns.inlined(row))
+        for row in range(len(columns))
+    }
+    last = ("outer", line_of(INLINED_C, "OUTER"))
+    assert {
+        (("leaf", leaf), ("middle", first), last),
+        (("leaf", leaf), ("middle", second), last),
+    } <= chains
+    assert {leaf, line_of(INLINED_C, "OUTER")} <= set(columns.lines.tolist())
+    assert {0, 2} <= set(columns.inline_depths.tolist())
+    (file,) = set(columns.files.tolist()) - {-1}
+    assert columns.file_path(file).endswith("inlined.c")
+    assert {"outer"} == set(columns.names())
+    assert (0 == Symbolicator(lines=False).lookup(program, asked).lines).all()
