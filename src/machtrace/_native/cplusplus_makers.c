@@ -127,6 +127,12 @@ MAKER(machtrace_make_scoped)
                            NO_TEXT, PLAIN, parts[1]->base);
 }
 
+MAKER(machtrace_make_adjacent)
+{
+    (void)count, (void)extra;
+    return plain(arena, JOINED(parts[0]->left, parts[0]->right, parts[1]->left, parts[1]->right));
+}
+
 MAKER(machtrace_make_arguments)
 {
     (void)extra;
@@ -189,11 +195,62 @@ MAKER(machtrace_make_lambda)
                                TEXT(")")));
 }
 
+static const struct piece *expression(struct arena *arena, struct text text, uint8_t precedence)
+{
+    struct piece *made = machtrace_piece_memory(arena, sizeof *made);
+    *made = (struct piece){.left = text, .right = NO_TEXT, .base = NO_TEXT};
+    made->precedence = precedence;
+    return made;
+}
+
 MAKER(machtrace_make_cast)
 {
     (void)count;
-    return plain(arena, JOINED(TEXT("("), parts[0]->left, parts[0]->right, TEXT(")"),
-                               *(const struct text *)extra));
+    return expression(arena,
+                      JOINED(TEXT("("), parts[0]->left, parts[0]->right, TEXT(")"),
+                             *(const struct text *)extra),
+                      CAST);
+}
+
+/* The text of an operand, in parentheses unless it binds tighter than the limit. */
+static struct text operand(struct arena *arena, const struct piece *of, unsigned limit)
+{
+    if (of->precedence >= limit)
+        return JOINED(TEXT("("), of->left, of->right, TEXT(")"));
+    return TEXT_OF(of);
+}
+
+MAKER(machtrace_make_prefix)
+{
+    (void)count;
+    const struct operation *operation = extra;
+    return expression(arena, JOINED(operation->symbol, operand(arena, parts[0], UNARY)),
+                      operation->precedence);
+}
+
+MAKER(machtrace_make_binary)
+{
+    (void)count;
+    const struct operation *operation = extra;
+    const unsigned level = operation->precedence;
+    const int assigns = level == ASSIGN;
+    const int is_comma = operation->symbol.size == 1 && operation->symbol.start[0] == ',';
+    struct text first = operand(arena, parts[0], assigns ? OR_IF : level + 1);
+    struct text second = operand(arena, parts[1], level + (assigns ? 1 : 0));
+    struct text text = JOINED(operation->is_enclosed ? TEXT("(") : NO_TEXT, first,
+                              is_comma ? NO_TEXT : TEXT(" "), operation->symbol, TEXT(" "), second,
+                              operation->is_enclosed ? TEXT(")") : NO_TEXT);
+    return expression(arena, text, operation->is_enclosed ? PRIMARY : operation->precedence);
+}
+
+MAKER(machtrace_make_applied)
+{
+    (void)count;
+    const struct operation *operation = extra;
+    return expression(arena,
+                      JOINED(operation->symbol, TEXT("("), parts[0]->left, parts[0]->right,
+                             TEXT(")")),
+                      operation->precedence);
 }
 
 MAKER(machtrace_make_construction_vtable)

@@ -29,7 +29,7 @@ struct reader {
     size_t size, at;
     unsigned depth;
     int lambda_level;
-    bool simplified, takes_arguments, in_conversion;
+    bool simplified, takes_arguments, in_conversion, in_arguments;
     struct pieces substitutions;
     struct levels levels;
 };
@@ -40,6 +40,7 @@ static piece read_type(struct reader *r);
 static piece read_name(struct reader *r, struct name_end *end);
 static piece read_encoding(struct reader *r);
 static piece read_arguments(struct reader *r, bool remember);
+static piece substitution(struct reader *r);
 
 static _Noreturn void fail(struct reader *r) { machtrace_piece_fail(&r->arena); }
 
@@ -302,17 +303,134 @@ static piece literal(struct reader *r)
     return lift(r, machtrace_make_cast, of, &value);
 }
 
+/* --- expressions --- */
+
+static piece read_expression(struct reader *r);
+
+static piece arguments_after(struct reader *r, piece name)
+{
+    return look(r, 0) == 'I' ? lift_two(r, machtrace_make_adjacent, name, read_arguments(r, false))
+                             : name;
+}
+
+static piece simple_identifier(struct reader *r)
+{
+    return arguments_after(r, plain(r, source_name(r)));
+}
+
+static piece unresolved_name(struct reader *r)
+{
+    if (!take_two(r, "sr"))
+        return simple_identifier(r); /* names of operators and destructors are not read here */
+    piece scope;
+    if (is_digit(look(r, 0))) {
+        scope = simple_identifier(r);
+        while (!take(r, 'E'))
+            scope = lift_two(r, machtrace_make_scoped, scope, simple_identifier(r));
+    } else {
+        if (look(r, 0) == 'T') {
+            scope = template_parameter(r);
+            substitute_later(r, scope);
+        } else if (look(r, 0) == 'S' && look(r, 1) != 't') {
+            scope = substitution(r);
+        } else {
+            fail(r); /* other types are not read here */
+        }
+        scope = arguments_after(r, scope);
+    }
+    return lift_two(r, machtrace_make_scoped, scope, simple_identifier(r));
+}
+
+struct known_operator {
+    char code[3];
+    struct operation operation;
+};
+
+static const struct known_operator prefixes[] = {
+    {"ad", {{"&", 1}, UNARY, 0}}, {"co", {{"~", 1}, UNARY, 0}}, {"de", {{"*", 1}, UNARY, 0}},
+    {"ng", {{"-", 1}, UNARY, 0}}, {"nt", {{"!", 1}, UNARY, 0}}, {"ps", {{"+", 1}, UNARY, 0}},
+};
+
+static const struct known_operator binaries[] = {
+    {"ml", {{"*", 1}, 5, 0}},   {"dv", {{"/", 1}, 5, 0}},   {"rm", {{"%", 1}, 5, 0}},
+    {"pl", {{"+", 1}, 6, 0}},   {"mi", {{"-", 1}, 6, 0}},   {"ls", {{"<<", 2}, 7, 0}},
+    {"rs", {{">>", 2}, 7, 0}},  {"ss", {{"<=>", 3}, 8, 0}}, {"ge", {{">=", 2}, 9, 0}},
+    {"gt", {{">", 1}, 9, 0}},   {"le", {{"<=", 2}, 9, 0}},  {"lt", {{"<", 1}, 9, 0}},
+    {"eq", {{"==", 2}, 10, 0}}, {"ne", {{"!=", 2}, 10, 0}}, {"an", {{"&", 1}, 11, 0}},
+    {"eo", {{"^", 1}, 12, 0}},  {"or", {{"|", 1}, 13, 0}},  {"aa", {{"&&", 2}, 14, 0}},
+    {"oo", {{"||", 2}, 15, 0}}, {"cm", {{",", 1}, 18, 0}},
+};
+
+static const struct operation *operation_of(struct reader *r, const struct known_operator *known,
+                                            size_t count)
+{
+    for (size_t at = 0; at < count; at++)
+        if (take_two(r, known[at].code))
+            return &known[at].operation;
+    return NULL;
+}
+
+#define OPERATION_OF(r, known) operation_of(r, known, sizeof known / sizeof *known)
+
+static piece new_expression(struct reader *r)
+{
+    static const struct operation size = {{"sizeof ", 7}, UNARY, 0},
+                                  pack_size = {{"sizeof...", 9}, PRIMARY, 0};
+    const bool before = r->in_arguments;
+    const char letter = look(r, 0);
+    if (letter == 'L')
+        return literal(r);
+    if (letter == 'T')
+        return template_parameter(r);
+    if (is_digit(letter) || (letter == 's' && look(r, 1) == 'r'))
+        return unresolved_name(r);
+    if (take_two(r, "sp")) {
+        r->in_arguments = false;
+        piece found = machtrace_piece_expanded(&r->arena, read_expression(r));
+        r->in_arguments = before;
+        return found;
+    }
+    if (take_two(r, "st")) {
+        r->in_arguments = false;
+        piece found = lift(r, machtrace_make_applied, read_type(r), &size);
+        r->in_arguments = before;
+        return found;
+    }
+    if (take_two(r, "sZ")) {
+        piece of = machtrace_piece_expanded(&r->arena, template_parameter(r));
+        return lift(r, machtrace_make_applied, of, &pack_size);
+    }
+    const struct operation *operation = OPERATION_OF(r, prefixes);
+    if (operation != NULL)
+        return lift(r, machtrace_make_prefix, read_expression(r), operation);
+    operation = OPERATION_OF(r, binaries);
+    if (operation == NULL)
+        fail(r); /* not read here */
+    struct operation own = *operation;
+    piece parts[2];
+    parts[0] = read_expression(r);
+    parts[1] = read_expression(r);
+    own.is_enclosed = before && own.symbol.start[0] == '>' &&
+                      (own.symbol.size == 1 || own.symbol.start[1] == '>');
+    return machtrace_piece_lift(&r->arena, machtrace_make_binary, parts, 2, &own);
+}
+
+static piece read_expression(struct reader *r)
+{
+    deeper(r);
+    piece found = new_expression(r);
+    r->depth--;
+    return found;
+}
+
 /* An argument; *entry is what a parameter stands for that it is given to. */
 static piece argument(struct reader *r, piece *entry)
 {
     char letter = look(r, 0);
     piece found;
     if (letter == 'X') {
-        static const struct text address = {"&", 1};
         r->at++;
-        if (!take_two(r, "ad") || look(r, 0) != 'L')
-            fail(r); /* other expressions are not read here */
-        found = lift(r, machtrace_make_prefixed, literal(r), &address);
+        found = read_expression(r);
         expect(r, 'E');
     } else if (letter == 'J') {
         deeper(r);
@@ -340,8 +458,8 @@ static piece argument(struct reader *r, piece *entry)
 static piece read_arguments(struct reader *r, bool remember)
 {
     expect(r, 'I');
-    const bool takes = r->takes_arguments;
-    r->takes_arguments = true;
+    const bool takes = r->takes_arguments, in_arguments = r->in_arguments;
+    r->takes_arguments = r->in_arguments = true;
     if (remember) {
         r->levels.count = 1;
         r->levels.items[0] = (struct pieces){0};
@@ -357,6 +475,7 @@ static piece read_arguments(struct reader *r, bool remember)
         }
     }
     r->takes_arguments = takes;
+    r->in_arguments = in_arguments;
     return lift_list(
         r, r->simplified ? machtrace_make_folded_arguments : machtrace_make_arguments, &shown, NULL);
 }
@@ -373,10 +492,10 @@ static piece unnamed_type(struct reader *r, bool clear)
     if (!take_two(r, "Ul"))
         fail(r);
     const int level = r->lambda_level, count = r->levels.count;
-    const bool takes = r->takes_arguments, conversion = r->in_conversion;
+    const bool takes = r->takes_arguments, in_arguments = r->in_arguments;
     r->lambda_level = count;
     r->takes_arguments = true;
-    r->in_conversion = false;
+    r->in_arguments = false;
     if (look(r, 0) == 'T' && memchr("yptnk", look(r, 1), 5) != NULL)
         fail(r); /* declarations are not read here */
     struct pieces parameters = {0};
@@ -388,7 +507,7 @@ static piece unnamed_type(struct reader *r, bool clear)
     r->lambda_level = level;
     r->levels.count = count;
     r->takes_arguments = takes;
-    r->in_conversion = conversion;
+    r->in_arguments = in_arguments;
     struct text number = digits(r, false);
     expect(r, '_');
     if (r->simplified) {
@@ -556,7 +675,15 @@ static piece read_new_type(struct reader *r)
         if (!take_two(r, "Dv"))
             fail(r);
         return dimensioned(r, machtrace_make_vector);
-    case 'u':
+    case 'u': {
+        r->at++;
+        const struct operation of = {source_name(r), PRIMARY, 0};
+        if (!take(r, 'I'))
+            return plain(r, of.symbol);
+        piece inner = read_type(r);
+        expect(r, 'E');
+        return lift(r, machtrace_make_applied, inner, &of);
+    }
     case 'U': fail(r); /* not read here */
     default: return read_name(r, NULL);
     }
@@ -895,23 +1022,45 @@ static piece read_encoding(struct reader *r)
     return found;
 }
 
+/* Whether the function is a block's code, whose name goes on with that and a number. */
+static bool is_block(struct reader *r)
+{
+    static const char invoke[] = "_block_invoke";
+    const size_t size = sizeof invoke - 1;
+    if (r->size - r->at < size || memcmp(r->name + r->at, invoke, size) != 0)
+        return false;
+    r->at += size;
+    const bool is_numbered = take(r, '_');
+    if (digits(r, false).size == 0 && is_numbered)
+        fail(r);
+    if (r->at != r->size && look(r, 0) != '.')
+        fail(r);
+    return true;
+}
+
 static char *whole(struct reader *r, size_t *length)
 {
-    struct text parts[] = {machtrace_piece_text(&r->arena, read_encoding(r)), TEXT(""), TEXT(""),
-                           TEXT("")};
+    enum { BLOCK, NAME, OPENING, REST, CLOSING, PARTS };
+    struct text parts[PARTS] = {[NAME] = machtrace_piece_text(&r->arena, read_encoding(r))};
+    if (is_block(r))
+        parts[BLOCK] = TEXT("invocation function for block in ");
     if (r->at != r->size) {
         if (look(r, 0) != '.' && look(r, 0) != '$')
-            fail(r); /* blocks are not read here */
+            fail(r);
         if (!r->simplified) {
-            parts[1] = TEXT(" (");
-            parts[2] = (struct text){r->name + r->at, r->size - r->at};
-            parts[3] = TEXT(")");
+            parts[OPENING] = TEXT(" (");
+            parts[REST] = (struct text){r->name + r->at, r->size - r->at};
+            parts[CLOSING] = TEXT(")");
         }
     }
-    *length = parts[0].size + parts[1].size + parts[2].size + parts[3].size;
+    *length = 0;
+    for (int part = 0; part < PARTS; part++)
+        *length += parts[part].size;
     char *found = malloc(*length + 1);
     char *to = found;
-    for (int part = 0; found != NULL && part < 4; part++) {
+    for (int part = 0; found != NULL && part < PARTS; part++) {
+        if (parts[part].size == 0)
+            continue;
         memcpy(to, parts[part].start, parts[part].size);
         to += parts[part].size;
     }

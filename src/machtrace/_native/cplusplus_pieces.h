@@ -23,6 +23,7 @@ struct piece {
     uint8_t sign; /* of a reference: how many & */
     uint8_t shape;
     uint8_t is_pack;
+    uint8_t precedence; /* of an expression: Precedence in cplusplus_nodes.py */
 };
 
 struct pieces {
