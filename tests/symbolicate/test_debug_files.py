@@ -6,6 +6,8 @@ import subprocess
 from uuid import UUID
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from machtrace.elf.contents import ElfFileContents
 from machtrace.macho.header import FileType
@@ -356,3 +358,23 @@ def test_what_dwz_moved_away_is_said(program, tmp_path):
     told = next(one for one in search.looked_at if one.outcome is Outcome.NOT_READ)
     assert "/usr/lib/debug/.dwz/common" == told.place
     assert str(BuildId(bytes(range(20)))) in told.detail
+
+
+@settings(max_examples=60, deadline=2000, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_damaged_elf_files_are_a_status(program, tmp_path, data):
+    """Whatever the bytes of headers, sections and links of the binary and of its debug file are."""
+    image = elf_image(program / "program")
+    image = image_of(image.uuid, str(tmp_path / "program"), ImageFormat.ELF, image.arch)
+    for name in ("program", "program.debug"):
+        changed = bytearray((program / name).read_bytes())
+        tables = len(changed) - 0x900
+        for _ in range(data.draw(st.integers(0, 6))):
+            at = data.draw(st.integers(4, 0x400) | st.integers(tables, len(changed) - 4))
+            value = data.draw(st.binary(min_size=1, max_size=4) | st.just(b"\xff" * 4))
+            changed[at : at + len(value)] = value
+        (tmp_path / name).write_bytes(changed)
+
+    files = ImageSource(SearchPlaces(debug_roots=())).files(image)
+    if isinstance(files.lines, DebugFile):
+        assert image.uuid == files.lines.uuid
