@@ -227,6 +227,8 @@ def test_chains_that_no_compiler_makes_are_cut():
         (("/src/", "../inc", "a.c"), "/src/../inc/a.c"),
         (("/src", "b", "/c/a.c"), "/c/a.c"),
         (("", "", "a.c"), "a.c"),
+        (("./src", "./src", "a.c"), "./src/a.c"),
+        (("./src", "../inc", "a.h"), "./src/../inc/a.h"),
         (("/src", "b", "<stdin>"), "<stdin>"),
         (("C:\\src", "b", "a.c"), "C:\\src\\b\\a.c"),
         (("C:\\src", "b", "D:/a.c"), "D:/a.c"),

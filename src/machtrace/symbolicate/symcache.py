@@ -152,6 +152,8 @@ class SymCache:
             compiled_in, directory, name = map(
                 self._text, self._file_parts[3 * number : 3 * number + 3]
             )
+            if directory == compiled_in:  # DWARF 5 has it as the first directory, too
+                directory = ""
             known = self._paths[number] = join_path(join_path(compiled_in, directory), name)
         return known
 
