@@ -18,6 +18,8 @@ EXAMPLES = (
     errors.TargetAccessError("refused", pid=7, errno=13, remedy="ask"),
     errors.TargetGoneError("gone", pid=7),
     errors.ThreadGoneError("gone", thread=9),
+    errors.ConnectionLostError("silence"),
+    errors.RemoteProtocolError("odd", asked="?", came="E01"),
     errors.MemoryReadError(0x1000, 8),
     errors.FormatError("odd", source="file", offset=4, remedy="look"),
     errors.MachOError("odd", source="file", offset=4),
