@@ -77,6 +77,26 @@ def test_right_tables_are_not_disputed(lab_program, name, arch, optimisation, ta
         assert rules.objection(lookup) is None, (hex(address), trust, str(rule))
 
 
+@pytest.mark.parametrize("optimisation", ["-O2", "-O2 no fp"])
+@pytest.mark.parametrize("arch", [Arch.ARM64, Arch.X86_64])
+def test_code_that_moves_on_from_its_table_is_followed(lab_program, arch, optimisation, tmp_path):
+    """Assembly inside of functions pushes and calls: no dispute, since each is right in its place.
+
+    Three functions do so; of two of them the table counts from a frame pointer, if there is one,
+    that is not moved.
+    """
+    contents = lab_program("pushes", optimisation, "compact", arch)
+    rules = process(contents)
+    moved = []
+    for address in call_sites(contents, tmp_path / "program"):
+        lookup = Avma(address - 1)
+        _, trust = rules.find(lookup, interrupted=False)
+        assert rules.objection(lookup) is None
+        if trust is FrameTrust.PROLOGUE:
+            moved.append(lookup)
+    assert len(moved) == (1 if optimisation == "-O2" else 3)
+
+
 class Moved:
     """Rules whose CFA is a little off: of a function as it was before it was built anew."""
 

@@ -19,6 +19,7 @@ from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.testing.cores import synthetic_process
 from machtrace.testing.emulated_run import EmulatedRun
 from machtrace.testing.lab_policies import all_rules
+from machtrace.unwinder.call_witness import Objection
 from machtrace.unwinder.image_rules import image_rules
 from machtrace.unwinder.process_rules import ImageRules, ProcessRules
 from machtrace.unwinder.rules import (
@@ -326,7 +327,7 @@ class Witness:
 
     def objection(self, lookup, rule):  # noqa: ARG002 (the same everywhere)
         """See CallWitness."""
-        return replace(rule, cfa=RegisterOffset(29, 32))
+        return Objection(replace(rule, cfa=RegisterOffset(29, 32)), is_later=False)
 
 
 def test_a_rule_whose_witness_was_not_heard_is_not_remembered():

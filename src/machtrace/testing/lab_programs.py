@@ -76,6 +76,12 @@ PROGRAMS = {
             ("registers.c", *_SUPPORT),
             "ten saved registers, saved vector registers, callbacks",
         ),
+        Program(
+            "pushes",
+            ("pushes.c", *_SUPPORT),
+            "assembly inside of functions that pushes and calls",
+            architectures=frozenset({"arm64", "x86_64"}),
+        ),
         Program("switches", ("switches.c", *_SUPPORT), "switch tables, computed goto"),
         Program("alike", ("alike.c", *_SUPPORT), "code that -Oz cuts out of functions"),
         Program(

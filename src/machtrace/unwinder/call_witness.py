@@ -7,7 +7,7 @@ nearly every function, then all ways from its start to the call.
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.model.address import Svma
@@ -17,6 +17,7 @@ from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.frame_record import LOOKED_AT, follows_record, record_made
 from machtrace.unwinder.frame_state import FrameState
 from machtrace.unwinder.frame_values import CallerValue, FromCfa
+from machtrace.unwinder.moved_frame import LOOKED_BACK, may_move_frame
 from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset, UnwindRule
 
 FIRST_INSTRUCTIONS = 24
@@ -54,6 +55,16 @@ class CodeAnalysis(Protocol):
         ...
 
 
+class Objection(NamedTuple):
+    """What the code says of a call, against a table."""
+
+    rule: UnwindRule
+    """The code's own."""
+    is_later: bool
+    """Whether the code bears the table out at its start and moves sp, or makes another record,
+    before the call: then nothing is wrong but that the table does not know of it."""
+
+
 class CallWitness:
     """Checks the rules that tables have for calls in an image."""
 
@@ -69,23 +80,39 @@ class CallWitness:
         self._records: dict[Svma, int | None] = {}
         """How many bytes of a function, by its start, are behind it when its record is made."""
 
-    def objection(self, lookup: Svma, rule: UnwindRule) -> UnwindRule | None:
+    def objection(self, lookup: Svma, rule: UnwindRule) -> Objection | None:
         """What the code says against ``rule``, a table's for the call that holds ``lookup``.
 
         None where it bears ``rule`` out, or says nothing. Raises nothing.
         """
         try:
-            if follows_record(rule, self._arch) and self._has_record(lookup):
-                return None
-            first = self._analysis.state_behind_start(lookup, FIRST_INSTRUCTIONS)
-            if first is not None and verdict(first, rule):
+            is_borne_out = self._is_borne_out_at_start(lookup, rule)
+            if is_borne_out and not self._may_move_on(lookup, rule):
                 return None
             state = self._analysis.state_in_call(lookup, MOST_CODE)
         except (FormatError, MemoryReadError):
             return None
         if state is None or verdict(state, rule) is not False:
             return None
-        return state.rule(prefers_memory=True)
+        own = state.rule(prefers_memory=True)
+        return None if own is None else Objection(own, is_borne_out)
+
+    def _is_borne_out_at_start(self, lookup: Svma, rule: UnwindRule) -> bool:
+        if follows_record(rule, self._arch) and self._has_record(lookup):
+            return True
+        first = self._analysis.state_behind_start(lookup, FIRST_INSTRUCTIONS)
+        return first is not None and bool(verdict(first, rule))
+
+    def _may_move_on(self, lookup: Svma, rule: UnwindRule) -> bool:
+        """Whether assembly may have moved what ``rule`` counts from, between start and call."""
+        bounds = self._analysis.function_at(lookup)
+        if bounds is None or bounds[1] - bounds[0] > MOST_CODE:
+            return False
+        start = bounds[0] + (self._records.get(bounds[0]) or 0)
+        start = max(start, lookup - LOOKED_BACK)
+        start += (bounds[0] - start) % 4 if self._arch.is_arm64 else 0
+        code = self._contents.read_svma(Svma(start), max(0, lookup - start))
+        return may_move_frame(code, rule, self._arch)
 
     def rule_at(self, lookup: Svma) -> UnwindRule | None:
         """The rule of the code itself in the call that holds ``lookup``; None where it is unknown.

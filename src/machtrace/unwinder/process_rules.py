@@ -208,9 +208,9 @@ class ProcessRules:
                 # Behind a call such registers are the called function's: see who knows better.
                 is_sure = not self._is_lost_in_calls(rule, source)
             if is_sure:
-                if not interrupted:
-                    self._check(lookup, address, rule, source, rules.witness)
-                return rule, source.trust
+                if interrupted:
+                    return rule, source.trust
+                return self._checked(lookup, address, rule, source, rules.witness)
             held = held or (rule, source.trust)
         return held or self._fallback
 
@@ -226,20 +226,29 @@ class ProcessRules:
             return False
         return rule.cfa.register not in self._preserved
 
-    def _check(
+    def _checked(
         self,
         lookup: Avma,
         address: Svma,
         rule: UnwindRule,
         source: RuleSource,
         witness: CallWitness | None,
-    ) -> None:
-        """Ask whether the code bears out ``rule``, where it is not from the code itself."""
+    ) -> tuple[UnwindRule, FrameTrust]:
+        """``rule``, or what the code says instead.
+
+        The code is asked whether it bears out ``rule``, where it is not from the code itself. If
+        it does so at its start and moves on before the call, it is the code that is believed.
+        """
+        told = rule, source.trust
         if witness is None or source.trust is witness.trust or rule.is_signal_frame:
-            return
+            return told
         if 2 * self.work.left < self.work.limit:
             self._is_unheard = True  # what is left is for frames that have no table
-            return
+            return told
         other = witness.objection(address, rule)
-        if other is not None:
-            self._objections[lookup] = (other, witness.trust)
+        if other is None:
+            return told
+        if other.is_later:
+            return other.rule, witness.trust
+        self._objections[lookup] = (other.rule, witness.trust)
+        return told
