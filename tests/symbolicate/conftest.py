@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from machtrace.model.arch import Arch
+from machtrace.symbolicate.symbol_store import SymbolStore
 from machtrace.testing.macho_compiler import compile_object
+from machtrace.testing.symbol_files import APP, DSYM
 
 LIBRARY = """
 extern int outside(int);
@@ -85,3 +87,22 @@ def true_symbols() -> Callable[[Path], dict[int, set[str]]]:
         return found
 
     return symbols
+
+
+@pytest.fixture
+def store(tmp_path):
+    """An empty store."""
+    return SymbolStore(tmp_path / "store")
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    """An app bundle and its dSYM, as Xcode lays them."""
+    inside = tmp_path / "App.app.dSYM" / "Contents" / "Resources" / "DWARF"
+    inside.mkdir(parents=True)
+    (inside / "App").write_bytes(DSYM)
+    app = tmp_path / "App.app"
+    app.mkdir()
+    (app / "App").write_bytes(APP)
+    (app / "Info.plist").write_text("<plist/>")
+    return app, tmp_path / "App.app.dSYM"
