@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "cplusplus_name.h"
 
@@ -19,8 +20,8 @@ static PyObject *cplusplus_name(PyObject *module, PyObject *arguments)
         PyErr_Clear(); /* a lone surrogate: no text, so no name of a compiler's */
         Py_RETURN_NONE;
     }
-    if (size != PyUnicode_GetLength(name))
-        Py_RETURN_NONE; /* not of ASCII */
+    if (size != PyUnicode_GetLength(name) || memchr(mangled, '\0', (size_t)size) != NULL)
+        Py_RETURN_NONE; /* not of ASCII, or no symbol's name */
     size_t length;
     char *found = machtrace_cplusplus_name(mangled, (size_t)size, simplified, &length);
     if (found == NULL)

@@ -48,6 +48,8 @@ def may_be_mangled(name: str) -> bool:
 
 
 _CPLUSPLUS = ("_Z", "__Z", "___Z", "____Z")
+_HASH = "17h"
+"""In every name of Rust's older mangling, before the hash."""
 _RUST = ("_R", "__R")
 _SWIFT = ("$s", "$S", "$e", "_$s", "_$S", "_$e", "_T", "__T", "@__swiftmacro_", "_@__swiftmacro_")
 _SWIFT_IN_MACHO = ("__T", "_@__swiftmacro_")
@@ -72,7 +74,9 @@ _remembered = lru_cache(maxsize=_REMEMBERED)(_demangle)
 
 def _languages(name: str) -> tuple[Callable[..., str | None], ...]:
     if name.startswith(_CPLUSPLUS):
-        return _demangler("rust_legacy"), _demangler("cplusplus")
+        if _HASH in name:
+            return _demangler("rust_legacy"), _demangler("cplusplus")
+        return (_demangler("cplusplus"),)
     return (_demangler("rust" if name.startswith(_RUST) else "swift"),)
 
 
