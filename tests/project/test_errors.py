@@ -26,6 +26,7 @@ EXAMPLES = (
     errors.ElfError("odd", source="file", offset=4),
     errors.DwarfError("odd", source="file", offset=4),
     errors.CoreFileError("odd", source="file", offset=4),
+    errors.DebugInformationError("/path", "its reader died"),
     errors.FileAccessError("/path", "no such file"),
     errors.MissingExtraError("emulation", extra="emulator"),
 )
