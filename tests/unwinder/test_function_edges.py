@@ -77,6 +77,16 @@ def test_the_middle_is_left_to_tables():
     assert rules.rule_for(Svma(START + len(X86) // 2), interrupted=True) is None
 
 
+def test_a_loop_is_no_way_out():
+    """A jump back to what is before the instruction that was asked for stays in the function."""
+    loop = bytes.fromhex("90 ebf9".replace(" ", ""))  # back over the call, which is before it
+    code = X86_BEGINNING + bytes.fromhex("85c07400") * BRANCHES + b"\xe8\0\0\0\0" + loop + X86_END
+    contents = Code(code)
+    rules = X86InstructionRules(contents, contents.function_at)
+    place = Svma(START + len(code) - len(X86_END) - len(loop))
+    assert rules.rule_for(place, interrupted=True) is None
+
+
 @pytest.mark.parametrize(
     ("index", "cfa", "return_address"),
     [

@@ -49,7 +49,8 @@ def rule_at_edges(
         return None
     start, end = bounds
     found = rule_from_start(read(start, end), lookup - start, entry)
-    return found or rule_to_return(read(lookup, end), end - lookup, entry)
+    inside = range(start - lookup, end - lookup)
+    return found or rule_to_return(read(lookup, end), inside, entry)
 
 
 def rule_from_start(
@@ -74,7 +75,7 @@ def rule_from_start(
 
 
 def rule_to_return(
-    instructions: Iterable[tuple[int, Effects]], size: int, entry: FrameState
+    instructions: Iterable[tuple[int, Effects]], inside: range, entry: FrameState
 ) -> UnwindRule | None:
     """The rule before the first of ``instructions``, if they go straight on to a return.
 
@@ -82,7 +83,7 @@ def rule_to_return(
 
     Args:
         instructions: offset from the first and effects of each, in order.
-        size: bytes from the first to the function's end.
+        inside: offsets from the first that are in the function, those before it included.
         entry: the state before a function's first instruction.
     """
     machine = entry.machine
@@ -90,7 +91,7 @@ def rule_to_return(
     for offset, effects in instructions:
         for one in effects:
             if isinstance(one, Jump) and not one.is_conditional:
-                if 0 <= offset + one.distance < size:
+                if offset + one.distance in inside:
                     return None
                 way.append(Return(machine.return_address.register))
             elif not isinstance(one, Jump):  # a condition that does not hold
