@@ -18,10 +18,13 @@ from machtrace.model.symbol import InlineFrame, SourceLocation
 from machtrace.symbolicate.debug_tables import DebugTables
 from machtrace.symbolicate.demangle import demangle
 from machtrace.symbolicate.range_index import RangeIndex
-from machtrace.symbolicate.symcache import NONE, REMEDY, Indices, Numbers
+from machtrace.symbolicate.symcache import NONE, REMEDY, Indices, Numbers, SymCache
 
 _LAST = 2**32 - 1
 """The largest offset that a SymCache can hold."""
+_NOTHING = (-1, 0, -1, -1)
+"""A row of which nothing is known: file, line, function, and the location of the call."""
+_PARENT = 3
 MOST_CALLS = 4096
 """Calls inlined into one another, of which no compiler makes as many."""
 
@@ -45,7 +48,7 @@ class DebugColumns:
     """How many calls are inlined into one another there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class DebugChains:
     """All calls at many source locations: those of the i-th are rows ``first[i]:first[i + 1]``.
 
@@ -89,20 +92,16 @@ class DebugIndex:
         Raises:
             FormatError: the index holds a chain of calls that no compiler makes.
         """
-        cache = self._cache
         location = self._locations(offsets)
         there = location >= 0
         if not bool(there.any()):
             none, zero = location, np.zeros(len(location), np.uint32)
             return DebugColumns(none, none, zero, none, zero.view(np.int32))
-        row = np.where(there, location, 0)
-        return DebugColumns(
-            location=location,
-            file=np.where(there, cache.location_file[row], np.int32(-1)),
-            line=np.where(there, cache.location_line[row], np.uint32(0)),
-            function=np.where(there, cache.location_function[row], np.int32(-1)),
-            depth=np.where(there, self._depths()[row], np.int32(0)),
-        )
+        found = self._rows_of(location)
+        depth = self._depths()[location]
+        missing = np.flatnonzero(~there)
+        found[missing], depth[missing] = _NOTHING, 0
+        return DebugColumns(location, *_columns(found), depth)
 
     def chains(self, locations: Indices) -> DebugChains:
         """The calls at each of ``locations``; none at one that is -1.
@@ -110,24 +109,19 @@ class DebugIndex:
         Raises:
             FormatError: the index holds a chain of calls that no compiler makes.
         """
-        cache = self._cache
-        there = locations >= 0
+        known = np.flatnonzero(locations >= 0)
+        row = locations[known]
         sizes = np.zeros(len(locations), np.int64)
-        sizes[there] = self._depths()[locations[there]] + 1
+        sizes[known] = self._depths()[row] + 1
         first = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-        rows = np.empty(first[-1], np.int32)
-        at, row = first[:-1][there], locations[there]
+        rows = np.empty((first[-1], len(_NOTHING)), np.int32)
+        at = first[known]
         while len(row):
-            rows[at] = row
-            row = cache.location_parent[row]
-            more = row >= 0
-            at, row = at[more] + 1, row[more]
-        return DebugChains(
-            first=first,
-            file=cache.location_file[rows],
-            line=cache.location_line[rows],
-            function=cache.location_function[rows],
-        )
+            found = self._rows_of(row)
+            rows[at] = found
+            more = np.flatnonzero(found[:, _PARENT] >= 0)
+            at, row = at[more] + 1, found[more, _PARENT]
+        return DebugChains(first, *_columns(rows))
 
     def inlined(self, offset: ImageOffset) -> tuple[InlineFrame, ...]:
         """The calls at ``offset``, innermost first; the function that holds it is the last.
@@ -177,6 +171,15 @@ class DebugIndex:
         located[offsets > np.uint64(_LAST)] = -1
         return located
 
+    def _rows_of(self, locations: Indices) -> Indices:
+        """File, line, function and parent of each: one place in memory for each, not four."""
+        cache = self._cache
+        if isinstance(cache, SymCache):
+            return cache.location_rows.take(locations, axis=0, mode="wrap")
+        columns = (cache.location_file, cache.location_line.view(np.int32))
+        more = (cache.location_function, cache.location_parent)
+        return np.stack([column[locations] for column in (*columns, *more)], axis=1)
+
     def _depths(self) -> Indices:
         """For each source location, how many calls it is inlined into.
 
@@ -200,3 +203,9 @@ class DebugIndex:
                 )
             self._depth = depth
         return self._depth
+
+
+def _columns(rows: Indices) -> tuple[Indices, Numbers, Indices]:
+    """File, line and function of rows."""
+    file, line, function = (np.ascontiguousarray(rows[:, number]) for number in range(_PARENT))
+    return file, line.view(np.uint32), function

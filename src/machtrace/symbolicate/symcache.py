@@ -64,6 +64,7 @@ class SymCache:
         "location_function",
         "location_line",
         "location_parent",
+        "location_rows",
         "range_locations",
         "range_starts",
         "source",
@@ -110,7 +111,9 @@ class SymCache:
 
         self.range_starts: Numbers = range_table[:, 0]
         """Where each range begins, ascending."""
-        signed = location_table.view("<i4")
+        self.location_rows: Indices = location_table.view("<i4")
+        """The four columns below side by side, as they lie in the file."""
+        signed = self.location_rows
         self.location_file: Indices = signed[:, 0]
         """For each source location its file; -1 where that is not known."""
         self.location_line: Numbers = location_table[:, 1]
