@@ -215,10 +215,11 @@ def test_signed_pointers_of_arm64e_are_followed(kind, categories):
     assert named(contents) == EXPECTED
 
 
-def test_selectors_of_a_shared_cache_count_from_its_base():
+@pytest.mark.parametrize("kind", [ListKind.DIRECT, ListKind.DIRECT_WITH_TYPES])
+def test_selectors_of_a_shared_cache_count_from_its_base(kind):
     """Which has to be given; without it such methods have no name."""
     base = IMAGE_SVMA + DATA_OFFSET + 0x40
-    contents = FileContents(image(made(ListKind.DIRECT, selector_base=base)), "made")
+    contents = FileContents(image(made(kind, selector_base=base)), "made")
     assert named(contents, selector_base=base) == EXPECTED
     assert named(contents) == {}
 

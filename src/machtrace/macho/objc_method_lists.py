@@ -1,7 +1,7 @@
 """Lists of methods: of pointers, of relative offsets, of a shared cache's; and lists of lists.
 
 Source: objc4, ``runtime/objc-runtime-new.h`` (``method_list_t``, ``method_t``,
-``relative_list_list_t``); dyld, ``common/MetadataVisitor.h`` (what the flags mean).
+``relative_list_list_t``); dyld, ``common/ObjCVisitor.h`` (``MethodList``: what the flags mean).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _HEADER = np.dtype([("flags", "<u4"), ("count", "<u4")])
 _RELATIVE = np.dtype([("name", "<i4"), ("types", "<i4"), ("implementation", "<i4")])
 _ENTRY_SIZE = np.uint32(0xFFFC)
 _IS_RELATIVE = np.uint32(0x80000000)
-_HAS_DIRECT_SELECTORS = np.uint32(0x40000000)
+_HAS_DIRECT_SELECTORS = np.uint32(0x60000000)
+"""``methodListUsesSelectorOffsets``, and ``methodListUsesTypeOffsets``, which includes it."""
 _IS_LIST_OF_LISTS = np.uint64(1)
 _IMPLEMENTATION = np.uint64(8)
 """Where a relative entry has the offset of its code; it counts from there."""

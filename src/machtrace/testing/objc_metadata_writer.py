@@ -20,6 +20,8 @@ class ListKind(Enum):
     RELATIVE = 0x80000000 | 12
     DIRECT = 0xC0000000 | 12
     """Selectors count from a place that all of a shared cache's have in common."""
+    DIRECT_WITH_TYPES = 0xA0000000 | 12
+    """Types count from there, too, as in newer ones."""
 
 
 @dataclass(slots=True)
@@ -29,7 +31,7 @@ class ObjcMetadata(Metadata):
     classes: list[int] = field(default_factory=list)
     categories: list[int] = field(default_factory=list)
     selector_base: int = 0
-    """What the selectors of :attr:`ListKind.DIRECT` count from."""
+    """What the selectors of :attr:`ListKind.DIRECT` and its kin count from."""
 
     def methods(self, kind: ListKind, methods: Mapping[str, int]) -> int | None:
         """Append a list of methods, by the names with the addresses of their code."""
@@ -48,7 +50,7 @@ class ObjcMetadata(Metadata):
         at = self.add(header + bytes(12 * len(methods)))
         for row, (name, code) in enumerate(methods.items()):
             entry = at + 8 + 12 * row
-            is_direct = kind is ListKind.DIRECT
+            is_direct = kind is not ListKind.RELATIVE
             selector = names[name] - self.selector_base if is_direct else references[name] - entry
             place = entry - DATA_SVMA
             self.data[place : place + 12] = pack("<3i", selector, 0, code - entry - 8)
