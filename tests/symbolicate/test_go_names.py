@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.model.address import Svma
 from machtrace.model.symbol import Certainty
-from machtrace.symbolicate.go_names import go_names
+from machtrace.symbolicate.go_names import elf_go_names, go_names
 from machtrace.symbolicate.go_pclntab import GoFunctions
 from machtrace.testing.go_pclntab_writer import MAGICS, BuiltFunction, go_pclntab
 
@@ -125,6 +125,21 @@ def test_no_go_program_has_no_go_names():
     nothing = contents(b"")
 
     assert 0 == len(go_names(nothing, no_pointers).starts)
+
+
+def test_names_of_an_elf_program():
+    """Position-independent programs have the table among relocated data."""
+    data = table(26)
+    for name in (".gopclntab", ".data.rel.ro.gopclntab"):
+        sections = [section(".text", TEXT, 0x1000), section(name, 0x100100000, len(data))]
+        image = SimpleNamespace(sections=sections, header_svma=Svma(0x100000000))
+        program = SimpleNamespace(
+            image=image, source="image", read_svma=lambda _, size: memoryview(data)[:size]
+        )
+        names = elf_go_names(program)
+
+        assert [0x1000, 0x1020, 0x1060] == names.starts.tolist()
+        assert "main.main" == names.linkage_name(1)
 
 
 @pytest.mark.parametrize("release", MAGICS)

@@ -49,6 +49,7 @@ def elf_symbol_table(
         except FormatError:  # what the image itself has is good all the same
             continue
     if isinstance(contents, ElfFileContents):
+        kinds += _go_functions(contents)
         kinds.append(_stubs(contents, base))
     starts = np.sort(starts[starts >= base] - base)
     return SymbolTable(tuple(kinds), _bounds(image, starts))
@@ -74,6 +75,18 @@ def _functions(symbols: SymbolRows, base: np.uint64, *, certain: bool) -> NamedR
         linkage_name=lambda row: symbols.name(int(rows[row])),
         certainty=Certainty.EXACT if certain or stated else Certainty.EXPORT,
     )
+
+
+def _go_functions(contents: ElfFileContents) -> list[NamedRanges]:
+    """Those of a Go program, which stripping leaves; a table that is bad names nothing."""
+    if not any(section.name.endswith(".gopclntab") for section in contents.image.sections):
+        return []
+    from machtrace.symbolicate.go_names import elf_go_names
+
+    try:
+        return [elf_go_names(contents)]
+    except (FormatError, MemoryReadError):
+        return []
 
 
 def _stubs(contents: ElfFileContents, base: np.uint64) -> NamedRanges:
