@@ -13,6 +13,7 @@ from fuzz.targets import (
     pclntab,
     rtti,
     swift,
+    symbol_store,
     symbol_table,
     symcache,
     unwind_info,
@@ -35,6 +36,7 @@ TARGETS: dict[str, Target] = {
         pclntab.TARGET,
         rtti.TARGET,
         symbol_table.TARGET,
+        symbol_store.TARGET,
     )
 }
 """By name."""
