@@ -273,9 +273,10 @@ def test_nobody_waits_for_ever_for_another_builder(folder):
             assert time.monotonic() - start >= 0.1
 
 
-def test_without_an_interpreter_to_start_there_is_an_error(file, monkeypatch):
-    """As in programs that embed Python."""
-    monkeypatch.setattr(sys, "executable", "")
+@pytest.mark.parametrize(("name", "value"), [("executable", ""), ("frozen", True)])
+def test_without_an_interpreter_to_start_there_is_an_error(file, monkeypatch, name, value):
+    """As in programs that embed Python: what ``sys.executable`` names there is the program."""
+    monkeypatch.setattr(sys, name, value, raising=False)
 
     with pytest.raises(DebugInformationError, match="no Python executable"):
         build_index(file)

@@ -68,7 +68,7 @@ def build_index(file: DebugFile, limits: BuildLimits = DEFAULT_LIMITS) -> bytes:
     Raises:
         DebugInformationError: the child refused the file, died, or took more than ``limits``.
     """
-    if not sys.executable:
+    if not sys.executable or getattr(sys, "frozen", False):  # a program that embeds Python
         reason = "no process can be started to read debug information (no Python executable)"
         raise DebugInformationError(file.path, reason)
     seconds = limits.patience * limits.seconds_for(len(file.data))
