@@ -64,8 +64,8 @@ def _given_file(
         name = os.path.basename(path)  # noqa: PTH119
         yield Candidate(path, FoundBy.GIVEN, is_proven=name == image.name)
     else:
-        listed = ", ".join(str(one).upper() for one in identifiers[:_TOLD])
-        record.add(path, Outcome.OTHER_IDENTIFIER, listed)
+        listed = [str(one).upper() if isinstance(one, UUID) else str(one) for one in identifiers]
+        record.add(path, Outcome.OTHER_IDENTIFIER, ", ".join(listed[:_TOLD]))
 
 
 def stored(image: BinaryImage, places: SearchPlaces, kind: FileKind) -> Iterator[Candidate]:
