@@ -236,6 +236,12 @@ def test_lists_of_lists_are_opened():
     assert named(contents) == {code(7): {"-[Shape added]"}, code(0): {"-[Shape first]"}}
 
 
+def test_objects_that_are_not_linked_yet_name_nothing(shapes):
+    """Their pointers are what a linker is to add to, and lead nowhere."""
+    unit = shapes("x86_64-apple-macos13.0")
+    assert named(FileContents(unit.read_bytes(), "shapes.o")) == {}
+
+
 def test_encrypted_metadata_names_nothing():
     """In an application from the store, names and lists of methods may be noise in the file."""
     data = bytearray(image(made(ListKind.RELATIVE)))

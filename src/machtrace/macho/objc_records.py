@@ -59,18 +59,7 @@ class ObjcRecords:
 
     def listed(self, *sections: str) -> Addresses:
         """The places of all pointers in the sections of these names, of any segment."""
-        pointer = self.layout.pointer
-        found = [np.zeros(0, np.uint64)]
-        left = self.memory.size // pointer
-        for section in self.contents.image.sections:
-            if section.name in sections:
-                count = min(section.size // pointer, left)
-                left -= count
-                found.append(
-                    np.uint64(section.address)
-                    + np.arange(count, dtype=np.uint64) * np.uint64(pointer)
-                )
-        return np.concatenate(found)
+        return self.memory.elements(sections, self.layout.pointer)
 
     def field(self, records: Addresses, offset: int) -> Addresses:
         """Where the pointer at ``offset`` of each record leads; 0 where there is none."""

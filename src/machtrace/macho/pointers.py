@@ -12,6 +12,7 @@ from typing import Protocol
 from machtrace.errors import MachOError
 from machtrace.macho.chained_fixups import chained_pointers
 from machtrace.macho.contents import FileContents, MachOContents, MemoryContents
+from machtrace.macho.header import FileType
 from machtrace.macho.opcode_pointers import OpcodePointers, relocated_pointers
 from machtrace.macho.pointer_rows import (
     Addresses,
@@ -127,12 +128,18 @@ def parse_pointers(
         mask = pac_mask or PacMask.of_width(_USER_ADDRESS_BITS)
         slide = contents.slide if isinstance(contents, MemoryContents) else 0
         return RawPointers(contents, slide=slide, mask=mask, binds=no_binds())
+    if contents.image.header.filetype is FileType.OBJECT:  # whose pointers a linker is to write
+        return FixupPointers(PointerRows(no_rebases(), no_binds()))
     fixups = contents.image.chained_fixups
-    if fixups is not None and fixups.size:
-        try:
-            return FixupPointers(chained_pointers(contents, shared_cache_base=shared_cache_base))
-        except MachOError as error:
-            return FixupPointers(PointerRows(no_rebases(), no_binds(), error))
+    if fixups is None or not fixups.size:
+        return _unchained(contents)
+    try:
+        return FixupPointers(chained_pointers(contents, shared_cache_base=shared_cache_base))
+    except MachOError as error:
+        return FixupPointers(PointerRows(no_rebases(), no_binds(), error))
+
+
+def _unchained(contents: FileContents) -> Pointers:
     info = contents.image.dyld_info
     if info is not None:
         opcodes = OpcodePointers(contents, info)
@@ -141,7 +148,7 @@ def parse_pointers(
         rows = PointerRows(no_rebases(), opcodes.binds, opcodes.problem)
     else:
         rows = relocated_pointers(contents)
-    if len(rows.rebases):
-        return FixupPointers(rows)
+        if len(rows.rebases):
+            return FixupPointers(rows)
     # Without a table of them, pointers are what they are when nothing is moved.
     return RawPointers(contents, slide=0, mask=PacMask(), binds=rows.binds, problem=rows.problem)

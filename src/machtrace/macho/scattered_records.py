@@ -6,7 +6,7 @@ addresses takes a few calls of numpy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from machtrace.errors import MemoryReadError
 from machtrace.macho.contents import FileContents, MachOContents, MemoryContents
+from machtrace.macho.header import FileType
 from machtrace.macho.pointer_rows import Addresses
 from machtrace.model.address import Svma
 
@@ -56,6 +57,24 @@ class ScatteredRecords:
             return sum(len(data) for _, data in self._segments)
         size = sum(segment.vmsize for segment in self._contents.image.segments)
         return min(size, _MOST_LOADED)
+
+    def elements(self, names: Sequence[str], size: int) -> Addresses:
+        """The places of all elements of ``size`` bytes in the sections of these names.
+
+        There are none in what is no linked image of a little-endian machine: what its sections
+        hold is not yet, or in no way known here, what a runtime would read.
+        """
+        found = [np.zeros(0, np.uint64)]
+        image = self._contents.image
+        is_linked = image.header.filetype is not FileType.OBJECT
+        left = self.size // size if is_linked and image.header.little_endian else 0
+        for section in image.sections:
+            if section.name in names:
+                count = min(section.size // size, left)
+                left -= count
+                index = np.arange(count, dtype=np.uint64)
+                found.append(np.uint64(section.address) + index * np.uint64(size))
+        return np.concatenate(found)
 
     def read(self, at: Addresses, record: npt.DTypeLike) -> tuple[npt.NDArray[Any], Mask]:
         """The records at ``at``, with zeros for one that cannot be read, and which can be."""

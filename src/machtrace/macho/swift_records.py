@@ -37,17 +37,7 @@ class SwiftRecords:
 
     def listed(self, *sections: str) -> Addresses:
         """The places of all relative pointers in the sections of these names."""
-        found = [np.zeros(0, np.uint64)]
-        left = self.memory.size // _WORD
-        for section in self.contents.image.sections:
-            if section.name in sections:
-                count = min(section.size // _WORD, left)
-                left -= count
-                found.append(
-                    np.uint64(section.address)
-                    + np.arange(count, dtype=np.uint64) * np.uint64(_WORD)
-                )
-        return np.concatenate(found)
+        return self.memory.elements(sections, _WORD)
 
     def relative(self, at: Addresses) -> Addresses:
         """Where the relative pointers at ``at`` lead; 0 where there is none."""
