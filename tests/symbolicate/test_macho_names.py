@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from machtrace.errors import MachOError
 from machtrace.macho.contents import FileContents
@@ -105,6 +107,34 @@ def test_first_answers_are_those_of_the_table(twins, arch, which):
         assert first is not None or found is None or found.certainty is not Certainty.EXACT
         answered += first is not None
     assert answered
+
+
+@given(
+    symbols=st.lists(
+        st.tuples(st.integers(0, 15), st.booleans(), st.sampled_from(["_f", "_g", "Lx", "ltmp1"])),
+        max_size=12,
+    ),
+    starts=st.sets(st.integers(0, 15), max_size=8),
+    is_64=st.booleans(),
+)
+def test_any_first_answer_is_the_table_s(symbols, starts, is_64):
+    """Several names at one place, labels, functions without a name, before the first one."""
+    pytest.importorskip("machtrace._native._ranges", reason="first answers need the C extension")
+    contents = built(
+        [symbol(name, 4 * at, N_SECT | N_EXT * external) for at, external, name in symbols],
+        starts=[4 * start for start in sorted(starts)],
+        is_64=is_64,
+        cputype=CPU_TYPE_ARM64 if is_64 else CPU_TYPE_ARM,
+        cpusubtype=0 if is_64 else 9,
+    )
+    table = macho_symbol_table(contents)
+    for offset in range(TEXT_OFFSET - 4, TEXT_OFFSET + 68):
+        first, found = first_symbol(contents, ImageOffset(offset)), table.find(ImageOffset(offset))
+        assert first is None or first == found
+        named = found is not None and found.is_named
+        assert first is not None or not (
+            named and starts and offset >= TEXT_OFFSET + 4 * min(starts)
+        )
 
 
 def test_all_names_of_one_place_are_kept(twins, true_symbols):

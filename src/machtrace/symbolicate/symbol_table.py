@@ -241,7 +241,11 @@ def _labels(entries: Entries, functions: Offsets, bounds: CodeBounds) -> npt.NDA
     same = owner >= bounds.section_starts[section]
     rows, owner = rows[same], owner[same]
     first = np.minimum(entries.starts.searchsorted(owner, "left"), len(entries) - 1)
-    labels[rows[entries.starts[first] == owner]] = True
+    rows = rows[entries.starts[first] == owner]
+    # Beside an entry that others can see, a local symbol is another name of it.
+    if len(rows):
+        rows = rows[~np.isin(entries.starts[rows], entries.starts[~entries.avoided])]
+    labels[rows] = True
     return labels
 
 
