@@ -62,6 +62,17 @@ def test_each_row_is_the_answer_to_its_offset(stripped, table, count):
     )  # fmt: skip
 
 
+def test_a_path_is_that_file(twins):
+    """A stripped file has the identifier of the one that it was made from."""
+    whole, stripped = twins(Arch.ARM64)
+    symbolicator = Symbolicator(lines=False)
+    asked = np.arange(0, 0x1000, 4, dtype=np.uint64)
+    names = [set(symbolicator.lookup(path, asked).names()) for path in (stripped, whole, stripped)]
+
+    assert "first_local" in names[1]
+    assert "first_local" not in names[0] | names[2]
+
+
 def test_return_addresses_are_looked_up_inside_the_call(stripped, table):
     """A function may end with its last call: the address after it is another function's."""
     starts = table.starts[1:]

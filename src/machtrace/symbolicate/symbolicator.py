@@ -213,11 +213,13 @@ class Symbolicator:
     ) -> tuple[BinaryImage, ImageSymbols]:
         from machtrace.symbolicate.path_image import no_file, path_image
 
+        contents: FileContents | ElfFileContents | None = None
         if isinstance(image, BinaryImage):
-            wanted, contents = image, None
+            wanted, key = image, _key(image)
         else:
             wanted, contents = path_image(image, arch)
-        found = self._images.get(_key(wanted))
+            key = (contents.source, _key(wanted))  # another file may have the same identifier
+        found = self._images.get(key)
         if found is None:
             if contents is not None:
                 found = ImageSymbols(contents, others=lambda: self._twins(wanted))
@@ -228,7 +230,7 @@ class Symbolicator:
                 if isinstance(opened, FrameStatus):
                     raise no_file(wanted, opened)
                 found = opened
-            self._images[_key(wanted)] = found
+            self._images[key] = found
         return wanted, found
 
     def _twins(self, image: BinaryImage) -> Sequence[FileContents | ElfFileContents]:
