@@ -32,7 +32,7 @@ def stack_region(memory: RegionMemory, registers: RegisterSet, limit: int) -> Me
     region = memory.region_at(at)
     if region is None:
         return MemoryRegion(at, b"")
-    start = Avma(max(region.start, at - RED_ZONE if _has_red_zone(arch) else at))
+    start = Avma(max(region.start, at - RED_ZONE if has_red_zone(arch) else at))
     end = start + limit
     upto = region.end
     while upto < end and (following := memory.region_at(upto)) is not None:
@@ -40,5 +40,6 @@ def stack_region(memory: RegionMemory, registers: RegisterSet, limit: int) -> Me
     return MemoryRegion(start, memory.read(start, min(end, upto) - start))
 
 
-def _has_red_zone(arch: Arch) -> bool:
+def has_red_zone(arch: Arch) -> bool:
+    """Whether a leaf may use memory below its stack pointer."""
     return arch.is_arm64 or arch in (Arch.X86_64, Arch.X86_64H)
