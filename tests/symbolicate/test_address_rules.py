@@ -159,6 +159,15 @@ def stack_in_stay(process):
             return snapshot, stack
 
 
+def own_frames_on(process, line):
+    """Its own frames, once the innermost is on ``line``: what it printed comes before that."""
+    while True:
+        (stack,) = mt.backtraces(process.pid)
+        frames = own(stack)
+        if frames[0].location is not None and frames[0].location.line == line:
+            return frames
+
+
 @on_linux
 def test_callers_are_on_the_lines_of_their_calls(process):
     """Return addresses are of the next line, of another block, or of another function."""
@@ -183,9 +192,7 @@ def test_what_a_signal_interrupted_is_where_it_was(process):
     stack_in_stay(process)
     process.send_signal(signal.SIGUSR1)
     assert process.stdout.readline() == "handled\n"
-    (stack,) = mt.backtraces(process.pid)
-
-    frames = own(stack)
+    frames = own_frames_on(process, LIVE["PAUSE"])
     interrupted = next(frame for frame in frames if frame.symbol.name == "stay")
     assert interrupted.address.kind is AddressKind.PROGRAM_COUNTER
     assert lines(frames)[:5] == [
