@@ -40,6 +40,9 @@ def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
         "fixups",
         "objc",
         "symbol_table",
+        "demangle",
+        "pclntab",
+        "rtti",
     ],
 )
 def test_mutated_inputs(target: str, tmp_path: Path):
