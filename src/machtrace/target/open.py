@@ -9,6 +9,7 @@ from machtrace.errors import FileAccessError, TargetSpecError
 from machtrace.target.base import Target
 
 EMULATED = "emulated:"
+GDB = "gdb://"
 _ID = re.compile("[0-9]+")
 _LONGEST_ID = 20
 
@@ -17,7 +18,8 @@ def open_target(spec: int | str | Path | None) -> Target:
     """Open the process, core or emulated process that ``spec`` names.
 
     Args:
-        spec: a process id; the path of a core file; or ``emulated:demo``. None names nothing.
+        spec: a process id; the path of a core file; ``gdb://host:port`` of a gdb-remote stub; or
+            ``emulated:demo``. None names nothing.
 
     Raises:
         TargetSpecError: it names nothing that can be opened.
@@ -25,6 +27,7 @@ def open_target(spec: int | str | Path | None) -> Target:
         TargetAccessError: the kernel refuses to let it be looked at.
         FileAccessError, FormatError: the file cannot be read, or is no core.
         MissingExtraError: an optional library is needed and not there.
+        ConnectionLostError, RemoteProtocolError: no stub answers, or it makes no sense.
     """
     if isinstance(spec, str) and len(spec) < _LONGEST_ID and _ID.fullmatch(spec.strip()):
         spec = int(spec)
@@ -36,6 +39,10 @@ def open_target(spec: int | str | Path | None) -> Target:
         from machtrace.target.emulated import EmulatedTarget
 
         return EmulatedTarget(spec.removeprefix(EMULATED))
+    if isinstance(spec, str) and spec.startswith(GDB):
+        from machtrace.target.gdb_process import GdbRemoteTarget
+
+        return GdbRemoteTarget(spec)
     if spec is None or spec == "":
         raise TargetSpecError("no target is named")
     if not isinstance(spec, str | Path):

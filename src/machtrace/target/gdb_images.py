@@ -1,0 +1,265 @@
+"""The images of a stub's process, and of those that no file here is of, the bytes in use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from machtrace.errors import FormatError, MachtraceError, MemoryReadError, RemoteProtocolError
+from machtrace.macho.contents import MemoryContents
+from machtrace.model.address import Avma
+from machtrace.model.image import BinaryImage, ImageFormat, ImageList
+from machtrace.model.memory import MemoryRegion, without_overlap
+from machtrace.model.thread import ThreadSnapshot
+from machtrace.target.gdb_elf_images import (
+    FoundElf,
+    LoaderFacts,
+    find_elf_images,
+    program_headers,
+    program_name,
+    with_local_file,
+)
+from machtrace.target.gdb_features import StubFeatures, read_documents
+from machtrace.target.gdb_files import program_path, read_maps
+from machtrace.target.gdb_host import RemoteHost, RemoteSystem
+from machtrace.target.gdb_json import ReportedImage, parse_images_info
+from machtrace.target.gdb_memory import RemoteMemory
+from machtrace.target.gdb_paged_memory import PagedMemory
+from machtrace.target.gdb_replies import is_error, parse_region
+from machtrace.target.gdb_session import GdbSession
+from machtrace.target.gdb_xml import RemoteLibrary, parse_libraries_document
+from machtrace.target.linux_maps import Mapping
+
+_IMAGES = b'jGetLoadedDynamicLibrariesInfos:{"fetch_all_solibs":true}'
+_LARGEST_CODE = 1 << 30
+"""Bytes of ``__TEXT`` that an image is believed to have at most where nothing tells."""
+COPY_LIMIT = 1 << 26
+"""Bytes of all images together that are copied of one process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteImages:
+    """What was found."""
+
+    images: ImageList = field(default_factory=ImageList)
+    program: str = ""
+    """Path; empty where nothing tells."""
+    mappings: tuple[Mapping, ...] = ()
+    """What a Linux process has mapped, where the stub has files."""
+    auxiliary_vector: bytes = b""
+    problems: tuple[MachtraceError, ...] = ()
+
+
+class ImageFinder:
+    """Finds the images of one process; what was read of them is kept for the next time."""
+
+    def __init__(
+        self,
+        session: GdbSession,
+        features: StubFeatures,
+        host: RemoteHost,
+        memory: RemoteMemory,
+        pid: int | None,
+    ) -> None:
+        self._session = session
+        self._features = features
+        self._host = host
+        self._memory = memory
+        self._pages = PagedMemory(memory)
+        self._pid = pid
+        self._elves: dict[Avma, FoundElf] = {}
+        self._found: RemoteImages | None = None
+        self._answer: object = None
+        self._copied: dict[BinaryImage, list[MemoryRegion]] = {}
+        self._left = COPY_LIMIT
+
+    def find(self) -> RemoteImages:
+        """The images that the process has now.
+
+        Raises:
+            ConnectionLostError: the stub does not answer.
+        """
+        self._pages.forget()
+        try:
+            if self._host.system is RemoteSystem.DARWIN:
+                return self._find_machos()
+            return self._find_elves()
+        except RemoteProtocolError as error:
+            return RemoteImages(problems=(error,))
+
+    def copy_used(
+        self, images: ImageList, threads: Sequence[ThreadSnapshot], more: Iterable[MemoryRegion]
+    ) -> list[MemoryRegion]:
+        """The bytes that walking and naming ``threads`` takes of images without a file here.
+
+        Args:
+            images: of the process.
+            threads: what was copied of them.
+            more: stacks besides.
+
+        Raises:
+            ConnectionLostError: the stub does not answer.
+        """
+        from machtrace.target.gdb_image_bytes import elf_ranges, macho_ranges, pointers_in, within
+
+        mask = self._host.pointer_mask or self._host.usual_mask
+        values = (v for one in threads for v in (one.registers.pc, *one.registers.values) if v)
+        stacks = [*(one.stack for one in threads), *more]
+        pointers = pointers_in(stacks, values, self._host.arch, mask)
+        lacking = [
+            (image, [address - image.slide for address in addresses])
+            for image in images
+            if image.local_path is None and (addresses := within(pointers, image))
+        ]
+        machos = [image for image, _ in lacking if image.format is ImageFormat.MACHO]
+        parsed = self._pages.gather(lambda: {one: self._macho(one) for one in machos})
+        wanted: list[tuple[BinaryImage, tuple[int, int]]] = []
+        for image, addresses in lacking:
+            contents, elf = parsed.get(image), self._elves.get(image.load_address)
+            ranges: list[tuple[int, int]] = []
+            if contents is not None:
+                ranges = list(macho_ranges(contents.image, addresses))
+            elif elf is not None:
+                ranges = list(elf_ranges(elf.elf, addresses))
+            wanted += [(image, one) for one in self._affordable(image, ranges)]
+        found = self._memory.read_many([place for _, place in wanted])
+        for (image, (start, _)), data in zip(wanted, found, strict=True):
+            self._copied.setdefault(image, []).append(MemoryRegion(Avma(start), data))
+        return without_overlap(*(self._copied.get(image, ()) for image in images))
+
+    def _affordable(
+        self, image: BinaryImage, ranges: Sequence[tuple[int, int]]
+    ) -> list[tuple[int, int]]:
+        from machtrace.target.gdb_image_bytes import merged
+
+        slid = [(start + image.slide, size) for start, size in ranges if start + image.slide >= 0]
+        held = self._copied.get(image, ())
+        kept = merged(
+            (
+                (start, size)
+                for start, size in slid
+                if not any(one.start <= start and start + size <= one.end for one in held)
+            ),
+            self._left,
+        )
+        self._left -= sum(size for _, size in kept)
+        return kept
+
+    def _macho(self, image: BinaryImage) -> MemoryContents | None:
+        try:
+            return MemoryContents(self._pages, image.load_address, image.path)
+        except (FormatError, MemoryReadError):
+            return None
+
+    # --- Mach-O ---
+
+    def _find_machos(self) -> RemoteImages:
+        reply = self._session.ask(_IMAGES)
+        if reply == self._answer and self._found is not None:
+            return self._found
+        if not reply or is_error(reply):
+            return RemoteImages()
+        reported = parse_images_info(reply)
+        images = [
+            _darwin_image(one, self._host) for one in _by_address(reported) if one.text is not None
+        ]
+        bare = [one for one in _by_address(reported) if one.text is None]
+        images += self._pages.gather(lambda: [self._headed(one) for one in bare])
+        program = next((one for one in reported if one.is_program), None)
+        self._answer = reply
+        self._found = RemoteImages(
+            images=ImageList(images), program="" if program is None else program.path
+        )
+        return self._found
+
+    def _headed(self, reported: ReportedImage) -> BinaryImage:
+        """An image of which the stub does not tell the segments."""
+        image = _darwin_image(reported, self._host)
+        contents = self._macho(image)
+        text = None if contents is None else contents.image.text_segment
+        if contents is None or text is None:
+            return image
+        return BinaryImage(
+            path=image.path,
+            uuid=contents.image.uuid or image.uuid,
+            arch=contents.image.header.arch or image.arch,
+            format=ImageFormat.MACHO,
+            load_address=image.load_address,
+            header_svma=text.vmaddr,
+            size=text.vmsize,
+        )
+
+    # --- ELF ---
+
+    def _find_elves(self) -> RemoteImages:
+        names = [
+            name
+            for name in ("auxv:", "libraries-svr4:", "exec-file:")
+            if name[:-1] in self._features.documents
+        ]
+        documents = dict(
+            zip(names, read_documents(self._session, names, self._features), strict=True)
+        )
+        vector = documents.get("auxv:") or b""
+        listed = documents.get("libraries-svr4:")
+        problems: list[MachtraceError] = []
+        libraries: tuple[RemoteLibrary, ...] | None = None
+        try:
+            libraries = None if listed is None else parse_libraries_document(listed)
+        except RemoteProtocolError as error:
+            problems.append(error)
+        known = self._found
+        mappings: tuple[Mapping, ...] = ()
+        program = (documents.get("exec-file:") or b"").decode("utf-8", "surrogateescape")
+        if self._pid is not None and not self._features.has_thread_suffix:
+            mappings = read_maps(self._session, self._pid)
+        if known is not None and (documents, mappings) == self._answer:
+            return known
+        if self._pid is not None and not program:
+            program = program_path(self._session, self._pid) or self._mapped_program(vector)
+        facts = LoaderFacts(
+            arch=self._host.arch,
+            auxiliary_vector=vector,
+            libraries=libraries,
+            mappings=mappings,
+            program=program,
+        )
+        elves = self._pages.gather(lambda: find_elf_images(facts, self._pages))
+        elves = self._pages.gather(
+            lambda: tuple(with_local_file(one, self._pages) for one in elves)
+        )
+        self._elves = {one.image.load_address: one for one in elves}
+        self._answer = documents, mappings
+        self._found = RemoteImages(
+            images=ImageList(one.image for one in elves),
+            program=self._pages.gather(lambda: program_name(facts, self._pages)),
+            mappings=mappings,
+            auxiliary_vector=vector,
+            problems=tuple(problems),
+        )
+        return self._found
+
+    def _mapped_program(self, vector: bytes) -> str:
+        """The path of what is mapped where the program's headers are; empty where none is told."""
+        headers = program_headers(vector, self._host.arch)
+        reply = self._session.ask(b"qMemoryRegionInfo:%x" % headers)
+        region = parse_region(reply) if headers else None
+        return region.name if region is not None and region.name.startswith("/") else ""
+
+
+def _by_address(reported: Sequence[ReportedImage]) -> list[ReportedImage]:
+    return list({one.load_address: one for one in reported}.values())
+
+
+def _darwin_image(reported: ReportedImage, host: RemoteHost) -> BinaryImage:
+    text = reported.text
+    size = _LARGEST_CODE if text is None else text.size
+    return BinaryImage(
+        path=reported.path,
+        uuid=reported.uuid,
+        arch=reported.arch or host.arch,
+        format=ImageFormat.MACHO,
+        load_address=reported.load_address,
+        header_svma=Avma(reported.load_address) if text is None else text.address,  # type: ignore[arg-type]
+        size=min(size, (1 << 64) - reported.load_address),
+    )

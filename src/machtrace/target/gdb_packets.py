@@ -1,0 +1,154 @@
+"""Packets of the gdb remote serial protocol: ``$payload#checksum``, and back.
+
+Source: *Debugging with GDB*, appendix "GDB Remote Serial Protocol", section "Overview": the
+checksum is the sum of the payload's bytes as sent, modulo 256; ``}`` escapes a byte, which follows
+with bit 5 turned; ``*`` says that the byte before it is repeated, as often as the next one says,
+less 29. A notification begins with ``%`` and is not acknowledged.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from machtrace.errors import ConnectionLostError
+
+LONGEST_REPLY = 1 << 26
+"""Bytes of one reply, packed or unpacked: a few times the longest list of a phone's libraries."""
+
+_ESCAPED = b"}"
+_SPECIAL = re.compile(rb"[#$}*]")
+_ESCAPE = re.compile(rb"\}(.)", re.DOTALL)
+_RUN = re.compile(rb"(.)\*([ -~])", re.DOTALL)
+_RUN_BASE = 29
+_TURNED_BIT = 0x20
+_TRAILER = 3
+"""``#`` and two digits."""
+_INTERRUPT_NOISE = re.compile(rb"[$%+-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A packet whose checksum is right."""
+
+    payload: bytes
+    """Runs and escapes undone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """What a stub says unasked."""
+
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """``+`` or ``-``."""
+
+    is_good: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedPacket:
+    """A packet whose checksum is not that of its bytes, or is none."""
+
+    payload: bytes
+    stated: bytes
+    """The two digits, as they came."""
+
+
+Event = Reply | Notification | Acknowledgement | DamagedPacket
+
+
+def checksum(payload: bytes) -> int:
+    """Of ``payload`` as it is sent."""
+    return sum(payload) & 0xFF
+
+
+def encode_packet(payload: bytes) -> bytes:
+    """``payload``, whose bytes may be any, as a packet."""
+    escaped = _SPECIAL.sub(lambda found: bytes((0x7D, found[0][0] ^ _TURNED_BIT)), payload)
+    return b"$%s#%02x" % (escaped, checksum(escaped))
+
+
+def decode_payload(raw: bytes, limit: int = LONGEST_REPLY) -> bytes:
+    """The bytes that ``raw``, what stands between ``$`` and ``#``, means.
+
+    Raises:
+        ConnectionLostError: they are more than ``limit``.
+    """
+    if b"*" in raw:
+        size = len(raw) + sum(found[2][0] - _RUN_BASE - 2 for found in _RUN.finditer(raw))
+        if size > limit:
+            raise _too_long(size, limit)
+        raw = _RUN.sub(lambda found: found[1] * (found[2][0] - _RUN_BASE + 1), raw)
+    if _ESCAPED in raw:
+        raw = _ESCAPE.sub(lambda found: bytes((found[1][0] ^ _TURNED_BIT,)), raw)
+    return raw
+
+
+class PacketDecoder:
+    """Makes events of bytes as they come, in pieces of any size.
+
+    Args:
+        limit: bytes of one packet at most.
+    """
+
+    def __init__(self, limit: int = LONGEST_REPLY) -> None:
+        self._limit = limit
+        self._bytes = bytearray()
+        self._searched = 0
+        """Up to where no ``#`` is."""
+        self.may_lack_checksums = False
+        """Whether 00 stands for none, as stubs may have it that were told not to acknowledge."""
+
+    def feed(self, data: bytes) -> None:
+        """Add what has come.
+
+        Raises:
+            ConnectionLostError: a packet is longer than the limit.
+        """
+        self._bytes += data
+        if len(self._bytes) > self._limit:
+            raise _too_long(len(self._bytes), self._limit)
+
+    def next_event(self) -> Event | None:
+        """The next whole event; None where more bytes must come first.
+
+        Raises:
+            ConnectionLostError: a packet unpacks to more than the limit.
+        """
+        held = self._bytes
+        start = _INTERRUPT_NOISE.search(held)
+        if start is None:
+            held.clear()
+            self._searched = 0
+            return None
+        if start.start():
+            del held[: start.start()]
+            self._searched = 0
+        kind = bytes(held[:1])
+        if kind in (b"+", b"-"):
+            del held[:1]
+            return Acknowledgement(is_good=kind == b"+")
+        end = held.find(b"#", max(1, self._searched))
+        if end < 0 or len(held) < end + _TRAILER:
+            self._searched = len(held) if end < 0 else end
+            return None
+        raw, stated = bytes(held[1:end]), bytes(held[end + 1 : end + _TRAILER])
+        del held[: end + _TRAILER]
+        self._searched = 0
+        if kind == b"%":
+            return Notification(decode_payload(raw, self._limit))
+        is_stated = not self.may_lack_checksums or stated != b"00"
+        if is_stated and stated.lower() != b"%02x" % checksum(raw):
+            return DamagedPacket(raw, stated)
+        return Reply(decode_payload(raw, self._limit))
+
+
+def _too_long(size: int, limit: int) -> ConnectionLostError:
+    return ConnectionLostError(
+        f"a reply of at least {size} bytes does not end; {limit} are the limit",
+        remedy="check that the address is that of a gdb-remote stub",
+    )

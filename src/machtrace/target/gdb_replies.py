@@ -1,0 +1,206 @@
+"""What stubs answer in plain text, as values: functions of a reply's bytes.
+
+Sources: *Debugging with GDB*, sections "Packets", "Stop Reply Packets" and "General Query
+Packets"; lldb's ``docs/resources/lldbgdbremote.md`` for ``qHostInfo``, ``qProcessInfo`` and
+``qMemoryRegionInfo``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from machtrace.errors import RemoteProtocolError
+from machtrace.model.address import Avma
+
+_ERROR = re.compile(rb"E([0-9a-fA-F]{2})(?:;.*)?|E\..*", re.DOTALL)
+_THREAD = re.compile(r"(?:p(-?[0-9a-fA-F]{1,16})\.)?(-?[0-9a-fA-F]{1,16})")
+_STOP = re.compile(rb"([TS])([0-9a-fA-F]{2})(.*)", re.DOTALL)
+_GONE = re.compile(rb"[WX]([0-9a-fA-F]{1,2})")
+_REGION_RANGE = re.compile(r"[0-9a-fA-F]{1,16}")
+_SHOWN = 80
+_ADDRESSES = 1 << 64
+_MOST_THREADS = 1 << 16
+
+
+def shortened(data: bytes) -> str:
+    """``data`` for people: the beginning, and how much there is."""
+    if len(data) <= _SHOWN:
+        return repr(data)[1:]
+    return f"{data[:_SHOWN]!r}…"[1:] + f" ({len(data)} bytes)"
+
+
+def refused(message: str, asked: bytes, came: bytes) -> RemoteProtocolError:
+    """The error of a reply that makes no sense, or says no."""
+    return RemoteProtocolError(message, asked=shortened(asked), came=shortened(came))
+
+
+def is_error(reply: bytes) -> bool:
+    """Whether it says that something went wrong: ``E`` and two digits, or ``E.`` and words."""
+    return _ERROR.fullmatch(reply) is not None
+
+
+class ThreadName(NamedTuple):
+    """A thread as a stub calls it."""
+
+    text: str
+    """As it came, and as it is to be sent."""
+    pid: int | None
+    """None where the stub does not tell."""
+    id: int
+
+
+def parse_thread(text: str) -> ThreadName | None:
+    """``p1f.2a`` or ``2a``; None for anything else, and for "all" and "any"."""
+    found = _THREAD.fullmatch(text)
+    if found is None:
+        return None
+    pid = None if found[1] is None else int(found[1], 16)
+    number = int(found[2], 16)
+    if number <= 0 or (pid is not None and pid <= 0):
+        return None
+    return ThreadName(text, pid, number)
+
+
+def parse_thread_list(reply: bytes) -> tuple[ThreadName, ...]:
+    """The threads of a reply to ``qfThreadInfo``, ``m1,2,3``; none for ``l``.
+
+    Raises:
+        RemoteProtocolError: it is neither.
+    """
+    if reply == b"l":
+        return ()
+    asked = b"qfThreadInfo"
+    if not reply.startswith(b"m"):
+        raise refused("no list of threads", asked, reply)
+    words = reply[1:].decode("ascii", "replace").split(",")
+    threads = [parse_thread(word) for word in words[:_MOST_THREADS]]
+    found = tuple(thread for thread in threads if thread is not None)
+    if len(found) != len(words):
+        raise refused("not all in a list of threads are threads", asked, reply)
+    return found
+
+
+def parse_pairs(reply: bytes) -> dict[str, str]:
+    """``key:value;key:value;``; a word without a colon is a key without a value. Raises nothing."""
+    pairs: dict[str, str] = {}
+    for word in reply.decode("utf-8", "replace").split(";"):
+        key, _, value = word.partition(":")
+        if key:
+            pairs.setdefault(key, value)
+    return pairs
+
+
+def hex_text(value: str) -> str:
+    """The text whose bytes ``value`` has in hex; empty where it is not hex."""
+    try:
+        return bytes.fromhex(value).decode("utf-8", "surrogateescape")
+    except ValueError:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class StopReply:
+    """``T`` or ``S``: the process stands still, and why."""
+
+    signal: int
+    """As gdb numbers them, or the system itself; 0 for none."""
+    thread: ThreadName | None
+    details: Mapping[str, str] = field(default_factory=dict)
+    """What else it says, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGone:
+    """``W`` or ``X``: it exited, or was ended by a signal; or there never was one."""
+
+    was_killed: bool
+    code: int
+
+
+def parse_stop(reply: bytes) -> StopReply | ProcessGone | None:
+    """A reply to ``?``; None where it is none."""
+    gone = _GONE.match(reply)
+    if gone is not None:
+        return ProcessGone(was_killed=reply.startswith(b"X"), code=int(gone[1], 16))
+    found = _STOP.fullmatch(reply)
+    if found is None:
+        return None
+    pairs = parse_pairs(found[3]) if found[1] == b"T" else {}
+    return StopReply(int(found[2], 16), parse_thread(pairs.get("thread", "")), pairs)
+
+
+def parse_supported(reply: bytes) -> dict[str, str]:
+    """A reply to ``qSupported``: values by feature, ``+``, ``-`` and ``?`` among them."""
+    features: dict[str, str] = {}
+    for word in reply.decode("ascii", "replace").split(";"):
+        name, equals, value = word.partition("=")
+        if equals:
+            features[name] = value
+        elif word[-1:] in ("+", "-", "?"):
+            features[word[:-1]] = word[-1]
+    return features
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteRegion:
+    """A range of pages, as ``qMemoryRegionInfo`` and memory maps have it."""
+
+    start: Avma
+    end: Avma
+    permissions: str
+    """Some of ``rwx``; empty where nothing is mapped."""
+    name: str = ""
+    """Of the file that is mapped, or what the system calls it."""
+    is_stack: bool = False
+    """Whether the system says that it is a part of a thread's stack."""
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether its bytes can be read."""
+        return "r" in self.permissions
+
+
+def parse_region(reply: bytes) -> RemoteRegion | None:
+    """A reply to ``qMemoryRegionInfo``; None where it is none. Its numbers are in hex."""
+    pairs = parse_pairs(reply)
+    start, size = pairs.get("start", ""), pairs.get("size", "")
+    if not _REGION_RANGE.fullmatch(start) or not _REGION_RANGE.fullmatch(size):
+        return None
+    begin = int(start, 16)
+    return RemoteRegion(
+        start=Avma(begin),
+        end=Avma(min(begin + int(size, 16), _ADDRESSES)),
+        permissions=pairs.get("permissions", ""),
+        name=hex_text(pairs.get("name", "")),
+        is_stack="stack" in pairs.get("type", "").split(","),
+    )
+
+
+def parse_chunk(request: bytes, reply: bytes) -> tuple[bytes, bool] | None:
+    """A reply to ``qXfer:…:read``: its bytes, and whether more follow; None where it is empty.
+
+    Raises:
+        RemoteProtocolError: it is neither ``m`` nor ``l`` with bytes, or more follow nothing.
+    """
+    if not reply:
+        return None
+    kind, data = reply[:1], reply[1:]
+    if kind == b"l":
+        return data, False
+    if kind != b"m" or not data:
+        raise refused("no part of a document", request, reply)
+    return data, True
+
+
+def parse_file_result(reply: bytes) -> tuple[int, bytes] | None:
+    """A reply to ``vFile``: its result, in hex, and the bytes behind it; None where it is none.
+
+    A result below 0 says that it went wrong.
+    """
+    found = re.match(rb"F(-?[0-9a-fA-F]{1,16})(?:[,;](.*))?", reply, re.DOTALL)
+    if found is None:
+        return None
+    return int(found[1], 16), found[2] or b""

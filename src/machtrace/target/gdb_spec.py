@@ -1,0 +1,96 @@
+"""The words that name a stub: ``gdb://host:port`` and its kin."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from machtrace.errors import TargetSpecError
+
+GDB = "gdb://"
+
+DEFAULT_TIMEOUT = 10.0
+"""Seconds that a stub may take for one answer."""
+
+_PLACE = re.compile(r"(?:\[([0-9a-fA-F:.%\w]+)\]|([^\[\]:/?]*)):([0-9]{1,5})(?:/([0-9]{1,10})?)?")
+_LARGEST_PORT = 65535
+_OPTIONS = frozenset({"timeout", "until"})
+_REMEDY = (
+    "give gdb://host:port, gdb://[address]:port or gdb:///path/of/a/socket; "
+    "gdb://host:port/PID attaches to a process"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteSpec:
+    """Where a stub is, and what to do there."""
+
+    host: str = ""
+    port: int = 0
+    path: str | None = None
+    """Of a socket of this machine; then there is no host."""
+    pid: int | None = None
+    """What to attach to; None for what the stub has."""
+    runs_to_stop: bool = False
+    """Whether the process is to run until it stops by itself, before anything is copied."""
+    timeout: float = DEFAULT_TIMEOUT
+    """Seconds for one answer."""
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+        if self.path is not None:
+            return self.path
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_spec(text: str) -> RemoteSpec:
+    """What ``text``, which begins with ``gdb://``, names.
+
+    ``?timeout=SECONDS`` sets how long one answer may take; ``?until=stop`` lets the process run
+    first, until a signal or a breakpoint instruction stops it.
+
+    Raises:
+        TargetSpecError: it names no stub.
+    """
+    place, _, query = text.removeprefix(GDB).partition("?")
+    timeout, runs = _options(query, text)
+    if place.startswith("/"):
+        path = unquote(place)
+        if "\0" in path:
+            raise _wrong(text, "a path with a null byte")
+        return RemoteSpec(path=path, runs_to_stop=runs, timeout=timeout)
+    found = _PLACE.fullmatch(place)
+    if found is None:
+        raise _wrong(text, "no host and port")
+    port = int(found[3])
+    if not 0 < port <= _LARGEST_PORT:
+        raise _wrong(text, f"no port {port}")
+    return RemoteSpec(
+        host=found[1] or found[2] or "127.0.0.1",
+        port=port,
+        pid=int(found[4]) if found[4] else None,
+        runs_to_stop=runs,
+        timeout=timeout,
+    )
+
+
+def _options(query: str, text: str) -> tuple[float, bool]:
+    words = [word.partition("=") for word in query.split("&") if word]
+    options = {name: value for name, _, value in words}
+    unknown = options.keys() - _OPTIONS
+    if unknown:
+        raise _wrong(text, f"no option {min(unknown)!r}")
+    if options.get("until", "stop") != "stop":
+        raise _wrong(text, "until can only be stop")
+    timeout = options.get("timeout")
+    if timeout is None:
+        return DEFAULT_TIMEOUT, "until" in options
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", timeout) or not float(timeout):
+        raise _wrong(text, f"{timeout!r} is no number of seconds")
+    return float(timeout), "until" in options
+
+
+def _wrong(text: str, reason: str) -> TargetSpecError:
+    return TargetSpecError(f"{text!r} names no gdb-remote stub: {reason}", remedy=_REMEDY)

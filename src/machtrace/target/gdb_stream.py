@@ -1,0 +1,108 @@
+"""The connection to a stub: bytes in and out, with time limits. All that touches a socket."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Protocol
+
+from machtrace.errors import ConnectionLostError
+from machtrace.target.gdb_spec import RemoteSpec
+
+_PIECE = 1 << 18
+
+
+class ByteStream(Protocol):
+    """Bytes to a stub and from it; what :class:`SocketStream` is, and what tests stand in for."""
+
+    def send(self, data: bytes, /) -> None:
+        """Send all of ``data``.
+
+        Raises:
+            ConnectionLostError: the other side is gone, or takes nothing.
+        """
+        ...
+
+    def receive(self, deadline: float, /) -> bytes:
+        """What has come, at least one byte, by ``deadline`` of :func:`time.monotonic`.
+
+        Raises:
+            ConnectionLostError: the other side is gone, or nothing came in time.
+        """
+        ...
+
+    def close(self) -> None:
+        """Hang up; calling it twice does nothing more."""
+        ...
+
+
+class SocketStream:
+    """A TCP connection, or one to a socket of this machine.
+
+    Args:
+        spec: where.
+        timeout: seconds for connecting, and for what is sent to be taken.
+
+    Raises:
+        ConnectionLostError: nobody answers there.
+    """
+
+    def __init__(self, spec: RemoteSpec, timeout: float) -> None:
+        self._name = spec.place
+        self._timeout = timeout
+        try:
+            self._socket = _connected(spec, timeout)
+        except (OSError, UnicodeError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise ConnectionLostError(
+                f"cannot connect to {spec.place}: {str(reason).lower()}",
+                remedy="check that the stub is running there, waits for a connection, "
+                "and has no other one",
+            ) from None
+
+    def send(self, data: bytes, /) -> None:
+        """See :meth:`ByteStream.send`."""
+        try:
+            self._socket.settimeout(self._timeout)
+            self._socket.sendall(data)
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def receive(self, deadline: float, /) -> bytes:
+        """See :meth:`ByteStream.receive`."""
+        left = deadline - time.monotonic()
+        try:
+            if left <= 0:
+                raise TimeoutError
+            self._socket.settimeout(left)
+            data = self._socket.recv(_PIECE)
+        except OSError as error:
+            raise self._lost(error) from None
+        if not data:
+            raise ConnectionLostError(f"{self._name} hung up")
+        return data
+
+    def close(self) -> None:
+        """See :meth:`ByteStream.close`."""
+        self._socket.close()
+
+    def _lost(self, error: OSError) -> ConnectionLostError:
+        if isinstance(error, TimeoutError):
+            return ConnectionLostError(f"{self._name} does not answer")
+        reason = (error.strerror or type(error).__name__).lower()
+        return ConnectionLostError(f"the connection to {self._name} broke: {reason}")
+
+
+def _connected(spec: RemoteSpec, timeout: float) -> socket.socket:
+    if spec.path is not None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(timeout)
+            connection.connect(spec.path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+    connection = socket.create_connection((spec.host, spec.port), timeout)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
