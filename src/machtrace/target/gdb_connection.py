@@ -193,14 +193,17 @@ class StubConnection:
         self._is_running = False
         return began
 
-    def resume(self) -> None:
+    def resume(self) -> bool:
         """Let the process run, if it did before, and if it can be stopped again at any time.
+
+        Returns:
+            Whether it runs.
 
         Raises:
             ConnectionLostError: the connection broke.
         """
         if self.session.is_lost or self._departure is not Departure.DETACH:
-            return
+            return False
         if self._runs_between is None:
             self._runs_between = (
                 self.features.has_thread_suffix
@@ -211,6 +214,7 @@ class StubConnection:
             self.session.tell(self._going_on())
             self._is_running = True
             self.resumed_at_ns = time.monotonic_ns()
+        return self._is_running
 
     def _going_on(self) -> bytes:
         """What lets the process run, with the signal that stopped it, if it has not had that."""

@@ -70,15 +70,22 @@ class ImageFinder:
         self._elves: dict[Avma, FoundElf] = {}
         self._found: RemoteImages | None = None
         self._answer: object = None
+        self._found_after: int | None = None
         self._copied: dict[BinaryImage, list[MemoryRegion]] = {}
         self._left = COPY_LIMIT
 
-    def find(self) -> RemoteImages:
+    def find(self, resumed_at_ns: int | None) -> RemoteImages:
         """The images that the process has now.
+
+        Args:
+            resumed_at_ns: when it was last let run; since then what was found holds.
 
         Raises:
             ConnectionLostError: the stub does not answer.
         """
+        if self._found is not None and self._found_after == resumed_at_ns:
+            return self._found
+        self._found_after = resumed_at_ns
         self._pages.forget()
         try:
             if self._host.system is RemoteSystem.DARWIN:

@@ -142,9 +142,9 @@ class GdbRemoteTarget(ClosedWhenLeft):
             if not copies.threads:
                 raise
             copies.problems.append(Problem(thread=None, error=error))
-        self._listed = None
         try:
-            self._stub.resume()
+            if self._stub.resume():
+                self._listed = None
         except (ConnectionLostError, RemoteProtocolError) as error:
             copies.problems.append(Problem(thread=None, error=error))
         return self._result(copies, interrupted, bytes_used, began)
@@ -178,9 +178,16 @@ class GdbRemoteTarget(ClosedWhenLeft):
         for thread in sorted(set(wanted or ()) - {one.handle.id for _, one in listed}):
             error = ThreadGoneError(f"there is no thread {thread}", thread=thread)
             copies.problems.append(Problem(thread=ThreadId(thread), error=error))
-        values, _ = read_registers(
-            self._stub.session, self._stub.features, self._reader, [one for _, one in listed]
+        reader = self._stack_reader()
+        expected = self._expected(listed, copies.mask)
+        values, more = read_registers(
+            self._stub.session,
+            self._stub.features,
+            self._reader,
+            [one for _, one in listed],
+            reader.requests(expected),
         )
+        reader.learn(expected, more)
         kept: list[tuple[ThreadInfo, RegisterSet]] = []
         for (index, one), found in zip(listed, values, strict=True):
             info = self._info(index, one)
@@ -190,7 +197,6 @@ class GdbRemoteTarget(ClosedWhenLeft):
                 continue
             kept.append((info, registers))
             copies.records.extend(one.memory)
-        reader = self._stack_reader()
         try:
             stacks = reader.read([registers.sp or 0 for _, registers in kept], stack_limit)
         except (ConnectionLostError, RemoteProtocolError) as error:
@@ -206,6 +212,11 @@ class GdbRemoteTarget(ClosedWhenLeft):
             copies.threads.append(
                 ThreadSnapshot(info=info, registers=registers, stack=stack, taken_at_ns=taken_at)
             )
+
+    def _expected(self, listed: Sequence[tuple[int, RemoteThread]], mask: PacMask) -> list[int]:
+        """Stack pointers that came with the list of threads."""
+        sets = [self._reader.of_values(one.registers, mask) for _, one in listed]
+        return list({one.sp: None for one in sets if one is not None and one.sp})
 
     @staticmethod
     def _nothing(registers: RegisterSet) -> MemoryRegion:
@@ -239,7 +250,7 @@ class GdbRemoteTarget(ClosedWhenLeft):
 
     def _find_images(self, copies: _Copies) -> None:
         try:
-            self._images = self._finder.find()
+            self._images = self._finder.find(self._stub.resumed_at_ns)
         except ConnectionLostError:
             self._images = self._images or RemoteImages()
             raise

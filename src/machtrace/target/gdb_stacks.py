@@ -46,6 +46,15 @@ class StackReader:
         self._arch = arch
         self._readable = [one for one in mappings if one.is_readable]
         self._starts = [one.start for one in self._readable]
+        self._learnt: dict[int, bytes] = {}
+
+    def requests(self, pointers: Sequence[int]) -> list[bytes]:
+        """What :meth:`read` would ask first, for sending it along with something else."""
+        return [] if self._readable else [b"qMemoryRegionInfo:%x" % sp for sp in pointers]
+
+    def learn(self, pointers: Sequence[int], replies: Sequence[bytes]) -> None:
+        """Take the replies to :meth:`requests`."""
+        self._learnt.update(zip(pointers, replies, strict=False))
 
     def read(self, pointers: Sequence[int], limit: int) -> list[MemoryRegion]:
         """At most ``limit`` bytes of the stack at each of ``pointers``; empty if not readable.
@@ -117,16 +126,13 @@ class StackReader:
         index = bisect_right(self._starts, sp) - 1
         if index < 0 or sp >= self._readable[index].end:
             return sp, sp
-        start, end = self._readable[index].start, self._readable[index].end
-        for one in self._readable[index + 1 :]:
-            if one.start != end:
-                break
-            end = one.end
-        return start, end
+        return self._readable[index].start, self._readable[index].end
 
     def _regions(self, pointers: Sequence[int]) -> list[RemoteRegion | None]:
-        requests = [b"qMemoryRegionInfo:%x" % sp for sp in pointers]
-        found = [parse_region(reply) for reply in self._session.ask_all(requests)]
+        unknown = [sp for sp in dict.fromkeys(pointers) if sp not in self._learnt]
+        requests = [b"qMemoryRegionInfo:%x" % sp for sp in unknown]
+        self.learn(unknown, self._session.ask_all(requests))
+        found = [parse_region(self._learnt[sp]) for sp in pointers]
         return [
             one if one is not None and one.start <= sp < one.end else None
             for sp, one in zip(pointers, found, strict=True)
