@@ -87,6 +87,16 @@ def test_a_loop_is_no_way_out():
     assert rules.rule_for(place, interrupted=True) is None
 
 
+def test_a_computed_jump_is_no_way_out():
+    """``jmp *rax`` of what the frame holds dispatches within the function."""
+    dispatch = bytes.fromhex("488b45e8 ffe0".replace(" ", ""))  # mov rax, [rbp - 24]; jmp *rax
+    code = X86_BEGINNING + bytes.fromhex("85c07400") * BRANCHES + X86_END + dispatch
+    contents = Code(code)
+    rules = X86InstructionRules(contents, contents.function_at)
+    place = Svma(START + len(code) - len(dispatch))
+    assert rules.rule_for(place, interrupted=True) is None
+
+
 @pytest.mark.parametrize(
     ("index", "cfa", "return_address"),
     [

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from machtrace.symbolicate.named_ranges import NamedRanges, Offsets
 
+_Kind = TypeVar("_Kind", bound=np.generic)
 _ROW_BITS = 26
 _KIND_BITS = 4
 """Of a sort key, which has 32 bits for the start and two for what is preferred."""
@@ -72,7 +75,7 @@ def sorted_entries(sources: tuple[NamedRanges, ...]) -> Entries:
     )
 
 
-def _joined(columns: list[npt.NDArray[np.generic]], kind: type) -> npt.NDArray[np.generic]:
+def _joined(columns: Sequence[npt.NDArray[_Kind]], kind: type[_Kind]) -> npt.NDArray[_Kind]:
     return np.concatenate(columns).astype(kind, copy=False) if columns else np.zeros(0, kind)
 
 

@@ -79,7 +79,8 @@ def rule_to_return(
 ) -> UnwindRule | None:
     """The rule before the first of ``instructions``, if they go straight on to a return.
 
-    A jump out of the function, to one that is called in its place, is a return too.
+    A jump out of the function, to one that is called in its place, is a return too. A jump to what
+    is computed may be that, but in functions as large as these leads to another part of them.
 
     Args:
         instructions: offset from the first and effects of each, in order.
@@ -90,6 +91,8 @@ def rule_to_return(
     way: list[Instruction] = []
     for offset, effects in instructions:
         for one in effects:
+            if isinstance(one, IndirectJump):
+                return None
             if isinstance(one, Jump) and not one.is_conditional:
                 if offset + one.distance in inside:
                     return None
