@@ -18,10 +18,9 @@ from fuzz.target import Target
 from fuzz.targets.symcache import ask
 from machtrace.elf.contents import ElfFileContents
 from machtrace.macho.contents import FileContents
-from machtrace.model.address import FileOffset
 from machtrace.symbolicate.debug_file import DebugFile, FoundBy
 from machtrace.symbolicate.debug_index import DebugIndex
-from machtrace.symbolicate.index_build import BuildLimits
+from machtrace.symbolicate.index_build import BuildLimits, index_task
 from machtrace.symbolicate.index_builder import IndexTask, build
 from machtrace.symbolicate.symcache import SymCache
 
@@ -36,7 +35,7 @@ def run(data: bytes) -> None:
     contents = ElfFileContents(data, "fuzz") if is_elf else FileContents(data, "fuzz")
     view = memoryview(data)
     file = DebugFile(contents=contents, data=view, path="fuzz", found_by=FoundBy.GIVEN)
-    made = _made(_LIMITS.task(file, FileOffset(0)), data)
+    made = _made(index_task(file, _LIMITS), data)
     if made:
         tables = SymCache(made)
         ask(DebugIndex(tables), tables.range_starts)

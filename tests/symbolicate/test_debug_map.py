@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.symbol import FrameStatus
-from machtrace.symbolicate import debug_map_building
+from machtrace.symbolicate import debug_map_building, index_child
 from machtrace.symbolicate.debug_map import DebugMap, LinkedObject
 from machtrace.symbolicate.debug_map_building import ObjectBytes, ObjectIndices
 from machtrace.symbolicate.debug_map_functions import mapped_functions
@@ -478,7 +479,7 @@ def test_indices_are_kept_by_what_object_files_hold(program, tmp_path, monkeypat
     assert first
 
     monkeypatch.setattr(
-        debug_map_building.subprocess, "run", lambda *_, **__: pytest.fail("a child was started")
+        index_child.subprocess, "run", lambda *_, **__: pytest.fail("a child was started")
     )
     assert first == index_of(program, indices=indices).inlined(offset)
 
@@ -501,7 +502,7 @@ def test_a_child_that_dies_costs_one_object_file(made, monkeypatch):
     def run(command, **options):
         return real([command[0], "-P", "-c", code, *command[4:]], **options)
 
-    monkeypatch.setattr(debug_map_building.subprocess, "run", run)
+    monkeypatch.setattr(index_child.subprocess, "run", run)
     made_of = [
         ObjectBytes("first", objects[0]),
         ObjectBytes("bad", b"\xcf\xfa\xed\xfe" + bytes(10)),
@@ -512,6 +513,23 @@ def test_a_child_that_dies_costs_one_object_file(made, monkeypatch):
 
     assert ["SymCache", "str", "str", "SymCache"] == [type(one).__name__ for one in found]
     assert "died" in found[2]
+
+
+@pytest.mark.parametrize(("name", "value"), [("executable", ""), ("frozen", True)])
+def test_without_an_interpreter_to_start_every_object_file_has_the_reason(
+    made, monkeypatch, name, value
+):
+    """As in programs that embed Python: what ``sys.executable`` names there is the program."""
+    monkeypatch.setattr(sys, name, value, raising=False)
+    monkeypatch.setattr(
+        index_child.subprocess, "run", lambda *_, **__: pytest.fail("a child was started")
+    )
+    data = (made.parent / "main.o").read_bytes()
+
+    found = ObjectIndices().make([ObjectBytes("first", data), ObjectBytes("second", data)])
+
+    assert len(found) == 2
+    assert all("no Python executable" in one for one in found)
 
 
 def test_a_child_that_takes_too_long_is_ended(made):

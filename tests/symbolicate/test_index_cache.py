@@ -11,7 +11,7 @@ import pytest
 
 from machtrace.errors import DebugInformationError
 from machtrace.model.address import FileOffset
-from machtrace.symbolicate import index_build, index_cache
+from machtrace.symbolicate import index_build, index_cache, index_child
 from machtrace.symbolicate.index_build import BuildLimits, build_index
 from machtrace.symbolicate.index_cache import IndexCache, index_name
 from machtrace.symbolicate.index_folder import IndexFolder, default_index_folder
@@ -117,7 +117,7 @@ def test_many_builders_make_one_index(program, tmp_path):
         "assert cache.index(debug_file(Path(sys.argv[1]))).columns\n"
     )
     command = [sys.executable, "-c", code, str(program), str(tmp_path / "indices")]
-    environment = index_build.child_environment()
+    environment = index_child.child_environment()
 
     started = [
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)

@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 import sys
 from struct import Struct
-from typing import Any
 
-from machtrace.symbolicate.index_builder import REFUSED, IndexTask, limit_process
+from machtrace.symbolicate.index_builder import REFUSED, IndexTask, limit_process, with_index
 
 RECORD = Struct("<BQ")
 """A status (0, or :data:`REFUSED`), and the bytes that follow."""
@@ -39,18 +38,7 @@ def main() -> int:
 
 
 def _index(data: bytes, limit: int) -> bytes:
-    from symbolic.debuginfo import Archive
-
-    # Each object borrows from the one before, and none keeps it alive: the names here do.
-    archive = Archive.from_bytes(data)
-    objects = list(archive.iter_objects())
-    if not objects:
-        raise ValueError("it holds no object file")
-    index: Any = objects[0].make_symcache()
-    stream = index.open_stream()
-    if stream.raw.size > limit:
-        raise ValueError(f"the index takes {stream.raw.size} bytes, {limit} are allowed")
-    return bytes(stream.read())
+    return with_index(data, limit, lambda stream: stream.read())
 
 
 if __name__ == "__main__":

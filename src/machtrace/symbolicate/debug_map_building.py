@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import islice
 
 from machtrace.errors import FileAccessError, FormatError
 from machtrace.symbolicate.debug_map_builder import RECORD
 from machtrace.symbolicate.image_file import open_image_file
-from machtrace.symbolicate.index_build import (
-    DEFAULT_LIMITS,
-    BuildLimits,
-    child_environment,
-    why_it_ended,
-)
-from machtrace.symbolicate.index_builder import IndexTask
+from machtrace.symbolicate.index_build import DEFAULT_LIMITS, BuildLimits
+from machtrace.symbolicate.index_child import ask_child
 from machtrace.symbolicate.index_folder import IndexFolder
 from machtrace.symbolicate.symcache import VERSION, SymCache
 
@@ -91,30 +84,18 @@ class ObjectIndices:
 
     def _run(self, objects: list[ObjectBytes]) -> tuple[list[bytes | str], str]:
         size = sum(len(one.data) for one in objects)
-        task = IndexTask(
-            offset=0,
-            size=size,
-            edits=(),
-            processor_seconds=max(1, round(self.limits.seconds_for(size))),
-            memory=self.limits.memory + self.limits.memory_per_byte * size,
-            output=self.limits.output,
-        )
+        task = replace(self.limits.task(size), output=self.limits.output)  # of each object file
         sizes = [str(len(one.data)) for one in objects]
-        try:
-            done = subprocess.run(  # noqa: S603 (our own interpreter and arguments)
-                [sys.executable, "-P", "-m", _BUILDER, task.text(), *sizes],
-                input=b"".join(one.data for one in objects),
-                capture_output=True,
-                env=child_environment(),
-                timeout=self.limits.patience * self.limits.seconds_for(size),
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            return list(_records(error.stdout or b"")), "its debug information took too long"
-        except OSError as error:
-            return [str(error)] * len(objects), ""
-        reason = why_it_ended(done.returncode, done.stderr) if done.returncode else "no answer"
-        return list(islice(_records(done.stdout), len(objects))), reason
+        answer = ask_child(
+            _BUILDER,
+            [task.text(), *sizes],
+            b"".join(one.data for one in objects),
+            seconds=self.limits.patience * self.limits.seconds_for(size),
+        )
+        reason = answer.problem or "no answer"
+        if not answer.was_started:
+            return [reason] * len(objects), reason
+        return list(islice(_records(answer.output), len(objects))), reason
 
 
 def _records(output: bytes) -> Iterator[bytes | str]:

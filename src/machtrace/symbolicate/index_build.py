@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from signal import Signals
 from typing import BinaryIO
 
 from machtrace.errors import DebugInformationError
 from machtrace.symbolicate.debug_file import DebugFile
-from machtrace.symbolicate.index_builder import REFUSED, IndexTask
+from machtrace.symbolicate.index_builder import IndexTask
+from machtrace.symbolicate.index_child import ask_child
 from machtrace.symbolicate.index_edits import index_edits
 
 _BUILDER = "machtrace.symbolicate.index_builder"
 _MIB = 1 << 20
 _COMPARED = 4096
 """Bytes by which a file is taken to be the one that was mapped."""
-_COMPLAINT = 400
-"""Characters of what the child said last that are told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +42,14 @@ class BuildLimits:
         """Of processor time, for a file of ``size`` bytes."""
         return self.processor_seconds + self.processor_seconds_per_mib * size / _MIB
 
-    def task(self, file: DebugFile, offset: int) -> IndexTask:
-        """What the child is told of ``file``, which begins at ``offset`` of what it is given."""
-        size = len(file.data)
+    def task(
+        self, size: int, *, offset: int = 0, edits: tuple[tuple[int, str], ...] = ()
+    ) -> IndexTask:
+        """What a child is told of a file of ``size`` bytes; see :class:`IndexTask` of the rest."""
         return IndexTask(
             offset=offset,
             size=size,
-            edits=tuple((at, new.hex()) for at, new in index_edits(file.contents)),
+            edits=edits,
             processor_seconds=max(1, round(self.seconds_for(size))),
             memory=self.memory + self.memory_per_byte * size,
             output=self.output + self.output_per_byte * size,
@@ -68,32 +65,21 @@ def build_index(file: DebugFile, limits: BuildLimits = DEFAULT_LIMITS) -> bytes:
     Raises:
         DebugInformationError: the child refused the file, died, or took more than ``limits``.
     """
-    if not sys.executable or getattr(sys, "frozen", False):  # a program that embeds Python
-        reason = "no process can be started to read debug information (no Python executable)"
-        raise DebugInformationError(file.path, reason)
     seconds = limits.patience * limits.seconds_for(len(file.data))
     with ExitStack() as opened:
         source = _reopened(file, opened)
-        task = limits.task(file, 0 if source is None else file.slice_offset)
-        try:
-            done = subprocess.run(  # noqa: S603 (our own interpreter and arguments)
-                [sys.executable, "-P", "-m", _BUILDER, task.text()],
-                stdin=source,
-                input=file.data if source is None else None,
-                capture_output=True,
-                env=child_environment(),
-                timeout=seconds,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            reason = f"debug information was not read within {seconds:.0f} seconds"
-            raise DebugInformationError(file.path, reason) from None
-        except OSError as error:
-            reason = f"no process could be started to read debug information ({error})"
-            raise DebugInformationError(file.path, reason) from error
-    if done.returncode:
-        raise DebugInformationError(file.path, why_it_ended(done.returncode, done.stderr))
-    return done.stdout
+        task = index_task(file, limits, offset=0 if source is None else file.slice_offset)
+        given = file.data if source is None else source
+        answer = ask_child(_BUILDER, [task.text()], given, seconds=seconds)
+    if answer.problem is not None:
+        raise DebugInformationError(file.path, answer.problem)
+    return answer.output
+
+
+def index_task(file: DebugFile, limits: BuildLimits, *, offset: int = 0) -> IndexTask:
+    """What the child is told of ``file``, which begins at ``offset`` of what it is given."""
+    edits = tuple((at, new.hex()) for at, new in index_edits(file.contents))
+    return limits.task(len(file.data), offset=offset, edits=edits)
 
 
 def _reopened(file: DebugFile, opened: ExitStack) -> BinaryIO | None:
@@ -106,23 +92,3 @@ def _reopened(file: DebugFile, opened: ExitStack) -> BinaryIO | None:
     except (OSError, ValueError):
         return None
     return source if is_same and is_whole else None
-
-
-def child_environment() -> dict[str, str]:
-    """This process's, with its ``sys.path``: the child is to find the same modules."""
-    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-    return {**os.environ, "PYTHONPATH": path}
-
-
-def why_it_ended(status: int, complaint: bytes) -> str:
-    """What became of a child with an exit status that is not 0, and with what it said last."""
-    said = complaint.decode("utf-8", "replace").strip().rpartition("\n")[2][-_COMPLAINT:]
-    if status == REFUSED:
-        return f"debug information cannot be read ({said})"
-    if status < 0:
-        try:
-            name = Signals(-status).name
-        except ValueError:
-            name = f"signal {-status}"
-        return f"the reader of debug information died ({name})"
-    return f"the reader of debug information ended with status {status} ({said})"

@@ -12,9 +12,13 @@ import json
 import mmap
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from io import BufferedReader
 from shutil import copyfileobj
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
+
+_Result = TypeVar("_Result")
 
 REFUSED = 3
 """The exit status where the file was read and nothing could be made of it."""
@@ -51,14 +55,12 @@ def build(task: IndexTask) -> NoReturn:
     """Make the index and end the process."""
     limit_process(task)
     try:
-        from symbolic.debuginfo import Archive
-
         whole = _input()
         data = memoryview(whole)[task.offset : task.offset + task.size]
         for at, value in task.edits:
             new = bytes.fromhex(value)
             data[at : at + len(new)] = new
-        _write_index(Archive, data, task.output)
+        with_index(data, task.output, _write_and_end)
     except Exception as error:  # noqa: BLE001 (whatever it is, the parent reports it)
         sys.stderr.write(f"\n{type(error).__name__}: {error}".replace("\n", " ") + "\n")
         sys.stderr.flush()
@@ -94,19 +96,39 @@ def _input() -> mmap.mmap | bytearray:
         return bytearray(sys.stdin.buffer.read())
 
 
-def _write_index(archive_type: Any, data: memoryview, limit: int) -> NoReturn:  # noqa: ANN401
+def with_index(
+    data: bytes | memoryview,
+    limit: int,
+    use: Callable[[BufferedReader], _Result],
+) -> _Result:
+    """What ``use`` makes of the SymCache of an object file, while it is there.
+
+    Args:
+        data: the file.
+        limit: bytes that the SymCache may take.
+        use: is given it as a stream.
+
+    Raises:
+        Exception: whatever the library raises, of what it cannot read.
+        ValueError: there is no object file, or the SymCache is larger than ``limit``.
+    """
     from symbolic._lowlevel import ffi
+    from symbolic.debuginfo import Archive
 
     # Each object borrows from the one before, and none keeps it alive: the names here do.
     borrowed = ffi.from_buffer(data)
-    archive = archive_type.from_bytes(borrowed)
+    archive = Archive.from_bytes(borrowed)
     objects = list(archive.iter_objects())
     if not objects:
         raise ValueError("it holds no object file")
-    index = objects[0].make_symcache()
+    index: Any = objects[0].make_symcache()
     stream = index.open_stream()
     if stream.raw.size > limit:
         raise ValueError(f"the index takes {stream.raw.size} bytes, {limit} are allowed")
+    return use(stream)
+
+
+def _write_and_end(stream: BufferedReader) -> NoReturn:
     copyfileobj(stream, sys.stdout.buffer)
     sys.stdout.buffer.flush()
     os._exit(0)  # what the library would free now, the system frees quicker
