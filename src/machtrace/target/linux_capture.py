@@ -7,6 +7,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from errno import EAGAIN
 
 from machtrace.elf.linux_registers import read_registers
 from machtrace.errors import (
@@ -67,7 +68,7 @@ class Capture:
             if isinstance(copy, CopiedThread):
                 self._keep(info, copy)
                 continue
-            if copy.why is Hindrance.NOT_STOPPED and copy.is_uninterruptible:
+            if copy.is_uninterruptible or copy.why is Hindrance.BLOCKED:
                 self._keep_waiting(info, ranges)
             error = why_not(source.directory, copy)
             if not (are_new and isinstance(error, ThreadGoneError)):
@@ -134,6 +135,8 @@ class Capture:
 def why_not(directory: ProcessDirectory, copy: UncopiedThread) -> MachtraceError:
     """The error for a thread that was not copied, to be reported or raised by the caller."""
     thread = copy.id
+    if copy.why is Hindrance.BLOCKED or copy.errno == EAGAIN:
+        return _why_no_answer(copy)
     match copy.why:
         case Hindrance.REFUSED if directory.state(thread) not in EXITED_STATES:
             error = OSError(copy.errno, os.strerror(copy.errno))
@@ -150,8 +153,22 @@ def why_not(directory: ProcessDirectory, copy: UncopiedThread) -> MachtraceError
                 f"thread {thread} did not stop in time",
                 remedy="capture again when the machine is less busy",
             )
-        case Hindrance.FAILED:
+        case _:
             return TargetError(
                 f"thread {thread} could not be copied ({os.strerror(copy.errno)})",
                 remedy="capture again",
             )
+
+
+def _why_no_answer(copy: UncopiedThread) -> TargetError:
+    """The error for a thread of this process that cannot be asked by a signal."""
+    if copy.why is Hindrance.BLOCKED:
+        return TargetError(
+            f"thread {copy.id} blocks the signal that would stop it",
+            remedy="let it accept the signal, choose another by MACHTRACE_SIGNAL, or capture from "
+            "another process",
+        )
+    return TargetError(
+        f"thread {copy.id} could not be sent a signal: too many are on their way",
+        remedy="raise the limit of pending signals (ulimit -i), or capture less often",
+    )

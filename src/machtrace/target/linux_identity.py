@@ -33,8 +33,8 @@ def check_host() -> None:
         )
 
 
-def identify(directory: ProcessDirectory) -> ProcessInfo:
-    """What process it is.
+def identify(directory: ProcessDirectory, *, is_own: bool = False) -> ProcessInfo:
+    """What process it is; this one only where that is meant (``is_own``).
 
     Raises:
         TargetSpecError: this one, a thread of another, or one of the kernel's.
@@ -44,10 +44,10 @@ def identify(directory: ProcessDirectory) -> ProcessInfo:
     """
     pid, status = directory.pid, directory.status()
     process, name = int(status.get("Tgid", pid)), status.get("Name", "")
-    if process == os.getpid():
+    if process == os.getpid() and not is_own:
         raise TargetSpecError(
             f"process {pid} is this one, which cannot stop itself to look at its threads",
-            remedy="capture it from another process",
+            remedy="give self, or capture it from another process",
         )
     if process != pid:
         raise TargetSpecError(

@@ -49,13 +49,16 @@ class LinuxProcessTarget(ClosedWhenLeft):
         FormatError: its program is for a machine that is not known here.
     """
 
+    _is_own = False
+    """Whether it is this process."""
+
     def __init__(self, pid: int, *, copier: ThreadCopier | None = None) -> None:
         check_host()
         if pid <= 0:
             raise TargetSpecError(f"{pid} is no process id")
         self._directory = ProcessDirectory(pid)
         try:
-            self._process = identify(self._directory)
+            self._process = identify(self._directory, is_own=self._is_own)
             with open_memory(self._directory):
                 pass  # the right to read it is the right to stop it
             self._images = ImageFinder(self._directory)
@@ -127,9 +130,18 @@ class LinuxProcessTarget(ClosedWhenLeft):
             yield ThreadInfo(
                 id=ThreadId(thread),
                 index=index,
-                name=name or None,
+                name=self._name(thread, name) or None,
                 is_main=thread == self._directory.pid,
             )
+
+    def _name(self, thread: int, name: str) -> str:
+        """What to call a thread of which the kernel has this ``name``."""
+        del thread
+        return name
+
+    def _left_out(self) -> int:
+        """A thread that is not copied with all others; 0 is none."""
+        return 0
 
     def _copy(
         self, capture: Capture, mappings: Sequence[Mapping], threads: Collection[ThreadId] | None
@@ -145,8 +157,11 @@ class LinuxProcessTarget(ClosedWhenLeft):
             return
         new: Sequence[int] = ids
         seen: set[int] = set()
+        left_out = self._left_out()
         for _ in range(_ROUNDS):
-            described = tuple(self._describe(new, before=len(seen)))
+            described = [
+                info for info in self._describe(new, before=len(seen)) if info.id != left_out
+            ]
             capture.add(described, stack_ranges(mappings), are_new=bool(seen))
             seen.update(new)
             try:

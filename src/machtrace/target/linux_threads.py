@@ -26,7 +26,7 @@ BEGIN_REMEDY = "lower the stack limit, or let this process have more memory and 
 
 
 class Hindrance(Enum):
-    """Why a thread was not copied. The values are those of ``linux_ptrace.h``."""
+    """Why a thread was not copied. The values are those of ``linux_ptrace.h`` and ``capture.h``."""
 
     GONE = 1
     """It exited."""
@@ -36,6 +36,8 @@ class Hindrance(Enum):
     """It did not stop in time; it runs on."""
     FAILED = 4
     """It stopped, but could not be copied; it runs on."""
+    BLOCKED = 5
+    """Of this process: it blocks the signal that would stop it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from machtrace.errors import FileAccessError, TargetSpecError
 from machtrace.target.base import Target
 
 EMULATED = "emulated:"
+SELF = "self"
 GDB = "gdb://"
 _ID = re.compile("[0-9]+")
 _LONGEST_ID = 20
@@ -18,8 +19,8 @@ def open_target(spec: int | str | Path | None) -> Target:
     """Open the process, core or emulated process that ``spec`` names.
 
     Args:
-        spec: a process id; the path of a core file; ``gdb://host:port`` of a gdb-remote stub; or
-            ``emulated:demo``. None names nothing.
+        spec: a process id; ``self``, which is this process; the path of a core file;
+            ``gdb://host:port`` of a gdb-remote stub; or ``emulated:demo``. None names nothing.
 
     Raises:
         TargetSpecError: it names nothing that can be opened.
@@ -35,6 +36,10 @@ def open_target(spec: int | str | Path | None) -> Target:
         from machtrace.target.linux_process import LinuxProcessTarget
 
         return LinuxProcessTarget(spec)
+    if spec == SELF:
+        from machtrace.target.self_process import SelfTarget
+
+        return SelfTarget()
     if isinstance(spec, str) and spec.startswith(EMULATED):
         from machtrace.target.emulated import EmulatedTarget
 
@@ -47,6 +52,13 @@ def open_target(spec: int | str | Path | None) -> Target:
         raise TargetSpecError("no target is named")
     if not isinstance(spec, str | Path):
         raise TargetSpecError(f"a target is not named by a {type(spec).__name__}")
+    path = _existing(spec)
+    from machtrace.target.corefile import open_corefile
+
+    return open_corefile(path)
+
+
+def _existing(spec: str | Path) -> Path:
     path = Path(spec)
     try:
         path.stat()
@@ -59,6 +71,4 @@ def open_target(spec: int | str | Path | None) -> Target:
             ) from None
         reason = (error.strerror or "cannot be read").lower()
         raise FileAccessError(str(path), reason) from error
-    from machtrace.target.corefile import open_corefile
-
-    return open_corefile(path)
+    return path

@@ -87,6 +87,19 @@ class NativeWalker:
         self._plain = _Plain()
         self._walker = _walk.StackWalker(self._native.table, mask.bits & ADDRESS_BITS, _frame)
 
+    @property
+    def table(self) -> _walk.RuleTable:
+        """What is learnt, for whoever walks by it elsewhere."""
+        return self._native.table
+
+    def learn(self, lookup: Avma, *, interrupted: bool) -> bool:
+        """Put the rule that holds at ``lookup`` into the table; whether that could be."""
+        self._rules.begin_walk()
+        try:
+            return self._learn(lookup, interrupted=interrupted)
+        finally:
+            self._rules.end_walk()
+
     def walk(self, thread: ThreadSnapshot, rest: MemoryReader, limit: int) -> Walk:
         """See :meth:`ThreadWalker.walk`."""
         walker, first = self._walker, len(self._walker)

@@ -1,0 +1,43 @@
+# Stop, copy, resume: threads of this process. See self_module.c, own_stacks.c and capture.h.
+
+from typing import TypeAlias
+
+from typing_extensions import Buffer
+
+from machtrace._native._walk import RuleTable
+
+# Id, outcome, error, uninterruptible, registers, stacks; when it was asked, stopped and resumed;
+# and what pthread_self() is there.
+Row: TypeAlias = tuple[
+    int, int, int, int, bytes, tuple[tuple[int, bytes], ...], int, int, int, int
+]
+
+def copy_threads(
+    threads: tuple[int, ...],
+    ranges: Buffer,
+    stack_limit: int,
+    answer_limit_ns: int,
+    sleep_limit_ns: int,
+    signal: int,
+    together: bool,
+    keep_lock: bool,
+    /,
+) -> list[Row]: ...
+def copy_here(ranges: Buffer, stack_limit: int, /) -> Row: ...
+def own_image() -> tuple[int, int]: ...
+def image_changes() -> int: ...
+def signal_in_use() -> int: ...
+
+class OwnStacks:
+    def __init__(self, rules: RuleTable, mask: int, code: int, image_changes: int) -> None: ...
+    def __len__(self) -> int: ...
+    # Where nothing is remembered: depth and addresses, 8 bytes each. Where a rule is missing: twice
+    # its address, and one if the frame was interrupted. None: a matter for the exact walker.
+    def find(
+        self, head: int, outer: int, variant: int, /
+    ) -> tuple[str, ...] | list[int | bytes] | int | None: ...
+    def addresses(self, head: int, outer: int, /) -> tuple[int, ...] | int | None: ...
+    def remember(
+        self, depth: int, addresses: Buffer, variant: int, value: tuple[str, ...], /
+    ) -> None: ...
+    def is_current(self) -> bool: ...

@@ -1,0 +1,314 @@
+/* machtrace._native._self: the Python side of capture.h, and no more.
+ *
+ * Built against the limited API of 3.11. The module has no state but the buffers that threads are
+ * copied to, which are kept from one capture to the next.
+ */
+#include "own_objects.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "capture.h"
+
+#define BATCH 16          /* threads that are asked at a time */
+#define PRESENT 131072    /* bytes of each buffer that are there before anything is stopped */
+#define RED_ZONE 128
+#define LIMIT_MOST (UINT64_C(1) << 32)
+
+/* Used between machtrace_own_begin and machtrace_own_end only. */
+static struct buffers {
+    unsigned char *bytes;
+    size_t count, room;
+} buffers;
+
+static int have_buffers(size_t count, size_t room)
+{
+    if (buffers.count >= count && buffers.room >= room)
+        return 0;
+    if (buffers.bytes != NULL)
+        munmap(buffers.bytes, buffers.count * buffers.room);
+    buffers = (struct buffers){NULL, 0, 0};
+    int flags = MAP_PRIVATE | MAP_ANON;
+#ifdef MAP_NORESERVE
+    flags |= MAP_NORESERVE;
+#endif
+    void *bytes = mmap(NULL, count * room, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (bytes == MAP_FAILED)
+        return errno;
+    buffers = (struct buffers){bytes, count, room};
+    for (size_t index = 0; index < count; index++)
+        memset(buffers.bytes + index * room, 0, room < PRESENT ? room : PRESENT);
+    return 0;
+}
+
+/* Copy out of the buffers what is to be kept, and give back what a deep stack took of them. */
+static void keep(struct machtrace_own_thread *thread)
+{
+    size_t used = 0;
+    for (size_t index = 0; index < thread->stack_count; index++) {
+        struct machtrace_own_stack *stack = &thread->stacks[index];
+        if (stack->size == 0)
+            continue;
+        used += stack->size;
+        unsigned char *copy = malloc(stack->size);
+        if (copy != NULL) {
+            memcpy(copy, stack->bytes, stack->size);
+        } else {
+            stack->size = 0;
+            thread->outcome = MACHTRACE_OWN_FAILED;
+            thread->error = ENOMEM;
+        }
+        stack->bytes = copy;
+    }
+    if (used > PRESENT)
+        madvise(thread->buffer + PRESENT, thread->room - PRESENT, MADV_DONTNEED);
+    thread->buffer = NULL;
+}
+
+static int run(struct machtrace_own_capture *all, int signal)
+{
+    int error = machtrace_own_begin(signal);
+    if (error != 0)
+        return error;
+    size_t batch = all->together ? MACHTRACE_OWN_THREADS_MAX : BATCH;
+    if (batch > all->thread_count)
+        batch = all->thread_count;
+    size_t room = (2 * (all->stack_limit + RED_ZONE) + 4095) & ~(size_t)4095;
+    if (room < PRESENT)
+        room = PRESENT;
+    error = batch == 0 ? 0 : have_buffers(batch, room);
+    for (size_t first = 0; error == 0 && first < all->thread_count; first += batch) {
+        struct machtrace_own_capture some = *all;
+        some.threads = all->threads + first;
+        some.thread_count =
+            all->thread_count - first < batch ? all->thread_count - first : batch;
+        for (size_t index = 0; index < some.thread_count; index++) {
+            some.threads[index].buffer = buffers.bytes + index * buffers.room;
+            some.threads[index].room = buffers.room;
+        }
+        machtrace_own_copy(&some);
+        for (size_t index = 0; index < some.thread_count; index++)
+            keep(&some.threads[index]);
+    }
+    machtrace_own_end();
+    return error;
+}
+
+/* (id, outcome, error, uninterruptible, registers, stacks, asked, stopped, resumed, pthread) */
+static PyObject *thread_as_tuple(const struct machtrace_own_thread *thread)
+{
+    PyObject *stacks = PyTuple_New((Py_ssize_t)thread->stack_count);
+    if (stacks == NULL)
+        return NULL;
+    for (size_t index = 0; index < thread->stack_count; index++) {
+        const struct machtrace_own_stack *stack = &thread->stacks[index];
+        PyObject *pair = Py_BuildValue("(Ky#)", (unsigned long long)stack->start,
+                                       stack->bytes == NULL ? "" : (const char *)stack->bytes,
+                                       (Py_ssize_t)stack->size);
+        if (pair == NULL || PyTuple_SetItem(stacks, (Py_ssize_t)index, pair) != 0) {
+            Py_DECREF(stacks);
+            return NULL;
+        }
+    }
+    return Py_BuildValue("(Kiiiy#NLLLK)", (unsigned long long)thread->id, (int)thread->outcome,
+                         thread->error, (int)thread->uninterruptible,
+                         (const char *)thread->registers, (Py_ssize_t)thread->registers_size,
+                         stacks, (long long)thread->asked_at, (long long)thread->stopped_at,
+                         (long long)thread->resumed_at, (unsigned long long)thread->pthread);
+}
+
+static PyObject *all_as_list(const struct machtrace_own_capture *capture)
+{
+    PyObject *list = PyList_New((Py_ssize_t)capture->thread_count);
+    for (size_t index = 0; list != NULL && index < capture->thread_count; index++) {
+        PyObject *item = thread_as_tuple(&capture->threads[index]);
+        if (item == NULL || PyList_SetItem(list, (Py_ssize_t)index, item) != 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+static int take_ids(PyObject *ids, struct machtrace_own_capture *capture)
+{
+    Py_ssize_t count = PyTuple_Size(ids);
+    if (count < 0)
+        return -1;
+    capture->threads = calloc(count > 0 ? (size_t)count : 1, sizeof *capture->threads);
+    if (capture->threads == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    capture->thread_count = (size_t)count;
+    for (Py_ssize_t index = 0; index < count; index++) {
+        unsigned long long id = PyLong_AsUnsignedLongLong(PyTuple_GetItem(ids, index));
+        if (PyErr_Occurred())
+            return -1;
+        if (id == 0 || id > INT32_MAX || id == machtrace_own_id()) {
+            PyErr_SetString(PyExc_ValueError, "not the id of another thread");
+            return -1;
+        }
+        capture->threads[index].id = id;
+    }
+    return 0;
+}
+
+static void let_go(struct machtrace_own_capture *capture)
+{
+    for (size_t thread = 0; capture->threads != NULL && thread < capture->thread_count; thread++)
+        for (size_t index = 0; index < capture->threads[thread].stack_count; index++)
+            free(capture->threads[thread].stacks[index].bytes);
+    free(capture->threads);
+}
+
+static PyObject *failed_to_begin(int error)
+{
+    errno = error;
+    return PyErr_SetFromErrno(PyExc_OSError);
+}
+
+static PyObject *copy_threads(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    PyObject *ids;
+    Py_buffer ranges;
+    unsigned long long stack_limit;
+    long long answer_limit;
+    long long sleep_limit;
+    int signal, together, keep_lock;
+    if (!PyArg_ParseTuple(arguments, "O!y*KLLipp:copy_threads", &PyTuple_Type, &ids, &ranges,
+                          &stack_limit, &answer_limit, &sleep_limit, &signal, &together,
+                          &keep_lock))
+        return NULL;
+    struct machtrace_own_capture capture = {
+        .ranges = ranges.buf,
+        .range_count = (size_t)ranges.len / sizeof *capture.ranges,
+        .stack_limit = (size_t)stack_limit,
+        .answer_limit = answer_limit,
+        .sleep_limit = sleep_limit,
+        .together = together != 0,
+    };
+    PyObject *result = NULL;
+    if (stack_limit > LIMIT_MOST) {
+        PyErr_SetString(PyExc_ValueError, "the stack limit exceeds four gigabytes");
+    } else if (take_ids(ids, &capture) == 0) {
+        int error;
+        if (keep_lock) {
+            error = run(&capture, signal);
+        } else {
+            Py_BEGIN_ALLOW_THREADS
+            error = run(&capture, signal);
+            Py_END_ALLOW_THREADS
+        }
+        result = error != 0 ? failed_to_begin(error) : all_as_list(&capture);
+    }
+    let_go(&capture);
+    PyBuffer_Release(&ranges);
+    return result;
+}
+
+static PyObject *copy_here(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    Py_buffer ranges;
+    unsigned long long stack_limit;
+    if (!PyArg_ParseTuple(arguments, "y*K:copy_here", &ranges, &stack_limit))
+        return NULL;
+    struct machtrace_own_capture capture = {
+        .ranges = ranges.buf,
+        .range_count = (size_t)ranges.len / sizeof *capture.ranges,
+        .stack_limit = (size_t)stack_limit,
+    };
+    struct machtrace_own_thread thread = {.id = machtrace_own_id()};
+    PyObject *result = NULL;
+    if (stack_limit > LIMIT_MOST) {
+        PyErr_SetString(PyExc_ValueError, "the stack limit exceeds four gigabytes");
+    } else {
+        thread.room = 2 * ((size_t)stack_limit + RED_ZONE);
+        void *bytes = mmap(NULL, thread.room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
+        if (bytes == MAP_FAILED) {
+            PyErr_NoMemory();
+        } else {
+            thread.buffer = bytes;
+            machtrace_own_copy_here(&capture, &thread);
+            result = thread_as_tuple(&thread);
+            munmap(bytes, thread.room);
+        }
+    }
+    PyBuffer_Release(&ranges);
+    return result;
+}
+
+static PyObject *own_image(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    struct machtrace_own_range range = machtrace_own_image();
+    return Py_BuildValue("(KK)", (unsigned long long)range.start, (unsigned long long)range.end);
+}
+
+static PyObject *image_changes(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(machtrace_own_image_changes());
+}
+
+static PyObject *signal_in_use(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyLong_FromLong(machtrace_own_signal());
+}
+
+static PyMethodDef methods[] = {
+    {"copy_threads", copy_threads, METH_VARARGS,
+     PyDoc_STR("copy_threads(threads, ranges, stack_limit, answer_limit_ns, sleep_limit_ns, "
+               "signal, together, keep_lock, /)\n--\n\n"
+               "Copy other threads of this process.")},
+    {"copy_here", copy_here, METH_VARARGS,
+     PyDoc_STR("copy_here(ranges, stack_limit, /)\n--\n\nCopy the calling thread.")},
+    {"own_image", own_image, METH_NOARGS,
+     PyDoc_STR("own_image()\n--\n\nWhere this extension is: start and end.")},
+    {"image_changes", image_changes, METH_NOARGS,
+     PyDoc_STR("image_changes()\n--\n\nA number that changes with the images of this process.")},
+    {"signal_in_use", signal_in_use, METH_NOARGS,
+     PyDoc_STR("signal_in_use()\n--\n\nWhich signal stops threads; 0 where none has yet.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static int module_exec(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &machtrace_own_stacks_spec, NULL);
+    if (type == NULL)
+        return -1;
+    int error = PyModule_AddType(module, (PyTypeObject *)type);
+    Py_DECREF(type);
+    return error;
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, module_exec},
+#if !defined(Py_LIMITED_API) && PY_VERSION_HEX >= 0x030D0000
+    /* A free-threaded interpreter, which has no limited API yet. */
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "_self",
+    .m_doc = "Stop, copy, resume: threads of this process; and the calling thread's own walk.",
+    .m_size = 0,
+    .m_methods = methods,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__self(void);
+
+PyMODINIT_FUNC PyInit__self(void)
+{
+    return PyModuleDef_Init(&definition);
+}

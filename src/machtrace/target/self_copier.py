@@ -1,0 +1,123 @@
+"""Copying threads of this process by signals: ``_native/capture.h``.
+
+Importing this raises ImportError where the package was installed without its extensions.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from machtrace._native import _self
+from machtrace.errors import TargetError
+from machtrace.model.address import Avma
+from machtrace.model.memory import MemoryRegion
+from machtrace.target.linux_threads import (
+    BEGIN_REMEDY,
+    SLEEP_LIMIT_NS,
+    CopiedThread,
+    Hindrance,
+    ThreadCopy,
+    UncopiedThread,
+)
+
+if TYPE_CHECKING:
+    from machtrace._native._self import Row
+
+ANSWER_LIMIT_NS = 1_000_000_000
+"""How long a thread may take to answer its signal; a running one needs its turn on a CPU."""
+
+LOCKED_ANSWER_LIMIT_NS = 100_000_000
+"""The same while the interpreter's lock is kept, for which other threads wait meanwhile."""
+
+SIGNAL_VARIABLE = "MACHTRACE_SIGNAL"
+"""The environment variable with the number of the signal to use; without it one is chosen."""
+
+
+class SignalCopier:
+    """A :class:`~machtrace.target.linux_threads.ThreadCopier` of threads of this process.
+
+    Each answers a real-time signal by copying itself; the calling thread, which may be among
+    them, is copied by the call itself.
+    """
+
+    def __init__(self) -> None:
+        self.keeps_lock = False
+        """Whether the interpreter's lock is kept meanwhile, so that no Python code runs."""
+        self.together = False
+        """Whether no thread goes on before all are copied."""
+        self.pthreads: dict[int, int] = {}
+        """Of the threads that were last copied: what ``pthread_self`` is there, and their ids."""
+
+    def copy(
+        self, threads: Sequence[int], stack_ranges: array[int], *, stack_limit: int
+    ) -> list[ThreadCopy]:
+        """See :meth:`~machtrace.target.linux_threads.ThreadCopier.copy`."""
+        own = threading.get_native_id()
+        others = tuple(thread for thread in threads if thread != own)
+        answer_limit = LOCKED_ANSWER_LIMIT_NS if self.keeps_lock else ANSWER_LIMIT_NS
+        wanted = _wanted_signal()
+        try:
+            rows = _self.copy_threads(
+                others,
+                stack_ranges,
+                stack_limit,
+                answer_limit,
+                SLEEP_LIMIT_NS,
+                wanted,
+                self.together,
+                self.keeps_lock,
+            )
+            if len(others) < len(threads):
+                rows.insert(list(threads).index(own), _self.copy_here(stack_ranges, stack_limit))
+        except (OSError, MemoryError, ValueError) as error:
+            raise _begin_error(error, wanted) from error
+        self.pthreads = {row[9]: row[0] for row in rows if not row[1]}
+        return [_copy(row) for row in rows]
+
+
+def _wanted_signal() -> int:
+    """The signal that the user chose; 0 leaves the choice to the extension."""
+    text = os.environ.get(SIGNAL_VARIABLE, "")
+    if not text:
+        return 0
+    if not text.isdecimal() or not signal.SIGRTMIN <= int(text) <= signal.SIGRTMAX:
+        raise TargetError(
+            f"{SIGNAL_VARIABLE} is {text!r}, which is no real-time signal",
+            remedy=f"unset it, or set it to {signal.SIGRTMIN:d} to {signal.SIGRTMAX:d}",
+        )
+    return int(text)
+
+
+def _begin_error(error: Exception, wanted: int) -> TargetError:
+    if isinstance(error, OSError) and error.errno == errno.EBUSY:
+        which = f"signal {wanted}" if wanted else "every real-time signal"
+        return TargetError(
+            f"another part of this program handles {which}",
+            remedy=f"set {SIGNAL_VARIABLE} to the number of a real-time signal that is free",
+        )
+    return TargetError(f"cannot begin to copy threads ({error})", remedy=BEGIN_REMEDY)
+
+
+def _copy(row: Row) -> ThreadCopy:
+    thread, outcome, number, uninterruptible, registers, stacks, _, stopped, resumed, _ = row
+    if outcome:
+        return UncopiedThread(
+            id=thread,
+            why=Hindrance(outcome),
+            errno=number,
+            is_uninterruptible=bool(uninterruptible),
+        )
+    return CopiedThread(
+        id=thread,
+        registers=registers,
+        stacks=tuple(MemoryRegion(Avma(start), data) for start, data in stacks),
+        taken_at_ns=stopped,
+        # It ran until the signal reached it, unlike one that a tracer stops.
+        stopped_for_ns=resumed - stopped,
+    )

@@ -1,0 +1,131 @@
+"""This process: its other threads, and the calling one."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from machtrace.errors import TargetSpecError
+from machtrace.model.snapshot import Snapshot
+from machtrace.model.thread import ThreadId
+from machtrace.target.base import DEFAULT_STACK_LIMIT
+from machtrace.target.linux_process import LinuxProcessTarget
+
+if TYPE_CHECKING:
+    from machtrace.target.self_copier import SignalCopier
+
+ThreadLike = threading.Thread | int | str | None
+"""A thread of this process: the object, its native id or its pthread, ``main``, ``#N`` or a name;
+None is the calling thread."""
+
+
+class SelfTarget(LinuxProcessTarget):
+    """This process; see :class:`~machtrace.target.base.Target`.
+
+    Other threads are stopped by a real-time signal, and may see what any handled signal does to
+    system calls: those with a time limit, and ``poll``, ``select``, ``epoll_wait``, ``nanosleep``
+    and ``sigwait`` in any case, end early with EINTR (signal(7)); others are restarted. Python's
+    own functions go on by themselves. The calling thread is listed, and copied where it is asked
+    for by its id, but not along with all others.
+
+    Raises:
+        TargetSpecError: this machine is not supported, or the package was installed without its
+            extensions.
+    """
+
+    _is_own = True
+
+    def __init__(self) -> None:
+        self._own_copier = _signal_copier()
+        self._python_names: dict[int, str] = {}
+        super().__init__(os.getpid(), copier=self._own_copier)
+
+    def python_threads(self) -> dict[ThreadId, threading.Thread]:
+        """The threads that Python's ``threading`` knows, by id."""
+        return {
+            ThreadId(thread.native_id): thread
+            for thread in threading.enumerate()
+            if thread.native_id is not None
+        }
+
+    def snapshot(
+        self,
+        threads: Collection[ThreadId] | None = None,
+        /,
+        *,
+        stack_limit: int = DEFAULT_STACK_LIMIT,
+    ) -> Snapshot:
+        """See :meth:`~machtrace.target.base.Target.snapshot`; None is all but the calling one.
+
+        Raises:
+            TargetError: no signal can be had, or there is no memory to begin.
+        """
+        return super().snapshot(threads, stack_limit=stack_limit)
+
+    @contextmanager
+    def interpreter_locked(self) -> Iterator[None]:
+        """Within the block snapshots keep the interpreter's lock: no Python code runs meanwhile."""
+        self._own_copier.keeps_lock = True
+        try:
+            yield
+        finally:
+            self._own_copier.keeps_lock = False
+
+    def thread_id(self, thread: ThreadLike) -> ThreadId:
+        """Which thread is meant.
+
+        Raises:
+            TargetSpecError: none answers to it.
+        """
+        if thread is None:
+            return ThreadId(threading.get_native_id())
+        if isinstance(thread, threading.Thread):
+            if thread.native_id is None or not thread.is_alive():
+                raise TargetSpecError(
+                    f"thread {thread.name} does not run", remedy="give a thread that was started"
+                )
+            return ThreadId(thread.native_id)
+        if isinstance(thread, int) and not isinstance(thread, bool):
+            return self._by_number(thread)
+        raise TargetSpecError(
+            f"a thread is not named by {thread!r}",
+            remedy="give a threading.Thread, a native id, a pthread, main, or a name",
+        )
+
+    def _by_number(self, number: int) -> ThreadId:
+        ids = self._directory.thread_ids()
+        if number in ids:
+            return ThreadId(number)
+        for thread in threading.enumerate():
+            if thread.ident == number and thread.native_id is not None:
+                return ThreadId(thread.native_id)
+        # Python does not know it; each thread knows its own when it copies itself.
+        super().snapshot(stack_limit=0)
+        found = self._own_copier.pthreads.get(number)
+        if found is None:
+            raise TargetSpecError(
+                f"no thread of this process has the id {number}",
+                remedy="give a native id or pthread of a thread that runs",
+            )
+        return ThreadId(found)
+
+    def _name(self, thread: int, name: str) -> str:
+        known = next((one for one in threading.enumerate() if one.native_id == thread), None)
+        return name if known is None else known.name
+
+    def _left_out(self) -> int:
+        return threading.get_native_id()
+
+
+def _signal_copier() -> SignalCopier:
+    try:
+        from machtrace.target.self_copier import SignalCopier
+    except ImportError as error:
+        raise TargetSpecError(
+            "threads of this process are copied by the extension _self, which is not here",
+            remedy="install machtrace where there is a C compiler, or from a wheel",
+        ) from error
+    return SignalCopier()
