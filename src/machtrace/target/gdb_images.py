@@ -134,6 +134,22 @@ class ImageFinder:
             self._copied.setdefault(image, []).append(MemoryRegion(Avma(start), data))
         return without_overlap(*(self._copied.get(image, ()) for image in images))
 
+    def copy_contexts(self, threads: Sequence[ThreadSnapshot]) -> list[MemoryRegion]:
+        """The contexts of suspended Swift functions that ``threads`` lead to.
+
+        Raises:
+            ConnectionLostError, RemoteProtocolError: the stub does not answer.
+        """
+        if self._host.system is not RemoteSystem.DARWIN:
+            return []
+        from machtrace.target.gdb_async_contexts import context_pointers, read_contexts
+
+        pages = PagedMemory(self._memory)  # what is there changes whenever the process runs
+        mask = self._host.pointer_mask or self._host.usual_mask
+        values = [one.registers.values for one in threads]
+        pointers = context_pointers([one.stack for one in threads], values, self._host.arch)
+        return pages.gather(lambda: read_contexts(pages, pointers, mask))
+
     def _affordable(
         self, image: BinaryImage, ranges: Sequence[tuple[int, int]]
     ) -> list[tuple[int, int]]:

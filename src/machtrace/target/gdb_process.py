@@ -134,6 +134,7 @@ class GdbRemoteTarget(ClosedWhenLeft):
             self._find_images(copies)
             self._copy(copies, threads, taken_at, max(0, min(stack_limit, _LAST)))
             interrupted = self._interrupted(copies, stack_limit)
+            interrupted += self._finder.copy_contexts(copies.threads)
             if self._images is not None:
                 bytes_used = self._finder.copy_used(
                     self._images.images, copies.threads, interrupted
