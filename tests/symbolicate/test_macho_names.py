@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from machtrace.errors import MachOError
 from machtrace.macho.contents import FileContents
 from machtrace.macho.cpu import CPU_TYPE_ARM, CPU_TYPE_ARM64
-from machtrace.macho.structs import N_ARM_THUMB_DEF, N_EXT, N_SECT
+from machtrace.macho.structs import N_ARM_THUMB_DEF, N_EXT, N_PEXT, N_SECT
 from machtrace.model.address import ImageOffset
 from machtrace.model.arch import Arch
 from machtrace.model.symbol import Certainty
@@ -111,7 +111,9 @@ def test_first_answers_are_those_of_the_table(twins, arch, which):
 
 @given(
     symbols=st.lists(
-        st.tuples(st.integers(0, 15), st.booleans(), st.sampled_from(["_f", "_g", "Lx", "ltmp1"])),
+        st.tuples(
+            st.integers(0, 15), st.booleans(), st.sampled_from(["_f", "_g", "x", "Lx", "ltmp1"])
+        ),
         max_size=12,
     ),
     starts=st.sets(st.integers(0, 15), max_size=8),
@@ -163,13 +165,27 @@ def test_a_function_without_a_name_has_its_bounds():
 
 
 def test_labels_do_not_take_the_function_s_name():
-    """A local symbol in the middle is a label; one that others can call is another entry."""
+    """A name that only the assembler knew is a label; one that others can call is an entry."""
     contents = built(
         [symbol("_f", 0), symbol("again", 8), symbol("_entry", 32, N_SECT | N_EXT)], starts=[0, 48]
     )
     for found in (macho_symbol_table(contents).find, lambda o: first_symbol(contents, o)):
         names = [(one := found(at(offset))) and one.name for offset in (4, 12, 31, 32, 47)]
         assert ["f", "f", "f", "entry", "entry"] == names
+
+
+@pytest.mark.parametrize("kind", [N_SECT, N_SECT | N_PEXT, N_SECT | N_EXT])
+def test_functions_that_function_starts_leave_out_keep_their_names(kind):
+    """Linkers tell one start of a file of assembly code, and none of what initialises C++."""
+    name = "__GLOBAL__sub_I_a.cpp" if kind == N_SECT else "_next"
+    contents = built(
+        [symbol("_f", 0), symbol(name, 32, kind), symbol("next_of_assembly", 32)], starts=[0, 48]
+    )
+    for found in (macho_symbol_table(contents).find, lambda o: first_symbol(contents, o)):
+        answers = [found(at(offset)) for offset in (31, 32, 47)]
+        assert [0, 32, 32] == [one and one.offset - TEXT_OFFSET for one in answers]
+        assert answers[2] is not None
+        assert name in {answers[2].linkage_name, *(f"_{one}" for one in answers[2].aliases)}
 
 
 def test_names_that_assemblers_make_up_come_last():

@@ -16,5 +16,12 @@ def function_holding(
     table: Buffer, base: int, is_arm: bool, address: int, /
 ) -> tuple[int, int] | None: ...
 def symbols_at(
-    table: Buffer, is_64: bool, sections: Buffer, low: int, high: int, address: int, /
+    table: Buffer,
+    strings: Buffer,
+    is_64: bool,
+    sections: Buffer,
+    low: int,
+    high: int,
+    address: int,
+    /,
 ) -> tuple[int, int, list[int]] | None: ...

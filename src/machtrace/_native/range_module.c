@@ -177,11 +177,11 @@ static PyObject *function_holding(PyObject *module, PyObject *arguments)
 static PyObject *symbols_at(PyObject *module, PyObject *arguments)
 {
     (void)module;
-    Py_buffer table, sections;
+    Py_buffer table, strings, sections;
     unsigned long long low, high, address;
     int is_64;
-    if (!PyArg_ParseTuple(arguments, "y*py*KKK:symbols_at", &table, &is_64, &sections, &low, &high,
-                          &address))
+    if (!PyArg_ParseTuple(arguments, "y*y*py*KKK:symbols_at", &table, &strings, &is_64, &sections,
+                          &low, &high, &address))
         return NULL;
     PyObject *result = NULL, *rows = NULL;
     uint32_t *numbers = malloc(MOST_ALIASES * sizeof *numbers);
@@ -197,6 +197,8 @@ static PyObject *symbols_at(PyObject *module, PyObject *arguments)
         .table = table.buf,
         .count = (size_t)table.len / (is_64 ? 16 : 12),
         .is_64 = is_64 != 0,
+        .strings = strings.buf,
+        .strings_size = (size_t)strings.len,
         .sections = sections.buf,
         .bounds = {low, high},
     };
@@ -225,6 +227,7 @@ static PyObject *symbols_at(PyObject *module, PyObject *arguments)
 done:
     free(numbers);
     PyBuffer_Release(&table);
+    PyBuffer_Release(&strings);
     PyBuffer_Release(&sections);
     return result;
 }
@@ -234,7 +237,7 @@ static PyMethodDef methods[] = {
      PyDoc_STR("function_holding(table, base, is_arm, address, /)\n--\n\n"
                "The (start, next start) around an address in LC_FUNCTION_STARTS, or None.")},
     {"symbols_at", symbols_at, METH_VARARGS,
-     PyDoc_STR("symbols_at(table, is_64, sections, low, high, address, /)\n--\n\n"
+     PyDoc_STR("symbols_at(table, strings, is_64, sections, low, high, address, /)\n--\n\n"
                "The (start, end, rows) of the symbols from low to high that name an address.")},
     {NULL, NULL, 0, NULL},
 };

@@ -59,6 +59,7 @@ struct symbol {
     uint64_t value;
     bool counts; /* it is in a section that is asked for, and has a name */
     bool is_external;
+    bool is_label; /* no other file was linked with it, and no compiler would name it so */
 };
 
 static inline uint32_t number32(const unsigned char *at)
@@ -70,21 +71,25 @@ static inline struct symbol symbol_of(const struct machtrace_symbol_scan *scan, 
 {
     const unsigned char *at = scan->table + row * (scan->is_64 ? NLIST_64_SIZE : NLIST_SIZE);
     unsigned char type = at[4];
+    uint32_t name = number32(at);
     uint64_t value = number32(at + 8);
     if (scan->is_64)
         value |= (uint64_t)number32(at + 12) << 32;
+    bool counts = (type & (N_STAB | N_TYPE)) == N_SECT && scan->sections[at[5]] && name != 0 &&
+                  value >= scan->bounds.start && value < scan->bounds.next;
     return (struct symbol){
         .value = value,
-        .counts = (type & (N_STAB | N_TYPE)) == N_SECT && scan->sections[at[5]] &&
-                  number32(at) != 0 && value >= scan->bounds.start && value < scan->bounds.next,
+        .counts = counts,
         .is_external = (type & (N_PEXT | N_EXT)) == N_EXT,
+        .is_label = counts && (type & (N_PEXT | N_EXT)) == 0 &&
+                    (name >= scan->strings_size || scan->strings[name] != '_'),
     };
 }
 
 bool machtrace_symbol_at(const struct machtrace_symbol_scan *scan, uint64_t address,
                          struct machtrace_symbol_place *found)
 {
-    /* Of entries that others can see, and of all: the last one up to the address, and the next. */
+    /* Of what is no label, and of all: the last one up to the address, and the next. */
     uint64_t last[2] = {0, 0}, next[2] = {scan->bounds.next, scan->bounds.next};
     bool any[2] = {false, false}, starts_here = false;
     for (size_t row = 0; row < scan->count; row++) {
@@ -92,7 +97,7 @@ bool machtrace_symbol_at(const struct machtrace_symbol_scan *scan, uint64_t addr
         if (!symbol.counts)
             continue;
         starts_here |= symbol.value == scan->bounds.start;
-        for (int all = symbol.is_external ? 0 : 1; all < 2; all++) {
+        for (int all = symbol.is_label ? 1 : 0; all < 2; all++) {
             if (symbol.value > address) {
                 if (symbol.value < next[all])
                     next[all] = symbol.value;
@@ -108,7 +113,7 @@ bool machtrace_symbol_at(const struct machtrace_symbol_scan *scan, uint64_t addr
         *found = (struct machtrace_symbol_place){last[1], next[1]};
         return true;
     }
-    /* Inside a function that has a name, what only the assembler knew is a label. */
+    /* Inside a function that has a name, labels name nothing. */
     *found = (struct machtrace_symbol_place){any[0] ? last[0] : scan->bounds.start, next[0]};
     return true;
 }

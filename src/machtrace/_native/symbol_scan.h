@@ -25,6 +25,8 @@ struct machtrace_symbol_scan {
     const unsigned char *table; /* struct nlist or nlist_64, little-endian */
     size_t count;
     bool is_64;
+    const unsigned char *strings; /* the string table */
+    size_t strings_size;
     const unsigned char *sections; /* 256: whether symbols of a section count */
     struct machtrace_function bounds; /* only symbols from start on, and before next */
 };

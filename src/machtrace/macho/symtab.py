@@ -180,6 +180,12 @@ class SymbolRows:
         mask[self._start_with(_REDACTED, rows[first == _REDACTED[0]])] = False
         return mask
 
+    def has_underscore(self, rows: npt.NDArray[np.intp]) -> Mask:
+        """Which of some symbols have a name that begins with one, as those of compilers do."""
+        found = self._start_with(b"_", rows)
+        mask: Mask = np.isin(rows, found)
+        return mask
+
     def _start_with(self, start: bytes, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
         strings = np.frombuffer(self._strings, np.uint8)
         at = self.rows["n_strx"][rows].astype(np.int64) - self._strings_start

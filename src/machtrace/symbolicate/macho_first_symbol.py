@@ -40,8 +40,10 @@ def first_symbol(contents: FileContents, offset: ImageOffset) -> Symbol | None:
     size = symtab.nsyms * (_NLIST_64_SIZE if is_64 else _NLIST_SIZE)
     try:
         table = read_table(contents, symtab.symoff, size, "the symbol table")
+        strings = read_table(contents, symtab.stroff, symtab.strsize, "the string table")
         found = _ranges.symbols_at(
             table,
+            strings,
             is_64,
             counted.ljust(_MOST_SECTIONS + 1, b"\0"),
             base + bounds[0],

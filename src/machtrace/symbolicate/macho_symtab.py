@@ -91,11 +91,20 @@ def _ranges(
 ) -> NamedRanges:
     rows = rows.astype(np.uint32)
     starts = symbols.rows["n_value"][rows].astype(np.uint64) - np.uint64(image.header_svma)
+
+    def is_label(some: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+        """Those that no other file was linked with, and that no compiler would name so."""
+        chosen = rows[some].astype(np.intp)
+        is_local = (symbols.rows["n_type"][chosen] & (N_PEXT | N_EXT)) == 0
+        labels: npt.NDArray[np.bool_] = is_local & ~symbols.has_underscore(chosen)
+        return labels
+
     return NamedRanges(
         starts=starts,
         sizes=np.zeros(len(rows), np.uint64),
         preferred=external,
         linkage_name=lambda row: symbols.name(int(rows[row])),
         certainty=certainty,
+        is_label=is_label,
         leading_underscore=True,
     )

@@ -4,9 +4,10 @@ A symbol names the addresses from its start up to the next symbol, the next func
 end of its section, whichever is first, or as far as its own stated size. A function that starts
 where no symbol is has no name, but bounds; an address in no function has neither.
 
-A symbol in the middle of a function is another entry to it if others can see it, and then names
-what follows it. One that only the assembler knew is a label, and the function's name is the better
-one, where it has one.
+Function starts are seldom all: of a file of assembly code linkers tell the first, of a C++ file not
+the initialisers. So a symbol in the middle of a function is another function, and names what
+follows it. One that only the assembler knew is a label, and the function's name is the better one,
+where it has one.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class CodeBounds:
     function_starts: Offsets
     """Sorted; empty where the image does not tell."""
     has_all_starts: bool = False
-    """Whether these are all, so that a symbol elsewhere is in the middle of a function."""
+    """Whether these are all that linkers tell, so that a label is in the middle of a function."""
 
 
 class SymbolTable:
@@ -78,7 +79,7 @@ class SymbolTable:
         entries = sorted_entries(kinds)
         entries = entries.only(_section_ends(entries.starts, bounds)[0])
         entries = entries.only(~_inside_a_sized_one(entries))
-        entries = entries.only(~_labels(entries, functions, bounds))
+        entries = entries.only(~_labels(entries, kinds, functions, bounds))
         starts = _merged(entries, functions)
         self._entry_kinds, self._entry_rows = entries.kinds, entries.rows
         self._starts: Offsets = starts
@@ -226,8 +227,10 @@ def _inside_a_sized_one(entries: Entries) -> npt.NDArray[np.bool_]:
     return inside
 
 
-def _labels(entries: Entries, functions: Offsets, bounds: CodeBounds) -> npt.NDArray[np.bool_]:
-    """Local symbols in the middle of a function whose start has a name."""
+def _labels(
+    entries: Entries, kinds: tuple[NamedRanges, ...], functions: Offsets, bounds: CodeBounds
+) -> npt.NDArray[np.bool_]:
+    """Labels in the middle of a function whose start has a name."""
     labels = np.zeros(len(entries), np.bool_)
     if not bounds.has_all_starts or not len(functions) or not len(entries):
         return labels
@@ -242,10 +245,14 @@ def _labels(entries: Entries, functions: Offsets, bounds: CodeBounds) -> npt.NDA
     rows, owner = rows[same], owner[same]
     first = np.minimum(entries.starts.searchsorted(owner, "left"), len(entries) - 1)
     rows = rows[entries.starts[first] == owner]
-    # Beside an entry that others can see, a local symbol is another name of it.
+    for number, kind in enumerate(kinds):
+        if kind.is_label is not None:
+            own = rows[entries.kinds[rows] == number]
+            labels[own] = kind.is_label(entries.rows[own].astype(np.intp))
+    # Beside the start of a function, a label is another name of it.
+    rows = np.flatnonzero(labels)
     if len(rows):
-        rows = rows[~np.isin(entries.starts[rows], entries.starts[~entries.avoided])]
-    labels[rows] = True
+        labels[rows[np.isin(entries.starts[rows], entries.starts[~labels])]] = False
     return labels
 
 
