@@ -91,12 +91,8 @@ def _go_functions(contents: ElfFileContents) -> list[NamedRanges]:
 
 def _stubs(contents: ElfFileContents, base: np.uint64) -> NamedRanges:
     stubs = parse_stubs(contents)
-    return NamedRanges(
-        starts=stubs.addresses - base,
-        sizes=stubs.sizes,
-        preferred=np.ones(len(stubs), np.bool_),
-        linkage_name=stubs.name,
-        certainty=Certainty.STUB,
+    return NamedRanges.unranked(
+        stubs.addresses - base, stubs.name, Certainty.STUB, sizes=stubs.sizes
     )
 
 

@@ -94,12 +94,11 @@ def _named(functions: GoFunctions | None, header: int) -> NamedRanges:
     starts = empty if functions is None else functions.starts
     sizes = empty if functions is None else functions.ends - functions.starts
     inside = np.flatnonzero(starts >= np.uint64(header))
-    return NamedRanges(
-        starts=starts[inside] - np.uint64(header),
+    return NamedRanges.unranked(
+        starts[inside] - np.uint64(header),
+        lambda row: "" if functions is None else functions.name(int(inside[row])),
+        Certainty.PCLNTAB,
         sizes=sizes[inside],
-        preferred=np.ones(len(inside), np.bool_),
-        linkage_name=lambda row: "" if functions is None else functions.name(int(inside[row])),
-        certainty=Certainty.PCLNTAB,
     )
 
 

@@ -44,14 +44,8 @@ def exported_functions(
     arch = image.header.arch
     if arch is not None and arch.is_arm:
         starts &= ~_THUMB
-    return NamedRanges(
-        starts=starts,
-        sizes=np.zeros(len(names), np.uint64),
-        preferred=np.ones(len(names), np.bool_),
-        linkage_name=names.__getitem__,
-        certainty=Certainty.EXACT if certain else Certainty.EXPORT,
-        leading_underscore=True,
-    )
+    certainty = Certainty.EXACT if certain else Certainty.EXPORT
+    return NamedRanges.unranked(starts, names.__getitem__, certainty, leading_underscore=True)
 
 
 def _is_place(one: Export) -> bool:

@@ -40,11 +40,10 @@ def stub_names(contents: MachOContents, symbols: SymbolRows) -> NamedRanges:
         sizes.append(np.full(len(known), section.reserved2, np.uint64))
         rows.append(symbol[known].astype(np.uint64))
     row = np.concatenate(rows).astype(np.uint32)
-    return NamedRanges(
-        starts=np.concatenate(starts),
+    return NamedRanges.unranked(
+        np.concatenate(starts),
+        lambda number: symbols.name(int(row[number])),
+        Certainty.STUB,
         sizes=np.concatenate(sizes),
-        preferred=np.ones(len(row), np.bool_),
-        linkage_name=lambda number: symbols.name(int(row[number])),
-        certainty=Certainty.STUB,
         leading_underscore=True,
     )

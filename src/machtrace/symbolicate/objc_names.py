@@ -36,24 +36,21 @@ def objc_names(
     starts = methods.rows.implementations
     if contents.image.header.arch in _ARM:
         starts = starts & ~_THUMB
-    return NamedRanges(
-        starts=starts - np.uint64(contents.image.header_svma),
-        sizes=np.zeros(len(starts), np.uint64),
-        preferred=np.ones(len(starts), np.bool_),
-        linkage_name=lambda row: _method_name(methods, row),
-        certainty=Certainty.OBJC,
+    return NamedRanges.unranked(
+        starts - np.uint64(contents.image.header_svma),
+        lambda row: _method_name(methods, row),
+        Certainty.OBJC,
     )
 
 
 def objc_stub_names(contents: MachOContents, pointers: Pointers) -> NamedRanges:
     """The stubs of ``__objc_stubs``, as linkers name them: ``_objc_msgSend$selector``."""
     stubs = parse_objc_stubs(contents, pointers)
-    return NamedRanges(
-        starts=stubs.addresses - np.uint64(contents.image.header_svma),
+    return NamedRanges.unranked(
+        stubs.addresses - np.uint64(contents.image.header_svma),
+        lambda row: f"_objc_msgSend${stubs.selector(row)}",
+        Certainty.STUB,
         sizes=stubs.sizes,
-        preferred=np.ones(len(stubs), np.bool_),
-        linkage_name=lambda row: f"_objc_msgSend${stubs.selector(row)}",
-        certainty=Certainty.STUB,
         leading_underscore=True,
     )
 

@@ -59,22 +59,12 @@ def rtti_names(
         _, owner, slot = methods[row].tolist()
         return finder.name(owner, slot)
 
-    return _named(methods[:, 0].astype(np.uint64) - base, name)
+    return NamedRanges.unranked(methods[:, 0].astype(np.uint64) - base, name, Certainty.RTTI)
 
 
 def no_rtti_names() -> NamedRanges:
     """Names of no function."""
-    return _named(np.zeros(0, np.uint64), lambda _: "")
-
-
-def _named(starts: Offsets, name: Callable[[int], str]) -> NamedRanges:
-    return NamedRanges(
-        starts=starts,
-        sizes=np.zeros(len(starts), np.uint64),
-        preferred=np.ones(len(starts), np.bool_),
-        linkage_name=name,
-        certainty=Certainty.RTTI,
-    )
+    return NamedRanges.unranked(np.zeros(0, np.uint64), lambda _: "", Certainty.RTTI)
 
 
 def _definitions(symbols: SymbolRows | None, pointers: Pointers) -> Mapping[str, Svma]:

@@ -62,13 +62,8 @@ def swift_names(contents: MachOContents, pointers: Pointers) -> NamedRanges:
         pointers: where its pointers lead.
     """
     names = _SwiftNames(SwiftRecords(contents, pointers))
-    return NamedRanges(
-        starts=names.starts - np.uint64(contents.image.header_svma),
-        sizes=np.zeros(len(names.starts), np.uint64),
-        preferred=np.ones(len(names.starts), np.bool_),
-        linkage_name=names.name,
-        certainty=Certainty.SWIFT,
-    )
+    starts = names.starts - np.uint64(contents.image.header_svma)
+    return NamedRanges.unranked(starts, names.name, Certainty.SWIFT)
 
 
 class _SwiftNames:
