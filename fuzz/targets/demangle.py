@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from fuzz.mutation import Mutation, insert_token, place
+from fuzz.mutation import Mutation, insert_token
+from fuzz.name_mutation import gap, letter, part
 from fuzz.target import ContractError, Target
 from machtrace.symbolicate.demangle import DemangleStyle, demangle
 from machtrace.symbolicate.demangle.cplusplus import (
@@ -74,29 +75,6 @@ def _seeds() -> Sequence[bytes]:
     return _SEEDS
 
 
-_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_$."
-
-
-def _letter(data: bytearray, random: Random) -> None:
-    """One character, by another that names are made of, or before it."""
-    at = place(data, random)
-    data[at : at + random.getrandbits(1)] = bytes((random.choice(_ALPHABET),))
-
-
-def _part(data: bytearray, random: Random) -> None:
-    """Some of the name again, or often, where it is or elsewhere."""
-    at = place(data, random)
-    part = data[at : at + random.randrange(1, 40)]
-    to = at if random.getrandbits(1) else place(data, random)
-    data[to:to] = part * random.choice((1, 1, 1, 2, 3, 20, 200))
-
-
-def _gap(data: bytearray, random: Random) -> None:
-    """A few characters gone."""
-    at = place(data, random)
-    del data[at : at + random.randrange(1, 8)]
-
-
 def _beginning(data: bytearray, random: Random) -> None:
     """A beginning that is looked at."""
     data[: random.randrange(4)] = random.choice((b"_Z", b"__Z", b"_ZN", b"_ZZ", b"_R", b"__R"))
@@ -111,7 +89,7 @@ NtC1a1b NvC1a1b IC1aE B_ B0_ MC1ah XC1ahC1b YhC1b Kj1_ Kc61_ Ke61_ KRe_ G_ L0_ D
 17h0123456789abcdefE _block_invoke .cold.1 .llvm.1 E EE EEE
 """.split()
 _MUTATIONS: tuple[Mutation, ...] = (
-    *(_letter, _letter, _part, _part, _gap, _beginning),
+    *(letter, letter, part, part, gap, _beginning),
     *(insert_token(_PARTS), insert_token(_PARTS), insert_token(_PARTS)),
 )
 

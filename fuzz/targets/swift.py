@@ -6,16 +6,15 @@ An input is a name, in UTF-8 where it is that.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from random import Random
 
-from fuzz.mutation import Mutation, insert_token, place
+from fuzz.mutation import Mutation, insert_token
+from fuzz.name_mutation import gap, letter, part
 from fuzz.programs import ROOT
 from fuzz.target import ContractError, Target
 from machtrace.symbolicate.demangle.swift import demangle_swift
 
 _NAMES = ROOT / "tests" / "symbolicate" / "demangle" / "swift_names.txt"
 _LONGEST_OUTPUT = 1 << 22
-_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_$."
 
 
 def run(data: bytes) -> None:
@@ -32,26 +31,6 @@ def _seeds() -> Sequence[bytes]:
     return [line.split("\t")[0].encode() for line in lines if not line.startswith("#")]
 
 
-def _letter(data: bytearray, random: Random) -> None:
-    """One character, by another that names are made of, or before it."""
-    at = place(data, random)
-    data[at : at + random.getrandbits(1)] = bytes((random.choice(_ALPHABET),))
-
-
-def _part(data: bytearray, random: Random) -> None:
-    """Some of the name again, or often, where it is or elsewhere."""
-    at = place(data, random)
-    part = data[at : at + random.randrange(1, 40)]
-    to = at if random.getrandbits(1) else place(data, random)
-    data[to:to] = part * random.choice((1, 1, 1, 2, 3, 20, 200))
-
-
-def _gap(data: bytearray, random: Random) -> None:
-    """A few characters gone."""
-    at = place(data, random)
-    del data[at : at + random.randrange(1, 8)]
-
-
 _OPERATORS = b"""
 Sg SaySiG SDySSSiG yycfU_ AA AB A3_ A2048A _tG yp yXl XE XD Xx XX lXX Ieg_ Iegyr_ IetMIy_ ly lu
 r_0_l Rz RzlE RvzlF QryFQOyQo_ Qp QP Qz Rszl Ri_z Mp Mn MXX WP WOy WZ Tl TR TA Tf1c_n Tf4pf_n
@@ -59,7 +38,7 @@ Tf4pSpi3_n Tg5 Ttg5 Tu TY0_ TKq TJfSpSr TJSSfSpSrSP WJrSpSr HD1_ HC HX g0_ fMf_ 
 .resume.0 0aB0 009brand_zua 0A0C 1aLL 1bL_ 1cLl oi op To
 """.split()
 _MUTATIONS: tuple[Mutation, ...] = (
-    *(_letter, _letter, _letter, _part, _part, _gap),
+    *(letter, letter, letter, part, part, gap),
     *(insert_token(_OPERATORS), insert_token(_OPERATORS)),
 )
 
