@@ -7,13 +7,14 @@ It can be removed while it is in use: those who mapped it keep it.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from time import monotonic, sleep, time
 from zlib import crc32
+
+from machtrace.symbolicate.user_folder import UserFolder
 
 CACHE_VARIABLE = "MACHTRACE_CACHE"
 """The environment variable that says where to keep what can be made again."""
@@ -39,14 +40,7 @@ def default_index_folder() -> Path:
     named = os.environ.get(CACHE_VARIABLE)
     if named:
         return Path(named).expanduser() / "debug-indices"
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home raises where there is none
-    if sys.platform == "darwin":
-        caches = home / "Library" / "Caches"
-    elif sys.platform == "win32":
-        caches = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
-    else:
-        caches = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
-    return caches / "machtrace" / "debug-indices"
+    return UserFolder.CACHE.path() / "debug-indices"
 
 
 class IndexFolder:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
+
+from machtrace.symbolicate.user_folder import UserFolder
 
 STORE_VARIABLE = "MACHTRACE_SYMBOLS"
 """The environment variable that says where the default store is."""
@@ -19,11 +20,4 @@ def default_store_path() -> Path:
     named = os.environ.get(STORE_VARIABLE)
     if named:
         return Path(named).expanduser()
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home raises where there is none
-    if sys.platform == "darwin":
-        data = home / "Library" / "Application Support"
-    elif sys.platform == "win32":
-        data = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
-    else:
-        data = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share")
-    return data / "machtrace" / "symbols"
+    return UserFolder.DATA.path() / "symbols"
