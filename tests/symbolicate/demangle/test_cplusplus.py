@@ -105,6 +105,12 @@ def test_a_compilers_names_are_what_llvm_writes(compiled_names):
         ("_ZN3FooC1Ev", "Foo::Foo()", "Foo::Foo"),
         ("_ZN3FooD0Ev", "Foo::~Foo()", "Foo::~Foo"),
         ("_ZN3FoocvbEv", "Foo::operator bool()", "Foo::operator bool"),
+        # The T_ of the conversion is its own argument, not that of the class around it.
+        (
+            "_ZN1AIZN1BcvN1CIT_EEIbEEvE1DE1fEv",
+            "A<B::operator C<bool><bool>()::D>::f()",
+            "A<...>::f",
+        ),
         ("_ZTV3Foo", "vtable for Foo", "vtable for Foo"),
         ("_ZThn16_N3Foo3barEv", "non-virtual thunk to Foo::bar()", "non-virtual thunk to Foo::bar"),
         ("_ZN12_GLOBAL__N_11fEv", "(anonymous namespace)::f()", "(anonymous namespace)::f"),

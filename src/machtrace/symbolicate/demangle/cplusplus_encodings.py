@@ -70,7 +70,9 @@ class Encodings(Expressions):
     def _resolve(self, waiting: int) -> None:
         """Say what template parameters are that were met before their arguments."""
         for key in range(waiting, len(self.forward)):
-            index = self.forward_indices[key]
+            index = self.forward_indices.pop(key, None)
+            if index is None:  # a local class's function, which was whole, has said it already
+                continue
             levels = self.template_levels
             if not levels or index >= len(levels[0]):
                 raise self.fail()
