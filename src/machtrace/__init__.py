@@ -20,7 +20,9 @@ TYPE_CHECKING = False  # as type checkers read it; typing's own costs an import
 
 if TYPE_CHECKING:
     from machtrace.capture.backtraces import backtraces, snapshot
+    from machtrace.capture.call_stack import call_stack_return_addresses, call_stack_symbols
     from machtrace.capture.explanation import explain
+    from machtrace.capture.own_backtrace import backtrace
     from machtrace.capture.saving import save_snapshot
     from machtrace.capture.unwinding import Unwinder, unwind
     from machtrace.errors import MachtraceError
@@ -31,7 +33,10 @@ _HOMES = {
     "MachtraceError": "machtrace.errors",
     "Symbolicator": "machtrace.symbolicate.symbolicator",
     "Unwinder": "machtrace.capture.unwinding",
+    "backtrace": "machtrace.capture.own_backtrace",
     "backtraces": "machtrace.capture.backtraces",
+    "call_stack_return_addresses": "machtrace.capture.call_stack",
+    "call_stack_symbols": "machtrace.capture.call_stack",
     "explain": "machtrace.capture.explanation",
     "open_target": "machtrace.target.open",
     "save_snapshot": "machtrace.capture.saving",
@@ -43,7 +48,10 @@ __all__ = [
     "MachtraceError",
     "Symbolicator",
     "Unwinder",
+    "backtrace",
     "backtraces",
+    "call_stack_return_addresses",
+    "call_stack_symbols",
     "explain",
     "open_target",
     "save_snapshot",

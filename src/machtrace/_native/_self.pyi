@@ -8,9 +8,7 @@ from machtrace._native._walk import RuleTable
 
 # Id, outcome, error, uninterruptible, registers, stacks; when it was asked, stopped and resumed;
 # and what pthread_self() is there.
-Row: TypeAlias = tuple[
-    int, int, int, int, bytes, tuple[tuple[int, bytes], ...], int, int, int, int
-]
+Row: TypeAlias = tuple[int, int, int, int, bytes, tuple[tuple[int, bytes], ...], int, int, int, int]
 
 def copy_threads(
     threads: tuple[int, ...],
@@ -35,9 +33,8 @@ class OwnStacks:
     # its address, and one if the frame was interrupted. None: a matter for the exact walker.
     def find(
         self, head: int, outer: int, variant: int, /
-    ) -> tuple[str, ...] | list[int | bytes] | int | None: ...
-    def addresses(self, head: int, outer: int, /) -> tuple[int, ...] | int | None: ...
+    ) -> tuple[str | int, ...] | list[int | bytes] | int | None: ...
     def remember(
-        self, depth: int, addresses: Buffer, variant: int, value: tuple[str, ...], /
+        self, depth: int, addresses: Buffer, variant: int, value: tuple[str | int, ...], /
     ) -> None: ...
     def is_current(self) -> bool: ...

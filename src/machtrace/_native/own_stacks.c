@@ -115,26 +115,17 @@ static PyObject *missing(const struct own_stacks *self, enum machtrace_pause pau
     return PyLong_FromUnsignedLongLong(lookup << 1 | (self->walk.interrupted ? 1 : 0));
 }
 
-static bool take(PyObject *arguments, const char *format, Py_ssize_t *head, Py_ssize_t *outer,
-                 unsigned int *variant)
-{
-    *variant = 0;
-    if (!PyArg_ParseTuple(arguments, format, head, outer, variant))
-        return false;
-    if (*head < 0 || *outer < 0 || *head > PY_SSIZE_T_MAX / 2 || *outer > PY_SSIZE_T_MAX / 2) {
-        PyErr_SetString(PyExc_ValueError, "there is no such number of frames");
-        return false;
-    }
-    return true;
-}
-
 static PyObject *find(PyObject *object, PyObject *arguments)
 {
     struct own_stacks *self = (struct own_stacks *)object;
     Py_ssize_t head, outer;
     unsigned int variant;
-    if (!take(arguments, "nnI:find", &head, &outer, &variant))
+    if (!PyArg_ParseTuple(arguments, "nnI:find", &head, &outer, &variant))
         return NULL;
+    if (head < 0 || outer < 0 || head > PY_SSIZE_T_MAX / 2 || outer > PY_SSIZE_T_MAX / 2) {
+        PyErr_SetString(PyExc_ValueError, "there is no such number of frames");
+        return NULL;
+    }
     struct machtrace_here here = {0, {0}, 0};
     PyObject *result = NULL;
     LOCK_BOTH(object, (PyObject *)self->rules)
@@ -156,37 +147,6 @@ static PyObject *find(PyObject *object, PyObject *arguments)
             result = Py_BuildValue("[Ky#]", (unsigned long long)depth, (const char *)addresses,
                                    (Py_ssize_t)(count * sizeof *addresses));
     }
-    UNLOCK_BOTH()
-    return result;
-}
-
-static PyObject *addresses_as_tuple(const struct machtrace_walk *walk)
-{
-    Py_ssize_t count = (Py_ssize_t)walk->count - OWN_FRAMES;
-    PyObject *tuple = PyTuple_New(count);
-    for (Py_ssize_t index = 0; tuple != NULL && index < count; index++) {
-        PyObject *item = PyLong_FromUnsignedLongLong(walk->addresses[index + OWN_FRAMES]);
-        if (item == NULL || PyTuple_SetItem(tuple, index, item) != 0)
-            Py_CLEAR(tuple);
-    }
-    return tuple;
-}
-
-static PyObject *addresses(PyObject *object, PyObject *arguments)
-{
-    struct own_stacks *self = (struct own_stacks *)object;
-    Py_ssize_t head, outer;
-    unsigned int variant;
-    if (!take(arguments, "nn:addresses", &head, &outer, &variant))
-        return NULL;
-    struct machtrace_here here = {0, {0}, 0};
-    PyObject *result = NULL;
-    LOCK_BOTH(object, (PyObject *)self->rules)
-    MACHTRACE_TAKE_HERE(&here);
-    enum machtrace_pause pause = MACHTRACE_DECLINED;
-    if (machtrace_own_image_changes() == self->image_changes)
-        pause = walk_from(self, &here, (size_t)head + OWN_FRAMES, (size_t)outer);
-    result = pause == MACHTRACE_ROOT ? addresses_as_tuple(&self->walk) : missing(self, pause);
     UNLOCK_BOTH()
     return result;
 }
@@ -239,9 +199,6 @@ static PyMethodDef methods[] = {
      PyDoc_STR("find(head, outer, variant, /)\n--\n\n"
                "What is remembered of the calling thread's stack, else its depth and addresses in "
                "a list; or which rule is missing, or None.")},
-    {"addresses", addresses, METH_VARARGS,
-     PyDoc_STR("addresses(head, outer, /)\n--\n\n"
-               "The calling thread's stack; or which rule is missing, or None.")},
     {"remember", remember, METH_VARARGS,
      PyDoc_STR("remember(depth, addresses, variant, value, /)\n--\n\n"
                "Let find return the value for such a stack.")},

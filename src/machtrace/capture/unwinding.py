@@ -82,6 +82,10 @@ class Unwinder:
         """The rules by which a snapshot's stacks are walked."""
         return self._process(snapshot).rules
 
+    def walker(self, snapshot: Snapshot) -> ThreadWalker:
+        """What walks a snapshot's stacks, and keeps what it learns."""
+        return self._process(snapshot).walker
+
     def columns(self, snapshots: Iterable[Snapshot], *, limit: int = DEFAULT_DEPTH) -> StackColumns:
         """Walk every thread of many snapshots, of one process or of several.
 

@@ -65,6 +65,13 @@ class SelfTarget(LinuxProcessTarget):
         """
         return super().snapshot(threads, stack_limit=stack_limit)
 
+    @staticmethod
+    def own_code() -> range:
+        """Where the extension is that copies the calling thread: its innermost frames are there."""
+        from machtrace._native import _self
+
+        return range(*_self.own_image())
+
     @contextmanager
     def interpreter_locked(self) -> Iterator[None]:
         """Within the block snapshots keep the interpreter's lock: no Python code runs meanwhile."""

@@ -1,0 +1,63 @@
+"""The stack of a thread of this process in one call."""
+
+from __future__ import annotations
+
+from machtrace.capture import own_process
+from machtrace.capture.selection import select_threads
+from machtrace.errors import MachtraceError, ThreadGoneError
+from machtrace.model.symbol import CallStack
+from machtrace.model.thread import ThreadId
+from machtrace.target.base import DEFAULT_STACK_LIMIT
+from machtrace.target.self_process import SelfTarget, ThreadLike
+
+
+def backtrace(
+    thread: ThreadLike = None,
+    *,
+    limit: int = 512,
+    symbolicate: bool = True,
+    lines: bool = True,
+    stack_limit: int = DEFAULT_STACK_LIMIT,
+) -> CallStack:
+    """The call stack of a thread of this process, innermost frame first.
+
+    The thread is stopped by a signal while its registers and stack are copied; walking and naming
+    come after. It may hold any lock, the interpreter's and malloc's included, or wait in a system
+    call, which can end early then: see :class:`~machtrace.target.self_process.SelfTarget`.
+
+    Args:
+        thread: a ``threading.Thread``; a native id or pthread; ``main``, ``#N`` as lldb counts, or
+            a name, of several threads the first; None is the calling thread.
+        limit: how many frames are kept at most: of a deeper stack those at both ends.
+        symbolicate: whether to look names up.
+        lines: whether source lines and inlined calls are wanted; see :func:`machtrace.backtraces`.
+        stack_limit: how many bytes of the stack are copied at most.
+
+    Raises:
+        TargetSpecError: no thread answers to it, or threads cannot be copied here.
+        ThreadGoneError: it ended meanwhile.
+        TargetError: it did not answer in time, or blocks the signal.
+    """
+    with own_process.LOCK:
+        own = own_process.own_process()
+        wanted = _thread_id(own.target, thread)
+        snapshot = own.target.snapshot((wanted,), stack_limit=stack_limit)
+        if not snapshot.threads:
+            raise _reason([problem.error for problem in snapshot.problems], wanted)
+        walked = own.unwind(snapshot, limit=max(1, limit))[0]
+        if not symbolicate:
+            return own.names.locate(walked)
+        return (own.lines if lines else own.names).symbolicate(walked)
+
+
+def _thread_id(target: SelfTarget, thread: ThreadLike) -> ThreadId:
+    if isinstance(thread, str):
+        infos = target.threads()
+        found = select_threads(infos, thread) or tuple(info.id for info in infos)
+        return found[0]
+    return target.thread_id(thread)
+
+
+def _reason(errors: list[MachtraceError], thread: ThreadId) -> MachtraceError:
+    gone = ThreadGoneError(f"thread {thread} has exited", thread=thread)
+    return errors[0] if errors else gone

@@ -1,0 +1,305 @@
+"""Threads of the very process that runs this, stopped by a signal."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import machtrace as mt
+from machtrace.errors import TargetSpecError
+from machtrace.model.symbol import CallStack
+
+pytest.importorskip("machtrace._native._self", reason="the extension is not built")
+
+
+@contextmanager
+def running(name: str, body: Callable[[threading.Event], object]) -> Iterator[threading.Thread]:
+    """A thread that has begun, and ends with the block if its body heeds the event."""
+    begun, done = threading.Event(), threading.Event()
+
+    def run() -> None:
+        begun.set()
+        body(done)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    assert begun.wait(20)
+    try:
+        yield thread
+    finally:
+        done.set()
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def names(stack: CallStack) -> list[str]:
+    """Of its functions."""
+    return [frame.symbol.name if frame.symbol else "" for frame in stack.frames]
+
+
+def wait_for_frame(thread: object, wanted: str) -> list[str]:
+    """The stack once a function is on it."""
+    deadline = time.monotonic() + 20
+    while True:
+        found = names(mt.backtrace(thread, lines=False))
+        if any(wanted in name for name in found):
+            return found
+        assert time.monotonic() < deadline, found
+        time.sleep(0.001)
+
+
+def compress(done: threading.Event) -> None:
+    """C code that runs without the interpreter's lock."""
+    block = bytes(range(256)) * 2048
+    while not done.is_set():
+        zlib.compress(block, 9)
+
+
+def test_a_thread_in_c_code_that_runs() -> None:
+    """Its whole stack is there, from the loop that was interrupted to the thread's start."""
+    with running("busy", compress) as thread:
+        found = wait_for_frame(thread, "deflate")
+        stack = mt.backtrace(thread, lines=False)
+    assert found[-2:] == ["start_thread", "__clone3"] or "clone" in found[-1]
+    assert stack.stop.is_complete
+    assert stack.thread.name == "busy"
+    assert stack.stopped_for_ns is not None
+
+
+def test_a_thread_in_a_system_call_goes_on_with_it() -> None:
+    """It is seen there, and the call returns what it would have returned."""
+    reader, writer = os.pipe()
+    got: list[bytes] = []
+
+    def body(done: threading.Event) -> None:
+        del done
+        got.append(os.read(reader, 16))
+
+    with running("reader", body) as thread:
+        wait_for_frame(thread, "read")
+        for _ in range(20):
+            assert mt.backtrace(thread, lines=False).stop.is_complete
+        os.write(writer, b"whole")
+    assert got == [b"whole"]
+    os.close(reader)
+    os.close(writer)
+
+
+def test_every_way_to_name_a_thread() -> None:
+    """The object, the kernel's number, the pthread, its name."""
+    with running("chosen", threading.Event.wait) as thread:
+        assert thread.native_id is not None
+        ways = (thread, thread.native_id, thread.ident, "chosen", str(thread.native_id))
+        found = [mt.backtrace(way, lines=False).thread.id for way in ways]
+        assert found == [thread.native_id] * len(ways)
+        main = mt.backtrace("main", lines=False).thread
+    assert main.is_main
+    assert main.id == os.getpid()
+
+
+def test_a_thread_that_python_does_not_know_is_found_by_its_pthread() -> None:
+    """Some library may have started it, and tells its pthread only."""
+    import _thread
+
+    begun, done = threading.Event(), threading.Event()
+    said: list[int] = []
+
+    def body() -> None:
+        said.append(_thread.get_native_id())
+        begun.set()
+        done.wait()
+
+    pthread = _thread.start_new_thread(body, ())
+    assert begun.wait(20)
+    try:
+        assert mt.backtrace(pthread, lines=False).thread.id == said[0]
+    finally:
+        done.set()
+
+
+@pytest.mark.parametrize("wanted", [True, 1.5, b"main", 1 << 62, "no such thread"])
+def test_what_names_no_thread(wanted: object) -> None:
+    """It is told, and nothing is stopped."""
+    with pytest.raises(TargetSpecError):
+        mt.backtrace(wanted)
+
+
+def test_a_thread_that_does_not_run() -> None:
+    """One not yet started, and one that has ended."""
+    ended = threading.Thread(target=int, name="ended")
+    with pytest.raises(TargetSpecError, match="ended"):
+        mt.backtrace(ended)
+    ended.start()
+    ended.join()
+    with pytest.raises(TargetSpecError, match="ended"):
+        mt.backtrace(ended)
+
+
+def test_the_caller_is_not_on_its_own_list_of_all_threads() -> None:
+    """It is listed, but a thread cannot stop itself."""
+    with running("other", threading.Event.wait) as thread, mt.open_target("self") as target:
+        listed = {info.id for info in target.threads()}
+        copied = {one.info.id for one in target.snapshot().threads}
+        own = threading.get_native_id()
+        assert {thread.native_id, own} <= listed
+        assert thread.native_id in copied
+        assert own not in copied
+
+
+def test_the_calling_thread_as_glibc_sees_it() -> None:
+    """``backtrace`` of glibc walks by the same tables with other code."""
+    libc = ctypes.PyDLL(None)
+    if not hasattr(libc, "backtrace"):
+        pytest.skip("the C library has no backtrace")
+    buffer = (ctypes.c_void_p * 1024)()
+    count = libc.backtrace(buffer, 1024)
+    theirs = [buffer[index] for index in range(count)]
+    ours = [frame.address.address for frame in mt.backtrace(lines=False, limit=1024).frames]
+    # The inner ends differ by how each was called from this function's frame.
+    pairs = zip(theirs[::-1], ours[::-1], strict=False)
+    common = next((number for number, (a, b) in enumerate(pairs) if a != b), len(ours))
+    assert common >= len(ours) - 4
+    assert common >= 10
+
+
+def test_a_thread_that_holds_the_interpreters_lock() -> None:
+    """It is stopped and copied while it holds it, in a function that keeps the lock."""
+    libc = ctypes.PyDLL(None)
+    libc.qsort.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p]
+    compare = ctypes.cast(libc.memcmp, ctypes.c_void_p)
+    block = ctypes.create_string_buffer(os.urandom(1 << 20))
+
+    def body(done: threading.Event) -> None:
+        while not done.is_set():
+            libc.qsort(block, 1 << 14, 64, compare)
+
+    with running("holder", body) as thread:
+        assert any("sort" in name for name in wait_for_frame(thread, "sort"))
+
+
+def test_a_thread_that_blocks_all_signals_has_its_reason() -> None:
+    """Those beside it are copied; and it takes the late signal without harm once it can."""
+    unblock = threading.Event()
+
+    def body(done: threading.Event) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        unblock.wait()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+        done.wait()
+
+    with (
+        running("deaf", body) as deaf,
+        running("other", threading.Event.wait) as other,
+        mt.open_target("self") as target,
+    ):
+        time.sleep(0.01)
+        for _ in range(3):
+            began = time.monotonic()
+            snapshot = target.snapshot()
+            assert time.monotonic() - began < 0.9, "waited for what is known not to come"
+            reasons = {one.thread: str(one.error) for one in snapshot.problems}
+            assert "blocks the signal" in reasons[deaf.native_id]  # type: ignore[index]
+            assert other.native_id in {one.info.id for one in snapshot.threads}
+        unblock.set()
+        deadline = time.monotonic() + 20
+        while target.snapshot().problems:
+            assert time.monotonic() < deadline
+
+
+def test_several_threads_capture_at_once() -> None:
+    """Each waits for its turn; all stacks are whole."""
+    failures: list[BaseException] = []
+
+    def body(done: threading.Event) -> None:
+        try:
+            with mt.open_target("self") as target:
+                while not done.is_set():
+                    for one in target.snapshot().threads:
+                        assert one.stack.data
+        except BaseException as error:  # noqa: BLE001 - told in the main thread
+            failures.append(error)
+
+    with running("first", body), running("second", body), running("third", body):
+        time.sleep(0.5)
+    assert not failures
+
+
+def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_a_forked_child_captures_itself() -> None:
+    """Also where another thread was capturing while it was forked."""
+    code = """
+import os, threading, machtrace as mt
+def always():
+    with mt.open_target("self") as target:
+        while True:
+            target.snapshot()
+threading.Thread(target=always, daemon=True).start()
+for _ in range(20):
+    mt.backtrace("main", lines=False)
+    child = os.fork()
+    if not child:
+        whole = mt.backtrace(lines=False).stop.is_complete and mt.call_stack_symbols()
+        os._exit(0 if whole else 1)
+    assert os.waitpid(child, 0)[1] == 0
+print("well")
+"""
+    done = _run(code)
+    assert (done.stdout, done.stderr) == ("well\n", "")
+
+
+@pytest.mark.parametrize(
+    ("number", "message"), [("37", "handles signal 37"), ("9", "no real-time"), ("x", "no real")]
+)
+def test_a_signal_that_cannot_be_had(number: str, message: str) -> None:
+    """The error says how to name another."""
+    code = """
+import signal, threading, machtrace as mt
+signal.signal(37, lambda *_: None)
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+with mt.open_target("self") as target:
+    try:
+        target.snapshot()
+    except mt.MachtraceError as error:
+        print(error, error.remedy)
+"""
+    done = _run(code, MACHTRACE_SIGNAL=number)
+    assert message in done.stdout
+    assert "MACHTRACE_SIGNAL" in done.stdout
+
+
+def test_a_signal_that_somebody_else_took_is_left_to_them() -> None:
+    """Another is chosen, where the user has not named one."""
+    code = """
+import signal, threading, machtrace as mt
+from machtrace._native import _self
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+with mt.open_target("self") as target:
+    target.snapshot()
+    first = _self.signal_in_use()
+    signal.signal(first, signal.SIG_IGN)
+    assert not target.snapshot().problems
+    assert _self.signal_in_use() != first
+    assert signal.getsignal(first) is signal.SIG_IGN
+print("well")
+"""
+    assert _run(code).stdout == "well\n"
