@@ -22,6 +22,8 @@ int main(int count, char **words) {
 }
 """
 
+SHT_SYMTAB = 2
+
 if sys.platform != "linux":
     pytest.skip("looks at a Linux process", allow_module_level=True)
 
@@ -94,3 +96,22 @@ def test_debug_information_that_cannot_be_read_is_told_and_costs_no_names(progra
     assert "debug information" in problem["error"]
     names = [frame["symbol"] for frame in document["threads"][0]["frames"]]
     assert "main" in names
+
+
+def test_a_malformed_symbol_table_is_told_and_costs_no_stacks(program, tmp_path):
+    """It is no failure either."""
+    data = bytearray(program.read_bytes())
+    headers = int.from_bytes(data[0x28:0x30], "little")
+    for at in range(headers, len(data), 64):
+        if data[at + 4] == SHT_SYMTAB:
+            data[at + 0x28 : at + 0x2C] = b"\xff" * 4  # sh_link: its strings
+    bad = tmp_path / "waiting"
+    bad.write_bytes(data)
+    bad.chmod(0o755)
+
+    done = backtrace(bad, "--no-lines")
+
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("machtrace: ")
+    assert str(bad) in line

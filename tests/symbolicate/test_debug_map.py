@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from machtrace.errors import DebugInformationError
 from machtrace.macho.contents import FileContents
 from machtrace.macho.object_stabs import object_stabs
 from machtrace.macho.symtab import parse_symbols
@@ -19,12 +20,14 @@ from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.symbol import FrameStatus
 from machtrace.symbolicate import debug_map_building, index_child
+from machtrace.symbolicate.debug_information import DebugInformation
 from machtrace.symbolicate.debug_map import DebugMap, LinkedObject
 from machtrace.symbolicate.debug_map_building import ObjectBytes, ObjectIndices
 from machtrace.symbolicate.debug_map_functions import mapped_functions
 from machtrace.symbolicate.debug_map_index import DebugMapIndex
 from machtrace.symbolicate.image_source import ImageSource
 from machtrace.symbolicate.index_build import BuildLimits
+from machtrace.symbolicate.index_cache import IndexCache
 from machtrace.symbolicate.index_folder import IndexFolder
 from machtrace.symbolicate.search_record import Outcome
 from machtrace.testing.debug_files import static_archive, thin_archive, write_dsym
@@ -286,6 +289,27 @@ def test_a_bad_object_file_costs_only_its_own_lines(program, damage):
     assert index.inlined(ImageOffset(places["_main", "main"].start))
     assert 1 == len(index.record.looked_at)
     assert str(path) in str(index.record.looked_at[0])
+
+
+@pytest.mark.parametrize("damage", ["gone", "changed"])
+def test_the_user_is_told_which_object_file_could_not_be_used(program, damage):
+    """Once, and only of those that were needed; what to do is said, too."""
+    path = program.parent / "helper.o"
+    if damage == "gone":
+        path.unlink()
+    else:
+        os.utime(path, (LINKED_AT + 5, LINKED_AT + 5))
+    image = image_of(program)
+    information, places = DebugInformation(ImageSource.of(), IndexCache(None)), functions(program)
+
+    assert information.frames(image, ImageOffset(places["_main", "main"].start))
+    assert [] == information.problems
+    for _ in range(2):
+        assert not information.frames(image, ImageOffset(places["_helper", "helper"].start))
+    (problem,) = information.problems
+    assert isinstance(problem, DebugInformationError)
+    assert str(path) in str(problem)
+    assert "dsymutil" in problem.remedy
 
 
 def test_without_any_object_file_there_are_no_lines(program):

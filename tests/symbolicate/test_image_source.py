@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 
+import pytest
+
+from machtrace.errors import FileAccessError, MachOError
 from machtrace.macho.contents import FileContents
 from machtrace.model.arch import Arch
 from machtrace.model.memory import RegionMemory
 from machtrace.model.symbol import FrameStatus
 from machtrace.symbolicate.image_source import ImageSource
+from machtrace.symbolicate.image_symbols import ImageSymbols
 from machtrace.symbolicate.symbolicator import Symbolicator
 from machtrace.testing.cores import synthetic_process
 
@@ -54,3 +58,39 @@ def test_images_without_identity_keep_their_own_names():
     ]
 
     assert 2 == len(set(names))
+
+
+def test_a_place_to_search_that_is_not_there_is_told(tmp_path):
+    """It is no error: all others are searched."""
+    process = synthetic_process(Arch.ARM64, images=1)
+    (image,) = process.snapshot.images
+    files_of(process, tmp_path)
+    missing = tmp_path / "nowhere"
+    symbolicator = Symbolicator(search=[missing, tmp_path], lines=False)
+
+    assert () == symbolicator.problems
+    assert isinstance(symbolicator._opened(image, RegionMemory()), ImageSymbols)  # noqa: SLF001
+    (problem,) = symbolicator.problems
+    assert isinstance(problem, FileAccessError)
+    assert str(missing) in str(problem)
+
+
+def test_malformed_tables_of_an_image_are_told(tmp_path):
+    """Once it was asked for a name."""
+    process = synthetic_process(Arch.ARM64, images=1)
+    (image,) = process.snapshot.images
+    (path,) = files_of(process, tmp_path).values()
+    symtab = FileContents(path.read_bytes(), "made").image.symtab
+    assert symtab is not None
+    data = bytearray(path.read_bytes())
+    at = data.index(symtab.symoff.to_bytes(4, "little") + symtab.nsyms.to_bytes(4, "little"))
+    data[at : at + 4] = (1 << 30).to_bytes(4, "little")
+    path.write_bytes(data)
+    symbolicator = Symbolicator(search=[path], lines=False)
+    symbols = symbolicator._opened(image, RegionMemory())  # noqa: SLF001
+
+    assert isinstance(symbols, ImageSymbols)
+    assert () == symbolicator.problems
+    with pytest.raises(MachOError):
+        _ = symbols.table
+    assert [MachOError] == [type(problem) for problem in symbolicator.problems]

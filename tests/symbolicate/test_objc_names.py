@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from machtrace.errors import MachOError
 from machtrace.macho.contents import FileContents
 from machtrace.macho.function_starts import parse_function_starts
 from machtrace.model.address import ImageOffset
@@ -94,6 +95,23 @@ def test_methods_that_share_their_code_keep_all_names():
     assert found is not None
     assert found.certainty is Certainty.OBJC
     assert {"-[First run]", "-[Game.Player run]"} == {found.name, *found.aliases}
+
+
+def test_pointers_that_cannot_be_followed_are_told():
+    """Metadata names nothing then; the table says why."""
+    metadata = ObjcMetadata()
+    code = IMAGE_SVMA + TEXT_OFFSET
+    metadata.add_class("First", metadata.methods(ListKind.RELATIVE, {"run": code}), None)
+    data = bytearray(metadata.image(metadata.sections()))
+    fixups = FileContents(bytes(data), "made").image.chained_fixups
+    assert fixups is not None
+    data[fixups.offset + 4 : fixups.offset + 8] = b"\xff" * 4  # where the starts of chains are
+    table = macho_symbol_table(FileContents(bytes(data), "made"))
+
+    assert table.find(ImageOffset(TEXT_OFFSET + 4)) is None
+    (problem,) = table.problems
+    assert isinstance(problem, MachOError)
+    assert "fixups" in str(problem)
 
 
 @pytest.mark.parametrize(

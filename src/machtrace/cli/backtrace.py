@@ -10,7 +10,6 @@ from typing import Annotated, TextIO
 
 import typer
 
-from machtrace.errors import DebugInformationError
 from machtrace.model.report import Report
 from machtrace.model.stack import FrameTrust
 from machtrace.model.symbol import CallStack
@@ -95,10 +94,9 @@ def backtrace(  # noqa: PLR0913, PLR0917 - a parameter is an option
         for complaint in _untold(result):
             warn(f"{complaint}; --format text says where")
     if result.problems:
-        errors = [problem.error for problem in result.problems]
-        complain_of_all(errors)
-        if not all(isinstance(error, DebugInformationError) for error in errors):
-            raise typer.Exit(1)
+        complain_of_all([problem.error for problem in result.problems])
+    if copied.problems:  # else stacks are whole; it is names and lines that may be missing
+        raise typer.Exit(1)
 
 
 _WITH_LINES = frozenset({Format.TEXT, Format.LLDB, Format.JSON})

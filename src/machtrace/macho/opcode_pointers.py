@@ -98,8 +98,9 @@ class OpcodePointers:
 
     @property
     def problem(self) -> MachOError | None:
-        """What ended the reading of a table too early; what came before it is known."""
-        return self._moved[1] or self._bound[1]
+        """What ended the reading of a table too early, of those that were needed so far."""
+        read = (vars(self).get(name) for name in ("_moved", "_bound"))
+        return next((one[1] for one in read if one is not None and one[1] is not None), None)
 
     def target(self, at: Svma, /) -> Svma | None:
         """See :meth:`machtrace.macho.pointers.Pointers.target`."""

@@ -43,7 +43,10 @@ class Pointers(Protocol):
 
     @property
     def problem(self) -> MachOError | None:
-        """What ended the reading of a table too early; what came before it is known."""
+        """What ended the reading of a table too early; what came before it is known.
+
+        Of tables that were not needed so far nothing is said: of large images that takes seconds.
+        """
         ...
 
     def target(self, at: Svma, /) -> Svma | None:

@@ -23,7 +23,7 @@ AnyDebugIndex: TypeAlias = DebugIndex | DebugMapIndex
 class DebugInformation:
     """Source lines and inlined calls of any number of images; each image's is opened once."""
 
-    __slots__ = ("_cache", "_files", "_indices", "problems")
+    __slots__ = ("_cache", "_failures", "_files", "_indices")
 
     def __init__(self, files: ImageSource, cache: IndexCache | None = None) -> None:
         """Open nothing yet.
@@ -35,8 +35,13 @@ class DebugInformation:
         self._files = files
         self._cache = IndexCache.of_user() if cache is None else cache
         self._indices: dict[Hashable, AnyDebugIndex | FrameStatus] = {}
-        self.problems: list[MachtraceError] = []
-        """Debug information that was found, and that nothing could be made of."""
+        self._failures: list[MachtraceError] = []
+
+    @property
+    def problems(self) -> list[MachtraceError]:
+        """Why lines are missing so far: what was found and could not be read, or was changed."""
+        maps = (one for one in self._indices.values() if isinstance(one, DebugMapIndex))
+        return [*self._failures, *(problem for one in maps for problem in one.problems)]
 
     def index(self, image: BinaryImage) -> AnyDebugIndex | FrameStatus:
         """The image's debug information, or why there is none. Raises nothing."""
@@ -84,12 +89,12 @@ class DebugInformation:
         lines = self._files.files(image).lines
         if isinstance(lines, FrameStatus):
             return lines
-        if not isinstance(lines, DebugFile):
-            return DebugMapIndex(lines, ObjectIndices(self._cache.folder, self._cache.limits))
         try:
-            return self._cache.index(lines)
+            if isinstance(lines, DebugFile):
+                return self._cache.index(lines)
+            return DebugMapIndex(lines, ObjectIndices(self._cache.folder, self._cache.limits))
         except MachtraceError as error:
-            self.problems.append(error)
+            self._failures.append(error)
             return FrameStatus.MALFORMED_FILE
 
 

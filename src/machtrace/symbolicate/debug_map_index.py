@@ -8,7 +8,12 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from machtrace.errors import FormatError, MemoryReadError
+from machtrace.errors import (
+    DebugInformationError,
+    FormatError,
+    MachtraceError,
+    MemoryReadError,
+)
 from machtrace.macho.contents import FileContents
 from machtrace.macho.object_rebasing import rebased_object
 from machtrace.macho.symtab import parse_symbols
@@ -23,7 +28,7 @@ from machtrace.symbolicate.debug_map_functions import MappedFunctions, mapped_fu
 from machtrace.symbolicate.debug_map_objects import LinkedObjects
 from machtrace.symbolicate.debug_map_tables import MergedTables, MovedFunctions
 from machtrace.symbolicate.range_index import RangeIndex
-from machtrace.symbolicate.search_record import Outcome, SearchRecord
+from machtrace.symbolicate.search_record import LookedAt, Outcome, SearchRecord
 from machtrace.symbolicate.symcache import SymCache
 
 _BASE = 0x1000
@@ -76,6 +81,11 @@ class DebugMapIndex:
         self.record = SearchRecord()
         """The object files that are missing, were changed, or cannot be read."""
         self._files = LinkedObjects(debug_map, self.record)
+
+    @property
+    def problems(self) -> list[MachtraceError]:
+        """Why lines are missing: the object files in :attr:`record`, each once."""
+        return [_problem(one) for one in dict.fromkeys(self.record.looked_at)]
 
     def columns(self, offsets: npt.NDArray[np.uint64]) -> DebugColumns:
         """See :meth:`DebugIndex.columns`."""
@@ -166,6 +176,15 @@ class DebugMapIndex:
         return MovedFunctions(
             linked=moved.linked[same], sizes=moved.sizes[same], stated=moved.stated[same]
         )
+
+
+def _problem(told: LookedAt) -> MachtraceError:
+    why = f"{told.outcome.value}; {told.detail}" if told.detail else told.outcome.value
+    error = DebugInformationError(told.place, f"source lines of an object file are missing ({why})")
+    error.remedy = (
+        "keep object files as they were linked, or make a dSYM of them with dsymutil at that time"
+    )
+    return error
 
 
 def _batches(opened: Iterable[_Opened | None]) -> Iterator[list[_Opened]]:

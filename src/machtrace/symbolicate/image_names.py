@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from machtrace.errors import MachtraceError, MemoryReadError
+from machtrace.errors import MachtraceError
 from machtrace.macho.contents import FileContents
 from machtrace.macho.header import FileType
 from machtrace.model.address import ImageOffset
@@ -60,9 +60,7 @@ class ImageNames:
         """Why names or lines may be missing, as far as it was seen."""
         debug = self._debug.problems if self._has_lines else []
         symbols = () if self._symbols is None else self._symbols.problems
-        # A dSYM's load commands speak of tables that only the binary has.
-        there = [one for one in symbols if not isinstance(one, MemoryReadError)]
-        return [*self._problems, *debug, *there]
+        return [*self._problems, *debug, *symbols]
 
     @property
     def needs_index(self) -> bool:

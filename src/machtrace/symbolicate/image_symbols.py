@@ -24,7 +24,7 @@ FileOrMemory: TypeAlias = "FileContents | MemoryContents | ElfFileContents | Elf
 class ImageSymbols:
     """Functions of an image, in a file or in memory."""
 
-    __slots__ = ("_contents", "_failure", "_few", "_instead", "_others", "_table")
+    __slots__ = ("_contents", "_failure", "_few", "_instead", "_others", "_replaced", "_table")
 
     def __init__(
         self,
@@ -47,6 +47,7 @@ class ImageSymbols:
         self._few = _FEW
         self._table: SymbolTable | None = None
         self._failure: MachtraceError | None = None
+        self._replaced: tuple[MachtraceError, ...] = ()
 
     @property
     def table(self) -> SymbolTable:
@@ -70,10 +71,11 @@ class ImageSymbols:
         others = self._others()
         try:
             return _table(self._contents, others)
-        except (FormatError, MemoryReadError):
+        except (FormatError, MemoryReadError) as error:
             instead = self._instead()
             if instead is None:
                 raise
+            self._replaced = (error,)
             return _table(instead, others)
 
     def find(self, offset: ImageOffset) -> Symbol | None:
@@ -99,8 +101,16 @@ class ImageSymbols:
 
     @property
     def problems(self) -> tuple[MachtraceError, ...]:
-        """What could not be read of it, so far."""
-        return () if self._table is None else self._table.problems
+        """What is malformed in it, as far as it was read.
+
+        What is not there is no fault: a dSYM's load commands speak of tables that only the binary
+        has, and of an image in memory not all need be captured.
+        """
+        if self._failure is not None:
+            found: tuple[MachtraceError, ...] = (*self._replaced, self._failure)
+        else:
+            found = (*self._replaced, *(() if self._table is None else self._table.problems))
+        return tuple(one for one in found if not isinstance(one, MemoryReadError))
 
 
 def _table(contents: FileOrMemory, others: Sequence[FileContents | ElfFileContents]) -> SymbolTable:

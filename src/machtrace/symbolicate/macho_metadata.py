@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cached_property
 
+from machtrace.errors import MachtraceError
 from machtrace.macho.contents import MachOContents
 from machtrace.macho.pointers import Pointers, parse_pointers
 from machtrace.macho.symtab import SymbolRows
@@ -57,6 +58,12 @@ class MetadataNames:
     @cached_property
     def _pointers(self) -> Pointers:
         return parse_pointers(self._contents)
+
+    @property
+    def problem(self) -> MachtraceError | None:
+        """What is wrong with the image's pointers, as far as these were needed."""
+        pointers: Pointers | None = vars(self).get("_pointers")
+        return None if pointers is None else pointers.problem
 
     @cached_property
     def _sections(self) -> frozenset[str]:

@@ -73,6 +73,8 @@ class _Assembly:
             function_starts=self._starts,
             has_all_starts=self._certain,
         )
+        if metadata.problem is not None:
+            self._problems.append(metadata.problem)
         return SymbolTable(tuple(self._found), bounds, tuple(self._problems))
 
     def _linked(self, symbols: SymbolRows | None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from machtrace.errors import MachtraceError
+from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.symbolicate.dsym import dwarf_files
 from machtrace.symbolicate.spotlight import Spotlight
 from machtrace.symbolicate.symbol_store_layout import Identifier
@@ -64,6 +64,19 @@ class SearchPlaces:
         """From paths as a user gives them: one, or several."""
         places = (search,) if isinstance(search, str | Path) else search
         return cls([os.path.expanduser(path) for path in places])  # noqa: PTH111
+
+    @property
+    def problems(self) -> list[FileAccessError]:
+        """Those places that the user gave and that are not there."""
+        found = []
+        for path in self.paths:
+            try:
+                os.stat(path)  # noqa: PTH116 - as everything here
+            except OSError as error:
+                found.append(FileAccessError(path, error.strerror or "cannot be read"))
+            except ValueError as error:  # a name that no file can have
+                found.append(FileAccessError(path, str(error)))
+        return found
 
     def index(self, folder: str) -> FolderIndex:
         """What ``folder`` holds; the first time, all of it is looked through."""

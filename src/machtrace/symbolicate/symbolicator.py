@@ -76,9 +76,23 @@ class Symbolicator:
 
     @property
     def problems(self) -> tuple[MachtraceError, ...]:
-        """Debug information that was found so far, and that nothing could be made of."""
-        opened = vars(self).get("_debug")
-        return () if opened is None else tuple(opened.problems)
+        """Why names or lines may be missing, as far as it was seen: no error of any lookup.
+
+        Places to search that are not there; debug information that nothing could be made of, and
+        object files that are gone or were changed; malformed tables of images.
+        """
+        files, debug = vars(self).get("_files"), vars(self).get("_debug")
+        images = (*self._images.values(), *self._here.values())
+        return (
+            *(() if files is None else files.places.problems),
+            *(() if debug is None else debug.problems),
+            *(
+                problem
+                for one in images
+                if isinstance(one, ImageSymbols)
+                for problem in one.problems
+            ),
+        )
 
     # --- backtraces ---
 
