@@ -17,7 +17,7 @@ from machtrace.model.image import BinaryImage, BuildId, ImageFormat
 from machtrace.model.symbol import FrameStatus
 from machtrace.symbolicate import folder_index, folder_walk
 from machtrace.symbolicate.debug_file import DebugFile, FoundBy
-from machtrace.symbolicate.debug_files import find_debug_file, search_debug_files
+from machtrace.symbolicate.debug_files import search_debug_files
 from machtrace.symbolicate.folder_index import make_index
 from machtrace.symbolicate.image_source import ImageSource
 from machtrace.symbolicate.search_places import SearchPlaces
@@ -93,7 +93,7 @@ def test_a_store_in_lldb_s_layout_may_link_to_the_bundle(tmp_path):
         link.unlink(missing_ok=True)
         link.symlink_to(target)
 
-        found = find_debug_file(image_of(), SearchPlaces.of(tmp_path / "store"))
+        found = search_debug_files(image_of(), SearchPlaces.of(tmp_path / "store")).lines
         assert isinstance(found, DebugFile)
         assert dwarf.samefile(found.path)
 
@@ -106,7 +106,7 @@ def test_of_two_architectures_with_one_uuid_the_right_one_is_used(tmp_path):
     places = SearchPlaces.of(tmp_path)
 
     for arch, path in ((Arch.ARM64, place), (Arch.ARM64E, other)):
-        found = find_debug_file(image_of(arch=arch), places)
+        found = search_debug_files(image_of(arch=arch), places).lines
         assert isinstance(found, DebugFile)
         assert str(path) == found.path
 
@@ -115,7 +115,7 @@ def test_a_store_s_wrong_file_is_not_used(tmp_path):
     """What lies at an identifier's place is looked at all the same."""
     put(tmp_path / unified_path(OURS, FileKind.DEBUGINFO), dwarf_file(UUID(int=9)))
 
-    found = find_debug_file(image_of(), SearchPlaces.of(tmp_path))
+    found = search_debug_files(image_of(), SearchPlaces.of(tmp_path)).lines
     assert FrameStatus.MISMATCHED_FILE is found
 
 
@@ -191,7 +191,7 @@ def test_a_folder_that_is_too_large_is_given_up_and_said(tmp_path, monkeypatch, 
     monkeypatch.setattr(module, limit, 12)
     places = SearchPlaces.of(tmp_path)
 
-    assert isinstance(find_debug_file(image_of(), places), DebugFile)
+    assert isinstance(search_debug_files(image_of(), places).lines, DebugFile)
     search = search_debug_files(image_of(UUID(int=50)), places)
     assert isinstance(search.lines, FrameStatus)
     assert Outcome.CUT_SHORT in [one.outcome for one in search.looked_at]
@@ -224,7 +224,7 @@ def test_a_file_that_must_be_unpacked_says_so(tmp_path, data, words):
 @pytest.mark.parametrize("place", ["", "\0", "/dev/null", "~nobody-at-all/x"], ids=repr)
 def test_places_that_are_none_do_no_harm(place):
     """Whatever is given as a place."""
-    assert FrameStatus.MISSING_FILE is find_debug_file(image_of(), SearchPlaces.of(place))
+    assert FrameStatus.MISSING_FILE is search_debug_files(image_of(), SearchPlaces.of(place)).lines
 
 
 # --- ELF ---
@@ -288,12 +288,12 @@ def test_the_build_id_is_looked_up_first(program, tmp_path):
     installed = put(tmp_path / "debug" / build_id_path(image.uuid, FileKind.DEBUGINFO), data)
     places = SearchPlaces(debug_roots=[str(tmp_path / "debug")])
 
-    found = find_debug_file(image, places)
+    found = search_debug_files(image, places).lines
     assert isinstance(found, DebugFile)
     assert (str(installed), FoundBy.BUILD_ID) == (found.path, found.found_by)
 
-    assert FrameStatus.MISSING_FILE is find_debug_file(image, SearchPlaces(debug_roots=()))
-    given = find_debug_file(image, SearchPlaces.of(tmp_path / "debug"))
+    assert FrameStatus.MISSING_FILE is search_debug_files(image, SearchPlaces(debug_roots=())).lines
+    given = search_debug_files(image, SearchPlaces.of(tmp_path / "debug")).lines
     assert isinstance(given, DebugFile)
 
 

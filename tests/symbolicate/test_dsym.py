@@ -14,7 +14,7 @@ from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.symbol import FrameStatus
 from machtrace.symbolicate import file_identity
 from machtrace.symbolicate.debug_file import DebugFile, FoundBy
-from machtrace.symbolicate.debug_files import find_debug_file, search_debug_files
+from machtrace.symbolicate.debug_files import search_debug_files
 from machtrace.symbolicate.image_source import ImageSource
 from machtrace.symbolicate.search_places import SearchPlaces
 from machtrace.symbolicate.spotlight import Spotlight
@@ -78,7 +78,7 @@ def test_it_is_found_beside_the_binary(tmp_path, layout):
     write(binary, ThinFile(uuid=OURS).build())
     write(dwarf, dwarf_file(OURS))
 
-    found = find_debug_file(image_at(binary), SearchPlaces())
+    found = search_debug_files(image_at(binary), SearchPlaces()).lines
     assert isinstance(found, DebugFile)
     assert (str(dwarf), OURS, FoundBy.BESIDE) == (found.path, found.uuid, found.found_by)
 
@@ -91,7 +91,7 @@ def test_it_is_found_behind_a_link(tmp_path):
     link.parent.mkdir()
     link.symlink_to(binary)
 
-    found = find_debug_file(image_at(link), SearchPlaces())
+    found = search_debug_files(image_at(link), SearchPlaces()).lines
     assert isinstance(found, DebugFile)
     assert dwarf.samefile(found.path)
 
@@ -114,8 +114,8 @@ def test_a_bad_one_does_not_hide_a_good_one(tmp_path):
     good = write_dsym(tmp_path / "symbols" / "deep" / "any.dSYM", "name", dwarf_file(OURS))
 
     image = image_at(binary)
-    assert FrameStatus.MALFORMED_FILE is find_debug_file(image, SearchPlaces())
-    found = find_debug_file(image, SearchPlaces.of(tmp_path / "symbols"))
+    assert FrameStatus.MALFORMED_FILE is search_debug_files(image, SearchPlaces()).lines
+    found = search_debug_files(image, SearchPlaces.of(tmp_path / "symbols")).lines
     assert isinstance(found, DebugFile)
     assert (str(good), FoundBy.IDENTIFIER) == (found.path, found.found_by)
 
@@ -125,10 +125,10 @@ def test_one_without_dwarf_is_passed_over(tmp_path):
     binary = write(tmp_path / "bin" / "prog", ThinFile(uuid=OURS).build())
     write_dsym(tmp_path / "bin" / "prog.dSYM", "prog", dwarf_file(OURS, debug_info=b""))
     image = image_at(binary)
-    assert FrameStatus.MISSING_FILE is find_debug_file(image, SearchPlaces())
+    assert FrameStatus.MISSING_FILE is search_debug_files(image, SearchPlaces()).lines
 
     good = write_dsym(tmp_path / "symbols" / "prog.dSYM", "prog", dwarf_file(OURS))
-    found = find_debug_file(image, SearchPlaces.of([tmp_path / "symbols"]))
+    found = search_debug_files(image, SearchPlaces.of([tmp_path / "symbols"])).lines
     assert isinstance(found, DebugFile)
     assert str(good) == found.path
 
@@ -143,7 +143,9 @@ def test_it_is_found_where_the_user_says(tmp_path, place):
     given = tmp_path / "given"
     dwarf = write_dsym(given / "X.app.dSYM", "X", dwarf_file(OURS))
 
-    found = find_debug_file(image_at("/private/var/X.app/X"), SearchPlaces.of(given / place))
+    found = search_debug_files(
+        image_at("/private/var/X.app/X"), SearchPlaces.of(given / place)
+    ).lines
     assert isinstance(found, DebugFile)
     assert dwarf.samefile(found.path)
 
@@ -209,7 +211,7 @@ def test_of_a_fat_one_the_right_slice_is_used(tmp_path, arch):
     path = write_dsym(tmp_path / "F.framework.dSYM", "F", fat_of(parts))
     uuid = PARTS[arch][1]
 
-    found = find_debug_file(image_at("/F", uuid, arch), SearchPlaces.of(tmp_path))
+    found = search_debug_files(image_at("/F", uuid, arch), SearchPlaces.of(tmp_path)).lines
     assert isinstance(found, DebugFile)
     assert (uuid, arch) == (found.uuid, found.arch)
     assert uuid.bytes == bytes(found.data[-16:])
@@ -305,7 +307,7 @@ def test_sources_are_where_its_property_list_says(tmp_path, example):
     name = f"{str(OURS).upper()}.plist"
     (dwarf.parent.parent / name).write_bytes(property_list(document))
 
-    found = find_debug_file(image_at("/X"), SearchPlaces.of(tmp_path))
+    found = search_debug_files(image_at("/X"), SearchPlaces.of(tmp_path)).lines
     assert isinstance(found, DebugFile)
     assert paths == {path: found.source_paths.now(path) for path in paths}
 
@@ -336,7 +338,7 @@ def test_spotlight_is_asked_for_the_uuid(tmp_path):
             return b"/nowhere/else.dSYM\0" + bytes(answer) + b"\0"
 
         places = SearchPlaces(spotlight=Spotlight(run))
-        found = find_debug_file(image_at("/X"), places)
+        found = search_debug_files(image_at("/X"), places).lines
         assert isinstance(found, DebugFile)
         assert (str(dwarf), FoundBy.SPOTLIGHT) == (found.path, found.found_by)
         assert [f"com_apple_xcode_dsym_uuids == {str(OURS).upper()}"] == asked
@@ -347,12 +349,15 @@ def test_spotlight_is_not_asked_where_there_is_none_or_no_need(tmp_path):
     asked = []
     places = SearchPlaces(spotlight=Spotlight(asked.append))
 
-    assert FrameStatus.MISSING_FILE is find_debug_file(image_at("/X"), places)
+    assert FrameStatus.MISSING_FILE is search_debug_files(image_at("/X"), places).lines
     assert 1 == len(asked)
-    assert FrameStatus.MISSING_FILE is find_debug_file(image_at("/usr/lib/libX.dylib"), places)
+    assert (
+        FrameStatus.MISSING_FILE
+        is search_debug_files(image_at("/usr/lib/libX.dylib"), places).lines
+    )
     write_dsym(tmp_path / "X.dSYM", "X", dwarf_file(OURS))
     given = SearchPlaces([str(tmp_path)], spotlight=Spotlight(asked.append))
-    assert isinstance(find_debug_file(image_at("/X"), given), DebugFile)
+    assert isinstance(search_debug_files(image_at("/X"), given).lines, DebugFile)
     assert 1 == len(asked)
 
 

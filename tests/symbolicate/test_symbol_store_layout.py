@@ -7,7 +7,6 @@ import pytest
 from machtrace.model.image import BuildId
 from machtrace.symbolicate.symbol_store_layout import (
     FileKind,
-    breakpad_path,
     build_id_path,
     debuginfod_path,
     lldb_path,
@@ -40,17 +39,14 @@ def test_symbolicator_s_own_layouts():
     )
     assert f"app/mach-uuid-{text}/app" == ssqp_path(UNIVERSAL, FileKind.EXECUTABLE, "/x/App")
     assert f"_.debug/elf-buildid-sym-{GNU}/_.debug" == ssqp_path(GNU, FileKind.DEBUGINFO, "libc")
-    assert f"App/{text.upper()}0/App.sym" == breakpad_path(UNIVERSAL, "App")
 
 
 def test_build_ids():
-    """GDB's manual, "Debugging Information in Separate Files"; *debuginfod(8)*; Breakpad's GUID."""
+    """GDB's manual, "Debugging Information in Separate Files"; *debuginfod(8)*."""
     assert ".build-id/18/0a373d6afbabf0eb1f09be1bc45bd796a71085.debug" == build_id_path(
         GNU, FileKind.DEBUGINFO
     )
     assert f"{GNU}/executable" == debuginfod_path(GNU, FileKind.EXECUTABLE)
-    # The first three fields of the GUID are read as little-endian numbers.
-    assert "libc.so/3D370A18FB6AF0ABEB1F09BE1BC45BD70/libc.so.sym" == breakpad_path(GNU, "libc.so")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +73,6 @@ def test_what_is_no_identifier_is_none(text):
 def test_no_name_leads_out_of_the_store(name):
     """A target may call its images anything; only the last component counts, if it is a name."""
     assert ssqp_path(UNIVERSAL, FileKind.EXECUTABLE, name) is None
-    assert breakpad_path(UNIVERSAL, name) is None
 
 
 @pytest.mark.parametrize("size", [0, 1, 65, 4096])

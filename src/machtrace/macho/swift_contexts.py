@@ -42,9 +42,6 @@ class ContextKind(IntEnum):
     ENUM = 18
 
 
-TYPES = frozenset({ContextKind.CLASS, ContextKind.STRUCT, ContextKind.ENUM})
-
-
 class SwiftContexts:
     """Qualified names of descriptors, each worked out once."""
 

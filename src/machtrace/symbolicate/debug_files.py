@@ -41,15 +41,6 @@ class DebugSearch:
     """Every place that was looked at, in that order."""
 
 
-def find_debug_file(image: BinaryImage, places: SearchPlaces) -> DebugFile | FrameStatus:
-    """The file that has the image's debug information, or why there is none. Raises nothing.
-
-    Of an image whose debug information is in object files, see :func:`search_debug_files`.
-    """
-    found = search_debug_files(image, places).lines
-    return FrameStatus.MISSING_FILE if isinstance(found, DebugMap) else found
-
-
 def search_debug_files(
     image: BinaryImage, places: SearchPlaces, binary: IdentifiedFile | None = None
 ) -> DebugSearch:

@@ -8,8 +8,7 @@ where the layout has no place for such a file. Nothing is looked at: these are t
   framework reads; binaries beside the dSYMs with ``.app``, as Symbolicator has them;
 * *build-id*: GDB's *Separate Debug Files*, below ``.build-id``;
 * *debuginfod*: elfutils' *debuginfod(8)*;
-* *SSQP*: "SSQP Key Conventions" of ``dotnet/symstore``;
-* *Breakpad*: ``simple_symbol_supplier.cc``.
+* *SSQP*: "SSQP Key Conventions" of ``dotnet/symstore``.
 """
 
 from __future__ import annotations
@@ -130,22 +129,6 @@ def ssqp_path(
         return f"{fixed}/{label}-sym-{text}/{fixed}"
     file = plain_name(name)
     return None if file is None else f"{file.lower()}/{label}-{text}/{file.lower()}"
-
-
-def breakpad_path(identifier: Identifier, name: str) -> str | None:
-    """``name/ABCDEF…0/name.sym``: the debug identifier is the UUID and the age, which is 0."""
-    file = plain_name(name)
-    if file is None or _key(identifier) is None:
-        return None
-    return f"{file}/{breakpad_identifier(identifier)}/{file}.sym"
-
-
-def breakpad_identifier(identifier: Identifier) -> str:
-    """The debug identifier: of ELF, a build-id's first 16 bytes taken as a little-endian GUID."""
-    if isinstance(identifier, UUID):
-        return f"{identifier.hex.upper()}0"
-    start = identifier.value[:_UUID_BYTES].ljust(_UUID_BYTES, b"\0")
-    return f"{UUID(bytes_le=start).hex.upper()}0"
 
 
 def plain_name(path: str) -> str | None:

@@ -46,15 +46,13 @@ SourceFinder = Callable[[BinaryImage], ImageRules]
 
 
 @dataclass(slots=True)
-class CacheStatistics:
-    """How often the cache answered."""
+class SourceStatistics:
+    """How often unwind information was passed over."""
 
-    hits: int = 0
-    misses: int = 0
     malformed: int = 0
-    """Times that unwind information was passed over because it broke its format."""
+    """Because it broke its format."""
     missing: int = 0
-    """Times that it was passed over because it was not captured."""
+    """Because it was not captured."""
 
 
 class ProcessRules:
@@ -88,7 +86,7 @@ class ProcessRules:
         self._cache: dict[tuple[int, bool], tuple[UnwindRule, FrameTrust]] = {}
         self._objections: dict[Avma, tuple[UnwindRule, FrameTrust]] = {}
         self._missing: dict[tuple[int, int], None] = {}
-        self.statistics = CacheStatistics()
+        self.statistics = SourceStatistics()
         self.work = Work()
         """What may still be spent on the present walk."""
         self._is_walking = False
@@ -122,11 +120,9 @@ class ProcessRules:
         key = (lookup, interrupted)
         found = self._cache.get(key)
         if found is not None:
-            self.statistics.hits += 1
             return found
         if self._is_walking and self._unsettled is not None and self._unsettled[0] == key:
             return self._unsettled[1]  # to ask again takes work, and there is less of it
-        self.statistics.misses += 1
         if len(self._cache) >= CACHE_LIMIT:
             self._cache.clear()
             self._objections.clear()

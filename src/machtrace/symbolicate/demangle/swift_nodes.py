@@ -162,7 +162,6 @@ class Kind(StrEnum):
     WHERE = auto()
     """Its child is printed with its requirements in the simplified form, too."""
     RETROACTIVE_CONFORMANCE = auto()
-    CONFORMANCE_LIST = auto()
     CONFORMANCE_REFERENCE = auto()
     CONCRETE_CONFORMANCE = auto()
     PACK_CONFORMANCE = auto()
