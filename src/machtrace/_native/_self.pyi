@@ -1,5 +1,7 @@
 # Stop, copy, resume: threads of this process. See self_module.c, own_stacks.c and capture.h.
 
+from collections.abc import Callable
+from types import CodeType, FrameType
 from typing import TypeAlias
 
 from typing_extensions import Buffer
@@ -10,6 +12,9 @@ from machtrace._native._walk import RuleTable
 # and what pthread_self() is there.
 Row: TypeAlias = tuple[int, int, int, int, bytes, tuple[tuple[int, bytes], ...], int, int, int, int]
 
+# Code, line or 0, and whether the frame began a run of the interpreter's loop: 1, 0, or -1 unknown.
+PythonRow: TypeAlias = tuple[CodeType, int, int]
+
 def copy_threads(
     threads: tuple[int, ...],
     ranges: Buffer,
@@ -18,9 +23,9 @@ def copy_threads(
     sleep_limit_ns: int,
     signal: int,
     together: bool,
-    keep_lock: bool,
+    current_frames: Callable[[], dict[int, FrameType]] | None,
     /,
-) -> list[Row]: ...
+) -> tuple[list[Row], dict[int, list[PythonRow]]]: ...
 def copy_here(ranges: Buffer, stack_limit: int, /) -> Row: ...
 def own_image() -> tuple[int, int]: ...
 def image_changes() -> int: ...

@@ -7,4 +7,9 @@
 
 extern PyType_Spec machtrace_own_stacks_spec;
 
+/* From what sys._current_frames returns: a dictionary from pthread to a list of (code, line,
+ * whether the frame began a run of the interpreter's loop: 1, 0, or -1 unknown), innermost first.
+ * Runs no Python code as long as nothing is collected meanwhile. */
+PyObject *machtrace_python_frames(PyObject *current_frames);
+
 #endif

@@ -168,6 +168,34 @@ static PyObject *failed_to_begin(int error)
     return PyErr_SetFromErrno(PyExc_OSError);
 }
 
+/* The threads and their Python frames, of one moment: the interpreter's lock is held from before
+ * the frames are asked for until they are written down, and nothing is collected. */
+static PyObject *run_locked(struct machtrace_own_capture *capture, int signal,
+                            PyObject *current_frames)
+{
+    int was_collecting = PyGC_Disable();
+    PyObject *frames = PyObject_CallObject(current_frames, NULL);
+    PyObject *chains = NULL, *result = NULL;
+    if (frames != NULL && PyDict_Check(frames)) {
+        int error = run(capture, signal);
+        if (error != 0)
+            failed_to_begin(error);
+        else
+            chains = machtrace_python_frames(frames);
+    } else if (frames != NULL) {
+        PyErr_SetString(PyExc_TypeError, "frames are in a dictionary");
+    }
+    if (was_collecting)
+        PyGC_Enable();
+    if (chains != NULL) {
+        PyObject *rows = all_as_list(capture);
+        result = rows == NULL ? NULL : Py_BuildValue("(NO)", rows, chains);
+    }
+    Py_XDECREF(chains);
+    Py_XDECREF(frames); /* last: what this ends may run anything */
+    return result;
+}
+
 static PyObject *copy_threads(PyObject *module, PyObject *arguments)
 {
     (void)module;
@@ -176,10 +204,11 @@ static PyObject *copy_threads(PyObject *module, PyObject *arguments)
     unsigned long long stack_limit;
     long long answer_limit;
     long long sleep_limit;
-    int signal, together, keep_lock;
-    if (!PyArg_ParseTuple(arguments, "O!y*KLLipp:copy_threads", &PyTuple_Type, &ids, &ranges,
+    int signal, together;
+    PyObject *current_frames;
+    if (!PyArg_ParseTuple(arguments, "O!y*KLLipO:copy_threads", &PyTuple_Type, &ids, &ranges,
                           &stack_limit, &answer_limit, &sleep_limit, &signal, &together,
-                          &keep_lock))
+                          &current_frames))
         return NULL;
     struct machtrace_own_capture capture = {
         .ranges = ranges.buf,
@@ -193,15 +222,16 @@ static PyObject *copy_threads(PyObject *module, PyObject *arguments)
     if (stack_limit > LIMIT_MOST) {
         PyErr_SetString(PyExc_ValueError, "the stack limit exceeds four gigabytes");
     } else if (take_ids(ids, &capture) == 0) {
-        int error;
-        if (keep_lock) {
-            error = run(&capture, signal);
+        if (current_frames != Py_None) {
+            result = run_locked(&capture, signal, current_frames);
         } else {
+            int error;
             Py_BEGIN_ALLOW_THREADS
             error = run(&capture, signal);
             Py_END_ALLOW_THREADS
+            PyObject *rows = error != 0 ? failed_to_begin(error) : all_as_list(&capture);
+            result = rows == NULL ? NULL : Py_BuildValue("(N{})", rows);
         }
-        result = error != 0 ? failed_to_begin(error) : all_as_list(&capture);
     }
     let_go(&capture);
     PyBuffer_Release(&ranges);
@@ -265,8 +295,8 @@ static PyObject *signal_in_use(PyObject *module, PyObject *unused)
 static PyMethodDef methods[] = {
     {"copy_threads", copy_threads, METH_VARARGS,
      PyDoc_STR("copy_threads(threads, ranges, stack_limit, answer_limit_ns, sleep_limit_ns, "
-               "signal, together, keep_lock, /)\n--\n\n"
-               "Copy other threads of this process.")},
+               "signal, together, current_frames, /)\n--\n\n"
+               "Copy other threads of this process; with sys._current_frames also what they run.")},
     {"copy_here", copy_here, METH_VARARGS,
      PyDoc_STR("copy_here(ranges, stack_limit, /)\n--\n\nCopy the calling thread.")},
     {"own_image", own_image, METH_NOARGS,

@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
+from machtrace.capture.own_backtrace import own_backtraces
 from machtrace.capture.pipeline import report
 from machtrace.capture.selection import select_threads
 from machtrace.errors import TargetSpecError
 from machtrace.model.snapshot import Snapshot
 from machtrace.model.symbol import CallStack
 from machtrace.target.base import DEFAULT_STACK_LIMIT, Target
-from machtrace.target.open import open_target
+from machtrace.target.open import SELF, open_target
 from machtrace.unwinder.walker import DEFAULT_DEPTH
 
 
@@ -26,6 +27,7 @@ def backtraces(
     search: Sequence[str | Path] = (),
     limit: int = DEFAULT_DEPTH,
     stack_limit: int = DEFAULT_STACK_LIMIT,
+    python: bool = False,
 ) -> list[CallStack]:
     """The call stacks of a target's threads, innermost frame first.
 
@@ -41,10 +43,19 @@ def backtraces(
         limit: how many frames of a stack are kept at most: of a deeper one those at both ends, and
             the number of the others.
         stack_limit: how many bytes of each stack are copied at most.
+        python: of all threads of ``self``, with the Python functions that they run; see
+            :func:`machtrace.backtrace`.
 
     Raises:
         TargetError, FileAccessError, FormatError: see :func:`machtrace.open_target`.
     """
+    if python:
+        if target != SELF or threads != "all" or not symbolicate:
+            raise TargetSpecError(
+                "Python functions are known of the named threads of this process only",
+                remedy="give self as the target and leave threads out, or ask machtrace.backtrace",
+            )
+        return own_backtraces(limit=limit, lines=lines, stack_limit=stack_limit)
     copied = snapshot(target, threads=threads, stack_limit=stack_limit)
     made = report(copied, limit=limit, symbolicate=symbolicate, lines=lines, search=search)
     return list(made.stacks)

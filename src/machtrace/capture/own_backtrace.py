@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from machtrace.capture import own_process
+from machtrace.capture.python_frames import with_python
 from machtrace.capture.selection import select_threads
 from machtrace.errors import MachtraceError, ThreadGoneError
 from machtrace.model.symbol import CallStack
 from machtrace.model.thread import ThreadId
 from machtrace.target.base import DEFAULT_STACK_LIMIT
+from machtrace.target.python_runs import PythonRuns
 from machtrace.target.self_process import SelfTarget, ThreadLike
 
 
@@ -17,6 +19,7 @@ def backtrace(
     limit: int = 512,
     symbolicate: bool = True,
     lines: bool = True,
+    python: bool = False,
     stack_limit: int = DEFAULT_STACK_LIMIT,
 ) -> CallStack:
     """The call stack of a thread of this process, innermost frame first.
@@ -31,6 +34,9 @@ def backtrace(
         limit: how many frames are kept at most: of a deeper stack those at both ends.
         symbolicate: whether to look names up.
         lines: whether source lines and inlined calls are wanted; see :func:`machtrace.backtraces`.
+        python: whether each frame of CPython's loop is to have the Python functions that it runs
+            (:attr:`~machtrace.model.symbol.Frame.python`), with names looked up. The interpreter's
+            lock is kept while the thread is copied, so that both are of one moment.
         stack_limit: how many bytes of the stack are copied at most.
 
     Raises:
@@ -41,13 +47,52 @@ def backtrace(
     with own_process.LOCK:
         own = own_process.own_process()
         wanted = _thread_id(own.target, thread)
-        snapshot = own.target.snapshot((wanted,), stack_limit=stack_limit)
+        runs: dict[ThreadId, PythonRuns] = {}
+        if python:
+            snapshot, runs = own.target.snapshot_with_python((wanted,), stack_limit=stack_limit)
+        else:
+            snapshot = own.target.snapshot((wanted,), stack_limit=stack_limit)
         if not snapshot.threads:
             raise _reason([problem.error for problem in snapshot.problems], wanted)
         walked = own.unwind(snapshot, limit=max(1, limit))[0]
         if not symbolicate:
             return own.names.locate(walked)
-        return (own.lines if lines else own.names).symbolicate(walked)
+        stack = (own.lines if lines else own.names).symbolicate(walked)
+        if wanted == own.target.thread_id(None):
+            runs = {wanted: _outside(runs.get(wanted))}
+        return with_python(stack, runs.get(wanted)) if python else stack
+
+
+def own_backtraces(
+    *, limit: int = 512, lines: bool = True, stack_limit: int = DEFAULT_STACK_LIMIT
+) -> list[CallStack]:
+    """All threads of this process but the calling one, with their Python functions.
+
+    All are copied while the interpreter's lock is kept; see :func:`backtrace`. Threads that could
+    not be copied are left out.
+
+    Raises:
+        TargetSpecError: threads cannot be copied here.
+    """
+    with own_process.LOCK:
+        own = own_process.own_process()
+        snapshot, runs = own.target.snapshot_with_python(stack_limit=stack_limit)
+        names = own.lines if lines else own.names
+        stacks = [names.symbolicate(one) for one in own.unwind(snapshot, limit=max(1, limit))]
+        return [with_python(stack, runs.get(stack.thread.id)) for stack in stacks]
+
+
+_PACKAGE = __file__.rpartition("capture")[0]
+
+
+def _outside(runs: PythonRuns) -> PythonRuns:
+    """``runs`` of the calling thread without this package's functions at their inner end."""
+    if not runs:
+        return runs
+    innermost = runs[0]
+    while innermost and innermost[0].location.path.startswith(_PACKAGE):
+        innermost = innermost[1:]
+    return (innermost, *runs[1:])
 
 
 def _thread_id(target: SelfTarget, thread: ThreadLike) -> ThreadId:

@@ -99,6 +99,15 @@ class InlineFrame:
     """As the debug information spells it."""
 
 
+@dataclass(frozen=True, slots=True)
+class PythonFrame:
+    """A Python function that was running."""
+
+    name: str
+    """Qualified, as its code object has it."""
+    location: SourceLocation
+
+
 class FrameStatus(Enum):
     """How far naming got (after Symbolicator's ``FrameStatus``)."""
 
@@ -128,6 +137,9 @@ class Frame:
     location: SourceLocation | None = None
     inlined: tuple[InlineFrame, ...] = ()
     """Innermost first; all inside :attr:`symbol`."""
+    python: tuple[PythonFrame, ...] = ()
+    """Of a run of CPython's loop, where asked for: the functions that it runs, innermost first. A
+    call from Python to Python begins no other run (since 3.11)."""
 
     @property
     def certainty(self) -> Certainty:

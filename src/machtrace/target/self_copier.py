@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import sys
 import threading
 from array import array
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from machtrace.target.linux_threads import (
 )
 
 if TYPE_CHECKING:
-    from machtrace._native._self import Row
+    from machtrace._native._self import PythonRow, Row
 
 ANSWER_LIMIT_NS = 1_000_000_000
 """How long a thread may take to answer its signal; a running one needs its turn on a CPU."""
@@ -47,8 +48,11 @@ class SignalCopier:
     """
 
     def __init__(self) -> None:
-        self.keeps_lock = False
-        """Whether the interpreter's lock is kept meanwhile, so that no Python code runs."""
+        self.with_python = False
+        """Whether Python frames are taken in the same moment. The interpreter's lock is kept
+        meanwhile, so that no Python code runs."""
+        self.python: dict[int, list[PythonRow]] = {}
+        """Those of the last time, by pthread, innermost first."""
         self.together = False
         """Whether no thread goes on before all are copied."""
         self.pthreads: dict[int, int] = {}
@@ -60,10 +64,10 @@ class SignalCopier:
         """See :meth:`~machtrace.target.linux_threads.ThreadCopier.copy`."""
         own = threading.get_native_id()
         others = tuple(thread for thread in threads if thread != own)
-        answer_limit = LOCKED_ANSWER_LIMIT_NS if self.keeps_lock else ANSWER_LIMIT_NS
+        answer_limit = LOCKED_ANSWER_LIMIT_NS if self.with_python else ANSWER_LIMIT_NS
         wanted = _wanted_signal()
         try:
-            rows = _self.copy_threads(
+            rows, self.python = _self.copy_threads(
                 others,
                 stack_ranges,
                 stack_limit,
@@ -71,7 +75,7 @@ class SignalCopier:
                 SLEEP_LIMIT_NS,
                 wanted,
                 self.together,
-                self.keeps_lock,
+                sys._current_frames if self.with_python else None,  # noqa: SLF001 - as documented
             )
             if len(others) < len(threads):
                 rows.insert(list(threads).index(own), _self.copy_here(stack_ranges, stack_limit))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from machtrace.errors import TargetSpecError
@@ -13,6 +12,7 @@ from machtrace.model.snapshot import Snapshot
 from machtrace.model.thread import ThreadId
 from machtrace.target.base import DEFAULT_STACK_LIMIT
 from machtrace.target.linux_process import LinuxProcessTarget
+from machtrace.target.python_runs import PythonRuns, python_runs
 
 if TYPE_CHECKING:
     from machtrace.target.self_copier import SignalCopier
@@ -72,14 +72,31 @@ class SelfTarget(LinuxProcessTarget):
 
         return range(*_self.own_image())
 
-    @contextmanager
-    def interpreter_locked(self) -> Iterator[None]:
-        """Within the block snapshots keep the interpreter's lock: no Python code runs meanwhile."""
-        self._own_copier.keeps_lock = True
+    def snapshot_with_python(
+        self,
+        threads: Collection[ThreadId] | None = None,
+        /,
+        *,
+        stack_limit: int = DEFAULT_STACK_LIMIT,
+    ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
+        """:meth:`snapshot`, and of each thread the Python functions that it was in just then.
+
+        The interpreter's lock is kept meanwhile: threads stand at a place where they have given it
+        up or wait for it. Without such a lock (free-threaded builds) both are of moments that
+        follow one another, and what runs in between may be in one of them only.
+        """
+        copier = self._own_copier
+        copier.with_python = True
         try:
-            yield
+            found = self.snapshot(threads, stack_limit=stack_limit)
         finally:
-            self._own_copier.keeps_lock = False
+            copier.with_python = False
+        runs = {
+            ThreadId(thread): python_runs(copier.python[pthread])
+            for pthread, thread in copier.pthreads.items()
+            if pthread in copier.python
+        }
+        return found, runs
 
     def thread_id(self, thread: ThreadLike) -> ThreadId:
         """Which thread is meant.

@@ -1,0 +1,128 @@
+"""Python functions beside the frames of the loop that run them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+import machtrace as mt
+from machtrace.errors import TargetSpecError
+from machtrace.model.symbol import CallStack
+
+pytest.importorskip("machtrace._native._self", reason="the extension is not built")
+
+
+def through_c(inner: Callable[[], object]) -> object:
+    """A run of the loop of its own for what it calls."""
+    return next(map(lambda _: inner(), [0]))  # noqa: C417 - C is meant
+
+
+def runs(stack: CallStack) -> list[list[str]]:
+    """Of each frame of the loop, the last parts of its functions' names."""
+    return [
+        [one.name.rpartition(".")[2] for one in frame.python]
+        for frame in stack.frames
+        if frame.symbol is not None and frame.symbol.name.startswith("_PyEval_EvalFrameDefault")
+    ]
+
+
+def leaf(event: threading.Event) -> None:
+    """Waits."""
+    event.wait()
+
+
+def middle(event: threading.Event) -> None:
+    """Calls without leaving the run."""
+    leaf(event)
+
+
+def start(event: threading.Event) -> None:
+    """Calls through C, twice."""
+    through_c(lambda: through_c(lambda: middle(event)))
+
+
+def test_functions_are_at_the_run_that_they_share() -> None:
+    """A call from Python to Python stays in its run; one through C begins another."""
+    event = threading.Event()
+    thread = threading.Thread(target=start, args=(event,))
+    thread.start()
+    try:
+        deadline = time.monotonic() + 20
+        while "wait" not in str(found := runs(mt.backtrace(thread, python=True, lines=False))):
+            assert time.monotonic() < deadline
+        functions = ["wait", "wait", "leaf", "middle", "<lambda>", "<lambda>"]
+        assert found[0] == functions
+        assert found[1] == ["through_c", "<lambda>", "<lambda>"]
+        assert found[2] == ["through_c", "start"]
+        assert found[-1] == ["run", "_bootstrap_inner", "_bootstrap"]
+        assert all(found)
+    finally:
+        event.set()
+        thread.join()
+
+
+def test_a_generator_has_a_run_of_its_own_or_shares_one() -> None:
+    """Whatever this version does, every function is somewhere, in its order."""
+
+    def generate() -> object:
+        yield mt.backtrace(python=True, lines=False), traceback.extract_stack()
+
+    stack, expected = through_c(lambda: list(generate())[0])  # type: ignore[index, misc]  # noqa: RUF015
+    found = [one for frame in stack.frames for one in frame.python]
+    assert [one.name.rpartition(".")[2] for one in found] == [one.name for one in expected[::-1]]
+    lines = [one.location.line for one in found]
+    assert lines == [one.lineno for one in expected[::-1]]
+    assert [one.location.path for one in found] == [one.filename for one in expected[::-1]]
+
+
+def test_threads_that_fight_for_the_lock_are_of_one_moment() -> None:
+    """The innermost Python function is one whose code the stack's run can be in."""
+    done = threading.Event()
+
+    def spin(depth: int) -> None:
+        while not done.is_set():
+            through_c(lambda: sorted(range(50), key=lambda one: -one)) if depth else through_c(int)
+
+    threads = [threading.Thread(target=spin, args=(n % 2,), daemon=True) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(6):
+            for stack in mt.backtraces("self", python=True, lines=False):
+                if not stack.thread.name or "spin" not in stack.thread.name:
+                    continue
+                found = runs(stack)
+                assert found[-1][-1] == "_bootstrap"
+                # At the inner end a run may be too young to have a function.
+                assert all(found[1:])
+                order = [name for run in found for name in run]
+                assert order.index("spin") < order.index("run") < order.index("_bootstrap_inner")
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_other_targets_have_no_python_functions() -> None:
+    """It is said, and nothing is opened."""
+    with pytest.raises(TargetSpecError, match="this process only"):
+        mt.backtraces(1, python=True)
+
+
+def test_lines_are_of_the_source() -> None:
+    """The caller's line is that of the call."""
+    frames = [one for frame in mt.backtrace(python=True).frames for one in frame.python]
+    own = next(one for one in frames if one.name == "test_lines_are_of_the_source")
+    source, first = inspect.getsourcelines(test_lines_are_of_the_source)
+    call = next(
+        n
+        for n in ast.walk(ast.parse("".join(source)))
+        if isinstance(n, ast.GeneratorExp | ast.ListComp)
+    )
+    assert own.location.line == first + call.lineno - 1
