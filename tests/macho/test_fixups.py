@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from machtrace.errors import MachOError, MachtraceError
+from machtrace.macho.binds import imported_symbols
 from machtrace.macho.contents import FileContents
-from machtrace.macho.fixups import imported_symbols, rebased_pointers, slid_segment
+from machtrace.macho.fixups import rebased_pointers, slid_segment
 from machtrace.macho.structs import LC_DYLD_INFO_ONLY
 from machtrace.target.emulated_demo import PROGRAM
 

@@ -6,6 +6,10 @@ rebases and binds alternate (``BIND_OPCODE_THREADED``), laid out as ``DYLD_CHAIN
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,21 +18,75 @@ from machtrace.errors import MachOError, MemoryReadError
 from machtrace.macho.chained_fixups import walk_chains
 from machtrace.macho.chained_formats import POINTER_FORMATS, ChainBases
 from machtrace.macho.contents import FileContents
-from machtrace.macho.fixups import (
-    THREADED_APPLY,
-    THREADED_SET_BIND_ORDINAL_TABLE_SIZE_ULEB,
-    BindOpcode,
-    PointerRun,
-    places_of,
-)
+from machtrace.macho.fixups import PointerRun, places_of
 from machtrace.macho.pointer_rows import BindRows, RebaseRows
 from machtrace.macho.segments import Segment
+from machtrace.macho.structs import DyldInfoCommand
 from machtrace.model.address import FileOffset
 
 _OPCODE = 0xF0
 _IMMEDIATE = 0x0F
 _TYPE_POINTER = 1
 _ARM64E = POINTER_FORMATS[1]
+
+
+class _Bind(IntEnum):
+    """``BIND_OPCODE_*``."""
+
+    DONE = 0x00
+    SET_DYLIB_ORDINAL_IMM = 0x10
+    SET_DYLIB_ORDINAL_ULEB = 0x20
+    SET_DYLIB_SPECIAL_IMM = 0x30
+    SET_SYMBOL_TRAILING_FLAGS_IMM = 0x40
+    SET_TYPE_IMM = 0x50
+    SET_ADDEND_SLEB = 0x60
+    SET_SEGMENT_AND_OFFSET_ULEB = 0x70
+    ADD_ADDR_ULEB = 0x80
+    DO_BIND = 0x90
+    DO_BIND_ADD_ADDR_ULEB = 0xA0
+    DO_BIND_ADD_ADDR_IMM_SCALED = 0xB0
+    DO_BIND_ULEB_TIMES_SKIPPING_ULEB = 0xC0
+    THREADED = 0xD0
+    """Of early arm64e: binds and rebases in chains; the immediate says more."""
+
+
+_THREADED_SET_BIND_ORDINAL_TABLE_SIZE_ULEB = 0x00
+_THREADED_APPLY = 0x01
+
+
+class BindTable(NamedTuple):
+    """Where bind opcodes are in a file."""
+
+    offset: FileOffset
+    size: int
+    """In bytes."""
+    is_lazy: bool
+    """Each bind ends with DONE, as each is run on its own."""
+
+    @classmethod
+    def all_of(cls, info: DyldInfoCommand) -> Iterator[BindTable]:
+        """Those that LC_DYLD_INFO tells of and that hold anything."""
+        for offset, size, is_lazy in (
+            (info.bind_off, info.bind_size, False),
+            (info.weak_bind_off, info.weak_bind_size, False),
+            (info.lazy_bind_off, info.lazy_bind_size, True),
+        ):
+            if size:
+                yield cls(FileOffset(offset), size, is_lazy)
+
+
+def imported_symbols(contents: FileContents) -> frozenset[str]:
+    """What an image's bind opcodes ask other images for: eager, weak and lazy together.
+
+    Raises:
+        MachOError: the opcodes are malformed, or bind a place outside the file.
+        MemoryReadError: a table is beyond the file.
+    """
+    reader = BindReader(contents)
+    info = contents.image.dyld_info
+    for table in () if info is None else BindTable.all_of(info):
+        reader.run(table)
+    return frozenset(reader.names)
 
 
 class BindReader:
@@ -44,7 +102,8 @@ class BindReader:
         self._runs: list[PointerRun] = []
         self._run_symbols: list[int] = []
         self._run_addends: list[int] = []
-        self._names: dict[str, int] = {}
+        self.names: dict[str, int] = {}
+        """All that tables named so far, numbered in their order."""
         self._chain_rebases: list[RebaseRows] = []
         self._chain_binds: list[BindRows] = []
         self._chained = 0
@@ -66,7 +125,7 @@ class BindReader:
                     *(rows.addends for rows in self._chain_binds),
                 ]
             ),
-            tuple(self._names),
+            tuple(self.names),
         )
 
     def rebases(self) -> RebaseRows | None:
@@ -79,20 +138,15 @@ class BindReader:
         )
 
     def run(  # noqa: C901, PLR0912, PLR0915 (an interpreter: one arm an opcode)
-        self, offset: int, size: int, *, is_lazy: bool = False
+        self, where: BindTable
     ) -> None:
-        """Run the table at a :data:`FileOffset`.
-
-        Args:
-            offset: as LC_DYLD_INFO says.
-            size: in bytes.
-            is_lazy: each bind ends with DONE, as each is run on its own.
+        """Run a table.
 
         Raises:
             MachOError: the opcodes are malformed, or bind a place outside the file.
             MemoryReadError: the table is beyond the file.
         """
-        table = bytes(self._contents.read_file(FileOffset(offset), size))
+        table = bytes(self._contents.read_file(where.offset, where.size))
         cursor = ByteCursor(table, source=f"{self._contents.source} bind opcodes", error=MachOError)
         segments, pointer = self._contents.image.segments, self._pointer
         segment: Segment | None = None
@@ -124,44 +178,44 @@ class BindReader:
             cursor.offset += 1
             immediate = byte & _IMMEDIATE
             match byte & _OPCODE:
-                case BindOpcode.SET_SYMBOL_TRAILING_FLAGS_IMM:
+                case _Bind.SET_SYMBOL_TRAILING_FLAGS_IMM:
                     end = table.find(0, cursor.offset)
                     if end < 0:
                         raise cursor.fail("a symbol's name has no end")
                     name = table[cursor.offset : end].decode("utf-8", "backslashreplace")
                     cursor.offset = end + 1
-                    symbol = self._names.setdefault(name, len(self._names))
-                case BindOpcode.DONE:
-                    if not is_lazy:
+                    symbol = self.names.setdefault(name, len(self.names))
+                case _Bind.DONE:
+                    if not where.is_lazy:
                         break
-                case BindOpcode.SET_DYLIB_ORDINAL_IMM | BindOpcode.SET_DYLIB_SPECIAL_IMM:
+                case _Bind.SET_DYLIB_ORDINAL_IMM | _Bind.SET_DYLIB_SPECIAL_IMM:
                     pass
-                case BindOpcode.SET_DYLIB_ORDINAL_ULEB:
+                case _Bind.SET_DYLIB_ORDINAL_ULEB:
                     cursor.uleb128()
-                case BindOpcode.SET_TYPE_IMM:
+                case _Bind.SET_TYPE_IMM:
                     if immediate != _TYPE_POINTER:
                         raise cursor.fail(f"binds of the type {immediate} are not followed")
-                case BindOpcode.SET_ADDEND_SLEB:
+                case _Bind.SET_ADDEND_SLEB:
                     addend = cursor.sleb128()
-                case BindOpcode.SET_SEGMENT_AND_OFFSET_ULEB:
+                case _Bind.SET_SEGMENT_AND_OFFSET_ULEB:
                     if immediate >= len(segments):
                         raise cursor.fail(f"there is no segment {immediate}")
                     segment, place = segments[immediate], cursor.uleb128()
-                case BindOpcode.ADD_ADDR_ULEB:
+                case _Bind.ADD_ADDR_ULEB:
                     place = (place + cursor.uleb128()) % (1 << 64)
-                case BindOpcode.DO_BIND:
+                case _Bind.DO_BIND:
                     bind(1, 0)
-                case BindOpcode.DO_BIND_ADD_ADDR_ULEB:
+                case _Bind.DO_BIND_ADD_ADDR_ULEB:
                     bind(1, cursor.uleb128())
-                case BindOpcode.DO_BIND_ADD_ADDR_IMM_SCALED:
+                case _Bind.DO_BIND_ADD_ADDR_IMM_SCALED:
                     bind(1, immediate * pointer)
-                case BindOpcode.DO_BIND_ULEB_TIMES_SKIPPING_ULEB:
+                case _Bind.DO_BIND_ULEB_TIMES_SKIPPING_ULEB:
                     count = cursor.uleb128()
                     bind(count, cursor.uleb128())
-                case BindOpcode.THREADED if immediate == THREADED_SET_BIND_ORDINAL_TABLE_SIZE_ULEB:
+                case _Bind.THREADED if immediate == _THREADED_SET_BIND_ORDINAL_TABLE_SIZE_ULEB:
                     cursor.uleb128()
                     ordinals = []
-                case BindOpcode.THREADED if immediate == THREADED_APPLY:
+                case _Bind.THREADED if immediate == _THREADED_APPLY:
                     if segment is None or ordinals is None:
                         raise cursor.fail("a chain starts before its segment and imports are named")
                     self._follow(cursor, segment, place, ordinals)

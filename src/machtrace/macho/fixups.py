@@ -1,8 +1,8 @@
-"""Pointers that move with an image: the rebase and bind opcodes of LC_DYLD_INFO.
+"""Pointers that move with an image: the rebase opcodes of LC_DYLD_INFO.
 
-Source: ``mach-o/loader.h``, ``REBASE_OPCODE_*`` and ``BIND_OPCODE_*``; ``dyld_info_command`` says
-where they are. Of chained fixups, which newer linkers write instead, see
-:mod:`machtrace.macho.chained_fixups`, and of both :mod:`machtrace.macho.pointers`.
+Source: ``mach-o/loader.h``, ``REBASE_OPCODE_*``; ``dyld_info_command`` says where they are. Of bind
+opcodes see :mod:`machtrace.macho.binds`; of chained fixups, which newer linkers write instead,
+:mod:`machtrace.macho.chained_fixups`; of all, :mod:`machtrace.macho.pointers`.
 """
 
 from __future__ import annotations
@@ -38,40 +38,6 @@ class _Rebase(IntEnum):
 
 
 _REBASE_TYPE_POINTER = 1
-
-
-class BindOpcode(IntEnum):
-    """``BIND_OPCODE_*``."""
-
-    DONE = 0x00
-    SET_DYLIB_ORDINAL_IMM = 0x10
-    SET_DYLIB_ORDINAL_ULEB = 0x20
-    SET_DYLIB_SPECIAL_IMM = 0x30
-    SET_SYMBOL_TRAILING_FLAGS_IMM = 0x40
-    SET_TYPE_IMM = 0x50
-    SET_ADDEND_SLEB = 0x60
-    SET_SEGMENT_AND_OFFSET_ULEB = 0x70
-    ADD_ADDR_ULEB = 0x80
-    DO_BIND = 0x90
-    DO_BIND_ADD_ADDR_ULEB = 0xA0
-    DO_BIND_ADD_ADDR_IMM_SCALED = 0xB0
-    DO_BIND_ULEB_TIMES_SKIPPING_ULEB = 0xC0
-    THREADED = 0xD0
-    """Of early arm64e: binds and rebases in chains; the immediate says more."""
-
-
-THREADED_SET_BIND_ORDINAL_TABLE_SIZE_ULEB = 0x00
-THREADED_APPLY = 0x01
-
-_LEB128_OPERANDS = {
-    BindOpcode.SET_DYLIB_ORDINAL_ULEB: 1,
-    BindOpcode.SET_ADDEND_SLEB: 1,
-    BindOpcode.SET_SEGMENT_AND_OFFSET_ULEB: 1,
-    BindOpcode.ADD_ADDR_ULEB: 1,
-    BindOpcode.DO_BIND_ADD_ADDR_ULEB: 1,
-    BindOpcode.DO_BIND_ULEB_TIMES_SKIPPING_ULEB: 2,
-}
-"""How many numbers follow an opcode; one of either sign ends at the same byte."""
 
 
 class PointerRun(NamedTuple):
@@ -188,52 +154,6 @@ def _rebase_runs(  # noqa: C901, PLR0912 (an interpreter: one arm an opcode)
                 rebase(count, cursor.uleb128())
             case opcode:
                 raise cursor.fail(f"there is no rebase opcode {opcode:#x}")
-
-
-def imported_symbols(contents: FileContents) -> frozenset[str]:
-    """What an image's bind opcodes ask other images for: eager, weak and lazy together.
-
-    Raises:
-        MachOError: the opcodes are malformed.
-        MemoryReadError: a table is beyond the file.
-    """
-    info = contents.image.dyld_info
-    if info is None:
-        return frozenset()
-    found: set[str] = set()
-    for offset, size, is_lazy in (
-        (info.bind_off, info.bind_size, False),
-        (info.weak_bind_off, info.weak_bind_size, False),
-        (info.lazy_bind_off, info.lazy_bind_size, True),
-    ):
-        if not size:
-            continue
-        table = bytes(contents.read_file(FileOffset(offset), size))
-        _collect_symbols(table, f"{contents.source} bind opcodes", found, is_lazy=is_lazy)
-    return frozenset(found)
-
-
-def _collect_symbols(table: bytes, source: str, found: set[str], *, is_lazy: bool) -> None:
-    cursor = ByteCursor(table, source=source, error=MachOError)
-    while not cursor.at_end:
-        byte = cursor.take(1)[0]
-        if byte & _OPCODE > max(BindOpcode):
-            raise cursor.fail(f"there is no bind opcode {byte & _OPCODE:#x}")
-        opcode = BindOpcode(byte & _OPCODE)
-        # Of lazy binds each ends with DONE, as each is run on its own.
-        if opcode is BindOpcode.DONE and not is_lazy:
-            return
-        if opcode is BindOpcode.SET_SYMBOL_TRAILING_FLAGS_IMM:
-            end = table.find(0, cursor.offset)
-            if end < 0:
-                raise cursor.fail("a symbol's name has no end")
-            found.add(table[cursor.offset : end].decode("utf-8", "replace"))
-            cursor.offset = end + 1
-        operands = _LEB128_OPERANDS.get(opcode, 0)
-        if byte == BindOpcode.THREADED | THREADED_SET_BIND_ORDINAL_TABLE_SIZE_ULEB:
-            operands = 1
-        for _ in range(operands):
-            cursor.sleb128() if opcode is BindOpcode.SET_ADDEND_SLEB else cursor.uleb128()
 
 
 def slid_segment(

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from machtrace.errors import MachOError, MachtraceError, MemoryReadError
-from machtrace.macho.binds import BindReader
+from machtrace.macho.binds import BindReader, BindTable
 from machtrace.macho.classic_relocations import local_relocations, named_pointers
 from machtrace.macho.contents import FileContents
 from machtrace.macho.fixups import PointerRun, places_of, read_rebases
@@ -16,20 +16,21 @@ from machtrace.macho.pointer_rows import (
     BindRows,
     PointerRows,
     RebaseRows,
+    RowPointers,
     no_binds,
     no_rebases,
 )
 from machtrace.macho.raw_pointers import inside_image
 from machtrace.macho.scattered_records import ScatteredRecords
 from machtrace.macho.structs import DyldInfoCommand
-from machtrace.model.address import FileOffset, Svma
+from machtrace.model.address import FileOffset
 from machtrace.model.arch import Arch
 
 _ADDRESS_BITS = 56
 """What is above them, in an image of a program, is a tag, as of the names of types in C++."""
 
 
-class OpcodePointers:
+class OpcodePointers(RowPointers):
     """The pointers that LC_DYLD_INFO tells of.
 
     They are :class:`~machtrace.macho.pointers.Pointers`. A pointer into the image is in the file
@@ -53,18 +54,13 @@ class OpcodePointers:
 
     @cached_property
     def _bound(self) -> tuple[BindReader, MachOError | None]:
-        info, problem = self._info, None
+        problem: MachOError | None = None
         reader = BindReader(self._contents)
-        for offset, size, is_lazy in (
-            (info.bind_off, info.bind_size, False),
-            (info.weak_bind_off, info.weak_bind_size, False),
-            (info.lazy_bind_off, info.lazy_bind_size, True),
-        ):
-            if size:
-                try:
-                    reader.run(offset, size, is_lazy=is_lazy)
-                except (MachOError, MemoryReadError) as error:
-                    problem = problem or _as_macho(error, self._contents, offset)
+        for table in BindTable.all_of(self._info):
+            try:
+                reader.run(table)
+            except (MachOError, MemoryReadError) as error:
+                problem = problem or _as_macho(error, self._contents, table.offset)
         return reader, problem
 
     @cached_property
@@ -102,14 +98,6 @@ class OpcodePointers:
         read = (vars(self).get(name) for name in ("_moved", "_bound"))
         return next((one[1] for one in read if one is not None and one[1] is not None), None)
 
-    def target(self, at: Svma, /) -> Svma | None:
-        """See :meth:`machtrace.macho.pointers.Pointers.target`."""
-        return self.rebases.target_at(at)
-
-    def targets(self, at: Addresses, /) -> Addresses:
-        """See :meth:`machtrace.macho.pointers.Pointers.targets`."""
-        return self.rebases.targets_at(at)
-
     def addresses(self, at: Addresses, /, mask: int | None = None) -> Addresses:  # noqa: ARG002
         """See :meth:`machtrace.macho.pointers.Pointers.addresses`."""
         if self._may_be_chained:
@@ -117,14 +105,6 @@ class OpcodePointers:
         words, _ = self._records.read(at, self._word)
         words = words.astype(np.uint64)
         return np.where(inside_image(self._contents.image, words), words, np.uint64(0))
-
-    def symbol(self, at: Svma, /) -> str | None:
-        """See :meth:`machtrace.macho.pointers.Pointers.symbol`."""
-        return self.binds.symbol_at(at)
-
-    def symbols(self, at: Addresses, /) -> list[str]:
-        """See :meth:`machtrace.macho.pointers.Pointers.symbols`."""
-        return self.binds.symbols_at(at) if len(at) else []
 
 
 def relocated_pointers(contents: FileContents) -> PointerRows:

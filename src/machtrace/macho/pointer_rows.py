@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -101,6 +102,38 @@ class PointerRows:
     binds: BindRows
     problem: MachOError | None = None
     """What ended the reading of a table too early; what came before it is here."""
+
+
+class RowPointers(ABC):
+    """What :class:`~machtrace.macho.pointers.Pointers` answer from the rows of tables."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def rebases(self) -> RebaseRows:
+        """All that lead into the image."""
+
+    @property
+    @abstractmethod
+    def binds(self) -> BindRows:
+        """All that are bound by name."""
+
+    def target(self, at: Svma, /) -> Svma | None:
+        """See :meth:`machtrace.macho.pointers.Pointers.target`."""
+        return self.rebases.target_at(at)
+
+    def targets(self, at: Addresses, /) -> Addresses:
+        """See :meth:`machtrace.macho.pointers.Pointers.targets`."""
+        return self.rebases.targets_at(at)
+
+    def symbol(self, at: Svma, /) -> str | None:
+        """See :meth:`machtrace.macho.pointers.Pointers.symbol`."""
+        return self.binds.symbol_at(at)
+
+    def symbols(self, at: Addresses, /) -> list[str]:
+        """See :meth:`machtrace.macho.pointers.Pointers.symbols`."""
+        return self.binds.symbols_at(at) if len(at) else []
 
 
 def no_rebases() -> RebaseRows:

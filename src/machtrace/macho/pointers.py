@@ -19,6 +19,7 @@ from machtrace.macho.pointer_rows import (
     BindRows,
     PointerRows,
     RebaseRows,
+    RowPointers,
     no_binds,
     no_rebases,
 )
@@ -78,38 +79,32 @@ class Pointers(Protocol):
         ...
 
 
-class FixupPointers:
+class FixupPointers(RowPointers):
     """Pointers that tables tell of. They are :class:`Pointers`."""
 
-    __slots__ = ("binds", "problem", "rebases")
+    __slots__ = ("_rows",)
 
     def __init__(self, rows: PointerRows) -> None:
-        self.rebases = rows.rebases
+        self._rows = rows
+
+    @property
+    def rebases(self) -> RebaseRows:
         """All that lead into the image."""
-        self.binds = rows.binds
+        return self._rows.rebases
+
+    @property
+    def binds(self) -> BindRows:
         """All that are bound by name."""
-        self.problem = rows.problem
+        return self._rows.binds
+
+    @property
+    def problem(self) -> MachOError | None:
         """What ended the reading of a table too early; what came before it is known."""
-
-    def target(self, at: Svma, /) -> Svma | None:
-        """See :meth:`Pointers.target`."""
-        return self.rebases.target_at(at)
-
-    def targets(self, at: Addresses, /) -> Addresses:
-        """See :meth:`Pointers.targets`."""
-        return self.rebases.targets_at(at)
+        return self._rows.problem
 
     def addresses(self, at: Addresses, /, mask: int | None = None) -> Addresses:  # noqa: ARG002
         """See :meth:`Pointers.addresses`."""
-        return self.rebases.targets_at(at)
-
-    def symbol(self, at: Svma, /) -> str | None:
-        """See :meth:`Pointers.symbol`."""
-        return self.binds.symbol_at(at)
-
-    def symbols(self, at: Addresses, /) -> list[str]:
-        """See :meth:`Pointers.symbols`."""
-        return self.binds.symbols_at(at)
+        return self.targets(at)
 
 
 def parse_pointers(

@@ -15,8 +15,9 @@ from enum import Enum
 from unicorn.unicorn_const import UC_HOOK_CODE, UC_HOOK_INTR
 
 from machtrace.errors import MachOError, TargetError
+from machtrace.macho.binds import imported_symbols
 from machtrace.macho.contents import FileContents
-from machtrace.macho.fixups import imported_symbols, rebased_pointers, slid_segment
+from machtrace.macho.fixups import rebased_pointers, slid_segment
 from machtrace.macho.symtab import parse_symbols
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
