@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from machtrace.symbolicate.demangle.swift_cursor import SwiftCursor
 from machtrace.symbolicate.demangle.swift_nodes import (
     CONTEXTS,
     Kind,
@@ -17,14 +18,12 @@ from machtrace.symbolicate.demangle.swift_nodes import (
     NotUnderstoodError,
 )
 
-END = "\0"
-"""Stands behind the last character of a name; a name with one in it ends there."""
 MOST_NODES = 8_000
 """Pushed for one name; the longest names in use make some hundreds."""
 _MOST_DIGITS = 9
 
 
-class Machine:
+class Machine(SwiftCursor):
     """A name, how far it is read, and what has been read of it.
 
     Args:
@@ -33,34 +32,15 @@ class Machine:
         labels_in_types: argument labels stand in the types of functions, as they did in Swift 4.0.
     """
 
-    __slots__ = ("at", "labels_in_types", "room", "stack", "substitutions", "text", "words")
+    __slots__ = ("labels_in_types", "room", "stack", "substitutions", "words")
 
     def __init__(self, text: str, at: int, *, labels_in_types: bool = False) -> None:
-        self.text = text + END
-        self.at = at
+        super().__init__(text, at)
         self.labels_in_types = labels_in_types
         self.stack: list[Node] = []
         self.substitutions: list[Node] = []
         self.words: list[str] = []
         self.room = MOST_NODES
-
-    def character(self) -> str:
-        """The next character, which is then behind."""
-        at = self.at
-        self.at = at + 1
-        return self.text[at]
-
-    def skip(self, expected: str) -> bool:
-        """Whether the next characters are ``expected``; if so, they are then behind."""
-        if self.text.startswith(expected, self.at):
-            self.at += len(expected)
-            return True
-        return False
-
-    def expect(self, expected: str) -> None:
-        """Pass ``expected``, which has to be next."""
-        if not self.skip(expected):
-            raise NotUnderstoodError
 
     def digits(self) -> str:
         """The digits from here on; may be none."""

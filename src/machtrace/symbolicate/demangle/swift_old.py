@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from machtrace.symbolicate.demangle.swift_cursor import END
 from machtrace.symbolicate.demangle.swift_globals import described_value_witness
-from machtrace.symbolicate.demangle.swift_machine import END, by_style, phrase
+from machtrace.symbolicate.demangle.swift_machine import by_style, phrase
 from machtrace.symbolicate.demangle.swift_nodes import Kind, Node, NotUnderstoodError
 from machtrace.symbolicate.demangle.swift_old_entities import OldEntities
 from machtrace.symbolicate.demangle.swift_old_specialisations import specialisation

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from machtrace.symbolicate.demangle.swift_cursor import SwiftCursor
 from machtrace.symbolicate.demangle.swift_identifiers import operator_characters, readable
-from machtrace.symbolicate.demangle.swift_machine import END
 from machtrace.symbolicate.demangle.swift_nodes import Kind, Node, NotUnderstoodError
 from machtrace.symbolicate.demangle.swift_punycode import decode
 from machtrace.symbolicate.demangle.swift_standard_types import (
@@ -25,7 +25,7 @@ _MOST_DIGITS = 64
 _FIXITIES = {"i": " infix", "p": " prefix", "P": " postfix"}
 
 
-class OldCursor(ABC):
+class OldCursor(SwiftCursor, ABC):
     """A name, how far it is read, and what may be referred to.
 
     Args:
@@ -33,11 +33,10 @@ class OldCursor(ABC):
         at: where reading begins.
     """
 
-    __slots__ = ("at", "depth", "substitutions", "text")
+    __slots__ = ("depth", "substitutions")
 
     def __init__(self, text: str, at: int) -> None:
-        self.text = text + END
-        self.at = at
+        super().__init__(text, at)
         self.depth = 0
         self.substitutions: list[Node] = []
 
@@ -49,27 +48,9 @@ class OldCursor(ABC):
     def context(self) -> Node:
         """What a declaration is in."""
 
-    def character(self) -> str:
-        """The next character, which is then behind."""
-        at = self.at
-        self.at = at + 1
-        return self.text[at]
-
     def peek(self) -> str:
         """The next character."""
         return self.text[self.at]
-
-    def skip(self, expected: str) -> bool:
-        """Whether the next characters are ``expected``; if so, they are then behind."""
-        if self.text.startswith(expected, self.at):
-            self.at += len(expected)
-            return True
-        return False
-
-    def expect(self, expected: str) -> None:
-        """Pass ``expected``, which has to be next."""
-        if not self.skip(expected):
-            raise NotUnderstoodError
 
     def enter(self) -> None:
         """Go a level deeper."""

@@ -17,6 +17,7 @@ from machtrace.symbolicate.demangle.swift_conformances import (
     retroactive_conformance,
     root_conformance,
 )
+from machtrace.symbolicate.demangle.swift_cursor import END
 from machtrace.symbolicate.demangle.swift_entities import (
     function,
     function_entity,
@@ -52,7 +53,7 @@ from machtrace.symbolicate.demangle.swift_identifiers import (
     substitution,
 )
 from machtrace.symbolicate.demangle.swift_impl_functions import impl_function_type
-from machtrace.symbolicate.demangle.swift_machine import END, Machine
+from machtrace.symbolicate.demangle.swift_machine import Machine
 from machtrace.symbolicate.demangle.swift_nodes import NOMINALS, Kind, Node, NotUnderstoodError
 from machtrace.symbolicate.demangle.swift_standard_types import STANDARD_LIBRARY
 from machtrace.symbolicate.demangle.swift_thunks import ACCESSIBLE_FUNCTION, thunk
