@@ -212,16 +212,7 @@ class DescribedElf:
         start = base + symbol.offset
         symbols = self._listed()
         same = np.flatnonzero(symbols.is_function & (symbols.addresses == np.uint64(start)))
-        names = dict.fromkeys(symbols.names(same.tolist()))
-        return NamedAddress(
-            name=symbol.name,
-            linkage_name=symbol.linkage_name,
-            address=start,
-            size=symbol.size,
-            offset=address - start,
-            certainty=symbol.certainty.value,
-            aliases=tuple(name for name in names if name != symbol.linkage_name),
-        )
+        return NamedAddress.of(symbol, Svma(start), address, symbols.names(same.tolist()))
 
 
 def _section(section: Section) -> SectionDescription:

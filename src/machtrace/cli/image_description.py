@@ -5,12 +5,13 @@ Addresses are stated ones (:data:`Svma`), file offsets count from the start of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from machtrace.errors import MachtraceError
 from machtrace.model.address import Svma
+from machtrace.model.symbol import Symbol
 
 Facts = dict[str, int | str]
 
@@ -101,6 +102,19 @@ class NamedAddress:
     certainty: str
     aliases: tuple[str, ...]
     """Other symbols at the same address."""
+
+    @classmethod
+    def of(cls, symbol: Symbol, start: Svma, address: Svma, names: Iterable[str]) -> NamedAddress:
+        """What was looked up at ``address``: ``symbol``, which is at ``start`` as ``names`` are."""
+        return cls(
+            name=symbol.name,
+            linkage_name=symbol.linkage_name,
+            address=start,
+            size=symbol.size,
+            offset=address - start,
+            certainty=symbol.certainty.value,
+            aliases=tuple(name for name in dict.fromkeys(names) if name != symbol.linkage_name),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ from machtrace.macho.structs import (
     N_UNDF,
     STAB_NAMES,
 )
-from machtrace.macho.symtab import SymbolRows, parse_symbols
+from machtrace.macho.symtab import parse_symbols
 from machtrace.model.address import Svma
 from machtrace.symbolicate.macho_symbols import macho_symbol_table
 
@@ -192,15 +192,7 @@ class DescribedMachO:
         start = image.svma_of(symbol.offset)
         symbols = parse_symbols(self._contents)
         same = np.flatnonzero(symbols.is_code & (symbols.n_value == np.uint64(start)))
-        return NamedAddress(
-            name=symbol.name,
-            linkage_name=symbol.linkage_name,
-            address=start,
-            size=symbol.size,
-            offset=address - start,
-            certainty=symbol.certainty.value,
-            aliases=_others(symbols, same.tolist(), symbol.linkage_name),
-        )
+        return NamedAddress.of(symbol, start, address, symbols.names(same.tolist()))
 
     def _function(self, address: Svma) -> tuple[int, int] | tuple[None, None]:
         """Where the function that holds ``address`` begins and ends, by function starts."""
@@ -257,7 +249,3 @@ def _visibility(n_type: int) -> str:
     if n_type & N_PEXT:
         return "private"
     return "external" if n_type & N_EXT else "local"
-
-
-def _others(symbols: SymbolRows, rows: list[int], name: str) -> tuple[str, ...]:
-    return tuple(other for other in dict.fromkeys(symbols.names(rows)) if other != name)
