@@ -20,6 +20,7 @@ from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.symbol import FrameStatus
 from machtrace.symbolicate import debug_map_building, index_child
+from machtrace.symbolicate.debug_index import DebugIndex
 from machtrace.symbolicate.debug_information import DebugInformation
 from machtrace.symbolicate.debug_map import DebugMap, LinkedObject
 from machtrace.symbolicate.debug_map_building import ObjectBytes, ObjectIndices
@@ -339,15 +340,38 @@ def test_object_files_that_were_moved_are_found_where_the_user_says(program, tmp
         assert ("helper", "helper.c", 5) in lines_in(index, places["_helper", "helper"])
 
 
-def test_a_dsym_is_preferred(program):
-    """Where there are both."""
+def dsym_of(program):
+    """The DWARF of a dSYM that is made beside a program."""
     tool = shutil.which("dsymutil-19") or shutil.which("dsymutil")
     if tool is None:
         pytest.skip("dsymutil is not installed; it makes the dSYM here")
     subprocess.run([tool, program], check=True, capture_output=True)
+    return Path(f"{program}.dSYM/Contents/Resources/DWARF/program")
 
-    lines = ImageSource().files(image_of(program)).lines
-    assert f"{program}.dSYM/Contents/Resources/DWARF/program" == lines.path
+
+def test_a_dsym_is_preferred(program):
+    """Where there are both."""
+    dwarf = dsym_of(program)
+
+    assert str(dwarf) == ImageSource().files(image_of(program)).lines.path
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["debug map", "other dSYM"])
+def test_a_dsym_that_was_cut_does_not_hide_what_else_there_is(program, tmp_path, whole):
+    """Its fault is told; lines come from another dSYM, or from the object files."""
+    good = dsym_of(program)
+    cut = write_dsym(tmp_path / "given.dSYM", "program", good.read_bytes()[:-400])
+    if not whole:
+        good.unlink()
+    information = DebugInformation(ImageSource.of(tmp_path / "given.dSYM"), IndexCache(None))
+
+    index = information.index(image_of(program))
+
+    assert isinstance(index, DebugIndex if whole else DebugMapIndex)
+    ((_, places),) = [one for one in functions(program).items() if one[0][0] == "_main"]
+    assert lines_in(index, places)
+    assert [DebugInformationError] == [type(one) for one in information.problems]
+    assert str(cut) in str(information.problems[0])
 
 
 # --- without a time: what lld writes ---

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -42,7 +42,11 @@ class DebugSearch:
 
 
 def search_debug_files(
-    image: BinaryImage, places: SearchPlaces, binary: IdentifiedFile | None = None
+    image: BinaryImage,
+    places: SearchPlaces,
+    binary: IdentifiedFile | None = None,
+    *,
+    unusable: Collection[str] = (),
 ) -> DebugSearch:
     """Look for the file that has the image's DWARF, until there is one. Raises nothing.
 
@@ -51,18 +55,24 @@ def search_debug_files(
         places: where to look.
         binary: the image's own file where it was found: it may have the DWARF itself, say where
             that is, or have a debug map.
+        unusable: paths of files whose DWARF cannot be read: the next best is looked for.
     """
-    return _Search(image, places, binary).run()
+    return _Search(image, places, binary, unusable).run()
 
 
 class _Search:
     """One search."""
 
     def __init__(
-        self, image: BinaryImage, places: SearchPlaces, binary: IdentifiedFile | None
+        self,
+        image: BinaryImage,
+        places: SearchPlaces,
+        binary: IdentifiedFile | None,
+        unusable: Collection[str],
     ) -> None:
         self._image = image
         self._places = places
+        self._unusable = unusable
         self._record = SearchRecord()
         self._binaries = [] if binary is None else [binary]
         self._symbols: DebugFile | None = None
@@ -89,11 +99,16 @@ class _Search:
             count = symbol_count(found.contents)
             if count > self._most:
                 self._symbols, self._most = found, count
-            if found.has_dwarf:
+            is_unusable = found.has_dwarf and candidate.path in self._unusable
+            if found.has_dwarf and not is_unusable:
                 self._record.add(candidate.path, Outcome.FOUND, candidate.found_by.value)
                 self._say_what_is_elsewhere(found)
                 return found
-            self._record.add(candidate.path, Outcome.NO_DWARF, f"{count} symbols" if count else "")
+            if is_unusable:
+                self._record.add(candidate.path, Outcome.MALFORMED, "its debug information")
+            else:
+                symbols = f"{count} symbols" if count else ""
+                self._record.add(candidate.path, Outcome.NO_DWARF, symbols)
             if opened.has_code and opened not in self._binaries:
                 self._binaries.append(opened)
         return None

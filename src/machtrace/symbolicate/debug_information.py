@@ -86,16 +86,21 @@ class DebugInformation:
         )
 
     def _open(self, image: BinaryImage) -> AnyDebugIndex | FrameStatus:
-        lines = self._files.files(image).lines
-        if isinstance(lines, FrameStatus):
-            return lines
-        try:
-            if isinstance(lines, DebugFile):
-                return self._cache.index(lines)
-            return DebugMapIndex(lines, ObjectIndices(self._cache.folder, self._cache.limits))
-        except MachtraceError as error:
-            self._failures.append(error)
-            return FrameStatus.MALFORMED_FILE
+        """The best source of lines that can be read; what cannot is among the failures."""
+        unusable: set[str] = set()
+        while True:
+            lines = self._files.files(image, unusable=unusable).lines
+            if isinstance(lines, FrameStatus):
+                return FrameStatus.MALFORMED_FILE if unusable else lines
+            try:
+                if isinstance(lines, DebugFile):
+                    return self._cache.index(lines)
+                return DebugMapIndex(lines, ObjectIndices(self._cache.folder, self._cache.limits))
+            except MachtraceError as error:
+                self._failures.append(error)
+                if lines.path in unusable:  # a file whose DWARF was bad, and now its debug map
+                    return FrameStatus.MALFORMED_FILE
+                unusable.add(lines.path)
 
 
 def _renamed(symbol: Symbol, name: str) -> Symbol:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -70,14 +70,19 @@ class ImageSource:
         found = self._binary(image, record)
         return record.status if found is None else found.contents
 
-    def files(self, image: BinaryImage) -> ImageFiles:
+    def files(self, image: BinaryImage, *, unusable: Collection[str] = ()) -> ImageFiles:
         """The image's file with its code, and those with its symbols and its debug information.
 
         Raises nothing.
+
+        Args:
+            image: what is wanted.
+            unusable: paths of files whose debug information turned out to be unreadable: others
+                are looked for.
         """
         record = SearchRecord()
         binary = self._binary(image, record)
-        search = search_debug_files(image, self.places, binary)
+        search = search_debug_files(image, self.places, binary, unusable=unusable)
         return ImageFiles(
             binary=record.status if binary is None else binary.contents,
             symbols=search.symbols,
