@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 from machtrace.errors import (
-    ConnectionLostError,
     MachtraceError,
     RemoteProtocolError,
     TargetError,
@@ -34,7 +33,8 @@ from machtrace.target.gdb_session import FLIGHT, GdbSession
 from machtrace.target.gdb_spec import RemoteSpec
 from machtrace.target.gdb_stream import ByteStream, SocketStream
 
-_RETURN_TIMEOUT = 2.0
+_RETURN_PAUSE = 0.1
+_RETURN_TIMEOUT = 1.5
 """Seconds for coming back to a stub whose connection broke, to let its process go."""
 _STOPPED_ON_REQUEST = frozenset({0, 2, 5, 0x11, 0x13, 0x91})
 """Signals by which stubs say that they stopped a process because they were asked to."""
@@ -262,16 +262,23 @@ class StubConnection:
     def _return(self, how: Departure) -> None:
         """Come back to a stub whose connection broke, and which may still hold its process."""
         self.session.close()
-        timeout = min(self._spec.timeout, _RETURN_TIMEOUT)
-        try:
-            session = GdbSession(self._connect(self._spec, timeout), timeout)
-        except ConnectionLostError:
-            return  # it is gone, and let go of its process
-        try:
+        deadline = time.monotonic() + _RETURN_TIMEOUT
+        request = b"D1" if how is Departure.DETACH_STOPPED else b"D"
+        while time.monotonic() < deadline:
+            # Refused at first: a stub takes a moment to see that the connection is gone. If it
+            # stays so, the stub is gone too, and let go of its process.
             with suppress(MachtraceError):
-                if session.ask(b"QStartNoAckMode") == b"OK":
-                    session.stop_acknowledging()
-                if isinstance(parse_stop(session.ask(b"?")), StopReply):
-                    session.ask(b"D1" if how is Departure.DETACH_STOPPED else b"D")
+                self._detach_anew(request)
+                return
+            time.sleep(_RETURN_PAUSE)
+
+    def _detach_anew(self, request: bytes) -> None:
+        timeout = min(self._spec.timeout, _RETURN_TIMEOUT)
+        session = GdbSession(self._connect(self._spec, timeout), timeout)
+        try:
+            if session.ask(b"QStartNoAckMode") == b"OK":
+                session.stop_acknowledging()
+            if isinstance(parse_stop(session.ask(b"?")), StopReply):
+                session.ask(request)
         finally:
             session.close()

@@ -30,6 +30,8 @@ has written."""
 _FLIGHT_BYTES = 1 << 14
 _MOST_REPEATS = 3
 """Times that one packet may come damaged, or be asked for again."""
+_PATIENCE = 3.0
+"""Seconds for a reply that was awaited before."""
 INTERRUPT = b"\x03"
 
 
@@ -132,8 +134,9 @@ class GdbSession:
         Raises:
             ConnectionLostError, RemoteProtocolError: see :meth:`ask`.
         """
+        patience = min(self._timeout, _PATIENCE)
         while self._owed:
-            self._reply(self._owed[0], time.monotonic() + self._timeout)
+            self._reply(self._owed[0], time.monotonic() + patience)
             self._owed.popleft()
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import time
 from typing import Protocol
@@ -59,6 +60,8 @@ class SocketStream:
                 remedy="check that the stub is running there, waits for a connection, "
                 "and has no other one",
             ) from None
+        self._readable = select.poll()
+        self._readable.register(self._socket, select.POLLIN)
 
     def send(self, data: bytes, /) -> None:
         """See :meth:`ByteStream.send`."""
@@ -74,7 +77,9 @@ class SocketStream:
         try:
             if left <= 0:
                 raise TimeoutError
-            self._socket.settimeout(left)
+            # Wait and take in two steps: what has come is not lost to a Ctrl-C while waiting.
+            if not self._readable.poll(left * 1000):
+                raise TimeoutError
             data = self._socket.recv(_PIECE)
         except OSError as error:
             raise self._lost(error) from None

@@ -98,12 +98,14 @@ def read_registers(
         features: what it can do.
         reader: which registers are wanted.
         threads: of which.
-        with_each: other requests, answered in the same flight.
+        with_each: other requests, answered in the same flight, if there is one.
 
     Raises:
         ConnectionLostError, RemoteProtocolError: the stub answers nothing.
     """
     lacking = [one for one in threads if not reader.has_all(one.registers)]
+    if not lacking:
+        return [one.registers for one in threads], []
     requests: list[bytes] = []
     for one in lacking:
         requests += _all_registers(one.handle, features)

@@ -64,6 +64,8 @@ class SnapshotStub:
     acknowledges: bool = True
     packs: bool = False
     selected: int = 0
+    memory: LayeredMemory | None = None
+    """Stacks and the rest, made when it is first read."""
 
     # --- the connection ---
 
@@ -297,9 +299,10 @@ class SnapshotStub:
 
     def _read(self, address: int, size: int) -> bytes:
         """As much as can be read from ``address`` on."""
-        stacks = RegionMemory(one.stack for one in self.snapshot.threads)
-        memory = LayeredMemory((stacks, self.snapshot.memory))
-        data = bytearray()
+        if self.memory is None:
+            stacks = RegionMemory(one.stack for one in self.snapshot.threads)
+            self.memory = LayeredMemory((stacks, self.snapshot.memory))
+        memory, data = self.memory, bytearray()
         while len(data) < size:
             step = min(size - len(data), 4096 - (address + len(data)) % 4096)
             while step:
