@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from machtrace.binary import ByteCursor
 from machtrace.errors import MachOError
 from machtrace.macho.contents import FileContents
+from machtrace.macho.flattened_lists import flattened
 from machtrace.macho.segments import Segment
 from machtrace.model.address import FileOffset
 
@@ -94,11 +95,10 @@ def read_rebases(contents: FileContents, table: memoryview, runs: list[PointerRu
 def places_of(runs: list[PointerRun]) -> NDArray[np.uint64]:
     """Of every pointer of ``runs``, in their order; each an :data:`Svma`."""
     lengths = np.array([run.length for run in runs], np.int64)
-    ends = np.cumsum(lengths)
-    within = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)
     firsts = np.array([run.first for run in runs], np.uint64)
     strides = np.array([run.stride for run in runs], np.uint64)
-    return np.repeat(firsts, lengths) + within.astype(np.uint64) * np.repeat(strides, lengths)
+    of_run, index = flattened(lengths)
+    return firsts[of_run] + index.astype(np.uint64) * strides[of_run]
 
 
 def _rebase_runs(  # noqa: C901, PLR0912 (an interpreter: one arm an opcode)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from machtrace.macho.flattened_lists import Rows, flattened
 from machtrace.macho.objc_records import ObjcRecords, Owners
 from machtrace.macho.pointer_rows import Addresses
 from machtrace.model.address import Svma
@@ -67,13 +68,7 @@ def read_method_lists(
     lists, owners, headers, sizes = lists[kept], owners[kept], headers[kept], sizes[kept]
     counts, is_relative = counts[kept], is_relative[kept]
 
-    of_list = np.repeat(np.arange(len(lists)), counts)
-    index = np.arange(len(of_list)) - np.repeat(np.cumsum(counts) - counts, counts)
-    entries = (
-        lists[of_list]
-        + np.uint64(_HEADER.itemsize)
-        + index.astype(np.uint64) * sizes[of_list].astype(np.uint64)
-    )
+    entries, of_list = _entries(lists, counts, sizes)
     relative = is_relative[of_list]
     direct = ((headers["flags"] & _HAS_DIRECT_SELECTORS) != 0)[of_list]
     implementations = np.zeros(len(entries), np.uint64)
@@ -86,6 +81,13 @@ def read_method_lists(
     selectors = records.strings(selectors)
     good = (implementations != 0) & (selectors != 0)
     return MethodRows(implementations[good], selectors[good], owners[of_list][good])
+
+
+def _entries(lists: Addresses, counts: Rows, sizes: Rows) -> tuple[Addresses, Rows]:
+    """Where the entries are that follow the headers of lists, and the list that each is in."""
+    of_list, index = flattened(counts)
+    places = index.astype(np.uint64) * sizes[of_list].astype(np.uint64)
+    return lists[of_list] + np.uint64(_HEADER.itemsize) + places, of_list
 
 
 def _flattened(records: ObjcRecords, lists: Addresses, owners: Owners) -> tuple[Addresses, Owners]:
@@ -103,13 +105,7 @@ def _flattened(records: ObjcRecords, lists: Addresses, owners: Owners) -> tuple[
     outer, outer_owners, sizes, counts = (
         outer[kept], outer_owners[kept], sizes[kept], counts[kept],
     )  # fmt: skip
-    of_list = np.repeat(np.arange(len(outer)), counts)
-    index = np.arange(len(of_list)) - np.repeat(np.cumsum(counts) - counts, counts)
-    entries = (
-        outer[of_list]
-        + np.uint64(_HEADER.itemsize)
-        + index.astype(np.uint64) * sizes[of_list].astype(np.uint64)
-    )
+    entries, of_list = _entries(outer, counts, sizes)
     # 16 bits say which image the list is from, 48 how far it is from here.
     words, readable = records.memory.read(entries, "<i8")
     inner = np.where(readable, entries + (words >> 16).astype(np.uint64), np.uint64(0))

@@ -7,8 +7,6 @@ is; of an indirectable one the lowest bit says that it leads to a pointer.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 import numpy as np
 import numpy.typing as npt
 
@@ -17,8 +15,6 @@ from machtrace.macho.pointer_rows import Addresses
 from machtrace.macho.pointers import Pointers
 from machtrace.macho.scattered_records import ScatteredRecords
 from machtrace.model.address import Svma
-
-Rows: TypeAlias = npt.NDArray[np.intp]
 
 _LONGEST_NAME = 1 << 12
 _WORD = 4
@@ -78,15 +74,3 @@ class SwiftRecords:
     def text(self, at: int) -> str:
         r"""The string at a stated address; bytes that are no UTF-8 are shown as ``\x..``."""
         return self.memory.string(at)[:_LONGEST_NAME].decode("utf-8", "backslashreplace")
-
-
-def flattened(counts: npt.NDArray[np.int64]) -> tuple[Rows, Rows]:
-    """For each element of lists of these lengths: which list it is in, and its place in it."""
-    of_list = np.repeat(np.arange(len(counts)), counts)
-    return of_list, np.arange(len(of_list)) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
-def bounded(counts: npt.NDArray[Any], most: int) -> npt.NDArray[np.int64]:
-    """``counts`` without those by which all together, from the first on, exceed ``most``."""
-    found = np.where(counts <= most, counts, 0).astype(np.int64)
-    return np.where(np.cumsum(found) <= most, found, 0)

@@ -14,9 +14,10 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from machtrace.macho.flattened_lists import Rows, bounded, flattened
 from machtrace.macho.pointer_rows import Addresses
 from machtrace.macho.swift_contexts import ContextKind
-from machtrace.macho.swift_records import Rows, SwiftRecords, bounded, flattened
+from machtrace.macho.swift_records import SwiftRecords
 
 _SECTIONS = ("__swift5_types", "__swift5_types2")
 _INDIRECT = 1

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.macho.contents import MachOContents
+from machtrace.macho.flattened_lists import flattened
 from machtrace.macho.pointer_rows import Addresses
 from machtrace.macho.pointers import Pointers
 from machtrace.macho.rtti import TYPE_INFO_SYMBOL, TypeInfos
@@ -71,8 +72,8 @@ def parse_vtables(
     kept = np.flatnonzero(plausible & (counts > 0))
     heads, counts = heads[kept], counts[kept]
     firsts = np.concatenate([np.zeros(1, np.int64), counts.cumsum()])
-    within = np.arange(int(firsts[-1])) - np.repeat(firsts[:-1], counts)
-    rows = np.repeat(heads + 1, counts) + within
+    of_table, slots = flattened(counts)
+    rows = heads[of_table] + 1 + slots
     return Vtables(columns.owners[heads], tops[kept], firsts, columns.targets[rows])
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from machtrace.macho.flattened_lists import flattened
 from machtrace.symbolicate.symcache import NONE, SymCache
 
 _Offsets = npt.NDArray[np.uint64]
@@ -134,9 +135,8 @@ def moved_ranges(cache: SymCache, moved: MovedFunctions) -> tuple[_Numbers, _Ind
     end = starts.searchsorted(stated_ends, side="left").astype(np.int64)
     first = np.maximum(first, 0)
     counts = np.maximum(end - first, 0)
-    which = np.repeat(np.arange(len(counts)), counts)
-    rows = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    rows += first[which]
+    which, index = flattened(counts)
+    rows = first[which] + index
     begins = np.maximum(starts[rows], moved.stated[which]) - moved.stated[which]
     placed = begins + moved.linked[which]
     ends = moved.linked + moved.sizes
