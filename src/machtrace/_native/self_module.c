@@ -270,6 +270,24 @@ static PyObject *copy_here(PyObject *module, PyObject *arguments)
     return result;
 }
 
+static PyObject *list_threads(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    uint64_t ids[4096];
+    int64_t count = machtrace_own_list(ids, sizeof ids / sizeof *ids);
+    if (count < 0)
+        return PyErr_SetFromErrno(PyExc_OSError);
+    size_t known = (size_t)count < sizeof ids / sizeof *ids ? (size_t)count : sizeof ids / sizeof *ids;
+    PyObject *tuple = PyTuple_New((Py_ssize_t)known);
+    for (size_t index = 0; tuple != NULL && index < known; index++) {
+        PyObject *id = PyLong_FromUnsignedLongLong(ids[index]);
+        if (id == NULL || PyTuple_SetItem(tuple, (Py_ssize_t)index, id) != 0)
+            Py_CLEAR(tuple);
+    }
+    return tuple;
+}
+
 static PyObject *own_image(PyObject *module, PyObject *unused)
 {
     (void)module;
@@ -299,6 +317,8 @@ static PyMethodDef methods[] = {
                "Copy other threads of this process; with sys._current_frames also what they run.")},
     {"copy_here", copy_here, METH_VARARGS,
      PyDoc_STR("copy_here(ranges, stack_limit, /)\n--\n\nCopy the calling thread.")},
+    {"list_threads", list_threads, METH_NOARGS,
+     PyDoc_STR("list_threads()\n--\n\nThe ids of this process' threads, 4096 at most.")},
     {"own_image", own_image, METH_NOARGS,
      PyDoc_STR("own_image()\n--\n\nWhere this extension is: start and end.")},
     {"image_changes", image_changes, METH_NOARGS,

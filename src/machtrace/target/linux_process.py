@@ -123,21 +123,19 @@ class LinuxProcessTarget(ClosedWhenLeft):
 
     def _describe(self, threads: Sequence[int], *, before: int) -> Iterator[ThreadInfo]:
         for index, thread in enumerate(threads, before + 1):
-            try:
-                name = self._directory.read(f"task/{thread}/comm").removesuffix("\n")
-            except (OSError, TargetGoneError):
-                name = ""
             yield ThreadInfo(
                 id=ThreadId(thread),
                 index=index,
-                name=self._name(thread, name) or None,
+                name=self._name(thread) or None,
                 is_main=thread == self._directory.pid,
             )
 
-    def _name(self, thread: int, name: str) -> str:
-        """What to call a thread of which the kernel has this ``name``."""
-        del thread
-        return name
+    def _name(self, thread: int) -> str:
+        """What a thread is called; empty where it has no name."""
+        try:
+            return self._directory.read(f"task/{thread}/comm").removesuffix("\n")
+        except (OSError, TargetGoneError):
+            return ""
 
     def _left_out(self) -> int:
         """A thread that is not copied with all others; 0 is none."""

@@ -40,7 +40,6 @@ class SelfTarget(LinuxProcessTarget):
 
     def __init__(self) -> None:
         self._own_copier = _signal_copier()
-        self._python_names: dict[int, str] = {}
         super().__init__(os.getpid(), copier=self._own_copier)
 
     def python_threads(self) -> dict[ThreadId, threading.Thread]:
@@ -136,9 +135,9 @@ class SelfTarget(LinuxProcessTarget):
             )
         return ThreadId(found)
 
-    def _name(self, thread: int, name: str) -> str:
+    def _name(self, thread: int) -> str:
         known = next((one for one in threading.enumerate() if one.native_id == thread), None)
-        return name if known is None else known.name
+        return super()._name(thread) if known is None else known.name
 
     def _left_out(self) -> int:
         return threading.get_native_id()

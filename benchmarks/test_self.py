@@ -1,0 +1,81 @@
+"""The calling thread's own stack, and how long other threads of this process stand still."""
+
+import ctypes
+import statistics
+import threading
+
+import pytest
+
+import machtrace as mt
+
+_self = pytest.importorskip("machtrace._native._self")
+
+DEPTH = 30
+
+
+def at_depth(act):
+    """Call ``act`` where the stack has some 30 frames of the machine, through C as programs do."""
+
+    def descend(levels):
+        if levels:
+            return next(map(lambda _: descend(levels - 1), [0]))  # noqa: C417 - C is meant
+        if len(mt.call_stack_return_addresses()) < DEPTH:
+            raise LookupError
+        return act()
+
+    for levels in range(DEPTH):
+        try:
+            return descend(levels)
+        except LookupError:
+            continue
+    return None
+
+
+def glibc():
+    """``backtrace`` and ``backtrace_symbols`` of glibc, through ctypes."""
+    libc = ctypes.PyDLL(None)
+    if not hasattr(libc, "backtrace_symbols"):
+        pytest.skip("the C library has no backtrace")
+    libc.backtrace_symbols.restype = ctypes.c_void_p
+    libc.backtrace_symbols.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    libc.free.argtypes = [ctypes.c_void_p]
+    buffer = (ctypes.c_void_p * 512)()
+
+    def look():
+        libc.free(libc.backtrace_symbols(buffer, libc.backtrace(buffer, DEPTH)))
+
+    return look
+
+
+@pytest.mark.benchmark(group="the calling thread's stack, 30 frames, known before")
+@pytest.mark.parametrize("way", ["symbols", "return addresses", "glibc"])
+def test_own_stack(benchmark, way):
+    """Names with a warm cache, addresses alone, and glibc's names."""
+    if way == "glibc":
+        at_depth(lambda: benchmark(glibc()))
+    elif way == "symbols":
+        at_depth(lambda: benchmark(mt.call_stack_symbols, DEPTH))
+    else:
+        at_depth(lambda: benchmark(mt.call_stack_return_addresses, DEPTH))
+
+
+@pytest.mark.benchmark(group="all of 8 threads of this process")
+@pytest.mark.parametrize("way", ["snapshot", "with Python functions"])
+def test_threads(benchmark, way):
+    """All of a snapshot; in extra_info how long each thread stood still, in microseconds."""
+    done = threading.Event()
+    threads = [threading.Thread(target=done.wait) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    stops = []
+    with mt.open_target("self") as target:
+        take = target.snapshot if way == "snapshot" else lambda: target.snapshot_with_python()[0]
+
+        def run():
+            snapshot = take()
+            stops.extend(one.stopped_for_ns / 1000 for one in snapshot.threads)
+
+        benchmark(run)
+    done.set()
+    benchmark.extra_info["stopped_us_median"] = round(statistics.median(stops), 1)
+    benchmark.extra_info["stopped_us_p99"] = round(statistics.quantiles(stops, n=100)[98], 1)

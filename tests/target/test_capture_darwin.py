@@ -1,0 +1,47 @@
+"""The Darwin source of the capture core, against Apple's headers; it cannot be run here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import machtrace
+
+NATIVE = Path(machtrace.__file__).parent / "_native"
+WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Wstrict-prototypes", "-Werror"]
+
+
+@pytest.mark.parametrize(
+    "triple",
+    [
+        "aarch64-apple-macos13.0",
+        "x86_64-apple-macos13.0",
+        "arm64-apple-ios15.0",
+        "arm64e-apple-ios15.0",
+    ],
+)
+def test_it_compiles_and_its_assertions_hold(triple: str, tmp_path: Path) -> None:
+    """Sizes and places of the kernel's structures are asserted in the source itself."""
+    ziglang = pytest.importorskip("ziglang", reason="ziglang carries Apple's headers")
+    root = Path(ziglang.__file__).parent / "lib"
+    headers = [str(root / "include"), str(root / "libc/include/any-darwin-any")]
+    command = [sys.executable, "-m", "ziglang", "clang", "-target", triple, "-std=c11", "-O2"]
+    command += [*WARNINGS, *(f"-isystem{one}" for one in headers), f"-I{NATIVE}"]
+    target = tmp_path / "capture.o"
+    source = str(NATIVE / "capture_darwin.c")
+    done = subprocess.run(
+        [*command, "-c", source, "-o", str(target)], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    assert done.returncode == 0
+    magic = int.from_bytes(target.read_bytes()[:4], "little")
+    assert magic == 0xFEEDFACF
+
+
+def test_nothing_of_python_is_in_the_core() -> None:
+    """The same files are to be built into programs without it."""
+    for name in ("capture.h", "capture_linux.c", "capture_darwin.c", "own_registers.h"):
+        assert "Python.h" not in (NATIVE / name).read_text(encoding="utf-8")
