@@ -15,3 +15,13 @@ Lazy::~Lazy() { x = 8; } int Lazy::sides() { return 9; }
 int Hidden::extra() { return 10; }
 Square *make() { static char place[64]; return new (place) Hidden(); }
 Box<int> box_of_int; Box<long> *box() { static Box<long> b; return &b; }
+struct Guard { virtual int begin() = 0; virtual int query() { return 12; } };
+struct Fake : Guard { int begin() override; };
+int Fake::begin() { return 13; }
+struct Common { virtual int begin() = 0; virtual int query() { return 14; } };
+struct First : Common { int begin() override; };
+struct Second : Common { int begin() override; };
+int First::begin() { return 15; } int Second::begin() { return 16; }
+struct Empty {};
+struct Oval : Empty, Shape { int sides() override; };
+int Oval::sides() { return 17; }

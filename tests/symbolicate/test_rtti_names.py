@@ -40,6 +40,14 @@ EXPECTED = {
     ("(anonymous namespace)::Hidden::extra()", "(anonymous namespace)::Hidden::{virtual method 4}"),
     ("Box<int>::take(int)", "Box<int>::{virtual method 0}"),
     ("Box<long>::put()", "Box<long>::{virtual method 1}"),
+    # Guard has no vtable here: nothing tells which methods Fake has from it.
+    ("Fake::begin()", "Fake::{virtual method 0, perhaps inherited}"),
+    ("Guard::query()", "Fake::{virtual method 1, perhaps inherited}"),
+    # Nor has Common, but what First and Second share is its.
+    ("Common::query()", "Common::{virtual method 1}"),
+    ("First::begin()", "First::{virtual method 0, perhaps inherited}"),
+    # Oval begins as an Empty, too, which has no virtual methods; that is not known of it.
+    ("Oval::sides()", "Oval::{virtual method 3, perhaps inherited}"),
 }
 
 
@@ -74,7 +82,8 @@ def test_virtual_methods_are_named_after_the_class_that_defines_them(library):
     assert Certainty.RTTI is names.certainty
     for symbol, name in found:
         owner = name.partition("::{virtual method")[0]
-        assert f"{owner}::" in symbol
+        assert f"{owner}::" in symbol or name.endswith(", perhaps inherited}")
+    assert ("Shape::area()", "Oval::{virtual method 2, perhaps inherited}") not in found
 
 
 def test_only_wanted_functions_are_named(library):

@@ -41,9 +41,9 @@ class Base(NamedTuple):
     """A direct base of a class."""
 
     mangled: str
-    """Its name, as ``type_info`` has it."""
+    """Its name, as ``type_info`` has it; empty where that cannot be read."""
     row: int
-    """Which of the image's classes it is; -1: it is in another image."""
+    """Which of the image's classes it is; -1: none, as it is in another image."""
     offset: int
     """Bytes from the class's start; of a virtual base, where in the vtable that is written."""
     is_virtual: bool
@@ -110,8 +110,7 @@ class _Reader:
         single = np.array([kind == _SINGLE for kind in kinds], np.bool_)
         rows = np.flatnonzero(single)
         for row, base in zip(rows.tolist(), self._bases(places[rows], 2, found), strict=True):
-            if base is not None:
-                found.bases[row] = (Base(base[0], base[1], 0, is_virtual=False),)
+            found.bases[row] = (Base(*base, 0, is_virtual=False),)
         for row, kind in enumerate(kinds):
             if kind == _MULTIPLE:
                 found.bases[row] = self._several(int(places[row]), found)
@@ -136,23 +135,21 @@ class _Reader:
             found.append(text.decode("utf-8", "backslashreplace"))
         return found
 
-    def _bases(
-        self, records: Addresses, word: int, found: TypeInfos
-    ) -> list[tuple[str, int] | None]:
+    def _bases(self, records: Addresses, word: int, found: TypeInfos) -> list[tuple[str, int]]:
         """What each record's ``word``-th pointer says of a base: its name and row."""
         at = records + np.uint64(word * self._size)
         targets = self._pointers.targets(at)
         symbols = self._pointers.symbols(at)
         defined = [self._definitions.get(symbol, 0) for symbol in symbols]
         rows = found.rows_at(np.where(targets != 0, targets, np.array(defined, np.uint64)))
-        bases: list[tuple[str, int] | None] = []
+        bases: list[tuple[str, int]] = []
         for row, symbol in zip(rows.tolist(), symbols, strict=True):
             if row >= 0:
                 bases.append((found.mangled[row], row))
             elif symbol.startswith(TYPE_INFO_SYMBOL):
                 bases.append((symbol.removeprefix(TYPE_INFO_SYMBOL), -1))
             else:
-                bases.append(None)
+                bases.append(("", -1))
         return bases
 
     def _several(self, place: int, found: TypeInfos) -> tuple[Base, ...]:
@@ -168,7 +165,7 @@ class _Reader:
         flags, known = self._records.read(entries + np.uint64(size), f"{self._order}i{size}")
         bases = self._bases(entries, 0, found)
         return tuple(
-            Base(base[0], base[1], flag >> _OFFSET_SHIFT, bool(flag & _VIRTUAL))
+            Base(*base, flag >> _OFFSET_SHIFT, bool(flag & _VIRTUAL))
             for base, flag, ok in zip(bases, flags.tolist(), known.tolist(), strict=True)
-            if ok and base is not None
+            if ok
         )

@@ -1,12 +1,13 @@
 """Names of C++ virtual methods, from the vtables that stripping leaves.
 
 A vtable says of a function that it is, say, the fourth virtual method of a class, not what it is
-called. ``Class::{virtual method 3}`` says that and no more: no name of C++ has braces there.
+called. ``Class::{virtual method 3}`` says that and no more: no name of C++ has braces there. Where
+a base has no vtable in the image the function may be the base's, and the name says that, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -22,8 +23,8 @@ from machtrace.model.symbol import Certainty
 from machtrace.symbolicate.demangle.cplusplus import demangle_type
 from machtrace.symbolicate.named_ranges import NamedRanges, Offsets
 
-_DEEPEST = 64
-"""Bases of bases that are followed."""
+_MOST_BASES = 64
+"""Bases, and bases of bases, that are followed."""
 
 
 def rtti_names(
@@ -36,7 +37,8 @@ def rtti_names(
     """The virtual methods of an image's classes, as ``Class::{virtual method N}``.
 
     ``N`` counts the vtable's slots from 0. A function that several classes share is the
-    base-most one's; one that unrelated classes share has a name of each.
+    base-most one's; one that unrelated classes share has a name of each. Where it may as well be
+    a base's of which the image has no vtable, the name ends with ``, perhaps inherited}``.
 
     Args:
         contents: the image; of one in memory nothing is found, as its pointers have no names.
@@ -86,6 +88,7 @@ class _Methods:
         self._types = types
         self._tables = tables
         self._primary: dict[int, int] = {}
+        self._lines: dict[int, list[int]] = {}
         for table, (owner, top) in enumerate(
             zip(tables.owners.tolist(), tables.tops.tolist(), strict=True)
         ):
@@ -103,10 +106,25 @@ class _Methods:
         mangled = self._types.mangled[owner]
         shown = demangle_type(mangled.removeprefix("*")) or mangled
         if slot >= 0:
-            return f"{shown}::{{virtual method {slot}}}"
+            inherited = ", perhaps inherited" if self._may_inherit(owner) else ""
+            return f"{shown}::{{virtual method {slot}{inherited}}}"
         table, place = divmod(-slot - 1, _MOST_SLOTS)
         part = self._part(owner, -int(self._tables.tops[table]))
-        return f"{shown}::{{virtual method {place} as {part}}}"
+        inherited = ", perhaps inherited" if self._may_inherit(owner, of_parts=True) else ""
+        return f"{shown}::{{virtual method {place} as {part}{inherited}}}"
+
+    def _may_inherit(self, owner: int, *, of_parts: bool = False) -> bool:
+        """Whether a class has a base whose functions in the class's own vtable are not known.
+
+        Args:
+            owner: the class.
+            of_parts: ask of the vtables for all its bases, not only of its own.
+        """
+        return any(
+            base.row not in self._primary
+            for base in self._types.bases[owner]
+            if of_parts or base.is_virtual or base.offset == 0
+        )
 
     @cached_property
     def _functions(self) -> list[int]:
@@ -132,9 +150,18 @@ class _Methods:
             else:
                 secondary.append((function, owner, -(table * _MOST_SLOTS + slot) - 1))
         # A function of a base is in the vtables that derived classes have for the base, too.
-        for row in secondary:
-            if row[0] not in primary:
-                yield row
+        yield from self._own(row for row in secondary if row[0] not in primary)
+
+    def _own(self, rows: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
+        """Rows without those of classes that have the function from a base with the same one."""
+        found: dict[int, list[tuple[int, int, int]]] = {}
+        for row in rows:
+            found.setdefault(row[0], []).append(row)
+        for same in found.values():
+            owners = {owner for _, owner, _ in same}
+            for row in same:
+                if len(owners) == 1 or owners.isdisjoint(self._bases(row[1])):
+                    yield row
 
     def _merged(self, rows: set[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
         """Rows; those of classes that share a function of a base without a vtable made one."""
@@ -154,46 +181,52 @@ class _Methods:
             shared = [one for one in shared if one in others]
         return shared[0] if shared and shared[0] not in self._primary else None
 
-    def _above(self, owner: int) -> list[int]:
-        found: list[int] = []
-        above = self._primary_base(owner)
-        while above is not None and len(found) < _DEEPEST:
-            found.append(above)
-            above = self._primary_base(above)
-        return found
-
     def _origin(self, owner: int, slot: int, function: int) -> int:
         """The base-most class that has the function in this slot of its own vtable."""
-        found = owner
-        for _ in range(_DEEPEST):
-            above = self._primary_base(owner)
-            if above is None:
-                return found
-            owner = above
-            table = self._primary.get(owner)
+        firsts, found = self._tables.firsts, owner
+        for above in self._above(owner):
+            table = self._primary.get(above)
             if table is None:
                 continue
-            place = int(self._tables.firsts[table]) + slot
-            if place >= int(self._tables.firsts[table + 1]):
-                return found
-            if self._functions[place] != function:
-                return found
-            found = owner
+            place = int(firsts[table]) + slot
+            if place < int(firsts[table + 1]) and self._functions[place] == function:
+                found = above
         return found
 
-    def _primary_base(self, owner: int) -> int | None:
-        """The base whose vtable the class's own begins as: it is at the class's start."""
-        for base in self._types.bases[owner]:
-            if base.row >= 0 and not base.is_virtual and base.offset == 0:
-                return base.row
-        return None
+    def _above(self, owner: int) -> list[int]:
+        """The classes that one's own vtable may begin as, nearest first.
+
+        They are at its objects' start, where a base without virtual methods may be, too.
+        """
+        found = self._lines.get(owner)
+        if found is None:
+            found = self._lines[owner] = self._followed(owner, only_at_start=True)
+        return found
+
+    def _bases(self, owner: int) -> list[int]:
+        """All classes that one has as bases, nearest first."""
+        return self._followed(owner, only_at_start=False)
+
+    def _followed(self, owner: int, *, only_at_start: bool) -> list[int]:
+        found = [owner]
+        for one in found:  # it grows
+            if len(found) > _MOST_BASES:
+                break
+            found += [
+                base.row
+                for base in self._types.bases[one]
+                if base.row >= 0
+                and base.row not in found
+                and not (only_at_start and (base.is_virtual or base.offset))
+            ]
+        return found[1:]
 
     def _part(self, owner: int, offset: int) -> str:
         """What is at an offset of a class's objects: a base, by name where it can be no other."""
         bases = self._types.bases[owner]
         found = [base for base in bases if not base.is_virtual and base.offset == offset]
         found = found or [base for base in bases if base.is_virtual]
-        if len(found) == 1:
+        if len(found) == 1 and found[0].mangled:
             return demangle_type(found[0].mangled) or found[0].mangled
         return f"part at {offset}"
 
