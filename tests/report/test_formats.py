@@ -154,7 +154,7 @@ def test_lldb_prints_bt_all():
 
 
 def test_a_function_without_a_name_is_told_apart_from_a_name():
-    """The debugger lldb has its own way of saying so, Apple's and BSBacktraceLogger's formats have none."""
+    """In lldb's format there is a way to say so; Apple's and BSBacktraceLogger's have none."""
     nobody = unnamed(ImageOffset(0x3FF4), 0x20)
     one = frame(0x102064000, symbol=nobody)
     stack = CallStack(thread=STACK.thread, frames=(one,), stop=Stop(StopReason.ROOT))
