@@ -56,17 +56,23 @@ class LinuxProcessTarget(ClosedWhenLeft):
         check_host()
         if pid <= 0:
             raise TargetSpecError(f"{pid} is no process id")
-        self._directory = ProcessDirectory(pid)
+        self._directory = self._open_directory(pid)
         try:
             self._process = identify(self._directory, is_own=self._is_own)
             with open_memory(self._directory):
                 pass  # the right to read it is the right to stop it
             self._images = ImageFinder(self._directory)
-            self._facts = FactsGatherer(self._directory, self._process.arch)
+            self._facts = self._facts_gatherer()
             self._copier = thread_copier() if copier is None else copier
         except BaseException:
             self._directory.close()
             raise
+
+    def _open_directory(self, pid: int) -> ProcessDirectory:
+        return ProcessDirectory(pid)
+
+    def _facts_gatherer(self) -> FactsGatherer:
+        return FactsGatherer(self._directory, self._process.arch)
 
     @property
     def process(self) -> ProcessInfo:

@@ -11,7 +11,9 @@ from machtrace.errors import TargetSpecError
 from machtrace.model.snapshot import Snapshot
 from machtrace.model.thread import ThreadId
 from machtrace.target.base import DEFAULT_STACK_LIMIT
+from machtrace.target.linux_facts import FactsGatherer
 from machtrace.target.linux_process import LinuxProcessTarget
+from machtrace.target.linux_procfs import ProcessDirectory
 from machtrace.target.python_runs import PythonRuns, python_runs
 
 if TYPE_CHECKING:
@@ -41,6 +43,16 @@ class SelfTarget(LinuxProcessTarget):
     def __init__(self) -> None:
         self._own_copier = _signal_copier()
         super().__init__(os.getpid(), copier=self._own_copier)
+
+    def _open_directory(self, pid: int) -> ProcessDirectory:
+        from machtrace.target.self_directory import OwnDirectory
+
+        return OwnDirectory(pid)
+
+    def _facts_gatherer(self) -> FactsGatherer:
+        from machtrace.target.self_directory import OwnFacts
+
+        return OwnFacts(self._directory, self._process.arch)
 
     def python_threads(self) -> dict[ThreadId, threading.Thread]:
         """The threads that Python's ``threading`` knows, by id."""
