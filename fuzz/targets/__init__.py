@@ -8,6 +8,7 @@ from fuzz.targets import (
     demangle,
     eh_frame,
     fixups,
+    gdb_remote,
     instructions,
     objc,
     pclntab,
@@ -35,6 +36,7 @@ TARGETS: dict[str, Target] = {
         demangle.TARGET,
         pclntab.TARGET,
         rtti.TARGET,
+        gdb_remote.TARGET,
         symbol_table.TARGET,
         symbol_store.TARGET,
     )
