@@ -16,6 +16,7 @@
     │   └── CoreFileError
     ├── DebugInformationError     a file's debug information could not be read as a whole
     ├── FileAccessError           a file could not be opened or read
+    ├── ArgumentError             what a function was called with makes no sense
     └── MissingExtraError         an optional library is not installed
 
 Not here, because they are answers and not failures: a walk that stops early
@@ -186,6 +187,10 @@ class FileAccessError(MachtraceError, OSError):
         super().__init__(f"{reason}: {path}")
         self.path = path
         self.reason = reason
+
+
+class ArgumentError(MachtraceError, ValueError):
+    """A function was called with an argument that it can do nothing with."""
 
 
 class MissingExtraError(MachtraceError):

@@ -29,6 +29,7 @@ EXAMPLES = (
     errors.DebugInformationError("/path", "its reader died"),
     errors.FileAccessError("/path", "no such file"),
     errors.MissingExtraError("emulation", extra="emulator"),
+    errors.ArgumentError("threads is 0", remedy="give 1 or more"),
 )
 
 

@@ -8,7 +8,13 @@ import sys
 import numpy as np
 import pytest
 
-from machtrace.errors import FileAccessError, FormatError, MachtraceError, MissingExtraError
+from machtrace.errors import (
+    ArgumentError,
+    FileAccessError,
+    FormatError,
+    MachtraceError,
+    MissingExtraError,
+)
 from machtrace.macho.contents import FileContents
 from machtrace.macho.cpu import CPU_TYPE_ARM64, CPU_TYPE_X86_64
 from machtrace.model.address import ImageOffset
@@ -19,6 +25,7 @@ from machtrace.symbolicate.symbol_columns import NO_OFFSET
 from machtrace.symbolicate.symbol_table import CERTAINTIES
 from machtrace.symbolicate.symbolicator import Symbolicator
 from machtrace.testing.debug_programs import DSYMUTIL, INLINED_C, line_of, make_dsym
+from machtrace.testing.elf_compiler import compile_elf
 from machtrace.testing.macho_compiler import compile_macho
 from machtrace.testing.macho_files import BuiltSlice, ThinFile, fat_file
 
@@ -218,3 +225,143 @@ def test_lines_and_inlined_calls_are_those_of_the_source(tmp_path):
     assert columns.file_path(file).endswith("inlined.c")
     assert {"outer"} == set(columns.names())
     assert (0 == Symbolicator(lines=False).lookup(program, asked).lines).all()
+
+
+# --- what is asked for ---
+
+
+@pytest.mark.parametrize("count", [2, 5000])
+@pytest.mark.parametrize(
+    "made",
+    [
+        list,
+        tuple,
+        iter,
+        lambda values: np.array(values, np.int64),
+        lambda values: np.array(values, np.uint16)[::1],
+        lambda values: np.array(values, ">u4"),
+        lambda values: np.array(values, np.object_),
+        lambda values: np.repeat(np.array(values, np.uint64), 3)[::3],
+    ],
+)
+def test_offsets_may_come_in_any_column_of_whole_numbers(stripped, made, count):
+    """They are the same offsets."""
+    asked = np.random.default_rng(3).integers(0, 0x2000, count).tolist()
+
+    columns = Symbolicator().lookup(stripped, made(asked))
+
+    assert asked == columns.offsets.tolist()
+    assert Symbolicator().lookup(stripped, offsets(*asked)).names() == columns.names()
+
+
+def test_the_largest_offsets_are_not_changed(stripped):
+    """Numbers that no floating-point one can be, and no offset at all."""
+    asked = [2**64 - 1, 2**63 + 1, 1]
+
+    assert asked == Symbolicator().lookup(stripped, asked).offsets.tolist()
+    assert [] == Symbolicator().lookup(stripped, []).names()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        [-1],
+        [2**64],
+        [1.0],
+        [1.5, 2],
+        [float("nan")],
+        ["0x10"],
+        [None],
+        [[1, 2], [3, 4]],
+        [[1], [2, 3]],
+        "0x10",
+        b"abc",
+        None,
+        7,
+        {"a": 1},
+        np.array([-1], np.int64),
+        np.array([1.0]),
+        np.array([True]),
+        np.array(["1"]),
+        np.array(["2020-01-01"], "datetime64[s]"),
+        np.zeros((2, 2), np.uint64),
+        np.uint64(4),
+        np.array([2**64, 1], np.object_),
+    ],
+    ids=repr,
+)
+def test_what_is_no_column_of_offsets_is_refused(stripped, bad):
+    """Nothing is cut off or wrapped round."""
+    with pytest.raises(ArgumentError) as caught:
+        Symbolicator().lookup(stripped, bad)
+    assert isinstance(caught.value, ValueError)
+    assert "2**64" in caught.value.remedy
+
+
+def test_answers_do_not_change_with_the_caller_s_array(stripped, table):
+    """Columns are worked out later, of what was asked."""
+    start = int(table.starts[0])
+    asked = offsets(start, start)
+
+    columns = Symbolicator().lookup(stripped, asked)
+    asked[:] = 0xFFFF_FFFF
+
+    assert [start, start] == columns.offsets.tolist() == columns.function_starts.tolist()
+    with pytest.raises(ValueError, match="read-only"):
+        columns.offsets[0] = 1
+
+
+def test_an_architecture_may_be_given_by_its_name(stripped):
+    """And one that nobody knows, by no name."""
+    asked = offsets(0x1000)
+    by_name = Symbolicator().lookup(stripped, asked, arch="arm64")
+
+    assert Symbolicator().lookup(stripped, asked, arch=Arch.ARM64).names() == by_name.names()
+    with pytest.raises(ArgumentError, match="'arm46'") as caught:
+        Symbolicator().lookup(stripped, asked, arch="arm46")
+    assert "arm64e" in caught.value.remedy
+    with pytest.raises(MachtraceError, match="an image for x86_64"):
+        Symbolicator().lookup(stripped, asked, arch="x86_64")
+
+
+def test_an_elf_file_of_another_architecture_is_not_taken(tmp_path):
+    """It has one image only, and that is not asked for."""
+    (tmp_path / "f.c").write_text("int f(void) { return 1; }")
+    options = ("-shared", "-O1")
+    path = compile_elf(
+        [tmp_path / "f.c"], tmp_path / "f.so", target="x86_64-linux-musl", options=options
+    )
+
+    assert 1 == len(Symbolicator().lookup(path, [0], arch="x86_64"))
+    with pytest.raises(MachtraceError, match="an image for arm64, but those for x86_64"):
+        Symbolicator().lookup(path, [0], arch="arm64")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        (("", [0]), {}),
+        ((None, [0]), {}),
+        ((b"libx.dylib", [0]), {}),
+        ((3, [0]), {}),
+        (("libx.dylib", [0]), {"threads": 0}),
+        (("libx.dylib", [0]), {"threads": -1}),
+        (("libx.dylib", [0]), {"threads": 1.5}),
+    ],
+    ids=repr,
+)
+def test_other_arguments_that_make_no_sense_are_refused(arguments, options):
+    """Each with what to do instead."""
+    with pytest.raises(ArgumentError) as caught:
+        Symbolicator().lookup(*arguments, **options)
+    assert "give" in caught.value.remedy
+
+
+def test_they_show_what_they_are(stripped):
+    """In an interpreter, without any work."""
+    symbolicator = Symbolicator([stripped.parent], lines=False)
+    columns = symbolicator.lookup(stripped, offsets(1, 2))
+
+    assert "<SymbolColumns: 2 rows of offsets, symbols, " in repr(columns)
+    assert repr([stripped.parent]) in repr(symbolicator)
+    assert "lines=False: 1 image open" in repr(symbolicator)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # a first answer can do without numpy and what else these bri
     from machtrace.elf.contents import ElfFileContents, ElfMemoryContents
     from machtrace.symbolicate.symbol_table import SymbolTable
 
-_FEW = 8
+FEW = 8
 """Names that are read without a table of all."""
 
 
@@ -44,7 +44,7 @@ class ImageSymbols:
         self._contents = contents
         self._others = others
         self._instead = instead
-        self._few = _FEW
+        self._few = FEW
         self._table: SymbolTable | None = None
         self._failure: MachtraceError | None = None
         self._replaced: tuple[MachtraceError, ...] = ()

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from machtrace.errors import MissingExtraError
 from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import InlineFrame, Symbol
-from machtrace.symbolicate.image_symbols import ImageSymbols
+from machtrace.symbolicate.image_symbols import FEW, ImageSymbols
 from machtrace.symbolicate.named_ranges import Offsets
 from machtrace.symbolicate.symbol_table import CERTAINTIES, SymbolTable
 
@@ -22,10 +22,19 @@ if TYPE_CHECKING:
     from machtrace.symbolicate.debug_index import DebugColumns
     from machtrace.symbolicate.debug_information import AnyDebugIndex
 
-_FEW = 8
-"""Offsets whose names may come without a table of all."""
 NO_OFFSET = np.uint64(2**64 - 1)
 """In a column of offsets: there is none."""
+
+
+_COLUMNS = (
+    "offsets",
+    "symbols",
+    "function_starts",
+    "certainties",
+    "files",
+    "lines",
+    "inline_depths",
+)
 
 
 class SymbolColumns:
@@ -50,12 +59,12 @@ class SymbolColumns:
             FormatError, MemoryReadError: see :attr:`ImageSymbols.table`.
         """
         self.offsets = offsets
-        """What was asked for: bytes from the image's header."""
+        """What was asked for: bytes from the image's header; not to be changed."""
         self._symbols = symbols
         self._find_debug = find_debug
         self._back = back
         self._threads = threads
-        if len(offsets) > _FEW or symbols.is_indexed:
+        if len(offsets) > FEW or symbols.is_indexed:
             _ = self.symbols
 
     @cached_property
@@ -72,6 +81,11 @@ class SymbolColumns:
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    def __repr__(self) -> str:
+        """How many rows, and of what; no column is worked out for that."""
+        rows = f"{len(self)} row{'' if len(self) == 1 else 's'}"
+        return f"<SymbolColumns: {rows} of {', '.join(_COLUMNS)}>"
 
     # --- functions ---
 

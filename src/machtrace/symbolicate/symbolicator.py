@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from machtrace.errors import FormatError, MachtraceError, MemoryReadError
+from machtrace.errors import ArgumentError, FormatError, MachtraceError, MemoryReadError
 from machtrace.macho.contents import FileContents
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.arch import Arch
@@ -27,10 +27,11 @@ from machtrace.model.symbol import (
 from machtrace.symbolicate.image_symbols import ImageSymbols
 
 if TYPE_CHECKING:  # they bring much that the first names can do without
+    from numpy.typing import ArrayLike
+
     from machtrace.elf.contents import ElfFileContents
     from machtrace.symbolicate.debug_information import AnyDebugIndex, DebugInformation
     from machtrace.symbolicate.image_source import ImageSource
-    from machtrace.symbolicate.named_ranges import Offsets
     from machtrace.symbolicate.symbol_columns import SymbolColumns
 
 _Answer = tuple[FrameStatus, BinaryImage | None, Symbol | None, tuple[InlineFrame, ...]]
@@ -41,10 +42,19 @@ _REMEMBERED = 1 << 16
 
 
 class Symbolicator:
-    """Names any number of backtraces; opens each image once.
+    """Names any number of backtraces, and any number of offsets; opens each image once.
 
     An image's symbols are read from the files in ``search``, else from the file where the target
     had it, else from the snapshot's memory. A file whose UUID is not the image's is never used.
+
+    :meth:`symbolicate` gives a backtrace's frames their names. :meth:`lookup` takes a column of N
+    offsets (ImageOffset) of one image and gives columns of N rows, in the order asked for::
+
+        columns = Symbolicator(search=["symbols"]).lookup("libx.dylib", [0x1000, 0x1f40])
+        columns.names()  # ['start', None]: None where no function is
+        columns.symbols  # int32, shape (2,): an id for each function, -1 where none is
+        columns.function_starts  # uint64, shape (2,)
+        columns.lines  # uint32, shape (2,); 0 where it is unknown
     """
 
     def __init__(self, search: Sequence[str | Path] = (), *, lines: bool = True) -> None:
@@ -61,6 +71,12 @@ class Symbolicator:
         self._here: dict[Avma, ImageSymbols | FrameStatus] = {}
         self._snapshot: Snapshot | None = None
         self._found: dict[tuple[Avma, bool], _Answer] = {}
+
+    def __repr__(self) -> str:
+        """Where it searches, whether for lines, and how many images it has open."""
+        count = len(self._images) + len(self._here)
+        images = f"{count} image{'' if count == 1 else 's'}"
+        return f"<Symbolicator search={self._search!r} lines={self._wants_lines}: {images} open>"
 
     @cached_property
     def _files(self) -> ImageSource:
@@ -188,34 +204,38 @@ class Symbolicator:
     def lookup(
         self,
         image: str | PathLike[str] | BinaryImage,
-        offsets: Offsets,
+        offsets: ArrayLike | Iterable[int],
         *,
         return_addresses: bool = False,
-        arch: Arch | None = None,
+        arch: Arch | str | None = None,
         threads: int = 1,
     ) -> SymbolColumns:
         """The functions and source lines at many offsets of one image, as columns.
 
         Args:
             image: a file, or an image whose files are looked for.
-            offsets: bytes from the image's header, unsigned 64-bit integers in any order.
+            offsets: bytes from the image's header, in any order: a column of whole numbers from 0
+                to 2**64 - 1, of any integer type. It is copied.
             return_addresses: whether they are where calls return to, and so to be looked up one
                 byte earlier, inside the call.
-            arch: of a fat file, which of its images.
-            threads: how many to share the work among.
+            arch: of a fat file, which of its images; an :class:`Arch` or its name, ``"arm64"``.
+            threads: how many to share the work among, 1 or more.
 
         Raises:
+            ArgumentError: an argument makes no sense: negative offsets, say, or no such ``arch``.
             FileAccessError: there is no such file, or none for this image.
             FormatError: it is malformed.
             MachtraceError: a fat file has several images, or not that of ``arch``.
         """
-        import numpy as np
-
+        from machtrace.symbolicate.asked_offsets import asked_offsets
         from machtrace.symbolicate.symbol_columns import SymbolColumns
 
-        wanted, symbols = self._file(image, arch)
+        column = asked_offsets(offsets)
+        if threads < 1 or threads != int(threads):
+            raise ArgumentError(f"threads is {threads!r}", remedy="give 1 or more")
+        wanted, symbols = self._file(image, None if arch is None else _arch(arch))
         return SymbolColumns(
-            np.ascontiguousarray(offsets, np.uint64),
+            column,
             symbols,
             lambda: self._lines(wanted),
             back=int(return_addresses),
@@ -255,6 +275,15 @@ class Symbolicator:
     def _lines(self, image: BinaryImage) -> AnyDebugIndex | None:
         found = FrameStatus.NOT_ASKED if self._debug is None else self._debug.index(image)
         return None if isinstance(found, FrameStatus) else found
+
+
+def _arch(given: Arch | str) -> Arch:
+    try:
+        return Arch(given)
+    except ValueError:
+        names = ", ".join(one.value for one in Arch)
+        text = f"no architecture is called {given!r}"
+        raise ArgumentError(text, remedy=f"choose one of: {names}") from None
 
 
 def _key(image: BinaryImage) -> Hashable:
