@@ -1,0 +1,393 @@
+"""Stacks through lldb-server, gdbserver and qemu are those that their own debuggers show."""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import machtrace as mt
+from machtrace.errors import ConnectionLostError, TargetError
+from machtrace.model.arch import Arch
+from machtrace.target.gdb_process import GdbRemoteTarget
+from machtrace.target.linux_process import LinuxProcessTarget
+from machtrace.testing.elf_compiler import compile_elf
+
+DEADLINE_S = 30
+LLDB_SERVERS = ("lldb-server", *(f"lldb-server-{version}" for version in range(22, 13, -1)))
+
+
+def program(*names):
+    """The first of these programs that is installed."""
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        pytest.skip(f"{names[-1] if len(names) > 1 else names[0]} is not installed")
+    return found
+
+
+def free_port():
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def state(pid):
+    """The letter of a process' state, and who traces it."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return re.search(r"State:\t(\w)", text)[1], int(re.search(r"TracerPid:\t(\d+)", text)[1])
+
+
+@pytest.fixture
+def listening():
+    """Starts a stub, and waits until it listens; the port."""
+    started = []
+
+    def run(*command, port):
+        stub = subprocess.Popen(
+            [str(word) for word in command],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+        )
+        started.append(stub)
+        deadline = time.monotonic() + DEADLINE_S
+        wanted = f":{port:04X} "
+        while not any(
+            line.split()[3] == "0A" and wanted in line
+            for table in ("tcp", "tcp6")
+            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+        ):
+            assert stub.poll() is None, f"{command[0]} ended"
+            assert time.monotonic() < deadline, f"{command[0]} does not listen"
+            time.sleep(0.02)
+        return stub
+
+    yield run
+    for stub in started:
+        stub.kill()
+        stub.wait()
+
+
+def attach_lldb(listening, pid):
+    """lldb-server, attached to ``pid``; its spec."""
+    port = free_port()
+    listening(program(*LLDB_SERVERS), "gdbserver", "--attach", pid, f"127.0.0.1:{port}", port=port)
+    return f"gdb://127.0.0.1:{port}"
+
+
+def attach_gdb(listening, pid):
+    """gdbserver, attached to ``pid``; its spec."""
+    port = free_port()
+    listening(program("gdbserver"), "--once", "--attach", f"127.0.0.1:{port}", pid, port=port)
+    return f"gdb://127.0.0.1:{port}"
+
+
+ATTACH = pytest.mark.parametrize("attach", [attach_lldb, attach_gdb], ids=["lldb-server", "gdb"])
+
+
+def addresses(snapshot):
+    """The addresses of every thread's stack."""
+    return {
+        walked.thread.info.id: [frame.address for frame in walked.addresses]
+        for walked in mt.unwind(snapshot)
+    }
+
+
+@ATTACH
+def test_same_stacks_as_gdb_shows(attach, build, start, wait_blocked, gdb, listening):
+    """Every frame of every thread, signal handlers on both stacks too; names and images."""
+    process = start(build("threads"))
+    wait_blocked(process.pid, "spin")
+    with LinuxProcessTarget(process.pid) as target:
+        local = target.snapshot()
+    with GdbRemoteTarget(attach(listening, process.pid)) as target:
+        listed = target.threads()
+        copied = target.snapshot()
+        trips = target.round_trips
+    assert copied.problems == ()
+    assert listed == tuple(one.info for one in copied.threads)
+    assert {(t.info.id, t.info.name, t.info.is_main) for t in copied.threads} == {
+        (t.info.id, t.info.name, t.info.is_main) for t in local.threads
+    }
+    kept = [(one.load_address, one.size, one.uuid) for one in copied.images]
+    assert kept == [(one.load_address, one.size, one.uuid) for one in local.images]
+    assert copied.process.pid == process.pid
+    assert copied.process.path == local.process.path
+    found = addresses(copied)
+    expected = {one["id"]: one["addresses"] for one in gdb(process.pid)["threads"]}
+    (running,) = (t.info.id for t in copied.threads if t.info.name == "spin")
+    assert found.pop(running)[1:] == expected.pop(running)[1:]
+    assert found == expected
+    # Eight threads: one trip each would be more.
+    assert trips <= 22
+
+
+@ATTACH
+def test_the_process_goes_on(attach, build, start, wait_blocked, wait_until, listening):
+    """Nothing traces it afterwards; what ran runs, what waited waits again."""
+    process = start(build("threads"))
+    wait_blocked(process.pid, "spin")
+    mt.snapshot(attach(listening, process.pid))
+    (spinning,) = (
+        task
+        for task in Path(f"/proc/{process.pid}/task").iterdir()
+        if (task / "comm").read_text().strip() == "spin"
+    )
+
+    def spent():
+        return [int((spinning / "schedstat").read_text().split()[0])]
+
+    wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")
+    before = spent()
+    wait_until(lambda: all(map(operator.gt, spent(), before)), "it runs")
+
+
+def test_between_snapshots_it_runs(build, start, wait_blocked, wait_until, listening):
+    """lldb-server can stop it again without anybody's noticing: signals reach it meanwhile."""
+    process = start(build("threads"))
+    wait_blocked(process.pid, "spin")
+    with GdbRemoteTarget(attach_lldb(listening, process.pid)) as target:
+        target.snapshot()
+        wait_until(lambda: state(process.pid)[0] == "S", "it runs")
+        os.kill(process.pid, signal.SIGWINCH)  # which does nothing to it, and must not stop it
+        wait_until(lambda: state(process.pid)[0] == "S", "it still runs")
+        second = target.snapshot()
+        assert len(second.threads) == 8
+        assert all(one.stopped_for_ns for one in second.threads)
+        assert second.problems == ()
+    wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")
+
+
+def test_gdbserver_holds_it_between_snapshots(build, start, wait_blocked, wait_until, listening):
+    """To stop it again would take a signal that its whole process group gets."""
+    process = start(build("threads"))
+    wait_blocked(process.pid, "spin")
+    with GdbRemoteTarget(attach_gdb(listening, process.pid)) as target:
+        first = target.snapshot()
+        assert state(process.pid)[0] == "t"
+        trips = target.round_trips
+        second = target.snapshot()
+        assert [one.registers for one in first.threads] == [one.registers for one in second.threads]
+        assert target.round_trips - trips <= 4
+    wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")
+
+
+def test_what_gdbserver_started_stays_where_it_is(build, listening):
+    """Before its first instruction, for the debugger that comes next."""
+    port = free_port()
+    listening(program("gdbserver"), f"127.0.0.1:{port}", build("threads"), port=port)
+    spec = f"gdb://127.0.0.1:{port}"
+    first = mt.snapshot(spec)
+    time.sleep(0.2)
+    second = mt.snapshot(spec)
+    assert [one.registers for one in first.threads] == [one.registers for one in second.threads]
+    assert second.images
+    with GdbRemoteTarget(spec):
+        assert state(first.process.pid)[0] == "t"
+    os.kill(first.process.pid, signal.SIGKILL)
+
+
+def test_attaching_by_the_spec(build, start, wait_blocked, wait_until, listening):
+    """``gdb://host:port/PID``, of a stub that has no process yet."""
+    process = start(build("threads"))
+    wait_blocked(process.pid, "spin")
+    ports = [free_port() for _ in range(3)]
+    for port in ports:
+        listening(program("gdbserver"), "--multi", f"127.0.0.1:{port}", port=port)
+    with pytest.raises(TargetError, match="no process"):
+        mt.snapshot(f"gdb://127.0.0.1:{ports[0]}")
+    copied = mt.snapshot(f"gdb://127.0.0.1:{ports[1]}/{process.pid}")
+    assert len(copied.threads) == 8
+    wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")
+    with pytest.raises(TargetError, match="cannot attach to process 4194303"):
+        mt.snapshot(f"gdb://127.0.0.1:{ports[2]}/4194303")
+
+
+class Cutting:
+    """Passes a conversation on, and cuts the first connection after some bytes of replies."""
+
+    def __init__(self, port, after):
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.port = self.server.getsockname()[1]
+        self._target, self._left = port, after
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self):
+        while True:
+            try:
+                near, _ = self.server.accept()
+                far = socket.create_connection(("127.0.0.1", self._target), 5)
+            except OSError:
+                return
+            with near, far:
+                self._pass(near, far)
+
+    def _pass(self, near, far):
+        while True:
+            for source in select.select([near, far], [], [], 10)[0]:
+                try:
+                    data = source.recv(1 << 16)
+                    (far if source is near else near).sendall(data)
+                except OSError:
+                    return
+                if not data:
+                    return
+                if source is far and self._left is not None:
+                    self._left -= len(data)
+                    if self._left < 0:
+                        self._left = None
+                        return
+
+    def close(self):
+        """Listen no more."""
+        self.server.close()
+
+
+@pytest.mark.parametrize("after", [2000, 12000, 30000])
+def test_a_broken_connection_lets_the_process_go(
+    after, build, start, wait_blocked, wait_until, listening
+):
+    """Gdbserver would keep it stopped for the next who comes; that is the one who left it so."""
+    process = start(build("threads"))
+    wait_blocked(process.pid, "spin")
+    port = free_port()
+    listening(program("gdbserver"), "--attach", f"127.0.0.1:{port}", process.pid, port=port)
+    cutting = Cutting(port, after)
+    errors = []
+    try:
+        copied = mt.snapshot(f"gdb://127.0.0.1:{cutting.port}?timeout=5")
+        errors += [one.error for one in copied.problems]
+    except ConnectionLostError as lost:
+        errors.append(lost)
+    finally:
+        cutting.close()
+    assert re.search("hung up|broke", str(errors[0]))
+    wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")
+
+
+@ATTACH
+def test_ctrl_c_lets_the_process_go(
+    attach, build, start, wait_blocked, wait_until, listening, monkeypatch
+):
+    """Wherever it comes: here, while stacks are about to be read."""
+    process = start(build("threads"))
+    wait_blocked(process.pid, "spin")
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("machtrace.target.gdb_stacks.StackReader.read", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        mt.snapshot(attach(listening, process.pid))
+    wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")
+
+
+def test_the_command_line(build, start, wait_blocked, listening, tmp_path):
+    """``backtrace`` and ``snapshot`` take the spec as any other."""
+    process = start(build("threads", "-g"))
+    wait_blocked(process.pid, "spin")
+    core = tmp_path / "remote.core"
+
+    def machtrace(*arguments):
+        return subprocess.run(
+            [sys.executable, "-m", "machtrace", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    shown = machtrace("backtrace", attach_gdb(listening, process.pid), "--format", "lldb")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.startswith("* thread #1, name = 'threads-g'\n  * frame #0: 0x")
+    assert "`descend at threads.c:" in shown.stdout
+    saved = machtrace("snapshot", attach_lldb(listening, process.pid), "-o", core)
+    assert saved.returncode == 0, saved.stderr
+    again = machtrace("backtrace", core, "--format", "lldb")
+    numbers = [re.findall(r"thread #\d+", text) for text in (shown.stdout, again.stdout)]
+    assert numbers[0] == numbers[1]
+    assert "`descend at threads.c:" in again.stdout
+
+
+# --- qemu, which emulates the CPU and knows nothing of lldb's extensions ---
+
+
+@pytest.fixture(scope="session")
+def arm64_program(tmp_path_factory):
+    """A program of arm64 Linux, linked statically."""
+    if find_spec("ziglang") is None:
+        pytest.skip("ziglang is not installed")
+    source = Path(__file__).parent / "programs" / "remote.c"
+    output = tmp_path_factory.mktemp("arm64") / "remote"
+    options = ("-O1", "-g", "-fno-sanitize=all")
+    return compile_elf([source], output, target="aarch64-linux-musl", options=options)
+
+
+def names(stack):
+    """Names of the frames that have one."""
+    return [frame.symbol.name for frame in stack.frames if frame.symbol is not None]
+
+
+def test_qemu_at_the_start(arm64_program, listening):
+    """One thread, at the program's entry, which its header states."""
+    port = free_port()
+    stub = listening(program("qemu-aarch64"), "-g", port, arm64_program, port=port)
+    copied = mt.snapshot(f"gdb://127.0.0.1:{port}")
+    entry = int.from_bytes(arm64_program.read_bytes()[24:32], "little")
+    (thread,) = copied.threads
+    assert thread.registers.pc == entry
+    assert thread.registers.arch is Arch.ARM64
+    assert thread.stack.data
+    assert stub.poll() is None
+
+
+def test_qemu_until_it_stops(arm64_program, listening):
+    """Both threads' functions, by name, down to where threads begin; and then it goes on."""
+    port = free_port()
+    stub = listening(program("qemu-aarch64"), "-g", port, arm64_program, port=port)
+    stacks = mt.backtraces(f"gdb://127.0.0.1:{port}?until=stop", search=[arm64_program])
+    main, worker = (names(stack) for stack in stacks)
+    assert main[-1] == "_start"
+    assert main.count("stop_here") == 4
+    assert worker.count("descend") == 6
+    assert "wait_forever" in worker
+    assert stub.wait(DEADLINE_S) is not None
+
+
+def test_qemu_as_gdb_shows_it(arm64_program, listening):
+    """The same addresses as gdb finds in a second run, which is the same to the instruction."""
+    debugger = program("gdb-multiarch", "gdb")
+    port = free_port()
+    listening(program("qemu-aarch64"), "-g", port, arm64_program, port=port)
+    commands = ["set architecture aarch64", f"target remote 127.0.0.1:{port}", "continue"]
+    commands += ["thread apply all backtrace"]
+    arguments = [word for command in commands for word in ("-ex", command)]
+    shown = subprocess.run(
+        [debugger, "-batch", "-nx", *arguments, str(arm64_program)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    ).stdout
+    if "SIGUSR1" not in shown:
+        pytest.skip(f"{Path(debugger).name} knows nothing of arm64")
+    expected = re.findall(r"^#\d+ .*?(\w+) \(", shown, re.MULTILINE)
+    port = free_port()
+    listening(program("qemu-aarch64"), "-g", port, arm64_program, port=port)
+    stacks = mt.backtraces(f"gdb://127.0.0.1:{port}?until=stop", search=[arm64_program])
+    found = [name for stack in stacks for name in names(stack)]
+    for name in ("stop_here", "descend", "wait_forever", "work"):
+        assert found.count(name) == expected.count(name)
