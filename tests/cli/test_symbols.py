@@ -104,6 +104,7 @@ def test_find_takes_uuids_and_names_as_they_are_written(symbols, archive, what):
         done = symbols("find", missing)
         assert (1, "") == (done.returncode, done.stdout)
         assert done.stderr.startswith(f"machtrace: nothing for {missing}")
+    assert "it is no UUID or build-id, and no image there has the name" in done.stderr
     assert "" == symbols("find", what, "--arch", "x86_64").stdout
 
 
@@ -206,6 +207,40 @@ def test_cleaning(symbols, archive):
     assert "2 files removed" in symbols("gc", "--max-size", "0").stdout
     assert "0 images, 0 files" in symbols("list").stdout
     assert 2 == symbols("gc", "--unused-for", "soon").returncode
+
+
+def aged(path, content=b"x"):
+    """A file of last year, when nobody can still be writing it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    os.utime(path, (1e9, 1e9))
+    return path
+
+
+@pytest.mark.parametrize("name", ["photo.meta", "ab/photo.meta", "ab/cdef", "ab/x/debuginfo.meta"])
+def test_a_folder_that_is_no_store_is_not_cleaned(symbols, tmp_path, name):
+    """Whatever it is, nothing is taken out of it."""
+    kept = aged(tmp_path / "other" / name)
+
+    done = symbols("gc", "--store", tmp_path / "other", "--max-size", "0", "--orphans")
+
+    assert (1, "") == (done.returncode, done.stdout)
+    assert "this folder is no symbol store" in done.stderr
+    assert kept.exists()
+
+
+def test_what_is_beside_the_images_of_a_store_stays(symbols, archive, tmp_path):
+    """Only what a store writes itself is a leftover of it."""
+    symbols("add", archive)
+    store = tmp_path / "store"
+    folder = next(store.glob("??/*"))
+    kept = [aged(store / "photo.meta"), aged(store / "zz/x/debuginfo.meta")]
+    kept.append(aged(folder / "photo.meta"))
+    gone = [aged(folder / "debuginfo.arm64e.meta"), aged(folder / ".unfinished-1")]
+
+    assert "2 files removed" in symbols("gc").stdout
+    assert all(path.exists() for path in kept)
+    assert not any(path.exists() for path in gone)
 
 
 def test_exporting_for_lldb(symbols, archive, tmp_path):

@@ -55,11 +55,12 @@ def gc(
     """Remove leftovers of interrupted commands, and what the options ask for."""
     from machtrace.cli.console import output
     from machtrace.symbolicate.symbol_store import SymbolStore
-    from machtrace.symbolicate.symbol_store_cleaning import remove
+    from machtrace.symbolicate.symbol_store_cleaning import check_is_store, remove
 
     limit = None if max_size is None else parse_size(max_size, "--max-size")
     age = None if unused_for is None else parse_age(unused_for, "--unused-for")
     there = SymbolStore(store)
+    check_is_store(there)
     removals = _removals(there, limit=limit, age=age, orphans=orphans)
     if not dry_run:
         remove(there, removals)

@@ -90,9 +90,12 @@ def find(
             for one in found:
                 sink.write(f"{_printable(str(one.path))}\n")
     if not found:
-        warn(
-            f"nothing for {_printable(what)} in {there.root}; add files with machtrace symbols add"
-        )
+        nothing = f"nothing for {_printable(what)} in {_printable(str(there.root))}"
+        if identifier is None:
+            why = "it is no UUID or build-id, and no image there has the name"
+            warn(f"{nothing}: {why}; see machtrace symbols list")
+        else:
+            warn(f"{nothing}; add files with machtrace symbols add")
         raise typer.Exit(1)
 
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from machtrace.errors import FileAccessError
+from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.symbolicate.symbol_store import StoredFile, SymbolStore
-from machtrace.symbolicate.symbol_store_layout import identifier_text
+from machtrace.symbolicate.symbol_store_layout import FileKind, identifier_text
 from machtrace.symbolicate.symbol_store_meta import identifiers_of
 from machtrace.symbolicate.symbol_store_writing import UNFINISHED
 
 _AT_WORK = 3600.0
 """Seconds for which an unfinished file is left to the process that may be writing it."""
+
+_FIRST_BYTE = re.compile("[0-9a-f]{2}")
+_OTHER_BYTES = re.compile("(?:[0-9a-f]{2})+")
+"""Of identifiers: see :func:`~machtrace.symbolicate.symbol_store_layout.unified_folder`."""
+_META = re.compile(rf"(?:{'|'.join(kind.value for kind in FileKind)})(?:\.\w+)?\.meta")
 
 
 class RemovalReason(Enum):
@@ -42,6 +48,35 @@ class Removal:
     """None for what is no image's file."""
 
 
+def check_is_store(store: SymbolStore) -> None:
+    """Make sure that nothing is taken out of a folder that holds something else.
+
+    A store that is empty or not there is one; a folder with files and no image's folder is none.
+
+    Raises:
+        MachtraceError: it is no store.
+    """
+    try:
+        names = [path.name for path in store.root.iterdir() if not path.name.startswith(".")]
+    except OSError:
+        return  # what cannot be listed is told where it is needed
+    if names and not any(_is_images_folder(store.root / name) for name in names):
+        raise MachtraceError(
+            f"this folder is no symbol store: {store.root}",
+            remedy="give the folder that machtrace symbols add made",
+        )
+
+
+def _is_images_folder(path: Path) -> bool:
+    """Whether a folder is called like the first byte of identifiers, and holds those alone."""
+    if not _FIRST_BYTE.fullmatch(path.name):
+        return False
+    try:
+        return all(_OTHER_BYTES.fullmatch(one.name) and one.is_dir() for one in path.iterdir())
+    except OSError:
+        return False
+
+
 def leftovers(store: SymbolStore, *, now: float) -> Iterator[Removal]:
     """What is of no use to anybody: unfinished writes and metas without files.
 
@@ -50,7 +85,7 @@ def leftovers(store: SymbolStore, *, now: float) -> Iterator[Removal]:
     Raises:
         FileAccessError: the store cannot be listed.
     """
-    folders = [store.root, *store.folders()]
+    folders = [store.root, *filter(_is_image_folder, store.folders())]
     for folder in folders:
         with suppress(OSError):
             for path in sorted(folder.iterdir()):
@@ -59,10 +94,14 @@ def leftovers(store: SymbolStore, *, now: float) -> Iterator[Removal]:
                     yield Removal(path=path, size=path.stat().st_size, reason=reason)
 
 
+def _is_image_folder(path: Path) -> bool:
+    return bool(_FIRST_BYTE.fullmatch(path.parent.name) and _OTHER_BYTES.fullmatch(path.name))
+
+
 def _leftover(path: Path, now: float) -> RemovalReason | None:
     if path.name.startswith(UNFINISHED):
         return RemovalReason.UNFINISHED if now - path.stat().st_mtime > _AT_WORK else None
-    orphaned = path.suffix == ".meta" and not path.with_suffix("").exists()
+    orphaned = bool(_META.fullmatch(path.name)) and not path.with_suffix("").exists()
     # A meta is written after its file, and removed after it.
     return RemovalReason.NO_FILE if orphaned and now - path.stat().st_mtime > _AT_WORK else None
 
