@@ -279,7 +279,7 @@ def test_a_file_without_symbols_is_an_error(atos, tmp_path, content):
     for path in (tmp_path / "x", tmp_path / "nowhere", tmp_path):
         done = atos("-o", path, "1")
         assert (1, "") == (done.returncode, done.stdout)
-        assert done.stderr.startswith(f"atos cannot load symbols for the file {path} for")
+        assert done.stderr.startswith(f"atos cannot load symbols for the file {path}. (")
         assert 1 == done.stderr.count("\n")
 
 

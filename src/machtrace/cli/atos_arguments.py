@@ -44,9 +44,10 @@ class AtosUsageError(MachtraceError):
 class LoadError(MachtraceError):
     """A file has no symbols to give; worded as Apple's command does, which scripts look for."""
 
-    def __init__(self, path: str, arch: str, error: MachtraceError) -> None:
+    def __init__(self, path: str, arch: str | None, error: MachtraceError) -> None:
+        wanted = "" if arch is None else f" for architecture {arch}"
         super().__init__(
-            f"atos cannot load symbols for the file {path} for architecture {arch}. ({error})",
+            f"atos cannot load symbols for the file {path}{wanted}. ({error})",
             remedy=error.remedy,
         )
 

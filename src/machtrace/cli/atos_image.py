@@ -46,7 +46,7 @@ def open_named(
         macho = FileContents(part.data, str(file))
         return _macho_image(macho, file), macho
     except (FileAccessError, FormatError, MemoryReadError) as error:
-        raise LoadError(path, arch or _host(), error) from error
+        raise LoadError(path, arch, error) from error
 
 
 def _macho_image(contents: FileContents, file: Path) -> BinaryImage:
