@@ -342,7 +342,7 @@ def names(stack):
 
 
 def test_qemu_at_the_start(arm64_program, listening):
-    """One thread, at the program's entry, which its header states."""
+    """One thread, at the program's entry, which its header states; then it goes on."""
     port = free_port()
     stub = listening(program("qemu-aarch64"), "-g", port, arm64_program, port=port)
     copied = mt.snapshot(f"gdb://127.0.0.1:{port}")
@@ -351,7 +351,8 @@ def test_qemu_at_the_start(arm64_program, listening):
     assert thread.registers.pc == entry
     assert thread.registers.arch is Arch.ARM64
     assert thread.stack.data
-    assert stub.poll() is None
+    # Left alone it runs to its end, which is its own signal.
+    assert stub.wait(DEADLINE_S) == -signal.SIGUSR1
 
 
 def test_qemu_until_it_stops(arm64_program, listening):
@@ -367,27 +368,29 @@ def test_qemu_until_it_stops(arm64_program, listening):
     assert stub.wait(DEADLINE_S) is not None
 
 
-def test_qemu_as_gdb_shows_it(arm64_program, listening):
-    """The same addresses as gdb finds in a second run, which is the same to the instruction."""
-    debugger = program("gdb-multiarch", "gdb")
-    port = free_port()
-    listening(program("qemu-aarch64"), "-g", port, arm64_program, port=port)
-    commands = ["set architecture aarch64", f"target remote 127.0.0.1:{port}", "continue"]
-    commands += ["thread apply all backtrace"]
-    arguments = [word for command in commands for word in ("-ex", command)]
+def test_qemu_as_lldb_shows_it(arm64_program, listening):
+    """The same addresses as lldb finds in another run, which is the same to the instruction."""
+    debugger = program("lldb", *(f"lldb-{version}" for version in range(22, 13, -1)))
+    ports = [free_port(), free_port()]
+    for port in ports:
+        listening(program("qemu-aarch64"), "-g", port, arm64_program, port=port)
+    commands = ["-o", f"target create {arm64_program}", "-o", f"gdb-remote 127.0.0.1:{ports[0]}"]
+    # What follows -k is run once the process has stopped by a signal.
+    commands += ["-o", "continue", "-k", "script print('ALL')", "-k", "thread backtrace all"]
     shown = subprocess.run(
-        [debugger, "-batch", "-nx", *arguments, str(arm64_program)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        [debugger, "-b", "-x", *commands], capture_output=True, text=True, timeout=60, check=False
     ).stdout
     if "SIGUSR1" not in shown:
-        pytest.skip(f"{Path(debugger).name} knows nothing of arm64")
-    expected = re.findall(r"^#\d+ .*?(\w+) \(", shown, re.MULTILINE)
-    port = free_port()
-    listening(program("qemu-aarch64"), "-g", port, arm64_program, port=port)
-    stacks = mt.backtraces(f"gdb://127.0.0.1:{port}?until=stop", search=[arm64_program])
-    found = [name for stack in stacks for name in names(stack)]
-    for name in ("stop_here", "descend", "wait_forever", "work"):
-        assert found.count(name) == expected.count(name)
+        pytest.skip(f"{Path(debugger).name} cannot speak to qemu here")
+    listed = re.findall(r"frame #(\d+): 0x([0-9a-f]+)", shown.rpartition("ALL")[2])
+    expected: list[list[int]] = []
+    for number, address in listed:
+        if number == "0":
+            expected.append([])
+        expected[-1].append(int(address, 16))
+    copied = mt.snapshot(f"gdb://127.0.0.1:{ports[1]}?until=stop")
+    found = [[one.address for one in walk.addresses] for walk in mt.unwind(copied)]
+    assert len(found) == len(expected) == 2
+    # lldb ends the second thread at its first function; the call's return address is there too.
+    assert [stack[: len(other)] for stack, other in zip(found, expected, strict=True)] == expected
+    assert found[0] == expected[0]

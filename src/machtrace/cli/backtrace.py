@@ -29,7 +29,7 @@ def backtrace(  # noqa: PLR0913, PLR0917 - a parameter is an option
     spec: Annotated[
         str,
         typer.Argument(
-            metavar="SPEC", help="A process id, the path of a core file, or emulated:demo."
+            metavar="SPEC", help="A process id, a core file, gdb://host:port, or emulated:demo."
         ),
     ],
     thread: Annotated[

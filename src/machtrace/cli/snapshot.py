@@ -35,7 +35,7 @@ def snapshot(
     spec: Annotated[
         str,
         typer.Argument(
-            metavar="SPEC", help="A process id, the path of a core file, or emulated:demo."
+            metavar="SPEC", help="A process id, a core file, gdb://host:port, or emulated:demo."
         ),
     ],
     output: Annotated[
