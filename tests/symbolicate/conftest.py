@@ -12,7 +12,7 @@ import pytest
 
 from machtrace.model.arch import Arch
 from machtrace.symbolicate.symbol_store import SymbolStore
-from machtrace.testing.macho_compiler import compile_object
+from machtrace.testing.macho_compiler import COMPACT_TABLES, compile_object
 from machtrace.testing.symbol_files import APP, DSYM
 
 LIBRARY = """
@@ -51,7 +51,9 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> Twins:
         if arch not in made:
             source = folder / "library.c"
             source.write_text(LIBRARY)
-            unit = compile_object(source, folder / f"{arch.value}.o", arch=arch, options=("-O1",))
+            unit = compile_object(
+                source, folder / f"{arch.value}.o", arch=arch, options=("-O1", *COMPACT_TABLES)
+            )
             whole, stripped = folder / f"{arch.value}.dylib", folder / f"{arch.value}.stripped"
             command = [_tool("ld64.lld"), "-arch", arch.value, "-dylib"]
             command += ["-platform_version", "macos", "13.0", "13.0"]

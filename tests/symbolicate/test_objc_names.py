@@ -18,6 +18,7 @@ from machtrace.model.symbol import Certainty, Symbol
 from machtrace.symbolicate.macho_symbols import macho_symbol_table
 from machtrace.symbolicate.objc_names import class_name
 from machtrace.testing.chained_fixups_writer import IMAGE_SVMA, TEXT_OFFSET
+from machtrace.testing.function_lists import with_listed_functions
 from machtrace.testing.macho_compiler import compile_macho
 from machtrace.testing.objc_metadata_writer import ListKind, ObjcMetadata
 
@@ -58,9 +59,9 @@ def twins(
     return whole, stripped
 
 
-def symbols(path: Path, offsets: list[int]) -> dict[int, Symbol | None]:
+def symbols(contents: FileContents, offsets: list[int]) -> dict[int, Symbol | None]:
     """What is at the offsets."""
-    table = macho_symbol_table(FileContents(path.read_bytes(), path.name))
+    table = macho_symbol_table(contents)
     return {offset: table.find(ImageOffset(offset)) for offset in offsets}
 
 
@@ -71,7 +72,8 @@ def test_a_stripped_program_s_methods_have_the_names_that_they_had(twins):
     starts = parse_function_starts(named).offsets.tolist()
     if not starts:  # zig's linker leaves them out where it is told to
         starts = [int(start) for start in macho_symbol_table(named).starts]
-    before, after = symbols(whole, starts), symbols(stripped, starts)
+    without = with_listed_functions(stripped.read_bytes(), starts)
+    before, after = symbols(named, starts), symbols(without, starts)
     methods = {at: one for at, one in before.items() if one and one.name[:2] in ("-[", "+[")}
     assert len(methods) == 5
     for at, method in methods.items():
@@ -90,8 +92,8 @@ def test_methods_that_share_their_code_keep_all_names():
     code = IMAGE_SVMA + TEXT_OFFSET
     for name in ("First", "_TtC4Game6Player"):
         metadata.add_class(name, metadata.methods(ListKind.RELATIVE, {"run": code}), None)
-    table = macho_symbol_table(FileContents(metadata.image(metadata.sections()), "made"))
-    found = table.find(ImageOffset(TEXT_OFFSET + 4))
+    made = with_listed_functions(metadata.image(metadata.sections()), [TEXT_OFFSET])
+    found = macho_symbol_table(made).find(ImageOffset(TEXT_OFFSET + 4))
     assert found is not None
     assert found.certainty is Certainty.OBJC
     assert {"-[First run]", "-[Game.Player run]"} == {found.name, *found.aliases}

@@ -17,6 +17,7 @@ from machtrace.model.symbol import Certainty
 from machtrace.symbolicate.macho_symbols import macho_symbol_table
 from machtrace.symbolicate.swift_names import swift_names
 from machtrace.testing.chained_fixups_writer import DATA_OFFSET, IMAGE_SVMA, TEXT_OFFSET
+from machtrace.testing.function_lists import with_listed_functions
 from machtrace.testing.swift_metadata_writer import SwiftMetadata
 
 INSTANCE, ASYNC_METHOD, ASYNC_REQUIREMENT = 0x10, 0x40, 0x20
@@ -187,7 +188,9 @@ def test_the_symbol_map_has_the_names():
     """Each within its own function, and said to be from Swift's metadata."""
     metadata = game()
     metadata.add_class("Player", metadata.module("Game"), code(10), METHODS)
-    table = macho_symbol_table(FileContents(metadata.image(metadata.sections()), "made"))
+    image = metadata.image(metadata.sections())
+    starts = [TEXT_OFFSET + 16 * number for number in range(16)]
+    table = macho_symbol_table(with_listed_functions(image, starts))
     symbol = table.find(ImageOffset(TEXT_OFFSET + 16 * 3 + 4))
     assert symbol is not None
     assert re.match(r"Game\.Player|type metadata accessor for", symbol.name)

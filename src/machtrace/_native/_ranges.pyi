@@ -20,6 +20,7 @@ def symbols_at(
     strings: Buffer,
     is_64: bool,
     sections: Buffer,
+    base: int,
     low: int,
     high: int,
     address: int,

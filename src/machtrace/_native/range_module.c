@@ -178,10 +178,10 @@ static PyObject *symbols_at(PyObject *module, PyObject *arguments)
 {
     (void)module;
     Py_buffer table, strings, sections;
-    unsigned long long low, high, address;
+    unsigned long long base, low, high, address;
     int is_64;
-    if (!PyArg_ParseTuple(arguments, "y*y*py*KKK:symbols_at", &table, &strings, &is_64, &sections,
-                          &low, &high, &address))
+    if (!PyArg_ParseTuple(arguments, "y*y*py*KKKK:symbols_at", &table, &strings, &is_64, &sections,
+                          &base, &low, &high, &address))
         return NULL;
     PyObject *result = NULL, *rows = NULL;
     uint32_t *numbers = malloc(MOST_ALIASES * sizeof *numbers);
@@ -200,6 +200,7 @@ static PyObject *symbols_at(PyObject *module, PyObject *arguments)
         .strings = strings.buf,
         .strings_size = (size_t)strings.len,
         .sections = sections.buf,
+        .base = base,
         .bounds = {low, high},
     };
     struct machtrace_symbol_place place;
@@ -237,8 +238,9 @@ static PyMethodDef methods[] = {
      PyDoc_STR("function_holding(table, base, is_arm, address, /)\n--\n\n"
                "The (start, next start) around an address in LC_FUNCTION_STARTS, or None.")},
     {"symbols_at", symbols_at, METH_VARARGS,
-     PyDoc_STR("symbols_at(table, strings, is_64, sections, low, high, address, /)\n--\n\n"
-               "The (start, end, rows) of the symbols from low to high that name an address.")},
+     PyDoc_STR("symbols_at(table, strings, is_64, sections, base, low, high, address, /)\n--\n\n"
+               "The (start, end, rows) of the symbols from low to high that name an address, or\n"
+               "None; base is where the image begins.")},
     {NULL, NULL, 0, NULL},
 };
 

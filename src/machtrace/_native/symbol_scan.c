@@ -59,12 +59,19 @@ struct symbol {
     uint64_t value;
     bool counts; /* it is in a section that is asked for, and has a name */
     bool is_external;
-    bool is_label; /* no other file was linked with it, and no compiler would name it so */
+    bool is_local; /* it is in such a section of the image, and no other file was linked with it */
+    bool is_label; /* and no compiler would name it so */
 };
 
 static inline uint32_t number32(const unsigned char *at)
 {
     return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+/* Shared caches call their local symbols "<redacted>". */
+static inline bool is_named(const struct machtrace_symbol_scan *scan, uint32_t name)
+{
+    return name < scan->strings_size && scan->strings[name] != 0 && scan->strings[name] != '<';
 }
 
 static inline struct symbol symbol_of(const struct machtrace_symbol_scan *scan, size_t row)
@@ -75,12 +82,14 @@ static inline struct symbol symbol_of(const struct machtrace_symbol_scan *scan, 
     uint64_t value = number32(at + 8);
     if (scan->is_64)
         value |= (uint64_t)number32(at + 12) << 32;
-    bool counts = (type & (N_STAB | N_TYPE)) == N_SECT && scan->sections[at[5]] && name != 0 &&
-                  value >= scan->bounds.start && value < scan->bounds.next;
+    bool is_function = (type & (N_STAB | N_TYPE)) == N_SECT && scan->sections[at[5]] && name != 0;
+    bool counts = is_function && value >= scan->bounds.start && value < scan->bounds.next;
+    bool is_external = (type & (N_PEXT | N_EXT)) == N_EXT;
     return (struct symbol){
         .value = value,
         .counts = counts,
-        .is_external = (type & (N_PEXT | N_EXT)) == N_EXT,
+        .is_external = is_external,
+        .is_local = is_function && !is_external && value >= scan->base && is_named(scan, name),
         .is_label = counts && (type & (N_PEXT | N_EXT)) == 0 &&
                     (name >= scan->strings_size || scan->strings[name] != '_'),
     };
@@ -91,9 +100,10 @@ bool machtrace_symbol_at(const struct machtrace_symbol_scan *scan, uint64_t addr
 {
     /* Of what is no label, and of all: the last one up to the address, and the next. */
     uint64_t last[2] = {0, 0}, next[2] = {scan->bounds.next, scan->bounds.next};
-    bool any[2] = {false, false}, starts_here = false;
+    bool any[2] = {false, false}, starts_here = false, has_locals = false;
     for (size_t row = 0; row < scan->count; row++) {
         struct symbol symbol = symbol_of(scan, row);
+        has_locals |= symbol.is_local;
         if (!symbol.counts)
             continue;
         starts_here |= symbol.value == scan->bounds.start;
@@ -107,7 +117,7 @@ bool machtrace_symbol_at(const struct machtrace_symbol_scan *scan, uint64_t addr
             }
         }
     }
-    if (!any[1])
+    if (!any[1] || !has_locals)
         return false;
     if (!starts_here) {
         *found = (struct machtrace_symbol_place){last[1], next[1]};

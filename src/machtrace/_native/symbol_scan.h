@@ -28,6 +28,7 @@ struct machtrace_symbol_scan {
     const unsigned char *strings; /* the string table */
     size_t strings_size;
     const unsigned char *sections; /* 256: whether symbols of a section count */
+    uint64_t base;                 /* of the image: no symbol counts that is before it */
     struct machtrace_function bounds; /* only symbols from start on, and before next */
 };
 
@@ -36,7 +37,8 @@ struct machtrace_symbol_place {
     uint64_t end;   /* what the bounds or the next symbol leave */
 };
 
-/* Finds what names `address`; false where nothing does. */
+/* Finds what names `address`; false where nothing does, or where no symbol of a function is local:
+ * in an image that was stripped of those, names before an address are not enough to tell. */
 bool machtrace_symbol_at(const struct machtrace_symbol_scan *scan, uint64_t address,
                          struct machtrace_symbol_place *found);
 

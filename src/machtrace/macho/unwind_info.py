@@ -17,6 +17,8 @@ from machtrace.macho.compact_encoding import HAS_LSDA, PERSONALITY_MASK, PERSONA
 from machtrace.model.address import ImageOffset
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy as np
     import numpy.typing as npt
 
@@ -261,7 +263,39 @@ class UnwindInfo:
         """
         import numpy as np
 
-        parts: list[npt.NDArray[np.uint32]] = []
+        parts = [starts for _, starts, _ in self._page_columns()]
+        if not parts:
+            return np.empty(0, np.uint64)
+        return np.unique(np.concatenate(parts)).astype(np.uint64)
+
+    def columns(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
+        """Where entries begin, as offsets from the Mach-O header, sorted; and their encodings.
+
+        Each holds up to the next; the last row is where the last entry ends, with encoding 0.
+
+        Raises:
+            MachOError: a page is malformed, or pages overlap.
+        """
+        import numpy as np
+
+        if not self._functions:
+            return np.empty(0, np.uint64), np.empty(0, np.uint32)
+        starts, encodings = [], []
+        for page, functions, words in self._page_columns():
+            starts.append(functions)
+            encodings.append(self._encodings(page, words))
+        starts.append(np.array(self._functions[-1:], np.uint32))
+        encodings.append(np.zeros(1, np.uint32))
+        column = np.concatenate(starts).astype(np.uint64)
+        order = np.argsort(column, kind="stable")
+        return column[order], np.concatenate(encodings)[order]
+
+    def _page_columns(
+        self,
+    ) -> Iterator[tuple[_Page, npt.NDArray[np.uint32], npt.NDArray[np.uint32]]]:
+        """Each page with its functions, and with the words that say their encodings."""
+        import numpy as np
+
         left = len(self._data) // 4
         for at in range(len(self._functions) - 1):
             page = self._page(at)
@@ -274,9 +308,23 @@ class UnwindInfo:
                 words = np.frombuffer(self._data, "<u4", page.count, page.entries)
                 starts = (words & np.uint32(_FUNCTION_MASK)) + np.uint32(page.first_function)
             else:
-                words = np.frombuffer(self._data, "<u4", 2 * page.count, page.entries)
-                starts = words[::2]
-            parts.append(starts.astype(np.uint32))
-        if not parts:
-            return np.empty(0, np.uint64)
-        return np.unique(np.concatenate(parts)).astype(np.uint64)
+                pairs = np.frombuffer(self._data, "<u4", 2 * page.count, page.entries)
+                starts, words = pairs[::2], pairs[1::2]
+            yield page, starts.astype(np.uint32), words
+
+    def _encodings(self, page: _Page, words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+        import numpy as np
+
+        if not page.is_compressed:
+            return words.astype(np.uint32)
+        numbers = words >> np.uint32(24)
+        # A byte can count no more than these.
+        common = np.frombuffer(self._data, "<u4", min(self._common_count, 256), self._common)
+        own = np.frombuffer(self._data, "<u4", min(page.encoding_count, 256), page.encodings)
+        both = np.concatenate([common, own])
+        if len(numbers) and int(numbers.max()) >= len(both):
+            raise self._error(
+                f"encoding {int(numbers.max())} of a page that has {len(both)}", page.entries
+            )
+        found: npt.NDArray[np.uint32] = both[numbers].astype(np.uint32)
+        return found

@@ -15,9 +15,16 @@ class Certainty(Enum):
     """How sure a name is, best first."""
 
     EXACT = "exact"
-    """A symbol at the start of the very function that holds the address."""
+    """A symbol at the start of the very function that holds the address.
+
+    Where local symbols were stripped, a name is exact only if the linker lists functions
+    (LC_FUNCTION_STARTS), something says that one starts there, and unwind information describes it:
+    what linkers do not list are initialisers, which are found otherwise, and assembly code, which
+    nothing describes.
+    """
     EXPORT = "export"
-    """An exported symbol, where local ones were stripped and function starts are unknown."""
+    """An exported symbol before the address, where local ones were stripped: another function, whose
+    name is gone, may be in between."""
     OBJC = "objc"
     """An Objective-C method, from the class's or category's list of methods."""
     RTTI = "rtti"

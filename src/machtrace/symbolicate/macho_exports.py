@@ -17,9 +17,7 @@ _BYTES_AN_EXPORT = 256
 _THUMB = np.uint64(1)
 
 
-def exported_functions(
-    contents: MachOContents, symbols: NamedRanges | None, *, certain: bool
-) -> NamedRanges:
+def exported_functions(contents: MachOContents, symbols: NamedRanges | None) -> NamedRanges:
     """The functions in the exports trie.
 
     Linkers write exports into the symbol table, too, and ``strip`` leaves them there unless told
@@ -29,7 +27,6 @@ def exported_functions(
     Args:
         contents: the image.
         symbols: the functions of its symbol table; None where that could not be read.
-        certain: whether all function starts are known; else others may begin in between.
 
     Raises:
         MachOError: the trie is not in the file, or malformed.
@@ -44,8 +41,9 @@ def exported_functions(
     arch = image.header.arch
     if arch is not None and arch.is_arm:
         starts &= ~_THUMB
-    certainty = Certainty.EXACT if certain else Certainty.EXPORT
-    return NamedRanges.unranked(starts, names.__getitem__, certainty, leading_underscore=True)
+    return NamedRanges.unranked(
+        starts, names.__getitem__, Certainty.EXPORT, leading_underscore=True
+    )
 
 
 def _is_place(one: Export) -> bool:

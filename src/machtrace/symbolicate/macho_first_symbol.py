@@ -3,7 +3,8 @@
 To sort half a million symbols takes longer than everything else that a first answer takes, numpy's
 import included. So the first lookups read the tables as they lie in the file. They give what
 :class:`~machtrace.symbolicate.symbol_table.SymbolTable` gives, or nothing: where there is no
-table of function starts, or no symbol for the function, or anything is amiss, that is asked.
+table of function starts, or no symbol for the function, or no local symbol at all, as in stripped
+images, or anything is amiss, that is asked.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ def first_symbol(contents: FileContents, offset: ImageOffset) -> Symbol | None:
             strings,
             is_64,
             counted.ljust(_MOST_SECTIONS + 1, b"\0"),
+            base,
             base + bounds[0],
             base + bounds[1],
             base + offset,

@@ -36,24 +36,15 @@ _FEW = 0.01
 its symbols the linker's own are left, and all its pointers would be read for them."""
 
 
-class MetadataNames:
-    """The sources of one image, the surest first. They share its pointers."""
+class ImagePointers:
+    """The pointers of one image, read when they are first asked for."""
 
-    def __init__(
-        self, contents: MachOContents, symbols: SymbolRows | None, starts: Offsets, unnamed: Offsets
-    ) -> None:
-        """Read nothing yet.
-
-        Args:
-            contents: the image.
-            symbols: its symbol table, where that could be read.
-            starts: where its functions begin, sorted.
-            unnamed: those of them that no symbol names, sorted.
-        """
+    def __init__(self, contents: MachOContents) -> None:
         self._contents = contents
-        self._symbols = symbols
-        self._starts = starts
-        self._unnamed = unnamed
+
+    def __call__(self) -> Pointers:
+        """The pointers."""
+        return self._pointers
 
     @cached_property
     def _pointers(self) -> Pointers:
@@ -61,9 +52,36 @@ class MetadataNames:
 
     @property
     def problem(self) -> MachtraceError | None:
-        """What is wrong with the image's pointers, as far as these were needed."""
+        """What is wrong with them, as far as they were needed."""
         pointers: Pointers | None = vars(self).get("_pointers")
         return None if pointers is None else pointers.problem
+
+
+class MetadataNames:
+    """The sources of one image, the surest first. They share its pointers."""
+
+    def __init__(
+        self,
+        contents: MachOContents,
+        pointers: Callable[[], Pointers],
+        symbols: SymbolRows | None,
+        starts: Offsets,
+        unnamed: Offsets,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            contents: the image.
+            pointers: gives its pointers.
+            symbols: its symbol table, where that could be read.
+            starts: where its functions begin, sorted.
+            unnamed: those of them that no symbol names, sorted.
+        """
+        self._contents = contents
+        self._pointers = pointers
+        self._symbols = symbols
+        self._starts = starts
+        self._unnamed = unnamed
 
     @cached_property
     def _sections(self) -> frozenset[str]:
@@ -89,26 +107,26 @@ class MetadataNames:
     def _objc(self) -> NamedRanges:
         from machtrace.symbolicate.objc_names import objc_names
 
-        return objc_names(self._contents, self._pointers)
+        return objc_names(self._contents, self._pointers())
 
     def _swift(self) -> NamedRanges:
         from machtrace.symbolicate.swift_names import swift_names
 
-        return swift_names(self._contents, self._pointers)
+        return swift_names(self._contents, self._pointers())
 
     def _rtti(self) -> NamedRanges:
         from machtrace.symbolicate.rtti_names import rtti_names
 
         return rtti_names(
-            self._contents, lambda: self._pointers, self._starts, self._symbols, self._unnamed
+            self._contents, self._pointers, self._starts, self._symbols, self._unnamed
         )
 
     def _go(self) -> NamedRanges:
         from machtrace.symbolicate.go_names import go_names
 
-        return go_names(self._contents, lambda: self._pointers)
+        return go_names(self._contents, self._pointers)
 
     def _objc_stubs(self) -> NamedRanges:
         from machtrace.symbolicate.objc_names import objc_stub_names
 
-        return objc_stub_names(self._contents, self._pointers)
+        return objc_stub_names(self._contents, self._pointers())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -10,10 +11,16 @@ import numpy as np
 from machtrace.errors import MachtraceError
 from machtrace.macho.contents import MachOContents
 from machtrace.macho.symtab import SymbolRows, parse_symbols
+from machtrace.model.symbol import Certainty
 from machtrace.symbolicate.macho_code_sections import function_sections, named_sections
+from machtrace.symbolicate.macho_described_functions import (
+    DescribedFunctions,
+    described_functions,
+    initialisers,
+)
 from machtrace.symbolicate.macho_exports import exported_functions
-from machtrace.symbolicate.macho_function_starts import function_starts
-from machtrace.symbolicate.macho_metadata import MetadataNames
+from machtrace.symbolicate.macho_function_starts import FunctionStarts, listed_functions
+from machtrace.symbolicate.macho_metadata import ImagePointers, MetadataNames
 from machtrace.symbolicate.macho_stub_names import stub_names
 from machtrace.symbolicate.macho_symtab import symtab_functions, symtab_stubs
 from machtrace.symbolicate.named_ranges import NamedRanges, Offsets
@@ -48,21 +55,25 @@ class _Assembly:
     def __init__(self, contents: MachOContents) -> None:
         self._contents = contents
         self._image = contents.image
+        self._pointers = ImagePointers(contents)
         self._problems: list[MachtraceError] = []
         self._found: list[NamedRanges] = []
-        functions = function_sections(self._image)
-        self._starts, self._certain = function_starts(contents, functions, self._problems)
 
     def table(self, others: Sequence[MachOContents]) -> SymbolTable:
         symbols = self._symbols(self._contents)
-        self._linked(symbols)
-        for other in others:
-            self._add(partial(self._twin, other))
-        unnamed = self._unnamed()
-        metadata = MetadataNames(self._contents, symbols, self._starts, unnamed)
-        if len(unnamed) or not self._certain:
+        linked = self._linked(symbols, others)
+        # With local symbols the linker's names are all there: exports alone are all preferred.
+        has_locals = not all(bool(one.preferred.all()) for one in linked)
+        starts, described = self._functions(has_locals=has_locals)
+        if has_locals or described is None:
+            self._found += [replace(one, certainty=Certainty.EXACT) for one in linked]
+        else:
+            self._found += _by_certainty(linked, starts, described)
+        unnamed = self._unnamed(starts)
+        metadata = MetadataNames(self._contents, self._pointers, symbols, starts.offsets, unnamed)
+        if len(unnamed) or not starts.are_listed:
             for source in metadata.functions():
-                self._add(partial(self._named_starts, source))
+                self._add(partial(_of_whole_functions, source, starts, described))
         self._stubs(symbols, metadata)
         if self._problems and not any(map(len, self._found)):
             raise self._problems[0]
@@ -70,19 +81,37 @@ class _Assembly:
         bounds = CodeBounds(
             section_starts=edges[:, 0],
             section_ends=edges[:, 1],
-            function_starts=self._starts,
-            has_all_starts=self._certain,
+            function_starts=starts.offsets,
+            starts_are_listed=starts.are_listed,
         )
-        if metadata.problem is not None:
-            self._problems.append(metadata.problem)
+        if self._pointers.problem is not None:
+            self._problems.append(self._pointers.problem)
         return SymbolTable(tuple(self._found), bounds, tuple(self._problems))
 
-    def _linked(self, symbols: SymbolRows | None) -> None:
+    def _linked(
+        self, symbols: SymbolRows | None, others: Sequence[MachOContents]
+    ) -> list[NamedRanges]:
         """The names that the linker wrote."""
-        named = None
+        found: list[NamedRanges | None] = [None]
         if symbols is not None:
-            named = self._add(lambda: symtab_functions(symbols, self._image, certain=self._certain))
-        self._add(lambda: exported_functions(self._contents, named, certain=self._certain))
+            found = [self._read(lambda: symtab_functions(symbols, self._image))]
+        found.append(self._read(partial(exported_functions, self._contents, found[0])))
+        found += [self._read(partial(_twin, other)) for other in others]
+        return [one for one in found if one is not None]
+
+    def _functions(self, *, has_locals: bool) -> tuple[FunctionStarts, DescribedFunctions | None]:
+        """Where functions begin; and what unwind tables say, where the linker's list is too short.
+
+        Between functions that all have names it does not matter what the list leaves out.
+        """
+        sections, problems = function_sections(self._image), self._problems
+        listed = listed_functions(self._contents, sections, problems)
+        if has_locals and listed.are_listed:
+            return listed, None
+        described = described_functions(self._contents, problems)
+        starting = initialisers(self._contents, self._pointers, problems)
+        starts = listed.merged(described.starts).merged(starting)
+        return starts, described
 
     def _stubs(self, symbols: SymbolRows | None, metadata: MetadataNames) -> None:
         """What calls other images."""
@@ -95,17 +124,17 @@ class _Assembly:
                 self._add(source)
 
     def _add(self, source: Callable[[], NamedRanges]) -> NamedRanges | None:
+        found = self._read(source)
+        if found is not None:
+            self._found.append(found)
+        return found
+
+    def _read(self, source: Callable[[], NamedRanges]) -> NamedRanges | None:
         try:
-            found = source()
+            return source()
         except MachtraceError as error:
             self._problems.append(error)
             return None
-        self._found.append(found)
-        return found
-
-    def _twin(self, other: MachOContents) -> NamedRanges:
-        """The functions of a file that is of the same image."""
-        return symtab_functions(parse_symbols(other), other.image, certain=self._certain)
 
     def _symbols(self, contents: MachOContents) -> SymbolRows | None:
         try:
@@ -114,17 +143,41 @@ class _Assembly:
             self._problems.append(error)
             return None
 
-    def _unnamed(self) -> Offsets:
+    def _unnamed(self, starts: FunctionStarts) -> Offsets:
         """The functions that have no name so far."""
         named = np.concatenate([np.full(1, _LAST), *(source.starts for source in self._found)])
         named.sort()
-        unnamed: Offsets = self._starts[named[named.searchsorted(self._starts)] != self._starts]
+        functions = starts.offsets
+        unnamed: Offsets = functions[named[named.searchsorted(functions)] != functions]
         return unnamed
 
-    def _named_starts(self, source: Callable[[], NamedRanges]) -> NamedRanges:
-        """What a source says of whole functions: metadata knows of no other places."""
-        names, starts = source(), self._starts
-        if not self._certain or not len(starts):
-            return names
-        at = np.minimum(starts.searchsorted(names.starts), len(starts) - 1)
-        return names.only(np.flatnonzero(starts[at] == names.starts))
+
+def _twin(other: MachOContents) -> NamedRanges:
+    """The functions of a file that is of the same image."""
+    return symtab_functions(parse_symbols(other), other.image)
+
+
+def _by_certainty(
+    linked: list[NamedRanges], starts: FunctionStarts, described: DescribedFunctions
+) -> Iterator[NamedRanges]:
+    """The names of an image without local symbols: exact where tables bear the function out."""
+    for source in linked:
+        exact = starts.hold(source.starts) & described.describe(source.starts)
+        if not starts.are_listed:
+            exact[:] = False
+        for certainty, rows in ((Certainty.EXACT, exact), (Certainty.EXPORT, ~exact)):
+            if rows.any():
+                yield replace(source.only(np.flatnonzero(rows)), certainty=certainty)
+
+
+def _of_whole_functions(
+    source: Callable[[], NamedRanges], starts: FunctionStarts, described: DescribedFunctions | None
+) -> NamedRanges:
+    """What metadata says of functions whose end is known; it knows of no other places."""
+    names = source()
+    if starts.are_listed:
+        return names.only(np.flatnonzero(starts.hold(names.starts)))
+    whole = names.sizes > 0
+    if described is not None:
+        whole |= described.bound(names.starts)
+    return names.only(np.flatnonzero(whole))

@@ -19,24 +19,18 @@ _MOST_SECTIONS = 255
 """Those that ``nlist.n_sect`` can count."""
 
 
-def symtab_functions(symbols: SymbolRows, image: MachOImage, *, certain: bool) -> NamedRanges:
-    """The defined symbols of functions.
+def symtab_functions(symbols: SymbolRows, image: MachOImage) -> NamedRanges:
+    """The defined symbols of functions: exact names, as long as local ones are among them.
 
-    Args:
-        symbols: the symbol table.
-        image: what it is of.
-        certain: whether all function starts are known. Where they are not, a table that holds only
-            exported names was stripped of others, which may begin in between.
+    A table that has only exported names (all of them preferred) was stripped of others, which may
+    be of functions in between.
     """
     rows = _rows(
         symbols, image, [section for section in image.sections if holds_functions(section)]
     )
     external = _is_external(symbols, rows)
     rows, external = _not_redacted(symbols, rows, external)
-    stripped = not certain and bool(external.all())
-    return _ranges(
-        symbols, image, rows, external, Certainty.EXPORT if stripped else Certainty.EXACT
-    )
+    return _ranges(symbols, image, rows, external, Certainty.EXACT)
 
 
 def symtab_stubs(symbols: SymbolRows, image: MachOImage) -> NamedRanges:

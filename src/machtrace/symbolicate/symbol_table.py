@@ -49,8 +49,8 @@ class CodeBounds:
     """Of the sections with code; by start, not overlapping."""
     function_starts: Offsets
     """Sorted; empty where the image does not tell."""
-    has_all_starts: bool = False
-    """Whether these are all that linkers tell, so that a label is in the middle of a function."""
+    starts_are_listed: bool = False
+    """Whether a linker listed these, so that a label behind one is in the middle of a function."""
 
 
 class SymbolTable:
@@ -232,7 +232,7 @@ def _labels(
 ) -> npt.NDArray[np.bool_]:
     """Labels in the middle of a function whose start has a name."""
     labels = np.zeros(len(entries), np.bool_)
-    if not bounds.has_all_starts or not len(functions) or not len(entries):
+    if not bounds.starts_are_listed or not len(functions) or not len(entries):
         return labels
     rows = np.flatnonzero(entries.avoided)
     function = functions.searchsorted(entries.starts[rows], "right").astype(np.int64) - 1
