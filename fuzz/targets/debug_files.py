@@ -1,6 +1,6 @@
 """Mutated files with DWARF, of which an index is made in a child that may die of them.
 
-The child is forked, and is else what :mod:`machtrace.symbolicate.index_builder` is. That it dies
+The child is forked, and is else what :mod:`machtrace.symbolicate.index_child` is. That it dies
 is no finding: that is what it is for. An index that it made is opened and asked.
 """
 
@@ -21,7 +21,7 @@ from machtrace.macho.contents import FileContents
 from machtrace.symbolicate.debug_file import DebugFile, FoundBy
 from machtrace.symbolicate.debug_index import DebugIndex
 from machtrace.symbolicate.index_build import BuildLimits, index_task
-from machtrace.symbolicate.index_builder import IndexTask, build
+from machtrace.symbolicate.index_child import IndexTask, build
 from machtrace.symbolicate.symcache import SymCache
 
 _MOST = 20_000

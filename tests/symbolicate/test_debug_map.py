@@ -19,17 +19,17 @@ from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.symbol import FrameStatus
-from machtrace.symbolicate import debug_map_building, index_child
+from machtrace.symbolicate import child_process, object_file_indices
 from machtrace.symbolicate.debug_index import DebugIndex
 from machtrace.symbolicate.debug_information import DebugInformation
 from machtrace.symbolicate.debug_map import DebugMap, LinkedObject
-from machtrace.symbolicate.debug_map_building import ObjectBytes, ObjectIndices
 from machtrace.symbolicate.debug_map_functions import mapped_functions
 from machtrace.symbolicate.debug_map_index import DebugMapIndex
 from machtrace.symbolicate.image_source import ImageSource
 from machtrace.symbolicate.index_build import BuildLimits
 from machtrace.symbolicate.index_cache import IndexCache
 from machtrace.symbolicate.index_folder import IndexFolder
+from machtrace.symbolicate.object_file_indices import ObjectBytes, ObjectIndices
 from machtrace.symbolicate.search_record import Outcome
 from machtrace.testing.debug_files import static_archive, thin_archive, write_dsym
 from machtrace.testing.macho_compiler import compile_object, link_objects
@@ -527,7 +527,7 @@ def test_indices_are_kept_by_what_object_files_hold(program, tmp_path, monkeypat
     assert first
 
     monkeypatch.setattr(
-        index_child.subprocess, "run", lambda *_, **__: pytest.fail("a child was started")
+        child_process.subprocess, "run", lambda *_, **__: pytest.fail("a child was started")
     )
     assert first == index_of(program, indices=indices).inlined(offset)
 
@@ -536,21 +536,21 @@ def test_a_child_that_dies_costs_one_object_file(made, monkeypatch):
     """The others of its batch have their indices from the next child."""
     objects = [(made.parent / name).read_bytes() for name in ("main.o", "helper.o")]
     killer = b"kill"
-    builder = debug_map_building._BUILDER  # noqa: SLF001
+    child = object_file_indices._CHILD  # noqa: SLF001
     code = (
         "import os, sys\n"
-        f"import {builder} as builder\n"
-        "real = builder._index\n"
-        f"builder._index = lambda data, limit: os.abort() if data == {killer!r} "
+        f"import {child} as child\n"
+        "real = child._index\n"
+        f"child._index = lambda data, limit: os.abort() if data == {killer!r} "
         "else real(data, limit)\n"
-        "sys.exit(builder.main())\n"
+        "sys.exit(child.main())\n"
     )
     real = subprocess.run
 
     def run(command, **options):
         return real([command[0], "-P", "-c", code, *command[4:]], **options)
 
-    monkeypatch.setattr(index_child.subprocess, "run", run)
+    monkeypatch.setattr(child_process.subprocess, "run", run)
     made_of = [
         ObjectBytes("first", objects[0]),
         ObjectBytes("bad", b"\xcf\xfa\xed\xfe" + bytes(10)),
@@ -570,7 +570,7 @@ def test_without_an_interpreter_to_start_every_object_file_has_the_reason(
     """As in programs that embed Python: what ``sys.executable`` names there is the program."""
     monkeypatch.setattr(sys, name, value, raising=False)
     monkeypatch.setattr(
-        index_child.subprocess, "run", lambda *_, **__: pytest.fail("a child was started")
+        child_process.subprocess, "run", lambda *_, **__: pytest.fail("a child was started")
     )
     data = (made.parent / "main.o").read_bytes()
 

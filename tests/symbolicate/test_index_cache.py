@@ -11,7 +11,7 @@ import pytest
 
 from machtrace.errors import DebugInformationError
 from machtrace.model.address import FileOffset
-from machtrace.symbolicate import index_build, index_cache, index_child
+from machtrace.symbolicate import child_process, index_build, index_cache
 from machtrace.symbolicate.index_build import BuildLimits, build_index
 from machtrace.symbolicate.index_cache import IndexCache, index_name
 from machtrace.symbolicate.index_folder import IndexFolder, default_index_folder
@@ -117,7 +117,7 @@ def test_many_builders_make_one_index(program, tmp_path):
         "assert cache.index(debug_file(Path(sys.argv[1]))).columns\n"
     )
     command = [sys.executable, "-c", code, str(program), str(tmp_path / "indices")]
-    environment = index_child.child_environment()
+    environment = child_process.child_environment()
 
     started = [
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
@@ -243,7 +243,7 @@ def test_a_child_that_dies_is_survived(file, monkeypatch, tmp_path, code, reason
     """As a library in native code may, of what it reads."""
     (tmp_path / "dying.py").write_text(f"import os\n{code}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(index_build, "_BUILDER", "dying")
+    monkeypatch.setattr(index_build, "_CHILD", "dying")
 
     with pytest.raises(DebugInformationError, match=reason):
         build_index(file)
@@ -254,12 +254,12 @@ def test_a_child_that_never_ends_is_ended_by_the_system(file, monkeypatch, tmp_p
     """By its processor time, also where nobody waits for it any more."""
     (tmp_path / "endless.py").write_text(
         "import json, sys\n"
-        "from machtrace.symbolicate.index_builder import IndexTask, limit_process\n"
+        "from machtrace.symbolicate.index_child import IndexTask, limit_process\n"
         "limit_process(IndexTask(**json.loads(sys.argv[1])))\n"
         "while True: pass\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(index_build, "_BUILDER", "endless")
+    monkeypatch.setattr(index_build, "_CHILD", "endless")
 
     with pytest.raises(DebugInformationError, match=r"SIGXCPU|SIGKILL"):
         build_index(file, BuildLimits(processor_seconds=1, patience=100))

@@ -18,8 +18,8 @@ from machtrace.report.printable import printable
 from machtrace.symbolicate.debug_file import DebugFile
 from machtrace.symbolicate.debug_map import DebugMap
 from machtrace.symbolicate.debug_map_functions import mapped_functions
-from machtrace.symbolicate.debug_map_objects import LinkedObjects
 from machtrace.symbolicate.image_source import ImageSource
+from machtrace.symbolicate.linked_objects import LinkedObjects
 from machtrace.symbolicate.search_record import LookedAt, Outcome, SearchRecord
 from machtrace.symbolicate.symbol_store_layout import Identifier, parse_identifier
 

@@ -20,7 +20,7 @@ from machtrace.symbolicate.candidates import (
 )
 from machtrace.symbolicate.debug_file import DebugFile, FoundBy, symbol_count
 from machtrace.symbolicate.debug_map import DebugMap
-from machtrace.symbolicate.debug_map_reading import usable_debug_map
+from machtrace.symbolicate.debug_map_search import usable_debug_map
 from machtrace.symbolicate.dsym_source_paths import dsym_source_paths
 from machtrace.symbolicate.identified_file import IdentifiedFile, open_identified
 from machtrace.symbolicate.search_places import SearchPlaces

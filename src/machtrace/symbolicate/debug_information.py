@@ -12,10 +12,10 @@ from machtrace.model.image import BinaryImage
 from machtrace.model.symbol import Certainty, FrameStatus, InlineFrame, Symbol
 from machtrace.symbolicate.debug_file import DebugFile
 from machtrace.symbolicate.debug_index import DebugIndex
-from machtrace.symbolicate.debug_map_building import ObjectIndices
 from machtrace.symbolicate.debug_map_index import DebugMapIndex
 from machtrace.symbolicate.image_source import ImageSource
 from machtrace.symbolicate.index_cache import IndexCache
+from machtrace.symbolicate.object_file_indices import ObjectIndices
 
 AnyDebugIndex: TypeAlias = DebugIndex | DebugMapIndex
 

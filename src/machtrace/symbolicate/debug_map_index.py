@@ -22,11 +22,11 @@ from machtrace.model.symbol import InlineFrame
 from machtrace.symbolicate.debug_file import has_dwarf
 from machtrace.symbolicate.debug_index import DebugChains, DebugColumns, DebugIndex
 from machtrace.symbolicate.debug_map import DebugMap, LinkedObject
-from machtrace.symbolicate.debug_map_building import ObjectBytes, ObjectIndices
-from machtrace.symbolicate.debug_map_code import are_as_linked
 from machtrace.symbolicate.debug_map_functions import MappedFunctions, mapped_functions
-from machtrace.symbolicate.debug_map_objects import LinkedObjects
-from machtrace.symbolicate.debug_map_tables import MergedTables, MovedFunctions
+from machtrace.symbolicate.linked_code_comparison import are_as_linked
+from machtrace.symbolicate.linked_objects import LinkedObjects
+from machtrace.symbolicate.merged_tables import MergedTables, MovedFunctions
+from machtrace.symbolicate.object_file_indices import ObjectBytes, ObjectIndices
 from machtrace.symbolicate.range_index import RangeIndex
 from machtrace.symbolicate.search_record import LookedAt, Outcome, SearchRecord
 from machtrace.symbolicate.symcache import SymCache

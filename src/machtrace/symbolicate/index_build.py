@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from machtrace.errors import DebugInformationError
+from machtrace.symbolicate.child_process import ask_child
 from machtrace.symbolicate.debug_file import DebugFile
-from machtrace.symbolicate.index_builder import IndexTask
-from machtrace.symbolicate.index_child import ask_child
+from machtrace.symbolicate.index_child import IndexTask
 from machtrace.symbolicate.index_edits import index_edits
 
-_BUILDER = "machtrace.symbolicate.index_builder"
+_CHILD = "machtrace.symbolicate.index_child"
 _MIB = 1 << 20
 _COMPARED = 4096
 """Bytes by which a file is taken to be the one that was mapped."""
@@ -70,7 +70,7 @@ def build_index(file: DebugFile, limits: BuildLimits = DEFAULT_LIMITS) -> bytes:
         source = _reopened(file, opened)
         task = index_task(file, limits, offset=0 if source is None else file.slice_offset)
         given = file.data if source is None else source
-        answer = ask_child(_BUILDER, [task.text()], given, seconds=seconds)
+        answer = ask_child(_CHILD, [task.text()], given, seconds=seconds)
     if answer.problem is not None:
         raise DebugInformationError(file.path, answer.problem)
     return answer.output

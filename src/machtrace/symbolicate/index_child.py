@@ -1,81 +1,138 @@
-"""Starting the child processes that make indices, and telling what became of them."""
+"""The child process that makes an index of a debug file, and may die of it.
+
+It is native code that reads what anyone may have written: run apart, with limits, its death costs
+one index. ``python -m machtrace.symbolicate.index_child TASK`` reads the file from its standard
+input and writes a SymCache to its standard output; ``TASK`` is an :class:`IndexTask` as JSON.
+What the library refuses, it says on standard error, and exits with :data:`REFUSED`.
+"""
 
 from __future__ import annotations
 
+import json
+import mmap
 import os
-import subprocess
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from signal import Signals
-from typing import BinaryIO, NamedTuple
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from io import BufferedReader
+from shutil import copyfileobj
+from typing import Any, NoReturn, TypeVar
 
-from machtrace.symbolicate.index_builder import REFUSED
+_Result = TypeVar("_Result")
 
-_COMPLAINT = 400
-"""Characters of what the child said last that are told."""
-
-
-class ChildAnswer(NamedTuple):
-    """What a child process wrote, and how it ended."""
-
-    output: bytes
-    """All of it that came in time."""
-    problem: str | None
-    """Why there may be no more of it; None where the child ended well."""
-    was_started: bool = True
+REFUSED = 3
+"""The exit status where the file was read and nothing could be made of it."""
 
 
-def ask_child(
-    module: str, arguments: Sequence[str], given: bytes | memoryview | BinaryIO, *, seconds: float
-) -> ChildAnswer:
-    """Run a module of ours in a process of its own, and wait for it. Raises nothing.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexTask:
+    """What the child is to do."""
+
+    offset: int
+    """Where in its input the file begins: that of the slice, in a fat file."""
+    size: int
+    """Of the file, in bytes."""
+    edits: tuple[tuple[int, str], ...]
+    """Offsets in the file, and the bytes to put there, in hex."""
+    processor_seconds: int
+    """After so many it is ended."""
+    memory: int
+    """Bytes of address space that it may have."""
+    output: int
+    """Bytes that it may write."""
+
+    def text(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+
+def main() -> NoReturn:
+    """Make the index that the command line asks for."""
+    build(IndexTask(**json.loads(sys.argv[1])))
+
+
+def build(task: IndexTask) -> NoReturn:
+    """Make the index and end the process."""
+    limit_process(task)
+    try:
+        whole = _input()
+        data = memoryview(whole)[task.offset : task.offset + task.size]
+        for at, value in task.edits:
+            new = bytes.fromhex(value)
+            data[at : at + len(new)] = new
+        with_index(data, task.output, _write_and_end)
+    except Exception as error:  # noqa: BLE001 (whatever it is, the parent reports it)
+        sys.stderr.write(f"\n{type(error).__name__}: {error}".replace("\n", " ") + "\n")
+        sys.stderr.flush()
+        # The error has the library's objects, which must not be freed in any order.
+        os._exit(REFUSED)
+
+
+def limit_process(task: IndexTask) -> None:
+    """Let the system end this process where it takes too much; where it can do that."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    limits = (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, task.processor_seconds),
+        (resource.RLIMIT_AS, task.memory),
+    )
+    for which, wanted in limits:
+        _, most = resource.getrlimit(which)
+        value = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+        try:
+            resource.setrlimit(which, (value, value))
+        except (ValueError, OSError):  # macOS has no limit of address space
+            continue
+
+
+def _input() -> mmap.mmap | bytearray:
+    """Standard input, mapped where it is a file; what is written to it stays in this process."""
+    try:
+        return mmap.mmap(sys.stdin.fileno(), 0, access=mmap.ACCESS_COPY)
+    except (OSError, ValueError):  # a pipe
+        return bytearray(sys.stdin.buffer.read())
+
+
+def with_index(
+    data: bytes | memoryview,
+    limit: int,
+    use: Callable[[BufferedReader], _Result],
+) -> _Result:
+    """What ``use`` makes of the SymCache of an object file, while it is there.
 
     Args:
-        module: its full name.
-        arguments: of its command line.
-        given: what is at its standard input; of a file, from where it is now.
-        seconds: after so many, by the clock on the wall, the child is ended.
+        data: the file.
+        limit: bytes that the SymCache may take.
+        use: is given it as a stream.
+
+    Raises:
+        Exception: whatever the library raises, of what it cannot read.
+        ValueError: there is no object file, or the SymCache is larger than ``limit``.
     """
-    if not sys.executable or getattr(sys, "frozen", False):  # a program that embeds Python
-        reason = "no process can be started to read debug information (no Python executable)"
-        return ChildAnswer(b"", reason, was_started=False)
-    data, file = (given, None) if isinstance(given, bytes | memoryview) else (None, given)
-    try:
-        done = subprocess.run(  # noqa: S603 (our own interpreter and arguments)
-            [sys.executable, "-P", "-m", module, *arguments],
-            stdin=file,
-            input=data,
-            capture_output=True,
-            env=child_environment(),
-            timeout=seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        reason = f"debug information was not read within {seconds:.0f} seconds"
-        return ChildAnswer(error.stdout or b"", reason)
-    except OSError as error:
-        reason = f"no process could be started to read debug information ({error})"
-        return ChildAnswer(b"", reason, was_started=False)
-    problem = _why_it_ended(done.returncode, done.stderr) if done.returncode else None
-    return ChildAnswer(done.stdout, problem)
+    from symbolic._lowlevel import ffi
+    from symbolic.debuginfo import Archive
+
+    # Each object borrows from the one before, and none keeps it alive: the names here do.
+    borrowed = ffi.from_buffer(data)
+    archive = Archive.from_bytes(borrowed)
+    objects = list(archive.iter_objects())
+    if not objects:
+        raise ValueError("it holds no object file")
+    index: Any = objects[0].make_symcache()
+    stream = index.open_stream()
+    if stream.raw.size > limit:
+        raise ValueError(f"the index takes {stream.raw.size} bytes, {limit} are allowed")
+    return use(stream)
 
 
-def child_environment() -> dict[str, str]:
-    """This process's, with its ``sys.path``: the child is to find the same modules."""
-    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-    return {**os.environ, "PYTHONPATH": path}
+def _write_and_end(stream: BufferedReader) -> NoReturn:
+    copyfileobj(stream, sys.stdout.buffer)
+    sys.stdout.buffer.flush()
+    os._exit(0)  # what the library would free now, the system frees quicker
 
 
-def _why_it_ended(status: int, complaint: bytes) -> str:
-    """What became of a child with an exit status that is not 0, and with what it said last."""
-    said = complaint.decode("utf-8", "replace").strip().rpartition("\n")[2][-_COMPLAINT:]
-    if status == REFUSED:
-        return f"debug information cannot be read ({said})"
-    if status < 0:
-        try:
-            name = Signals(-status).name
-        except ValueError:
-            name = f"signal {-status}"
-        return f"the reader of debug information died ({name})"
-    return f"the reader of debug information ended with status {status} ({said})"
+if __name__ == "__main__":
+    main()

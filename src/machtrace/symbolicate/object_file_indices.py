@@ -8,14 +8,14 @@ from hashlib import blake2b
 from itertools import islice
 
 from machtrace.errors import FileAccessError, FormatError
-from machtrace.symbolicate.debug_map_builder import RECORD
+from machtrace.symbolicate.child_process import ask_child
+from machtrace.symbolicate.debug_map_child import RECORD
 from machtrace.symbolicate.image_file import open_image_file
 from machtrace.symbolicate.index_build import DEFAULT_LIMITS, BuildLimits
-from machtrace.symbolicate.index_child import ask_child
 from machtrace.symbolicate.index_folder import IndexFolder
 from machtrace.symbolicate.symcache import VERSION, SymCache
 
-_BUILDER = "machtrace.symbolicate.debug_map_builder"
+_CHILD = "machtrace.symbolicate.debug_map_child"
 _BATCH = 64 << 20
 """Bytes of object files for one child, which takes a tenth of a second to start."""
 _MOST_IN_BATCH = 512
@@ -87,7 +87,7 @@ class ObjectIndices:
         task = replace(self.limits.task(size), output=self.limits.output)  # of each object file
         sizes = [str(len(one.data)) for one in objects]
         answer = ask_child(
-            _BUILDER,
+            _CHILD,
             [task.text(), *sizes],
             b"".join(one.data for one in objects),
             seconds=self.limits.patience * self.limits.seconds_for(size),

@@ -1,8 +1,8 @@
 """The child process that makes the indices of many object files, and may die of one.
 
-``python -m machtrace.symbolicate.debug_map_builder TASK`` reads object files one behind the other
+``python -m machtrace.symbolicate.debug_map_child TASK`` reads object files one behind the other
 from its standard input. For each, as soon as it is done, it writes a status, a size and as many
-bytes: an index, or why there is none. ``TASK`` is an :class:`~.index_builder.IndexTask` as JSON;
+bytes: an index, or why there is none. ``TASK`` is an :class:`~.index_child.IndexTask` as JSON;
 its ``edits`` are empty, and the sizes of the files follow as further arguments.
 """
 
@@ -12,7 +12,7 @@ import json
 import sys
 from struct import Struct
 
-from machtrace.symbolicate.index_builder import REFUSED, IndexTask, limit_process, with_index
+from machtrace.symbolicate.index_child import REFUSED, IndexTask, limit_process, with_index
 
 RECORD = Struct("<BQ")
 """A status (0, or :data:`REFUSED`), and the bytes that follow."""
