@@ -23,8 +23,8 @@ class Certainty(Enum):
     nothing describes.
     """
     EXPORT = "export"
-    """An exported symbol before the address, where local ones were stripped: another function, whose
-    name is gone, may be in between."""
+    """An exported symbol before the address, where local ones were stripped: another function,
+    whose name is gone, may be in between."""
     OBJC = "objc"
     """An Objective-C method, from the class's or category's list of methods."""
     RTTI = "rtti"
