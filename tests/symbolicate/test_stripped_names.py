@@ -6,10 +6,12 @@ import shutil
 import subprocess
 from importlib.util import find_spec
 
+import numpy as np
 import pytest
 
 from machtrace.macho.contents import FileContents
 from machtrace.macho.function_starts import parse_function_starts
+from machtrace.macho.unwind_info import UnwindInfo
 from machtrace.model.address import ImageOffset
 from machtrace.model.arch import Arch
 from machtrace.model.symbol import Certainty
@@ -137,6 +139,26 @@ def test_without_unwind_tables_exports_are_not_exact():
     assert [("f", Certainty.EXPORT), ("g", Certainty.EXPORT)] == [
         (one.name, one.certainty) for one in found if one is not None
     ]
+
+
+def test_unwind_tables_say_the_same_in_columns_and_one_by_one(twins):
+    """Every place of the code, through the table's pages and through its columns."""
+    _, contents, _ = twins
+    image = contents.image
+    section, text = (image.section("__TEXT", name) for name in ("__unwind_info", "__text"))
+    assert section is not None
+    assert text is not None
+    info = UnwindInfo(contents.read_svma(section.address, section.size), "__unwind_info")
+    starts, encodings = info.columns()
+    seen = set()
+    for address in range(text.address, text.end):
+        offset = image.offset_of(address)
+        row = int(starts.searchsorted(np.uint64(offset), "right")) - 1
+        entry = info.find(offset)
+        assert (0 if row < 0 else int(encodings[row])) == (0 if entry is None else entry.encoding)
+        seen.add(int(encodings[row]))
+    assert 0 in seen
+    assert len(seen) > 1
 
 
 def test_initialisers_are_functions_of_their_own(twins):
