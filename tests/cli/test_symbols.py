@@ -289,14 +289,17 @@ def test_ctrl_c_leaves_nothing_half_written(tmp_path):
             (folder / str(number)).write_bytes(data)
         else:
             os.link(folder / str(number % 8), folder / str(number))
-    root = tmp_path / "store"
-    command = [sys.executable, "-m", "machtrace", "symbols", "add", folder, "--store", root]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
-        deadline = time.monotonic() + 30
-        while not root.exists() and time.monotonic() < deadline:
-            time.sleep(0.001)
-        running.send_signal(signal.SIGINT)
-        _, complaint = running.communicate(timeout=30)
+    for attempt in range(5):
+        root = tmp_path / f"store-{attempt}"
+        command = [sys.executable, "-m", "machtrace", "symbols", "add", folder, "--store", root]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+            deadline = time.monotonic() + 30
+            while not root.exists() and time.monotonic() < deadline:
+                time.sleep(0.001)
+            running.send_signal(signal.SIGINT)
+            _, complaint = running.communicate(timeout=30)
+        if running.returncode != 0:  # on a busy machine it may be done before it is interrupted
+            break
 
     assert (130, b"") == (running.returncode, complaint)
     left = [path for path in root.rglob("*") if path.is_file()]
