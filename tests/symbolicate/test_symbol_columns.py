@@ -171,9 +171,11 @@ def test_what_cannot_be_had_is_an_error_with_its_reason(tmp_path):
         Symbolicator().lookup(image, offsets(0))
 
 
-def test_a_first_name_takes_neither_numpy_nor_a_table(stripped, table):
-    """A process that wants one name has it before either could be loaded."""
+def test_a_first_name_takes_neither_numpy_nor_a_table(twins):
+    """A process that wants one name has it before either could be loaded, of a whole image."""
     pytest.importorskip("machtrace._native._ranges", reason="first answers need the C extension")
+    whole = twins(Arch.ARM64)[0]
+    table = macho_symbol_table(FileContents(whole.read_bytes(), "whole"))
     exact = next(one for one in map(table.symbol, range(len(table))) if one.is_named)
     code = """
 import sys
@@ -184,7 +186,7 @@ found = ImageSymbols(FileContents(open_image_file(sys.argv[1]), "x")).find(int(s
 print(found.name, "numpy" in sys.modules)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code, stripped, str(exact.offset + 1)],
+        [sys.executable, "-c", code, whole, str(exact.offset + 1)],
         capture_output=True,
         text=True,
         check=True,
