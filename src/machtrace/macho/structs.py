@@ -423,6 +423,8 @@ N_INDR = 0xA
 N_PBUD = 0xC
 N_SECT = 0xE
 N_ARM_THUMB_DEF = 0x0008
+REDACTED_NAME = b"<redacted>"
+"""What a shared cache calls symbols that were local (Libc, ``gen/backtrace.c``)."""
 
 # --- mach-o/stab.h ---
 

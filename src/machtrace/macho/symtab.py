@@ -26,6 +26,7 @@ from machtrace.macho.structs import (
     N_STAB,
     N_TYPE,
     N_UNDF,
+    REDACTED_NAME,
     SymtabCommand,
 )
 from machtrace.model.arch import Arch
@@ -38,8 +39,7 @@ _LONGEST_NAME = 1 << 16
 _NAME_CHUNK = 256
 _SHARED_NAMES = 16
 """How many times over the string table may be used before names must be overlapping on purpose."""
-_REDACTED = b"<redacted>\0"
-"""What a shared cache calls symbols that were local (Libc, ``gen/backtrace.c``)."""
+_REDACTED = REDACTED_NAME + b"\0"
 _ARM = frozenset({Arch.ARM, Arch.ARMV7, Arch.ARMV7S, Arch.ARMV7K})
 
 

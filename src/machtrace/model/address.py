@@ -25,6 +25,9 @@ Svma = NewType("Svma", int)
 ImageOffset = NewType("ImageOffset", int)
 """Bytes from the image's header; what symbol tables are keyed by."""
 
+LAST_OFFSET = ImageOffset(2**64 - 1)
+"""The largest that columns of offsets have room for."""
+
 FileOffset = NewType("FileOffset", int)
 """Bytes from the start of the thin file (of the slice, in a fat file)."""
 

@@ -13,10 +13,9 @@ from machtrace.elf.mini_debug_info import mini_debug_contents
 from machtrace.elf.plt import parse_stubs
 from machtrace.elf.symtab import SymbolRows, parse_dynamic_symbols, parse_symbols
 from machtrace.errors import FormatError, MemoryReadError
+from machtrace.model.address import LAST_OFFSET
 from machtrace.model.symbol import Certainty
 from machtrace.symbolicate.symbol_table import CodeBounds, NamedRanges, Offsets, SymbolTable
-
-_LAST_OFFSET = 2**64 - 1
 
 
 def elf_symbol_table(
@@ -116,9 +115,9 @@ def _bounds(image: ElfImage, starts: Offsets) -> CodeBounds:
             if segment.is_executable
         ]
     kept = sorted(
-        (start - base, min(end - base, _LAST_OFFSET))
+        (start - base, min(end - base, LAST_OFFSET))
         for start, end in places
-        if 0 <= start - base <= _LAST_OFFSET
+        if 0 <= start - base <= LAST_OFFSET
     )
     return CodeBounds(
         section_starts=np.array([start for start, _ in kept], np.uint64),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from machtrace.macho.image import MachOImage
 from machtrace.macho.segments import S_SYMBOL_STUBS, Section
+from machtrace.model.address import LAST_OFFSET
 
 Ranges = tuple[tuple[int, int], ...]
 """The (start, end) of sections, as offsets from the header; by start."""
-
-_LAST_OFFSET = 2**64 - 1
 
 
 def holds_functions(section: Section) -> bool:
@@ -40,7 +39,7 @@ def named_sections(image: MachOImage) -> Ranges:
 def _ranges(image: MachOImage, sections: list[Section]) -> Ranges:
     base = image.header_svma
     return tuple(
-        (section.address - base, min(section.end - base, _LAST_OFFSET))
+        (section.address - base, min(section.end - base, LAST_OFFSET))
         for section in sections
         if section.address >= base
     )

@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterable
 from typing import TypeAlias
 
+from machtrace.macho.structs import REDACTED_NAME
 from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import Certainty, Symbol, unnamed
 from machtrace.symbolicate.demangle import demangle
 
-REDACTED = "<redacted>"
-"""What a shared cache calls symbols that were local (Libc, ``gen/backtrace.c``)."""
+REDACTED = REDACTED_NAME.decode()
+"""What stands for a name that is not there."""
 LONGEST = 1 << 16
 """Bytes of a name that are read."""
 _ALIASES_LENGTH = 1 << 20
