@@ -172,6 +172,18 @@ def test_the_calling_thread_as_glibc_sees_it() -> None:
     assert common >= 10
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3, 8])
+def test_a_limit_keeps_as_many_frames_as_it_says(limit: int) -> None:
+    """Of the calling thread, too, whose innermost frames are ours and not shown."""
+    whole = mt.backtrace()
+    kept = mt.backtrace(limit=limit)
+
+    assert len(kept.frames) == limit
+    assert kept.gap is not None
+    assert kept.gap.count == len(whole.frames) - limit
+    assert kept.frames[0].symbol == whole.frames[0].symbol
+
+
 def test_a_thread_that_holds_the_interpreters_lock() -> None:
     """It is stopped and copied while it holds it, in a function that keeps the lock."""
     libc = ctypes.PyDLL(None)

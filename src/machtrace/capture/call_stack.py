@@ -45,7 +45,8 @@ def call_stack_symbols(limit: int = 512, *, app_only: bool = False) -> tuple[str
             system's folders.
 
     Returns:
-        One line a frame, the innermost first, which is that of whoever called this.
+        One line a frame, the innermost first, which is that of whoever called this; and where
+        ``limit`` left frames out, one that says how many.
 
     Raises:
         TargetSpecError: threads of this process cannot be copied here.

@@ -29,13 +29,22 @@ class OwnProcess:
 
     def unwind(self, snapshot: Snapshot, *, limit: int) -> tuple[Backtrace, ...]:
         """Walk all threads; without the frames of the extension that copied the calling one."""
-        walked = self.unwinder.unwind(snapshot, limit=limit)
+        own, seen = -1, 0
+        while own < seen:  # ours took the place of frames that are wanted, and hid more of ours
+            own = seen
+            walked = self.unwinder.unwind(snapshot, limit=limit + own)
+            deep = (one for one in walked if one.gap is not None)
+            seen = max(map(self._own_frames, deep), default=0)
         return tuple(self._without_own_frames(one) for one in walked)
 
-    def _without_own_frames(self, walked: Backtrace) -> Backtrace:
+    def _own_frames(self, walked: Backtrace) -> int:
         count = 0
         while count < len(walked.addresses) and walked.addresses[count].lookup in self.code:
             count += 1
+        return count
+
+    def _without_own_frames(self, walked: Backtrace) -> Backtrace:
+        count = self._own_frames(walked)
         if not count:
             return walked
         gap = walked.gap
