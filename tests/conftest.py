@@ -1,5 +1,7 @@
 """What holds for every test."""
 
+import signal
+
 import pytest
 
 
@@ -9,3 +11,11 @@ def _own_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MACHTRACE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture
+def interruptible():
+    """SIGINT interrupts Python here and in children: what runs in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

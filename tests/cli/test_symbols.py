@@ -279,6 +279,7 @@ def test_on_a_terminal_a_bar_shows_what_is_done(symbols, archive):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send")
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_leaves_nothing_half_written(tmp_path):
     """What is in the store is whole, and no scratch file is left; the status is 130."""
     folder = tmp_path / "in"

@@ -299,6 +299,7 @@ def test_one_thread_that_cannot_be_read_does_not_lose_the_others(process):
     assert "no registers" in str(copied.problems[0].error)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_interruption_leaves_the_process_as_it_was(process):
     """Ctrl-C while a reply is awaited: what is owed is read, then the stub is left properly."""
     stub = SnapshotStub(process)
