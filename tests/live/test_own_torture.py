@@ -53,9 +53,9 @@ def test_the_core_alone(sanitizer: str, tmp_path: Path) -> None:
     """Two threads sample 32 others; sanitizers find nothing."""
     program = tmp_path / "own_capture"
     flags = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
-    sources = ["capture_linux.c", "linux_registers.c"]
+    sources = [*sorted(NATIVE.glob("capture_linux*.c")), NATIVE / "linux_registers.c"]
     command = ["cc", "-std=c11", "-g", "-O1", "-pthread", "-DPROGRAM", f"-I{NATIVE}", *flags]
-    command += [str(HERE / "programs/own_capture.c"), *(str(NATIVE / one) for one in sources)]
+    command += [str(HERE / "programs/own_capture.c"), *map(str, sources)]
     built = subprocess.run(
         [*command, "-o", str(program), "-ldl"], capture_output=True, text=True, check=False
     )

@@ -160,7 +160,7 @@ def sampler(folder: str) -> ctypes.CDLL:
     here = Path(__file__).parent
     native = Path(_self.__file__).parent
     library = Path(folder) / "sampler.so"
-    sources = [native / "capture_linux.c", native / "linux_registers.c"]
+    sources = [*sorted(native.glob("capture_linux*.c")), native / "linux_registers.c"]
     command = ["cc", "-std=c11", "-O2", "-fPIC", "-shared", "-pthread", f"-I{native}"]
     command += [str(here / "programs/own_capture.c"), *map(str, sources), "-o", str(library)]
     subprocess.run([*command, "-Wl,-z,now"], check=True)
