@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/errno.h>
 
+#include "capture_ranges.h"
 #include "own_registers.h"
 
 #define RED_ZONE 128 /* x86_64; on arm64 Apple's ABI has one of the same size */
@@ -143,16 +144,7 @@ int64_t machtrace_own_list(uint64_t *ids, size_t room)
 
 static uint64_t stack_end(const struct machtrace_own_capture *capture, uint64_t sp)
 {
-    size_t low = 0;
-    size_t high = capture->range_count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (capture->ranges[middle].end > sp)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    uint64_t end = low < capture->range_count ? capture->ranges[low].end : sp;
+    uint64_t end = machtrace_range_end(capture, sp);
     return end - sp > capture->stack_limit ? sp + capture->stack_limit : end;
 }
 

@@ -12,6 +12,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "capture_ranges.h"
 #include "linux_registers.h"
 #include "own_registers.h"
 
@@ -41,17 +42,8 @@ static ssize_t read_memory(uint64_t address, unsigned char *to, size_t size)
 static uint64_t stack_end(const struct machtrace_own_capture *capture, uint64_t sp,
                           uint64_t pthread)
 {
-    size_t low = 0;
-    size_t high = capture->range_count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (capture->ranges[middle].end > sp)
-            high = middle;
-        else
-            low = middle + 1;
-    }
     /* A range that begins above it: the main stack has grown, or another is new. */
-    uint64_t end = low < capture->range_count ? capture->ranges[low].end : sp;
+    uint64_t end = machtrace_range_end(capture, sp);
     /* A thread's own block is at the end of the stack that was made for it, and the kernel shows
      * what else is mapped behind that as one with it. */
     if (pthread > sp && pthread < end)

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "linux_ptrace.h"
+#include "module_slots.h"
 
 /* (id, outcome, errno, uninterruptible, registers, stacks, asked, stopped, resumed) */
 static PyObject *thread_as_tuple(const struct machtrace_thread *thread)
@@ -127,10 +128,7 @@ static PyMethodDef methods[] = {
 };
 
 static PyModuleDef_Slot slots[] = {
-#if !defined(Py_LIMITED_API) && PY_VERSION_HEX >= 0x030D0000
-    /* A free-threaded interpreter, which has no limited API yet. */
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
-#endif
+    MACHTRACE_GIL_SLOT
     {0, NULL},
 };
 

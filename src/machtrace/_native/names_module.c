@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cplusplus_name.h"
+#include "module_slots.h"
 
 static PyObject *cplusplus_name(PyObject *module, PyObject *arguments)
 {
@@ -39,9 +40,7 @@ static PyMethodDef methods[] = {
 };
 
 static PyModuleDef_Slot slots[] = {
-#if !defined(Py_LIMITED_API) && PY_VERSION_HEX >= 0x030d0000
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
-#endif
+    MACHTRACE_GIL_SLOT
     {0, NULL},
 };
 

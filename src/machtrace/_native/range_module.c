@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "module_slots.h"
 #include "range_index.h"
 #include "symbol_scan.h"
 
@@ -256,10 +257,7 @@ static int module_exec(PyObject *module)
 
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, module_exec},
-#if !defined(Py_LIMITED_API) && PY_VERSION_HEX >= 0x030D0000
-    /* A free-threaded interpreter, which has no limited API yet. */
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
-#endif
+    MACHTRACE_GIL_SLOT
     {0, NULL},
 };
 

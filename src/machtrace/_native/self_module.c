@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "capture.h"
+#include "module_slots.h"
 
 #define BATCH 16          /* threads that are asked at a time */
 #define PRESENT 131072    /* bytes of each buffer that are there before anything is stopped */
@@ -380,10 +381,7 @@ static int module_exec(PyObject *module)
 
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, module_exec},
-#if !defined(Py_LIMITED_API) && PY_VERSION_HEX >= 0x030D0000
-    /* A free-threaded interpreter, which has no limited API yet. */
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
-#endif
+    MACHTRACE_GIL_SLOT
     {0, NULL},
 };
 

@@ -2,6 +2,7 @@
 #include "walk_objects.h"
 
 #include "function_starts.h"
+#include "module_slots.h"
 
 static PyObject *function_starts(PyObject *module, PyObject *arguments)
 {
@@ -81,10 +82,7 @@ static int module_clear(PyObject *module)
 
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, module_exec},
-#if !defined(Py_LIMITED_API) && PY_VERSION_HEX >= 0x030D0000
-    /* A free-threaded interpreter, which has no limited API yet. */
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
-#endif
+    MACHTRACE_GIL_SLOT
     {0, NULL},
 };
 

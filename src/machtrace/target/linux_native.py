@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from machtrace._native import _capture
 from machtrace.errors import TargetError
-from machtrace.model.address import Avma
-from machtrace.model.memory import MemoryRegion
 from machtrace.target.linux_threads import (
     BEGIN_REMEDY,
     SLEEP_LIMIT_NS,
     STOP_LIMIT_NS,
-    CopiedThread,
-    Hindrance,
     ThreadCopy,
-    UncopiedThread,
+    copy_of_row,
 )
-
-if TYPE_CHECKING:
-    from machtrace._native._capture import Row
 
 
 class NativeCopier:
@@ -39,22 +31,5 @@ class NativeCopier:
             raise TargetError(
                 f"cannot begin to copy threads ({error})", remedy=BEGIN_REMEDY
             ) from error
-        return [_copy(row) for row in rows]
-
-
-def _copy(row: Row) -> ThreadCopy:
-    thread, outcome, errno, uninterruptible, registers, stacks, asked, stopped, resumed = row
-    if outcome:
-        return UncopiedThread(
-            id=thread,
-            why=Hindrance(outcome),
-            errno=errno,
-            is_uninterruptible=bool(uninterruptible),
-        )
-    return CopiedThread(
-        id=thread,
-        registers=registers,
-        stacks=tuple(MemoryRegion(Avma(start), data) for start, data in stacks),
-        taken_at_ns=stopped,
-        stopped_for_ns=resumed - asked,
-    )
+        # From before it was asked: a tracer stops it at some moment after that.
+        return [copy_of_row(row, since_ns=row[6]) for row in rows]

@@ -6,8 +6,9 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
+from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryRegion
 
 RED_ZONE = 128
@@ -70,6 +71,31 @@ class UncopiedThread:
 
 
 ThreadCopy = CopiedThread | UncopiedThread
+
+CopiedRow: TypeAlias = tuple[
+    int, int, int, int, bytes, tuple[tuple[int, bytes], ...], int, int, int
+]
+"""What the extensions say of a thread: id, outcome (0, or a :class:`Hindrance`'s value), errno,
+whether it was in uninterruptible sleep, registers, stacks; when it was asked, stopped, resumed."""
+
+
+def copy_of_row(row: CopiedRow, *, since_ns: int) -> ThreadCopy:
+    """What a row says; the thread was kept from running from ``since_ns`` on."""
+    thread, outcome, errno, uninterruptible, registers, stacks, _, stopped, resumed = row
+    if outcome:
+        return UncopiedThread(
+            id=thread,
+            why=Hindrance(outcome),
+            errno=errno,
+            is_uninterruptible=bool(uninterruptible),
+        )
+    return CopiedThread(
+        id=thread,
+        registers=registers,
+        stacks=tuple(MemoryRegion(Avma(start), data) for start, data in stacks),
+        taken_at_ns=stopped,
+        stopped_for_ns=resumed - since_ns,
+    )
 
 
 class ThreadCopier(Protocol):

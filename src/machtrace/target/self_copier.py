@@ -16,19 +16,15 @@ from typing import TYPE_CHECKING
 
 from machtrace._native import _self
 from machtrace.errors import TargetError
-from machtrace.model.address import Avma
-from machtrace.model.memory import MemoryRegion
 from machtrace.target.linux_threads import (
     BEGIN_REMEDY,
     SLEEP_LIMIT_NS,
-    CopiedThread,
-    Hindrance,
     ThreadCopy,
-    UncopiedThread,
+    copy_of_row,
 )
 
 if TYPE_CHECKING:
-    from machtrace._native._self import PythonRow, Row
+    from machtrace._native._self import PythonRow
 
 ANSWER_LIMIT_NS = 1_000_000_000
 """How long a thread may take to answer its signal; a running one needs its turn on a CPU."""
@@ -82,7 +78,8 @@ class SignalCopier:
         except (OSError, MemoryError, ValueError) as error:
             raise _begin_error(error, wanted) from error
         self.pthreads = {row[9]: row[0] for row in rows if not row[1]}
-        return [_copy(row) for row in rows]
+        # One ran until the signal reached it, unlike one that a tracer stops.
+        return [copy_of_row(row[:9], since_ns=row[7]) for row in rows]
 
 
 def _wanted_signal() -> int:
@@ -106,22 +103,3 @@ def _begin_error(error: Exception, wanted: int) -> TargetError:
             remedy=f"set {SIGNAL_VARIABLE} to the number of a real-time signal that is free",
         )
     return TargetError(f"cannot begin to copy threads ({error})", remedy=BEGIN_REMEDY)
-
-
-def _copy(row: Row) -> ThreadCopy:
-    thread, outcome, number, uninterruptible, registers, stacks, _, stopped, resumed, _ = row
-    if outcome:
-        return UncopiedThread(
-            id=thread,
-            why=Hindrance(outcome),
-            errno=number,
-            is_uninterruptible=bool(uninterruptible),
-        )
-    return CopiedThread(
-        id=thread,
-        registers=registers,
-        stacks=tuple(MemoryRegion(Avma(start), data) for start, data in stacks),
-        taken_at_ns=stopped,
-        # It ran until the signal reached it, unlike one that a tracer stops.
-        stopped_for_ns=resumed - stopped,
-    )
