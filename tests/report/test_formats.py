@@ -10,7 +10,7 @@ import pytest
 from machtrace.model.address import Avma, ImageOffset, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
-from machtrace.model.report import Report
+from machtrace.model.capture import Capture
 from machtrace.model.snapshot import ProcessInfo
 from machtrace.model.stack import AddressKind, Dispute, FrameAddress, FrameTrust, Stop, StopReason
 from machtrace.model.symbol import CallStack, Certainty, Frame, FrameStatus, Symbol, unnamed
@@ -54,7 +54,7 @@ STACK = CallStack(
     stop=Stop(StopReason.UNREADABLE, Avma(0x16F000000)),
     stopped_for_ns=18_400,
 )
-REPORT = Report(
+REPORT = Capture(
     process=ProcessInfo(pid=42, path=IMAGE.path, arch=Arch.ARM64),
     images=ImageList([IMAGE]),
     stacks=(STACK,),
@@ -141,7 +141,7 @@ def test_lldb_prints_bt_all():
     at_start = frame(0x102067140)
     two = (STACK, CallStack(thread=ThreadInfo(id=ThreadId(7), index=2), frames=(at_start,),
                             stop=Stop(StopReason.ROOT)))  # fmt: skip
-    lldb.write(Report(process=REPORT.process, images=REPORT.images, stacks=two), sink)
+    lldb.write(Capture(process=REPORT.process, images=REPORT.images, stacks=two), sink)
 
     assert sink.getvalue().splitlines() == [
         "* thread #1, name = 'main', queue = 'com.apple.main-thread'",
@@ -242,7 +242,7 @@ def test_a_disputed_frame_says_who_says_what():
     (line,) = (line for line in text.lines(stack, pointer_size=8) if "viewDidLoad" in line)
     assert line.endswith("[compact, but prologue says 0x102064444, but cfi finds no caller]")
 
-    report = Report(process=REPORT.process, images=REPORT.images, stacks=(stack,))
+    report = Capture(process=REPORT.process, images=REPORT.images, stacks=(stack,))
     (thread,) = json_document.document(report)["threads"]
     assert thread["frames"][0]["disputed_by"] == [
         {"trust": "prologue", "address": 0x102064444},
@@ -268,7 +268,7 @@ def test_names_have_no_power_over_a_terminal(form):
     named = ThreadInfo(id=ThreadId(1), index=1, name="\x1b[31mred\n\udcff")
     stack = CallStack(thread=named, frames=(NAMED,), stop=Stop(StopReason.ROOT))
     sink = io.StringIO()
-    form.write(Report(process=REPORT.process, images=REPORT.images, stacks=(stack,)), sink)
+    form.write(Capture(process=REPORT.process, images=REPORT.images, stacks=(stack,)), sink)
 
     assert r"\x1b[31mred\n\udcff" in sink.getvalue()
     assert "\x1b" not in sink.getvalue()

@@ -13,7 +13,7 @@ import machtrace as mt
 from machtrace.model.address import Avma, ImageOffset, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
-from machtrace.model.report import Report
+from machtrace.model.capture import Capture
 from machtrace.model.snapshot import ProcessInfo
 from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust, Gap, Stop, StopReason
 from machtrace.model.symbol import (
@@ -74,7 +74,7 @@ def report_of(*frames, gap=None):
         gap=gap,
     )
     process = ProcessInfo(pid=1, path=IMAGE.path, arch=Arch.ARM64)
-    return Report(process=process, images=ImageList([IMAGE]), stacks=(stack,))
+    return Capture(process=process, images=ImageList([IMAGE]), stacks=(stack,))
 
 
 def written(form, report):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from machtrace.capture.unwinding import unwind
 from machtrace.model.explanation import StackExplanation
-from machtrace.model.report import Report
+from machtrace.model.capture import Capture
 from machtrace.model.snapshot import Problem, Snapshot
 from machtrace.symbolicate.symbolicator import Symbolicator
 from machtrace.unwinder.walker import DEFAULT_DEPTH
@@ -23,7 +23,7 @@ def report(
     lines: bool = True,
     search: Sequence[str | Path] = (),
     explain: bool = False,
-) -> Report:
+) -> Capture:
     """Walk every thread of a snapshot and name its frames; see :func:`unwind`.
 
     ``lines``: with source lines and inlined calls. ``explain``: say too how each frame was found;
@@ -39,7 +39,7 @@ def report(
         explanations = explain_all(walked, search=search, symbolicate=symbolicate)
     stacks = tuple(name(one) for one in walked)
     unread = (Problem(thread=None, error=error) for error in symbolicator.problems)
-    return Report(
+    return Capture(
         process=snapshot.process,
         images=snapshot.images,
         stacks=stacks,

@@ -10,7 +10,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from machtrace.model.report import Report
+from machtrace.model.capture import Capture
 from machtrace.model.stack import FrameTrust
 from machtrace.model.symbol import CallStack
 
@@ -120,7 +120,7 @@ def _is_guess_at_top(stack: CallStack) -> bool:
     )
 
 
-def _untold(result: Report) -> Iterator[str]:
+def _untold(result: Capture) -> Iterator[str]:
     """What formats that only list frames do not say."""
     incomplete = sum(not stack.stop.is_complete for stack in result.stacks)
     if incomplete:
@@ -142,7 +142,7 @@ def _check_search(places: Sequence[Path]) -> None:
             raise FileAccessError(str(place), error.strerror or "cannot be read") from error
 
 
-def write_report(result: Report, form: Format, sink: TextIO) -> None:
+def write_report(result: Capture, form: Format, sink: TextIO) -> None:
     """Write ``result`` to ``sink``, with colours where standard output is a terminal."""
     from machtrace.cli.console import wants_colour
     from machtrace.report import bs, json_document, lldb, nsthread, text

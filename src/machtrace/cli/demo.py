@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from machtrace.model.report import Report
+from machtrace.model.capture import Capture
 
 
 def demo() -> None:
@@ -24,14 +24,14 @@ def demo() -> None:
         _show(_capture(pid))
 
 
-def _capture(spec: int | str) -> Report:
+def _capture(spec: int | str) -> Capture:
     from machtrace.capture.backtraces import snapshot
     from machtrace.capture.pipeline import report
 
     return report(snapshot(spec))
 
 
-def _show(report: Report) -> None:
+def _show(report: Capture) -> None:
     from machtrace.cli.console import output, wants_colour
     from machtrace.report import text
 

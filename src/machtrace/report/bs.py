@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TextIO
 
-from machtrace.model.report import Report
+from machtrace.model.capture import Capture
 from machtrace.model.stack import stretches
 from machtrace.model.symbol import CallStack, Frame
 from machtrace.report.printable import printable
@@ -39,7 +39,7 @@ def _line(frame: Frame, pointer_size: int) -> str:
     return f"{name:<30s}  0x{address:08x} {symbol} + {offset}"
 
 
-def write(report: Report, sink: TextIO) -> None:
+def write(report: Capture, sink: TextIO) -> None:
     """Every thread, after the heading that ``bs_backtraceOfAllThread`` writes."""
     sink.write(f"Call Backtrace of {len(report.stacks)} threads:\n")
     for stack in report.stacks:

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from machtrace.model.explanation import FrameExplanation, StackExplanation
 from machtrace.model.image import BinaryImage
-from machtrace.model.report import Report
+from machtrace.model.capture import Capture
 from machtrace.model.stack import Stop, stretches
 from machtrace.model.symbol import CallStack, Frame, FrameChain
 from machtrace.report.explanation_json import explanation
@@ -23,7 +23,7 @@ SCHEMA = 1
 """Raised when a reader of the old form would misread the new one."""
 
 
-def document(report: Report) -> dict[str, Any]:
+def document(report: Capture) -> dict[str, Any]:
     """The report as values that :mod:`json` can write."""
     process = report.process
     return {
@@ -45,7 +45,7 @@ def document(report: Report) -> dict[str, Any]:
     }
 
 
-def write(report: Report, sink: TextIO) -> None:
+def write(report: Capture, sink: TextIO) -> None:
     """The document, indented, with a line end."""
     json.dump(document(report), sink, indent=2)
     sink.write("\n")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from machtrace.model.image import BinaryImage
-from machtrace.model.report import Report
+from machtrace.model.capture import Capture
 from machtrace.model.stack import stretches
 from machtrace.model.symbol import CallStack, Frame, SourceLocation, Symbol
 from machtrace.report.printable import printable
@@ -72,7 +72,7 @@ def _symbol(symbol: Symbol, image: BinaryImage) -> str:
     return f"___lldb_unnamed_symbol_{image.header_svma + symbol.offset:x}"
 
 
-def write(report: Report, sink: TextIO) -> None:
+def write(report: Capture, sink: TextIO) -> None:
     """Every thread of the report."""
     chosen = next((stack for stack in report.stacks if stack.thread.crashed), None)
     if chosen is None and report.stacks:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from machtrace.model.image import BinaryImage, ImageFormat
-from machtrace.model.report import Report
+from machtrace.model.capture import Capture
 from machtrace.model.stack import stretches
 from machtrace.model.symbol import CallStack, Frame, Symbol
 from machtrace.report.printable import printable
@@ -51,7 +51,7 @@ def _spelt(symbol: Symbol, image: BinaryImage | None) -> str:
     return linkage_name.removeprefix("_") if is_macho else linkage_name
 
 
-def write(report: Report, sink: TextIO) -> None:
+def write(report: Capture, sink: TextIO) -> None:
     """Every thread's lines, threads parted by an empty line as in an array of arrays."""
     for number, stack in enumerate(report.stacks):
         if number:

@@ -8,7 +8,7 @@ from itertools import groupby, zip_longest
 from typing import TextIO
 
 from machtrace.model.explanation import FrameExplanation, StackExplanation
-from machtrace.model.report import Report
+from machtrace.model.capture import Capture
 from machtrace.model.stack import AddressKind, Dispute, FrameTrust, StopReason, stretches
 from machtrace.model.symbol import (
     CallStack,
@@ -201,7 +201,7 @@ def _dispute(dispute: Dispute) -> str:
     return f"{who} says {dispute.address:#x}"
 
 
-def write(report: Report, sink: TextIO, *, colour: bool = False) -> None:
+def write(report: Capture, sink: TextIO, *, colour: bool = False) -> None:
     """Every thread, after a line that says which process this is."""
     process = report.process
     pid = "" if process.pid is None else f" [{process.pid}]"

@@ -1,4 +1,4 @@
-"""What a report holds: the call stacks of one process, and what they refer to."""
+"""What a capture yields: the call stacks of one process, and what they refer to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from machtrace.model.symbol import CallStack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Capture:
     """The call stacks of one process at one time."""
 
     process: ProcessInfo
