@@ -9,8 +9,8 @@ import pytest
 
 from machtrace.model.address import Avma, ImageOffset, Svma
 from machtrace.model.arch import Arch
-from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.capture import Capture
+from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.snapshot import ProcessInfo
 from machtrace.model.stack import AddressKind, Dispute, FrameAddress, FrameTrust, Stop, StopReason
 from machtrace.model.symbol import CallStack, Certainty, Frame, FrameStatus, Symbol, unnamed

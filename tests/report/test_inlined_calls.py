@@ -12,8 +12,8 @@ import pytest
 import machtrace as mt
 from machtrace.model.address import Avma, ImageOffset, Svma
 from machtrace.model.arch import Arch
-from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.capture import Capture
+from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.snapshot import ProcessInfo
 from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust, Gap, Stop, StopReason
 from machtrace.model.symbol import (

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from machtrace.capture.unwinding import unwind
-from machtrace.model.explanation import StackExplanation
 from machtrace.model.capture import Capture
+from machtrace.model.explanation import StackExplanation
 from machtrace.model.snapshot import Problem, Snapshot
 from machtrace.symbolicate.symbolicator import Symbolicator
 from machtrace.unwinder.walker import DEFAULT_DEPTH

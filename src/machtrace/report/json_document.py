@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any, TextIO
 
+from machtrace.model.capture import Capture
 from machtrace.model.explanation import FrameExplanation, StackExplanation
 from machtrace.model.image import BinaryImage
-from machtrace.model.capture import Capture
 from machtrace.model.stack import Stop, stretches
 from machtrace.model.symbol import CallStack, Frame, FrameChain
 from machtrace.report.explanation_json import explanation

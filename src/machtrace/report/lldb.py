@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TextIO
 
-from machtrace.model.image import BinaryImage
 from machtrace.model.capture import Capture
+from machtrace.model.image import BinaryImage
 from machtrace.model.stack import stretches
 from machtrace.model.symbol import CallStack, Frame, SourceLocation, Symbol
 from machtrace.report.printable import printable

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import groupby, zip_longest
 from typing import TextIO
 
-from machtrace.model.explanation import FrameExplanation, StackExplanation
 from machtrace.model.capture import Capture
+from machtrace.model.explanation import FrameExplanation, StackExplanation
 from machtrace.model.stack import AddressKind, Dispute, FrameTrust, StopReason, stretches
 from machtrace.model.symbol import (
     CallStack,
