@@ -7,7 +7,8 @@
     │   ├── TargetGoneError         it exited, or never was
     │   ├── ThreadGoneError         one thread exited; the others can be read
     │   ├── ConnectionLostError     nothing can be reached there, or it no longer answers
-    │   └── RemoteProtocolError     what answers there does not keep to its protocol
+    │   ├── RemoteProtocolError     what answers there does not keep to its protocol
+    │   └── DeviceError             a phone is not there, or it or its services refuse
     ├── MemoryReadError           an address could not be read
     ├── FormatError               bytes do not follow their format
     │   ├── MachOError
@@ -121,6 +122,17 @@ class RemoteProtocolError(TargetError):
         """The request, shortened."""
         self.came = came
         """The reply, shortened."""
+
+
+class DeviceError(TargetError):
+    """An iOS device is not there, or it refuses, or lacks what is needed."""
+
+    remedy = "connect the device by USB, unlock it and trust this computer"
+
+    def __init__(self, message: str, *, udid: str | None, remedy: str | None = None) -> None:
+        super().__init__(message, remedy=remedy)
+        self.udid = udid
+        """Which device; None where none was chosen yet."""
 
 
 class MemoryReadError(MachtraceError):

@@ -20,6 +20,7 @@ EXAMPLES = (
     errors.ThreadGoneError("gone", thread=9),
     errors.ConnectionLostError("silence"),
     errors.RemoteProtocolError("odd", asked="?", came="E01"),
+    errors.DeviceError("locked", udid="00008110-001C", remedy="unlock it"),
     errors.MemoryReadError(0x1000, 8),
     errors.FormatError("odd", source="file", offset=4, remedy="look"),
     errors.MachOError("odd", source="file", offset=4),

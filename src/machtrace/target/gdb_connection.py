@@ -31,7 +31,8 @@ from machtrace.target.gdb_replies import (
 )
 from machtrace.target.gdb_session import FLIGHT, GdbSession
 from machtrace.target.gdb_spec import RemoteSpec
-from machtrace.target.gdb_stream import ByteStream, SocketStream
+from machtrace.target.gdb_stream import ByteStream
+from machtrace.target.gdb_stream import connect as connect_by_socket
 
 _RETURN_PAUSE = 0.1
 _RETURN_TIMEOUT = 1.5
@@ -42,6 +43,10 @@ _PASSED = b"QPassSignals:" + b";".join(
     b"%02x" % number for number in range(1, 65) if number not in (5, 9, 0x11, 0x13)
 )
 """All but SIGTRAP, SIGKILL and the SIGSTOP by which a stub stops the process itself."""
+
+
+Connect = Callable[[RemoteSpec, float], ByteStream]
+"""Makes the stream to a stub, in so many seconds at most."""
 
 
 class StubConnection:
@@ -62,7 +67,7 @@ class StubConnection:
     def __init__(
         self,
         spec: RemoteSpec,
-        connect: Callable[[RemoteSpec, float], ByteStream] = SocketStream,
+        connect: Connect = connect_by_socket,
     ) -> None:
         self._spec = spec
         self._connect = connect
@@ -262,6 +267,8 @@ class StubConnection:
     def _return(self, how: Departure) -> None:
         """Come back to a stub whose connection broke, and which may still hold its process."""
         self.session.close()
+        if self._spec.given:
+            return  # nobody listens; a stub of one connection lets go of its process
         deadline = time.monotonic() + _RETURN_TIMEOUT
         request = b"D1" if how is Departure.DETACH_STOPPED else b"D"
         while time.monotonic() < deadline:

@@ -12,6 +12,14 @@ from machtrace.target.gdb_replies import parse_chunk, parse_supported, refused
 from machtrace.target.gdb_session import GdbSession
 
 _OFFER = b"qSupported:multiprocess+;xmlRegisters=i386,arm,mips,arc;vContSupported+;no-resumed-"
+_FIRST_WORDS = (
+    _OFFER,
+    b"QThreadSuffixSupported",
+    b"x0,0",
+    # Else debugserver ends the process when a connection breaks (its RNBContext.h).
+    b"QSetDetachOnError:1",
+    b"QEnableErrorStrings",
+)
 _DEFAULT_PACKET = 400
 """Bytes of a packet where a stub does not say: gdb's own guess."""
 _LARGEST_PACKET = 1 << 24
@@ -55,7 +63,7 @@ def negotiate(session: GdbSession) -> StubFeatures:
     """
     if session.ask(b"QStartNoAckMode") == b"OK":
         session.stop_acknowledging()
-    supported, suffix, probe = session.ask_all((_OFFER, b"QThreadSuffixSupported", b"x0,0"))
+    supported, suffix, probe, *_ = session.ask_all(_FIRST_WORDS)
     found = parse_supported(supported)
     compression = choose_compression(found.get("SupportedCompressions", "").split(","))
     if compression is not None:

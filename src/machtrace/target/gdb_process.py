@@ -20,13 +20,14 @@ from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
 from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.target.base import DEFAULT_STACK_LIMIT, ClosedWhenLeft
-from machtrace.target.gdb_connection import StubConnection
+from machtrace.target.gdb_connection import Connect, StubConnection
 from machtrace.target.gdb_host import RemoteSystem
 from machtrace.target.gdb_images import ImageFinder, RemoteImages
 from machtrace.target.gdb_memory import RemoteMemory
 from machtrace.target.gdb_registers import RegisterReader
 from machtrace.target.gdb_spec import RemoteSpec, parse_spec
 from machtrace.target.gdb_stacks import StackReader
+from machtrace.target.gdb_stream import connect as connect_by_socket
 from machtrace.target.gdb_threads import RemoteThread, chosen, list_threads, read_registers
 
 _LAST = 1 << 28
@@ -55,6 +56,7 @@ class GdbRemoteTarget(ClosedWhenLeft):
 
     Args:
         spec: ``gdb://host:port`` and its kin; see :func:`~machtrace.target.gdb_spec.parse_spec`.
+        connect: makes the stream to the stub; by default a socket's.
 
     Raises:
         TargetSpecError: the words name no stub, or its machine is not known here.
@@ -63,9 +65,9 @@ class GdbRemoteTarget(ClosedWhenLeft):
         TargetGoneError: its process has exited.
     """
 
-    def __init__(self, spec: str | RemoteSpec) -> None:
+    def __init__(self, spec: str | RemoteSpec, connect: Connect = connect_by_socket) -> None:
         self._spec = parse_spec(spec) if isinstance(spec, str) else spec
-        self._stub = StubConnection(self._spec)
+        self._stub = StubConnection(self._spec, connect)
         try:
             stub = self._stub
             self._memory = RemoteMemory(stub.session, stub.features)

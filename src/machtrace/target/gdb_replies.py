@@ -21,6 +21,7 @@ _STOP = re.compile(rb"([TS])([0-9a-fA-F]{2})(.*)", re.DOTALL)
 _GONE = re.compile(rb"[WX]([0-9a-fA-F]{1,2})")
 _REGION_RANGE = re.compile(r"[0-9a-fA-F]{1,16}")
 _SHOWN = 80
+_SHOWN_WORDS = 400
 _ADDRESSES = 1 << 64
 _MOST_THREADS = 1 << 16
 
@@ -33,13 +34,24 @@ def shortened(data: bytes) -> str:
 
 
 def refused(message: str, asked: bytes, came: bytes) -> RemoteProtocolError:
-    """The error of a reply that makes no sense, or says no."""
-    return RemoteProtocolError(message, asked=shortened(asked), came=shortened(came))
+    """The error of a reply that makes no sense, or says no, in the stub's words if it has any."""
+    words = " ".join(error_words(came).split())[:_SHOWN_WORDS]
+    told = f"{message} ({words})" if words else message
+    return RemoteProtocolError(told, asked=shortened(asked), came=shortened(came))
 
 
 def is_error(reply: bytes) -> bool:
     """Whether it says that something went wrong: ``E`` and two digits, or ``E.`` and words."""
     return _ERROR.fullmatch(reply) is not None
+
+
+def error_words(reply: bytes) -> str:
+    """What an error says of itself: ``E08;`` and text in hex as lldb has it, or ``E.`` and text."""
+    if not is_error(reply):
+        return ""
+    if reply.startswith(b"E."):
+        return reply[2:].decode("utf-8", "replace")
+    return hex_text(reply.partition(b";")[2].decode("ascii", "replace"))
 
 
 class ThreadName(NamedTuple):

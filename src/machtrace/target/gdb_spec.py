@@ -30,6 +30,9 @@ class RemoteSpec:
     port: int = 0
     path: str | None = None
     """Of a socket of this machine; then there is no host."""
+    given: str = ""
+    """What the other side of a connection is called that was made by somebody else, who alone can
+    make another; empty for a place to connect to."""
     pid: int | None = None
     """What to attach to; None for what the stub has."""
     runs_to_stop: bool = False
@@ -40,8 +43,8 @@ class RemoteSpec:
     @property
     def place(self) -> str:
         """Where it is, for messages."""
-        if self.path is not None:
-            return self.path
+        if self.given or self.path is not None:
+            return self.given or self.path or ""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 

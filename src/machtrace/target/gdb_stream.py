@@ -38,28 +38,18 @@ class ByteStream(Protocol):
 
 
 class SocketStream:
-    """A TCP connection, or one to a socket of this machine.
+    """A connection that is there already: a TCP one, or one to a socket of this machine.
 
     Args:
-        spec: where.
-        timeout: seconds for connecting, and for what is sent to be taken.
-
-    Raises:
-        ConnectionLostError: nobody answers there.
+        connection: closed with the stream.
+        name: of the other side, for messages.
+        timeout: seconds for what is sent to be taken.
     """
 
-    def __init__(self, spec: RemoteSpec, timeout: float) -> None:
-        self._name = spec.place
+    def __init__(self, connection: socket.socket, name: str, timeout: float) -> None:
+        self._name = name
         self._timeout = timeout
-        try:
-            self._socket = _connected(spec, timeout)
-        except (OSError, UnicodeError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise ConnectionLostError(
-                f"cannot connect to {spec.place}: {str(reason).lower()}",
-                remedy="check that the stub is running there, waits for a connection, "
-                "and has no other one",
-            ) from None
+        self._socket = connection
         self._readable = select.poll()
         self._readable.register(self._socket, select.POLLIN)
 
@@ -96,6 +86,28 @@ class SocketStream:
             return ConnectionLostError(f"{self._name} does not answer")
         reason = (error.strerror or type(error).__name__).lower()
         return ConnectionLostError(f"the connection to {self._name} broke: {reason}")
+
+
+def connect(spec: RemoteSpec, timeout: float) -> SocketStream:
+    """A stream to where ``spec`` says.
+
+    Args:
+        spec: where.
+        timeout: seconds for connecting, and for what is sent to be taken.
+
+    Raises:
+        ConnectionLostError: nobody answers there.
+    """
+    try:
+        connection = _connected(spec, timeout)
+    except (OSError, UnicodeError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise ConnectionLostError(
+            f"cannot connect to {spec.place}: {str(reason).lower()}",
+            remedy="check that the stub is running there, waits for a connection, "
+            "and has no other one",
+        ) from None
+    return SocketStream(connection, spec.place, timeout)
 
 
 def _connected(spec: RemoteSpec, timeout: float) -> socket.socket:
