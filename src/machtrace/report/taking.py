@@ -89,11 +89,13 @@ class Taking:
         self._other(key)
         return ()
 
-    def object(self, key: str) -> Taking:
+    def inner(self, key: str) -> Taking:
         """An object, to take from in turn; an empty one where there is none.
 
         What is left of it stays at its place; nothing does where all of it was taken.
         """
+        if key in self._opened:
+            return self._opened[key]
         value = self.left.get(key)
         where = f"{self.where} {key}".strip()
         if not isinstance(value, dict):
