@@ -14,47 +14,23 @@
 
 #include "capture.h"
 #include "module_slots.h"
+#include "own_batches.h"
 
-#define BATCH 16          /* threads that are asked at a time */
-#define PRESENT 131072    /* bytes of each buffer that are there before anything is stopped */
+#define BATCH 16 /* threads that are asked at a time */
 #define RED_ZONE 128
 #define LIMIT_MOST (UINT64_C(1) << 32)
 
 /* Used between machtrace_own_begin and machtrace_own_end only. */
-static struct buffers {
-    unsigned char *bytes;
-    size_t count, room;
-} buffers;
+static struct machtrace_own_buffers buffers;
 
-static int have_buffers(size_t count, size_t room)
+/* Copy out of the buffer what is to be kept. */
+static void keep(struct machtrace_own_thread *thread, void *unused)
 {
-    if (buffers.count >= count && buffers.room >= room)
-        return 0;
-    if (buffers.bytes != NULL)
-        munmap(buffers.bytes, buffers.count * buffers.room);
-    buffers = (struct buffers){NULL, 0, 0};
-    int flags = MAP_PRIVATE | MAP_ANON;
-#ifdef MAP_NORESERVE
-    flags |= MAP_NORESERVE;
-#endif
-    void *bytes = mmap(NULL, count * room, PROT_READ | PROT_WRITE, flags, -1, 0);
-    if (bytes == MAP_FAILED)
-        return errno;
-    buffers = (struct buffers){bytes, count, room};
-    for (size_t index = 0; index < count; index++)
-        memset(buffers.bytes + index * room, 0, room < PRESENT ? room : PRESENT);
-    return 0;
-}
-
-/* Copy out of the buffers what is to be kept, and give back what a deep stack took of them. */
-static void keep(struct machtrace_own_thread *thread)
-{
-    size_t used = 0;
+    (void)unused;
     for (size_t index = 0; index < thread->stack_count; index++) {
         struct machtrace_own_stack *stack = &thread->stacks[index];
         if (stack->size == 0)
             continue;
-        used += stack->size;
         unsigned char *copy = malloc(stack->size);
         if (copy != NULL) {
             memcpy(copy, stack->bytes, stack->size);
@@ -65,12 +41,9 @@ static void keep(struct machtrace_own_thread *thread)
         }
         stack->bytes = copy;
     }
-    if (used > PRESENT)
-        madvise(thread->buffer + PRESENT, thread->room - PRESENT, MADV_DONTNEED);
-    thread->buffer = NULL;
 }
 
-static int run(struct machtrace_own_capture *all, int signal)
+static int run(const struct machtrace_own_capture *all, int signal)
 {
     int error = machtrace_own_begin(signal);
     if (error != 0)
@@ -78,23 +51,9 @@ static int run(struct machtrace_own_capture *all, int signal)
     size_t batch = all->together ? MACHTRACE_OWN_THREADS_MAX : BATCH;
     if (batch > all->thread_count)
         batch = all->thread_count;
-    size_t room = (2 * (all->stack_limit + RED_ZONE) + 4095) & ~(size_t)4095;
-    if (room < PRESENT)
-        room = PRESENT;
-    error = batch == 0 ? 0 : have_buffers(batch, room);
-    for (size_t first = 0; error == 0 && first < all->thread_count; first += batch) {
-        struct machtrace_own_capture some = *all;
-        some.threads = all->threads + first;
-        some.thread_count =
-            all->thread_count - first < batch ? all->thread_count - first : batch;
-        for (size_t index = 0; index < some.thread_count; index++) {
-            some.threads[index].buffer = buffers.bytes + index * buffers.room;
-            some.threads[index].room = buffers.room;
-        }
-        machtrace_own_copy(&some);
-        for (size_t index = 0; index < some.thread_count; index++)
-            keep(&some.threads[index]);
-    }
+    error = batch == 0 ? 0 : machtrace_own_buffers_have(&buffers, batch, all->stack_limit);
+    if (error == 0)
+        machtrace_own_copy_all(&buffers, all, keep, NULL);
     machtrace_own_end();
     return error;
 }
