@@ -109,10 +109,10 @@ def test_threads_that_fight_for_the_lock_are_of_one_moment() -> None:
             thread.join()
 
 
-def test_other_targets_have_no_python_functions() -> None:
-    """It is said, and nothing is opened."""
-    with pytest.raises(TargetSpecError, match="this process only"):
-        mt.backtraces(1, python=True)
+def test_python_functions_take_names() -> None:
+    """It is by its name that the loop is known, and nothing is opened."""
+    with pytest.raises(TargetSpecError, match="names tell"):
+        mt.backtraces("self", python=True, symbolicate=False)
 
 
 def test_lines_are_of_the_source() -> None:

@@ -208,6 +208,7 @@ def test_json_is_the_documented_schema():
         "line": None,
         "column": None,
         "inlined": [],
+        "python": [],
     }
     assert (None, None, "none") == (
         thread["frames"][2]["image"],

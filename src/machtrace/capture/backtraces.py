@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-from machtrace.capture.own_backtrace import own_backtraces
 from machtrace.capture.pipeline import report
 from machtrace.capture.selection import select_threads
 from machtrace.errors import TargetSpecError
 from machtrace.model.snapshot import Snapshot
 from machtrace.model.symbol import CallStack
-from machtrace.target.base import DEFAULT_STACK_LIMIT, Target
-from machtrace.target.open import SELF, open_target
+from machtrace.model.thread import ThreadId
+from machtrace.target.base import DEFAULT_STACK_LIMIT, PythonTarget, Target
+from machtrace.target.open import open_target
+from machtrace.target.python_runs import PythonRuns
 from machtrace.unwinder.walker import DEFAULT_DEPTH
 
 
@@ -43,21 +44,28 @@ def backtraces(
         limit: how many frames of a stack are kept at most: of a deeper one those at both ends, and
             the number of the others.
         stack_limit: how many bytes of each stack are copied at most.
-        python: of all threads of ``self``, with the Python functions that they run; see
-            :func:`machtrace.backtrace`.
+        python: whether each frame of CPython's loop is to have the Python functions that it runs
+            (:attr:`~machtrace.model.symbol.Frame.python`), with names looked up. All threads of
+            the process stand still together then; see :func:`snapshot_with_python`. Threads of
+            which they cannot be told have none.
 
     Raises:
+        TargetSpecError: Python functions are wanted, of what cannot be asked for them.
         TargetError, FileAccessError, FormatError: see :func:`machtrace.open_target`.
     """
+    if python and not symbolicate:
+        raise TargetSpecError(
+            "Python functions are put beside the frames of CPython's loop, which names tell",
+            remedy="have names looked up, too",
+        )
+    runs: Mapping[ThreadId, PythonRuns] = {}
     if python:
-        if target != SELF or threads != "all" or not symbolicate:
-            raise TargetSpecError(
-                "Python functions are known of the named threads of this process only",
-                remedy="give self as the target and leave threads out, or ask machtrace.backtrace",
-            )
-        return own_backtraces(limit=limit, lines=lines, stack_limit=stack_limit)
-    copied = snapshot(target, threads=threads, stack_limit=stack_limit)
-    made = report(copied, limit=limit, symbolicate=symbolicate, lines=lines, search=search)
+        copied, runs = snapshot_with_python(target, threads=threads, stack_limit=stack_limit)
+    else:
+        copied = snapshot(target, threads=threads, stack_limit=stack_limit)
+    made = report(
+        copied, limit=limit, symbolicate=symbolicate, lines=lines, search=search, python=runs
+    )
     return list(made.stacks)
 
 
@@ -71,6 +79,31 @@ def snapshot(
     with _opened(target) as opened:
         chosen = None if threads == "all" else select_threads(opened.threads(), threads)
         return opened.snapshot(chosen, stack_limit=stack_limit)
+
+
+def snapshot_with_python(
+    target: Target | int | str | Path,
+    *,
+    threads: str = "all",
+    stack_limit: int = DEFAULT_STACK_LIMIT,
+) -> tuple[Snapshot, Mapping[ThreadId, PythonRuns]]:
+    """:func:`snapshot`, and of each thread the Python functions that it was in at that moment.
+
+    Of this process the interpreter's lock is kept from one to the other; all threads of another
+    process are stopped until both are had. In a core it is the moment of the core.
+
+    Raises:
+        TargetSpecError: the target cannot be asked for Python functions.
+    """
+    with _opened(target) as opened:
+        if not isinstance(opened, PythonTarget):
+            raise TargetSpecError(
+                "Python functions cannot be read of such a target",
+                remedy="give a process of this machine, self, or a core of a Linux process, or "
+                "leave Python functions out",
+            )
+        chosen = None if threads == "all" else select_threads(opened.threads(), threads)
+        return opened.snapshot_with_python(chosen, stack_limit=stack_limit)
 
 
 @contextmanager

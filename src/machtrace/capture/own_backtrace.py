@@ -60,26 +60,7 @@ def backtrace(
         stack = (own.lines if lines else own.names).symbolicate(walked)
         if wanted == own.target.thread_id(None):
             runs = {wanted: _outside(runs.get(wanted))}
-        return with_python(stack, runs.get(wanted)) if python else stack
-
-
-def own_backtraces(
-    *, limit: int = 512, lines: bool = True, stack_limit: int = DEFAULT_STACK_LIMIT
-) -> list[CallStack]:
-    """All threads of this process but the calling one, with their Python functions.
-
-    All are copied while the interpreter's lock is kept; see :func:`backtrace`. Threads that could
-    not be copied are left out.
-
-    Raises:
-        TargetSpecError: threads cannot be copied here.
-    """
-    with own_process.LOCK:
-        own = own_process.own_process()
-        snapshot, runs = own.target.snapshot_with_python(stack_limit=stack_limit)
-        names = own.lines if lines else own.names
-        stacks = [names.symbolicate(one) for one in own.unwind(snapshot, limit=max(1, limit))]
-        return [with_python(stack, runs.get(stack.thread.id)) for stack in stacks]
+        return (with_python(stack, runs.get(wanted)) or stack) if python else stack
 
 
 _PACKAGE = __file__.rpartition("capture")[0]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from machtrace.capture.unwinding import unwind
 from machtrace.model.capture import Capture
 from machtrace.model.explanation import StackExplanation
 from machtrace.model.snapshot import Problem, Snapshot
+from machtrace.model.thread import ThreadId
 from machtrace.symbolicate.symbolicator import Symbolicator
+from machtrace.target.python_runs import PythonRuns
 from machtrace.unwinder.walker import DEFAULT_DEPTH
 
 __all__ = ["report", "unwind"]
@@ -23,11 +25,13 @@ def report(
     lines: bool = True,
     search: Sequence[str | Path] = (),
     explain: bool = False,
+    python: Mapping[ThreadId, PythonRuns] | None = None,
 ) -> Capture:
     """Walk every thread of a snapshot and name its frames; see :func:`unwind`.
 
     ``lines``: with source lines and inlined calls. ``explain``: say too how each frame was found;
-    see :func:`machtrace.explain`.
+    see :func:`machtrace.explain`. ``python``: the Python functions of threads, put beside the
+    frames of the loop that runs them; it takes names.
     """
     symbolicator = Symbolicator(search=search, lines=lines)
     name = symbolicator.symbolicate if symbolicate else symbolicator.locate
@@ -38,11 +42,16 @@ def report(
 
         explanations = explain_all(walked, search=search, symbolicate=symbolicate)
     stacks = tuple(name(one) for one in walked)
-    unread = (Problem(thread=None, error=error) for error in symbolicator.problems)
+    problems = [Problem(thread=None, error=error) for error in symbolicator.problems]
+    if python:
+        from machtrace.capture.python_frames import with_python_runs
+
+        stacks, unmatched = with_python_runs(stacks, python)
+        problems += unmatched
     return Capture(
         process=snapshot.process,
         images=snapshot.images,
         stacks=stacks,
         explanations=explanations,
-        problems=(*snapshot.problems, *unread),
+        problems=(*snapshot.problems, *problems),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TextIO
@@ -13,6 +13,8 @@ import typer
 from machtrace.model.capture import Capture
 from machtrace.model.stack import FrameTrust
 from machtrace.model.symbol import CallStack
+from machtrace.model.thread import ThreadId
+from machtrace.target.python_runs import PythonRuns
 
 
 class Format(StrEnum):
@@ -63,9 +65,17 @@ def backtrace(  # noqa: PLR0913, PLR0917 - a parameter is an option
             "--explain", help="Say of each frame how it was found, and what else was known."
         ),
     ] = False,
+    python: Annotated[  # noqa: FBT002 - a flag
+        bool,
+        typer.Option(
+            "--python",
+            help="Show the Python functions that run in each frame of CPython's loop (3.11 to "
+            "3.14). The whole process stands still while they are read.",
+        ),
+    ] = False,
 ) -> None:
     """Print the call stack of every thread of a process, a core or an emulated program."""
-    from machtrace.capture.backtraces import snapshot
+    from machtrace.capture.backtraces import snapshot, snapshot_with_python
     from machtrace.capture.pipeline import report
     from machtrace.cli.console import complain_of_all, output, warn
 
@@ -73,7 +83,18 @@ def backtrace(  # noqa: PLR0913, PLR0917 - a parameter is an option
     if explain and format not in _TELLING:
         warn(f"--explain needs --format text or json: {format} has no place for explanations")
         raise typer.Exit(2)
-    copied = snapshot(spec, threads=thread, stack_limit=stack_limit)
+    if python and not names:
+        warn("--python needs names: it is by its name that CPython's loop is known")
+        raise typer.Exit(2)
+    if python and format not in _WITH_LINES:
+        listed = ", ".join(sorted(_WITH_LINES))
+        warn(f"--python needs --format {listed}: {format} has no place for Python functions")
+        raise typer.Exit(2)
+    runs: Mapping[ThreadId, PythonRuns] = {}
+    if python:
+        copied, runs = snapshot_with_python(spec, threads=thread, stack_limit=stack_limit)
+    else:
+        copied = snapshot(spec, threads=thread, stack_limit=stack_limit)
     result = report(
         copied,
         limit=limit,
@@ -81,6 +102,7 @@ def backtrace(  # noqa: PLR0913, PLR0917 - a parameter is an option
         lines=lines and format in _WITH_LINES,
         search=search or (),
         explain=explain,
+        python=runs,
     )
     with output() as sink:
         write_report(result, format, sink)

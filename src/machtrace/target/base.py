@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 from machtrace.model.snapshot import ProcessInfo, Snapshot
 from machtrace.model.thread import ThreadId, ThreadInfo
+from machtrace.target.python_runs import PythonRuns
 
 DEFAULT_STACK_LIMIT = 16 << 20
 """Bytes of stack copied of each thread, unless the caller says otherwise.
@@ -68,6 +69,25 @@ class Target(Protocol):
         trace: TracebackType | None,
         /,
     ) -> None: ...
+
+
+@runtime_checkable
+class PythonTarget(Protocol):
+    """A target that can tell of Python functions."""
+
+    def snapshot_with_python(
+        self,
+        threads: Collection[ThreadId] | None = None,
+        /,
+        *,
+        stack_limit: int = DEFAULT_STACK_LIMIT,
+    ) -> tuple[Snapshot, Mapping[ThreadId, PythonRuns]]:
+        """:meth:`Target.snapshot`, and of each thread the Python functions of the same moment.
+
+        A thread that runs no Python is not among them. What could not be told is in
+        :attr:`Snapshot.problems`, too.
+        """
+        ...
 
 
 class ClosedWhenLeft(ABC):
