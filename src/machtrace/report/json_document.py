@@ -133,4 +133,12 @@ def _frame(index: int, frame: Frame) -> dict[str, Any]:
             }
             for inlined in frame.inlined
         ],
+        "python": [
+            {
+                "function": encodable(function.name),
+                "file": encodable(function.location.path),
+                "line": function.location.line,
+            }
+            for function in frame.python
+        ],
     }

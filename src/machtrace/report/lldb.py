@@ -44,7 +44,7 @@ def _heading(stack: CallStack) -> str:
 
 
 def _calls(frame: Frame, pointer_size: int) -> Iterator[str]:
-    """The calls that were inlined, innermost first, and the function that they are in."""
+    """The calls that were inlined or of Python, innermost first, and what they are in."""
     text = f"0x{frame.address.address:0{2 * pointer_size}x}"
     if frame.image is not None:
         text += f" {printable(frame.image.name)}"
@@ -52,6 +52,8 @@ def _calls(frame: Frame, pointer_size: int) -> Iterator[str]:
             text += f"`{_symbol(frame.symbol, frame.image)}"
     for call in frame.inlined:
         yield f"{text} [inlined] {printable(call.name) or '?'}{_place(call.location)}"
+    for function in frame.python:
+        yield f"{text} [python] {printable(function.name) or '?'}{_place(function.location)}"
     offset = frame.symbol_offset
     place = _place(frame.location)
     yield text + (place or (f" + {offset}" if offset else ""))

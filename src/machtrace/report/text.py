@@ -16,6 +16,7 @@ from machtrace.model.symbol import (
     Frame,
     FrameChain,
     InlineFrame,
+    PythonFrame,
     SourceLocation,
 )
 from machtrace.report.explanation_text import explanation_lines
@@ -25,6 +26,10 @@ _MILLISECOND = 1_000_000
 _IMAGE_WIDTH = 40
 _FOLDED = 4
 """Frames alike that are shown as one."""
+_PYTHON = "Python"
+"""What stands in the place of an image where a Python function is shown."""
+_NAMELESS_FILES = frozenset({"__init__.py", "__main__.py"})
+"""Files of Python that only their folder tells apart."""
 
 _Explained = Sequence[FrameExplanation | None]
 _STOPS = {
@@ -70,7 +75,7 @@ def lines(
     """
     bold, dim, reset = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if colour else ("", "", "")
     yield f"{bold}{_heading(stack)}{reset}"
-    writer = _Writer(pointer_size, dim, reset)
+    writer = _Writer(pointer_size, bold, dim, reset)
     yield from writer.chain(stack, None if explanation is None else explanation.frames)
     rest = stack.physical_remainder
     if rest is not None:
@@ -99,6 +104,7 @@ class _Writer:
     """Writes chains of frames."""
 
     pointer_size: int
+    bold: str
     dim: str
     reset: str
 
@@ -113,7 +119,7 @@ class _Writer:
 
     def _frames(self, chain: FrameChain, explained: _Explained | None) -> Iterator[str]:
         dim, reset = self.dim, self.reset
-        width = min(_IMAGE_WIDTH, max(len(_image(frame)) for frame in chain.frames))
+        width = min(_IMAGE_WIDTH, max(_width(frame) for frame in chain.frames))
         last = len(chain.frames) + (0 if chain.gap is None else chain.gap.count) - 1
         digits = max(4, len(str(last)))
         kept = 0
@@ -126,6 +132,8 @@ class _Writer:
                 frame = frames[index]
                 for call in frame.inlined:
                     yield f"{first + index:{digits}d}  {self._inlined(frame, call, width)}"
+                for text in self._python(frame.python, width):
+                    yield f"{first + index:{digits}d}  {text}"
                 yield f"{first + index:{digits}d}  {self._frame(frame, width)}"
                 if count > 1:
                     same = f"the same frame {count - 1} more times"
@@ -145,6 +153,19 @@ class _Writer:
         tail = f"  {self.dim}[inlined]{self.reset}"
         return f"{self._where(frame, width)}  {name}{self._place(call.location)}{tail}"
 
+    def _python(self, functions: Sequence[PythonFrame], width: int) -> Iterator[str]:
+        """A line for each function, where an address would be nothing: recursion once."""
+        blank = f"{_PYTHON:<{width}s}  {'':{2 + 2 * self.pointer_size}s}  "
+        for function, group in groupby(functions):
+            count = sum(1 for _ in group)
+            name = f"{self.bold}{printable(function.name) or '?'}{self.reset}"
+            text = f"{blank}{name}{self._place(function.location)}"
+            if count >= _FOLDED:
+                yield text
+                yield f"{blank}{self.dim}the same function {count - 1} more times{self.reset}"
+            else:
+                yield from (text for _ in range(count))
+
     def _where(self, frame: Frame, width: int) -> str:
         number = f"0x{frame.address.address:0{2 * self.pointer_size}x}"
         return f"{_image(frame):<{width}s}  {self.dim}{number}{self.reset}"
@@ -153,7 +174,13 @@ class _Writer:
         if location is None:
             return ""
         line = "" if location.line is None else f":{location.line}"
-        return f"  {self.dim}at {printable(location.path.rpartition('/')[2])}{line}{self.reset}"
+        return f"  {self.dim}at {printable(_short(location.path))}{line}{self.reset}"
+
+
+def _short(path: str) -> str:
+    """The file's name, with its folder's where only that tells it from others."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder.rpartition('/')[2]}/{name}" if folder and name in _NAMELESS_FILES else name
 
 
 def _one_by_one(frames: Sequence[Frame]) -> Iterator[tuple[int, int]]:
@@ -163,13 +190,17 @@ def _one_by_one(frames: Sequence[Frame]) -> Iterator[tuple[int, int]]:
 def _runs(frames: Sequence[Frame]) -> Iterator[tuple[int, int]]:
     """Where frames begin that recursion repeats, and how often; short runs stay apart."""
     index = 0
-    for _, group in groupby(frames, key=lambda frame: frame.address):
+    for _, group in groupby(frames, key=lambda frame: (frame.address, frame.python)):
         count = sum(1 for _ in group)
         if count >= _FOLDED:
             yield index, count
         else:
             yield from ((one, 1) for one in range(index, index + count))
         index += count
+
+
+def _width(frame: Frame) -> int:
+    return max(len(_image(frame)), len(_PYTHON) if frame.python else 0)
 
 
 def _image(frame: Frame) -> str:
