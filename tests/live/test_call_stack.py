@@ -5,9 +5,12 @@ from __future__ import annotations
 import _ctypes
 import ctypes
 import re
+import shutil
 import subprocess
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,9 @@ import machtrace as mt
 
 pytest.importorskip("machtrace._native._self", reason="the extension is not built")
 
+PROGRAMS = Path(__file__).parent / "programs"
+NATIVE = Path(mt.__file__).parent / "_native"
+CALLBACK = ctypes.CFUNCTYPE(None)
 LINE = re.compile(r"(\d+) +(\S+) +0x([0-9a-f]{16}) (\S+) \+ (\d+)")
 
 
@@ -24,6 +30,78 @@ def nested(depth: int, innermost: Callable[[], object]) -> object:
     if not depth:
         return innermost()
     return next(map(lambda _: nested(depth - 1, innermost), [0]))  # noqa: C417 - C is meant
+
+
+def compiled(source: Path, output: Path, *options: str) -> Path:
+    """What the C compiler makes of a file; the test is skipped where it makes nothing."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    command = [compiler, *options, str(source), "-o", str(output)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"cannot be compiled here: {done.stderr[-200:]}")
+    return output
+
+
+def library(source: Path, output: Path, *options: str) -> ctypes.CDLL:
+    """A library of one C file, loaded."""
+    return ctypes.CDLL(str(compiled(source, output, "-shared", "-fPIC", *options)))
+
+
+def glibc_backtrace() -> list[int]:
+    """What glibc says of the calling thread's stack, by its own unwinder."""
+    libc = ctypes.PyDLL(None)
+    if not hasattr(libc, "backtrace"):
+        pytest.skip("the C library has no backtrace")
+    buffer = (ctypes.c_void_p * 512)()
+    return [address or 0 for address in buffer[: libc.backtrace(buffer, 512)]]
+
+
+def common_callers(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many frames of both are the same, counted from the outermost."""
+    pairs = zip(reversed(one), reversed(other), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("-O2", "-fomit-frame-pointer"),
+        ("-O2", "-fno-omit-frame-pointer"),
+        ("-O0",),
+        ("-Os", "-fomit-frame-pointer", "-fno-asynchronous-unwind-tables", "-fexceptions"),
+    ],
+    ids=" ".join,
+)
+def test_frames_are_those_of_glibc_and_of_the_exact_walk(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Whatever compilers make: at the same point all three see the same callers."""
+    frames = library(PROGRAMS / "frames.c", tmp_path / "libframes.so", *options)
+    seen: list[tuple[tuple[str, ...], tuple[int, ...], list[int], list[int]]] = []
+
+    def look() -> None:
+        for _ in range(3):
+            exact = [frame.address.address for frame in mt.backtrace(lines=False).frames]
+            lines, addresses = mt.call_stack_symbols(), mt.call_stack_return_addresses()
+            seen.append((lines, addresses, exact, glibc_backtrace()))
+
+    # Out of the test's own thread, whose stack is that of whoever runs the tests.
+    thread = threading.Thread(target=lambda: frames.frame_again(CALLBACK(look), 3))
+    thread.start()
+    thread.join()
+    assert len(seen) == 3
+    for lines, addresses, exact, glibc in seen:
+        functions = [LINE.fullmatch(line)[4] for line in lines]  # type: ignore[index]
+        assert [name for name in functions if name.startswith("frame_")] == [
+            *("frame_leaf", "frame_with_array", "frame_of_any_size", "frame_aligned_anew"),
+            *("frame_with_registers", *["frame_again"] * 4),
+        ]
+        named = [int(LINE.fullmatch(line)[3], 16) for line in lines]  # type: ignore[index]
+        from_leaf = len(lines) - functions.index("frame_leaf")
+        for walked in (addresses, exact, glibc):
+            assert common_callers(named, walked) >= from_leaf
 
 
 def test_lines_are_those_of_callstacksymbols() -> None:
@@ -73,6 +151,18 @@ def test_the_same_frames_in_another_order_are_another_stack() -> None:
     assert len(seen) == 3
 
 
+@pytest.mark.parametrize("sanitizer", ["", "address,undefined"])
+def test_what_the_cache_tells_apart(sanitizer: str, tmp_path: Path) -> None:
+    """Order, repetition, and stacks of one hash; and it has an end."""
+    flags = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
+    sources = [f"-I{NATIVE}", str(NATIVE / "stack_cache.c"), *flags]
+    program = compiled(PROGRAMS / "stack_cache.c", tmp_path / "cache", "-O1", "-g", *sources)
+    done = subprocess.run([str(program)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("checks ")
+    assert done.stdout.endswith("faults 0\n")
+
+
 def test_a_deep_stack_keeps_both_ends() -> None:
     """The frames that are left out are counted, and the others keep their numbers."""
 
@@ -110,22 +200,58 @@ def test_many_threads_at_once() -> None:
     assert found == found[:4] * 50
 
 
+def passer(folder: Path, name: str) -> Path:
+    """A library with one function, of this name, that calls what it is given."""
+    source = folder / f"{name}.c"
+    source.write_text(f'void {name}(void (*call)(void)) {{ call(); __asm__(""); }}\n')
+    return compiled(source, folder / f"lib{name}.so", "-shared", "-fPIC", "-O1")
+
+
 def test_an_image_in_another_ones_place(tmp_path: Path) -> None:
     """What was remembered of an image is forgotten when it is unloaded."""
-    callback = ctypes.CFUNCTYPE(None)
-    for name in ("formerly", "nowadays"):
-        source = tmp_path / f"{name}.c"
-        source.write_text(f'void {name}(void (*call)(void)) {{ call(); __asm__(""); }}\n')
-        library = tmp_path / f"lib{name}.so"
-        command = ["cc", "-shared", "-fPIC", "-O1", str(source), "-o", str(library)]
-        if subprocess.run(command, capture_output=True, check=False).returncode:
-            pytest.skip("no C compiler")
+    libraries = {name: passer(tmp_path, name) for name in ("formerly", "nowadays")}
     for name in ("formerly", "nowadays", "formerly"):
-        loaded = ctypes.CDLL(str(tmp_path / f"lib{name}.so"))
+        loaded = ctypes.CDLL(str(libraries[name]))
         found: list[str] = []
         for _ in range(3):
-            getattr(loaded, name)(callback(lambda to=found: to.extend(mt.call_stack_symbols())))
+            getattr(loaded, name)(CALLBACK(lambda to=found: to.extend(mt.call_stack_symbols())))
         named = [line for line in found if f" {name} + " in line]
         assert len(named) == 3
         assert all(line.split()[1] == f"lib{name}.so" for line in named)
         _ctypes.dlclose(loaded._handle)  # noqa: SLF001 - ctypes never unloads by itself
+
+
+def test_images_come_and_go_while_others_look(tmp_path: Path) -> None:
+    """Threads that share the cache see their own frames under their own names all the while."""
+    names = [f"passes{number}" for number in range(4)]
+    libraries = {name: passer(tmp_path, name) for name in names}
+    done = threading.Event()
+
+    def look(name: str) -> int:
+        """Load, look and unload until all have done so often enough."""
+        looks = 0
+        while not done.is_set():
+            loaded = ctypes.CDLL(str(libraries[name]))
+            found: list[tuple[str, ...]] = []
+
+            def call(to: list[tuple[str, ...]] = found) -> None:
+                to.extend(mt.call_stack_symbols() for _ in range(20))
+
+            getattr(loaded, name)(CALLBACK(call))
+            for lines in found:
+                named = [line.split()[1] for line in lines if " passes" in line]
+                assert named == [f"lib{name}.so"]
+            looks += 1
+            _ctypes.dlclose(loaded._handle)  # noqa: SLF001 - ctypes never unloads by itself
+            if looks == 5:
+                enough.release()
+        return looks
+
+    enough = threading.Semaphore(0)
+    with ThreadPoolExecutor(len(names)) as pool:
+        looking = [pool.submit(look, name) for name in names]
+        try:
+            assert all(enough.acquire(timeout=30) for _ in names)
+        finally:
+            done.set()
+        assert all(one.result() >= 5 for one in looking)

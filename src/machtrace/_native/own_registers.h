@@ -20,6 +20,7 @@ struct machtrace_here {
 #if defined(__x86_64__)
 
 #define MACHTRACE_HERE_SP 7
+#define MACHTRACE_HERE_FP 6
 #define MACHTRACE_HERE_KNOWN UINT64_C(0xf0c8) /* rbx, rbp, rsp, r12 to r15 */
 #define MACHTRACE_TAKE_HERE(here)                                                                \
     do {                                                                                         \
@@ -42,6 +43,7 @@ struct machtrace_here {
 #elif defined(__aarch64__)
 
 #define MACHTRACE_HERE_SP 31
+#define MACHTRACE_HERE_FP 29
 #define MACHTRACE_HERE_KNOWN UINT64_C(0xfff80000) /* x19 to x30, sp */
 #define MACHTRACE_TAKE_HERE(here)                                                                \
     do {                                                                                         \

@@ -6,9 +6,11 @@
 #include "own_objects.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "capture.h"
 #include "own_registers.h"
+#include "plain_walk.h"
 #include "stack_cache.h"
 #include "walk_objects.h"
 
@@ -19,10 +21,21 @@ struct own_stacks {
     unsigned char code;     /* of an innermost frame */
     struct machtrace_walk walk;
     struct machtrace_stack_cache cache;
+    uint64_t *plain; /* addresses of a plain walk: PLAIN_MOST */
 };
 
 /* Frames of this extension at the inner end. */
 #define OWN_FRAMES 1
+
+/* Of a deeper stack all registers are followed, and its middle is not kept at all. */
+#define PLAIN_MOST 4096
+
+/* Both ends of a stack as far as they are kept, without this extension's frames. */
+struct kept {
+    const uint64_t *addresses;
+    size_t count;
+    uint64_t depth; /* more than count where the middle was left out */
+};
 
 static PyObject *new_own_stacks(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
 {
@@ -50,6 +63,11 @@ static PyObject *new_own_stacks(PyTypeObject *type, PyObject *arguments, PyObjec
     struct own_stacks *self = (struct own_stacks *)new_instance(type);
     if (self == NULL)
         return NULL;
+    self->plain = malloc(PLAIN_MOST * sizeof *self->plain);
+    if (self->plain == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
     Py_INCREF(rules);
     self->rules = (struct table_object *)rules;
     self->walk.mask = mask;
@@ -66,24 +84,44 @@ static void dealloc(PyObject *object)
     while ((value = machtrace_stack_cache_pop(&self->cache)) != NULL)
         Py_DECREF(value);
     machtrace_walk_release(&self->walk);
+    free(self->plain);
     Py_XDECREF((PyObject *)self->rules);
     free_instance(object);
 }
 
-/* Walk from these registers, on the stack from there to its end. */
-static enum machtrace_pause walk_from(struct own_stacks *self, const struct machtrace_here *here,
-                                      size_t head, size_t outer)
+/* A stack that takes no thought, by two registers; false where it does take some. */
+static bool walk_plainly(struct own_stacks *self, const struct machtrace_here *here, uint64_t end,
+                         size_t head, size_t outer, struct kept *kept)
+{
+    struct machtrace_plain_start start = {
+        .pc = here->pc,
+        .sp = here->values[MACHTRACE_HERE_SP],
+        .fp = here->values[MACHTRACE_HERE_FP],
+        .stack = (const unsigned char *)(uintptr_t)here->values[MACHTRACE_HERE_SP],
+        .stack_size = (size_t)(end - here->values[MACHTRACE_HERE_SP]),
+        .mask = self->walk.mask,
+    };
+    size_t count = machtrace_plain_walk(&self->rules->table, &start, self->plain, PLAIN_MOST);
+    if (count <= OWN_FRAMES)
+        return false;
+    uint64_t *addresses = self->plain + OWN_FRAMES;
+    size_t depth = count - OWN_FRAMES;
+    *kept = (struct kept){addresses, depth, depth};
+    if (outer <= depth && head < depth - outer) {
+        memmove(addresses + head, addresses + depth - outer, outer * sizeof *addresses);
+        kept->count = head + outer;
+    }
+    return true;
+}
+
+/* Any stack, by all registers that calls preserve. */
+static enum machtrace_pause walk_wholly(struct own_stacks *self, const struct machtrace_here *here,
+                                        uint64_t end, size_t head, size_t outer, struct kept *kept)
 {
     struct machtrace_walk *walk = &self->walk;
-    const struct machtrace_machine *machine = &self->rules->table.machine;
     uint64_t sp = here->values[MACHTRACE_HERE_SP];
-    uint64_t end = machtrace_own_stack_end();
-    if (end <= sp)
-        return MACHTRACE_DECLINED; /* on another stack than the system made for the thread */
-    if (machine->register_count > MACHTRACE_REGISTERS || machine->sp != MACHTRACE_HERE_SP)
-        return MACHTRACE_DECLINED;
     walk->count = 0;
-    machtrace_walk_begin(walk, head, outer);
+    machtrace_walk_begin(walk, head + OWN_FRAMES, outer);
     for (unsigned number = 0; number < MACHTRACE_HERE_MOST; number++)
         walk->values[number] = here->values[number];
     walk->known[0] = here->known;
@@ -97,9 +135,28 @@ static enum machtrace_pause walk_from(struct own_stacks *self, const struct mach
         pause = machtrace_walk_run(&self->rules->table, walk);
     walk->stack = NULL;
     walk->stack_size = 0;
-    if (pause == MACHTRACE_ROOT)
+    if (pause == MACHTRACE_ROOT) {
         machtrace_walk_fold(walk);
+        *kept = (struct kept){walk->addresses + OWN_FRAMES, walk->count - OWN_FRAMES,
+                              walk->depth - OWN_FRAMES};
+    }
     return pause;
+}
+
+/* Walk from these registers, on the stack from there to its end. */
+static enum machtrace_pause walk_from(struct own_stacks *self, const struct machtrace_here *here,
+                                      size_t head, size_t outer, struct kept *kept)
+{
+    const struct machtrace_machine *machine = &self->rules->table.machine;
+    uint64_t end = machtrace_own_stack_end();
+    if (end <= here->values[MACHTRACE_HERE_SP])
+        return MACHTRACE_DECLINED; /* on another stack than the system made for the thread */
+    if (machine->register_count > MACHTRACE_REGISTERS || machine->sp != MACHTRACE_HERE_SP ||
+        machine->fp != MACHTRACE_HERE_FP)
+        return MACHTRACE_DECLINED;
+    if (walk_plainly(self, here, end, head, outer, kept))
+        return MACHTRACE_ROOT;
+    return walk_wholly(self, here, end, head, outer, kept);
 }
 
 /* What is missing for a walk: a rule, as twice its address, and one if it was interrupted; None
@@ -115,37 +172,45 @@ static PyObject *missing(const struct own_stacks *self, enum machtrace_pause pau
     return PyLong_FromUnsignedLongLong(lookup << 1 | (self->walk.interrupted ? 1 : 0));
 }
 
+/* find(head, outer, variant). Its arguments are in a tuple, for of all conventions this is the one
+ * whose calls the interpreter does not make in another way once they are frequent: the frames
+ * between this and the interpreter's are always the same. */
 static PyObject *find(PyObject *object, PyObject *arguments)
 {
     struct own_stacks *self = (struct own_stacks *)object;
-    Py_ssize_t head, outer;
-    unsigned int variant;
-    if (!PyArg_ParseTuple(arguments, "nnI:find", &head, &outer, &variant))
+    if (PyTuple_Size(arguments) != 3) {
+        PyErr_SetString(PyExc_TypeError, "find takes 3 arguments");
         return NULL;
-    if (head < 0 || outer < 0 || head > PY_SSIZE_T_MAX / 2 || outer > PY_SSIZE_T_MAX / 2) {
-        PyErr_SetString(PyExc_ValueError, "there is no such number of frames");
+    }
+    Py_ssize_t head = PyLong_AsSsize_t(PyTuple_GetItem(arguments, 0));
+    Py_ssize_t outer = PyLong_AsSsize_t(PyTuple_GetItem(arguments, 1));
+    unsigned long variant = PyLong_AsUnsignedLong(PyTuple_GetItem(arguments, 2));
+    if (PyErr_Occurred())
+        return NULL;
+    if (head < 0 || outer < 0 || head > PY_SSIZE_T_MAX / 2 || outer > PY_SSIZE_T_MAX / 2 ||
+        variant > UINT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "there is no such number of frames, or variant");
         return NULL;
     }
     struct machtrace_here here = {0, {0}, 0};
+    struct kept kept = {NULL, 0, 0};
     PyObject *result = NULL;
     LOCK_BOTH(object, (PyObject *)self->rules)
     MACHTRACE_TAKE_HERE(&here);
     enum machtrace_pause pause = MACHTRACE_DECLINED;
     if (machtrace_own_image_changes() == self->image_changes)
-        pause = walk_from(self, &here, (size_t)head + OWN_FRAMES, (size_t)outer);
+        pause = walk_from(self, &here, (size_t)head, (size_t)outer, &kept);
     if (pause != MACHTRACE_ROOT) {
         result = missing(self, pause);
     } else {
-        const struct machtrace_walk *walk = &self->walk;
-        size_t count = walk->count - OWN_FRAMES;
-        const uint64_t *addresses = walk->addresses + OWN_FRAMES;
-        uint64_t depth = walk->depth - OWN_FRAMES;
-        result = machtrace_stack_cache_find(&self->cache, addresses, count, depth, variant);
+        result = machtrace_stack_cache_find(&self->cache, kept.addresses, kept.count, kept.depth,
+                                            (uint32_t)variant);
         if (result != NULL)
             Py_INCREF(result);
         else
-            result = Py_BuildValue("[Ky#]", (unsigned long long)depth, (const char *)addresses,
-                                   (Py_ssize_t)(count * sizeof *addresses));
+            result = Py_BuildValue("[Ky#]", (unsigned long long)kept.depth,
+                                   (const char *)kept.addresses,
+                                   (Py_ssize_t)(kept.count * sizeof *kept.addresses));
     }
     UNLOCK_BOTH()
     return result;

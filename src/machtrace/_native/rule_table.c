@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "growing_array.h"
+#include "plain_walk.h"
 
 static bool is_place(const struct machtrace_recovery *recovery)
 {
@@ -39,6 +40,7 @@ int64_t machtrace_table_define(struct machtrace_table *table, const struct macht
     *added = *rule;
     added->first = (uint32_t)table->recovery_count;
     added->count = (uint8_t)count;
+    machtrace_plain_classify(&table->machine, added, registers);
     if (count != 0)
         memcpy(&table->recoveries[table->recovery_count], registers, count * sizeof *registers);
     table->recovery_count += count;

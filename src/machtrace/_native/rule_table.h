@@ -37,13 +37,24 @@ struct machtrace_recovery {
     int32_t offset;
 };
 
+/* What a rule takes of the registers and the stack, where that is little: see plain_walk.h. */
+enum machtrace_plainness {
+    MACHTRACE_NOT_PLAIN,
+    MACHTRACE_FP_STAYS,
+    MACHTRACE_FP_SAVED, /* in memory, fp_offset bytes from the CFA */
+    MACHTRACE_FP_LOST,
+    MACHTRACE_OUTERMOST, /* nobody called */
+};
+
 struct machtrace_rule {
     uint32_t first; /* of its registers, in the table's recoveries */
     uint8_t count;
     uint8_t cfa_register;
     uint8_t code; /* kept beside the address that the rule finds */
     bool must_rise; /* a chain of frame pointers: each frame is above the one before */
+    uint8_t plain;  /* enum machtrace_plainness; found by machtrace_table_define, as fp_offset is */
     int32_t cfa_offset;
+    int32_t fp_offset;
     struct machtrace_recovery return_address;
 };
 

@@ -206,7 +206,7 @@ static bool step(const struct machtrace_table *table, const struct machtrace_rul
     if (base >> TAG_SHIFT == 1)
         base &= ADDRESS_BITS;
     uint64_t cfa;
-    if (!add(base & walk->mask, rule->cfa_offset, &cfa) || cfa % machine->pointer_size != 0)
+    if (!add(base & walk->mask, rule->cfa_offset, &cfa) || (cfa & (machine->pointer_size - 1u)) != 0)
         return false;
     uint64_t pc;
     if (recover(&rule->return_address, walk, cfa, &pc) != FOUND)

@@ -13,7 +13,7 @@ static PyObject *table_new(PyTypeObject *type, PyObject *arguments, PyObject *ke
         return NULL;
     struct machtrace_machine machine = {sp, fp, pointer_size, register_count, code_bits, {0, 0}};
     bool is_valid = sp < register_count && fp < register_count &&
-                    register_count <= MACHTRACE_REGISTERS && pointer_size != 0;
+                    register_count <= MACHTRACE_REGISTERS && (pointer_size == 4 || pointer_size == 8);
     for (Py_ssize_t index = 0; index < preserved.len; index++) {
         unsigned char number = ((const unsigned char *)preserved.buf)[index];
         if (number < MACHTRACE_REGISTERS)
