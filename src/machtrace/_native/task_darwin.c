@@ -1,0 +1,149 @@
+/* task_darwin.h: task ports, memory and images.
+ *
+ * vm_read_overwrite and vm_region_recurse_64 take 64-bit addresses on every system that is left,
+ * as their namesakes of mach_vm.h do, which iOS has no header for.
+ */
+#include "task_darwin.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <mach-o/dyld_images.h>
+#include <mach/mach.h>
+#include <mach/mach_traps.h>
+#include <mach/task_info.h>
+#include <mach/vm_region.h>
+
+_Static_assert(sizeof(vm_address_t) == 8, "vm_address_t");
+_Static_assert(sizeof(mach_port_t) == 4, "mach_port_t");
+_Static_assert(TASK_DYLD_INFO == 17, "TASK_DYLD_INFO");
+/* Packed to four bytes (mach/task_info.h), so that no padding follows the format. */
+_Static_assert(sizeof(task_dyld_info_data_t) == 20, "task_dyld_info");
+_Static_assert(offsetof(task_dyld_info_data_t, all_image_info_format) == 16, "task_dyld_info");
+_Static_assert(TASK_DYLD_INFO_COUNT == 5, "TASK_DYLD_INFO_COUNT");
+_Static_assert(TASK_DYLD_ALL_IMAGE_INFO_64 == 1, "TASK_DYLD_ALL_IMAGE_INFO_64");
+/* Of this structure newer systems have more, at its end; its first version is all that is asked. */
+_Static_assert(VM_REGION_SUBMAP_INFO_V0_COUNT_64 == 16, "vm_region_submap_info_64");
+_Static_assert(offsetof(vm_region_submap_info_data_64_t, user_tag) == 20, "user_tag");
+_Static_assert(offsetof(vm_region_submap_info_data_64_t, is_submap) == 48, "is_submap");
+
+/* mach-o/dyld_images.h, as machtrace.macho.dyld_images reads it: a change there must be seen. */
+_Static_assert(sizeof(struct dyld_image_info) == 24, "dyld_image_info");
+_Static_assert(sizeof(struct dyld_uuid_info) == 24, "dyld_uuid_info");
+_Static_assert(offsetof(struct dyld_all_image_infos, infoArray) == 8, "infoArray");
+_Static_assert(offsetof(struct dyld_all_image_infos, dyldImageLoadAddress) == 32, "dyld");
+_Static_assert(offsetof(struct dyld_all_image_infos, uuidArrayCount) == 88, "uuidArrayCount");
+_Static_assert(offsetof(struct dyld_all_image_infos, uuidArray) == 96, "uuidArray");
+_Static_assert(offsetof(struct dyld_all_image_infos, sharedCacheSlide) == 152, "slide");
+_Static_assert(offsetof(struct dyld_all_image_infos, sharedCacheUUID) == 160, "uuid");
+_Static_assert(offsetof(struct dyld_all_image_infos, sharedCacheBaseAddress) == 176, "base");
+_Static_assert(offsetof(struct dyld_all_image_infos, infoArrayChangeTimestamp) == 184, "time");
+_Static_assert(offsetof(struct dyld_all_image_infos, dyldPath) == 192, "dyldPath");
+
+#define PAGE 4096        /* of the smallest kind: whatever the page size, it is a multiple */
+#define SUBMAPS_MOST 16  /* nested in one another; the kernel has two levels */
+
+/* No public header declares it; libsystem_kernel has it since macOS 11, and a program that is to
+ * run on an older one finds it missing. */
+extern int task_read_for_pid(mach_port_name_t target, int pid, mach_port_name_t *task)
+    __attribute__((weak_import));
+
+void machtrace_task_open(int pid, struct machtrace_task_port *task)
+{
+    *task = (struct machtrace_task_port){0, MACHTRACE_TASK_NONE, 0, 0, 0};
+    mach_port_name_t port = MACH_PORT_NULL;
+    if (task_read_for_pid == NULL) {
+        task->read_error = ENOSYS;
+    } else if (task_read_for_pid(mach_task_self(), pid, &port) != 0) {
+        task->read_error = errno != 0 ? errno : EPERM;
+    } else if (MACH_PORT_VALID(port)) {
+        task->port = port;
+        task->kind = MACHTRACE_TASK_READ;
+        return;
+    } else {
+        task->read_error = ESRCH; /* it ended meanwhile: success, and no port */
+    }
+    port = MACH_PORT_NULL;
+    kern_return_t result = task_for_pid(mach_task_self(), pid, &port);
+    if (result == KERN_SUCCESS && MACH_PORT_VALID(port)) {
+        task->port = port;
+        task->kind = MACHTRACE_TASK_CONTROL;
+        return;
+    }
+    task->control_error = result == KERN_SUCCESS ? KERN_FAILURE : result;
+    port = MACH_PORT_NULL;
+    task->name_error = task_name_for_pid(mach_task_self(), pid, &port);
+    if (task->name_error == KERN_SUCCESS && MACH_PORT_VALID(port))
+        mach_port_deallocate(mach_task_self(), port);
+}
+
+void machtrace_task_close(uint32_t port)
+{
+    if (MACH_PORT_VALID(port))
+        mach_port_deallocate(mach_task_self(), port);
+}
+
+int machtrace_task_find_region(uint32_t port, uint64_t address,
+                               struct machtrace_task_region *region)
+{
+    natural_t depth = 0;
+    for (int level = 0; level < SUBMAPS_MOST; level++) {
+        vm_address_t start = (vm_address_t)address;
+        vm_size_t size = 0;
+        vm_region_submap_info_data_64_t info;
+        mach_msg_type_number_t count = VM_REGION_SUBMAP_INFO_V0_COUNT_64;
+        kern_return_t result = vm_region_recurse_64(port, &start, &size, &depth,
+                                                    (vm_region_recurse_info_t)&info, &count);
+        if (result != KERN_SUCCESS)
+            return result;
+        if (info.is_submap) {
+            depth++;
+            continue;
+        }
+        *region = (struct machtrace_task_region){start, size, info.protection, info.user_tag};
+        return KERN_SUCCESS;
+    }
+    return KERN_INVALID_ADDRESS;
+}
+
+size_t machtrace_task_read(uint32_t port, uint64_t address, unsigned char *to, size_t size)
+{
+    vm_size_t got = 0;
+    if (size == 0 || vm_read_overwrite(port, (vm_address_t)address, size, (vm_address_t)to,
+                                       &got) == KERN_SUCCESS)
+        return size == 0 ? 0 : got;
+    size_t done = 0;
+    while (done < size) {
+        size_t part = (size_t)(PAGE - (address + done) % PAGE);
+        if (part > size - done)
+            part = size - done;
+        if (vm_read_overwrite(port, (vm_address_t)(address + done), part,
+                              (vm_address_t)(to + done), &got) != KERN_SUCCESS)
+            break;
+        done += part;
+    }
+    return done;
+}
+
+int machtrace_task_images(uint32_t port, struct machtrace_task_images *images)
+{
+    task_dyld_info_data_t info;
+    mach_msg_type_number_t count = TASK_DYLD_INFO_COUNT;
+    kern_return_t result = task_info(port, TASK_DYLD_INFO, (task_info_t)&info, &count);
+    if (result == KERN_SUCCESS)
+        *images = (struct machtrace_task_images){info.all_image_info_addr,
+                                                 info.all_image_info_size,
+                                                 info.all_image_info_format};
+    return result;
+}
+
+bool machtrace_task_label_offset(uint16_t *version, uint16_t *offset)
+{
+    /* libdispatch's layout_private.h: dqo_version, dqo_label, and more behind. Debuggers find it
+     * by this name, so it stays. */
+    const uint16_t *offsets = dlsym(RTLD_DEFAULT, "dispatch_queue_offsets");
+    if (offsets == NULL)
+        return false;
+    *version = offsets[0];
+    *offset = offsets[1];
+    return true;
+}
