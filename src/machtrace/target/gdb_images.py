@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from machtrace.errors import FormatError, MachtraceError, MemoryReadError, RemoteProtocolError
-from machtrace.macho.contents import MemoryContents
+from machtrace.errors import MachtraceError, RemoteProtocolError
 from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
-from machtrace.model.memory import MemoryRegion, without_overlap
+from machtrace.model.memory import MemoryRegion
 from machtrace.model.thread import ThreadSnapshot
 from machtrace.target.gdb_elf_images import (
     FoundElf,
@@ -28,13 +27,12 @@ from machtrace.target.gdb_paged_memory import PagedMemory
 from machtrace.target.gdb_replies import is_error, parse_region
 from machtrace.target.gdb_session import GdbSession
 from machtrace.target.gdb_xml import RemoteLibrary, parse_libraries_document
+from machtrace.target.image_copier import ImageCopier
 from machtrace.target.linux_maps import Mapping
 
 _IMAGES = b'jGetLoadedDynamicLibrariesInfos:{"fetch_all_solibs":true}'
 _LARGEST_CODE = 1 << 30
 """Bytes of ``__TEXT`` that an image is believed to have at most where nothing tells."""
-COPY_LIMIT = 1 << 26
-"""Bytes of all images together that are copied of one process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +69,8 @@ class ImageFinder:
         self._found: RemoteImages | None = None
         self._answer: object = None
         self._found_after: int | None = None
-        self._copied: dict[BinaryImage, list[MemoryRegion]] = {}
-        self._left = COPY_LIMIT
+        mask = host.pointer_mask or host.usual_mask
+        self._copier = ImageCopier(memory, self._pages, host.arch, mask)
 
     def find(self, resumed_at_ns: int | None) -> RemoteImages:
         """The images that the process has now.
@@ -107,32 +105,10 @@ class ImageFinder:
         Raises:
             ConnectionLostError: the stub does not answer.
         """
-        from machtrace.target.gdb_image_bytes import elf_ranges, macho_ranges, pointers_in, within
-
-        mask = self._host.pointer_mask or self._host.usual_mask
         values = (v for one in threads for v in (one.registers.pc, *one.registers.values) if v)
+        elves = {address: one.elf for address, one in self._elves.items()}
         stacks = [*(one.stack for one in threads), *more]
-        pointers = pointers_in(stacks, values, self._host.arch, mask)
-        lacking = [
-            (image, [address - image.slide for address in addresses])
-            for image in images
-            if image.local_path is None and (addresses := within(pointers, image))
-        ]
-        machos = [image for image, _ in lacking if image.format is ImageFormat.MACHO]
-        parsed = self._pages.gather(lambda: {one: self._macho(one) for one in machos})
-        wanted: list[tuple[BinaryImage, tuple[int, int]]] = []
-        for image, addresses in lacking:
-            contents, elf = parsed.get(image), self._elves.get(image.load_address)
-            ranges: list[tuple[int, int]] = []
-            if contents is not None:
-                ranges = list(macho_ranges(contents.image, addresses))
-            elif elf is not None:
-                ranges = list(elf_ranges(elf.elf, addresses))
-            wanted += [(image, one) for one in self._affordable(image, ranges)]
-        found = self._memory.read_many([place for _, place in wanted])
-        for (image, (start, _)), data in zip(wanted, found, strict=True):
-            self._copied.setdefault(image, []).append(MemoryRegion(Avma(start), data))
-        return without_overlap(*(self._copied.get(image, ()) for image in images))
+        return self._copier.copy_used(images, elves, stacks, values)
 
     def copy_contexts(self, threads: Sequence[ThreadSnapshot]) -> list[MemoryRegion]:
         """The contexts of suspended Swift functions that ``threads`` lead to.
@@ -149,30 +125,6 @@ class ImageFinder:
         values = [one.registers.values for one in threads]
         pointers = context_pointers([one.stack for one in threads], values, self._host.arch)
         return pages.gather(lambda: read_contexts(pages, pointers, mask))
-
-    def _affordable(
-        self, image: BinaryImage, ranges: Sequence[tuple[int, int]]
-    ) -> list[tuple[int, int]]:
-        from machtrace.target.gdb_image_bytes import merged
-
-        slid = [(start + image.slide, size) for start, size in ranges if start + image.slide >= 0]
-        held = self._copied.get(image, ())
-        kept = merged(
-            (
-                (start, size)
-                for start, size in slid
-                if not any(one.start <= start and start + size <= one.end for one in held)
-            ),
-            self._left,
-        )
-        self._left -= sum(size for _, size in kept)
-        return kept
-
-    def _macho(self, image: BinaryImage) -> MemoryContents | None:
-        try:
-            return MemoryContents(self._pages, image.load_address, image.path)
-        except (FormatError, MemoryReadError):
-            return None
 
     # --- Mach-O ---
 
@@ -198,7 +150,7 @@ class ImageFinder:
     def _headed(self, reported: ReportedImage) -> BinaryImage:
         """An image of which the stub does not tell the segments."""
         image = _darwin_image(reported, self._host)
-        contents = self._macho(image)
+        contents = self._copier.macho(image)
         text = None if contents is None else contents.image.text_segment
         if contents is None or text is None:
             return image

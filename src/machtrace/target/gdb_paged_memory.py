@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 from machtrace.errors import MemoryReadError
 from machtrace.model.address import Avma
-from machtrace.target.gdb_memory import PAGE, RemoteMemory
+from machtrace.target.gdb_memory import PAGE
 
 _Found = TypeVar("_Found")
 _MOST_ROUNDS = 64
@@ -17,6 +17,18 @@ _MOST_PAGES = 1 << 14
 """Pages held at most, 64 MiB."""
 
 
+class MemoryOfRanges(Protocol):
+    """Memory of a process elsewhere, of which many ranges are best asked for at once."""
+
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The bytes of each range, address and size, up to the first that cannot be read.
+
+        Raises:
+            ConnectionLostError, RemoteProtocolError: the memory could not be asked for.
+        """
+        ...
+
+
 class PagedMemory:
     """A :class:`~machtrace.model.memory.MemoryReader` that first notes what is wanted.
 
@@ -24,7 +36,7 @@ class PagedMemory:
     :meth:`gather` runs a function again until it wants nothing more.
     """
 
-    def __init__(self, memory: RemoteMemory) -> None:
+    def __init__(self, memory: MemoryOfRanges) -> None:
         self._memory = memory
         self._pages: dict[int, bytes] = {}
         """By page number, as long as could be read."""
