@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from machtrace.errors import TargetSpecError
@@ -58,7 +61,7 @@ def parse_spec(text: str) -> RemoteSpec:
         TargetSpecError: it names no stub.
     """
     place, _, query = text.removeprefix(GDB).partition("?")
-    timeout, runs = _options(query, text)
+    timeout, runs, _ = parse_options(query, lambda reason: _wrong(text, reason))
     if place.startswith("/"):
         path = unquote(place)
         if "\0" in path:
@@ -79,20 +82,43 @@ def parse_spec(text: str) -> RemoteSpec:
     )
 
 
-def _options(query: str, text: str) -> tuple[float, bool]:
+class Options(NamedTuple):
+    """What follows the question mark."""
+
+    timeout: float
+    runs_to_stop: bool
+    others: dict[str, str]
+    """Of which the caller knows what they mean."""
+
+
+def parse_options(
+    query: str,
+    wrong: Callable[[str], TargetSpecError],
+    others: Mapping[str, Collection[str]] = MappingProxyType({}),
+) -> Options:
+    """``name=value&name=value``.
+
+    Args:
+        query: without the question mark; empty for no options.
+        wrong: makes the error of a reason.
+        others: more options than every stub takes, with their values.
+
+    Raises:
+        TargetSpecError: an option is not known, or cannot have the value.
+    """
     words = [word.partition("=") for word in query.split("&") if word]
     options = {name: value for name, _, value in words}
-    unknown = options.keys() - _OPTIONS
+    unknown = options.keys() - _OPTIONS - others.keys()
     if unknown:
-        raise _wrong(text, f"no option {min(unknown)!r}")
-    if options.get("until", "stop") != "stop":
-        raise _wrong(text, "until can only be stop")
-    timeout = options.get("timeout")
-    if timeout is None:
-        return DEFAULT_TIMEOUT, "until" in options
+        raise wrong(f"no option {min(unknown)!r}")
+    for name, values in ({"until": ("stop",)} | dict(others)).items():
+        if name in options and options[name] not in values:
+            raise wrong(f"{name} can only be {' or '.join(values)}")
+    timeout = options.get("timeout", str(DEFAULT_TIMEOUT))
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", timeout) or not float(timeout):
-        raise _wrong(text, f"{timeout!r} is no number of seconds")
-    return float(timeout), "until" in options
+        raise wrong(f"{timeout!r} is no number of seconds")
+    rest = {name: options[name] for name in others if name in options}
+    return Options(float(timeout), "until" in options, rest)
 
 
 def _wrong(text: str, reason: str) -> TargetSpecError:

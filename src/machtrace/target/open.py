@@ -11,6 +11,7 @@ from machtrace.target.base import Target
 EMULATED = "emulated:"
 SELF = "self"
 GDB = "gdb://"
+DEVICE = "device://"
 _ID = re.compile("[0-9]+")
 _LONGEST_ID = 20
 
@@ -20,7 +21,8 @@ def open_target(spec: int | str | Path | None) -> Target:
 
     Args:
         spec: a process id; ``self``, which is this process; the path of a core file;
-            ``gdb://host:port`` of a gdb-remote stub; or ``emulated:demo``. None names nothing.
+            ``gdb://host:port`` of a gdb-remote stub; ``device://UDID/bundle-id`` of an iOS
+            device; or ``emulated:demo``. None names nothing.
 
     Raises:
         TargetSpecError: it names nothing that can be opened.
@@ -29,6 +31,7 @@ def open_target(spec: int | str | Path | None) -> Target:
         FileAccessError, FormatError: the file cannot be read, or is no core.
         MissingExtraError: an optional library is needed and not there.
         ConnectionLostError, RemoteProtocolError: no stub answers, or it makes no sense.
+        DeviceError: an iOS device is not there, or refuses.
     """
     if isinstance(spec, str) and len(spec) < _LONGEST_ID and _ID.fullmatch(spec.strip()):
         spec = int(spec)
@@ -48,6 +51,10 @@ def open_target(spec: int | str | Path | None) -> Target:
         from machtrace.target.gdb_process import GdbRemoteTarget
 
         return GdbRemoteTarget(spec)
+    if isinstance(spec, str) and spec.startswith(DEVICE):
+        from machtrace.target.device_target import DeviceTarget
+
+        return DeviceTarget(spec)
     if spec is None or spec == "":
         raise TargetSpecError("no target is named")
     if not isinstance(spec, str | Path):

@@ -1,0 +1,182 @@
+"""A device whose debugserver is lldb-server, and whose library is made up: the whole way through.
+
+No phone is in this: the process is one of this machine. All between the command line and the socket
+is what runs with a phone, but for the library.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import machtrace as mt
+from machtrace.errors import DeviceError
+from machtrace.target.device_target import DeviceTarget
+from machtrace.target.linux_process import LinuxProcessTarget
+from machtrace.testing.device_library import MadeUpDevice, MadeUpDevices
+
+DEADLINE_S = 30
+LLDB_SERVERS = ("lldb-server", *(f"lldb-server-{version}" for version in range(22, 13, -1)))
+APP = "com.example.threads"
+APPS = {
+    APP: {
+        "CFBundleDisplayName": "Threads",
+        "ApplicationType": "User",
+        "Entitlements": {"get-task-allow": True},
+    }
+}
+
+
+@pytest.fixture
+def debugserver():
+    """lldb-server without a process, as debugserver is on a device; its port."""
+    server = next(filter(None, map(shutil.which, LLDB_SERVERS)), None)
+    if server is None:
+        pytest.skip("lldb-server is not installed")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    stub = subprocess.Popen(
+        [server, "gdbserver", f"127.0.0.1:{port}"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + DEADLINE_S
+    while f":{port:04X} 00000000:0000 0A" not in Path("/proc/net/tcp").read_text():
+        assert stub.poll() is None, "lldb-server ended"
+        assert time.monotonic() < deadline, "lldb-server does not listen"
+        time.sleep(0.02)
+    yield port
+    stub.kill()
+    stub.wait()
+
+
+def state(pid):
+    """The letter of a process' state, and who traces it."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return re.search(r"State:\t(\w)", text)[1], int(re.search(r"TracerPid:\t(\d+)", text)[1])
+
+
+@pytest.fixture
+def process(build, start, wait_blocked):
+    """A program with eight threads."""
+    started = start(build("threads", "-g"))
+    wait_blocked(started.pid, "spin")
+    return started
+
+
+def addresses(snapshot):
+    """The addresses of each thread that is not running; its name."""
+    return {
+        walked.thread.info.name: [frame.address for frame in walked.addresses]
+        for walked in mt.unwind(snapshot)
+        if walked.thread.info.name != "spin"
+    }
+
+
+@pytest.mark.parametrize("version", ["16.7", "17.5"])
+def test_an_app_that_runs(version, debugserver, process, wait_until):
+    """Before tunnels and since: the stacks that the kernel of this machine gives; then it runs."""
+    device = MadeUpDevice(version=version, apps=APPS, running={APP: process.pid}, port=debugserver)
+    with LinuxProcessTarget(process.pid) as target:
+        local = target.snapshot()
+    with MadeUpDevices(devices=[device]).installed():
+        copied = mt.snapshot(f"device:///{APP}")
+    assert copied.problems == ()
+    assert len(copied.threads) == 8
+    assert addresses(copied) == addresses(local)
+    assert copied.process.pid == process.pid
+    assert not any(call.startswith("launch") for call in device.calls)
+    assert device.calls[-1] == "close"
+    assert ("aclose tunnel" in device.calls) == (version == "17.5")
+    wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")
+
+
+def test_the_command_line(debugserver, process, wait_until):
+    """``machtrace backtrace device://UDID/bundle-id``, in a process of its own."""
+    script = f"""
+from machtrace.testing.device_library import MadeUpDevice, MadeUpDevices
+device = MadeUpDevice(version="17.5", apps={APPS!r}, running={{{APP!r}: {process.pid}}},
+                      port={debugserver})
+with MadeUpDevices(devices=[device]).installed():
+    from machtrace.cli.main import main
+    main()
+"""
+    spec = f"device://00008110-001C2D3E4F50601A/{APP}"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "backtrace", spec, "--format", "lldb"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "`descend at threads.c:" in done.stdout
+    assert done.stdout.count("* thread #1") == 1
+    assert done.stderr == ""
+    wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")
+
+
+def test_an_app_that_is_launched(debugserver, build, start, wait_blocked, wait_until):
+    """It does not run: it is started, attached to, and runs on."""
+    started = []
+
+    def launch(bundle_id, is_suspended):
+        assert (bundle_id, is_suspended) == (APP, False)
+        process = start(build("threads"))
+        wait_blocked(process.pid, "spin")
+        started.append(process.pid)
+        return process.pid
+
+    device = MadeUpDevice(apps=APPS, launch=launch, port=debugserver)
+    with MadeUpDevices(devices=[device]).installed():
+        copied = mt.snapshot(f"device:///{APP}")
+    assert len(copied.threads) == 8
+    assert [copied.process.pid] == started
+    wait_until(lambda: state(started[0]) == ("S", 0), "it waits, untraced")
+
+
+def test_a_process_by_its_id(debugserver, process):
+    """``device://UDID/PID`` asks nothing of apps."""
+    device = MadeUpDevice(port=debugserver)
+    with (
+        MadeUpDevices(devices=[device]).installed(),
+        DeviceTarget(f"device://{device.udid}/{process.pid}") as target,
+    ):
+        assert len(target.threads()) == 8
+        assert target.round_trips < 20
+    assert "get_apps" not in device.calls
+
+
+def test_a_process_that_may_not_be_attached_to(debugserver):
+    """Debugserver's words, and that it takes an app signed for development."""
+    app = {APP: {"Entitlements": {}}}
+    device = MadeUpDevice(apps=app, running={APP: 4194303}, port=debugserver)
+    with MadeUpDevices(devices=[device]).installed(), pytest.raises(DeviceError) as refused:
+        mt.snapshot(f"device:///{APP}")
+    assert "which is not signed with get-task-allow" in str(refused.value)
+    assert "vAttach;3fffff" in str(refused.value)
+    assert "get-task-allow" in refused.value.remedy
+    assert device.calls[-1] == "close"
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_lets_the_process_go(debugserver, process, wait_until, monkeypatch):
+    """The device's connections are closed, after debugserver was told to detach."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("machtrace.target.gdb_stacks.StackReader.read", interrupted)
+    device = MadeUpDevice(apps=APPS, running={APP: process.pid}, port=debugserver)
+    with MadeUpDevices(devices=[device]).installed(), pytest.raises(KeyboardInterrupt):
+        mt.snapshot(f"device:///{APP}")
+    wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")
+    assert device.calls[-1] == "close"
