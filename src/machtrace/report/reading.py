@@ -25,7 +25,11 @@ class ReportReader(Protocol):
         """
 
 
-READERS: tuple[str, ...] = ("machtrace.report.ips.reader", "machtrace.report.crash.reader")
+READERS: tuple[str, ...] = (
+    "machtrace.report.machtrace_json.document",
+    "machtrace.report.ips.reader",
+    "machtrace.report.crash.reader",
+)
 """The modules, in the order in which they are asked: the surest marks first."""
 
 

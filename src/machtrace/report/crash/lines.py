@@ -114,9 +114,10 @@ class FrameLines:
 
     def _find(self, name: str, address: int) -> int | None:
         named = self._by_name.get(name, [])
-        for index in (*named, *range(len(self._images))):
-            if self._images[index].holds(address):
-                return index
+        candidates: list[int] = [*named, *range(len(self._images))]
+        for candidate in candidates:
+            if self._images[candidate].holds(address):
+                return candidate
         # An image without an end, or with a wrong one: its name and start must do.
         starts: list[tuple[int, int]] = [
             (start, index)
