@@ -1,4 +1,7 @@
-"""The Darwin source of the capture core, against Apple's headers; it cannot be run here."""
+"""The Darwin sources, against Apple's headers, for each system that they are for.
+
+What they do is tested in an emulator (``tests/darwin``), and on Macs where there are any.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ import pytest
 import machtrace
 
 NATIVE = Path(machtrace.__file__).parent / "_native"
-WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Wstrict-prototypes", "-Werror"]
+WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Wstrict-prototypes"]
+WARNINGS += ["-Wmissing-prototypes", "-Wvla", "-Werror"]
+SOURCES = sorted([*NATIVE.glob("*darwin*.c"), *NATIVE.glob("mach_*.c")])
+MAGIC_64 = 0xFEEDFACF
 
 
 @pytest.mark.parametrize(
@@ -21,29 +27,34 @@ WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Wstrict-prototypes
         "x86_64-apple-macos13.0",
         "arm64-apple-ios15.0",
         "arm64e-apple-ios15.0",
+        "arm64-apple-ios15.0-simulator",
+        "x86_64-apple-ios15.0-simulator",
     ],
 )
-def test_it_compiles_and_its_assertions_hold(triple: str, tmp_path: Path) -> None:
-    """Sizes and places of the kernel's structures are asserted in the source itself."""
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_it_compiles_and_its_assertions_hold(source: Path, triple: str, tmp_path: Path) -> None:
+    """Sizes and places of the kernel's structures are asserted in the sources themselves."""
     ziglang = pytest.importorskip("ziglang", reason="ziglang carries Apple's headers")
     root = Path(ziglang.__file__).parent / "lib"
     headers = [str(root / "include"), str(root / "libc/include/any-darwin-any")]
     command = [sys.executable, "-m", "ziglang", "clang", "-target", triple, "-std=c11", "-O2"]
     command += [*WARNINGS, *(f"-isystem{one}" for one in headers), f"-I{NATIVE}"]
-    target = tmp_path / "capture.o"
-    source = str(NATIVE / "capture_darwin.c")
+    target = tmp_path / "source.o"
     done = subprocess.run(
-        [*command, "-c", source, "-o", str(target)], capture_output=True, text=True, check=False
+        [*command, "-c", str(source), "-o", str(target)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stderr == ""
     assert done.returncode == 0
-    magic = int.from_bytes(target.read_bytes()[:4], "little")
-    assert magic == 0xFEEDFACF
+    assert int.from_bytes(target.read_bytes()[:4], "little") == MAGIC_64
 
 
 def test_nothing_of_python_is_in_the_core() -> None:
     """The same files are to be built into programs without it."""
-    core = [*NATIVE.glob("capture*.[ch]"), NATIVE / "own_registers.h"]
+    core = [*NATIVE.glob("capture*.[ch]"), NATIVE / "own_registers.h", *SOURCES]
+    core += [*NATIVE.glob("mach_*.h"), NATIVE / "darwin_registers.h", NATIVE / "task_ports.h"]
     assert {"capture.h", "capture_linux.c", "capture_darwin.c"} <= {path.name for path in core}
     for path in core:
         assert "Python.h" not in path.read_text(encoding="utf-8")

@@ -27,7 +27,7 @@
  * stack, the stack that the signal interrupted. */
 #define MACHTRACE_OWN_STACKS_MAX 2
 
-/* Threads of one call of machtrace_own_copy; give more in several. */
+/* Threads of one call of machtrace_own_copy; give more in several. Darwin takes any number. */
 #define MACHTRACE_OWN_THREADS_MAX 256
 
 enum machtrace_own_outcome {
@@ -36,7 +36,9 @@ enum machtrace_own_outcome {
     MACHTRACE_OWN_REFUSED = 2,     /* the system did not let it be stopped; see error */
     MACHTRACE_OWN_NOT_STOPPED = 3, /* it did not answer within the limit, and was let alone */
     MACHTRACE_OWN_FAILED = 4,      /* it was stopped, but could not be copied; see error */
-    MACHTRACE_OWN_BLOCKED = 5      /* it blocks the signal that would stop it */
+    MACHTRACE_OWN_BLOCKED = 5,     /* it blocks the signal that would stop it */
+    /* Darwin: it was stopped, and the system would not let it go. What was copied is there. */
+    MACHTRACE_OWN_LEFT_STOPPED = 6
 };
 
 struct machtrace_own_range {
@@ -72,13 +74,14 @@ struct machtrace_own_thread {
 };
 
 struct machtrace_own_capture {
-    /* Readable memory, by address, known before anything is stopped. A stack is copied to the end
-     * of its range at most, and memory that is gone by then is no more than not copied. */
+    /* Linux: readable memory, by address, known before anything is stopped. A stack is copied to
+     * the end of its range at most, and memory that is gone by then is no more than not copied.
+     * Darwin asks the kernel where a stack ends, and needs none. */
     const struct machtrace_own_range *ranges;
     size_t range_count;
     size_t stack_limit;   /* bytes of each stack, its red zone not counted */
-    int64_t answer_limit; /* ns that a thread may take to stop */
-    int64_t sleep_limit;  /* ns that one may stay in uninterruptible sleep */
+    int64_t answer_limit; /* Linux: ns that a thread may take to stop */
+    int64_t sleep_limit;  /* Linux: ns that one may stay in uninterruptible sleep */
     bool together;        /* let none go before all are copied, or have not answered in time */
     struct machtrace_own_thread *threads; /* none of them the caller's */
     size_t thread_count;

@@ -1,0 +1,38 @@
+/* The images of the very process that this runs in, as dyld told of them: macOS and iOS.
+ *
+ * dyld calls back when one comes or goes. What it says is kept in a list of our own, which takes
+ * no lock to read or write: it can be read at any time, while threads are suspended, too, and
+ * whatever they were doing.
+ */
+#ifndef MACHTRACE_CAPTURE_IMAGES_H
+#define MACHTRACE_CAPTURE_IMAGES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MACHTRACE_IMAGE_PATH_MAX 1024 /* PATH_MAX, its NUL counted */
+
+struct machtrace_image {
+    uint64_t load_address; /* of the Mach-O header */
+    uint64_t slide;        /* how far its segments are from where its file says */
+    uint64_t text_size;    /* of __TEXT; 0 where there is none */
+    int32_t cpu_type;
+    int32_t cpu_subtype;
+    unsigned char uuid[16];
+    bool has_uuid;
+    char path[MACHTRACE_IMAGE_PATH_MAX]; /* ends with a NUL; cut where it was longer */
+};
+
+/* Let dyld call back from now on; it also tells of the images that are there. Allocates and takes
+ * dyld's lock, so nothing may be suspended. False while another thread is in the middle of it. */
+bool machtrace_images_watch(void);
+
+/* Copy images in no order, as many as there is room for; how many there are. One that comes or
+ * goes just now may be left out. dyld itself is among them. */
+size_t machtrace_images_copy(struct machtrace_image *images, size_t room);
+
+/* Images that are not in the list, for want of memory. */
+size_t machtrace_images_lost(void);
+
+#endif
