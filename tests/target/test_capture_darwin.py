@@ -31,24 +31,25 @@ MAGIC_64 = 0xFEEDFACF
         "x86_64-apple-ios15.0-simulator",
     ],
 )
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
-def test_it_compiles_and_its_assertions_hold(source: Path, triple: str, tmp_path: Path) -> None:
+def test_they_compile_and_their_assertions_hold(triple: str, tmp_path: Path) -> None:
     """Sizes and places of the kernel's structures are asserted in the sources themselves."""
     ziglang = pytest.importorskip("ziglang", reason="ziglang carries Apple's headers")
     root = Path(ziglang.__file__).parent / "lib"
     headers = [str(root / "include"), str(root / "libc/include/any-darwin-any")]
     command = [sys.executable, "-m", "ziglang", "clang", "-target", triple, "-std=c11", "-O2"]
     command += [*WARNINGS, *(f"-isystem{one}" for one in headers), f"-I{NATIVE}"]
-    target = tmp_path / "source.o"
     done = subprocess.run(
-        [*command, "-c", str(source), "-o", str(target)],
+        [*command, "-c", *map(str, SOURCES)],
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.stderr == ""
     assert done.returncode == 0
-    assert int.from_bytes(target.read_bytes()[:4], "little") == MAGIC_64
+    for source in SOURCES:
+        made = (tmp_path / source.name).with_suffix(".o").read_bytes()
+        assert int.from_bytes(made[:4], "little") == MAGIC_64
 
 
 def test_nothing_of_python_is_in_the_core() -> None:
