@@ -99,7 +99,7 @@ void machtrace_own_copy(struct machtrace_own_capture *capture);
 void machtrace_own_end(void);
 
 /* The ids of this process' threads in the kernel's order, as many as there is room for; how many
- * there are, or -1. Allocates; nothing may be stopped. */
+ * there are, or -1. Nothing may be stopped. Linux: allocates nothing, and takes no lock. */
 int64_t machtrace_own_list(uint64_t *ids, size_t room);
 
 /* The calling thread's id. */
@@ -109,11 +109,16 @@ uint64_t machtrace_own_id(void);
 void machtrace_own_copy_here(const struct machtrace_own_capture *capture,
                              struct machtrace_own_thread *thread);
 
+/* Copy memory of this process, from the start as far as it can be read; how many bytes. Memory
+ * that is not there is no fault. */
+size_t machtrace_own_read(uint64_t address, void *to, size_t size);
+
 /* The signal in use; 0 where there is none (yet). */
 int machtrace_own_signal(void);
 
-/* Times that the images of this process changed, in any way; never asks for a lock that is held
- * while code of an image runs. */
+/* A number that is another once the images of this process have changed in any way. Linux: where
+ * that cannot be told now, since a thread keeps the loader's list locked, a number that is returned
+ * but once. Never waits for long, but for the first call. */
 uint64_t machtrace_own_image_changes(void);
 
 /* Where the code is that this function is part of: its image. */

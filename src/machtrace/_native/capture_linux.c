@@ -16,7 +16,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define LOOK_AFTER 5000000      /* ns without an answer until the kernel is asked why */
+#define LOOK_FIRST 1000000      /* ns without an answer until the kernel is asked why; */
+#define LOOK_LAST 5000000       /* twice as long each time, up to this */
 #define FIRST_SIGNAL 6          /* from SIGRTMIN: the lowest are what people write by hand */
 #define OVERDUE_MAX 64          /* threads that are known to owe an answer */
 
@@ -250,7 +251,8 @@ void machtrace_own_copy(struct machtrace_own_capture *capture)
         else
             waiting++;
     }
-    int64_t look_at = machtrace_now() + LOOK_AFTER;
+    int64_t pause = LOOK_FIRST;
+    int64_t look_at = machtrace_now() + pause;
     while (waiting != 0) {
         uint32_t seen = atomic_load(&answers);
         bool is_late = machtrace_now() >= look_at;
@@ -265,10 +267,12 @@ void machtrace_own_copy(struct machtrace_own_capture *capture)
             else
                 requests[index] = 0;
         }
-        if (is_late)
-            look_at = machtrace_now() + LOOK_AFTER;
+        if (is_late) {
+            pause = 2 * pause < LOOK_LAST ? 2 * pause : LOOK_LAST;
+            look_at = machtrace_now() + pause;
+        }
         if (waiting != 0)
-            futex_wait(&answers, seen, LOOK_AFTER);
+            futex_wait(&answers, seen, pause);
     }
     atomic_store(&released, capture_number);
     if (capture->together) {

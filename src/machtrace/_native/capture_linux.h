@@ -17,6 +17,10 @@ struct machtrace_thread_status {
 
 struct machtrace_thread_status machtrace_status_of(pid_t thread);
 
+/* What this process has mapped, as /proc/self/maps says it: bytes of it, `room` at most; or -1.
+ * Allocates nothing, and takes no lock of this process. */
+int64_t machtrace_own_mappings(char *text, size_t room);
+
 /* Copy the calling thread as it was in `context`, in the handler of a signal. */
 void machtrace_copy_interrupted(const struct machtrace_own_capture *capture,
                                 struct machtrace_own_thread *thread, const ucontext_t *context);

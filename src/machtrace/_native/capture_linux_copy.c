@@ -38,6 +38,17 @@ static ssize_t read_memory(uint64_t address, unsigned char *to, size_t size)
     return syscall(SYS_process_vm_readv, (pid_t)syscall(SYS_getpid), &here, 1UL, &there, 1UL, 0UL);
 }
 
+size_t machtrace_own_read(uint64_t address, void *to, size_t size)
+{
+    size_t done = 0;
+    ssize_t got = 0;
+    /* The kernel copies 2 GiB at a time at most. */
+    while (done < size && (got = read_memory(address + done, (unsigned char *)to + done,
+                                             size - done)) > 0)
+        done += (size_t)got;
+    return done;
+}
+
 /* Where the stack that holds `sp` ends at the latest. */
 static uint64_t stack_end(const struct machtrace_own_capture *capture, uint64_t sp,
                           uint64_t pthread)

@@ -1,11 +1,11 @@
 /* What is known of this process and of the calling thread, with nothing stopped. */
 #define _GNU_SOURCE
-#include "capture.h"
+#include "capture_linux.h"
 
-#include <dirent.h>
-#include <link.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
-#include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -14,72 +14,59 @@ uint64_t machtrace_own_id(void)
     return (uint64_t)syscall(SYS_gettid);
 }
 
+/* struct linux_dirent64 (getdents64(2)): inode, offset, length of the entry, type, name. */
+#define ENTRY_LENGTH 16
+#define ENTRY_NAME 19
+
+static uint64_t number_of(const char *name)
+{
+    uint64_t number = 0;
+    for (; *name >= '0' && *name <= '9'; name++)
+        number = number * 10 + (uint64_t)(*name - '0');
+    return *name == '\0' ? number : 0;
+}
+
+/* By the system call: opendir(3) allocates, and malloc's lock may be held for long. */
 int64_t machtrace_own_list(uint64_t *ids, size_t room)
 {
-    DIR *directory = opendir("/proc/self/task");
-    if (directory == NULL)
+    int directory = open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (directory < 0)
         return -1;
     int64_t count = 0;
-    const struct dirent *entry;
-    while ((entry = readdir(directory)) != NULL) {
-        char *end;
-        unsigned long long id = strtoull(entry->d_name, &end, 10);
-        if (end == entry->d_name || *end != '\0')
-            continue;
-        if ((size_t)count < room)
-            ids[count] = id;
-        count++;
+    char entries[4096];
+    long size;
+    while ((size = syscall(SYS_getdents64, directory, entries, sizeof entries)) > 0) {
+        for (long at = 0; at < size;) {
+            uint16_t length;
+            memcpy(&length, entries + at + ENTRY_LENGTH, sizeof length);
+            uint64_t id = number_of(entries + at + ENTRY_NAME); /* 0: it or its parent */
+            at += length;
+            if (id == 0)
+                continue;
+            if ((size_t)count < room)
+                ids[count] = id;
+            count++;
+        }
     }
-    closedir(directory);
-    return count;
+    int error = errno;
+    close(directory);
+    errno = error;
+    return size < 0 ? -1 : count;
 }
 
-static int first_object(struct dl_phdr_info *info, size_t size, void *data)
+int64_t machtrace_own_mappings(char *text, size_t room)
 {
-    (void)size;
-    uint64_t *changes = data;
-    /* Apart, so that one of each does not look like none: there are fewer than 2^32 of either. */
-    *changes = (uint64_t)info->dlpi_adds << 32 | (uint32_t)info->dlpi_subs;
-    return 1;
-}
-
-/* glibc's dl_iterate_phdr takes the lock under which its list changes, which is never held while
- * code of an image is run. */
-uint64_t machtrace_own_image_changes(void)
-{
-    uint64_t changes = 0;
-    dl_iterate_phdr(first_object, &changes);
-    return changes;
-}
-
-static int this_object(struct dl_phdr_info *info, size_t size, void *data)
-{
-    (void)size;
-    struct machtrace_own_range *range = data;
-    uint64_t here = (uint64_t)(uintptr_t)&machtrace_own_list;
-    uint64_t start = UINT64_MAX;
-    uint64_t end = 0;
-    bool holds = false;
-    for (size_t index = 0; index < info->dlpi_phnum; index++) {
-        const ElfW(Phdr) *header = &info->dlpi_phdr[index];
-        if (header->p_type != PT_LOAD)
-            continue;
-        uint64_t first = info->dlpi_addr + header->p_vaddr;
-        uint64_t last = first + header->p_memsz;
-        holds = holds || (here >= first && here < last);
-        start = first < start ? first : start;
-        end = last > end ? last : end;
-    }
-    if (holds)
-        *range = (struct machtrace_own_range){start, end};
-    return holds;
-}
-
-struct machtrace_own_range machtrace_own_image(void)
-{
-    struct machtrace_own_range range = {0, 0};
-    dl_iterate_phdr(this_object, &range);
-    return range;
+    int file = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return -1;
+    size_t size = 0;
+    ssize_t got = 1;
+    while (size < room && (got = read(file, text + size, room - size)) > 0)
+        size += (size_t)got;
+    int error = errno;
+    close(file);
+    errno = error;
+    return got < 0 ? -1 : (int64_t)size;
 }
 
 uint64_t machtrace_own_stack_end(void)

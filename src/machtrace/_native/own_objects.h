@@ -6,6 +6,7 @@
 #include <Python.h>
 
 extern PyType_Spec machtrace_own_stacks_spec;
+extern PyType_Spec machtrace_own_series_spec;
 
 /* From what sys._current_frames returns: a dictionary from pthread to a list of (code, line,
  * whether the frame began a run of the interpreter's loop: 1, 0, or -1 unknown), innermost first.

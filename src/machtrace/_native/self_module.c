@@ -286,6 +286,29 @@ static PyObject *read_file(PyObject *module, PyObject *arguments)
     return result;
 }
 
+/* As read_file: without giving up the interpreter's lock. Memory that is not there is an error. */
+static PyObject *read_memory(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    unsigned long long address;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(arguments, "Kn:read_memory", &address, &size))
+        return NULL;
+    if (size < 0) {
+        PyErr_SetString(PyExc_ValueError, "no such size");
+        return NULL;
+    }
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, size);
+    if (bytes == NULL)
+        return NULL;
+    if (machtrace_own_read(address, PyBytes_AsString(bytes), (size_t)size) != (size_t)size) {
+        Py_DECREF(bytes);
+        errno = EFAULT;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    return bytes;
+}
+
 static PyObject *own_image(PyObject *module, PyObject *unused)
 {
     (void)module;
@@ -319,6 +342,8 @@ static PyMethodDef methods[] = {
      PyDoc_STR("list_threads()\n--\n\nThe ids of this process' threads, 4096 at most.")},
     {"read_file", read_file, METH_VARARGS,
      PyDoc_STR("read_file(path, /)\n--\n\nThe bytes of a file of /proc, read at once.")},
+    {"read_memory", read_memory, METH_VARARGS,
+     PyDoc_STR("read_memory(address, size, /)\n--\n\nBytes of this process' memory.")},
     {"own_image", own_image, METH_NOARGS,
      PyDoc_STR("own_image()\n--\n\nWhere this extension is: start and end.")},
     {"image_changes", image_changes, METH_NOARGS,
@@ -328,14 +353,23 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static int module_exec(PyObject *module)
+static int add_type(PyObject *module, PyType_Spec *spec)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &machtrace_own_stacks_spec, NULL);
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
     if (type == NULL)
         return -1;
     int error = PyModule_AddType(module, (PyTypeObject *)type);
     Py_DECREF(type);
     return error;
+}
+
+static int module_exec(PyObject *module)
+{
+    machtrace_own_image_changes(); /* the first call may wait */
+    return add_type(module, &machtrace_own_stacks_spec) != 0 ||
+                   add_type(module, &machtrace_own_series_spec) != 0
+               ? -1
+               : 0;
 }
 
 static PyModuleDef_Slot slots[] = {

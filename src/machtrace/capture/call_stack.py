@@ -151,7 +151,8 @@ def _learn(missing: object) -> bool:
         before = _Kept.known
         known = _current()
         if known is not before:
-            return known.stacks is not None
+            # Not current at once: a thread keeps the loader's list to itself, perhaps for long.
+            return known.stacks is not None and known.stacks.is_current()
         if not isinstance(missing, int) or known.walker is None:
             return False
         return known.walker.learn(Avma(missing >> 1), interrupted=bool(missing & 1))

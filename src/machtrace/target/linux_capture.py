@@ -9,18 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from errno import EAGAIN
 
-from machtrace.elf.linux_registers import read_registers
 from machtrace.errors import (
-    FormatError,
     MachtraceError,
     TargetError,
     TargetGoneError,
     ThreadGoneError,
 )
 from machtrace.model.arch import Arch
-from machtrace.model.memory import MemoryReader, MemoryRegion
-from machtrace.model.snapshot import Problem
-from machtrace.model.thread import ThreadInfo, ThreadSnapshot
+from machtrace.model.memory import MemoryReader
+from machtrace.model.thread import ThreadInfo
+from machtrace.target.captured_threads import CapturedThreads
 from machtrace.target.linux_access import access_error
 from machtrace.target.linux_blocked import copy_waiting
 from machtrace.target.linux_procfs import EXITED_STATES, ProcessDirectory
@@ -43,10 +41,7 @@ class Capture:
     """What one snapshot has of threads so far."""
 
     source: CaptureSource
-    threads: list[ThreadSnapshot] = field(default_factory=list)
-    interrupted_stacks: list[MemoryRegion] = field(default_factory=list)
-    """Below the alternate stacks of threads that handle a signal."""
-    problems: list[Problem] = field(default_factory=list)
+    found: CapturedThreads = field(default_factory=CapturedThreads)
 
     def add(
         self, threads: Sequence[ThreadInfo], ranges: array[int], *, are_new: bool = False
@@ -66,17 +61,13 @@ class Capture:
         copies = source.copier.copy(ids, ranges, stack_limit=source.stack_limit)
         for info, copy in zip(threads, copies, strict=True):
             if isinstance(copy, CopiedThread):
-                self._keep(info, copy)
+                self.found.keep(info, copy)
                 continue
             if copy.is_uninterruptible or copy.why is Hindrance.BLOCKED:
                 self._keep_waiting(info, ranges)
             error = why_not(source.directory, copy)
             if not (are_new and isinstance(error, ThreadGoneError)):
-                self.miss(info, error)
-
-    def miss(self, thread: ThreadInfo, error: MachtraceError) -> None:
-        """Say what is missing of a thread."""
-        self.problems.append(Problem(thread=thread.id, error=error))
+                self.found.miss(info, error)
 
     def check_any(self) -> None:
         """Raise what the user should read instead of an empty snapshot.
@@ -85,30 +76,13 @@ class Capture:
             TargetGoneError: the process has exited.
             TargetAccessError: every thread was refused.
         """
-        if self.threads or not self.problems:
+        problems = self.found.problems
+        if self.found.threads or not problems:
             return
         self.source.directory.live_thread()
-        refusals = [p.error for p in self.problems if isinstance(p.error, PermissionError)]
-        if len(refusals) == len(self.problems):
+        refusals = [p.error for p in problems if isinstance(p.error, PermissionError)]
+        if len(refusals) == len(problems):
             raise refusals[0]
-
-    def _keep(self, info: ThreadInfo, copy: CopiedThread) -> None:
-        try:
-            registers = read_registers(copy.registers, f"thread {info.id}")
-        except FormatError as error:
-            self.miss(info, error)
-            return
-        self.threads.append(
-            ThreadSnapshot(
-                info=info,
-                registers=registers,
-                stack=copy.stacks[0],
-                taken_at_ns=copy.taken_at_ns,
-                stopped_for_ns=copy.stopped_for_ns,
-                native_registers=copy.registers,
-            )
-        )
-        self.interrupted_stacks.extend(copy.stacks[1:])
 
     def _keep_waiting(self, info: ThreadInfo, ranges: array[int]) -> None:
         ends = list(ranges[1::2])
@@ -129,7 +103,7 @@ class Capture:
         except (OSError, TargetGoneError):
             return
         if waiting is not None:
-            self.threads.append(waiting)
+            self.found.threads.append(waiting)
 
 
 def why_not(directory: ProcessDirectory, copy: UncopiedThread) -> MachtraceError:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
 from machtrace.errors import TargetError, TargetGoneError, TargetSpecError, ThreadGoneError
 from machtrace.model.image import ImageList
-from machtrace.model.memory import LayeredMemory, RegionMemory
+from machtrace.model.memory import LayeredMemory, MemoryReader, RegionMemory
 from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
 from machtrace.model.thread import ThreadId, ThreadInfo
 from machtrace.target.base import DEFAULT_STACK_LIMIT, ClosedWhenLeft
+from machtrace.target.captured_threads import CapturedThreads
 from machtrace.target.linux_capture import Capture, CaptureSource
 from machtrace.target.linux_copier import thread_copier
 from machtrace.target.linux_facts import FactsGatherer, GatheredFacts
@@ -71,6 +72,9 @@ class LinuxProcessTarget(ClosedWhenLeft):
     def _open_directory(self, pid: int) -> ProcessDirectory:
         return ProcessDirectory(pid)
 
+    def _open_memory(self) -> AbstractContextManager[MemoryReader]:
+        return open_memory(self._directory)
+
     def _facts_gatherer(self) -> FactsGatherer:
         return FactsGatherer(self._directory, self._process.arch)
 
@@ -99,7 +103,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
             TargetGoneError: the process exited.
             TargetAccessError: the kernel did not let any of its threads be stopped.
         """
-        with open_memory(self._directory) as memory:
+        with self._open_memory() as memory:
             mappings = read_mappings(self._directory)
             # Before the threads: the process may exit while they are copied.
             images = self._images.find(mappings, memory)
@@ -121,7 +125,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
                 images = self._images.find(after, memory)
                 with suppress(TargetError):
                     gathered = self._facts.gather(after, memory)
-        return _snapshot(self._process, capture, images, gathered)
+        return snapshot_of(self._process, capture.found, images, gathered)
 
     def close(self) -> None:
         """See :meth:`~machtrace.target.base.Target.close`."""
@@ -157,7 +161,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
             for thread in threads:
                 if thread not in ids:
                     error = ThreadGoneError(f"there is no thread {thread}", thread=thread)
-                    capture.problems.append(Problem(thread=thread, error=error))
+                    capture.found.problems.append(Problem(thread=thread, error=error))
             return
         new: Sequence[int] = ids
         seen: set[int] = set()
@@ -184,24 +188,25 @@ class LinuxProcessTarget(ClosedWhenLeft):
             return mappings
 
 
-def _snapshot(
+def snapshot_of(
     process: ProcessInfo,
-    capture: Capture,
+    captured: CapturedThreads,
     images: Sequence[LoadedImage],
     gathered: GatheredFacts,
 ) -> Snapshot:
+    """What was captured, with the images that there were then."""
     regions = (
-        *(thread.stack for thread in capture.threads),
-        *capture.interrupted_stacks,
+        *(thread.stack for thread in captured.threads),
+        *captured.interrupted_stacks,
         *(region for image in images for region in image.regions),
     )
     files = FileMemory(segment for image in images for segment in image.segments)
     return Snapshot(
         process=process,
-        threads=tuple(capture.threads),
+        threads=tuple(captured.threads),
         images=ImageList(image.image for image in images),
         # Apart, for what the loader keeps may lie within a stack.
         memory=LayeredMemory((RegionMemory(regions), files, RegionMemory(gathered.regions))),
-        problems=tuple(capture.problems),
+        problems=tuple(captured.problems),
         linux=gathered.facts,
     )

@@ -61,7 +61,7 @@ class SignalCopier:
         own = threading.get_native_id()
         others = tuple(thread for thread in threads if thread != own)
         answer_limit = LOCKED_ANSWER_LIMIT_NS if self.with_python else ANSWER_LIMIT_NS
-        wanted = _wanted_signal()
+        wanted = wanted_signal()
         try:
             rows, self.python = _self.copy_threads(
                 others,
@@ -76,13 +76,13 @@ class SignalCopier:
             if len(others) < len(threads):
                 rows.insert(list(threads).index(own), _self.copy_here(stack_ranges, stack_limit))
         except (OSError, MemoryError, ValueError) as error:
-            raise _begin_error(error, wanted) from error
+            raise begin_error(error, wanted) from error
         self.pthreads = {row[9]: row[0] for row in rows if not row[1]}
         # One ran until the signal reached it, unlike one that a tracer stops.
         return [copy_of_row(row[:9], since_ns=row[7]) for row in rows]
 
 
-def _wanted_signal() -> int:
+def wanted_signal() -> int:
     """The signal that the user chose; 0 leaves the choice to the extension."""
     text = os.environ.get(SIGNAL_VARIABLE, "")
     if not text:
@@ -95,7 +95,8 @@ def _wanted_signal() -> int:
     return int(text)
 
 
-def _begin_error(error: Exception, wanted: int) -> TargetError:
+def begin_error(error: Exception, wanted: int) -> TargetError:
+    """Why threads cannot be copied at all, to be raised by the caller."""
     if isinstance(error, OSError) and error.errno == errno.EBUSY:
         which = f"signal {wanted}" if wanted else "every real-time signal"
         return TargetError(

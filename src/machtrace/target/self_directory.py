@@ -14,6 +14,8 @@ import threading
 from collections.abc import Sequence
 
 from machtrace._native import _self
+from machtrace.errors import MemoryReadError
+from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
 from machtrace.target.linux_facts import FactsGatherer, GatheredFacts
 from machtrace.target.linux_maps import Mapping
@@ -37,6 +39,19 @@ class OwnDirectory(ProcessDirectory):
         """See :meth:`ProcessDirectory.live_thread`."""
         self._check_open()
         return threading.get_native_id()
+
+
+class OwnMemory:
+    """The memory of this process, as it is now."""
+
+    __slots__ = ()
+
+    def read(self, address: Avma, size: int, /) -> bytes:
+        """See :meth:`~machtrace.model.memory.MemoryReader.read`."""
+        try:
+            return _self.read_memory(address, size)
+        except (OSError, OverflowError, ValueError, MemoryError):
+            raise MemoryReadError(address, size) from None
 
 
 class OwnFacts(FactsGatherer):

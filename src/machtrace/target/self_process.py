@@ -5,19 +5,29 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from machtrace.errors import TargetSpecError
+from machtrace.model.memory import MemoryReader
 from machtrace.model.snapshot import Snapshot
 from machtrace.model.thread import ThreadId
 from machtrace.target.base import DEFAULT_STACK_LIMIT
 from machtrace.target.linux_facts import FactsGatherer
+from machtrace.target.linux_identity import read_mappings
 from machtrace.target.linux_process import LinuxProcessTarget
 from machtrace.target.linux_procfs import ProcessDirectory
 from machtrace.target.python_runs import PythonRuns, python_runs
 
 if TYPE_CHECKING:
     from machtrace.target.self_copier import SignalCopier
+    from machtrace.target.self_series import CaptureSeries
+
+SERIES_STACK_LIMIT = 1 << 20
+"""Bytes copied of each stack: of deeper ones the innermost."""
+
+SERIES_ROOM = 64 << 20
+"""Bytes of captures that wait until they are taken."""
 
 ThreadLike = threading.Thread | int | str | None
 """A thread of this process: the object, its native id or its pthread, ``main``, ``#N`` or a name;
@@ -48,6 +58,11 @@ class SelfTarget(LinuxProcessTarget):
         from machtrace.target.self_directory import OwnDirectory
 
         return OwnDirectory(pid)
+
+    def _open_memory(self) -> AbstractContextManager[MemoryReader]:
+        from machtrace.target.self_directory import OwnMemory
+
+        return nullcontext(OwnMemory())
 
     def _facts_gatherer(self) -> FactsGatherer:
         from machtrace.target.self_directory import OwnFacts
@@ -108,6 +123,36 @@ class SelfTarget(LinuxProcessTarget):
             if pthread in copier.python
         }
         return found, runs
+
+    def series(
+        self,
+        hz: float,
+        *,
+        stack_limit: int = SERIES_STACK_LIMIT,
+        room: int = SERIES_ROOM,
+        together: bool = False,
+    ) -> CaptureSeries:
+        """Capture all threads at a rate from now on, whatever Python's threads do meanwhile.
+
+        A thread without Python captures, so that none of theirs needs its turn for it; whoever has
+        one takes what was captured.
+
+        Args:
+            hz: captures a second.
+            stack_limit: bytes copied of each stack at most.
+            room: bytes of captures that wait to be taken; what finds no room is counted, and lost.
+            together: whether no thread goes on before all are copied.
+
+        Raises:
+            TargetError: no signal can be had, or there is no memory or thread to begin; or a
+                number is none that can be.
+        """
+        from machtrace.target.self_series import CaptureSeries, SnapshotMaker
+
+        with self._open_memory() as memory:
+            gathered = self._facts.gather(read_mappings(self._directory), memory)
+            snapshots = SnapshotMaker(self._directory, self._process, memory, gathered, self._name)
+        return CaptureSeries(hz, snapshots, stack_limit=stack_limit, room=room, together=together)
 
     def thread_id(self, thread: ThreadLike) -> ThreadId:
         """Which thread is meant.

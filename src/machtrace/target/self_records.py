@@ -1,0 +1,111 @@
+"""The records of ``_native/capture_series.h``: captures of this process, as bytes.
+
+Nothing here needs the extension, so that another process may read them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from machtrace.errors import FormatError
+from machtrace.target.linux_threads import CopiedRow
+
+_HEADER = struct.Struct("=QII")
+_MAPPINGS = struct.Struct("=QIIQ")
+_THREAD = struct.Struct("=QIIQQiiIIqqqQQQQ272s")
+_CAPTURE = struct.Struct("=QIIQQqqQ")
+_MAPPINGS_KIND, _THREAD_KIND, _CAPTURE_KIND = 1, 2, 3
+_SOURCE = "captures of this process"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCapture:
+    """One capture of all threads."""
+
+    tick: int
+    """How many intervals after the first one it was due."""
+    began_ns: int
+    """``CLOCK_MONOTONIC``."""
+    ended_ns: int
+    listed: int
+    """Threads that there were; beyond the first 4096 they were not copied."""
+    threads: tuple[CopiedRow, ...]
+    mappings: str
+    """``/proc/self/maps`` once all were copied, or earlier if no image changed since."""
+
+
+@dataclass(slots=True)
+class RecordReader:
+    """Reads records in the order in which they were taken, however they were parted.
+
+    A record may not be parted itself: what is taken at one time is read at one time.
+    """
+
+    _threads: list[CopiedRow] = field(default_factory=list)
+    _mappings: str = ""
+
+    def read(self, data: bytes) -> Iterator[RecordedCapture]:
+        """The captures that end in ``data``.
+
+        Raises:
+            FormatError: it is no such record.
+        """
+        view = memoryview(data)
+        at = 0
+        while at < len(view):
+            try:
+                size, kind, _ = _HEADER.unpack_from(view, at)
+                record = view[at : at + size]
+                if size < _HEADER.size or len(record) != size:
+                    raise FormatError("a record is cut short", source=_SOURCE, offset=at)
+                if kind == _MAPPINGS_KIND:
+                    length = _MAPPINGS.unpack_from(record)[3]
+                    text = bytes(record[_MAPPINGS.size : _MAPPINGS.size + length])
+                    self._mappings = text.decode(errors="surrogateescape")
+                elif kind == _THREAD_KIND:
+                    self._threads.append(_thread(record))
+                elif kind == _CAPTURE_KIND:
+                    yield self._capture(record)
+                else:
+                    raise FormatError("a record of no known kind", source=_SOURCE, offset=at)
+            except struct.error as error:
+                raise FormatError("a record is too short", source=_SOURCE, offset=at) from error
+            at += size
+
+    def _capture(self, record: memoryview) -> RecordedCapture:
+        _, _, _, tick, listed, began, ended, _ = _CAPTURE.unpack_from(record)
+        threads, self._threads = tuple(self._threads), []
+        return RecordedCapture(
+            tick=tick,
+            began_ns=began,
+            ended_ns=ended,
+            listed=listed,
+            threads=threads,
+            mappings=self._mappings,
+        )
+
+
+def _thread(record: memoryview) -> CopiedRow:
+    fields = _THREAD.unpack_from(record)
+    _, _, count, thread, _, outcome, errno, uninterruptible, registers_size = fields[:9]
+    asked, stopped, resumed = fields[9:12]
+    stacks: list[tuple[int, bytes]] = []
+    at = _THREAD.size
+    for index in range(min(count, 2)):
+        start, size = fields[12 + index], fields[14 + index]
+        stacks.append((start, bytes(record[at : at + size])))
+        at += size
+    registers = fields[16][:registers_size]
+    return (
+        thread,
+        outcome,
+        errno,
+        uninterruptible,
+        registers,
+        tuple(stacks),
+        asked,
+        stopped,
+        resumed,
+    )

@@ -1,0 +1,198 @@
+"""Captures of all threads of this process at a rate, whatever its Python threads do meanwhile.
+
+A thread of the extension captures; it needs neither the interpreter's lock nor any other of the
+process. What it captured is taken, and made into snapshots, when a Python thread has its turn.
+
+Importing this raises ImportError where the package was installed without its extensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from machtrace._native import _self
+from machtrace.errors import TargetError
+from machtrace.model.linux import FileMapping
+from machtrace.model.memory import LayeredMemory, MemoryReader
+from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
+from machtrace.model.thread import ThreadId, ThreadInfo
+from machtrace.target.base import ClosedWhenLeft
+from machtrace.target.captured_threads import CapturedThreads
+from machtrace.target.linux_capture import why_not
+from machtrace.target.linux_facts import GatheredFacts
+from machtrace.target.linux_images import ImageFinder, LoadedImage
+from machtrace.target.linux_maps import parse_maps
+from machtrace.target.linux_process import snapshot_of
+from machtrace.target.linux_procfs import ProcessDirectory
+from machtrace.target.linux_threads import CopiedThread, copy_of_row
+from machtrace.target.mapped_files import MappedFilesMemory
+from machtrace.target.self_copier import begin_error, wanted_signal
+from machtrace.target.self_records import RecordedCapture, RecordReader
+
+ANSWER_LIMIT_NS = 100_000_000
+"""How long a thread may take to answer: no other capture is made meanwhile."""
+
+SLEEP_LIMIT_NS = 2_000_000
+"""The same of one in uninterruptible sleep, such as who waits for a child that vfork made."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesCounts:
+    """What became of the captures that were due so far."""
+
+    captures: int
+    """Made, and taken or waiting to be taken."""
+    late: int
+    """Not made, since the one before was not done yet."""
+    lost: int
+    """Made, but there was no room: what was captured earlier had not been taken."""
+    refused: int
+    """Not made, for another reason, such as that no signal can be had any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesCapture:
+    """All threads at one time; the thread that captures is not among them."""
+
+    tick: int
+    """How many intervals after the first capture it was due."""
+    began_ns: int
+    """``CLOCK_MONOTONIC``, when the first thread was asked."""
+    ended_ns: int
+    """When the last one was copied or given up."""
+    snapshot: Snapshot
+
+
+class CaptureSeries(ClosedWhenLeft):
+    """Captures all threads of this process at a rate until it is closed.
+
+    To be had by :meth:`machtrace.target.self_process.SelfTarget.series`.
+
+    Raises:
+        TargetError: no signal can be had, or there is no memory or thread to begin.
+    """
+
+    def __init__(
+        self,
+        hz: float,
+        snapshots: SnapshotMaker,
+        *,
+        stack_limit: int,
+        room: int,
+        together: bool,
+    ) -> None:
+        self._records = RecordReader()
+        self._snapshots = snapshots
+        wanted = wanted_signal()
+        try:
+            self._series = _self.Series(
+                max(1, round(1_000_000_000 / hz)),
+                stack_limit,
+                ANSWER_LIMIT_NS,
+                SLEEP_LIMIT_NS,
+                wanted,
+                together,
+                room,
+            )
+        except (OSError, MemoryError, ValueError, OverflowError, ZeroDivisionError) as error:
+            raise begin_error(error, wanted) from error
+
+    @property
+    def counts(self) -> SeriesCounts:
+        """What became of the captures so far."""
+        return SeriesCounts(*self._series.counts()[:4])
+
+    def take(self) -> Iterator[SeriesCapture]:
+        """The captures that were not taken yet, the oldest first; each is made as it is asked for.
+
+        Raises:
+            TargetError: the target that this came from was closed.
+        """
+        return map(self._snapshots.make, self._records.read(self.take_records()))
+
+    def take_records(self, most: int = -1) -> bytes:
+        """The same as bytes, for a :class:`RecordReader`, here or in another process.
+
+        Args:
+            most: how many bytes at most; all by default.
+        """
+        return self._series.take(most)
+
+    def stop(self) -> None:
+        """Capture no more. What was captured can be taken still; twice does nothing more."""
+        self._series.stop()
+
+    def close(self) -> None:
+        """See :meth:`stop`."""
+        self.stop()
+
+
+class SnapshotMaker:
+    """Makes snapshots of captures that were recorded, of this process or by it.
+
+    Args:
+        directory: of the process.
+        process: which it is.
+        memory: the process' memory as it is now, for what no file has.
+        gathered: the facts that do not change, and what the loader keeps.
+        name: what a thread is called; empty where it has no name, or is gone.
+    """
+
+    def __init__(
+        self,
+        directory: ProcessDirectory,
+        process: ProcessInfo,
+        memory: MemoryReader,
+        gathered: GatheredFacts,
+        name: Callable[[int], str],
+    ) -> None:
+        self._directory = directory
+        self._process = process
+        self._memory = memory
+        self._gathered = gathered
+        self._name = name
+        self._finder = ImageFinder(directory)
+        self._text = ""
+        self._images: tuple[LoadedImage, ...] = ()
+
+    def make(self, recorded: RecordedCapture) -> SeriesCapture:
+        """The snapshot of one capture."""
+        if recorded.mappings != self._text:
+            self._look_at(recorded.mappings)
+        captured = CapturedThreads()
+        for index, row in enumerate(recorded.threads, 1):
+            info = ThreadInfo(
+                id=ThreadId(row[0]),
+                index=index,
+                name=self._name(row[0]) or None,
+                is_main=row[0] == self._directory.pid,
+            )
+            copy = copy_of_row(row, since_ns=row[7])
+            if isinstance(copy, CopiedThread):
+                captured.keep(info, copy)
+            else:
+                captured.miss(info, why_not(self._directory, copy))
+        if recorded.listed > len(recorded.threads):
+            count = recorded.listed - len(recorded.threads)
+            error = TargetError(
+                f"{count} threads were not copied: there were too many",
+                remedy="capture them by a snapshot",
+            )
+            captured.problems.append(Problem(thread=None, error=error))
+        return SeriesCapture(
+            tick=recorded.tick,
+            began_ns=recorded.began_ns,
+            ended_ns=recorded.ended_ns,
+            snapshot=snapshot_of(self._process, captured, self._images, self._gathered),
+        )
+
+    def _look_at(self, text: str) -> None:
+        mappings = parse_maps(text[: text.rfind("\n") + 1], "/proc/self/maps")
+        # An image may be gone by now, and something else be in its place.
+        memory = LayeredMemory((MappedFilesMemory(mappings), self._memory))
+        self._images = self._finder.find(mappings, memory)
+        files = tuple(FileMapping(m.start, m.end, m.offset, m.path) for m in mappings if m.is_file)
+        facts = replace(self._gathered.facts, file_mappings=files)
+        self._gathered = replace(self._gathered, facts=facts)
+        self._text = text
