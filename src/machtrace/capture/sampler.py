@@ -1,0 +1,197 @@
+"""Sampling: a snapshot of a process at each tick, for some time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from machtrace.capture.sample_collection import SampleCollection
+from machtrace.capture.tick_clock import TickClock
+from machtrace.capture.unwinding import Unwinder
+from machtrace.errors import TargetError, TargetGoneError, ThreadGoneError
+from machtrace.model.profile import Profile, SamplingEnd, SamplingRun, stopped_share
+from machtrace.model.snapshot import Problem, Snapshot
+from machtrace.model.thread import ThreadId
+from machtrace.symbolicate.symbolicator import Symbolicator
+from machtrace.target.base import DEFAULT_STACK_LIMIT, Target
+from machtrace.unwinder.walker import DEFAULT_DEPTH
+
+FOREVER_NS = 1 << 62
+"""A duration that ends by itself after 146 years."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingProgress:
+    """How far sampling has got."""
+
+    elapsed_ns: int
+    ticks: int
+    lost: int
+    samples: int
+    """Of all threads together."""
+    stopped_share: float | None
+    """See :attr:`~machtrace.model.profile.Profile.stopped_share`."""
+
+
+class Sampler:
+    """Samples a target, and makes a profile of what it took.
+
+    Between ticks stacks are walked, as far as there is time; names are looked up at the end. What
+    was learnt of the target's images is kept from one tick to the next.
+
+    Args:
+        target: an open target of a process that runs; its owner closes it.
+        interval_ns: nanoseconds from tick to tick, 1 or more.
+        threads: which; None are all that there are at each tick.
+        search: files and folders with the program's images.
+        limit: how many frames of a stack are kept at most: of a deeper one those at both ends.
+        stack_limit: how many bytes of each stack are copied at most.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        interval_ns: int,
+        threads: Sequence[ThreadId] | None = None,
+        search: Sequence[str | Path] = (),
+        limit: int = DEFAULT_DEPTH,
+        stack_limit: int = DEFAULT_STACK_LIMIT,
+    ) -> None:
+        self._target = target
+        self._interval_ns = interval_ns
+        self._wanted = threads
+        self._search = search
+        self._stack_limit = stack_limit
+        self._unwinder = Unwinder(search)
+        self._collection = SampleCollection(self._unwinder, limit=limit)
+        self._process = target.process
+        self._ticks = 0
+        self._walk_ns = 0
+        """What the dearest of the newest walks took."""
+
+    def run(
+        self,
+        duration_ns: int,
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+        on_tick: Callable[[SamplingProgress], None] = lambda _: None,
+    ) -> SamplingRun:
+        """Sample until ``duration_ns`` have passed, or the process or its user ends it.
+
+        What was taken before a snapshot fails is kept; only where the very first one fails, its
+        error is raised. To be called once.
+
+        Args:
+            duration_ns: nanoseconds, 1 or more; :data:`FOREVER_NS` for as long as it runs.
+            should_stop: asked several times a second; True ends sampling.
+            on_tick: told after each tick.
+
+        Raises:
+            TargetGoneError: the process has exited before it was sampled.
+            TargetAccessError: the kernel refused.
+            TargetError: it cannot be looked at.
+        """
+        self._prepare()
+        started_at = time.time_ns()
+        clock = TickClock(self._interval_ns, time.monotonic_ns, time.sleep)
+        end = SamplingEnd.DURATION
+        while end is SamplingEnd.DURATION and clock.wait(duration_ns, should_stop):
+            end = self._tick(clock)
+            on_tick(self._progress(clock))
+            self._walk_meanwhile(clock)
+        elapsed = max(1, clock.elapsed_ns)
+        if end is SamplingEnd.DURATION and elapsed < duration_ns:
+            end = SamplingEnd.INTERRUPTED
+        return SamplingRun(
+            started_at_ns=started_at,
+            duration_ns=elapsed,
+            interval_ns=self._interval_ns,
+            ticks=self._ticks,
+            lost=clock.lost,
+            end=end,
+        )
+
+    def profile(self, run: SamplingRun, *, symbolicate: bool = True, lines: bool = True) -> Profile:
+        """Walk what was not walked yet, and name all frames.
+
+        Args:
+            run: what :meth:`run` returned.
+            symbolicate: whether to look names up.
+            lines: whether source lines and inlined calls are wanted, too.
+        """
+        collection = self._collection
+        samples = collection.samples()
+        symbolicator = Symbolicator(search=self._search, lines=lines)
+        frames = collection.frames.frames(partial(symbolicator.frame, named=symbolicate))
+        unread = (Problem(thread=None, error=error) for error in symbolicator.problems)
+        return Profile(
+            process=self._process,
+            images=collection.images,
+            threads=collection.threads,
+            frames=frames,
+            stacks=collection.rows.table(),
+            samples=samples,
+            run=run,
+            problems=(*self.problems, *unread),
+        )
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What of the process could not be read; names and lines that are missing not among it."""
+        return self._collection.problems
+
+    def _prepare(self) -> None:
+        """Look at the process once, so that its images and most rules are known."""
+        first = self._snapshot()
+        self._process = first.process
+        self._unwinder.columns([first])
+
+    def _snapshot(self) -> Snapshot:
+        return self._target.snapshot(self._wanted, stack_limit=self._stack_limit)
+
+    def _tick(self, clock: TickClock) -> SamplingEnd:
+        """Take one snapshot; why sampling ends with it, DURATION where it goes on."""
+        at = clock.elapsed_ns
+        collection = self._collection
+        try:
+            snapshot = self._snapshot()
+        except TargetGoneError:
+            return SamplingEnd.PROCESS_ENDED
+        except TargetError as error:
+            collection.miss(Problem(thread=None, error=error))
+            return SamplingEnd.TARGET_LOST
+        self._ticks += 1
+        collection.add(snapshot, at)
+        if self._wanted is not None:
+            gone = {p.thread for p in snapshot.problems if isinstance(p.error, ThreadGoneError)}
+            self._wanted = [thread for thread in self._wanted if thread not in gone]
+            if not self._wanted:
+                return SamplingEnd.THREADS_ENDED
+        return SamplingEnd.FULL if collection.is_full else SamplingEnd.DURATION
+
+    def _progress(self, clock: TickClock) -> SamplingProgress:
+        elapsed, collection = max(1, clock.elapsed_ns), self._collection
+        return SamplingProgress(
+            elapsed_ns=elapsed,
+            ticks=self._ticks,
+            lost=clock.lost,
+            samples=len(collection),
+            stopped_share=stopped_share(
+                collection.stopped_ns,
+                copies=collection.timed_copies,
+                rate=self._ticks * 1e9 / elapsed,
+            ),
+        )
+
+    def _walk_meanwhile(self, clock: TickClock) -> None:
+        """Walk stacks that wait, where many do, as long as there is time before the next tick."""
+        while self._collection.should_walk and clock.left_ns > 2 * self._walk_ns:
+            began = time.monotonic_ns()
+            self._collection.walk_oldest()
+            took = time.monotonic_ns() - began
+            # The dearest comes to be forgotten: a rule is worked out once.
+            self._walk_ns = max(took, self._walk_ns * 7 // 8)

@@ -1,0 +1,56 @@
+"""Folded stacks: a line for each, as Brendan Gregg's ``flamegraph.pl`` takes them.
+
+Source of the format: the README of github.com/brendangregg/FlameGraph: the functions of a stack,
+outermost first, with semicolons between; a space; how often it was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TextIO
+
+from machtrace.analysis.call_tree import CallTree, call_tree
+from machtrace.analysis.functions import FunctionKind, FunctionTable, functions_of
+from machtrace.analysis.profile_weights import all_weights, thread_weights
+from machtrace.model.profile import Profile
+from machtrace.report.printable import printable
+from machtrace.report.thread_label import thread_label
+
+
+def write(profile: Profile, sink: TextIO, *, merge_threads: bool = False) -> None:
+    """A line for each distinct stack of functions, those of a thread together.
+
+    The outermost name is the thread's, unless ``merge_threads``.
+    """
+    table = functions_of(profile.frames)
+    names = [_name(table, number) for number in range(len(table.functions))]
+    if merge_threads:
+        tree = call_tree(profile.stacks, all_weights(profile), table.keys)
+        sink.writelines(_lines(tree, names, ()))
+        return
+    for thread, weights in zip(profile.threads, thread_weights(profile), strict=True):
+        tree = call_tree(profile.stacks, weights, table.keys)
+        sink.writelines(_lines(tree, names, (_escaped(thread_label(thread.info)),)))
+
+
+def _lines(tree: CallTree, names: list[str], first: tuple[str, ...]) -> Iterator[str]:
+    path: list[int] = []
+    for node, _ in tree.walk():
+        while path and path[-1] != tree.callers[node]:
+            path.pop()
+        path.append(node)
+        if tree.own[node]:
+            called = (names[tree.keys[one]] for one in path)
+            yield f"{';'.join((*first, *called))} {tree.own[node]}\n"
+
+
+def _name(table: FunctionTable, number: int) -> str:
+    function = table.functions[number]
+    if function.kind is FunctionKind.PYTHON:
+        return _escaped(f"{function.name} ({function.path.rpartition('/')[2]})")
+    return _escaped(function.name)
+
+
+def _escaped(name: str) -> str:
+    """A semicolon would begin another function."""
+    return printable(name).replace(";", ":") or "?"
