@@ -11,6 +11,7 @@ from machtrace.cli.backtrace import backtrace
 from machtrace.cli.demo import demo
 from machtrace.cli.doctor import doctor
 from machtrace.cli.image import image
+from machtrace.cli.sample import sample
 from machtrace.cli.snapshot import snapshot
 from machtrace.cli.symbols import symbols_app
 
@@ -22,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (backtrace, snapshot, image, demo, doctor):
+for command in (backtrace, sample, snapshot, image, demo, doctor):
     app.command()(command)
 app.add_typer(symbols_app, name="symbols")
 
