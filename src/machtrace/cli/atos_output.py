@@ -9,14 +9,12 @@ from machtrace.cli.atos_arguments import AtosRequest
 from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import Certainty, InlineFrame, Symbol
 from machtrace.report.printable import printable
-from machtrace.symbolicate.demangle import DemangleStyle, demangle
+from machtrace.symbolicate.shown_names import as_apple_shows
 
 if TYPE_CHECKING:  # whoever asks has imported it
     from machtrace.symbolicate.image_names import ImageNames, NamedOffset
 
 _GENERATED = "<compiler-generated>"
-_SWIFT = ("$s", "_$s", "$S", "_$S", "_T0", "__T0", "$e", "_$e")
-"""What Swift's linkage names begin with."""
 _FEW = 8
 """Addresses that are named one by one, where that is quicker."""
 _NARROW = (1 << 32) - 1
@@ -115,14 +113,6 @@ class AnswerWriter:
         elif self._request.dedup and symbol.aliases:
             name = ", ".join((name, *symbol.aliases))
         return printable(name), symbol.offset
-
-
-def as_apple_shows(linkage_name: str, name: str) -> str:
-    """``name``, or of a Swift function the shorter form without modules and types of results."""
-    if not linkage_name.startswith(_SWIFT):
-        return name
-    shown = demangle(linkage_name, style=DemangleStyle.SIMPLIFIED)
-    return name if shown == linkage_name else shown
 
 
 def unnamed_address(address: int) -> str:

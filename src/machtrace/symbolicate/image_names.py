@@ -41,6 +41,8 @@ class ImageNames:
         image: BinaryImage,
         contents: FileContents | ElfFileContents | None = None,
         search: Sequence[str] = (),
+        *,
+        source: ImageSource | None = None,
     ) -> None:
         """Look for the image's files; no name is read yet.
 
@@ -48,10 +50,11 @@ class ImageNames:
             image: the image.
             contents: a file of it; None where it is to be found.
             search: files and folders to look in.
+            source: what looks for files, where several images share it; None is one for ``search``.
         """
         self._image = image
         self._contents = contents
-        self._source = ImageSource.of(search)
+        self._source = ImageSource.of(search) if source is None else source
         self._problems: list[MachtraceError] = []
         self._has_lines = not isinstance(self._source.files(image).lines, FrameStatus)
 

@@ -1,0 +1,170 @@
+"""Names for the frames of whole reports, many reports at once."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from machtrace.model.report import Report, ReportedTask
+from machtrace.model.reported_frame import ReportedFrame
+from machtrace.model.reported_image import ReportedImage
+from machtrace.model.symbol import FrameStatus
+from machtrace.symbolicate.report_frames import FrameNamer, Table
+from machtrace.symbolicate.report_names import ReportNames
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingImage:
+    """An image that frames are in, and of which there is no file."""
+
+    image: ReportedImage
+    """As the first report has it."""
+    status: FrameStatus
+    """Why there is none."""
+    frames: int
+    """How many frames of all reports are in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedReports:
+    """Reports with names."""
+
+    reports: tuple[Report, ...]
+    missing: tuple[MissingImage, ...]
+    """Those with the most frames first."""
+    frames: int
+    """How many frames there were."""
+    named: int
+    """How many of them got names from files."""
+    contradicted: int
+    """How many of those the reports called otherwise."""
+
+
+def symbolicate_reports(reports: Sequence[Report], names: ReportNames) -> NamedReports:
+    """The reports with names, source lines and inlined calls from files.
+
+    Frames in images without files stay as they are, with what the report says of them. A frame that
+    the report calls otherwise keeps that name in its details, as ``reported symbol``, and a warning
+    of the report counts them.
+
+    Args:
+        reports: any number; an image that they share is looked up in once.
+        names: where names are from.
+    """
+    wanted = _Wanted()
+    for report in reports:
+        for task in report.tasks:
+            wanted.add(task, report)
+    tables: dict[UUID, Table] = {
+        uuid: names.find(image, wanted.offsets[uuid]) for uuid, image in wanted.images.items()
+    }
+    named = contradicted = 0
+    found: list[Report] = []
+    for report in reports:
+        namer = FrameNamer()
+        found.append(_named(report, namer, tables))
+        named += namer.named
+        contradicted += namer.contradicted
+    return NamedReports(
+        reports=tuple(found),
+        missing=wanted.missing(names),
+        frames=wanted.frames,
+        named=named,
+        contradicted=contradicted,
+    )
+
+
+def stacks(task: ReportedTask, report: Report) -> Iterator[Iterable[ReportedFrame]]:
+    """The frames of all threads and trees of a task, and of the report's exception if it is its."""
+    for thread in task.threads:
+        yield thread.frames
+    for tree in task.trees:
+        yield (node.frame for node in tree.nodes)
+    if task is report and report.language_exception is not None:
+        yield report.language_exception.frames
+
+
+class _Wanted:
+    """What is asked for, of all reports."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[UUID, set[int]] = defaultdict(set)
+        self.images: dict[UUID, ReportedImage] = {}
+        self.frames = 0
+        self._counts: Counter[UUID | str] = Counter()
+        self._nameless: dict[str, ReportedImage] = {}
+
+    def add(self, task: ReportedTask, report: Report) -> None:
+        """The frames of a task."""
+        counts = [0] * len(task.images)
+        sets = [set() if one.uuid is None else self.offsets[one.uuid] for one in task.images]
+        for frames in stacks(task, report):
+            for frame in frames:
+                self.frames += not frame.is_inline
+                if frame.image is None:
+                    continue
+                lookup = frame.lookup
+                if lookup is not None and not frame.is_inline:
+                    counts[frame.image] += 1
+                    sets[frame.image].add(lookup)
+        for image, count in zip(task.images, counts, strict=True):
+            if not count:
+                continue
+            if image.uuid is None:
+                self._nameless.setdefault(image.name, image)
+                self._counts[image.name] += count
+            else:
+                self.images.setdefault(image.uuid, image)
+                self._counts[image.uuid] += count
+
+    def missing(self, names: ReportNames) -> tuple[MissingImage, ...]:
+        """The images without files."""
+        found = [
+            MissingImage(
+                image=image,
+                status=names.status(image),
+                frames=self._counts[image.name if image.uuid is None else image.uuid],
+            )
+            for image in (*self.images.values(), *self._nameless.values())
+            if names.status(image) is not FrameStatus.SYMBOLICATED
+        ]
+        return tuple(sorted(found, key=lambda one: -one.frames))
+
+
+def _named(report: Report, namer: FrameNamer, tables: dict[UUID, Table]) -> Report:
+    task = _named_task(report, namer, tables)
+    exception = report.language_exception
+    if exception is not None:
+        frames = namer.stack(exception.frames, _tables_of(report, tables))
+        exception = replace(exception, frames=frames)
+    others = tuple(_named_task(other, namer, tables) for other in report.others)
+    warnings = report.warnings
+    if namer.contradicted:
+        count = namer.contradicted
+        warnings += (f"{count} frame{'' if count == 1 else 's'} had wrong names in the report",)
+    return replace(
+        report,
+        threads=task.threads,
+        trees=task.trees,
+        language_exception=exception,
+        others=others,
+        warnings=warnings,
+    )
+
+
+def _named_task(task: ReportedTask, namer: FrameNamer, tables: dict[UUID, Table]) -> ReportedTask:
+    known = _tables_of(task, tables)
+    return ReportedTask(
+        process=task.process,
+        images=task.images,
+        threads=tuple(
+            replace(thread, frames=namer.stack(thread.frames, known)) for thread in task.threads
+        ),
+        trees=tuple(replace(tree, nodes=namer.tree(tree, known)) for tree in task.trees),
+    )
+
+
+def _tables_of(task: ReportedTask, tables: dict[UUID, Table]) -> list[Table | None]:
+    return [None if image.uuid is None else tables.get(image.uuid) for image in task.images]
