@@ -1,0 +1,111 @@
+"""What the script in the target is asked, and what it answers, whoever carries it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from machtrace.errors import RemoteProtocolError
+
+REMEDY = "install the same version of Frida on both sides, and look whether the program meddles"
+_LONGEST = 120
+
+
+class Part(NamedTuple):
+    """Bytes that came before an answer."""
+
+    name: str
+    data: bytes
+
+
+class Answer(NamedTuple):
+    """To one request."""
+
+    value: object
+    """Made from JSON; nothing of it has been checked."""
+    parts: tuple[Part, ...] = ()
+
+
+class FridaAgent(Protocol):
+    """The script that runs in a target; ``frida_agent.js`` has what it can be asked."""
+
+    def ask(self, call: str, *arguments: object) -> Answer:
+        """What it answers to one request.
+
+        Raises:
+            TargetGoneError: the process has ended.
+            ConnectionLostError: nothing came in time, or the connection broke.
+            RemoteProtocolError: it failed, or what came is no answer.
+        """
+        ...
+
+    def close(self) -> None:
+        """Unload it, and detach; calling it twice does nothing more. Raises nothing."""
+        ...
+
+
+class Fields:
+    """A JSON object of an answer, of which each field is checked when it is taken."""
+
+    __slots__ = ("_asked", "_values")
+
+    def __init__(self, value: object, asked: str) -> None:
+        """Take ``value``, which answers the request ``asked``.
+
+        Raises:
+            RemoteProtocolError: it is no object; so of every method where it is another type.
+        """
+        if not isinstance(value, Mapping):
+            raise wrong("no object", asked, value)
+        self._values: Mapping[object, object] = value
+        self._asked = asked
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a field."""
+        return name in self._values
+
+    def text(self, name: str) -> str:
+        """A string."""
+        value = self._values.get(name)
+        if not isinstance(value, str):
+            raise wrong(f"no text {name!r}", self._asked, value)
+        return value
+
+    def flag(self, name: str) -> bool:
+        """Whether something is so."""
+        value = self._values.get(name)
+        if not isinstance(value, bool):
+            raise wrong(f"no flag {name!r}", self._asked, value)
+        return value
+
+    def number(self, name: str, most: int) -> int:
+        """An integer from 0 to ``most``."""
+        value = self._values.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+            raise wrong(f"no number {name!r}", self._asked, value)
+        return value
+
+    def address(self, name: str) -> int:
+        """An address, which comes as text in hexadecimal."""
+        text = self.text(name)
+        digits = text.removeprefix("0x")
+        if not 0 < len(digits) <= 16 or not set(digits) <= set("0123456789abcdefABCDEF"):  # noqa: PLR2004 (digits)
+            raise wrong(f"no address {name!r}", self._asked, text)
+        return int(digits, 16)
+
+    def rows(self, name: str, most: int) -> list[Fields]:
+        """At most ``most`` objects."""
+        value = self._values.get(name)
+        if not isinstance(value, Sequence) or isinstance(value, str) or len(value) > most:
+            raise wrong(f"no list {name!r}", self._asked, value)
+        return [Fields(one, self._asked) for one in value]
+
+
+def wrong(message: str, asked: str, came: object) -> RemoteProtocolError:
+    """The error for an answer that makes no sense."""
+    return RemoteProtocolError(
+        f"the script in the process gave {message}",
+        asked=asked,
+        came=repr(came)[:_LONGEST],
+        remedy=REMEDY,
+    )
