@@ -11,6 +11,7 @@ from machtrace.target.base import Target
 EMULATED = "emulated:"
 SELF = "self"
 GDB = "gdb://"
+FRIDA = "frida://"
 DEVICE = "device://"
 _ID = re.compile("[0-9]+")
 _LONGEST_ID = 20
@@ -22,7 +23,7 @@ def open_target(spec: int | str | Path | None) -> Target:
     Args:
         spec: a process id; ``self``, which is this process; the path of a core file;
             ``gdb://host:port`` of a gdb-remote stub; ``device://UDID/bundle-id`` of an iOS
-            device; or ``emulated:demo``. None names nothing.
+            device; ``frida://local/PID`` and its kin; or ``emulated:demo``. None names nothing.
 
     Raises:
         TargetSpecError: it names nothing that can be opened.
@@ -43,18 +44,9 @@ def open_target(spec: int | str | Path | None) -> Target:
         from machtrace.target.self_process import SelfTarget
 
         return SelfTarget()
-    if isinstance(spec, str) and spec.startswith(EMULATED):
-        from machtrace.target.emulated import EmulatedTarget
-
-        return EmulatedTarget(spec.removeprefix(EMULATED))
-    if isinstance(spec, str) and spec.startswith(GDB):
-        from machtrace.target.gdb_process import GdbRemoteTarget
-
-        return GdbRemoteTarget(spec)
-    if isinstance(spec, str) and spec.startswith(DEVICE):
-        from machtrace.target.device_target import DeviceTarget
-
-        return DeviceTarget(spec)
+    found = _by_scheme(spec) if isinstance(spec, str) else None
+    if found is not None:
+        return found
     if spec is None or spec == "":
         raise TargetSpecError("no target is named")
     if not isinstance(spec, str | Path):
@@ -63,6 +55,27 @@ def open_target(spec: int | str | Path | None) -> Target:
     from machtrace.target.corefile import open_corefile
 
     return open_corefile(path)
+
+
+def _by_scheme(spec: str) -> Target | None:
+    """What ``spec`` names by how it begins; None where it begins in no way that is known."""
+    if spec.startswith(EMULATED):
+        from machtrace.target.emulated import EmulatedTarget
+
+        return EmulatedTarget(spec.removeprefix(EMULATED))
+    if spec.startswith(GDB):
+        from machtrace.target.gdb_process import GdbRemoteTarget
+
+        return GdbRemoteTarget(spec)
+    if spec.startswith(DEVICE):
+        from machtrace.target.device_target import DeviceTarget
+
+        return DeviceTarget(spec)
+    if spec.startswith(FRIDA):
+        from machtrace.target.frida_process import FridaTarget
+
+        return FridaTarget(spec)
+    return None
 
 
 def _existing(spec: str | Path) -> Path:
