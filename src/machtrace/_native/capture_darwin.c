@@ -8,7 +8,6 @@
 #include "capture_darwin.h"
 
 #include <errno.h>
-#include <mach/thread_info.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -16,21 +15,9 @@
 #include "darwin_registers.h"
 #include "mach_clock.h"
 #include "mach_memory.h"
-
-_Static_assert(sizeof(thread_basic_info_data_t) == 40, "thread_basic_info");
-_Static_assert(offsetof(thread_basic_info_data_t, suspend_count) == 32, "suspend_count");
-_Static_assert(THREAD_BASIC_INFO_COUNT == 10, "THREAD_BASIC_INFO_COUNT");
-
-#define RESUME_TRIES 8
+#include "mach_suspension.h"
 
 /* --- one thread --- */
-
-static bool is_gone(kern_return_t result)
-{
-    /* Its port is dead, or is about to be. */
-    return result == KERN_TERMINATED || result == KERN_INVALID_ARGUMENT ||
-           result == MACH_SEND_INVALID_DEST;
-}
 
 static bool suspend(struct machtrace_own_thread *thread, thread_act_t port)
 {
@@ -40,30 +27,16 @@ static bool suspend(struct machtrace_own_thread *thread, thread_act_t port)
     if (result == KERN_SUCCESS)
         return true;
     thread->error = result;
-    thread->outcome = is_gone(result) ? MACHTRACE_OWN_GONE : MACHTRACE_OWN_REFUSED;
+    thread->outcome = machtrace_mach_is_gone(result) ? MACHTRACE_OWN_GONE : MACHTRACE_OWN_REFUSED;
     return false;
 }
 
-/* Whether it may be: where that cannot be told, too. */
-static bool is_suspended(thread_act_t port)
-{
-    thread_basic_info_data_t info;
-    mach_msg_type_number_t count = THREAD_BASIC_INFO_COUNT;
-    kern_return_t result = thread_info(port, THREAD_BASIC_INFO, (thread_info_t)&info, &count);
-    return result == KERN_SUCCESS ? info.suspend_count > 0 : !is_gone(result);
-}
-
-/* What a failing call says is not believed: a thread that stays suspended may end the program. */
 static void resume(struct machtrace_own_thread *thread, thread_act_t port)
 {
-    kern_return_t result = thread_resume(port);
-    for (int tries = 1; result != KERN_SUCCESS && is_suspended(port); tries++) {
-        if (tries == RESUME_TRIES) {
-            thread->error = result;
-            thread->outcome = MACHTRACE_OWN_LEFT_STOPPED;
-            break;
-        }
-        result = thread_resume(port);
+    kern_return_t result = machtrace_mach_resume(port);
+    if (result != KERN_SUCCESS) {
+        thread->error = result;
+        thread->outcome = MACHTRACE_OWN_LEFT_STOPPED;
     }
     thread->resumed_at = machtrace_mach_now();
 }
@@ -183,7 +156,7 @@ static void bind_calls(void)
     thread_get_state(MACH_PORT_NULL, MACHTRACE_DARWIN_FLAVOR, (thread_state_t)(void *)registers,
                      &count);
     thread_resume(MACH_PORT_NULL);
-    is_suspended(MACH_PORT_NULL);
+    machtrace_mach_is_suspended(MACH_PORT_NULL);
     machtrace_mach_find_region(mach_task_self(), (uint64_t)(uintptr_t)&here, &region);
     machtrace_mach_read(mach_task_self(), (uint64_t)(uintptr_t)&region, (unsigned char *)&here,
                         sizeof here, &got);

@@ -1,8 +1,4 @@
-/* task_darwin.h: task ports, memory and images.
- *
- * vm_read_overwrite and vm_region_recurse_64 take 64-bit addresses on every system that is left,
- * as their namesakes of mach_vm.h do, which iOS has no header for.
- */
+/* task_darwin.h: task ports, where dyld keeps its list of images, and where queues have labels. */
 #include "task_darwin.h"
 
 #include <dlfcn.h>
@@ -11,20 +7,14 @@
 #include <mach/mach.h>
 #include <mach/mach_traps.h>
 #include <mach/task_info.h>
-#include <mach/vm_region.h>
 
-_Static_assert(sizeof(vm_address_t) == 8, "vm_address_t");
-_Static_assert(sizeof(mach_port_t) == 4, "mach_port_t");
+_Static_assert(sizeof(mach_port_t) == sizeof(uint32_t), "mach_port_t");
 _Static_assert(TASK_DYLD_INFO == 17, "TASK_DYLD_INFO");
 /* Packed to four bytes (mach/task_info.h), so that no padding follows the format. */
 _Static_assert(sizeof(task_dyld_info_data_t) == 20, "task_dyld_info");
 _Static_assert(offsetof(task_dyld_info_data_t, all_image_info_format) == 16, "task_dyld_info");
 _Static_assert(TASK_DYLD_INFO_COUNT == 5, "TASK_DYLD_INFO_COUNT");
 _Static_assert(TASK_DYLD_ALL_IMAGE_INFO_64 == 1, "TASK_DYLD_ALL_IMAGE_INFO_64");
-/* Of this structure newer systems have more, at its end; its first version is all that is asked. */
-_Static_assert(VM_REGION_SUBMAP_INFO_V0_COUNT_64 == 16, "vm_region_submap_info_64");
-_Static_assert(offsetof(vm_region_submap_info_data_64_t, user_tag) == 20, "user_tag");
-_Static_assert(offsetof(vm_region_submap_info_data_64_t, is_submap) == 48, "is_submap");
 
 /* mach-o/dyld_images.h, as machtrace.macho.dyld_images reads it: a change there must be seen. */
 _Static_assert(sizeof(struct dyld_image_info) == 24, "dyld_image_info");
@@ -38,9 +28,6 @@ _Static_assert(offsetof(struct dyld_all_image_infos, sharedCacheUUID) == 160, "u
 _Static_assert(offsetof(struct dyld_all_image_infos, sharedCacheBaseAddress) == 176, "base");
 _Static_assert(offsetof(struct dyld_all_image_infos, infoArrayChangeTimestamp) == 184, "time");
 _Static_assert(offsetof(struct dyld_all_image_infos, dyldPath) == 192, "dyldPath");
-
-#define PAGE 4096        /* of the smallest kind: whatever the page size, it is a multiple */
-#define SUBMAPS_MOST 16  /* nested in one another; the kernel has two levels */
 
 /* No public header declares it; libsystem_kernel has it since macOS 11, and a program that is to
  * run on an older one finds it missing. */
@@ -80,48 +67,6 @@ void machtrace_task_close(uint32_t port)
 {
     if (MACH_PORT_VALID(port))
         mach_port_deallocate(mach_task_self(), port);
-}
-
-int machtrace_task_find_region(uint32_t port, uint64_t address,
-                               struct machtrace_task_region *region)
-{
-    natural_t depth = 0;
-    for (int level = 0; level < SUBMAPS_MOST; level++) {
-        vm_address_t start = (vm_address_t)address;
-        vm_size_t size = 0;
-        vm_region_submap_info_data_64_t info;
-        mach_msg_type_number_t count = VM_REGION_SUBMAP_INFO_V0_COUNT_64;
-        kern_return_t result = vm_region_recurse_64(port, &start, &size, &depth,
-                                                    (vm_region_recurse_info_t)&info, &count);
-        if (result != KERN_SUCCESS)
-            return result;
-        if (info.is_submap) {
-            depth++;
-            continue;
-        }
-        *region = (struct machtrace_task_region){start, size, info.protection, info.user_tag};
-        return KERN_SUCCESS;
-    }
-    return KERN_INVALID_ADDRESS;
-}
-
-size_t machtrace_task_read(uint32_t port, uint64_t address, unsigned char *to, size_t size)
-{
-    vm_size_t got = 0;
-    if (size == 0 || vm_read_overwrite(port, (vm_address_t)address, size, (vm_address_t)to,
-                                       &got) == KERN_SUCCESS)
-        return size == 0 ? 0 : got;
-    size_t done = 0;
-    while (done < size) {
-        size_t part = (size_t)(PAGE - (address + done) % PAGE);
-        if (part > size - done)
-            part = size - done;
-        if (vm_read_overwrite(port, (vm_address_t)(address + done), part,
-                              (vm_address_t)(to + done), &got) != KERN_SUCCESS)
-            break;
-        done += part;
-    }
-    return done;
 }
 
 int machtrace_task_images(uint32_t port, struct machtrace_task_images *images)

@@ -1,8 +1,9 @@
 /* Look at another process of macOS: its threads, memory and images, by its task port.
  *
- * Plain C without Python: task_darwin.c (ports, memory), task_darwin_threads.c (listing),
+ * Plain C without Python: task_darwin.c (ports, images), task_darwin_threads.c (listing),
  * task_darwin_copy.c (stop, copy, resume) and task_darwin_process.c (what the system says of a
- * process, and of the right to look at it). See docs/decisions/0027-darwin-tasks.md.
+ * process, and of the right to look at it); mach_memory.h reads memory. See
+ * docs/decisions/0027-darwin-tasks.md.
  *
  * Every function gives back what it took of the kernel: thread ports, arrays, tokens. Only the
  * port of machtrace_task_open is the caller's, until machtrace_task_close. Results are
@@ -71,21 +72,7 @@ struct machtrace_task_rights {
 
 void machtrace_task_rights(struct machtrace_task_rights *rights);
 
-/* --- memory and images --- */
-
-struct machtrace_task_region {
-    uint64_t start;
-    uint64_t size;
-    int32_t protection; /* VM_PROT_… */
-    uint32_t tag;       /* VM_MEMORY_… */
-};
-
-/* The region that holds `address`, or the next one above it, submaps looked into. */
-int machtrace_task_find_region(uint32_t port, uint64_t address,
-                               struct machtrace_task_region *region);
-
-/* Bytes that were read: as far as memory can be read from `address` on. Allocates nothing. */
-size_t machtrace_task_read(uint32_t port, uint64_t address, unsigned char *to, size_t size);
+/* --- images; memory is read by mach_memory.h --- */
 
 struct machtrace_task_images {
     uint64_t address; /* of struct dyld_all_image_infos in the task */
@@ -112,7 +99,7 @@ struct machtrace_task_thread_info {
     char name[MACHTRACE_THREAD_NAME_MAX]; /* ends with a NUL */
 };
 
-/* The threads in the kernel's order, as many as there is room for. `count` is how many there are. */
+/* The threads in the kernel's order, as many as there is room for, and how many there are. */
 int machtrace_task_threads(uint32_t port, struct machtrace_task_thread_info *infos, size_t room,
                            size_t *count);
 

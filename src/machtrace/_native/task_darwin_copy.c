@@ -6,84 +6,40 @@
 #include "task_darwin.h"
 
 #include <mach/mach.h>
-#include <mach/mach_time.h>
 #include <mach/thread_info.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "darwin_registers.h"
+#include "mach_clock.h"
+#include "mach_memory.h"
+#include "mach_suspension.h"
 #include "task_ports.h"
 
 _Static_assert(sizeof(machtrace_darwin_registers) <= MACHTRACE_TASK_REGISTERS_MAX, "registers");
 
-#define ADJOINING_MOST 64 /* regions that one stack is looked for in */
-#define RESUME_TRIES 4
 
 struct wanted {
     thread_act_t port;      /* MACH_PORT_NULL where there is no such thread */
     uint64_t queue_address; /* where the thread keeps its queue */
 };
 
-static int64_t now(void)
-{
-    /* Whole numbers that never change; asked for before anything is suspended. */
-    static mach_timebase_info_data_t base;
-    if (base.denom == 0)
-        mach_timebase_info(&base);
-    uint64_t ticks = mach_absolute_time();
-    return (int64_t)(ticks / base.denom * base.numer + ticks % base.denom * base.numer / base.denom);
-}
-
-static bool is_readable(const struct machtrace_task_region *region)
-{
-    return (region->protection & VM_PROT_READ) != 0;
-}
-
-/* Where the stack that `sp` is on can be read from, and where it ends. Of a stack that overflowed
- * the pointer is in the guard below it. */
-static bool find_stack(uint32_t task, uint64_t sp, size_t limit, uint64_t *start, uint64_t *end)
-{
-    struct machtrace_task_region region, next;
-    if (machtrace_task_find_region(task, sp, &region) != KERN_SUCCESS)
-        return false;
-    if (!is_readable(&region)) {
-        uint64_t above = region.start + region.size;
-        if (machtrace_task_find_region(task, above, &next) != KERN_SUCCESS ||
-            next.start != above || !is_readable(&next))
-            return false;
-        region = next;
-    } else if (region.start > sp) {
-        return false; /* nothing is mapped where it points */
-    }
-    *start = sp < MACHTRACE_DARWIN_RED_ZONE ? 0 : sp - MACHTRACE_DARWIN_RED_ZONE;
-    if (*start < region.start)
-        *start = region.start;
-    *end = region.start + region.size;
-    /* A mapping whose parts were treated differently is in several regions. */
-    for (int count = 0; count < ADJOINING_MOST && *end - *start < limit; count++) {
-        if (machtrace_task_find_region(task, *end, &next) != KERN_SUCCESS ||
-            next.start != *end || !is_readable(&next) || next.tag != region.tag)
-            break;
-        *end += next.size;
-    }
-    return true;
-}
-
 static void copy_stack(struct machtrace_task_capture *capture, struct machtrace_task_thread *thread,
                        size_t *used)
 {
     uint64_t sp = machtrace_darwin_sp(thread->registers) & capture->address_mask;
-    size_t limit = capture->stack_limit + MACHTRACE_DARWIN_RED_ZONE;
     uint64_t start, end;
     thread->stack_start = sp;
-    if (capture->stack_limit == 0 || !find_stack(capture->port, sp, limit, &start, &end))
+    if (capture->stack_limit == 0 ||
+        machtrace_mach_find_stack(capture->port, sp, MACHTRACE_DARWIN_RED_ZONE,
+                                  capture->stack_limit, &start, &end) != KERN_SUCCESS)
         return;
-    size_t size = end - start < limit ? (size_t)(end - start) : limit;
-    if (size > capture->room - *used)
-        size = capture->room - *used;
+    size_t room = capture->room - *used;
     unsigned char *to = capture->buffer + *used;
-    size_t got = machtrace_task_read(capture->port, start, to, size);
-    if (got == 0)
+    size_t got;
+    if (machtrace_mach_read(capture->port, start, to,
+                            end - start < room ? (size_t)(end - start) : room,
+                            &got) != KERN_SUCCESS)
         return;
     thread->stack_start = start;
     thread->stack = to;
@@ -101,46 +57,32 @@ static void copy_stopped(struct machtrace_task_capture *capture,
     if (result != KERN_SUCCESS) {
         thread->error = result;
         thread->outcome =
-            result == KERN_TERMINATED ? MACHTRACE_TASK_GONE : MACHTRACE_TASK_FAILED;
+            machtrace_mach_is_gone(result) ? MACHTRACE_TASK_GONE : MACHTRACE_TASK_FAILED;
         return;
     }
     thread->registers_size = sizeof(machtrace_darwin_registers);
     copy_stack(capture, thread, used);
+    uint64_t queue;
+    size_t got;
     if (wanted->queue_address != 0 &&
-        machtrace_task_read(capture->port, wanted->queue_address, (unsigned char *)&thread->queue,
-                            sizeof thread->queue) != sizeof thread->queue)
-        thread->queue = 0;
+        machtrace_mach_read(capture->port, wanted->queue_address, (unsigned char *)&queue,
+                            sizeof queue, &got) == KERN_SUCCESS &&
+        got == sizeof queue)
+        thread->queue = queue;
     thread->outcome = MACHTRACE_TASK_COPIED;
 }
 
 static bool suspend(struct machtrace_task_thread *thread, thread_act_t port)
 {
-    thread->asked_at = now();
+    thread->asked_at = machtrace_mach_now();
     kern_return_t result = thread_suspend(port);
-    thread->stopped_at = thread->resumed_at = now();
+    thread->stopped_at = thread->resumed_at = machtrace_mach_now();
     if (result == KERN_SUCCESS)
         return true;
     thread->error = result;
-    thread->outcome = result == KERN_TERMINATED || result == MACH_SEND_INVALID_DEST
-                          ? MACHTRACE_TASK_GONE
-                          : MACHTRACE_TASK_REFUSED;
+    thread->outcome =
+        machtrace_mach_is_gone(result) ? MACHTRACE_TASK_GONE : MACHTRACE_TASK_REFUSED;
     return false;
-}
-
-/* A thread that has ended meanwhile needs no resuming, and one that is not suspended says so. */
-static void resume(struct machtrace_task_capture *capture, struct machtrace_task_thread *thread,
-                   thread_act_t port)
-{
-    kern_return_t result = KERN_SUCCESS;
-    for (int tries = 0; tries < RESUME_TRIES; tries++) {
-        result = thread_resume(port);
-        if (result == KERN_SUCCESS || result == KERN_TERMINATED ||
-            result == MACH_SEND_INVALID_DEST)
-            break;
-    }
-    thread->resumed_at = now();
-    if (result != KERN_SUCCESS && result != KERN_TERMINATED && result != MACH_SEND_INVALID_DEST)
-        capture->resume_error = result;
 }
 
 static void copy_one_at_a_time(struct machtrace_task_capture *capture, const struct wanted *wanted)
@@ -151,7 +93,10 @@ static void copy_one_at_a_time(struct machtrace_task_capture *capture, const str
         if (wanted[index].port == MACH_PORT_NULL || !suspend(thread, wanted[index].port))
             continue;
         copy_stopped(capture, thread, &wanted[index], &used);
-        resume(capture, thread, wanted[index].port);
+        kern_return_t result = machtrace_mach_resume(wanted[index].port);
+        thread->resumed_at = machtrace_mach_now();
+        if (result != KERN_SUCCESS)
+            capture->resume_error = result;
     }
 }
 
@@ -160,9 +105,9 @@ static kern_return_t copy_together(struct machtrace_task_capture *capture,
 {
     task_suspension_token_t token = MACH_PORT_NULL;
     size_t used = 0;
-    int64_t asked = now();
+    int64_t asked = machtrace_mach_now();
     kern_return_t result = task_suspend2(capture->port, &token);
-    int64_t stopped = now();
+    int64_t stopped = machtrace_mach_now();
     if (result != KERN_SUCCESS)
         return result;
     for (size_t index = 0; index < capture->thread_count; index++)
@@ -171,10 +116,10 @@ static kern_return_t copy_together(struct machtrace_task_capture *capture,
     /* The call takes the token along. Where it could not be sent the token is still here, and
      * giving it up resumes as well. */
     kern_return_t resumed = task_resume2(token);
-    if (resumed != KERN_SUCCESS && resumed != KERN_TERMINATED &&
+    if (resumed != KERN_SUCCESS && !machtrace_mach_is_gone(resumed) &&
         mach_port_deallocate(mach_task_self(), token) != KERN_SUCCESS)
         capture->resume_error = resumed;
-    int64_t let_go = now();
+    int64_t let_go = machtrace_mach_now();
     for (size_t index = 0; index < capture->thread_count; index++) {
         capture->threads[index].asked_at = asked;
         capture->threads[index].stopped_at = stopped;
@@ -212,7 +157,7 @@ static void begin(struct machtrace_task_thread *thread, enum machtrace_task_outc
     thread->id = id;
     thread->outcome = outcome;
     thread->error = error;
-    thread->asked_at = thread->stopped_at = thread->resumed_at = now();
+    thread->asked_at = thread->stopped_at = thread->resumed_at = machtrace_mach_now();
 }
 
 int machtrace_task_copy(struct machtrace_task_capture *capture)

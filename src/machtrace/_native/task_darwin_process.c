@@ -1,4 +1,4 @@
-/* task_darwin.h: what the system says of a process without its task port, and of the right to it. */
+/* task_darwin.h: what the system says of a process without its port, and of the right to that. */
 #include "task_darwin.h"
 
 #include <errno.h>

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "mach_memory.h"
 #include "module_slots.h"
 #include "task_darwin.h"
 
@@ -84,10 +85,11 @@ static PyObject *find_region(PyObject *module, PyObject *arguments)
     unsigned long long address;
     if (!PyArg_ParseTuple(arguments, "IK:find_region", &port, &address))
         return NULL;
-    struct machtrace_task_region region = {0, 0, 0, 0};
-    int result = machtrace_task_find_region(port, address, &region);
+    struct machtrace_mach_region region = {0, 0, 0, 0};
+    int result = machtrace_mach_find_region(port, address, &region);
     return Py_BuildValue("(iKKiI)", result, (unsigned long long)region.start,
-                         (unsigned long long)region.size, region.protection, region.tag);
+                         (unsigned long long)(region.end - region.start), region.protection,
+                         region.tag);
 }
 
 /* As much as can be read. */
@@ -102,10 +104,10 @@ static PyObject *read_range(unsigned int port, unsigned long long address, unsig
         return PyErr_NoMemory();
     size_t got;
     if (size < LONG_READ) { /* to get the interpreter's lock back may take longer than this does */
-        got = machtrace_task_read(port, address, bytes, (size_t)size);
+        machtrace_mach_read(port, address, bytes, (size_t)size, &got);
     } else {
         Py_BEGIN_ALLOW_THREADS
-        got = machtrace_task_read(port, address, bytes, (size_t)size);
+        machtrace_mach_read(port, address, bytes, (size_t)size, &got);
         Py_END_ALLOW_THREADS
     }
     PyObject *result = PyBytes_FromStringAndSize((const char *)bytes, (Py_ssize_t)got);

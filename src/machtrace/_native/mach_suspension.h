@@ -1,0 +1,45 @@
+/* Letting a suspended thread go, whatever the calls for it say. */
+#ifndef MACHTRACE_MACH_SUSPENSION_H
+#define MACHTRACE_MACH_SUSPENSION_H
+
+#include <mach/mach.h>
+#include <mach/thread_info.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+_Static_assert(sizeof(thread_basic_info_data_t) == 40, "thread_basic_info");
+_Static_assert(offsetof(thread_basic_info_data_t, suspend_count) == 32, "suspend_count");
+_Static_assert(THREAD_BASIC_INFO_COUNT == 10, "THREAD_BASIC_INFO_COUNT");
+
+#define MACHTRACE_RESUME_TRIES 8
+
+/* Whether a call says that the thread or task has ended: its port is dead, or is about to be. */
+static inline bool machtrace_mach_is_gone(kern_return_t result)
+{
+    return result == KERN_TERMINATED || result == KERN_INVALID_ARGUMENT ||
+           result == MACH_SEND_INVALID_DEST;
+}
+
+/* Whether it may be: where that cannot be told, too. */
+static inline bool machtrace_mach_is_suspended(thread_act_t port)
+{
+    thread_basic_info_data_t info;
+    mach_msg_type_number_t count = THREAD_BASIC_INFO_COUNT;
+    kern_return_t result = thread_info(port, THREAD_BASIC_INFO, (thread_info_t)&info, &count);
+    return result == KERN_SUCCESS ? info.suspend_count > 0 : !machtrace_mach_is_gone(result);
+}
+
+/* Resume a thread that was suspended once. What a failing call says is not believed: a thread that
+ * stays suspended may end its program. Fails only where it may have stayed so. */
+static inline kern_return_t machtrace_mach_resume(thread_act_t port)
+{
+    kern_return_t result = thread_resume(port);
+    for (int tries = 1; result != KERN_SUCCESS && machtrace_mach_is_suspended(port); tries++) {
+        if (tries == MACHTRACE_RESUME_TRIES)
+            return result;
+        result = thread_resume(port);
+    }
+    return KERN_SUCCESS;
+}
+
+#endif
