@@ -34,7 +34,7 @@ def document(report: Capture) -> dict[str, Any]:
             "path": encodable(process.path),
             "arch": process.arch.value,
         },
-        "images": [_image(image) for image in report.images],
+        "images": [image_entry(image) for image in report.images],
         "threads": [
             _thread(stack, explanation)
             for stack, explanation in zip_longest(report.stacks, report.explanations)
@@ -51,7 +51,7 @@ def write(report: Capture, sink: TextIO) -> None:
     sink.write("\n")
 
 
-def _image(image: BinaryImage) -> dict[str, Any]:
+def image_entry(image: BinaryImage) -> dict[str, Any]:
     return {
         "uuid": image.identifier,
         "path": encodable(image.path),
@@ -97,14 +97,14 @@ def _frames(
         (index, frame) for first, frames in pieces for index, frame in enumerate(frames, first)
     ]
     if explained is None:
-        return [_frame(index, frame) for index, frame in numbered]
+        return [frame_entry(index, frame) for index, frame in numbered]
     return [
-        _frame(index, frame) | {"explanation": None if one is None else explanation(one)}
+        frame_entry(index, frame) | {"explanation": None if one is None else explanation(one)}
         for (index, frame), one in zip(numbered, explained, strict=True)
     ]
 
 
-def _frame(index: int, frame: Frame) -> dict[str, Any]:
+def frame_entry(index: int, frame: Frame) -> dict[str, Any]:
     image, symbol, location = frame.image, frame.symbol, frame.location
     return {
         "index": index,

@@ -1,0 +1,202 @@
+"""JSON that is too deep for readers that recur, was cut off, or never was right.
+
+Everything that can be told apart is kept: what is open at the end is closed, what is no value is
+kept as text. Time and memory grow with the text and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from machtrace.model.json_value import JsonValue
+from machtrace.report.json_text import JsonDocument, finite, object_of
+
+DEEP_KEYS = frozenset({"subFrames", "callStackRootFrames"})
+"""Keys of lists that stacks are nested by: these do not count as depth."""
+DEEPEST = 200
+"""Levels of other nesting; what is deeper is kept as its text."""
+_TOLD = 5
+"""Warnings that are given in full."""
+
+_TOKEN = re.compile(
+    r"(?P<space>[ \t\r\n]+)"
+    r'|(?P<string>"[^"\\]*(?:\\.[^"\\]*)*"?)'
+    r"|(?P<mark>[{}\[\],:])"
+    r"|(?P<number>-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![^\s,\]}:]))"
+    r'|(?P<word>[^\s{}\[\],:"]+)',
+    re.DOTALL,
+)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})(?:\\u([dD][c-fC-F][0-9a-fA-F]{2}))?|(.)|)", re.DOTALL)
+_ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_WORDS: dict[str, JsonValue] = {"true": True, "false": False, "null": None}
+_LONGEST_NUMBER = 400
+_CLOSES = {"}": "{", "]": "["}
+
+
+@dataclass(slots=True)
+class _Open:
+    """A list or an object that is not closed yet."""
+
+    mark: str
+    depth: int
+    items: list[JsonValue] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    key: str | None = None
+    """Read, and its value not yet."""
+
+    def add(self, value: JsonValue) -> None:
+        if self.mark == "{":
+            self.keys.append("" if self.key is None else self.key)
+            self.key = None
+        self.items.append(value)
+
+    def closed(self) -> JsonValue:
+        if self.mark == "[":
+            return self.items
+        if self.key is not None:
+            self.add(None)
+        return object_of(zip(self.keys, self.items, strict=True))
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.open: list[_Open] = []
+        self.warnings: list[str] = []
+        self.skipped = 0
+        """Levels that are open in what is kept as text."""
+        self.skipped_from = 0
+
+    def warn(self, at: int, what: str) -> None:
+        self.warnings.append(f"character {at}: {what}")
+
+    def token(self, match: re.Match[str]) -> JsonValue | _Open:
+        """Take a token; the whole value once it is closed, else the list that stays open."""
+        mark = match["mark"]
+        if self.skipped:
+            self._skip(match)
+        elif mark in ("{", "["):
+            self._open(mark, match.start())
+        elif mark in ("}", "]"):
+            return self._close(mark, match.start())
+        elif mark == ",":
+            self._without_value(match.start())
+        elif mark is None:
+            self._scalar(match)
+        return self.open[0]
+
+    def cut_off(self) -> JsonValue | _Open:
+        """The whole value where the text ends too early."""
+        self.warnings.append("the text ends before its JSON does")
+        if self.skipped:
+            self._add(self.text[self.skipped_from :])
+        while len(self.open) > 1:
+            self._end()
+        return self._end()
+
+    def _skip(self, match: re.Match[str]) -> None:
+        mark = match["mark"]
+        self.skipped += (mark in ("{", "[")) - (mark in ("}", "]"))
+        if not self.skipped:
+            self._add(self.text[self.skipped_from : match.end()])
+
+    def _open(self, mark: str, at: int) -> None:
+        outer = self.open[-1] if self.open else None
+        depth = 0
+        if outer is not None:
+            in_deep = outer.mark == "{" and outer.key in DEEP_KEYS
+            depth = outer.depth + (0 if in_deep or self._is_deep_list(outer) else 1)
+        if depth > DEEPEST:
+            self.skipped, self.skipped_from = 1, at
+            self.warn(at, f"nested more than {DEEPEST} deep, kept as text")
+            return
+        self.open.append(_Open(mark, depth))
+
+    def _is_deep_list(self, outer: _Open) -> bool:
+        if outer.mark != "[" or len(self.open) < 2:  # noqa: PLR2004 - it and what it is in
+            return False
+        around = self.open[-2]
+        return around.mark == "{" and around.key in DEEP_KEYS
+
+    def _without_value(self, at: int) -> None:
+        inner = self.open[-1]
+        if inner.mark == "{" and inner.key is not None:
+            self.warn(at, "a key without a value")
+            inner.add(None)
+
+    def _close(self, mark: str, at: int) -> JsonValue | _Open:
+        if self.open[-1].mark != _CLOSES[mark]:
+            if not any(one.mark == _CLOSES[mark] for one in self.open[-3:]):
+                self.warn(at, f"{mark} closes nothing")
+                return self.open[0]
+            while self.open[-1].mark != _CLOSES[mark]:
+                self.warn(at, f"{self.open[-1].mark} was not closed")
+                self._end()
+        return self._end()
+
+    def _end(self) -> JsonValue | _Open:
+        value = self.open.pop().closed()
+        if not self.open:
+            return value
+        self._add(value)
+        return self.open[0]
+
+    def _scalar(self, match: re.Match[str]) -> None:
+        string, number = match["string"], match["number"]
+        if string is not None:
+            self._add(self._text(string, match.start()), is_key=True)
+        elif number is not None and len(number) < _LONGEST_NUMBER:
+            is_whole = number.lstrip("-").isdecimal()
+            self._add(int(number) if is_whole else finite(number))
+        else:
+            word = match[0]
+            if word not in _WORDS:
+                self.warn(match.start(), f"{word[:20]!r} is no value, kept as text")
+            self._add(_WORDS.get(word, word))
+
+    def _text(self, token: str, at: int) -> str:
+        if len(token) < 2 or not token.endswith('"'):  # noqa: PLR2004 - the quotes
+            self.warn(at, "a string does not end")
+            token += '"'
+        inner = token[1:-1]
+        return _ESCAPE.sub(_unescaped, inner) if "\\" in inner else inner
+
+    def _add(self, value: JsonValue, *, is_key: bool = False) -> None:
+        inner = self.open[-1]
+        if inner.mark == "{" and inner.key is None:
+            if is_key and isinstance(value, str):
+                inner.key = value
+                return
+            self.warn(0, "a value without a key")
+        inner.add(value)
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    high, low, other = match.groups()
+    if high is None:
+        return _ESCAPED.get(other or "", other or "")
+    first = int(high, 16)
+    if low is not None and 0xD800 <= first < 0xDC00:  # noqa: PLR2004 - surrogates, in pairs
+        return chr(0x10000 + ((first - 0xD800) << 10) + int(low, 16) - 0xDC00)
+    return chr(first) + ("" if low is None else chr(int(low, 16)))
+
+
+def read_broken(text: str, start: int) -> JsonDocument:
+    """The value that begins at ``start`` of ``text``, which begins an object or a list."""
+    reader = _Reader(text)
+    reader.open.append(_Open(text[start], 0))
+    end = start + 1
+    value: JsonValue | _Open = reader.open[0]
+    for match in _TOKEN.finditer(text, end):
+        end = match.end()
+        if match["space"] is None:
+            value = reader.token(match)
+            if not reader.open:
+                break
+    if reader.open:
+        value = reader.cut_off()
+    assert not isinstance(value, _Open)  # noqa: S101 - for the type checker: nothing is open
+    more = len(reader.warnings) - _TOLD
+    told = reader.warnings[:_TOLD] + ([f"{more} more of the kind"] if more > 0 else [])
+    return JsonDocument(value, end, tuple(told))
