@@ -116,7 +116,7 @@ def document(stored: StoredFile) -> dict[str, Any]:
         "kind": stored.kind.value,
         "name": None if stored.name is None else encodable(stored.name),
         "size": stored.size,
-        "added": _time(stored.added),
+        "added": local_time(stored.added),
         "path": encodable(str(stored.path)),
     }
 
@@ -135,12 +135,12 @@ def _row(files: Sequence[StoredFile]) -> tuple[str, ...]:
         files[0].arch or "?",
         " ".join(sorted(one.kind.value for one in files)),
         readable_size(sum(one.size for one in files)),
-        _time(min(one.added for one in files))[:16].replace("T", " "),
+        local_time(min(one.added for one in files))[:16].replace("T", " "),
         _printable(", ".join(names) or "?"),
     )
 
 
-def _time(seconds: float) -> str:
+def local_time(seconds: float) -> str:
     """A moment in the local time zone, as ISO 8601 has it."""
     from datetime import UTC, datetime
 

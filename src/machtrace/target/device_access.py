@@ -141,14 +141,3 @@ class DeviceAccess(Protocol):
             DeviceError: it is not there, is not paired, or there are several.
         """
         ...
-
-
-def device_access() -> DeviceAccess:
-    """The library's devices.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    from machtrace.target.device_session import LibraryAccess
-
-    return LibraryAccess()

@@ -59,7 +59,7 @@ class LibraryAccess:
 
         loop = DeviceLoop()
         try:
-            place = _chosen(_run(loop, find_places(), "look for devices", udid), udid)
+            place = _chosen(_run(loop, find_places(), "look for devices", None), udid)
         except BaseException:
             loop.close()
             raise

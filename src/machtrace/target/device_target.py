@@ -14,7 +14,8 @@ from machtrace.errors import (
 from machtrace.model.snapshot import ProcessInfo, Snapshot
 from machtrace.model.thread import ThreadId, ThreadInfo
 from machtrace.target.base import DEFAULT_STACK_LIMIT, ClosedWhenLeft
-from machtrace.target.device_access import DeviceAccess, DeviceSession, device_access
+from machtrace.target.device_access import DeviceAccess, DeviceSession
+from machtrace.target.device_session import LibraryAccess
 from machtrace.target.device_spec import DeviceSpec, Launch, parse_device_spec
 from machtrace.target.gdb_process import GdbRemoteTarget
 from machtrace.target.gdb_spec import RemoteSpec
@@ -46,7 +47,7 @@ class DeviceTarget(ClosedWhenLeft):
 
     def __init__(self, spec: str | DeviceSpec, access: DeviceAccess | None = None) -> None:
         self._spec = parse_device_spec(spec) if isinstance(spec, str) else spec
-        self._session = (access or device_access()).open(self._spec.udid)
+        self._session = (access or LibraryAccess()).open(self._spec.udid)
         self._waits: int | None = None
         """A process that was launched for a debugger, and has none yet."""
         try:

@@ -208,7 +208,7 @@ class _Service:
 
 
 class _InstallationProxy(_Service):
-    async def get_apps(self, bundle_identifiers: list[str] | None = None) -> dict[str, Any]:
+    async def get_apps(self, *, bundle_identifiers: list[str] | None = None) -> dict[str, Any]:
         """Apps by bundle id."""
         self.device.note("get_apps")
         apps = self.device.apps
