@@ -9,6 +9,7 @@ import typer
 
 from machtrace.cli.backtrace import backtrace
 from machtrace.cli.demo import demo
+from machtrace.cli.device import device_app
 from machtrace.cli.doctor import doctor
 from machtrace.cli.image import image
 from machtrace.cli.sample import sample
@@ -26,6 +27,7 @@ app = typer.Typer(
 for command in (backtrace, sample, snapshot, image, demo, doctor):
     app.command()(command)
 app.add_typer(symbols_app, name="symbols")
+app.add_typer(device_app, name="device")
 
 
 @app.command(
