@@ -52,6 +52,7 @@ def write(report: Capture, sink: TextIO) -> None:
 
 
 def image_entry(image: BinaryImage) -> dict[str, Any]:
+    """An image, as it is in ``images[]``."""
     return {
         "uuid": image.identifier,
         "path": encodable(image.path),
@@ -105,6 +106,7 @@ def _frames(
 
 
 def frame_entry(index: int, frame: Frame) -> dict[str, Any]:
+    """A frame, as it is in ``frames[]``; ``index`` is its place in the whole stack."""
     image, symbol, location = frame.image, frame.symbol, frame.location
     return {
         "index": index,
