@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING
 
-from machtrace.errors import TargetError, TargetGoneError, TargetSpecError, ThreadGoneError
-from machtrace.model.image import ImageList
+from machtrace.errors import (
+    FormatError,
+    MemoryReadError,
+    TargetAccessError,
+    TargetError,
+    TargetGoneError,
+    TargetSpecError,
+    ThreadGoneError,
+)
+from machtrace.model.image import BinaryImage, ImageList
 from machtrace.model.memory import LayeredMemory, MemoryReader, RegionMemory
 from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
 from machtrace.model.thread import ThreadId, ThreadInfo
@@ -21,6 +30,10 @@ from machtrace.target.linux_maps import Mapping, stack_ranges
 from machtrace.target.linux_memory import FileMemory, open_memory
 from machtrace.target.linux_procfs import ProcessDirectory
 from machtrace.target.linux_threads import ThreadCopier
+from machtrace.target.python_runs import PythonRuns
+
+if TYPE_CHECKING:  # it brings numpy, which most captures do without
+    from machtrace.target.python_runtime import PythonRuntime
 
 MOST_STACK = 1 << 28
 """Bytes of one stack; buffers of that size are made before a thread is stopped."""
@@ -126,6 +139,50 @@ class LinuxProcessTarget(ClosedWhenLeft):
                 with suppress(TargetError):
                     gathered = self._facts.gather(after, memory)
         return snapshot_of(self._process, capture.found, images, gathered)
+
+    def snapshot_with_python(
+        self,
+        threads: Collection[ThreadId] | None = None,
+        /,
+        *,
+        stack_limit: int = DEFAULT_STACK_LIMIT,
+    ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
+        """See :meth:`~machtrace.target.base.PythonTarget.snapshot_with_python`.
+
+        All threads of the process stand still together until stacks and functions are read.
+
+        Raises:
+            TargetGoneError, TargetAccessError: see :meth:`snapshot`.
+        """
+        from machtrace.target.linux_hold import HoldingCopier
+        from machtrace.target.linux_python import PythonReader, with_problem
+
+        try:
+            reader = PythonReader(self._directory, self._python_runtime())
+        except (FormatError, MemoryReadError, TargetError) as error:
+            if isinstance(error, TargetGoneError | TargetAccessError):
+                raise
+            return with_problem(self.snapshot(threads, stack_limit=stack_limit), error), {}
+        usual = self._copier
+        self._copier = HoldingCopier(self._directory, reader.while_held)
+        try:
+            snapshot = self.snapshot(threads, stack_limit=stack_limit)
+        finally:
+            self._copier = usual
+        return reader.completed(snapshot)
+
+    def _python_runtime(self) -> PythonRuntime:
+        from machtrace.target.python_runtime import find_runtime
+
+        with self._open_memory() as memory:
+            loaded = self._images.find(read_mappings(self._directory), memory)
+            files = {one.image.load_address: one.segments[:1] for one in loaded}
+
+            def file_of(image: BinaryImage) -> memoryview | None:
+                return next((one.file.data for one in files[image.load_address]), None)
+
+            images = [one.image for one in loaded]
+            return find_runtime(images, memory, file_of, self._process.path)
 
     def close(self) -> None:
         """See :meth:`~machtrace.target.base.Target.close`."""

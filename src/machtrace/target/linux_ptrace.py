@@ -108,7 +108,30 @@ def _trapped(code: int) -> _Stop:
     return _Stop(_StopKind.TRAPPED, by_interrupt=code & 0xFF == signal.SIGTRAP)
 
 
-def _may_be_traced(copy: ThreadCopy) -> bool:
+@dataclass(frozen=True, slots=True)
+class StoppedThread:
+    """A thread that stands still until it is let go."""
+
+    id: int
+    asked: int
+    """When it was asked to stop (``CLOCK_MONOTONIC``, ns)."""
+    stopped: int
+    """When it was seen to have stopped."""
+    stop: _Stop
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What the buffers hold of a thread."""
+
+    failure: int
+    """An errno; 0 is none."""
+    registers_size: int = 0
+    stacks: tuple[tuple[int, int], ...] = ()
+    """Start (Avma) and size of each."""
+
+
+def may_be_traced(copy: ThreadCopy) -> bool:
     """Whether the thread could not be let go of."""
     return isinstance(copy, UncopiedThread) and copy.why in (Hindrance.NOT_STOPPED, Hindrance.GONE)
 
@@ -130,10 +153,10 @@ class CtypesCopier:
         def copy_on() -> None:
             signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
             try:
-                tracer = _Tracer(stack_ranges, stack_limit)
+                tracer = Tracer(stack_ranges, stack_limit)
                 for thread in threads[len(copies) :]:
                     copies.append(tracer.copy(thread))
-                    if _may_be_traced(copies[-1]):
+                    if may_be_traced(copies[-1]):
                         break
             except Exception as error:  # noqa: BLE001 - raised again, in the caller's thread
                 failures.append(error)
@@ -153,7 +176,7 @@ class CtypesCopier:
         return copies
 
 
-class _Tracer:
+class Tracer:
     """Everything that is needed between stop and resume, made beforehand."""
 
     def __init__(self, stack_ranges: array[int], stack_limit: int) -> None:
@@ -186,47 +209,80 @@ class _Tracer:
 
     def copy(self, thread: int) -> ThreadCopy:
         """Seize, stop, copy and let go of one thread."""
-        ptrace, clock = self._ptrace, time.monotonic_ns
-        if ptrace(_PTRACE_SEIZE, thread, None, None) == -1:
+        asked = self.ask(thread)
+        if isinstance(asked, UncopiedThread):
+            return asked
+        stopped = self.await_stop(thread, asked)
+        if isinstance(stopped, UncopiedThread):
+            return stopped
+        read = self.read(stopped)
+        self.let_go(stopped)
+        return self.copy_of(stopped, read, time.monotonic_ns())
+
+    def ask(self, thread: int) -> int | UncopiedThread:
+        """Seize a thread and ask it to stop; when that was (``CLOCK_MONOTONIC``)."""
+        if self._ptrace(_PTRACE_SEIZE, thread, None, None) == -1:
             return _uncopied(thread, Hindrance.REFUSED, ctypes.get_errno())
-        asked = clock()
-        if ptrace(_PTRACE_INTERRUPT, thread, None, None) == -1:
+        asked = time.monotonic_ns()
+        if self._ptrace(_PTRACE_INTERRUPT, thread, None, None) == -1:
             return _uncopied(thread, Hindrance.GONE, ctypes.get_errno())
+        return asked
+
+    def await_stop(self, thread: int, asked: int) -> StoppedThread | UncopiedThread:
+        """Wait until a thread that was asked has stopped."""
         stop = self._wait(thread, asked)
-        if stop.kind is not _StopKind.TRAPPED:
-            if stop.kind is _StopKind.EXITED:
-                return _uncopied(thread, Hindrance.GONE)
-            return UncopiedThread(
-                id=thread,
-                why=Hindrance.NOT_STOPPED,
-                errno=0,
-                is_uninterruptible=_is_uninterruptible(thread),
-            )
-        stopped = clock()
-        self._register_iovec.size = _REGISTERS_MAX
-        failure: int = 0
-        stacks: tuple[tuple[int, int], ...] = ()
-        if ptrace(_PTRACE_GETREGSET, thread, _NT_PRSTATUS, self._register_at) == -1:
-            failure = ctypes.get_errno()
-        else:
-            size = self._register_iovec.size
-            stacks = self._read_stacks(thread, size)
-            if stop.by_interrupt and mark_restart(self._registers_view, size):
-                ptrace(_PTRACE_SETREGSET, thread, _NT_PRSTATUS, self._register_at)
-        ptrace(_PTRACE_DETACH, thread, None, stop.signal)
-        resumed = clock()
-        if failure:
-            return _uncopied(thread, Hindrance.FAILED, failure)
-        return CopiedThread(
+        if stop.kind is _StopKind.TRAPPED:
+            return StoppedThread(thread, asked, time.monotonic_ns(), stop)
+        if stop.kind is _StopKind.EXITED:
+            return _uncopied(thread, Hindrance.GONE)
+        return UncopiedThread(
             id=thread,
-            registers=bytes(self._registers_view[: self._register_iovec.size]),
+            why=Hindrance.NOT_STOPPED,
+            errno=0,
+            is_uninterruptible=_is_uninterruptible(thread),
+        )
+
+    def read(self, thread: StoppedThread, *, with_stacks: bool = True) -> _Read:
+        """Read its registers and stacks into the buffers, and see that it can go on as it was."""
+        self._register_iovec.size = _REGISTERS_MAX
+        if self._ptrace(_PTRACE_GETREGSET, thread.id, _NT_PRSTATUS, self._register_at) == -1:
+            return _Read(ctypes.get_errno())
+        size = self._register_iovec.size
+        stacks = self._read_stacks(thread.id, size) if with_stacks else ()
+        if thread.stop.by_interrupt and mark_restart(self._registers_view, size):
+            self._ptrace(_PTRACE_SETREGSET, thread.id, _NT_PRSTATUS, self._register_at)
+        return _Read(0, size, stacks)
+
+    def let_go(self, thread: StoppedThread) -> None:
+        """Let it run on, with the signal that it was about to get."""
+        self._ptrace(_PTRACE_DETACH, thread.id, None, thread.stop.signal)
+
+    def copy_of(self, thread: StoppedThread, read: _Read, resumed: int) -> ThreadCopy:
+        """What is in the buffers since :meth:`read`, of a thread that ran on at ``resumed``."""
+        if read.failure:
+            return _uncopied(thread.id, Hindrance.FAILED, read.failure)
+        return CopiedThread(
+            id=thread.id,
+            registers=bytes(self._registers_view[: read.registers_size]),
             stacks=tuple(
                 MemoryRegion(Avma(start), bytes(view[:length]))
-                for (start, length), view in zip(stacks, self._views, strict=False)
+                for (start, length), view in zip(read.stacks, self._views, strict=False)
             ),
-            taken_at_ns=stopped,
-            stopped_for_ns=resumed - asked,
+            taken_at_ns=thread.stopped,
+            stopped_for_ns=resumed - thread.asked,
         )
+
+    def read_memory(self, thread: int, address: int, size: int) -> bytes:
+        """As many bytes as can be read there in one piece, whole pages at the far end.
+
+        Unlike other ways to read it keeps the interpreter's lock, as all that is done here.
+        """
+        buffer = ctypes.create_string_buffer(size)
+        self._here.base = ctypes.addressof(buffer)
+        self._there.base = address
+        self._here.size = self._there.size = size
+        read: int = self._read(thread, self._here, 1, self._there, 1, 0)
+        return buffer.raw[: max(0, read)]
 
     def _wait(self, thread: int, asked: int) -> _Stop:
         """Wait for the stop, and reap nothing.
