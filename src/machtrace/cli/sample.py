@@ -70,7 +70,7 @@ def sample(  # noqa: PLR0913, PLR0917 - a parameter is an option
 
     interval, length = interval_ns(hz), duration_ns(duration)
     check_places(search or ())
-    check_output(output)
+    check_output(output, format)
     with running_target(spec) as target:
         sampler = Sampler(
             target,

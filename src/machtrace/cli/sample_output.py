@@ -20,15 +20,22 @@ class ProfileFormat(StrEnum):
 
     TEXT = "text"
     FOLDED = "folded"
+    SPEEDSCOPE = "speedscope"
+    FIREFOX = "firefox"
+    PPROF = "pprof"
+    JSON = "json"
 
 
-def check_output(path: Path | None) -> None:
-    """See, before anything is sampled, that a file could be written there.
+def check_output(path: Path | None, form: ProfileFormat) -> None:
+    """See, before anything is sampled, that the profile could be written there.
 
     Raises:
         FileAccessError: it could not.
     """
     if path is None or str(path) == _STDOUT:
+        if form is ProfileFormat.PPROF:
+            with console.binary_output():
+                return  # a terminal is refused
         return
     why = "is a directory" if path.is_dir() else ""
     if not path.parent.is_dir():
@@ -47,24 +54,53 @@ def write_profile(
     Raises:
         FileAccessError: it cannot be written.
     """
+    to_stdout = path is None or str(path) == _STDOUT
+    if to_stdout and form is ProfileFormat.PPROF:
+        with console.binary_output() as bytes_sink:
+            bytes_sink.write(_written(profile, form, merge_threads=merge_threads))
+        return
+    written = _written(profile, form, merge_threads=merge_threads)
+    if to_stdout:
+        with console.output() as sink:
+            sink.write(written.decode())
+        return
+    from machtrace.capture.file_replacement import replace_file
+
+    replace_file(str(path), [written])
+
+
+def _written(profile: Profile, form: ProfileFormat, *, merge_threads: bool) -> bytes:
+    if form is ProfileFormat.PPROF:
+        from machtrace.report import pprof
+
+        return pprof.data(profile)
     text = io.StringIO()
     _writer(form, merge_threads=merge_threads)(profile, text)
-    if path is None or str(path) == _STDOUT:
-        with console.output() as sink:
-            sink.write(text.getvalue())
-    else:
-        from machtrace.capture.file_replacement import replace_file
-
-        replace_file(str(path), [text.getvalue().encode("utf-8", "backslashreplace")])
+    return text.getvalue().encode("utf-8", "backslashreplace")
 
 
 def _writer(form: ProfileFormat, *, merge_threads: bool) -> Callable[[Profile, TextIO], None]:
+    """What writes text in that format; modules are loaded where they are needed."""
     from functools import partial
 
-    from machtrace.report import folded, sample_text
-
     match form:
-        case ProfileFormat.TEXT:
-            return partial(sample_text.write, merge_threads=merge_threads)
         case ProfileFormat.FOLDED:
+            from machtrace.report import folded
+
             return partial(folded.write, merge_threads=merge_threads)
+        case ProfileFormat.SPEEDSCOPE:
+            from machtrace.report import speedscope
+
+            return speedscope.write
+        case ProfileFormat.FIREFOX:
+            from machtrace.report import firefox_profile
+
+            return firefox_profile.write
+        case ProfileFormat.JSON:
+            from machtrace.report import profile_json
+
+            return profile_json.write
+        case _:
+            from machtrace.report import sample_text
+
+            return partial(sample_text.write, merge_threads=merge_threads)
