@@ -21,7 +21,7 @@ class SampledNode(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledTree:
-    """The samples of one thread, or of all: callers are parents, whatever the file's direction was.
+    """The samples of one thread, or of all: callers are parents, unless it is inverted.
 
     The nodes are in one tuple, parents before children and siblings in the report's order, so that
     trees of any depth can be read, compared and written without recursion.
@@ -37,6 +37,9 @@ class SampledTree:
     """All samples, where the report says so apart from the roots' counts."""
     is_attributed: bool = False
     """Whether the report is about this thread."""
+    is_inverted: bool = False
+    """Whether roots are innermost frames, and parents what their children called: such a tree stays
+    as it is, for to turn it round could take the square of its size."""
     details: Details = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -28,6 +28,7 @@ class ReportReader(Protocol):
 READERS: tuple[str, ...] = (
     "machtrace.report.machtrace_json.document",
     "machtrace.report.ips.reader",
+    "machtrace.report.metrickit.reader",
     "machtrace.report.crash.reader",
 )
 """The modules, in the order in which they are asked: the surest marks first."""

@@ -1,0 +1,106 @@
+"""The images that frames name, collected: there is no list of them in a payload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from machtrace.model.address import Avma, ImageOffset
+from machtrace.model.json_value import JsonValue
+from machtrace.model.reported_image import ReportedImage
+
+_WORD = 1 << 64
+_LEAST_ADDRESS = 1 << 32
+"""Where 64-bit programs of Apple's are mapped at the earliest; no image is as large."""
+_UUID_DIGITS = 32
+
+
+@dataclass(slots=True)
+class _Seen:
+    uuid: UUID | None
+    name: str
+    bases: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class ImageCollector:
+    """Finds each frame's image and its offset in it."""
+
+    _seen: list[_Seen] = field(default_factory=list)
+    _places: dict[tuple[str, str], int | None] = field(default_factory=dict)
+    swapped: int = 0
+    """Frames whose offset was the image's load address: payloads of iOS 14, 15 and macOS 12."""
+
+    def place(
+        self, entry: dict[str, JsonValue]
+    ) -> tuple[Avma | None, int | None, ImageOffset | None]:
+        """The frame's address, the index of its image and the offset; they are taken from it."""
+        index = self._image(entry)
+        address = _take(entry, "address")
+        offset = _take(entry, "offsetIntoBinaryTextSegment")
+        if offset is not None and offset >= _LEAST_ADDRESS:
+            if address is None or not 0 <= address - offset < _LEAST_ADDRESS:
+                entry["offsetIntoBinaryTextSegment"] = offset
+                offset = None
+            else:
+                self.swapped += 1
+                offset = address - offset
+        if index is not None and address is not None and offset is not None:
+            self._seen[index].bases.add(address - offset)
+        return (
+            None if address is None else Avma(address),
+            index,
+            None if offset is None or index is None else ImageOffset(offset),
+        )
+
+    def _image(self, entry: dict[str, JsonValue]) -> int | None:
+        given, name = entry.get("binaryUUID"), entry.get("binaryName")
+        if not isinstance(given, str) and not isinstance(name, str):
+            return None
+        key = (given if isinstance(given, str) else "", name if isinstance(name, str) else "")
+        if key not in self._places:
+            self._places[key] = self._add(*key)
+        index = self._places[key]
+        if index is not None:
+            entry.pop("binaryUUID", None)
+            if isinstance(name, str):
+                entry.pop("binaryName")
+        return index
+
+    def _add(self, given: str, name: str) -> int | None:
+        uuid = None
+        digits = given.replace("-", "")
+        if given:
+            try:
+                uuid = UUID(hex=digits) if len(digits) == _UUID_DIGITS else None
+            except ValueError:
+                uuid = None
+            if uuid is None:
+                return None
+        self._seen.append(_Seen(uuid if uuid is not None and uuid.int else None, name))
+        return len(self._seen) - 1
+
+    def images(self) -> tuple[ReportedImage, ...]:
+        """Those that were named, in the order in which they came."""
+        return tuple(
+            ReportedImage(
+                uuid=one.uuid,
+                name=one.name,
+                load_address=_base(one.bases),
+            )
+            for one in self._seen
+        )
+
+
+def _base(bases: Sequence[int] | set[int]) -> Avma | None:
+    """The load address, where all frames agree on it: they can be of several launches."""
+    return Avma(next(iter(bases))) if len(bases) == 1 and min(bases) >= 0 else None
+
+
+def _take(entry: dict[str, JsonValue], key: str) -> int | None:
+    value = entry.get(key)
+    if type(value) is int and 0 <= value < _WORD:
+        del entry[key]
+        return value
+    return None

@@ -1,0 +1,122 @@
+"""``diagnosticMetaData``: what is said of the process, its machine and what befell it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from machtrace.model.reported_process import (
+    LanguageException,
+    ReportedException,
+    ReportedProcess,
+    ReportedSystem,
+    ReportedTermination,
+)
+from machtrace.report.taking import Taking
+
+_BUILT = re.compile(r"(?P<name>.*?) \((?P<build>[^()]*)\)")
+EXCEPTION_TYPES = {
+    1: "EXC_BAD_ACCESS",
+    2: "EXC_BAD_INSTRUCTION",
+    3: "EXC_ARITHMETIC",
+    4: "EXC_EMULATION",
+    5: "EXC_SOFTWARE",
+    6: "EXC_BREAKPOINT",
+    7: "EXC_SYSCALL",
+    8: "EXC_MACH_SYSCALL",
+    9: "EXC_RPC_ALERT",
+    10: "EXC_CRASH",
+    11: "EXC_RESOURCE",
+    12: "EXC_GUARD",
+    13: "EXC_CORPSE_NOTIFY",
+}
+"""``mach/exception_types.h``."""
+SIGNALS = {
+    4: "SIGILL",
+    5: "SIGTRAP",
+    6: "SIGABRT",
+    8: "SIGFPE",
+    9: "SIGKILL",
+    10: "SIGBUS",
+    11: "SIGSEGV",
+    12: "SIGSYS",
+    13: "SIGPIPE",
+    15: "SIGTERM",
+}
+"""Darwin's ``sys/signal.h``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """What a diagnostic says besides its stacks."""
+
+    process: ReportedProcess
+    system: ReportedSystem
+    exception: ReportedException | None
+    termination: ReportedTermination | None
+    language_exception: LanguageException | None
+
+
+def read_metadata(diagnostic: Taking) -> Metadata:
+    """The fields; what is none stays at its place in the diagnostic."""
+    given = diagnostic.inner("diagnosticMetaData")
+    process = ReportedProcess(
+        pid=given.integer("pid"),
+        identifier=given.text("bundleIdentifier"),
+        version=given.text("appVersion"),
+        build=given.text("appBuildVersion"),
+        code_type=given.text("platformArchitecture"),
+    )
+    return Metadata(
+        process=process,
+        system=_system(given),
+        exception=_exception(given),
+        termination=_termination(given),
+        language_exception=_language_exception(given),
+    )
+
+
+def _system(given: Taking) -> ReportedSystem:
+    text = given.text("osVersion")
+    match = None if text is None else _BUILT.fullmatch(text)
+    return ReportedSystem(
+        model=given.text("deviceType"),
+        os_name=text if match is None else match["name"],
+        os_build=None if match is None else match["build"],
+    )
+
+
+def _exception(given: Taking) -> ReportedException | None:
+    number, signal = given.left.get("exceptionType"), given.left.get("signal")
+    name = EXCEPTION_TYPES.get(number) if isinstance(number, int) else None
+    signal_name = SIGNALS.get(signal) if isinstance(signal, int) else None
+    if name is not None:
+        del given.left["exceptionType"]
+    if signal_name is not None:
+        del given.left["signal"]
+    code = given.left.get("exceptionCode")
+    codes: tuple[int, ...] = ()
+    if isinstance(code, int) and not isinstance(code, bool):
+        codes = (code,)
+        del given.left["exceptionCode"]
+    if name is None and signal_name is None and not codes:
+        return None
+    return ReportedException(type=name, signal=signal_name, raw_codes=codes)
+
+
+def _termination(given: Taking) -> ReportedTermination | None:
+    reason = given.text("terminationReason")
+    return None if reason is None else ReportedTermination(indicator=reason)
+
+
+def _language_exception(given: Taking) -> LanguageException | None:
+    if not isinstance(given.left.get("objectiveCexceptionReason"), dict):
+        return None
+    inner = Taking.of(
+        given.left.pop("objectiveCexceptionReason"), "objectiveCexceptionReason", given.warnings
+    )
+    return LanguageException(
+        name=inner.text("exceptionName"),
+        reason=inner.text("composedMessage"),
+        details=inner.details(),
+    )
