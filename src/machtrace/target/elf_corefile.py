@@ -18,6 +18,7 @@ from machtrace.target.core_mapping import map_core
 from machtrace.target.core_stack import noted_indexes, stack_region
 from machtrace.target.core_target import CoreTarget
 from machtrace.target.elf_core_files import images_with_files
+from machtrace.target.python_runs import PythonRuns
 
 
 class ElfCorefileTarget(CoreTarget[ElfCore]):
@@ -101,6 +102,18 @@ class ElfCorefileTarget(CoreTarget[ElfCore]):
             problems=tuple(problems),
             linux=core.facts,
         )
+
+    def snapshot_with_python(
+        self,
+        threads: Collection[ThreadId] | None = None,
+        /,
+        *,
+        stack_limit: int = DEFAULT_STACK_LIMIT,
+    ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
+        """See :meth:`~machtrace.target.base.PythonTarget.snapshot_with_python`."""
+        from machtrace.target.core_python import with_python
+
+        return with_python(self.snapshot(threads, stack_limit=stack_limit))
 
     @cached_property
     def _images(self) -> FoundImages:
