@@ -14,6 +14,7 @@ from machtrace.cli.doctor import doctor
 from machtrace.cli.image import image
 from machtrace.cli.sample import sample
 from machtrace.cli.snapshot import snapshot
+from machtrace.cli.symbolicate import convert, symbolicate
 from machtrace.cli.symbols import symbols_app
 
 app = typer.Typer(
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (backtrace, sample, snapshot, image, demo, doctor):
+for command in (backtrace, sample, snapshot, symbolicate, convert, image, demo, doctor):
     app.command()(command)
 app.add_typer(symbols_app, name="symbols")
 app.add_typer(device_app, name="device")

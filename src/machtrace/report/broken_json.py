@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 
 from machtrace.model.json_value import JsonValue
-from machtrace.report.json_text import JsonDocument, finite, object_of
+from machtrace.report.json_parts import JsonDocument, finite, object_of
 
 DEEP_KEYS = frozenset({"subFrames", "callStackRootFrames"})
 """Keys of lists that stacks are nested by: these do not count as depth."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from machtrace.errors import FormatError
-from machtrace.report.json_text import JsonDocument, read_json
+from machtrace.report.json_parts import JsonDocument
+from machtrace.report.json_text import read_json
 
 _MARKS = ((BOM_UTF8, "utf-8"), (BOM_UTF16_LE, "utf-16-le"), (BOM_UTF16_BE, "utf-16-be"))
 _DOCUMENTS = 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from machtrace.model.json_value import JsonValue
 from machtrace.model.report import Report
@@ -11,6 +11,11 @@ from machtrace.model.reported_thread import ReportedThread
 from machtrace.report.crash.frames import frame_lines
 from machtrace.report.crash.registers import flavor_name, register_lines
 from machtrace.report.printable import printable
+
+
+def write(reports: Sequence[Report]) -> str:
+    """The texts of several, one after another."""
+    return "\n".join(crash_text(report) for report in reports)
 
 
 def crash_text(report: Report) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from machtrace.model.json_value import JsonValue
 from machtrace.model.report import Report, ReportKind
@@ -19,6 +20,11 @@ _NO_IMAGE: dict[str, JsonValue] = {
     "base": 0,
     "uuid": "00000000-0000-0000-0000-000000000000",
 }
+
+
+def write(reports: Sequence[Report]) -> str:
+    """The texts of several, one after another."""
+    return "\n".join(ips_text(report) for report in reports)
 
 
 def ips_text(report: Report) -> str:

@@ -1,0 +1,82 @@
+"""The formats that reports are written in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import NamedTuple, TypeAlias
+
+from machtrace.errors import ArgumentError
+from machtrace.model.report import Report
+
+_Write: TypeAlias = Callable[[Sequence[Report]], str | bytes]
+
+
+class ReportFormat(NamedTuple):
+    """A format."""
+
+    name: str
+    suffix: str
+    """Of files, with its dot."""
+    home: str
+    """The module and the function that write it."""
+    holds_many: bool
+    """Whether one file can be of several reports."""
+
+    def write(self, reports: Sequence[Report]) -> bytes:
+        """The file's bytes; a text's odd bytes are what they were read from."""
+        module, _, function = self.home.partition(":")
+        writer: _Write = getattr(import_module(module), function)
+        written = writer(reports)
+        return written if isinstance(written, bytes) else encoded(written)
+
+
+def encoded(text: str) -> bytes:
+    """A text's bytes, with those that were no text when it was read as they were."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace")
+
+
+FORMATS: dict[str, ReportFormat] = {
+    one.name: one
+    for one in (
+        ReportFormat("apple", ".crash", "machtrace.report.crash.writer:write", holds_many=False),
+        ReportFormat("ips", ".ips", "machtrace.report.ips.writer:write", holds_many=False),
+        ReportFormat(
+            "json",
+            ".json",
+            "machtrace.report.machtrace_json.document:reports_json",
+            holds_many=True,
+        ),
+    )
+}
+"""By name."""
+
+
+def report_format(name: str) -> ReportFormat:
+    """The format of this name.
+
+    Raises:
+        ArgumentError: there is none.
+    """
+    try:
+        return FORMATS[name]
+    except KeyError:
+        names = ", ".join(FORMATS)
+        raise ArgumentError(
+            f"no format is called {name!r}", remedy=f"choose one of: {names}"
+        ) from None
+
+
+def write_reports(reports: Sequence[Report], name: str) -> bytes:
+    """Reports in the format of this name, as a file's bytes.
+
+    Raises:
+        ArgumentError: there is no such format.
+    """
+    chosen = report_format(name)
+    if chosen.holds_many or len(reports) == 1:
+        return chosen.write(reports)
+    return b"\n".join(chosen.write([report]) for report in reports)
