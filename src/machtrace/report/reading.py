@@ -26,6 +26,7 @@ class ReportReader(Protocol):
 
 
 READERS: tuple[str, ...] = (
+    "machtrace.report.plcrash.reader",
     "machtrace.report.machtrace_json.document",
     "machtrace.report.ips.reader",
     "machtrace.report.metrickit.reader",

@@ -1,0 +1,126 @@
+"""Images, threads and their frames."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from uuid import UUID
+
+from machtrace.model.address import Avma, ImageOffset
+from machtrace.model.json_value import JsonValue
+from machtrace.model.reported_frame import Adjustment, ReportedFrame, ReportedSymbol
+from machtrace.model.reported_image import ReportedImage
+from machtrace.model.reported_thread import ReportedRegister, ReportedRegisters, ReportedThread
+from machtrace.report.cpu_types import arch_name
+from machtrace.report.plcrash.wire import Message
+
+_UUID_BYTES = 16
+
+
+def read_images(message: Message, warnings: list[str]) -> tuple[ReportedImage, ...]:
+    """``binary_images``."""
+    images = tuple(_image(one) for one in message.messages(4))
+    if not images:
+        warnings.append("there are no images in it")
+    return images
+
+
+def _image(message: Message) -> ReportedImage:
+    base, code_type, uuid = message.integer(1), message.message(5), message.data(4)
+    path = message.text(3) or ""
+    encoding, kind, subtype = code_type.integer(1), code_type.integer(2), code_type.integer(3)
+    said: dict[str, JsonValue] = {}
+    if kind is not None:
+        said = {"encoding": encoding, "type": kind, "subtype": subtype}
+    if uuid is not None and len(uuid) != _UUID_BYTES:
+        said["uuid"] = uuid.hex()
+    return ReportedImage(
+        uuid=UUID(bytes=uuid) if uuid is not None and len(uuid) == _UUID_BYTES else None,
+        name=path.rpartition("/")[2],
+        path=path,
+        arch=None if kind is None else arch_name(kind, subtype or 0),
+        load_address=None if base is None else Avma(base),
+        size=message.integer(2),
+        details=said | code_type.rest() | message.rest(),
+    )
+
+
+class StackReader:
+    """Finds the images of frames."""
+
+    def __init__(self, images: Sequence[ReportedImage], warnings: list[str]) -> None:
+        self._images = images
+        self._warnings = warnings
+        placed = [
+            (image.load_address, index)
+            for index, image in enumerate(images)
+            if image.load_address is not None
+        ]
+        placed.sort()
+        self._starts = [start for start, _ in placed]
+        self._indices = [index for _, index in placed]
+
+    def threads(self, message: Message) -> tuple[ReportedThread, ...]:
+        """``threads``."""
+        return tuple(self._thread(number, one) for number, one in enumerate(message.messages(3)))
+
+    def _thread(self, place: int, message: Message) -> ReportedThread:
+        number = message.integer(1)
+        registers = tuple(
+            ReportedRegister(one.text(1) or "", one.integer(2) or 0, details=one.rest())
+            for one in message.messages(4)
+        )
+        crashed = bool(message.boolean(3))
+        return ReportedThread(
+            index=place if number is None else number,
+            crashed=crashed,
+            frames=self._frames(message, 2, Adjustment.EXACT),
+            registers=ReportedRegisters(registers=registers) if registers else None,
+            details=message.rest(),
+        )
+
+    def returns(self, message: Message) -> tuple[ReportedFrame, ...]:
+        """The frames of an exception, all of them return addresses."""
+        return self._frames(message, 3, Adjustment.RETURN)
+
+    def _frames(
+        self, message: Message, field: int, innermost: Adjustment
+    ) -> tuple[ReportedFrame, ...]:
+        found: list[ReportedFrame] = []
+        for one in message.messages(field):
+            found.append(self._frame(one, Adjustment.RETURN if found else innermost))
+        return tuple(found)
+
+    def _frame(self, message: Message, adjustment: Adjustment) -> ReportedFrame:
+        address = message.integer(3)
+        index = None if address is None else self._find(address)
+        offset = None
+        if index is not None and address is not None:
+            offset = ImageOffset(address - (self._images[index].load_address or 0))
+        symbol_message = message.message(6)
+        name, start = symbol_message.text(1), symbol_message.integer(2)
+        end = symbol_message.integer(3)
+        details = symbol_message.rest() | message.rest()
+        if end is not None:
+            details["end_address"] = end
+        symbol = None
+        if name is not None:
+            into = None if start is None or address is None else address - start
+            symbol = ReportedSymbol(name, into)
+        elif start is not None:
+            details["start_address"] = start
+        return ReportedFrame(
+            None if address is None else Avma(address),
+            index,
+            offset,
+            adjustment,
+            symbol,
+            details=details,
+        )
+
+    def _find(self, address: int) -> int | None:
+        place = bisect_right(self._starts, address) - 1
+        if place < 0:
+            return None
+        index = self._indices[place]
+        return index if self._images[index].holds(address) else None
