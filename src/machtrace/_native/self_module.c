@@ -15,6 +15,9 @@
 #include "capture.h"
 #include "module_slots.h"
 #include "own_batches.h"
+#if defined(__APPLE__)
+#include "own_images.h"
+#endif
 
 #define BATCH 16 /* threads that are asked at a time */
 #define RED_ZONE 128
@@ -346,6 +349,10 @@ static PyMethodDef methods[] = {
      PyDoc_STR("read_memory(address, size, /)\n--\n\nBytes of this process' memory.")},
     {"own_image", own_image, METH_NOARGS,
      PyDoc_STR("own_image()\n--\n\nWhere this extension is: start and end.")},
+#if defined(__APPLE__)
+    {"own_images", machtrace_own_images, METH_NOARGS,
+     PyDoc_STR("own_images()\n--\n\nThe images of this process, as dyld told of them.")},
+#endif
     {"image_changes", image_changes, METH_NOARGS,
      PyDoc_STR("image_changes()\n--\n\nA number that changes with the images of this process.")},
     {"signal_in_use", signal_in_use, METH_NOARGS,

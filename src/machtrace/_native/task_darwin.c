@@ -7,6 +7,7 @@
 #include <mach/mach.h>
 #include <mach/mach_traps.h>
 #include <mach/task_info.h>
+#include <unistd.h>
 
 _Static_assert(sizeof(mach_port_t) == sizeof(uint32_t), "mach_port_t");
 _Static_assert(TASK_DYLD_INFO == 17, "TASK_DYLD_INFO");
@@ -38,6 +39,16 @@ void machtrace_task_open(int pid, struct machtrace_task_port *task)
 {
     *task = (struct machtrace_task_port){0, MACHTRACE_TASK_NONE, 0, 0, 0};
     mach_port_name_t port = MACH_PORT_NULL;
+    if (pid == getpid()) {
+        /* Nobody needs to be asked. One more right to our own port, which is given up later. */
+        task->control_error =
+            mach_port_mod_refs(mach_task_self(), mach_task_self(), MACH_PORT_RIGHT_SEND, 1);
+        if (task->control_error == KERN_SUCCESS) {
+            task->port = mach_task_self();
+            task->kind = MACHTRACE_TASK_CONTROL;
+        }
+        return;
+    }
     if (task_read_for_pid == NULL) {
         task->read_error = ENOSYS;
     } else if (task_read_for_pid(mach_task_self(), pid, &port) != 0) {

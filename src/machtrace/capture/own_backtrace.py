@@ -9,8 +9,8 @@ from machtrace.errors import MachtraceError, ThreadGoneError
 from machtrace.model.symbol import CallStack
 from machtrace.model.thread import ThreadId
 from machtrace.target.base import DEFAULT_STACK_LIMIT
+from machtrace.target.own_threads import OwnTarget, ThreadLike
 from machtrace.target.python_runs import PythonRuns
-from machtrace.target.self_process import SelfTarget, ThreadLike
 
 
 def backtrace(
@@ -76,7 +76,7 @@ def _outside(runs: PythonRuns) -> PythonRuns:
     return (innermost, *runs[1:])
 
 
-def _thread_id(target: SelfTarget, thread: ThreadLike) -> ThreadId:
+def _thread_id(target: OwnTarget, thread: ThreadLike) -> ThreadId:
     if isinstance(thread, str):
         infos = target.threads()
         found = select_threads(infos, thread) or tuple(info.id for info in infos)

@@ -10,7 +10,7 @@ from machtrace.capture.unwinding import Unwinder
 from machtrace.model.snapshot import Snapshot
 from machtrace.model.stack import Backtrace, Gap
 from machtrace.symbolicate.symbolicator import Symbolicator
-from machtrace.target.self_process import SelfTarget
+from machtrace.target.this_system import own_target
 
 LOCK = threading.RLock()
 """Held while what is kept is used; never needed by a thread that is stopped."""
@@ -20,7 +20,7 @@ class OwnProcess:
     """The target, what was learnt for walks, and the names. Used with :data:`LOCK` held."""
 
     def __init__(self) -> None:
-        self.target = SelfTarget()
+        self.target = own_target()
         self.unwinder = Unwinder()
         self.names = Symbolicator(lines=False)
         self.lines = Symbolicator()

@@ -83,13 +83,17 @@ def read_dyld_images(
         )
     rows = image.iter_unpack(memory.read(Avma(array), count * image.size))
     return DyldImages(
-        tuple(DyldImage(Avma(address), _path(memory, path)) for address, path, _ in rows),
+        tuple(DyldImage(Avma(address), read_path(memory, path)) for address, path, _ in rows),
         Avma(dyld) if dyld else None,
     )
 
 
-def _path(memory: MemoryReader, address: int) -> str:
-    """The C string at ``address``; what is behind it may not be there, so it is read in steps."""
+def read_path(memory: MemoryReader, address: int) -> str:
+    """The path at ``address``, empty where there is none or it cannot be read.
+
+    It is a C string at ``address``; what is behind it may not be there, so it is read in
+    steps.
+    """
     if not address:
         return ""
     text = b""

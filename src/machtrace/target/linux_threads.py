@@ -39,6 +39,8 @@ class Hindrance(Enum):
     """It stopped, but could not be copied; it runs on."""
     BLOCKED = 5
     """Of this process: it blocks the signal that would stop it."""
+    LEFT_STOPPED = 6
+    """Of this process, on Darwin: it was stopped, and the kernel did not let it go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from machtrace.errors import FileAccessError, TargetSpecError
 from machtrace.target.base import Target
+from machtrace.target.this_system import own_target, process_target
 
 EMULATED = "emulated:"
 SELF = "self"
@@ -37,13 +38,9 @@ def open_target(spec: int | str | Path | None) -> Target:
     if isinstance(spec, str) and len(spec) < _LONGEST_ID and _ID.fullmatch(spec.strip()):
         spec = int(spec)
     if isinstance(spec, int):
-        from machtrace.target.linux_process import LinuxProcessTarget
-
-        return LinuxProcessTarget(spec)
+        return process_target(spec)
     if spec == SELF:
-        from machtrace.target.self_process import SelfTarget
-
-        return SelfTarget()
+        return own_target()
     found = _by_scheme(spec) if isinstance(spec, str) else None
     if found is not None:
         return found

@@ -85,7 +85,7 @@ class SignalCopier:
 def wanted_signal() -> int:
     """The signal that the user chose; 0 leaves the choice to the extension."""
     text = os.environ.get(SIGNAL_VARIABLE, "")
-    if not text:
+    if not text or not hasattr(signal, "SIGRTMIN"):  # Darwin needs no signal
         return 0
     if not text.isdecimal() or not signal.SIGRTMIN <= int(text) <= signal.SIGRTMAX:
         raise TargetError(
