@@ -82,10 +82,8 @@ def _incident_and_system(
 ) -> tuple[Incident, ReportedSystem]:
     system, machine, info = message.message(1), message.message(8), message.message(9)
     number, version = system.integer(1), system.text(2)
-    said: dict[str, JsonValue] = {}
-    for key, value in (("operating_system", number), ("architecture", system.integer(3))):
-        if value is not None:
-            said[key] = value
+    numbers = {"operating_system": number, "architecture": system.integer(3)}
+    said: dict[str, JsonValue] = {key: value for key, value in numbers.items() if value is not None}
     name = _SYSTEMS.get(number if number is not None else -1)
     incident = Incident(id=_identifier(info.data(2)), time=_time(system.integer(4)))
     requested = info.boolean(1)
