@@ -394,3 +394,37 @@ def test_qemu_as_lldb_shows_it(arm64_program, listening):
     # lldb ends the second thread at its first function; the call's return address is there too.
     assert [stack[: len(other)] for stack, other in zip(found, expected, strict=True)] == expected
     assert found[0] == expected[0]
+
+
+# --- processes that signals had stopped before ---
+
+
+@pytest.mark.parametrize("when", ["attached before", "by the spec"])
+@pytest.mark.parametrize("stub", ["lldb-server", "gdb"])
+def test_a_stopped_process_stays_stopped(
+    stub, when, build, start, wait_blocked, wait_until, listening
+):
+    """SIGSTOP before the stub came: copied all the same, and stopped afterwards, by nobody."""
+    process = start(build("threads"))
+    wait_blocked(process.pid, "spin")
+    os.kill(process.pid, signal.SIGSTOP)
+    wait_until(lambda: state(process.pid) == ("T", 0), "it is stopped")
+    if when == "attached before":
+        spec = (attach_lldb if stub == "lldb-server" else attach_gdb)(listening, process.pid)
+    else:
+        port = free_port()
+        place = f"127.0.0.1:{port}"
+        if stub == "lldb-server":
+            listening(program(*LLDB_SERVERS), "gdbserver", place, port=port)
+        else:
+            listening(program("gdbserver"), "--multi", place, port=port)
+        spec = f"gdb://{place}/{process.pid}"
+    with GdbRemoteTarget(spec) as target:
+        copies = [target.snapshot(), target.snapshot()]
+    assert [len(one.threads) for one in copies] == [8, 8]
+    assert addresses(copies[0]) == addresses(copies[1])
+    wait_until(lambda: state(process.pid) == ("T", 0), "it is stopped, untraced")
+    time.sleep(0.2)
+    assert state(process.pid) == ("T", 0)
+    os.kill(process.pid, signal.SIGCONT)
+    wait_until(lambda: state(process.pid) == ("S", 0), "it runs when it is told to")

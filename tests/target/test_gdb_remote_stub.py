@@ -11,12 +11,15 @@ import socket
 import threading
 import time
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
 import machtrace as mt
 from machtrace.errors import ConnectionLostError, MachtraceError, RemoteProtocolError, TargetError
+from machtrace.model.address import Avma
 from machtrace.model.image import ImageList
+from machtrace.model.shared_cache import SharedCache
 from machtrace.target.gdb_process import GdbRemoteTarget
 from machtrace.testing.gdb_stub import Dialect, HangUpError, SnapshotStub
 
@@ -346,6 +349,27 @@ def test_no_images_is_no_obstacle(process):
     copied = take(SnapshotStub(replace(process, images=ImageList())))
     assert len(copied.threads) == len(process.threads)
     assert len(copied.images) == 0
+
+
+def test_the_shared_cache(process):
+    """Where it is and which; one round trip with the images; nothing of one that is not there."""
+    cache = SharedCache(Avma(0x1_8000_0000), UUID("674DB25A-34B2-3C56-8BD4-7D78005B2F2E"))
+    assert take(SnapshotStub(replace(process, shared_cache=cache))).shared_cache == cache
+    copied = take(SnapshotStub(process))
+    assert (copied.shared_cache, copied.problems) == (None, ())
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [b"", b"E01", b'{"shared_cache_uuid":7}', b'{"shared_cache_base_address":-5}', b"[1]", b"{"],
+)
+def test_a_shared_cache_that_makes_no_sense(process, reply):
+    """Is none; the rest is there."""
+    stub = SnapshotStub(process, fault=on(b"jGetSharedCacheInfo", packet(reply)))
+    copied = take(stub)
+    assert copied.shared_cache is None
+    assert len(copied.images) == len(process.images)
+    assert len(copied.problems) == (reply == b"{")
 
 
 def test_unix_socket(process, tmp_path):

@@ -11,6 +11,7 @@ from machtrace.model.arch import Arch
 from machtrace.model.image import ImageList
 from machtrace.model.linux import LinuxFacts
 from machtrace.model.memory import MemoryReader, RegionMemory
+from machtrace.model.shared_cache import SharedCache
 from machtrace.model.thread import ThreadId, ThreadSnapshot
 
 KeptImages = Literal["used", "none"]
@@ -62,6 +63,8 @@ class Snapshot:
     """What is known of memory besides the stacks: images' bytes, heap where it was captured."""
     problems: tuple[Problem, ...] = ()
     """What is missing, and why."""
+    shared_cache: SharedCache | None = None
+    """The one of a Darwin process; None where it has none, or nothing tells of it."""
     linux: LinuxFacts | None = None
     """What Linux keeps of the process; None where the system is another."""
 

@@ -13,7 +13,7 @@ from machtrace.errors import (
     TargetError,
     TargetGoneError,
 )
-from machtrace.target.gdb_departure import Departure, departure, signal_to_deliver
+from machtrace.target.gdb_departure import Departure, departure, signal_to_deliver, was_stopped
 from machtrace.target.gdb_features import StubFeatures, negotiate, read_documents
 from machtrace.target.gdb_host import RemoteHost, host_of
 from machtrace.target.gdb_registers import (
@@ -92,8 +92,10 @@ class StubConnection:
         session, spec = self.session, self._spec
         self.features = negotiate(session)
         stop = self._attach(spec.pid) if spec.pid is not None else None
-        asked = (b"?", b"qProcessInfo", b"qHostInfo", b"qC", b"qAttached")
-        found, process_info, host_info, current, attached = session.ask_all(asked)
+        asked = [b"?", b"qProcessInfo", b"qHostInfo", b"qC", b"qAttached"]
+        if self.features.has_thread_suffix and "siginfo" in self.features.documents:
+            asked.append(b"qXfer:siginfo:read::0,80")
+        found, process_info, host_info, current, attached, *siginfo = session.ask_all(asked)
         if stop is None:
             stop = self._standing(b"?", found)
         self._stop = stop
@@ -105,6 +107,7 @@ class StubConnection:
             stop=stop,
             detaches_stopped=detaches_stopped == b"OK",
             we_attached=spec.pid is not None,
+            stood_before=any(map(was_stopped, siginfo)),
         )
         table = self._read_table()
         if table is None:

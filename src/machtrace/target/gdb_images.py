@@ -9,6 +9,7 @@ from machtrace.errors import MachtraceError, RemoteProtocolError
 from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import MemoryRegion
+from machtrace.model.shared_cache import SharedCache
 from machtrace.model.thread import ThreadSnapshot
 from machtrace.target.gdb_elf_images import (
     FoundElf,
@@ -21,7 +22,7 @@ from machtrace.target.gdb_elf_images import (
 from machtrace.target.gdb_features import StubFeatures, read_documents
 from machtrace.target.gdb_files import program_path, read_maps
 from machtrace.target.gdb_host import RemoteHost, RemoteSystem
-from machtrace.target.gdb_json import ReportedImage, parse_images_info
+from machtrace.target.gdb_json import ReportedImage, parse_images_info, parse_shared_cache
 from machtrace.target.gdb_memory import RemoteMemory
 from machtrace.target.gdb_paged_memory import PagedMemory
 from machtrace.target.gdb_replies import is_error, parse_region
@@ -31,6 +32,7 @@ from machtrace.target.image_copier import ImageCopier
 from machtrace.target.linux_maps import Mapping
 
 _IMAGES = b'jGetLoadedDynamicLibrariesInfos:{"fetch_all_solibs":true}'
+_SHARED_CACHE = b"jGetSharedCacheInfo:{}"
 _LARGEST_CODE = 1 << 30
 """Bytes of ``__TEXT`` that an image is believed to have at most where nothing tells."""
 
@@ -45,6 +47,7 @@ class RemoteImages:
     mappings: tuple[Mapping, ...] = ()
     """What a Linux process has mapped, where the stub has files."""
     auxiliary_vector: bytes = b""
+    shared_cache: SharedCache | None = None
     problems: tuple[MachtraceError, ...] = ()
 
 
@@ -129,9 +132,10 @@ class ImageFinder:
     # --- Mach-O ---
 
     def _find_machos(self) -> RemoteImages:
-        reply = self._session.ask(_IMAGES)
-        if reply == self._answer and self._found is not None:
+        replies = self._session.ask_all((_IMAGES, _SHARED_CACHE))
+        if replies == self._answer and self._found is not None:
             return self._found
+        reply, cache = replies
         if not reply or is_error(reply):
             return RemoteImages()
         reported = parse_images_info(reply)
@@ -141,9 +145,13 @@ class ImageFinder:
         bare = [one for one in _by_address(reported) if one.text is None]
         images += self._pages.gather(lambda: [self._headed(one) for one in bare])
         program = next((one for one in reported if one.is_program), None)
-        self._answer = reply
+        self._answer = replies
+        shared, problems = _shared_cache(cache)
         self._found = RemoteImages(
-            images=ImageList(images), program="" if program is None else program.path
+            images=ImageList(images),
+            program="" if program is None else program.path,
+            shared_cache=shared,
+            problems=problems,
         )
         return self._found
 
@@ -220,6 +228,16 @@ class ImageFinder:
         reply = self._session.ask(b"qMemoryRegionInfo:%x" % headers)
         region = parse_region(reply) if headers else None
         return region.name if region is not None and region.name.startswith("/") else ""
+
+
+def _shared_cache(reply: bytes) -> tuple[SharedCache | None, tuple[MachtraceError, ...]]:
+    """From what the stub says of it; nothing of one that makes no sense but that it does not."""
+    if not reply or is_error(reply):
+        return None, ()
+    try:
+        return parse_shared_cache(reply), ()
+    except RemoteProtocolError as error:
+        return None, (error,)
 
 
 def _by_address(reported: Sequence[ReportedImage]) -> list[ReportedImage]:

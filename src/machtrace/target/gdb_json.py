@@ -18,6 +18,7 @@ from machtrace.macho.cpu import arch_of
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
+from machtrace.model.shared_cache import SharedCache
 from machtrace.target.gdb_replies import shortened
 
 _ADDRESSES = 1 << 64
@@ -62,14 +63,6 @@ class ReportedImage:
     def text(self) -> ReportedSegment | None:
         """``__TEXT``."""
         return next((one for one in self.segments if one.name == "__TEXT"), None)
-
-
-@dataclass(frozen=True, slots=True)
-class SharedCache:
-    """``jGetSharedCacheInfo``."""
-
-    base: Avma
-    uuid: UUID | None
 
 
 def parse_json(reply: bytes, asked: str) -> Any:  # noqa: ANN401 - JSON

@@ -282,6 +282,7 @@ class GdbRemoteTarget(ClosedWhenLeft):
             images=images.images,
             memory=memory,
             problems=tuple(copies.problems),
+            shared_cache=images.shared_cache,
             linux=self._linux(images) if self._is_linux else None,
         )
 

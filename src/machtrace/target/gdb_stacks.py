@@ -16,9 +16,13 @@ from machtrace.target.gdb_session import GdbSession
 from machtrace.target.linux_maps import Mapping
 from machtrace.target.linux_signal_frame import REACH, interrupted_sp
 
-UNBOUNDED = 1 << 20
-"""Bytes of a stack copied at most where nothing tells where it ends."""
+UNBOUNDED = 1 << 26
+"""Bytes of all stacks together that are copied where nothing tells where each ends.
+
+What follows a stack is mostly not there, but a machine without memory protection has it all."""
 _FIRST_STEP = 1 << 14
+_LARGEST_STEP = 1 << 18
+"""Bytes of one step: of what follows a stack no more than this is asked for in vain."""
 _MOST_PARTS = 8
 """Adjoining regions that one stack may consist of."""
 _ADDRESSES = 1 << 64
@@ -144,22 +148,23 @@ class StackReader:
         """In growing steps, each to the first page that is not there."""
         starts = {index: max(0, pointers[index] - red_zone) for index in indexes}
         held: dict[int, bytearray] = {index: bytearray() for index in indexes}
-        limit = min(limit, UNBOUNDED)
-        left, step = list(indexes), _FIRST_STEP
+        left, step, budget = list(indexes) if limit else [], _FIRST_STEP, UNBOUNDED
         while left:
+            largest = min(step, budget // len(left))
             ranges = [
-                (
-                    starts[index] + len(held[index]),
-                    min(step, limit - len(held[index]), _ADDRESSES - starts[index]),
-                )
+                (starts[index] + len(held[index]), min(largest, limit - len(held[index])))
                 for index in left
             ]
             found = self._memory.read_many(ranges)
             following: list[int] = []
             for index, (_, size), data in zip(left, ranges, found, strict=True):
                 held[index] += data
-                if len(data) == size and len(held[index]) < limit:
+                budget -= len(data)
+                if len(data) == size and size > 0 and len(held[index]) < limit:
                     following.append(index)
-            left, step = following, step * 2
+                elif not held[index] and starts[index] < pointers[index]:
+                    starts[index] = pointers[index]  # nothing is there below the stack pointer
+                    following.append(index)
+            left, step = following, min(step * 2, _LARGEST_STEP)
         for index in indexes:
             yield index, MemoryRegion(Avma(starts[index]), bytes(held[index]))

@@ -185,7 +185,7 @@ class SnapshotStub:
             return self.attached
         return b""
 
-    def _extended(self, request: bytes) -> bytes | None:  # noqa: PLR0911 - one a request
+    def _extended(self, request: bytes) -> bytes | None:  # noqa: C901, PLR0911 - one a request
         name = request.partition(b":")[0]
         match name:
             case b"QStartNoAckMode":
@@ -208,6 +208,8 @@ class SnapshotStub:
                 return self._threads()
             case b"jGetLoadedDynamicLibrariesInfos":
                 return self._libraries()
+            case b"jGetSharedCacheInfo":
+                return _shared_cache(self.snapshot)
             case b"qMemoryRegionInfo":
                 return self._region(int(request[18:], 16))
             case b"MultiMemRead":
@@ -314,6 +316,20 @@ class SnapshotStub:
             if not step:
                 break
         return bytes(data)
+
+
+def _shared_cache(snapshot: Snapshot) -> bytes:
+    cache = snapshot.shared_cache
+    if cache is None:
+        return b'{"no_shared_cache":true}'
+    return json.dumps(
+        {
+            "shared_cache_base_address": cache.base,
+            "shared_cache_uuid": str(cache.uuid).upper(),
+            "no_shared_cache": False,
+            "shared_cache_private_cache": False,
+        }
+    ).encode()
 
 
 def _addresses(request: bytes) -> tuple[int, int]:
