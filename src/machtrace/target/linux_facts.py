@@ -28,12 +28,12 @@ class GatheredFacts:
 
 
 class FactsGatherer:
-    """Gathers the facts of one process; again only once it has mapped something else."""
+    """Gathers the facts of one process; again only once it has mapped other files."""
 
     def __init__(self, directory: ProcessDirectory, arch: Arch) -> None:
         self._directory = directory
         self._layout = LAYOUTS[2 if arch.pointer_size == _WIDE else 1, 1]
-        self._mappings: Sequence[Mapping] = ()
+        self._files: Sequence[Mapping] = ()
         self._gathered: GatheredFacts | None = None
 
     def gather(self, mappings: Sequence[Mapping], memory: MemoryReader) -> GatheredFacts:
@@ -42,9 +42,10 @@ class FactsGatherer:
         Raises:
             TargetGoneError: the process is gone.
         """
-        if self._gathered is None or self._mappings != mappings:
+        files = [mapping for mapping in mappings if mapping.is_file]
+        if self._gathered is None or self._files != files:
             self._gathered = self._gather(mappings, memory)
-            self._mappings = mappings
+            self._files = files
         return self._gathered
 
     def _gather(self, mappings: Sequence[Mapping], memory: MemoryReader) -> GatheredFacts:

@@ -73,12 +73,35 @@ def identify(directory: ProcessDirectory, *, is_own: bool = False) -> ProcessInf
 
 
 def read_mappings(directory: ProcessDirectory) -> tuple[Mapping, ...]:
-    """What the process has mapped now.
+    """What the process has mapped now; to be asked again and again, see :class:`MappingsReader`.
 
     Raises:
         TargetGoneError: it has exited.
         TargetAccessError: the kernel does not let it be looked at.
     """
+    return MappingsReader(directory).read()
+
+
+class MappingsReader:
+    """Reads what one process has mapped; the very same tuple as long as that does not change."""
+
+    __slots__ = ("_directory", "_mappings", "_text")
+
+    def __init__(self, directory: ProcessDirectory) -> None:
+        self._directory = directory
+        self._text = ""
+        self._mappings: tuple[Mapping, ...] = ()
+
+    def read(self) -> tuple[Mapping, ...]:
+        """What it has mapped now. Raises as :func:`read_mappings` does."""
+        text = _maps_text(self._directory)
+        if text != self._text:
+            self._mappings = parse_maps(text, f"/proc/{self._directory.pid}/maps")
+            self._text = text
+        return self._mappings
+
+
+def _maps_text(directory: ProcessDirectory) -> str:
     while True:
         # Of a thread that has exited they are empty.
         thread = directory.live_thread()
@@ -89,4 +112,4 @@ def read_mappings(directory: ProcessDirectory) -> tuple[Mapping, ...]:
         except OSError:
             continue
         if text:
-            return parse_maps(text, f"/proc/{directory.pid}/maps")
+            return text

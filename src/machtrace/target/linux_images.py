@@ -11,6 +11,8 @@ import os
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from operator import is_not
 from pathlib import Path
 
 from machtrace.elf.contents import ElfMemoryContents
@@ -19,10 +21,10 @@ from machtrace.elf.segments import Segment
 from machtrace.elf.structs import MAGIC, PF_W
 from machtrace.errors import FormatError, MemoryReadError, TargetGoneError
 from machtrace.model.address import Avma
-from machtrace.model.image import BinaryImage, ImageFormat
+from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import MemoryReader, MemoryRegion
 from machtrace.target.linux_maps import Mapping
-from machtrace.target.linux_memory import FileIdentity, FileSegment, MappedFile
+from machtrace.target.linux_memory import FileIdentity, FileMemory, FileSegment, MappedFile
 from machtrace.target.linux_procfs import ProcessDirectory
 
 VDSO = "[vdso]"
@@ -43,17 +45,39 @@ class LoadedImage:
     regions: tuple[MemoryRegion, ...] = ()
 
 
+class LoadedImages(tuple[LoadedImage, ...]):  # noqa: SLOT001 - its properties are kept
+    """The images of a process at one time, by address."""
+
+    @cached_property
+    def image_list(self) -> ImageList:
+        """As snapshots have them: for all of them the same object."""
+        return ImageList(loaded.image for loaded in self)
+
+    @cached_property
+    def files(self) -> FileMemory:
+        """Their bytes that are in files."""
+        return FileMemory(segment for loaded in self for segment in loaded.segments)
+
+
 class ImageFinder:
     """Finds the images of one process; remembers them from one time to the next."""
 
     def __init__(self, directory: ProcessDirectory) -> None:
         self._directory = directory
         self._known: dict[Mapping, LoadedImage | None] = {}
+        self._mappings: Sequence[Mapping] = ()
+        self._found = LoadedImages()
         self._same_files = _mount_namespace(directory) == _own_mount_namespace()
         self._may_follow_mappings = True
 
-    def find(self, mappings: Sequence[Mapping], memory: MemoryReader) -> tuple[LoadedImage, ...]:
-        """The images that ``mappings``, all of the process by address, show in its ``memory``."""
+    def find(self, mappings: Sequence[Mapping], memory: MemoryReader) -> LoadedImages:
+        """The images that ``mappings``, all of the process by address, show in its ``memory``.
+
+        It is the same object as before, as long as the images are the same.
+        """
+        if mappings is self._mappings:
+            return self._found
+        self._mappings = mappings
         found: dict[Mapping, LoadedImage | None] = {}
         images: list[LoadedImage] = []
         runnable = [mapping for mapping in mappings if mapping.is_executable]
@@ -71,7 +95,9 @@ class ImageFinder:
             if loaded is not None:
                 images.append(loaded)
         self._known = found
-        return tuple(images)
+        if len(images) != len(self._found) or any(map(is_not, images, self._found)):
+            self._found = LoadedImages(images)
+        return self._found
 
     def _load(
         self, mapping: Mapping, runnable: Sequence[Mapping], memory: MemoryReader

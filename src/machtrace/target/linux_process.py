@@ -15,7 +15,7 @@ from machtrace.errors import (
     TargetSpecError,
     ThreadGoneError,
 )
-from machtrace.model.image import BinaryImage, ImageList
+from machtrace.model.image import BinaryImage
 from machtrace.model.memory import LayeredMemory, MemoryReader, RegionMemory
 from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
 from machtrace.model.thread import ThreadId, ThreadInfo
@@ -24,10 +24,10 @@ from machtrace.target.captured_threads import CapturedThreads
 from machtrace.target.linux_capture import Capture, CaptureSource
 from machtrace.target.linux_copier import thread_copier
 from machtrace.target.linux_facts import FactsGatherer, GatheredFacts
-from machtrace.target.linux_identity import check_host, identify, read_mappings
-from machtrace.target.linux_images import ImageFinder, LoadedImage
+from machtrace.target.linux_identity import MappingsReader, check_host, identify
+from machtrace.target.linux_images import ImageFinder, LoadedImages
 from machtrace.target.linux_maps import Mapping, stack_ranges
-from machtrace.target.linux_memory import FileMemory, open_memory
+from machtrace.target.linux_memory import open_memory
 from machtrace.target.linux_procfs import ProcessDirectory
 from machtrace.target.linux_threads import ThreadCopier
 from machtrace.target.python_runs import PythonRuns
@@ -75,6 +75,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
             self._process = identify(self._directory, is_own=self._is_own)
             with open_memory(self._directory):
                 pass  # the right to read it is the right to stop it
+            self._mappings = MappingsReader(self._directory)
             self._images = ImageFinder(self._directory)
             self._facts = self._facts_gatherer()
             self._copier = thread_copier() if copier is None else copier
@@ -117,7 +118,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
             TargetAccessError: the kernel did not let any of its threads be stopped.
         """
         with self._open_memory() as memory:
-            mappings = read_mappings(self._directory)
+            mappings = self._mappings.read()
             # Before the threads: the process may exit while they are copied.
             images = self._images.find(mappings, memory)
             gathered = self._facts.gather(mappings, memory)
@@ -175,7 +176,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
         from machtrace.target.python_runtime import find_runtime
 
         with self._open_memory() as memory:
-            loaded = self._images.find(read_mappings(self._directory), memory)
+            loaded = self._images.find(self._mappings.read(), memory)
             files = {one.image.load_address: one.segments[:1] for one in loaded}
 
             def file_of(image: BinaryImage) -> memoryview | None:
@@ -233,14 +234,14 @@ class LinuxProcessTarget(ClosedWhenLeft):
                 new = [thread for thread in self._directory.thread_ids() if thread not in seen]
                 if not new:
                     return
-                mappings = read_mappings(self._directory)
+                mappings = self._mappings.read()
             except TargetError:
                 return  # what was copied of it stays
 
     def _mappings_after(self, mappings: tuple[Mapping, ...]) -> tuple[Mapping, ...]:
         """What the process has mapped now; ``mappings`` where it is gone."""
         try:
-            return read_mappings(self._directory)
+            return self._mappings.read()
         except TargetError:
             return mappings
 
@@ -248,7 +249,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
 def snapshot_of(
     process: ProcessInfo,
     captured: CapturedThreads,
-    images: Sequence[LoadedImage],
+    images: LoadedImages,
     gathered: GatheredFacts,
 ) -> Snapshot:
     """What was captured, with the images that there were then."""
@@ -257,13 +258,12 @@ def snapshot_of(
         *captured.interrupted_stacks,
         *(region for image in images for region in image.regions),
     )
-    files = FileMemory(segment for image in images for segment in image.segments)
     return Snapshot(
         process=process,
         threads=tuple(captured.threads),
-        images=ImageList(image.image for image in images),
+        images=images.image_list,
         # Apart, for what the loader keeps may lie within a stack.
-        memory=LayeredMemory((RegionMemory(regions), files, RegionMemory(gathered.regions))),
+        memory=LayeredMemory((RegionMemory(regions), images.files, RegionMemory(gathered.regions))),
         problems=tuple(captured.problems),
         linux=gathered.facts,
     )
