@@ -48,7 +48,9 @@ class Target(Protocol):
         """Copy ``threads`` (None: all), each stopped only while it is copied.
 
         At most ``stack_limit`` bytes of each stack are copied. A thread that ends, or whose part
-        of a core is bad, is left out and named in :attr:`Snapshot.problems`.
+        of a core is bad, is left out and named in :attr:`Snapshot.problems`. As long as the images
+        stay the same, :attr:`Snapshot.images` should be the same object: what was learnt of them is
+        found again by it.
 
         Raises:
             TargetGoneError: the process exited.
