@@ -29,6 +29,7 @@ READERS: tuple[str, ...] = (
     "machtrace.report.plcrash.reader",
     "machtrace.report.machtrace_json.document",
     "machtrace.report.ips.reader",
+    "machtrace.report.kscrash.reader",
     "machtrace.report.metrickit.reader",
     "machtrace.report.crash.reader",
 )

@@ -1,0 +1,131 @@
+"""The one report of a KSCrash JSON file."""
+
+from __future__ import annotations
+
+from machtrace.model.report import Report, ReportKind
+from machtrace.model.reported_process import (
+    Incident,
+    LanguageException,
+    ReportedException,
+    ReportedProcess,
+    ReportedSystem,
+)
+from machtrace.report.kscrash.images import read_images
+from machtrace.report.kscrash.threads import ThreadReader
+from machtrace.report.kscrash.times import read_time
+from machtrace.report.source import ReportSource
+from machtrace.report.taking import Taking
+
+_PARTS = frozenset({"crash", "binary_images", "report", "system", "recrash_report"})
+_ENOUGH = 2
+
+
+def recognises(source: ReportSource) -> bool:
+    """Whether it has the parts of such a report, or of one that was made while one was made."""
+    documents = source.documents
+    value = documents[0].value if documents else None
+    if not isinstance(value, dict):
+        return False
+    return len(_PARTS & value.keys()) >= _ENOUGH
+
+
+def read(source: ReportSource) -> tuple[Report, ...]:
+    """The one report in it."""
+    warnings = list(source.documents[0].warnings)
+    body = Taking.of(source.documents[0].value, "", warnings)
+    images = read_images(body)
+    threads = ThreadReader(images, warnings)
+    crash = body.inner("crash")
+    error = crash.inner("error")
+    incident = _incident(body, error)
+    process, system = _process_and_system(body)
+    exception = _exception(error)
+    language_exception = _language_exception(error)
+    found = threads.read(crash)
+    threads.warn()
+    return (
+        Report(
+            kind=ReportKind.KSCRASH,
+            incident=incident,
+            process=process,
+            system=system,
+            exception=exception,
+            language_exception=language_exception,
+            threads=found,
+            images=images,
+            details=body.details(),
+            warnings=tuple(warnings),
+        ),
+    )
+
+
+def _incident(body: Taking, error: Taking) -> Incident:
+    report = body.inner("report")
+    version = report.left.get("version")
+    if isinstance(version, str):
+        del report.left["version"]
+    return Incident(
+        id=report.text("id"),
+        time=read_time(report, "timestamp"),
+        kind=error.text("type"),
+        report_version=version if isinstance(version, str) else None,
+    )
+
+
+def _process_and_system(body: Taking) -> tuple[ReportedProcess, ReportedSystem]:
+    system = body.inner("system")
+    name, version = system.text("system_name"), system.text("system_version")
+    process = ReportedProcess(
+        name=system.text("process_name"),
+        pid=system.integer("process_id"),
+        path=system.text("CFBundleExecutablePath"),
+        identifier=system.text("CFBundleIdentifier"),
+        version=system.text("CFBundleShortVersionString"),
+        build=system.text("CFBundleVersion"),
+        code_type=system.text("binary_arch") or system.text("cpu_arch"),
+        is_translated=system.boolean("proc_translated"),
+        parent=system.text("parent_process_name"),
+        parent_pid=system.integer("parent_process_id"),
+        launch_time=read_time(system, "app_start_time"),
+    )
+    report = body.inner("report")
+    if process.name is not None and report.left.get("process_name") == process.name:
+        del report.left["process_name"]
+    found = ReportedSystem(
+        model=system.text("machine"),
+        os_name=" ".join(one for one in (name, version) if one) or None,
+        os_build=system.text("os_version"),
+        crash_reporter_key=system.text("device_app_hash"),
+    )
+    return process, found
+
+
+def _exception(error: Taking) -> ReportedException | None:
+    mach, signal = error.inner("mach"), error.inner("signal")
+    address = error.integer("address")
+    kind, name = mach.text("exception_name"), signal.text("name")
+    codes = tuple(one for one in (mach.integer("code"), mach.integer("subcode")) if one is not None)
+    subtype = mach.text("code_name")
+    reason = error.text("reason")
+    if kind is None and name is None and not codes and address is None and reason is None:
+        return None
+    return ReportedException(
+        type=kind,
+        signal=name,
+        raw_codes=codes,
+        subtype=subtype,
+        address=address,
+        message=reason,
+    )
+
+
+def _language_exception(error: Taking) -> LanguageException | None:
+    for key in ("nsexception", "cpp_exception", "user_reported"):
+        if not isinstance(error.left.get(key), dict):
+            continue
+        given = error.inner(key)
+        name = given.text("name")
+        if name is None:
+            continue
+        return LanguageException(name=name, reason=given.text("reason"), details={"kind": key})
+    return None
