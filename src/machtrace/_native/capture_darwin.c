@@ -21,6 +21,7 @@
 
 static bool suspend(struct machtrace_own_thread *thread, thread_act_t port)
 {
+    thread->error = 0;
     thread->asked_at = machtrace_mach_now();
     kern_return_t result = thread_suspend(port);
     thread->stopped_at = thread->resumed_at = machtrace_mach_now();
@@ -59,15 +60,15 @@ static kern_return_t find(const struct machtrace_own_capture *capture)
     return machtrace_threads_find(capture, found);
 }
 
-static void begin(struct machtrace_own_thread *thread)
+static void begin(struct machtrace_own_thread *thread, kern_return_t error, int64_t now)
 {
-    thread->outcome = MACHTRACE_OWN_GONE;
-    thread->error = 0;
+    thread->outcome = error == KERN_SUCCESS ? MACHTRACE_OWN_GONE : MACHTRACE_OWN_REFUSED;
+    thread->error = error;
     thread->uninterruptible = 0;
     thread->pthread = 0;
     thread->registers_size = 0;
     thread->stack_count = 0;
-    thread->asked_at = thread->stopped_at = thread->resumed_at = machtrace_mach_now();
+    thread->asked_at = thread->stopped_at = thread->resumed_at = now;
 }
 
 static void copy_each(const struct machtrace_own_capture *capture)
@@ -109,14 +110,12 @@ static void signals_to_keep_out(sigset_t *signals)
 void machtrace_own_copy(struct machtrace_own_capture *capture)
 {
     kern_return_t result = find(capture);
+    int64_t now = machtrace_mach_now();
     for (size_t index = 0; index < capture->thread_count; index++) {
         struct machtrace_own_thread *thread = &capture->threads[index];
-        begin(thread);
-        thread->pthread = result == KERN_SUCCESS ? found[index].pthread : 0;
-        if (result != KERN_SUCCESS || thread->id == machtrace_own_id()) {
-            thread->outcome = MACHTRACE_OWN_REFUSED;
-            thread->error = result != KERN_SUCCESS ? result : KERN_INVALID_ARGUMENT;
-        }
+        begin(thread, result != KERN_SUCCESS ? result : found[index].error, now);
+        if (result == KERN_SUCCESS)
+            thread->pthread = found[index].pthread;
     }
     if (result != KERN_SUCCESS)
         return;

@@ -10,6 +10,7 @@
 #include "darwin_registers.h"
 #include "mach_clock.h"
 #include "mach_memory.h"
+#include "mach_suspension.h"
 #include "own_registers.h"
 
 _Static_assert(sizeof(machtrace_darwin_registers) <= MACHTRACE_OWN_REGISTERS_MAX, "registers");
@@ -108,9 +109,8 @@ void machtrace_copy_suspended(const struct machtrace_own_capture *capture,
         result = KERN_FAILURE;
     if (result != KERN_SUCCESS) {
         thread->error = result;
-        thread->outcome = result == KERN_TERMINATED || result == MACH_SEND_INVALID_DEST
-                              ? MACHTRACE_OWN_GONE
-                              : MACHTRACE_OWN_FAILED;
+        thread->outcome =
+            machtrace_mach_is_gone(result) ? MACHTRACE_OWN_GONE : MACHTRACE_OWN_FAILED;
         return;
     }
     strip_signatures(thread->registers);

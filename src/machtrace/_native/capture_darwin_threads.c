@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mach_suspension.h"
 #include "task_ports.h"
 
 _Static_assert(sizeof(thread_identifier_info_data_t) == 24, "thread_identifier_info");
@@ -28,16 +29,17 @@ static struct {
     mach_msg_type_number_t asked; /* ports at the list's start whose ids were asked for */
     struct known_thread *known;   /* of these, by id */
     size_t count, room;
+    kern_return_t failure; /* why the id of some is not known, though they may be there */
 } threads;
 
-static bool identify(thread_act_t port, struct known_thread *thread)
+static kern_return_t identify(thread_act_t port, struct known_thread *thread)
 {
     thread_identifier_info_data_t info;
     mach_msg_type_number_t count = THREAD_IDENTIFIER_INFO_COUNT;
-    if (thread_info(port, THREAD_IDENTIFIER_INFO, (thread_info_t)&info, &count) != KERN_SUCCESS)
-        return false; /* it has ended */
-    *thread = (struct known_thread){info.thread_id, info.thread_handle, port};
-    return true;
+    kern_return_t result = thread_info(port, THREAD_IDENTIFIER_INFO, (thread_info_t)&info, &count);
+    if (result == KERN_SUCCESS)
+        *thread = (struct known_thread){info.thread_id, info.thread_handle, port};
+    return result;
 }
 
 uint64_t machtrace_own_id(void)
@@ -54,8 +56,8 @@ int64_t machtrace_own_list(uint64_t *ids, size_t room)
     int64_t count = 0;
     for (mach_msg_type_number_t index = 0; index < list.count; index++) {
         struct known_thread thread;
-        if (!identify(list.ports[index], &thread))
-            continue;
+        if (identify(list.ports[index], &thread) != KERN_SUCCESS)
+            continue; /* it has ended */
         if ((size_t)count < room)
             ids[count] = thread.id;
         count++;
@@ -99,8 +101,11 @@ static const struct known_thread *find(uint64_t id)
         if (threads.asked == threads.list.count)
             return NULL;
         struct known_thread thread;
-        if (identify(threads.list.ports[threads.asked++], &thread))
+        kern_return_t result = identify(threads.list.ports[threads.asked++], &thread);
+        if (result == KERN_SUCCESS)
             note(thread);
+        else if (!machtrace_mach_is_gone(result))
+            threads.failure = result;
     }
 }
 
@@ -126,6 +131,7 @@ void machtrace_threads_release(void)
     machtrace_release_thread_ports(&threads.list);
     threads.asked = 0;
     threads.count = 0;
+    threads.failure = KERN_SUCCESS;
 }
 
 void machtrace_threads_forget(void)
@@ -133,6 +139,7 @@ void machtrace_threads_forget(void)
     threads.list = (struct machtrace_thread_ports){NULL, 0};
     threads.asked = 0;
     threads.count = 0;
+    threads.failure = KERN_SUCCESS;
 }
 
 /* Whether all were found. */
@@ -144,19 +151,22 @@ static bool find_all(const struct machtrace_own_capture *capture,
     thread_act_t own_port = pthread_mach_thread_np(pthread_self()); /* its name, without a right */
     struct known_thread here = {0, 0, MACH_PORT_NULL};
     /* A handle is where the thread's own data is within its pthread, of each at the same place. */
-    bool has_handle = identify(own_port, &here);
+    bool has_handle = identify(own_port, &here) == KERN_SUCCESS && here.handle != 0;
     uint64_t offset = here.handle - (uint64_t)(uintptr_t)pthread_self();
     for (size_t index = 0; index < capture->thread_count; index++) {
         uint64_t id = capture->threads[index].id;
-        found[index] = (struct machtrace_found_thread){MACH_PORT_NULL, 0};
-        if (id == 0 || id == own)
-            continue;
-        const struct known_thread *thread = find(id);
-        if (thread == NULL)
+        const struct known_thread *thread = id == 0 ? NULL : find(id);
+        found[index] = (struct machtrace_found_thread){MACH_PORT_NULL, KERN_SUCCESS, 0};
+        if (thread == NULL) {
             is_whole = false;
-        else if (thread->port != own_port)
-            found[index] = (struct machtrace_found_thread){
-                thread->port, has_handle ? thread->handle - offset : 0};
+            found[index].error = threads.failure;
+        } else if (id == own || thread->port == own_port) {
+            found[index].error = KERN_INVALID_ARGUMENT; /* suspended, it would stay so */
+        } else {
+            found[index].port = thread->port;
+            if (has_handle && thread->handle != 0)
+                found[index].pthread = thread->handle - offset;
+        }
     }
     return is_whole;
 }

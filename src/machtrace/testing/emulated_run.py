@@ -19,6 +19,7 @@ from unicorn.unicorn_py3.unicorn import Uc, UcError
 from machtrace.errors import MemoryReadError
 from machtrace.macho.contents import FileContents
 from machtrace.model.address import Avma
+from machtrace.model.memory import MemoryReader
 from machtrace.model.registers import RegisterSet
 from machtrace.testing.emulated_cpu import EmulatedCpu, Transfer, emulated_cpu
 from machtrace.testing.emulated_signals import SignalDelivery
@@ -62,7 +63,7 @@ class Moment:
     """The program before one instruction."""
 
     registers: RegisterSet
-    memory: EmulatedMemory
+    memory: MemoryReader
     callers: tuple[TrueFrame, ...]
     """Innermost first; the last is :data:`OUTSIDE`, but on stacks of the program's own."""
 

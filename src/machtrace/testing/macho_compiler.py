@@ -70,7 +70,7 @@ def compile_object(
     """
     language = _CXX if source.suffix in _CXX_SUFFIXES else _C
     flags = ("-target", _COMPILE_TARGETS[arch], *language, *_COMPILE_FLAGS, *options)
-    _zig("clang", (*flags, "-c", str(source), "-o", str(output)), output.parent)
+    run_zig("clang", (*flags, "-c", str(source), "-o", str(output)), output.parent)
     return output
 
 
@@ -89,11 +89,16 @@ def link_objects(
         OSError, subprocess.CalledProcessError: the linker is not installed, or cannot link them.
     """
     files = (*map(str, objects), "-o", str(output))
-    _zig("cc", ("-target", _LINK_TARGETS[arch], "-nostdlib", *options, *files), output.parent)
+    run_zig("cc", ("-target", _LINK_TARGETS[arch], "-nostdlib", *options, *files), output.parent)
     return output
 
 
-def _zig(command: str, arguments: Sequence[str], directory: Path) -> None:
+def run_zig(command: str, arguments: Sequence[str], directory: Path) -> None:
+    """Run one of zig's tools in ``directory``, where its caches are left, too.
+
+    Raises:
+        OSError, subprocess.CalledProcessError: it is not installed, or failed.
+    """
     caches = {f"ZIG_{kind}_CACHE_DIR": str(directory / ".zig") for kind in ("GLOBAL", "LOCAL")}
     subprocess.run(  # noqa: S603 (our own interpreter and arguments)
         (sys.executable, "-m", "ziglang", command, *arguments),
