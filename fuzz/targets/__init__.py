@@ -12,6 +12,7 @@ from fuzz.targets import (
     instructions,
     objc,
     pclntab,
+    python_memory,
     rtti,
     swift,
     symbol_store,
@@ -37,6 +38,7 @@ TARGETS: dict[str, Target] = {
         pclntab.TARGET,
         rtti.TARGET,
         gdb_remote.TARGET,
+        python_memory.TARGET,
         symbol_table.TARGET,
         symbol_store.TARGET,
     )

@@ -42,6 +42,7 @@ def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
         "symbol_table",
         "demangle",
         "pclntab",
+        "python_memory",
         "rtti",
     ],
 )

@@ -27,6 +27,8 @@ from machtrace.target.linux_threads import (
 )
 
 _PAGE = 4096
+_MOST_PAGES = 1 << 13
+"""Kept at a time."""
 _TOP = 1 << 64
 _ROUNDS = 64
 """Times that threads are looked for; those that have stopped start no more."""
@@ -156,7 +158,7 @@ def _stands_still(thread: UncopiedThread) -> bool:
 
 
 class HeldMemory:
-    """The memory of a process while it stands still; a page is read once.
+    """The memory of a process while it stands still; a page is seldom read twice.
 
     Args:
         tracer: what holds it.
@@ -189,6 +191,8 @@ class HeldMemory:
     def _page(self, start: int) -> bytes:
         page = self._pages.get(start)
         if page is None:
+            if len(self._pages) >= _MOST_PAGES:
+                self._pages.clear()
             page = self._tracer.read_memory(self._thread, start, _PAGE)
             self._pages[start] = page
         return page

@@ -77,7 +77,7 @@ def with_functions(
         if thread is None or thread in ids
     ]
     runs: dict[ThreadId, PythonRuns] = {
-        ids[thread]: functions for thread, functions in found.runs.items() if thread in ids
+        ids[thread]: found.runs(thread) for thread in found.standing if thread in ids
     }
     return replace(snapshot, problems=(*snapshot.problems, *problems)), runs
 

@@ -200,7 +200,7 @@ _GROUPS_3_14 = (
     ("set", "size used table mask"),
     *_GROUPS_3_13[9:],
 )
-_GROUPS = {(3, 13): _GROUPS_3_13, (3, 14): _GROUPS_3_14}
+GROUPS_OF_OFFSETS = {(3, 13): _GROUPS_3_13, (3, 14): _GROUPS_3_14}
 
 SUPPORTED = "3.11 to 3.14"
 
@@ -223,7 +223,7 @@ def layout_of(head: bytes, version: int | None, source: str) -> PythonLayout:
             raise _unknown(source, version)
         return found
     _, version, is_free_threaded = _HEAD.unpack_from(head)
-    groups = _GROUPS.get(_major_minor(version))
+    groups = GROUPS_OF_OFFSETS.get(_major_minor(version))
     if groups is None:
         raise _unknown(source, version)
     if is_free_threaded:

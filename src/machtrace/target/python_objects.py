@@ -5,14 +5,16 @@ Each is known by its type's name, so that memory which was something else is nev
 
 from __future__ import annotations
 
+from functools import cached_property
 from struct import Struct
+from typing import NamedTuple
 
 from machtrace.errors import FormatError
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
 from machtrace.model.symbol import PythonFrame, SourceLocation
 from machtrace.target.python_layout import PythonLayout
-from machtrace.target.python_lines import line_at
+from machtrace.target.python_lines import LineTable
 
 _POINTER = Struct("<Q")
 _INT = Struct("<i")
@@ -26,11 +28,51 @@ _CODECS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 _LONGEST_TEXT = 1 << 14
 """Characters; names of functions and files are shorter."""
-_LONGEST_TABLE = 1 << 22
+_LONGEST_TABLE = 1 << 21
 """Bytes of a table of lines; those of the largest generated modules are a few hundred KiB."""
 _UNIT = 2
 """Bytes of an instruction, or of one of its inline caches (``_Py_CODEUNIT``)."""
 _LARGEST_CODE = 1 << 26
+_MOST_BYTES = 1 << 23
+"""Of all names and tables of one moment, while everything stands still."""
+
+
+class PythonCode:
+    """What is known of a piece of code.
+
+    Args:
+        name: its qualified name.
+        path: of its file.
+        first_line: of its first line.
+        table: of its lines.
+        count: of its instructions.
+    """
+
+    def __init__(self, *, name: str, path: str, first_line: int, table: bytes, count: int) -> None:
+        self.name = name
+        self.path = path
+        self.first_line = first_line
+        self.table = table
+        self.count = count
+
+    @cached_property
+    def lines(self) -> LineTable:
+        """Which takes longer than all else, and is not needed while a process stands still."""
+        return LineTable(self.table, self.first_line)
+
+
+class Standing(NamedTuple):
+    """Where a function stands."""
+
+    code: PythonCode
+    instruction: int
+    """Its number."""
+
+    def function(self) -> PythonFrame:
+        """With its name and line."""
+        code = self.code
+        line = code.lines.line(self.instruction)
+        return PythonFrame(code.name, SourceLocation(code.path, line))
 
 
 class PythonObjects:
@@ -44,10 +86,11 @@ class PythonObjects:
     def __init__(self, memory: MemoryReader, layout: PythonLayout) -> None:
         self._memory = memory
         self._layout = layout
+        self._left = _MOST_BYTES
         self._types: dict[int, bytes] = {}
-        self._codes: dict[int, _Code] = {}
+        self._codes: dict[int, PythonCode] = {}
 
-    def function(self, code: int, instruction: int) -> PythonFrame:
+    def standing(self, code: int, instruction: int) -> Standing:
         """The function that has its code at ``code`` and stands at ``instruction`` (Avmas).
 
         Raises:
@@ -57,12 +100,11 @@ class PythonObjects:
         known = self._codes.get(code)
         if known is None:
             known = self._codes[code] = self._code(code)
-        offset = instruction - known.start
+        offset = instruction - code - self._layout.code_instructions
         # The last instruction that ran is, before the first, the one before it.
         if not -_UNIT <= offset < known.count * _UNIT or offset % _UNIT:
             raise self._error("an instruction outside of its code", instruction)
-        line = line_at(known.lines, known.first_line, offset // _UNIT)
-        return PythonFrame(known.name, SourceLocation(known.path, line))
+        return Standing(known, offset // _UNIT)
 
     def pointer(self, address: int) -> int:
         """The pointer at ``address``.
@@ -73,19 +115,18 @@ class PythonObjects:
         value: int = _POINTER.unpack(self._memory.read(Avma(address), _POINTER.size))[0]
         return value
 
-    def _code(self, address: int) -> _Code:
+    def _code(self, address: int) -> PythonCode:
         layout = self._layout
         self._check_type(address, b"code")
         count = self.pointer(address + layout.size)
         if count > _LARGEST_CODE:
             raise self._error("code of impossible size", address)
         at = Avma(address + layout.code_first_line)
-        return _Code(
+        return PythonCode(
             name=self.text(self.pointer(address + layout.code_name)),
             path=self.text(self.pointer(address + layout.code_file)),
             first_line=_INT.unpack(self._memory.read(at, _INT.size))[0],
-            lines=self._bytes(self.pointer(address + layout.code_lines)),
-            start=address + layout.code_instructions,
+            table=self._bytes(self.pointer(address + layout.code_lines)),
             count=count,
         )
 
@@ -105,7 +146,7 @@ class PythonObjects:
         if codec is None or not state & _COMPACT or length > _LONGEST_TEXT:
             raise self._error("a str that is no name", address)
         start = layout.text_ascii if state & _ASCII else layout.text_compact
-        data = bytes(memory.read(Avma(address + start), length * width))
+        data = self._read(address + start, length * width)
         try:
             return data.decode(codec, "surrogatepass")
         except UnicodeDecodeError:
@@ -116,7 +157,13 @@ class PythonObjects:
         size = self.pointer(address + self._layout.size)
         if size > _LONGEST_TABLE:
             raise self._error("a table of lines of impossible size", address)
-        return bytes(self._memory.read(Avma(address + self._layout.bytes_start), size))
+        return self._read(address + self._layout.bytes_start, size)
+
+    def _read(self, address: int, size: int) -> bytes:
+        self._left -= size
+        if self._left < 0:
+            raise self._error("more names and lines than a program has", address)
+        return bytes(self._memory.read(Avma(address), size))
 
     def _check_type(self, address: int, name: bytes) -> None:
         kind = self.pointer(address + self._layout.object_type)
@@ -129,19 +176,3 @@ class PythonObjects:
 
     def _error(self, what: str, address: int) -> FormatError:
         return FormatError(what, source="CPython's memory", offset=address, remedy="capture again")
-
-
-class _Code:
-    """What is known of a piece of code."""
-
-    __slots__ = ("count", "first_line", "lines", "name", "path", "start")
-
-    def __init__(
-        self, *, name: str, path: str, first_line: int, lines: bytes, start: int, count: int
-    ) -> None:
-        self.name = name
-        self.path = path
-        self.first_line = first_line
-        self.lines = lines
-        self.start = start
-        self.count = count

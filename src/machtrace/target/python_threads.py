@@ -16,7 +16,7 @@ from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
 from machtrace.model.symbol import PythonFrame
 from machtrace.target.python_layout import PythonLayout
-from machtrace.target.python_objects import PythonObjects
+from machtrace.target.python_objects import PythonObjects, Standing
 
 _POINTER = Struct("<Q")
 _TAGS = 3
@@ -34,7 +34,7 @@ _MOST_FRAMES = 1 << 17
 class PythonRun:
     """A run of the interpreter's loop."""
 
-    functions: list[PythonFrame] = field(default_factory=list)
+    functions: list[Standing] = field(default_factory=list)
     """Innermost first."""
     place: int = 0
     """Where on the machine's stack it has what is its own: inner runs lie lower."""
@@ -44,10 +44,15 @@ class PythonRun:
 class PythonThreads:
     """What a process says."""
 
-    runs: dict[int, tuple[tuple[PythonFrame, ...], ...]]
-    """By the system's thread id, as the process itself knows it; innermost first."""
+    standing: dict[int, tuple[tuple[Standing, ...], ...]]
+    """The runs of each thread and the functions in each, both innermost first; by the system's
+    thread id, as the process itself knows it."""
     errors: tuple[tuple[int | None, MachtraceError], ...]
     """What could not be read, with the thread that it is of."""
+
+    def runs(self, thread: int) -> tuple[tuple[PythonFrame, ...], ...]:
+        """The functions of a thread with their names and lines."""
+        return tuple(tuple(one.function() for one in run) for run in self.standing.get(thread, ()))
 
 
 def read_threads(memory: MemoryReader, runtime: int, layout: PythonLayout) -> PythonThreads:
@@ -67,6 +72,7 @@ class _Reader:
         self._layout = layout
         self._objects = PythonObjects(memory, layout)
         self._frames_left = _MOST_FRAMES
+        self._threads_left = _MOST_THREADS
         size = max(layout.thread_next, layout.thread_native_id, layout.thread_frame)
         self._thread_size = size + _POINTER.size
         entry = layout.frame_is_entry
@@ -76,7 +82,7 @@ class _Reader:
         )
 
     def threads(self, runtime: int) -> PythonThreads:
-        found: dict[int, list[PythonRun]] = {}
+        found: dict[int, list[list[PythonRun]]] = {}
         errors: dict[int | None, MachtraceError] = {}
         try:
             for native, state in self._thread_states(runtime):
@@ -85,18 +91,14 @@ class _Reader:
                 except MachtraceError as error:
                     errors[native] = error
                 else:
-                    found.setdefault(native, []).extend(runs)
+                    found.setdefault(native, []).extend([runs] if runs else [])
         except MachtraceError as error:
             errors[None] = error
-        whole = {native: runs for native, runs in found.items() if native not in errors}
-        for runs in whole.values():
-            # Of several interpreters that one thread is in, the stack has the order.
-            runs.sort(key=_place)
         return PythonThreads(
             {
-                native: tuple(tuple(run.functions) for run in runs)
-                for native, runs in whole.items()
-                if runs
+                native: tuple(tuple(run.functions) for run in _merged(chains))
+                for native, chains in found.items()
+                if chains and native not in errors
             },
             tuple(errors.items()),
         )
@@ -111,7 +113,8 @@ class _Reader:
         )
         for interpreter in heads:
             first = self._objects.pointer(interpreter + layout.threads_head)
-            for state in self._linked(first, layout.thread_next, _MOST_THREADS):
+            for state in self._linked(first, layout.thread_next, self._threads_left):
+                self._threads_left -= 1
                 data = bytes(self._memory.read(Avma(state), self._thread_size))
                 if _pointer(data, layout.thread_interpreter) != interpreter:
                     raise self._error("a thread state of another interpreter", state)
@@ -206,14 +209,21 @@ class _Reader:
             yield frame, data
             frame = _pointer(data, self._layout.frame_previous)
 
-    def _function(self, frame: bytes) -> PythonFrame:
+    def _function(self, frame: bytes) -> Standing:
         code = _pointer(frame, self._layout.frame_code)
         if self._layout.has_base_frame:
             code &= ~_TAGS
-        return self._objects.function(code, _pointer(frame, self._layout.frame_instruction))
+        return self._objects.standing(code, _pointer(frame, self._layout.frame_instruction))
 
     def _error(self, what: str, address: int) -> FormatError:
         return FormatError(what, source="CPython's memory", offset=address, remedy="capture again")
+
+
+def _merged(chains: list[list[PythonRun]]) -> list[PythonRun]:
+    """Of several interpreters that one thread is in, the machine's stack has the order."""
+    if len(chains) == 1:
+        return chains[0]
+    return sorted((run for chain in chains for run in chain), key=_place)
 
 
 def _place(run: PythonRun) -> int:
