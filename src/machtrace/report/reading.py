@@ -32,6 +32,8 @@ READERS: tuple[str, ...] = (
     "machtrace.report.kscrash.reader",
     "machtrace.report.metrickit.reader",
     "machtrace.report.crash.reader",
+    "machtrace.report.lldb_backtrace.reader",
+    "machtrace.report.call_stack_symbols.reader",
 )
 """The modules, in the order in which they are asked: the surest marks first."""
 

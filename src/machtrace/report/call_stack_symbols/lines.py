@@ -1,0 +1,85 @@
+"""One line of a stack, in either form."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from uuid import UUID
+
+LONGEST_LINE = 16384
+IMAGE_WIDTH = 35
+"""Characters of an image's name that Apple's lines have room for."""
+
+_APPLE = re.compile(
+    r"(?P<number>[0-9]{1,6})[ \t]+(?P<image>\S(?:.{0,1000}?\S)?)[ \t]+"
+    r"(?P<address>0x[0-9a-fA-F]{8,16})[ \t]+(?P<name>\S.{0,12000}?)"
+    r"[ \t]+\+[ \t]+(?P<offset>[0-9]{1,19})"
+)
+_GLIBC = re.compile(
+    r"(?P<image>[^()\[\]\s][^()\[\]]{0,4000})"
+    r"(?:\((?P<name>[^()+]*)(?:\+(?P<offset>0x[0-9a-fA-F]{1,16}))?\))?"
+    r" ?\[(?P<address>0x[0-9a-fA-F]{1,16})\]"
+)
+_UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+
+
+class StackLine(NamedTuple):
+    """What a line says."""
+
+    number: int | None
+    """Of the frame, from 0; None where lines have none."""
+    image: str
+    """Its name, perhaps cut; empty where it is not known."""
+    address: int
+    symbol: str | None
+    symbol_offset: int | None
+    image_offset: int | None
+    """From the image's header, where the line says that instead of a symbol."""
+    uuid: UUID | None
+    """Of the image, which stands where a name was redacted."""
+
+
+def read_line(text: str) -> StackLine | None:
+    """A line, or None; quotes, commas and brackets of a printed array may be around it."""
+    text = text.strip().removeprefix("(").removeprefix("[").strip(" \t\"',)]")
+    text = text if not text.count("[") > text.count("]") else text + "]"
+    if len(text) > LONGEST_LINE:
+        return None
+    match = _APPLE.fullmatch(text)
+    if match is not None:
+        return _apple(match)
+    match = _GLIBC.fullmatch(text)
+    return None if match is None else _glibc(match)
+
+
+def _apple(match: re.Match[str]) -> StackLine:
+    image, name, offset = match["image"], match["name"], int(match["offset"])
+    uuid = UUID(name) if _UUID.fullmatch(name) else None
+    # Without a symbol the image's own name stands there, whole or as cut as in its column.
+    is_image = (
+        uuid is not None or name == image or (len(image) == IMAGE_WIDTH and name.startswith(image))
+    )
+    is_known = name != "???" and not (image == "???" and name.startswith("0x"))
+    return StackLine(
+        number=int(match["number"]),
+        image="" if image == "???" else image,
+        address=int(match["address"], 16),
+        symbol=None if is_image or not is_known else name,
+        symbol_offset=offset if is_known and not is_image else None,
+        image_offset=offset if is_image and is_known else None,
+        uuid=uuid if uuid is not None and uuid.int else None,
+    )
+
+
+def _glibc(match: re.Match[str]) -> StackLine:
+    name = match["name"] or None
+    offset = None if match["offset"] is None else int(match["offset"], 16)
+    return StackLine(
+        number=None,
+        image=match["image"],
+        address=int(match["address"], 16),
+        symbol=name,
+        symbol_offset=None if name is None else offset,
+        image_offset=offset if name is None else None,
+        uuid=None,
+    )

@@ -1,0 +1,154 @@
+"""The threads of a text that was copied out of lldb."""
+
+from __future__ import annotations
+
+import re
+
+from machtrace.model.address import Avma
+from machtrace.model.json_value import JsonValue
+from machtrace.model.report import Report, ReportKind
+from machtrace.model.reported_frame import Adjustment, ReportedFrame, ReportedSymbol
+from machtrace.model.reported_image import ReportedImage
+from machtrace.model.reported_thread import ReportedThread
+from machtrace.model.symbol import SourceLocation
+from machtrace.report.source import ReportSource
+
+LONGEST_LINE = 16384
+_THREAD = re.compile(r"[ \t]*(?P<chosen>\*?)[ \t]*thread #(?P<number>[0-9]{1,9})(?P<rest>.*)")
+_FRAME = re.compile(
+    r"[ \t]*\*?[ \t]*frame #(?P<number>[0-9]{1,9}): (?P<address>0x[0-9a-fA-F]{1,16})(?P<rest>.*)"
+)
+_QUEUE = re.compile(r"queue = '(?P<value>(?:[^'\\]|\\.)*)'")
+_NAME = re.compile(r"name = '(?P<value>(?:[^'\\]|\\.)*)'")
+_ID = re.compile(r"tid = (?P<value>0x[0-9a-fA-F]{1,16}|[0-9]{1,19})")
+_STOP = "stop reason = "
+_PLACE = re.compile(
+    r"(?P<before>.*\S) at (?P<file>\S(?:.*?\S)?):(?P<line>[0-9]{1,9})(?::(?P<column>[0-9]{1,9}))?"
+)
+_INTO = re.compile(r"(?P<name>.*\S) \+ (?P<offset>[0-9]{1,19})")
+_MARKS = re.compile(r"(?P<before>.*?)(?P<marks>(?: \[(?:opt|artificial)\])+)")
+_INLINED = " [inlined] "
+_LOOKED_AT = 1 << 18
+
+
+def recognises(source: ReportSource) -> bool:
+    """Whether frames as lldb writes them are near the beginning."""
+    head = source.text[:_LOOKED_AT]
+    return "frame #" in head and any(_FRAME.fullmatch(line) for line in _lines(head))
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.split("\n") if len(line) <= LONGEST_LINE]
+
+
+def read(source: ReportSource) -> tuple[Report, ...]:
+    """The one report in it."""
+    reader = _Reader()
+    for line in source.text.split("\n"):
+        reader.read(line.rstrip())
+    return (reader.report(),)
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._images: dict[str, int] = {}
+        self._threads: list[ReportedThread] = []
+        self._heading: re.Match[str] | None = None
+        self._frames: list[ReportedFrame] = []
+        self._other: list[JsonValue] = []
+        self._before: list[JsonValue] = []
+
+    def read(self, line: str) -> None:
+        short = len(line) <= LONGEST_LINE
+        if short and (match := _FRAME.fullmatch(line)) is not None:
+            if match["number"] == "0" and self._frames:
+                self._end()
+            self._frames.append(self._frame(match))
+        elif short and (match := _THREAD.fullmatch(line)) is not None:
+            self._end()
+            self._heading = match
+        elif line.strip():
+            in_thread = self._heading is not None or self._frames
+            (self._other if in_thread else self._before).append(line)
+
+    def _frame(self, match: re.Match[str]) -> ReportedFrame:
+        image_name, tick, what = match["rest"].strip().partition("`")
+        details: dict[str, JsonValue] = {}
+        if not tick:
+            image_name, what = "", match["rest"].strip()
+        marks = _MARKS.fullmatch(what)
+        if marks is not None:
+            what = marks["before"]
+            details["marks"] = marks["marks"].strip()
+        location = None
+        place = _PLACE.fullmatch(what)
+        if place is not None:
+            column = None if place["column"] is None else int(place["column"]) or None
+            location = SourceLocation(place["file"], int(place["line"]) or None, column)
+            what = place["before"]
+        into = _INTO.fullmatch(what)
+        name, offset = (what, None) if into is None else (into["name"], int(into["offset"]))
+        is_inline = _INLINED in name
+        if is_inline:
+            outer, _, name = name.partition(_INLINED)
+            details["inlined into"] = outer
+        adjustment = Adjustment.RETURN if self._is_called() else Adjustment.EXACT
+        return ReportedFrame(
+            Avma(int(match["address"], 16)),
+            self._image(image_name.strip()),
+            None,
+            adjustment,
+            ReportedSymbol(name, offset) if name else None,
+            location,
+            is_inline,
+            details,
+        )
+
+    def _is_called(self) -> bool:
+        """Whether the next frame made a call: all but the first, and what is inlined there."""
+        return any(not frame.is_inline for frame in self._frames[-1:]) or any(
+            frame.adjustment is Adjustment.RETURN for frame in self._frames[-1:]
+        )
+
+    def _image(self, name: str) -> int | None:
+        return self._images.setdefault(name, len(self._images)) if name else None
+
+    def _end(self) -> None:
+        if self._heading is None and not self._frames:
+            return
+        rest = "" if self._heading is None else self._heading["rest"]
+        details: dict[str, JsonValue] = {"lines": self._other} if self._other else {}
+        described, _, stop = rest.partition(_STOP)
+        if stop:
+            details["stop reason"] = stop
+        number = None if self._heading is None else int(self._heading["number"])
+        if number is not None and number != len(self._threads) + 1:
+            details["number"] = number
+        thread_id = _found(_ID, described)
+        self._threads.append(
+            ReportedThread(
+                index=len(self._threads),
+                id=None if thread_id is None else int(thread_id, 0),
+                name=_found(_NAME, described),
+                queue=_found(_QUEUE, described),
+                crashed=bool(self._heading is not None and self._heading["chosen"]),
+                frames=tuple(self._frames),
+                details=details,
+            )
+        )
+        self._heading, self._frames, self._other = None, [], []
+
+    def report(self) -> Report:
+        self._end()
+        details: dict[str, JsonValue] = {"lines": self._before} if self._before else {}
+        return Report(
+            kind=ReportKind.LLDB,
+            threads=tuple(self._threads),
+            images=tuple(ReportedImage(name=name) for name in self._images),
+            details=details,
+        )
+
+
+def _found(pattern: re.Pattern[str], text: str) -> str | None:
+    match = pattern.search(text)
+    return None if match is None else match["value"]
