@@ -56,8 +56,8 @@ class FunctionTable:
     functions: tuple[Function, ...]
     """Each once; those of one name in one image are one."""
     calls: tuple[tuple[FunctionCall, ...], ...]
-    """Of each frame, outermost first: the function that has the frame, what was inlined into it,
-    and Python's functions that it runs."""
+    """Of each frame, outermost first: the function that has the frame, Python's functions that it
+    runs, and what was inlined into it."""
 
     @property
     def keys(self) -> list[tuple[int, ...]]:
@@ -104,6 +104,16 @@ def _calls(frame: ProfileFrame) -> Iterator[_Described]:
         return
     function = _machine_function(frame)
     yield (function.linkage_name or function.name, function.image), function, frame.location, 0
+    for run in reversed(frame.python):
+        python = Function(
+            name=run.name,
+            linkage_name="",
+            is_named=True,
+            image=None,
+            kind=FunctionKind.PYTHON,
+            path=run.location.path,
+        )
+        yield (FunctionKind.PYTHON, run.name, python.path), python, run.location, 0
     image = frame.image
     for depth, call in enumerate(reversed(frame.inlined), 1):
         inlined = Function(
@@ -115,16 +125,6 @@ def _calls(frame: ProfileFrame) -> Iterator[_Described]:
             path=_path(call.location),
         )
         yield (call.linkage_name or inlined.name, image), inlined, call.location, depth
-    for run in reversed(frame.python):
-        python = Function(
-            name=run.name,
-            linkage_name="",
-            is_named=True,
-            image=None,
-            kind=FunctionKind.PYTHON,
-            path=run.location.path,
-        )
-        yield (FunctionKind.PYTHON, run.name, python.path), python, run.location, 0
 
 
 def _machine_function(frame: Frame) -> Function:

@@ -56,12 +56,8 @@ class ProfileFrames:
             found = self._cached[address, code] = self._new(address, code, snapshot)
         return found
 
-    def missing(self, kind: MissingFrames) -> int:
-        """The number of what stands in the place of frames that are not there."""
-        return self.of_frame(kind)
-
     def of_frame(self, frame: ProfileFrame) -> int:
-        """The number of a frame that needs no name."""
+        """The number of a frame that has its name already, or that stands for others."""
         found = self._numbers.get(frame)
         if found is None:
             found = self._numbers[frame] = len(self._frames)

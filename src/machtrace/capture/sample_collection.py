@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from machtrace.capture.profile_frames import ProfileFrames
-from machtrace.capture.stack_rows import StackRows
-from machtrace.capture.unwinding import Unwinder
+from machtrace.capture.sampled_stacks import SampledStacks
 from machtrace.errors import ThreadGoneError
 from machtrace.model.image import BinaryImage, ImageList
-from machtrace.model.profile import MissingFrames, SampledThread, SampleTable
+from machtrace.model.profile import SampledThread, SampleTable
 from machtrace.model.snapshot import Problem, Snapshot
-from machtrace.model.stack import Gap, stretches
 from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.target.python_runs import PythonRuns
 
 MOST_WAITING = 64 << 20
 """Bytes of stacks that wait to be walked, at most."""
@@ -28,8 +26,6 @@ MOST_SAMPLES = 1 << 24
 """Of all threads together: about half a GiB with all that belongs to them."""
 
 _MOST_PROBLEMS = 1000
-_MOST_KEYS = 64 << 20
-"""Bytes by which stacks are recognised that were met before; they are forgotten then."""
 
 
 @dataclass(slots=True)
@@ -42,41 +38,48 @@ class _Seen:
     stopped_ns: int | None = None
     longest_stop_ns: int | None = None
     last: ThreadSnapshot | None = None
-    """Its newest copy, where that is still a reason not to walk the next."""
+    """Its newest copy of those that had to be walked."""
     images: ImageList | None = None
+    python: PythonRuns = None
     walk: int = 0
-    """The number of its newest walk."""
+    """The number of that copy's walk."""
+
+    def is_elsewhere(self, thread: ThreadSnapshot, images: ImageList, python: PythonRuns) -> bool:
+        """Whether it, or what called it, is not where it was."""
+        last = self.last
+        return (
+            last is None
+            or self.images is not images
+            or last.registers != thread.registers
+            or last.stack.start != thread.stack.start
+            or last.stack.data != thread.stack.data
+            or self.python != python
+        )
 
 
 class SampleCollection:
     """Takes snapshots one after the other; gives the samples when all are walked."""
 
-    def __init__(self, unwinder: Unwinder, *, limit: int) -> None:
-        """``limit``: how many frames of a stack are kept at most."""
-        self.frames = ProfileFrames()
-        self.rows = StackRows()
-        self._unwinder = unwinder
-        self._limit = limit
+    def __init__(self, stacks: SampledStacks) -> None:
+        self._stacks = stacks
         self._threads: dict[ThreadId, _Seen] = {}
         self._images: dict[BinaryImage, None] = {}
         self._last_images: ImageList | None = None
-        self.stopped_ns = 0
-        """For how long all copies together kept threads from running."""
-        self.timed_copies = 0
-        """Copies of which that is known."""
         self._problems: dict[tuple[ThreadId | None, str], Problem] = {}
         self._times = array("q")
         self._numbers = array("i")
         self._walks = array("i")
-        self._waiting: deque[Snapshot] = deque()
-        self._waiting_bytes = 0
-        self._walked = array("i")
-        """By number of walk, the row of its stack."""
+        """Of each sample the number of its stack's walk."""
         self._begun = 0
         """How many walks have a number."""
-        self._known: dict[tuple[bytes, bytes, Gap | None, bool], int] = {}
-        self._known_bytes = 0
-        self._known_images: ImageList | None = None
+        self._rows = array("i")
+        """Of each walk that was done the row of its stack."""
+        self._waiting: deque[tuple[Snapshot, Mapping[ThreadId, PythonRuns]]] = deque()
+        self._waiting_bytes = 0
+        self.stopped_ns = 0
+        """For how long all copies together kept threads from running."""
+        self.timed_copies = 0
+        """Copies of which that is known."""
 
     def __len__(self) -> int:
         return len(self._times)
@@ -84,7 +87,7 @@ class SampleCollection:
     @property
     def is_full(self) -> bool:
         """Whether no more should be added."""
-        return len(self._times) >= MOST_SAMPLES or self.rows.is_full
+        return len(self._times) >= MOST_SAMPLES or self._stacks.rows.is_full
 
     @property
     def should_walk(self) -> bool:
@@ -93,17 +96,33 @@ class SampleCollection:
 
     # --- taking in ---
 
-    def add(self, snapshot: Snapshot, time_ns: int) -> None:
-        """Take in a snapshot of ``time_ns``, in nanoseconds since sampling began."""
+    def add(
+        self,
+        snapshot: Snapshot,
+        time_ns: int,
+        python: Mapping[ThreadId, PythonRuns] | None = None,
+    ) -> None:
+        """Take in a snapshot.
+
+        Args:
+            snapshot: of the threads that are sampled.
+            time_ns: when it was begun, in nanoseconds since sampling began.
+            python: the Python functions that its threads were in, where they are known.
+        """
+        python = python or {}
         if snapshot.images is not self._last_images:
             self._last_images = snapshot.images
             self._images.update(dict.fromkeys(snapshot.images))
         for problem in snapshot.problems:
             self.miss(problem)
-        changed = [one for one in snapshot.threads if self._sample(one, snapshot, time_ns)]
-        if changed:
-            self._waiting.append(replace(snapshot, threads=tuple(changed), problems=()))
-            self._waiting_bytes += sum(len(one.stack.data) for one in changed)
+        elsewhere = tuple(
+            thread
+            for thread in snapshot.threads
+            if self._sample(thread, snapshot.images, time_ns, python.get(thread.info.id))
+        )
+        if elsewhere:
+            self._waiting.append((replace(snapshot, threads=elsewhere, problems=()), python))
+            self._waiting_bytes += _size(elsewhere)
             while self._waiting_bytes > MOST_WAITING:
                 self.walk_oldest()
 
@@ -113,8 +132,10 @@ class SampleCollection:
             return
         self._problems.setdefault((problem.thread, str(problem.error)), problem)
 
-    def _sample(self, thread: ThreadSnapshot, snapshot: Snapshot, time_ns: int) -> bool:
-        """Add a sample; whether the thread is elsewhere than it was, so that it must be walked."""
+    def _sample(
+        self, thread: ThreadSnapshot, images: ImageList, time_ns: int, python: PythonRuns
+    ) -> bool:
+        """Add a sample; whether its stack must be walked."""
         info = thread.info
         seen = self._threads.get(info.id)
         if seen is None:
@@ -127,59 +148,32 @@ class SampleCollection:
             self.timed_copies += 1
             seen.stopped_ns = stopped + (seen.stopped_ns or 0)
             seen.longest_stop_ns = max(stopped, seen.longest_stop_ns or 0)
-        changed = seen.images is not snapshot.images or not _stands_still(seen.last, thread)
-        if changed:
+        is_elsewhere = seen.is_elsewhere(thread, images, python)
+        if is_elsewhere:
             seen.walk = self._begun
-            seen.last, seen.images = thread, snapshot.images
+            seen.last, seen.images, seen.python = thread, images, python
             self._begun += 1
         self._times.append(time_ns)
         self._numbers.append(seen.number)
         self._walks.append(seen.walk)
-        return changed
-
-    # --- walking ---
+        return is_elsewhere
 
     def walk_oldest(self) -> None:
         """Walk the snapshot that has waited for longest."""
-        snapshot = self._waiting.popleft()
-        self._waiting_bytes -= sum(len(one.stack.data) for one in snapshot.threads)
-        columns = self._unwinder.columns([snapshot], limit=self._limit)
-        if snapshot.images is not self._known_images or self._known_bytes > _MOST_KEYS:
-            self._known, self._known_bytes = {}, 0
-            self._known_images = snapshot.images
-        starts = columns.starts.tolist()
-        addresses, codes = columns.addresses.tobytes(), columns.codes.tobytes()
-        for number in range(len(snapshot.threads)):
-            begin, end = starts[number], starts[number + 1]
-            gap, is_whole = columns.gaps.get(number), number not in columns.stops
-            key = addresses[8 * begin : 8 * end], codes[begin:end], gap, is_whole
-            row = self._known.get(key)
-            if row is None:
-                row = self._known[key] = self.rows.row(self._numbered(key, snapshot))
-                self._known_bytes += 9 * (end - begin)
-            self._walked.append(row)
-
-    def _numbered(
-        self, key: tuple[bytes, bytes, Gap | None, bool], snapshot: Snapshot
-    ) -> Iterator[int]:
-        """The numbers of a stack's frames, outermost first."""
-        addresses, codes, gap, is_whole = key
-        kept = list(zip(memoryview(addresses).cast("Q"), codes, strict=True))
-        if not is_whole:
-            yield self.frames.missing(MissingFrames.UNKNOWN_CALLERS)
-        for at, (_, piece) in enumerate(reversed(list(stretches(kept, gap)))):
-            if at:
-                yield self.frames.missing(MissingFrames.LEFT_OUT)
-            for address, code in reversed(piece):
-                yield self.frames.number(address, code, snapshot)
+        snapshot, python = self._waiting.popleft()
+        self._waiting_bytes -= _size(snapshot.threads)
+        rows, problems = self._stacks.walk(snapshot, python)
+        self._rows.extend(rows)
+        for problem in problems:
+            self.miss(problem)
 
     # --- the result ---
 
     def samples(self) -> SampleTable:
-        """All samples, once nothing waits any more."""
+        """All samples; what still waits is walked for that."""
         while self._waiting:
             self.walk_oldest()
-        stacks = array("i", (self._walked[walk] for walk in self._walks))
+        stacks = array("i", (self._rows[walk] for walk in self._walks))
         return SampleTable(self._times, self._numbers, stacks, array("q", [1]) * len(stacks))
 
     @property
@@ -206,11 +200,5 @@ class SampleCollection:
         return tuple(self._problems.values())
 
 
-def _stands_still(last: ThreadSnapshot | None, thread: ThreadSnapshot) -> bool:
-    """Whether a thread is where it was when it was copied before, and so is all that called it."""
-    return (
-        last is not None
-        and last.registers == thread.registers
-        and last.stack.start == thread.stack.start
-        and last.stack.data == thread.stack.data
-    )
+def _size(threads: Iterable[ThreadSnapshot]) -> int:
+    return sum(len(thread.stack.data) for thread in threads)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from machtrace.capture.sample_collection import SampleCollection
+from machtrace.capture.sampled_stacks import SampledStacks
 from machtrace.capture.tick_clock import TickClock
 from machtrace.capture.unwinding import Unwinder
-from machtrace.errors import TargetError, TargetGoneError, ThreadGoneError
+from machtrace.errors import TargetError, TargetGoneError, TargetSpecError, ThreadGoneError
 from machtrace.model.profile import Profile, SamplingEnd, SamplingRun, stopped_share
 from machtrace.model.snapshot import Problem, Snapshot
 from machtrace.model.thread import ThreadId
 from machtrace.symbolicate.symbolicator import Symbolicator
-from machtrace.target.base import DEFAULT_STACK_LIMIT, Target
+from machtrace.target.base import DEFAULT_STACK_LIMIT, PythonTarget, Target
+from machtrace.target.python_runs import PythonRuns
 from machtrace.unwinder.walker import DEFAULT_DEPTH
 
 FOREVER_NS = 1 << 62
@@ -49,9 +51,16 @@ class Sampler:
         search: files and folders with the program's images.
         limit: how many frames of a stack are kept at most: of a deeper one those at both ends.
         stack_limit: how many bytes of each stack are copied at most.
+        symbolicate: whether to look names up.
+        lines: whether source lines and inlined calls are wanted, where names are looked up.
+        python: whether the Python functions that CPython's loop runs are wanted. They are read
+            while all threads stand still together.
+
+    Raises:
+        TargetSpecError: Python functions are wanted, and not known of this kind of target.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the first are by keyword
         self,
         target: Target,
         *,
@@ -60,14 +69,25 @@ class Sampler:
         search: Sequence[str | Path] = (),
         limit: int = DEFAULT_DEPTH,
         stack_limit: int = DEFAULT_STACK_LIMIT,
+        symbolicate: bool = True,
+        lines: bool = True,
+        python: bool = False,
     ) -> None:
+        if python and not isinstance(target, PythonTarget):
+            raise TargetSpecError(
+                "Python functions are not known of this kind of target",
+                remedy="leave them out, or sample a process of this machine by its id",
+            )
         self._target = target
+        self._python_target = target if python and isinstance(target, PythonTarget) else None
         self._interval_ns = interval_ns
         self._wanted = threads
-        self._search = search
         self._stack_limit = stack_limit
         self._unwinder = Unwinder(search)
-        self._collection = SampleCollection(self._unwinder, limit=limit)
+        self._names = Symbolicator(search=search, lines=lines)
+        self._symbolicate = symbolicate
+        self._stacks = SampledStacks(self._unwinder, self._names, limit=limit)
+        self._collection = SampleCollection(self._stacks)
         self._process = target.process
         self._ticks = 0
         self._walk_ns = 0
@@ -115,25 +135,21 @@ class Sampler:
             end=end,
         )
 
-    def profile(self, run: SamplingRun, *, symbolicate: bool = True, lines: bool = True) -> Profile:
-        """Walk what was not walked yet, and name all frames.
+    def profile(self, run: SamplingRun) -> Profile:
+        """Walk what was not walked yet, and name all frames; ``run`` is what :meth:`run` returned.
 
-        Args:
-            run: what :meth:`run` returned.
-            symbolicate: whether to look names up.
-            lines: whether source lines and inlined calls are wanted, too.
+        The target may be closed by then.
         """
-        collection = self._collection
+        collection, names = self._collection, self._names
         samples = collection.samples()
-        symbolicator = Symbolicator(search=self._search, lines=lines)
-        frames = collection.frames.frames(partial(symbolicator.frame, named=symbolicate))
-        unread = (Problem(thread=None, error=error) for error in symbolicator.problems)
+        frames = self._stacks.frames.frames(partial(names.frame, named=self._symbolicate))
+        unread = (Problem(thread=None, error=error) for error in names.problems)
         return Profile(
             process=self._process,
             images=collection.images,
             threads=collection.threads,
             frames=frames,
-            stacks=collection.rows.table(),
+            stacks=self._stacks.rows.table(),
             samples=samples,
             run=run,
             problems=(*self.problems, *unread),
@@ -146,26 +162,29 @@ class Sampler:
 
     def _prepare(self) -> None:
         """Look at the process once, so that its images and most rules are known."""
-        first = self._snapshot()
+        first, _ = self._snapshot()
         self._process = first.process
         self._unwinder.columns([first])
 
-    def _snapshot(self) -> Snapshot:
-        return self._target.snapshot(self._wanted, stack_limit=self._stack_limit)
+    def _snapshot(self) -> tuple[Snapshot, Mapping[ThreadId, PythonRuns]]:
+        wanted, stack_limit = self._wanted, self._stack_limit
+        if self._python_target is not None:
+            return self._python_target.snapshot_with_python(wanted, stack_limit=stack_limit)
+        return self._target.snapshot(wanted, stack_limit=stack_limit), {}
 
     def _tick(self, clock: TickClock) -> SamplingEnd:
         """Take one snapshot; why sampling ends with it, DURATION where it goes on."""
         at = clock.elapsed_ns
         collection = self._collection
         try:
-            snapshot = self._snapshot()
+            snapshot, python = self._snapshot()
         except TargetGoneError:
             return SamplingEnd.PROCESS_ENDED
         except TargetError as error:
             collection.miss(Problem(thread=None, error=error))
             return SamplingEnd.TARGET_LOST
         self._ticks += 1
-        collection.add(snapshot, at)
+        collection.add(snapshot, at, python)
         if self._wanted is not None:
             gone = {p.thread for p in snapshot.problems if isinstance(p.error, ThreadGoneError)}
             self._wanted = [thread for thread in self._wanted if thread not in gone]

@@ -33,6 +33,7 @@ def sample(  # noqa: PLR0913 - all but the first are by keyword
     search: Sequence[str | Path] = (),
     limit: int = DEFAULT_DEPTH,
     stack_limit: int = DEFAULT_STACK_LIMIT,
+    python: bool = False,
 ) -> Profile:
     """Sample the stacks of a process that runs.
 
@@ -51,6 +52,8 @@ def sample(  # noqa: PLR0913 - all but the first are by keyword
         search: files and folders with the program's images.
         limit: how many frames of a stack are kept at most: of a deeper one those at both ends.
         stack_limit: how many bytes of each stack are copied at most.
+        python: with the Python functions that CPython's loop runs; all threads stand still together
+            while they are read.
 
     Raises:
         ArgumentError: ``hz`` or ``duration`` makes no sense.
@@ -66,8 +69,11 @@ def sample(  # noqa: PLR0913 - all but the first are by keyword
             search=search,
             limit=limit,
             stack_limit=stack_limit,
+            symbolicate=symbolicate,
+            lines=lines,
+            python=python,
         )
-        return sampler.profile(sampler.run(length), symbolicate=symbolicate, lines=lines)
+        return sampler.profile(sampler.run(length))
 
 
 @contextmanager

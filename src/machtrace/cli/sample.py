@@ -49,6 +49,10 @@ def sample(  # noqa: PLR0913, PLR0917 - a parameter is an option
         bool,
         typer.Option("--lines/--no-lines", help="Look up source lines and inlined calls, too."),
     ] = True,
+    python: Annotated[  # noqa: FBT002 - a flag
+        bool,
+        typer.Option("--python", help="Show the Python functions that CPython's loop runs."),
+    ] = False,
     merge_threads: Annotated[  # noqa: FBT002 - a flag
         bool,
         typer.Option("--merge-threads", help="Put all threads together: in text and folded."),
@@ -68,6 +72,9 @@ def sample(  # noqa: PLR0913, PLR0917 - a parameter is an option
     from machtrace.cli.places import check_places
     from machtrace.cli.sample_progress import progress, summary
 
+    if python and not names:
+        warn("--python needs names: it is by its name that CPython's loop is known")
+        raise typer.Exit(2)
     interval, length = interval_ns(hz), duration_ns(duration)
     check_places(search or ())
     check_output(output, format)
@@ -79,10 +86,13 @@ def sample(  # noqa: PLR0913, PLR0917 - a parameter is an option
             search=search or (),
             limit=limit,
             stack_limit=stack_limit,
+            symbolicate=names,
+            lines=lines,
+            python=python,
         )
         with ended_by_ctrl_c() as should_stop, progress(length) as on_tick:
             run = sampler.run(length, should_stop=should_stop, on_tick=on_tick)
-    profile = sampler.profile(run, symbolicate=names, lines=lines)
+    profile = sampler.profile(run)
     write_profile(profile, format, output, merge_threads=merge_threads)
     warn(summary(profile))
     if profile.problems:
