@@ -31,6 +31,7 @@ READERS: tuple[str, ...] = (
     "machtrace.report.ips.reader",
     "machtrace.report.kscrash.reader",
     "machtrace.report.metrickit.reader",
+    "machtrace.report.sample.reader",
     "machtrace.report.crash.reader",
     "machtrace.report.lldb_backtrace.reader",
     "machtrace.report.call_stack_symbols.reader",
