@@ -78,6 +78,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
             self._mappings = MappingsReader(self._directory)
             self._images = ImageFinder(self._directory)
             self._facts = self._facts_gatherer()
+            self._runtime: tuple[LoadedImages, PythonRuntime] | None = None
             self._copier = thread_copier() if copier is None else copier
         except BaseException:
             self._directory.close()
@@ -177,13 +178,17 @@ class LinuxProcessTarget(ClosedWhenLeft):
 
         with self._open_memory() as memory:
             loaded = self._images.find(self._mappings.read(), memory)
+            if self._runtime is not None and self._runtime[0] is loaded:
+                return self._runtime[1]
             files = {one.image.load_address: one.segments[:1] for one in loaded}
 
             def file_of(image: BinaryImage) -> memoryview | None:
                 return next((one.file.data for one in files[image.load_address]), None)
 
             images = [one.image for one in loaded]
-            return find_runtime(images, memory, file_of, self._process.path)
+            runtime = find_runtime(images, memory, file_of, self._process.path)
+            self._runtime = loaded, runtime
+            return runtime
 
     def close(self) -> None:
         """See :meth:`~machtrace.target.base.Target.close`."""
