@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from machtrace.elf.contents import ElfFileContents
 from machtrace.elf.structs import PF_W
-from machtrace.errors import MachtraceError
+from machtrace.errors import MachtraceError, MemoryReadError, TargetError
 from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.memory import LayeredMemory, MemoryRegion, RegionMemory, without_overlap
@@ -40,6 +40,12 @@ def with_python(snapshot: Snapshot) -> tuple[Snapshot, dict[ThreadId, PythonRuns
             lambda image: files.get(image.load_address),
             snapshot.process.path,
         )
+    except MemoryReadError:
+        error = TargetError(
+            "the core does not hold CPython's memory, so Python functions cannot be read",
+            remedy="write one with all of the memory, as the kernel and gdb's gcore do",
+        )
+        return with_problem(snapshot, error), {}
     except MachtraceError as error:
         return with_problem(snapshot, error), {}
     found = read_threads(memory, runtime.address, runtime.layout)

@@ -293,7 +293,7 @@ def _major_minor(version: int) -> tuple[int, int]:
 def _unknown(source: str, version: int | None) -> FormatError:
     said = "of an unknown version" if version is None else "{}.{}".format(*_major_minor(version))
     return FormatError(
-        f"a CPython {said}, whose functions are not read: those of {SUPPORTED} are",
+        f"a CPython {said}; Python functions are read of {SUPPORTED}",
         source=source,
         offset=0,
         remedy="leave Python functions out",
