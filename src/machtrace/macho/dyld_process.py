@@ -15,29 +15,17 @@ from machtrace.errors import CoreFileError, MemoryReadError
 from machtrace.macho.dyld_images import DyldImages, read_dyld_images, read_path
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
+from machtrace.model.shared_cache import SharedCache
 
 _VERSION = Struct("<2I")  # version, infoArrayCount
 _UUIDS = Struct("<2Q")  # uuidArrayCount, uuidArray
 _UUIDS_AT, _UUIDS_SINCE = 88, 8
-_CACHE_SLIDE = Struct("<Q")
-_CACHE_SLIDE_AT = 152  # since version 12
-_CACHE_UUID_AT, _CACHE_UUID_SINCE = 160, 13
+_CACHE_UUID_AT = 160  # since version 13
 _LATER = Struct("<3Q")  # sharedCacheBaseAddress, infoArrayChangeTimestamp, dyldPath
 _LATER_AT, _LATER_SINCE = 176, 15
 _UUID_ROW = Struct("<Q16s")
 _UUID_LIMIT = 1 << 16
 _NO_UUID = bytes(16)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedCache:
-    """The shared cache that a process has mapped."""
-
-    uuid: UUID
-    base: Avma | None
-    """Where its header is; None where dyld is too old to say."""
-    slide: int
-    """Bytes that it is moved by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +37,7 @@ class DyldProcess:
     uuids: Mapping[int, UUID] = field(default_factory=dict)
     """By load address, of images outside of the shared cache."""
     shared_cache: SharedCache | None = None
-    """None where the process has none, or dyld does not say."""
+    """None where the process has none, or dyld does not say where it is."""
     changed_at: int | None = None
     """``infoArrayChangeTimestamp``: another one whenever the list changed; None: not told."""
     dyld_path: str = ""
@@ -74,7 +62,7 @@ def read_dyld_process(memory: MemoryReader, infos: Avma, *, source: str) -> Dyld
         version=version,
         images=images,
         uuids=_uuids(memory, infos, version),
-        shared_cache=_shared_cache(memory, infos, version, base),
+        shared_cache=_shared_cache(memory, infos, base),
         changed_at=changed_at,
         dyld_path=read_path(memory, path),
     )
@@ -88,6 +76,16 @@ def change_time(memory: MemoryReader, infos: Avma) -> int | None:
     """
     version, _ = _VERSION.unpack(memory.read(infos, _VERSION.size))
     return _later(memory, infos, version)[1]
+
+
+def shared_cache(memory: MemoryReader, infos: Avma) -> SharedCache | None:
+    """Where the shared cache is; None where the process has none, or dyld does not say.
+
+    Raises:
+        MemoryReadError: the structure cannot be read.
+    """
+    version, _ = _VERSION.unpack(memory.read(infos, _VERSION.size))
+    return _shared_cache(memory, infos, _later(memory, infos, version)[0])
 
 
 def _later(memory: MemoryReader, infos: Avma, version: int) -> tuple[int, int | None, int]:
@@ -115,11 +113,8 @@ def _uuids(memory: MemoryReader, infos: Avma, version: int) -> dict[int, UUID]:
     }
 
 
-def _shared_cache(memory: MemoryReader, infos: Avma, version: int, base: int) -> SharedCache | None:
-    if version < _CACHE_UUID_SINCE:
+def _shared_cache(memory: MemoryReader, infos: Avma, base: int) -> SharedCache | None:
+    if not base:
         return None
     raw = bytes(memory.read(Avma(infos + _CACHE_UUID_AT), len(_NO_UUID)))
-    if raw == _NO_UUID:
-        return None
-    (slide,) = _CACHE_SLIDE.unpack(memory.read(Avma(infos + _CACHE_SLIDE_AT), _CACHE_SLIDE.size))
-    return SharedCache(uuid=UUID(bytes=raw), base=Avma(base) if base else None, slide=slide)
+    return SharedCache(Avma(base), None if raw == _NO_UUID else UUID(bytes=raw))

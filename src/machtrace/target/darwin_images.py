@@ -10,18 +10,14 @@ from uuid import UUID
 from machtrace.errors import CoreFileError, FormatError, MachtraceError, MemoryReadError
 from machtrace.macho.contents import FileContents, MemoryContents
 from machtrace.macho.dyld_images import DyldImage
-from machtrace.macho.dyld_process import (
-    DyldProcess,
-    SharedCache,
-    change_time,
-    read_dyld_process,
-)
+from machtrace.macho.dyld_process import DyldProcess, change_time, read_dyld_process
 from machtrace.macho.fat import parse_slices
 from machtrace.macho.header import FileType
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import MemoryReader
+from machtrace.model.shared_cache import SharedCache
 from machtrace.target.core_mapping import map_file
 from machtrace.target.darwin_memory import TaskMemory
 from machtrace.target.gdb_paged_memory import PagedMemory

@@ -10,11 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
-from machtrace.errors import TargetError
+from machtrace.errors import MemoryReadError, TargetError
 from machtrace.macho.cpu import arch_of
+from machtrace.macho.dyld_process import shared_cache
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
+from machtrace.model.shared_cache import SharedCache
 from machtrace.model.snapshot import Snapshot
 from machtrace.model.thread import ThreadId
 from machtrace.target.base import DEFAULT_STACK_LIMIT
@@ -132,8 +134,20 @@ class DarwinSelfTarget(OwnThreads, DarwinTaskTarget):
                 self._finder.with_file(_image(row, self._process.arch))
                 for row in self._kept_images.own_images()
             )
-            self._known = changes, TaskImages(images=found, program=self._process.path)
+            self._known = (
+                changes,
+                TaskImages(
+                    images=found, program=self._process.path, shared_cache=self._shared_cache()
+                ),
+            )
         return self._known[1]
+
+    def _shared_cache(self) -> SharedCache | None:
+        infos = self._image_infos()
+        try:
+            return None if infos is None else shared_cache(self._memory, infos)
+        except MemoryReadError:
+            return None
 
 
 class _OwnThreadCopier:

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from machtrace.errors import TargetError, TargetGoneError, TargetSpecError, ThreadGoneError
 from machtrace.model.address import Avma
-from machtrace.model.image import ImageList
 from machtrace.model.memory import LayeredMemory, RegionMemory
 from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
 from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
@@ -139,6 +138,7 @@ class DarwinTaskTarget(ClosedWhenLeft):
                 *problems,
                 *(Problem(thread=None, error=error) for error in images.problems),
             ),
+            shared_cache=images.shared_cache,
         )
 
     def close(self) -> None:
@@ -218,10 +218,13 @@ class DarwinTaskTarget(ClosedWhenLeft):
     # --- images ---
 
     def _images(self) -> TaskImages:
+        infos = self._image_infos()
+        return TaskImages() if infos is None else self._finder.find(infos)
+
+    def _image_infos(self) -> Avma | None:
+        """Where dyld's ``dyld_all_image_infos`` is; None where that is not told."""
         result, address, _, is_wide = self._extension.dyld_info(self._port)
-        if result or not address or not is_wide:
-            return TaskImages(images=ImageList())
-        return self._finder.find(Avma(address))
+        return None if result or not address or not is_wide else Avma(address)
 
     def _named(self, images: TaskImages) -> ProcessInfo:
         """The process, by the path that dyld has of its program where the system gives none."""
