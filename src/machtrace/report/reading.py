@@ -32,6 +32,7 @@ READERS: tuple[str, ...] = (
     "machtrace.report.kscrash.reader",
     "machtrace.report.metrickit.reader",
     "machtrace.report.sample.reader",
+    "machtrace.report.spindump.reader",
     "machtrace.report.crash.reader",
     "machtrace.report.lldb_backtrace.reader",
     "machtrace.report.call_stack_symbols.reader",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from machtrace.errors import FormatError
 from machtrace.model.report import Report, ReportKind
 from machtrace.model.reported_process import Incident
 from machtrace.report.ips.crash_body import read_crash
 from machtrace.report.source import ReportSource
+from machtrace.report.spindump.reader import is_spindump, read_text
 from machtrace.report.taking import Taking
 
 _HEADER = frozenset({"bug_type", "incident_id", "os_version"})
@@ -45,6 +48,14 @@ def _without_body(source: ReportSource, incident: Incident, warnings: list[str])
     if not rest:
         warnings.append("there is a header and no body")
         return Report(kind=ReportKind.APPLE_IPS, incident=incident, warnings=tuple(warnings))
+    if is_spindump(rest):
+        found = read_text(rest)
+        said = replace(
+            incident, time=found.incident.time, kind=found.incident.kind or incident.kind
+        )
+        said = replace(said, report_version=found.incident.report_version)
+        details = {**incident.details, "bug_type": incident.kind}
+        return replace(found, incident=replace(said, details=details), warnings=tuple(warnings))
     return Report(
         kind=ReportKind.APPLE_IPS,
         incident=incident,
