@@ -8,7 +8,7 @@ from enum import Enum
 
 from machtrace.model.image import BinaryImage
 from machtrace.model.profile import MissingFrames, ProfileFrame
-from machtrace.model.symbol import Frame, SourceLocation
+from machtrace.model.symbol import Frame, FrameStatus, SourceLocation
 
 
 class FunctionKind(Enum):
@@ -26,8 +26,9 @@ class Function:
     """A function, or the code of which no more is known than its image or its address."""
 
     name: str
-    """As people read it; ``image+0x1234`` where it has none, ``image`` where not even its start is
-    known, ``0x1234`` where no image holds the code."""
+    """As people read it; ``image+0x1234`` where it has none, with the offset of its start; ``image``
+    where not even that is known; ``0x1234`` where no image holds the code. Where names were not
+    asked for, the offset is that of the frame's address."""
     linkage_name: str
     """As the symbol table spells it; empty where that is not known."""
     is_named: bool
@@ -138,6 +139,8 @@ def _machine_function(frame: Frame) -> Function:
         name = image.name or "[image]"
         if symbol is not None:
             name += f"+{symbol.offset:#x}"
+        elif frame.status is FrameStatus.NOT_ASKED:
+            name += f"+{image.offset_of(frame.address.address):#x}"
     return Function(
         name=name,
         linkage_name="" if symbol is None else symbol.linkage_name,

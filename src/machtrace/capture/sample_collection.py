@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from machtrace.capture.sampled_stacks import SampledStacks
@@ -20,7 +20,10 @@ from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.target.python_runs import PythonRuns
 
 MOST_WAITING = 64 << 20
-"""Bytes of stacks that wait to be walked, at most."""
+"""Bytes of snapshots whose stacks wait to be walked, at most."""
+
+_SNAPSHOT_SIZE = 1 << 14
+"""What one takes beside the stacks that were copied, about."""
 
 MOST_SAMPLES = 1 << 24
 """Of all threads together: about half a GiB with all that belongs to them."""
@@ -57,6 +60,17 @@ class _Seen:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A snapshot whose stacks are not walked yet."""
+
+    snapshot: Snapshot
+    """Of the threads that are elsewhere than they were; its memory has the stacks of all."""
+    python: Mapping[ThreadId, PythonRuns]
+    size: int
+    """Bytes that it takes."""
+
+
 class SampleCollection:
     """Takes snapshots one after the other; gives the samples when all are walked."""
 
@@ -74,7 +88,7 @@ class SampleCollection:
         """How many walks have a number."""
         self._rows = array("i")
         """Of each walk that was done the row of its stack."""
-        self._waiting: deque[tuple[Snapshot, Mapping[ThreadId, PythonRuns]]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self.stopped_ns = 0
         """For how long all copies together kept threads from running."""
@@ -121,8 +135,10 @@ class SampleCollection:
             if self._sample(thread, snapshot.images, time_ns, python.get(thread.info.id))
         )
         if elsewhere:
-            self._waiting.append((replace(snapshot, threads=elsewhere, problems=()), python))
-            self._waiting_bytes += _size(elsewhere)
+            size = _SNAPSHOT_SIZE + sum(len(thread.stack.data) for thread in snapshot.threads)
+            moved = replace(snapshot, threads=elsewhere, problems=())
+            self._waiting.append(_Waiting(moved, python, size))
+            self._waiting_bytes += size
             while self._waiting_bytes > MOST_WAITING:
                 self.walk_oldest()
 
@@ -160,9 +176,9 @@ class SampleCollection:
 
     def walk_oldest(self) -> None:
         """Walk the snapshot that has waited for longest."""
-        snapshot, python = self._waiting.popleft()
-        self._waiting_bytes -= _size(snapshot.threads)
-        rows, problems = self._stacks.walk(snapshot, python)
+        oldest = self._waiting.popleft()
+        self._waiting_bytes -= oldest.size
+        rows, problems = self._stacks.walk(oldest.snapshot, oldest.python)
         self._rows.extend(rows)
         for problem in problems:
             self.miss(problem)
@@ -198,7 +214,3 @@ class SampleCollection:
     def problems(self) -> tuple[Problem, ...]:
         """What is missing, and why; the same once."""
         return tuple(self._problems.values())
-
-
-def _size(threads: Iterable[ThreadSnapshot]) -> int:
-    return sum(len(thread.stack.data) for thread in threads)

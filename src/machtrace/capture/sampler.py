@@ -162,7 +162,12 @@ class Sampler:
 
     def _prepare(self) -> None:
         """Look at the process once, so that its images and most rules are known."""
-        first, _ = self._snapshot()
+        first, python = self._snapshot()
+        if self._python_target is not None and not python:
+            # It runs none, or it cannot be told: the problem says so, and looking takes time.
+            for problem in first.problems:
+                self._collection.miss(problem)
+            self._python_target = None
         self._process = first.process
         self._unwinder.columns([first])
 
