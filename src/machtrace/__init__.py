@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from machtrace.capture.call_stack import call_stack_return_addresses, call_stack_symbols
     from machtrace.capture.explanation import explain
     from machtrace.capture.own_backtrace import backtrace
+    from machtrace.capture.report_files import read_report, read_reports, write_report
     from machtrace.capture.saving import save_snapshot
     from machtrace.capture.unwinding import Unwinder, unwind
     from machtrace.errors import MachtraceError
@@ -39,9 +40,12 @@ _HOMES = {
     "call_stack_symbols": "machtrace.capture.call_stack",
     "explain": "machtrace.capture.explanation",
     "open_target": "machtrace.target.open",
+    "read_report": "machtrace.capture.report_files",
+    "read_reports": "machtrace.capture.report_files",
     "save_snapshot": "machtrace.capture.saving",
     "snapshot": "machtrace.capture.backtraces",
     "unwind": "machtrace.capture.unwinding",
+    "write_report": "machtrace.capture.report_files",
 }
 
 __all__ = [
@@ -54,9 +58,12 @@ __all__ = [
     "call_stack_symbols",
     "explain",
     "open_target",
+    "read_report",
+    "read_reports",
     "save_snapshot",
     "snapshot",
     "unwind",
+    "write_report",
 ]
 
 
