@@ -16,13 +16,15 @@ from machtrace.macho.dyld_process import shared_cache
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
+from machtrace.model.memory import MemoryReader
 from machtrace.model.shared_cache import SharedCache
 from machtrace.model.snapshot import Snapshot
-from machtrace.model.thread import ThreadId
+from machtrace.model.thread import ThreadId, ThreadSnapshot
 from machtrace.target.base import DEFAULT_STACK_LIMIT
 from machtrace.target.darwin_copier import DarwinCopier, DarwinCopies
 from machtrace.target.darwin_extension import TaskExtension
 from machtrace.target.darwin_images import TaskImages
+from machtrace.target.darwin_memory import ConstantMemory
 from machtrace.target.darwin_queues import served_queues
 from machtrace.target.darwin_task import DarwinTaskTarget
 from machtrace.target.darwin_threads import ListedThread
@@ -82,6 +84,7 @@ class DarwinSelfTarget(OwnThreads, DarwinTaskTarget):
         self._kept_images = own_images() if images is None else images
         self._known: tuple[int, TaskImages] | None = None
         super().__init__(os.getpid(), extension=extension)
+        self._constant = TaskImages(), ConstantMemory(self._memory)
 
     def _check(self, pid: int) -> None:
         """This process is meant."""
@@ -141,6 +144,13 @@ class DarwinSelfTarget(OwnThreads, DarwinTaskTarget):
                 ),
             )
         return self._known[1]
+
+    def _image_memory(self, images: TaskImages, copied: Sequence[ThreadSnapshot]) -> MemoryReader:
+        """This process has them, and lives as long as its snapshots; nothing need be copied."""
+        del copied
+        if self._constant[0] is not images:  # what is unloaded meanwhile must not be believed
+            self._constant = images, ConstantMemory(self._memory)
+        return self._constant[1]
 
     def _shared_cache(self) -> SharedCache | None:
         infos = self._image_infos()

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from machtrace.errors import TargetError, TargetGoneError, TargetSpecError, ThreadGoneError
 from machtrace.model.address import Avma
-from machtrace.model.memory import LayeredMemory, RegionMemory
+from machtrace.model.memory import LayeredMemory, MemoryReader, RegionMemory
 from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
 from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.target.base import DEFAULT_STACK_LIMIT, ClosedWhenLeft
@@ -125,15 +125,13 @@ class DarwinTaskTarget(ClosedWhenLeft):
         after = self._images()
         if len(after.images) or not len(images.images):
             images = after  # a thread may be in what was loaded meanwhile
-        stacks = [one.stack for one in copied]
-        contexts = copy_contexts(self._memory, copied, self._process)
-        values = (v for one in copied for v in (one.registers.pc, *one.registers.values) if v)
-        used = self._image_bytes.copy_used(images.images, {}, stacks, values)
+        stacks = RegionMemory(one.stack for one in copied)
+        contexts = RegionMemory(copy_contexts(self._memory, copied, self._process))
         return Snapshot(
             process=self._named(images),
             threads=tuple(copied),
             images=images.images,
-            memory=LayeredMemory((RegionMemory(stacks), RegionMemory([*used, *contexts]))),
+            memory=LayeredMemory((stacks, contexts, self._image_memory(images, copied))),
             problems=(
                 *problems,
                 *(Problem(thread=None, error=error) for error in images.problems),
@@ -225,6 +223,12 @@ class DarwinTaskTarget(ClosedWhenLeft):
         """Where dyld's ``dyld_all_image_infos`` is; None where that is not told."""
         result, address, _, is_wide = self._extension.dyld_info(self._port)
         return None if result or not address or not is_wide else Avma(address)
+
+    def _image_memory(self, images: TaskImages, copied: Sequence[ThreadSnapshot]) -> MemoryReader:
+        """What walking and naming takes of images that have no file here."""
+        values = (v for one in copied for v in (one.registers.pc, *one.registers.values) if v)
+        stacks = [one.stack for one in copied]
+        return RegionMemory(self._image_bytes.copy_used(images.images, {}, stacks, values))
 
     def _named(self, images: TaskImages) -> ProcessInfo:
         """The process, by the path that dyld has of its program where the system gives none."""

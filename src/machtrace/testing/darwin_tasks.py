@@ -35,6 +35,8 @@ _LABEL_OFFSET = 0x48
 _QUEUES_AT = 0x1_5F00_0000
 _QUEUE_STRIDE = 0x100
 _PORT = 0x1303
+_READABLE, _WRITABLE = 5, 3
+_STACK_TAG = 30
 _SUBTYPE_ALL = 0
 
 
@@ -116,9 +118,16 @@ class SnapshotTask:
     def find_region(self, port: int, address: int, /) -> tuple[int, int, int, int, int]:
         """See the extension."""
         self._check(port)
-        for region in self._regions():
-            if address < region.end:
-                return 0, region.start, len(region.data), 3, 30
+        writable = self._regions()
+        images = [
+            MemoryRegion(one.load_address, bytes(self._read(one.load_address, one.size)))
+            for one in self.snapshot.images
+        ]
+        constant = {id(one) for one in images}
+        for region in sorted([*writable, *images], key=lambda one: one.start):
+            if address < region.end and region.data:
+                protection = _READABLE if id(region) in constant else _WRITABLE
+                return 0, region.start, len(region.data), protection, _STACK_TAG
         return 1, 0, 0, 0, 0
 
     def read_memory(self, port: int, ranges: list[tuple[int, int]], /) -> list[bytes]:
