@@ -5,16 +5,24 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from machtrace.elf.linux_registers import layout_of
 from machtrace.errors import TargetGoneError, ThreadGoneError
 from machtrace.model.arch import Arch
 from machtrace.target.linux_process import LinuxProcessTarget
 from machtrace.target.linux_threads import RED_ZONE
 
 NAMES = ["condition", "read", "spin", "recursion", "handler", "other stack", "sort"]
+
+
+def statuses(pid: int) -> list[str]:
+    """Of each thread its state, and whatever ``stat`` says after that."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [(task / "stat").read_text().rpartition(") ")[2] for task in tasks]
 
 
 @pytest.fixture
@@ -68,7 +76,7 @@ def test_registers_are_those_that_gdb_reads(threads, copier, gdb):
 
 
 def test_stack_is_the_memory_above_the_stack_pointer(threads, copier):
-    """From the red zone to the end of the mapping."""
+    """From the red zone to the thread's own block, or to the end of the mapping without one."""
     with LinuxProcessTarget(threads.pid, copier=copier) as target:
         snapshot = target.snapshot()
     maps = Path(f"/proc/{threads.pid}/maps").read_text().splitlines()
@@ -78,7 +86,12 @@ def test_stack_is_the_memory_above_the_stack_pointer(threads, copier):
             assert thread.registers.sp is not None
             start, end = next(r for r in ranges if r[0] <= thread.registers.sp < r[1])
             assert thread.stack.start == max(start, thread.registers.sp - RED_ZONE)
-            assert thread.stack.end == end
+            layout = layout_of(len(thread.native_registers))
+            words = layout.words.unpack(thread.native_registers)
+            block = end if layout.block is None else words[layout.block]
+            assert thread.stack.end == (block if start < block < end else end)
+            if thread.info.name in {"condition", "read", "recursion", "sort"}:
+                assert layout.block is None or thread.stack.end == block
             if thread.info.name != "spin":
                 memory.seek(thread.stack.start)
                 now = memory.read(len(thread.stack.data))
@@ -106,14 +119,30 @@ def test_only_threads_asked_for_are_copied(threads, copier):
 
 def test_stop_times_are_measured(threads, copier):
     """Every thread says how long it was stopped; none was for as long as it can take to sleep."""
+    before = time.monotonic_ns()
     with LinuxProcessTarget(threads.pid, copier=copier) as target:
         snapshot = target.snapshot()
+    after = time.monotonic_ns()
     for thread in snapshot.threads:
         assert thread.taken_at_ns is not None
         assert thread.stopped_for_ns is not None
         assert 0 < thread.stopped_for_ns < 1_000_000_000
-    taken = [thread.taken_at_ns for thread in snapshot.threads]
-    assert taken == sorted(taken)
+        assert before < thread.taken_at_ns < after
+
+
+def test_threads_that_wait_for_a_processor(build, start, copier):
+    """More threads run than there are processors: none stops at once, and all are copied."""
+    process = start(build("spinners"), "24")
+    with LinuxProcessTarget(process.pid, copier=copier) as target:
+        for _ in range(5):
+            snapshot = target.snapshot()
+            assert not snapshot.problems
+            assert len(snapshot.threads) == 25
+            spinning = [thread for thread in snapshot.threads if not thread.info.is_main]
+            assert all(thread.stack.data for thread in spinning)
+            assert len({thread.stack.start for thread in spinning}) == 24
+    states = [line.split()[0] for line in statuses(process.pid)]
+    assert set(states) <= {"R", "S"}
 
 
 def test_new_threads_are_found(build, start, copier):

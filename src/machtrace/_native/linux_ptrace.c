@@ -1,66 +1,60 @@
+/* Who is asked to stop, and when; what is done with who stopped is in linux_stopped.c. */
 #define _GNU_SOURCE
 #include "linux_ptrace.h"
 
-#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
-#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "linux_registers.h"
+#include "linux_stopped.h"
 
-/* Bytes below the stack pointer that a leaf function may use (System V psABI for
- * x86-64, 3.2.2); other architectures have none, and lose nothing by it. */
-#define RED_ZONE 128
-
-/* The first bytes of the buffers for stacks, which are present before a thread is
- * stopped. Few stacks are deeper, and to have more ready takes longer than all else. */
-#define PRESENT_SIZE (512 * 1024)
-
-/* How far up a stack a signal frame is looked for. */
-#define SIGNAL_FRAME_REACH (64 * 1024)
-
-/* A thread on another CPU stops within tens of microseconds, less than a sleep
- * takes to end: yield that long, then sleep for longer and longer. */
-#define SPIN_NS 200000
+/* A thread on another CPU stops within tens of microseconds, less than a sleep takes to end: look
+ * without pause that long. To yield instead is to wait for a whole turn of whatever else wants this
+ * CPU, while a thread may have stopped. */
+#define PATIENCE_NS 100000
 #define FIRST_SLEEP_NS 20000
 #define LONGEST_SLEEP_NS 1000000
+
+/* Threads that were asked and have not stopped yet, at most: they wait for a CPU, each for its own
+ * turn, and all at once. */
+#define PENDING_MOST 16
 
 #ifndef PTRACE_EVENT_STOP
 #define PTRACE_EVENT_STOP 128
 #endif
 
-/* What is needed between stop and resume, allocated and touched beforehand. */
-struct scratch {
-    unsigned char *stacks[MACHTRACE_STACKS_MAX];
-    size_t size; /* of each */
+enum event { EVENT_NONE, EVENT_EXITED, EVENT_STOPPED };
+
+/* A thread that was asked to stop. */
+struct pending {
+    struct machtrace_thread *thread;
+    int64_t awake; /* when it was last seen in no uninterruptible sleep; 0 before the first look */
+    bool is_late;  /* it is not waited for any more; it is let go once it stops */
 };
 
-enum stop_kind { STOP_TIMED_OUT, STOP_EXITED, STOP_TRAPPED };
-
-struct stop {
-    enum stop_kind kind;
-    int signal;        /* to hand back on release; 0 for none */
-    bool by_interrupt; /* our own PTRACE_INTERRUPT, and nothing else, stopped it */
+struct job {
+    struct machtrace_capture *capture;
+    struct machtrace_scratch scratch;
+    size_t next; /* the thread to ask */
 };
 
-static int64_t now(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (int64_t)at.tv_sec * 1000000000 + at.tv_nsec;
-}
+/* What one OS thread has asked. */
+struct tracer {
+    struct job *job;
+    struct pending pending[PENDING_MOST];
+    size_t count;
+    bool must_end; /* it traces what it cannot let go of */
+};
 
 /* Whether the kernel shows the thread in state D. Allocates nothing. */
 static bool is_uninterruptible(pid_t thread)
@@ -82,9 +76,9 @@ static bool is_uninterruptible(pid_t thread)
 }
 
 /* `code` is a signal with, above it, a ptrace event. */
-static struct stop trapped(int code)
+static struct machtrace_stop trapped(int code)
 {
-    struct stop stop = {STOP_TRAPPED, 0, false};
+    struct machtrace_stop stop = {0, false};
     if (code >> 8 == 0)
         stop.signal = code & 0xff; /* a signal on its way to the thread */
     else
@@ -95,198 +89,168 @@ static struct stop trapped(int code)
 /* Nothing is reaped: if the target is our own child, its exit status is for
  * whoever started it, and zombies that we trace are the kernel's to hand on when
  * this OS thread ends. */
-static struct stop wait_for_stop(pid_t thread, int64_t asked, const struct machtrace_capture *limits)
+static enum event look(pid_t thread, struct machtrace_stop *stop)
 {
-    long sleep_ns = FIRST_SLEEP_NS;
-    int64_t awake = asked; /* when it was last seen in no uninterruptible sleep */
-    for (;;) {
-        siginfo_t event;
-        memset(&event, 0, sizeof event);
-        int options = WSTOPPED | WEXITED | WNOWAIT | WNOHANG | __WALL;
-        if (waitid(P_PID, (id_t)thread, &event, options) == -1) {
-            if (errno == ECHILD)
-                return (struct stop){STOP_EXITED, 0, false};
-        } else if (event.si_pid != 0) {
-            if (event.si_code == CLD_TRAPPED || event.si_code == CLD_STOPPED)
-                return trapped(event.si_status);
-            return (struct stop){STOP_EXITED, 0, false};
+    siginfo_t event;
+    event.si_pid = 0;
+    if (waitid(P_PID, (id_t)thread, &event, WSTOPPED | WEXITED | WNOWAIT | WNOHANG | __WALL) == -1)
+        return errno == ECHILD ? EVENT_EXITED : EVENT_NONE;
+    if (event.si_pid == 0)
+        return EVENT_NONE;
+    if (event.si_code != CLD_TRAPPED && event.si_code != CLD_STOPPED)
+        return EVENT_EXITED;
+    *stop = trapped(event.si_status);
+    return EVENT_STOPPED;
+}
+
+/* Another thread of this process can take our event in a waitpid(-1); the stop itself still
+ * shows. */
+static enum event look_closely(pid_t thread, struct machtrace_stop *stop)
+{
+    siginfo_t signal;
+    if (ptrace(PTRACE_GETSIGINFO, thread, NULL, &signal) != 0)
+        return EVENT_NONE;
+    bool is_event = signal.si_code >> 8 == PTRACE_EVENT_STOP;
+    *stop = trapped(is_event ? signal.si_code : signal.si_signo);
+    return EVENT_STOPPED;
+}
+
+static void ask_next(struct tracer *tracer)
+{
+    struct job *job = tracer->job;
+    struct machtrace_thread *thread = &job->capture->threads[job->next++];
+    if (ptrace(PTRACE_SEIZE, thread->id, NULL, NULL) == -1) {
+        thread->error = errno;
+        thread->outcome = errno == ESRCH ? MACHTRACE_GONE : MACHTRACE_REFUSED;
+        return;
+    }
+    thread->asked_at = machtrace_now();
+    if (ptrace(PTRACE_INTERRUPT, thread->id, NULL, NULL) == -1) {
+        thread->error = errno;
+        thread->outcome = MACHTRACE_GONE;
+        tracer->must_end = true;
+        return;
+    }
+    tracer->pending[tracer->count++] = (struct pending){thread, 0, false};
+}
+
+/* Whether the thread is pending no more. */
+static bool settle(struct tracer *tracer, struct pending *pending, enum event event,
+                   struct machtrace_stop stop)
+{
+    struct job *job = tracer->job;
+    if (event == EVENT_NONE)
+        return false;
+    if (event == EVENT_EXITED) {
+        if (!pending->is_late)
+            pending->thread->outcome = MACHTRACE_GONE;
+        tracer->must_end = true;
+    } else if (pending->is_late) {
+        machtrace_stopped_release(pending->thread->id, stop);
+    } else {
+        machtrace_stopped_copy(job->capture, &job->scratch, pending->thread, stop);
+    }
+    return true;
+}
+
+/* Look at all that are pending, the last that was asked first: it is the one that may stop within
+ * microseconds. Whether anything was settled. */
+static bool sweep(struct tracer *tracer, bool closely)
+{
+    bool any = false;
+    for (size_t index = tracer->count; index-- > 0;) {
+        struct pending *pending = &tracer->pending[index];
+        struct machtrace_stop stop = {0, false};
+        enum event event = look(pending->thread->id, &stop);
+        if (event == EVENT_NONE && closely)
+            event = look_closely(pending->thread->id, &stop);
+        if (settle(tracer, pending, event, stop)) {
+            any = true;
+            tracer->count--;
+            memmove(pending, pending + 1, (tracer->count - index) * sizeof *pending);
         }
-        int64_t waited = now() - asked;
-        if (waited < SPIN_NS && waited < limits->stop_limit) {
-            sched_yield();
+    }
+    return any;
+}
+
+/* Wait no more for threads that take too long. Returns how many are waited for still. */
+static size_t give_up(struct tracer *tracer)
+{
+    const struct machtrace_capture *limits = tracer->job->capture;
+    size_t left = 0;
+    for (size_t index = 0; index < tracer->count; index++) {
+        struct pending *pending = &tracer->pending[index];
+        struct machtrace_thread *thread = pending->thread;
+        if (pending->is_late)
+            continue;
+        bool sleeps = is_uninterruptible(thread->id);
+        int64_t at = machtrace_now();
+        if (!sleeps || pending->awake == 0)
+            pending->awake = at;
+        if (at - thread->asked_at >= limits->stop_limit ||
+            at - pending->awake >= limits->sleep_limit) {
+            thread->outcome = MACHTRACE_NOT_STOPPED;
+            thread->uninterruptible = sleeps;
+            pending->is_late = true;
+            tracer->must_end = true;
+        } else {
+            left++;
+        }
+    }
+    return left;
+}
+
+/* Whether another thread may be asked. */
+static bool may_ask(const struct tracer *tracer)
+{
+    return !tracer->must_end && tracer->count < PENDING_MOST &&
+           tracer->job->next < tracer->job->capture->thread_count;
+}
+
+/* The OS thread that seized a thread is its only tracer, and cannot let go of one
+ * that does not stop; but when it ends, the kernel releases all that it traced. So
+ * it ends then, and another goes on: the one that wakes late is not to stand still
+ * until all others are copied.
+ *
+ * A thread that stops at once is copied before the next is asked, so that each stands still for
+ * its own copy only. One that does not, for it has to wait for its turn on a CPU, runs on until
+ * then: meanwhile others are asked. */
+static void *copy_on(void *argument)
+{
+    struct tracer tracer = {.job = argument};
+    bool shares_cpu = sysconf(_SC_NPROCESSORS_ONLN) < 2;
+    prctl(PR_SET_TIMERSLACK, 1000);
+    int64_t since = machtrace_now(); /* of the last that was done */
+    long sleep_ns = FIRST_SLEEP_NS;
+    for (;;) {
+        if (tracer.count == 0) {
+            if (!may_ask(&tracer))
+                return NULL;
+            ask_next(&tracer);
+            since = machtrace_now();
+        }
+        if (sweep(&tracer, false)) {
+            since = machtrace_now();
+            sleep_ns = FIRST_SLEEP_NS;
+            if (may_ask(&tracer))
+                ask_next(&tracer);
             continue;
         }
-        /* Another thread of this process can take our event in a waitpid(-1); the
-         * stop itself still shows. */
-        siginfo_t signal;
-        if (ptrace(PTRACE_GETSIGINFO, thread, NULL, &signal) == 0) {
-            bool is_event = signal.si_code >> 8 == PTRACE_EVENT_STOP;
-            return trapped(is_event ? signal.si_code : signal.si_signo);
+        if (!shares_cpu && machtrace_now() - since < PATIENCE_NS)
+            continue;
+        if (sweep(&tracer, true))
+            continue;
+        if (may_ask(&tracer)) {
+            ask_next(&tracer);
+            since = machtrace_now();
+            continue;
         }
-        if (!is_uninterruptible(thread))
-            awake = now();
-        if (waited >= limits->stop_limit || now() - awake >= limits->sleep_limit)
-            return (struct stop){STOP_TIMED_OUT, 0, false};
+        if (give_up(&tracer) == 0)
+            return NULL;
         nanosleep(&(struct timespec){0, sleep_ns}, NULL);
         if (sleep_ns < LONGEST_SLEEP_NS)
             sleep_ns *= 2;
     }
-}
-
-/* The end of the mapping that holds `address`, or of the next one above: a stack
- * may have grown down, or been mapped, since the mappings were read. */
-static uint64_t mapping_end(const struct machtrace_capture *capture, uint64_t address)
-{
-    size_t low = 0;
-    size_t high = capture->mapping_count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (capture->mappings[middle].end <= address)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < capture->mapping_count ? capture->mappings[low].end : UINT64_MAX;
-}
-
-/* As many bytes as can be read; whole pages at the far end. */
-static ssize_t read_memory(pid_t thread, uint64_t address, unsigned char *to, size_t size)
-{
-    struct iovec here = {to, size};
-    struct iovec there = {(void *)(uintptr_t)address, size};
-    return process_vm_readv(thread, &here, 1, &there, 1, 0);
-}
-
-static struct machtrace_stack read_stack(const struct machtrace_capture *capture, pid_t thread,
-                                         uint64_t sp, unsigned char *to)
-{
-    uint64_t start = sp < RED_ZONE ? 0 : sp - RED_ZONE;
-    uint64_t end = mapping_end(capture, sp);
-    if (end - sp > capture->stack_limit)
-        end = sp + capture->stack_limit;
-    ssize_t size = read_memory(thread, start, to, (size_t)(end - start));
-    if (size <= 0) {
-        /* The red zone may lie in the guard page below the stack. */
-        uint64_t page = sp & ~((uint64_t)sysconf(_SC_PAGESIZE) - 1);
-        if (page <= start)
-            return (struct machtrace_stack){sp, 0, NULL};
-        start = page;
-        size = read_memory(thread, start, to, (size_t)(end - start));
-        if (size <= 0)
-            return (struct machtrace_stack){sp, 0, NULL};
-    }
-    return (struct machtrace_stack){start, (size_t)size, to};
-}
-
-static void keep(struct machtrace_thread *thread)
-{
-    for (size_t index = 0; index < thread->stack_count; index++) {
-        struct machtrace_stack *stack = &thread->stacks[index];
-        if (stack->size == 0)
-            continue;
-        unsigned char *copy = malloc(stack->size);
-        if (copy != NULL)
-            memcpy(copy, stack->bytes, stack->size);
-        else {
-            stack->size = 0;
-            thread->outcome = MACHTRACE_FAILED;
-            thread->error = ENOMEM;
-        }
-        stack->bytes = copy;
-    }
-}
-
-static void copy_stopped(const struct machtrace_capture *capture, const struct scratch *scratch,
-                         struct machtrace_thread *thread)
-{
-    struct iovec registers = {thread->registers, sizeof thread->registers};
-    if (ptrace(PTRACE_GETREGSET, thread->id, (void *)NT_PRSTATUS, &registers) == -1) {
-        thread->error = errno;
-        thread->outcome = errno == ESRCH ? MACHTRACE_GONE : MACHTRACE_FAILED;
-        return;
-    }
-    thread->registers_size = registers.iov_len;
-    thread->outcome = MACHTRACE_COPIED;
-    uint64_t sp;
-    if (!machtrace_stack_pointer(thread->registers, thread->registers_size, &sp))
-        return;
-    struct machtrace_stack stack = read_stack(capture, thread->id, sp, scratch->stacks[0]);
-    thread->stacks[thread->stack_count++] = stack;
-    size_t reach = stack.size < SIGNAL_FRAME_REACH ? stack.size : SIGNAL_FRAME_REACH;
-    uint64_t interrupted;
-    if (!machtrace_interrupted_sp(stack.bytes, reach, sp, thread->registers_size, &interrupted))
-        return;
-    stack = read_stack(capture, thread->id, interrupted, scratch->stacks[1]);
-    if (stack.size != 0)
-        thread->stacks[thread->stack_count++] = stack;
-}
-
-/* A few system calls fail with EINTR when their thread is stopped, though no
- * signal came (signal(7), "Interruption of system calls ... by stop signals").
- * Where waiting again is exactly what the program asked for, have the kernel do
- * so: ERESTARTNOHAND still is EINTR if a handler runs. */
-static void restart_system_call(struct machtrace_thread *thread)
-{
-    if (machtrace_mark_restart(thread->registers, thread->registers_size)) {
-        struct iovec registers = {thread->registers, thread->registers_size};
-        ptrace(PTRACE_SETREGSET, thread->id, (void *)NT_PRSTATUS, &registers);
-    }
-}
-
-/* Whether the thread is traced no more. One that did not stop still is. */
-static bool copy_thread(const struct machtrace_capture *capture, const struct scratch *scratch,
-                        struct machtrace_thread *thread)
-{
-    if (ptrace(PTRACE_SEIZE, thread->id, NULL, NULL) == -1) {
-        thread->error = errno;
-        thread->outcome = errno == ESRCH ? MACHTRACE_GONE : MACHTRACE_REFUSED;
-        return true;
-    }
-    thread->asked_at = now();
-    if (ptrace(PTRACE_INTERRUPT, thread->id, NULL, NULL) == -1) {
-        thread->error = errno;
-        thread->outcome = MACHTRACE_GONE;
-        return false;
-    }
-    struct stop stop = wait_for_stop(thread->id, thread->asked_at, capture);
-    if (stop.kind == STOP_TIMED_OUT) {
-        thread->outcome = MACHTRACE_NOT_STOPPED;
-        thread->uninterruptible = is_uninterruptible(thread->id);
-        return false;
-    }
-    if (stop.kind == STOP_EXITED) {
-        thread->outcome = MACHTRACE_GONE;
-        return false;
-    }
-    thread->stopped_at = now();
-    copy_stopped(capture, scratch, thread);
-    if (stop.by_interrupt)
-        restart_system_call(thread);
-    ptrace(PTRACE_DETACH, thread->id, NULL, (void *)(intptr_t)stop.signal);
-    thread->resumed_at = now();
-    keep(thread);
-    return true;
-}
-
-struct job {
-    struct machtrace_capture *capture;
-    struct scratch scratch;
-    size_t next; /* the thread to copy */
-};
-
-/* The OS thread that seized a thread is its only tracer, and cannot let go of one
- * that does not stop; but when it ends, the kernel releases all that it traced. So
- * it ends there, and another goes on: the one that wakes late is not to stand still
- * until all others are copied. */
-static void *copy_on(void *argument)
-{
-    struct job *job = argument;
-    bool released = true;
-    while (released && job->next < job->capture->thread_count) {
-        released = copy_thread(job->capture, &job->scratch, &job->capture->threads[job->next]);
-        job->next++;
-    }
-    return NULL;
 }
 
 static int run_in_own_thread(struct job *job)
@@ -305,21 +269,13 @@ static int run_in_own_thread(struct job *job)
 
 int machtrace_capture_run(struct machtrace_capture *capture)
 {
-    struct job job = {capture, {{NULL}, RED_ZONE + capture->stack_limit}, 0};
-    size_t size = job.scratch.size * MACHTRACE_STACKS_MAX;
-    unsigned char *memory =
-        mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-        return errno;
-    /* Copying takes no page faults in the buffer that is always used: what most stacks
-     * need of it is present before the first stop. */
-    memset(memory, 0, job.scratch.size < PRESENT_SIZE ? job.scratch.size : PRESENT_SIZE);
-    for (size_t index = 0; index < MACHTRACE_STACKS_MAX; index++)
-        job.scratch.stacks[index] = memory + index * job.scratch.size;
-    int error = 0;
+    struct job job = {.capture = capture};
+    int error = machtrace_scratch_take(&job.scratch, capture->stack_limit);
+    if (error != 0)
+        return error;
     while (error == 0 && job.next < capture->thread_count)
         error = run_in_own_thread(&job);
-    munmap(memory, size);
+    machtrace_scratch_give_back(&job.scratch);
     return error;
 }
 

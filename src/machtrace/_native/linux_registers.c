@@ -8,15 +8,16 @@ struct layout {
     size_t registers_size;
     size_t word;
     size_t sp;            /* in the register set */
+    size_t block;         /* in it, where the thread's own block is at; 0 for nowhere */
     size_t frame_sp;      /* from uc_stack to the saved stack pointer */
     size_t frame_ss_size; /* from uc_stack to ss_size */
 };
 
 static const struct layout layouts[] = {
-    {272, 8, 248, 416, 16}, /* aarch64: asm/ucontext.h, asm/sigcontext.h */
-    {216, 8, 152, 144, 16}, /* x86-64: asm-generic/ucontext.h, asm/sigcontext.h */
-    {72, 4, 52, 76, 8},     /* arm */
-    {68, 4, 60, 40, 8},     /* i386 */
+    {272, 8, 248, 0, 416, 16}, /* aarch64: asm/ucontext.h, asm/sigcontext.h */
+    {216, 8, 152, 168, 144, 16}, /* x86-64 (fs_base): asm-generic/ucontext.h, asm/sigcontext.h */
+    {72, 4, 52, 0, 76, 8},     /* arm */
+    {68, 4, 60, 0, 40, 8},     /* i386 */
 };
 
 static const struct layout *layout_of(size_t registers_size)
@@ -41,6 +42,15 @@ bool machtrace_stack_pointer(const unsigned char *registers, size_t size, uint64
     if (layout == NULL)
         return false;
     *sp = word_at(registers + layout->sp, layout->word);
+    return true;
+}
+
+bool machtrace_thread_pointer(const unsigned char *registers, size_t size, uint64_t *pointer)
+{
+    const struct layout *layout = layout_of(size);
+    if (layout == NULL || layout->block == 0)
+        return false;
+    *pointer = word_at(registers + layout->block, layout->word);
     return true;
 }
 

@@ -14,6 +14,10 @@
 /* The stack pointer of a register set; false where the size is of none known. */
 bool machtrace_stack_pointer(const unsigned char *registers, size_t size, uint64_t *sp);
 
+/* Where the thread's own block is at, which pthread_self() tells it; false where the register set
+ * does not say. */
+bool machtrace_thread_pointer(const unsigned char *registers, size_t size, uint64_t *pointer);
+
 /* The stack pointer that a signal saved, where the thread is on the alternate
  * stack; false where it is not.
  *

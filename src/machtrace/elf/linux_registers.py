@@ -31,6 +31,8 @@ class RegisterLayout:
     """Which word is the program counter."""
     signal_sp: int
     """Bytes from ``uc_stack`` of a signal frame to the stack pointer that it saved."""
+    block: int | None = None
+    """Which word is the address of the thread's own block (``pthread_self``)."""
 
     def bytes_of(self, registers: RegisterSet) -> bytes:
         """``registers`` in this layout; one that is not known is 0."""
@@ -42,8 +44,8 @@ class RegisterLayout:
 
 _NONE = (None,)
 _LAYOUTS = (
-    # r15–r12, rbp, rbx, r11–r8, rax, rcx, rdx, rsi, rdi, orig_rax, rip, cs, eflags, rsp; the rest
-    # are segments.
+    # r15–r12, rbp, rbx, r11–r8, rax, rcx, rdx, rsi, rdi, orig_rax, rip, cs, eflags, rsp, ss,
+    # fs_base; the rest are segments.
     RegisterLayout(
         Arch.X86_64,
         Struct("<27Q"),
@@ -51,6 +53,7 @@ _LAYOUTS = (
         sp=19,
         pc=16,
         signal_sp=144,
+        block=21,
     ),
     # ebx, ecx, edx, esi, edi, ebp, eax, four segments, orig_eax, eip, cs, eflags, esp, ss.
     RegisterLayout(

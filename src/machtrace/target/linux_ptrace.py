@@ -17,7 +17,7 @@ import threading
 import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -136,6 +136,38 @@ def may_be_traced(copy: ThreadCopy) -> bool:
     return isinstance(copy, UncopiedThread) and copy.why in (Hindrance.NOT_STOPPED, Hindrance.GONE)
 
 
+def in_thread_of_its_own(work: Callable[[], None]) -> None:
+    """Do ``work`` as a tracer that ends with it, so that the kernel releases what it still traces.
+
+    No signal of this process is handled there.
+
+    Raises:
+        TargetError: it could not be done.
+    """
+    failures: list[Exception] = []
+
+    def run() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - raised again, in the caller's thread
+            failures.append(error)
+
+    worker = threading.Thread(target=run, name="machtrace tracer", daemon=True)
+    try:
+        worker.start()
+    except RuntimeError as error:
+        failures.append(error)
+    else:
+        worker.join()
+    if failures and isinstance(failures[0], TargetError):
+        raise failures[0]
+    if failures:
+        raise TargetError(
+            f"cannot copy threads ({failures[0]})", remedy=BEGIN_REMEDY
+        ) from failures[0]
+
+
 class CtypesCopier:
     """Copying is done by a thread of its own, the only tracer of whatever it seizes.
 
@@ -148,31 +180,16 @@ class CtypesCopier:
     ) -> list[ThreadCopy]:
         """See :meth:`~machtrace.target.linux_threads.ThreadCopier.copy`."""
         copies: list[ThreadCopy] = []
-        failures: list[Exception] = []
 
         def copy_on() -> None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
-            try:
-                tracer = Tracer(stack_ranges, stack_limit)
-                for thread in threads[len(copies) :]:
-                    copies.append(tracer.copy(thread))
-                    if may_be_traced(copies[-1]):
-                        break
-            except Exception as error:  # noqa: BLE001 - raised again, in the caller's thread
-                failures.append(error)
+            tracer = Tracer(stack_ranges, stack_limit)
+            for thread in threads[len(copies) :]:
+                copies.append(tracer.copy(thread))
+                if may_be_traced(copies[-1]):
+                    break
 
-        while len(copies) < len(threads) and not failures:
-            worker = threading.Thread(target=copy_on, name="machtrace tracer", daemon=True)
-            try:
-                worker.start()
-            except RuntimeError as error:
-                failures.append(error)
-            else:
-                worker.join()
-        if failures:
-            raise TargetError(
-                f"cannot copy threads ({failures[0]})", remedy=BEGIN_REMEDY
-            ) from failures[0]
+        while len(copies) < len(threads):
+            in_thread_of_its_own(copy_on)
         return copies
 
 
@@ -322,20 +339,24 @@ class Tracer:
         layout = layout_of(registers_size)
         if layout is None:
             return ()
-        sp = layout.words.unpack_from(self._registers_view)[layout.sp]
-        first = self._read_stack(thread, sp, 0)
+        words = layout.words.unpack_from(self._registers_view)
+        sp, block = words[layout.sp], 0 if layout.block is None else words[layout.block]
+        first = self._read_stack(thread, sp, block, 0)
         interrupted = interrupted_sp(self._views[0][: first[1]], sp, layout)
         if interrupted is None:
             return (first,)
-        second = self._read_stack(thread, interrupted, 1)
+        second = self._read_stack(thread, interrupted, block, 1)
         return (first, second) if second[1] else (first,)
 
-    def _read_stack(self, thread: int, sp: int, index: int) -> tuple[int, int]:
+    def _read_stack(self, thread: int, sp: int, block: int, index: int) -> tuple[int, int]:
+        """Start (Avma) and size of what was read, up to the thread's own block above it."""
         start = max(0, sp - RED_ZONE)
         upto = bisect_right(self._ranges_end, sp)
         end = sp + self._stack_limit
         if upto < len(self._ranges_end):
             end = min(end, self._ranges_end[upto])
+        if sp < block < end:
+            end = block
         size = self._read_memory(thread, start, end - start, index)
         page = sp & self._page_mask
         if size <= 0 and page > start:

@@ -1,0 +1,192 @@
+"""How long a thread of another process is kept from running while a tool takes its stack.
+
+One process for all tools: CPython with some threads that wait, and one that does nothing but look
+at the clock and writes down when it was kept from it (``programs/heartbeat.c``). So the stopped
+thread itself says how long it stood still, whatever the tool. What it waited for a processor
+meanwhile, as Linux tells it, is not counted: on a busy machine that is more than all else.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import machtrace as mt
+
+PROGRAM = """
+import ctypes, sys, threading
+done = threading.Event()
+for _ in range(int(sys.argv[3])):
+    threading.Thread(target=done.wait, daemon=True).start()
+beat = ctypes.CDLL(sys.argv[1]).heartbeat_start
+assert beat(sys.argv[2].encode(), int(sys.argv[4])) == 0
+print("ready", flush=True)
+done.wait()
+"""
+CAPTURES = int(os.environ.get("MACHTRACE_BENCHMARK_CAPTURES", "100"))
+"""Of each tool; as many as a 99th percentile needs."""
+
+PROCESSORS = sorted(os.sched_getaffinity(0))
+BEATS_ON = PROCESSORS[-1] if len(PROCESSORS) > 1 else -1
+"""The processor of the thread that is watched; tools have the others, so that they stop it by
+nothing but what is measured."""
+
+_GAPS = 65536
+_GAP = struct.Struct("=qqq")
+_REST_S = 0.002
+
+
+class Heartbeat:
+    """What the thread that looks at the clock wrote down."""
+
+    def __init__(self, path: Path, pid: int) -> None:
+        with path.open("rb") as file:
+            self._record = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.pid = pid
+        self.longest: list[float] = []
+        """Of each capture the longest stop, in microseconds; 0 where it was not stopped."""
+        self.all: list[float] = []
+        """Of each capture all stops together."""
+
+    def watch(self, act: Callable[[], object]) -> None:
+        """Do something, and keep how long the thread stood still meanwhile."""
+        before, start = self._count(), time.monotonic_ns()
+        act()
+        end = time.monotonic_ns()
+        time.sleep(_REST_S)  # it may still have to write down the last
+        after = self._count()
+        assert after - before < _GAPS
+        gaps = [self._gap(number) for number in range(before, after)]
+        stops = [(to - at - waited) / 1000 for at, to, waited in gaps if to > start and at < end]
+        self.longest.append(max(stops, default=0))
+        self.all.append(sum(stops))
+
+    def _count(self) -> int:
+        return int.from_bytes(self._record[:8], sys.byteorder)
+
+    def _gap(self, number: int) -> tuple[int, int, int]:
+        start, end, waited = _GAP.unpack_from(self._record, 8 + number % _GAPS * _GAP.size)
+        return start, end, waited
+
+
+@contextmanager
+def beating(folder: Path, threads: int) -> Iterator[Heartbeat]:
+    """CPython with so many threads that wait, the main one, and the one that is watched."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    source = Path(__file__).parent / "programs" / "heartbeat.c"
+    library, record = folder / "libheartbeat.so", folder / "gaps"
+    build = [compiler, "-O2", "-g", "-shared", "-fPIC", "-pthread", source, "-o", library]
+    subprocess.run([str(word) for word in build], check=True)
+    arguments = [str(library), str(record), str(threads), str(BEATS_ON)]
+    command = [sys.executable, "-c", PROGRAM, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield Heartbeat(record, process.pid)
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heartbeat]:
+    """A process of eight threads, for all tools the same."""
+    with beating(tmp_path_factory.mktemp("eight"), 6) as heartbeat:
+        yield heartbeat
+
+
+@pytest.fixture(autouse=True)
+def apart() -> Iterator[None]:
+    """What captures does not run where the watched thread does."""
+    if BEATS_ON >= 0:
+        os.sched_setaffinity(0, PROCESSORS[:-1])
+    yield
+    os.sched_setaffinity(0, PROCESSORS)
+
+
+def measure(benchmark, heartbeat: Heartbeat, act: Callable[[], object], captures: int) -> None:
+    """Capture so often; in extra_info how long the thread stood still, in microseconds."""
+    heartbeat.longest.clear()
+    heartbeat.all.clear()
+    act()
+    benchmark.pedantic(heartbeat.watch, args=(act,), rounds=captures)
+    benchmark.extra_info["captures"] = captures
+    for name, stops in (("longest", heartbeat.longest), ("all", heartbeat.all)):
+        benchmark.extra_info[f"{name}_us_median"] = round(statistics.median(stops), 1)
+        benchmark.extra_info[f"{name}_us_p99"] = round(statistics.quantiles(stops, n=100)[98], 1)
+    benchmark.extra_info["load"] = round(os.getloadavg()[0], 1)
+
+
+def installed(name: str) -> str:
+    """A program of this environment or of the path, or where ``MACHTRACE_BENCHMARK_PEERS`` says."""
+    folders = [os.environ.get("MACHTRACE_BENCHMARK_PEERS", ""), str(Path(sys.executable).parent)]
+    program = shutil.which(name, path=os.pathsep.join([*folders, os.environ["PATH"]]))
+    if program is None:
+        pytest.skip(f"{name} is not installed")
+    return program
+
+
+def printing(words: list[str], expected: str) -> Callable[[], None]:
+    """Runs a tool, which must say something of the thread that is watched."""
+
+    def run() -> None:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode or expected not in done.stdout:
+            pytest.skip(f"{words[0]} cannot do it here: {(done.stderr or done.stdout)[-300:]}")
+
+    return run
+
+
+TOOLS = {
+    "py-spy": ["py-spy", "dump", "--native", "--pid", "PID"],
+    "pystack": ["pystack", "remote", "--native", "PID"],
+    "gdb": ["gdb", "-nx", "-batch", "-ex", "thread apply all bt", "-p", "PID"],
+}
+
+
+@pytest.mark.benchmark(group="stop window, 8 threads")
+def test_nothing(benchmark, eight):
+    """What the kernel alone does to the thread, in as long as a command takes."""
+    measure(benchmark, eight, lambda: time.sleep(0.2), CAPTURES)
+
+
+@pytest.mark.benchmark(group="stop window, 8 threads")
+@pytest.mark.parametrize("tool", TOOLS)
+def test_tool(benchmark, eight, tool):
+    """Another tool, as people call it."""
+    words = [installed(tool), *TOOLS[tool][1:]]
+    expected = "beat" if tool == "gdb" else "wait"
+    run = printing([str(eight.pid) if word == "PID" else word for word in words], expected)
+    measure(benchmark, eight, run, CAPTURES)
+
+
+@pytest.mark.benchmark(group="stop window, 8 threads")
+def test_command(benchmark, eight):
+    """``machtrace backtrace PID``."""
+    words = [sys.executable, "-m", "machtrace", "backtrace", str(eight.pid)]
+    measure(benchmark, eight, printing(words, "beat"), CAPTURES)
+
+
+@pytest.mark.benchmark(group="stop window by threads")
+@pytest.mark.parametrize("threads", [2, 8, 64, 256])
+def test_snapshot(benchmark, tmp_path, threads):
+    """A snapshot of a target that is open already, as sampling takes them."""
+    with beating(tmp_path, threads - 2) as heartbeat, mt.open_target(heartbeat.pid) as target:
+
+        def run() -> None:
+            assert len(target.snapshot().threads) == threads
+
+        measure(benchmark, heartbeat, run, max(CAPTURES, 2000 // threads))
