@@ -286,11 +286,13 @@ uint64_t machtrace_own_image_changes(void)
     return atomic_load(&changes);
 }
 
-extern const struct mach_header_64 __dso_handle; /* of this very image, from the linker */
-
 struct machtrace_own_range machtrace_own_image(void)
 {
-    const struct mach_header_64 *header = &__dso_handle;
+    /* Not __dso_handle: not all linkers let it be the header. */
+    Dl_info info;
+    if (dladdr((const void *)&changes, &info) == 0)
+        return (struct machtrace_own_range){0, 0};
+    const struct mach_header_64 *header = info.dli_fbase;
     uint64_t base = (uint64_t)(uintptr_t)header;
     const struct load_command *command = (const struct load_command *)(const void *)(header + 1);
     uint64_t slide = 0;

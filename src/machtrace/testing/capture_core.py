@@ -97,7 +97,7 @@ class CaptureCore:
         self.libsystem = Libsystem(
             library.memory, library.allocate, library.free, self.caller, self._refuses
         )
-        self.dyld = Dyld(library.memory, library.allocate)
+        self.dyld = Dyld(library.memory, library.allocate, own=library.image)
         functions |= self.task.functions
         functions |= self.libsystem.functions
         functions |= self.dyld.functions
@@ -109,7 +109,11 @@ class CaptureCore:
         self.task.observe(name)
 
     def _refuses(self, name: str) -> bool:
-        return self.task.fault is not None and self.task.fault(name) is not None
+        return self.task.fault is not None and self.task.fault(name, ()) is not None
+
+    def thread(self, thread_id: int) -> MachThread:
+        """The thread with this id."""
+        return next(one for one in self.task.threads if one.id == thread_id)
 
     def _layout(self, symbol: str, fields: Sequence[str]) -> dict[str, int]:
         start = self.library.address(symbol)
@@ -264,7 +268,7 @@ class NthFault:
         self.asked: list[str] = []
         """Names of all calls that could fail."""
 
-    def __call__(self, name: str) -> KernReturn | None:
+    def __call__(self, name: str, _: Sequence[int]) -> KernReturn | None:
         """See :data:`~machtrace.testing.emulated_mach.Fault`."""
         self.asked.append(name)
         return self._code if len(self.asked) == self._number + 1 else None

@@ -140,6 +140,7 @@ class EmulatedLibrary:
         self._lazy: list[tuple[int, str]] = []
         """Places and names of pointers that are bound by the binder."""
         self._stack_count = 0
+        self._stacks_mapped = 0
         self._heap_end = _HEAP
         self.uc.mem_map(_OUTSIDE, _PAGE)
         self.uc.hook_add(UC_HOOK_CODE, self._come_to_slot, begin=_OUTSIDE, end=_OUTSIDE + _PAGE - 1)
@@ -150,9 +151,11 @@ class EmulatedLibrary:
     # --- memory ---
 
     @property
-    def load_address(self) -> int:
-        """Of the header."""
-        return _IMAGE + self._contents.image.header_svma
+    def image(self) -> range:
+        """From its header to the end of its segments."""
+        parsed = self._contents.image
+        end = max(segment.vmaddr + segment.vmsize for segment in parsed.segments)
+        return range(_IMAGE + parsed.header_svma, _IMAGE + end)
 
     def address(self, symbol: str) -> int:
         """Of one of its symbols."""
@@ -228,12 +231,20 @@ class EmulatedLibrary:
         self._stack_count -= 1
         return call.result
 
+    @property
+    def stack_of_next_call(self) -> range:
+        """The memory that the next call has for its stack."""
+        top = _STACKS + (self._stack_count + 1) * 2 * _STACK_SIZE
+        return range(top - _STACK_SIZE, top)
+
     def begin(self, function: int, *arguments: int) -> Call:
         """A call that has not run yet."""
-        top = _STACKS + (self._stack_count + 1) * 2 * _STACK_SIZE
+        stack = self.stack_of_next_call
+        top = stack.stop
         self._stack_count += 1
-        if not any(end + 1 == top for _, end, _ in self.uc.mem_regions()):
-            self.uc.mem_map(top - _STACK_SIZE, _STACK_SIZE)
+        if self._stack_count > self._stacks_mapped:
+            self._stacks_mapped = self._stack_count
+            self.uc.mem_map(stack.start, _STACK_SIZE)
         self.uc.context_restore(self._fresh)
         self.cpu.write(self.cpu.arch.registers.sp, top - _SLOT)
         self._go(function, arguments, _OUTSIDE)

@@ -166,6 +166,8 @@ class Dyld:
     memory: EmulatedMemoryBlock
     allocate: Callable[[int], int]
     images: list[DyldImage] = field(default_factory=list)
+    own: range = range(0)
+    """Where the library is that asks; its header comes first."""
     on_add: list[int] = field(default_factory=list)
     on_remove: list[int] = field(default_factory=list)
     _paths: dict[str, int] = field(default_factory=dict)
@@ -192,8 +194,9 @@ class Dyld:
 
     def _dladdr(self, arguments: Sequence[int]) -> int:
         address, place = arguments[:2]
-        for image in self.images:
-            if image.header == address:
+        own = DyldImage(self.own.start, self.own.start, "/usr/lib/own.dylib")
+        for image in [*self.images, own]:
+            if image.header == address or (image is own and address in self.own):
                 self.memory.set_word(place, self.string(image.path))
                 self.memory.set_word(place + 8, image.header)
                 return 1
