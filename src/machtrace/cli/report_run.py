@@ -37,8 +37,8 @@ def format_of(target: str) -> str:
     """
     if target == "-" or not Path(target).suffix:
         return "apple"
-    for one in FORMATS.values():
-        if target.endswith(one.suffix):
+    for one in sorted(FORMATS.values(), key=lambda one: -len(one.suffix)):
+        if target.endswith(one.suffix) and one.suffix != ".txt":  # several are written as that
             return one.name
     raise ArgumentError(
         f"the name {target} does not say which format to write",

@@ -39,6 +39,8 @@ def encoded(text: str) -> bytes:
         return text.encode("utf-8", "backslashreplace")
 
 
+_STACKS = "machtrace.report.stack_formats"
+
 FORMATS: dict[str, ReportFormat] = {
     one.name: one
     for one in (
@@ -50,6 +52,16 @@ FORMATS: dict[str, ReportFormat] = {
             "machtrace.report.machtrace_json.document:reports_json",
             holds_many=True,
         ),
+        ReportFormat("nsthread", ".txt", f"{_STACKS}:nsthread_text", holds_many=False),
+        ReportFormat("bs", ".txt", f"{_STACKS}:bs_text", holds_many=False),
+        ReportFormat("lldb", ".txt", f"{_STACKS}:lldb_text", holds_many=False),
+        ReportFormat("sample", ".txt", f"{_STACKS}:sample_report", holds_many=False),
+        ReportFormat("folded", ".folded", f"{_STACKS}:folded_text", holds_many=True),
+        ReportFormat(
+            "speedscope", ".speedscope.json", f"{_STACKS}:speedscope_json", holds_many=False
+        ),
+        ReportFormat("firefox", ".firefox.json", f"{_STACKS}:firefox_json", holds_many=False),
+        ReportFormat("pprof", ".pb.gz", f"{_STACKS}:pprof_data", holds_many=False),
     )
 }
 """By name."""

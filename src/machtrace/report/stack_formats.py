@@ -1,0 +1,79 @@
+"""Reports in the formats of stacks and profiles: by what writes captures and profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from io import StringIO
+from typing import TextIO
+
+from machtrace.analysis.reported_capture import capture_of
+from machtrace.analysis.reported_profile import profile_of
+from machtrace.model.capture import Capture
+from machtrace.model.profile import Profile
+from machtrace.model.report import Report
+from machtrace.report import (
+    bs,
+    firefox_profile,
+    folded,
+    lldb,
+    nsthread,
+    pprof,
+    sample_text,
+    speedscope,
+)
+
+
+def _captures(reports: Sequence[Report], write: Callable[[Capture, TextIO], None]) -> str:
+    sink = StringIO()
+    for number, report in enumerate(reports):
+        if number:
+            sink.write("\n")
+        write(capture_of(report), sink)
+    return sink.getvalue()
+
+
+def _profiles(reports: Sequence[Report], write: Callable[[Profile, TextIO], None]) -> str:
+    sink = StringIO()
+    for report in reports:
+        write(profile_of(report), sink)
+    return sink.getvalue()
+
+
+def nsthread_text(reports: Sequence[Report]) -> str:
+    """See :mod:`~machtrace.report.nsthread`."""
+    return _captures(reports, nsthread.write)
+
+
+def bs_text(reports: Sequence[Report]) -> str:
+    """See :mod:`~machtrace.report.bs`."""
+    return _captures(reports, bs.write)
+
+
+def lldb_text(reports: Sequence[Report]) -> str:
+    """See :mod:`~machtrace.report.lldb`."""
+    return _captures(reports, lldb.write)
+
+
+def folded_text(reports: Sequence[Report]) -> str:
+    """See :mod:`~machtrace.report.folded`; of several reports the stacks of all."""
+    return _profiles(reports, folded.write)
+
+
+def sample_report(reports: Sequence[Report]) -> str:
+    """See :mod:`~machtrace.report.sample_text`."""
+    return _profiles(reports, sample_text.write)
+
+
+def speedscope_json(reports: Sequence[Report]) -> str:
+    """See :mod:`~machtrace.report.speedscope`."""
+    return _profiles(reports, speedscope.write)
+
+
+def firefox_json(reports: Sequence[Report]) -> str:
+    """See :mod:`~machtrace.report.firefox_profile`."""
+    return _profiles(reports, firefox_profile.write)
+
+
+def pprof_data(reports: Sequence[Report]) -> bytes:
+    """See :mod:`~machtrace.report.pprof`; the files of several stand one after another."""
+    return b"".join(pprof.data(profile_of(report)) for report in reports)
