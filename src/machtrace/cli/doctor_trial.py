@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from functools import partial
 
 from machtrace.cli.doctor_finding import Check, Finding, State
 from machtrace.errors import MachtraceError
@@ -97,4 +98,6 @@ TRIALS = (
 
 def trial_of(spec: str) -> Check:
     """The check that tries what the user named."""
-    return Check(_TOPIC, spec, lambda: capture(spec), is_needed=True)
+    from machtrace.target.open import SELF
+
+    return Check(_TOPIC, spec, own if spec == SELF else partial(capture, spec), is_needed=True)

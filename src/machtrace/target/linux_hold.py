@@ -6,20 +6,17 @@ an interpreter does, can be read rightly only while none of them runs.
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from machtrace.errors import MemoryReadError, TargetError
+from machtrace.errors import MemoryReadError
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
 from machtrace.target.linux_procfs import EXITED_STATES, ProcessDirectory
-from machtrace.target.linux_ptrace import StoppedThread, Tracer
+from machtrace.target.linux_ptrace import StoppedThread, Tracer, in_thread_of_its_own
 from machtrace.target.linux_threads import (
-    BEGIN_REMEDY,
     CopiedThread,
     Hindrance,
     ThreadCopy,
@@ -58,29 +55,12 @@ class HoldingCopier:
     ) -> list[ThreadCopy]:
         """See :meth:`~machtrace.target.linux_threads.ThreadCopier.copy`."""
         copies: list[ThreadCopy] = []
-        failures: list[Exception] = []
 
         def hold() -> None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
-            try:
-                tracer = Tracer(stack_ranges, stack_limit)
-                copies.extend(_Hold(self._directory, tracer).copy(threads, self._while_held))
-            except Exception as error:  # noqa: BLE001 - raised again, in the caller's thread
-                failures.append(error)
+            tracer = Tracer(stack_ranges, stack_limit)
+            copies.extend(_Hold(self._directory, tracer).copy(threads, self._while_held))
 
-        worker = threading.Thread(target=hold, name="machtrace tracer", daemon=True)
-        try:
-            worker.start()
-        except RuntimeError as error:
-            failures.append(error)
-        else:
-            worker.join()
-        if failures:
-            if isinstance(failures[0], TargetError):
-                raise failures[0]
-            raise TargetError(
-                f"cannot copy threads ({failures[0]})", remedy=BEGIN_REMEDY
-            ) from failures[0]
+        in_thread_of_its_own(hold)
         return copies
 
 
