@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 
 from machtrace.errors import (
-    MachtraceError,
     RemoteProtocolError,
     TargetError,
     TargetGoneError,
 )
-from machtrace.target.gdb_departure import Departure, departure, signal_to_deliver, was_stopped
+from machtrace.target.gdb_departure import Departure, signal_to_deliver
 from machtrace.target.gdb_features import StubFeatures, negotiate, read_documents
 from machtrace.target.gdb_host import RemoteHost, host_of
+from machtrace.target.gdb_leaving import Connect, StubLeaver
 from machtrace.target.gdb_registers import (
     RegisterTable,
     parse_register_documents,
@@ -31,22 +29,14 @@ from machtrace.target.gdb_replies import (
 )
 from machtrace.target.gdb_session import FLIGHT, GdbSession
 from machtrace.target.gdb_spec import RemoteSpec
-from machtrace.target.gdb_stream import ByteStream
 from machtrace.target.gdb_stream import connect as connect_by_socket
 
-_RETURN_PAUSE = 0.1
-_RETURN_TIMEOUT = 1.5
-"""Seconds for coming back to a stub whose connection broke, to let its process go."""
 _STOPPED_ON_REQUEST = frozenset({0, 2, 5, 0x11, 0x13, 0x91})
 """Signals by which stubs say that they stopped a process because they were asked to."""
 _PASSED = b"QPassSignals:" + b";".join(
     b"%02x" % number for number in range(1, 65) if number not in (5, 9, 0x11, 0x13)
 )
 """All but SIGTRAP, SIGKILL and the SIGSTOP by which a stub stops the process itself."""
-
-
-Connect = Callable[[RemoteSpec, float], ByteStream]
-"""Makes the stream to a stub, in so many seconds at most."""
 
 
 class StubConnection:
@@ -70,8 +60,7 @@ class StubConnection:
         connect: Connect = connect_by_socket,
     ) -> None:
         self._spec = spec
-        self._connect = connect
-        self._departure: Departure | None = None
+        self._leaver = StubLeaver(spec, connect)
         self._is_running = False
         self._runs_between: bool | None = None
         self._stop: StopReply | None = None
@@ -92,23 +81,14 @@ class StubConnection:
         session, spec = self.session, self._spec
         self.features = negotiate(session)
         stop = self._attach(spec.pid) if spec.pid is not None else None
-        asked = [b"?", b"qProcessInfo", b"qHostInfo", b"qC", b"qAttached"]
-        if self.features.has_thread_suffix and "siginfo" in self.features.documents:
-            asked.append(b"qXfer:siginfo:read::0,80")
-        found, process_info, host_info, current, attached, *siginfo = session.ask_all(asked)
+        asked = (b"?", b"qProcessInfo", b"qHostInfo", b"qC")
+        found, process_info, host_info, current, *of_leaving = session.ask_all(
+            (*asked, *self._leaver.questions(self.features))
+        )
         if stop is None:
             stop = self._standing(b"?", found)
         self._stop = stop
-        detaches_stopped = b""
-        if attached not in (b"0", b"1"):
-            detaches_stopped = session.ask(b"qSupportsDetachAndStayStopped:")
-        self._departure = departure(
-            attached=attached,
-            stop=stop,
-            detaches_stopped=detaches_stopped == b"OK",
-            we_attached=spec.pid is not None,
-            stood_before=any(map(was_stopped, siginfo)),
-        )
+        self._leaver.decide(session, stop, of_leaving)
         table = self._read_table()
         if table is None:
             raise RemoteProtocolError(
@@ -130,9 +110,7 @@ class StubConnection:
         self.session.ask(b"!")
         request = b"vAttach;%x" % pid
         reply = self.session.ask(request)
-        self._departure = Departure.DETACH
         if is_error(reply) or not reply:
-            self._departure = None
             error = refused(f"the stub cannot attach to process {pid}", request, reply)
             error.remedy = (
                 "check the process id, and the stub's rights; start gdbserver with --multi, "
@@ -147,7 +125,7 @@ class StubConnection:
             return stop
         if isinstance(stop, ProcessGone):
             number = self.pid or self._spec.pid or 0
-            if not stop.was_killed and not stop.code and self._departure is None:
+            if not stop.was_killed and not stop.code and self._leaver.how is None:
                 raise TargetError(
                     f"the stub at {self._spec.place} has no process, or its process has exited",
                     remedy="start it with one, or attach by gdb://host:port/PID",
@@ -210,7 +188,7 @@ class StubConnection:
         Raises:
             ConnectionLostError: the connection broke.
         """
-        if self.session.is_lost or self._departure is not Departure.DETACH:
+        if self.session.is_lost or self._leaver.how is not Departure.DETACH:
             return False
         if self._runs_between is None:
             self._runs_between = (
@@ -239,56 +217,6 @@ class StubConnection:
         self._stop = self._standing(request, self.session.wait(request, self._spec.timeout))
         self._is_running = False
 
-    # --- the last words ---
-
     def close(self) -> None:
         """Leave the process as it was, and hang up. Raises nothing; safe to call again."""
-        how, self._departure = self._departure, None
-        if how is None:
-            self.session.close()
-            return
-        try:
-            if not self.session.is_lost:
-                with suppress(MachtraceError):
-                    self.stop()
-            if how is not Departure.HANG_UP and not self._leave(self.session, how):
-                self._return(how)
-        finally:
-            self.session.close()
-
-    def _leave(self, session: GdbSession, how: Departure) -> bool:
-        """Detach; whether the stub agreed."""
-        if session.is_lost:
-            return False
-        requests = [b"D1"] if how is Departure.DETACH_STOPPED else [b"D"]
-        if self.features.has_process_ids and self.pid and how is Departure.DETACH:
-            requests.insert(0, b"D;%x" % self.pid)
-        with suppress(MachtraceError):
-            return any(session.ask(request) == b"OK" for request in requests)
-        return False
-
-    def _return(self, how: Departure) -> None:
-        """Come back to a stub whose connection broke, and which may still hold its process."""
-        self.session.close()
-        if self._spec.given:
-            return  # nobody listens; a stub of one connection lets go of its process
-        deadline = time.monotonic() + _RETURN_TIMEOUT
-        request = b"D1" if how is Departure.DETACH_STOPPED else b"D"
-        while time.monotonic() < deadline:
-            # Refused at first: a stub takes a moment to see that the connection is gone. If it
-            # stays so, the stub is gone too, and let go of its process.
-            with suppress(MachtraceError):
-                self._detach_anew(request)
-                return
-            time.sleep(_RETURN_PAUSE)
-
-    def _detach_anew(self, request: bytes) -> None:
-        timeout = min(self._spec.timeout, _RETURN_TIMEOUT)
-        session = GdbSession(self._connect(self._spec, timeout), timeout)
-        try:
-            if session.ask(b"QStartNoAckMode") == b"OK":
-                session.stop_acknowledging()
-            if isinstance(parse_stop(session.ask(b"?")), StopReply):
-                session.ask(request)
-        finally:
-            session.close()
+        self._leaver.leave(self.session, self.features, self.pid, self.stop)

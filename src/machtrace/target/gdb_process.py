@@ -20,9 +20,10 @@ from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
 from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.target.base import DEFAULT_STACK_LIMIT, ClosedWhenLeft
-from machtrace.target.gdb_connection import Connect, StubConnection
+from machtrace.target.gdb_connection import StubConnection
 from machtrace.target.gdb_host import RemoteSystem
 from machtrace.target.gdb_images import ImageFinder, RemoteImages
+from machtrace.target.gdb_leaving import Connect
 from machtrace.target.gdb_memory import RemoteMemory
 from machtrace.target.gdb_registers import RegisterReader
 from machtrace.target.gdb_spec import RemoteSpec, parse_spec

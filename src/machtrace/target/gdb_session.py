@@ -53,6 +53,8 @@ class GdbSession:
         """Requests whose replies have not come."""
         self.round_trips = 0
         """How often the other side was waited for."""
+        self.is_answered = False
+        """Whether a packet came that is one: a stub speaks there."""
         self.is_lost = False
         """Whether the connection broke, or what comes can be told apart no more."""
 
@@ -128,13 +130,16 @@ class GdbSession:
         self.round_trips += 1
         return self._reply(what, time.monotonic() + timeout)
 
-    def settle(self) -> None:
+    def settle(self, patience: float = _PATIENCE) -> None:
         """Read the replies to requests that were given up, as on Ctrl-C, so that others can follow.
+
+        Args:
+            patience: seconds for one of them at most.
 
         Raises:
             ConnectionLostError, RemoteProtocolError: see :meth:`ask`.
         """
-        patience = min(self._timeout, _PATIENCE)
+        patience = min(self._timeout, patience)
         while self._owed:
             self._reply(self._owed[0], time.monotonic() + patience)
             self._owed.popleft()
@@ -172,6 +177,7 @@ class GdbSession:
             event = self._event(request, deadline)
             match event:
                 case Reply(payload):
+                    self.is_answered = True
                     if self._acknowledges:
                         self._send(b"+")
                     if self._decompress is not None:
