@@ -26,9 +26,9 @@ class Function:
     """A function, or the code of which no more is known than its image or its address."""
 
     name: str
-    """As people read it; ``image+0x1234`` where it has none, with the offset of its start; ``image``
-    where not even that is known; ``0x1234`` where no image holds the code. Where names were not
-    asked for, the offset is that of the frame's address."""
+    """As people read it; else ``image+0x1234``, with the offset of its start; or ``image``, where
+    not even that is known; or ``0x1234``, where no image holds the code. Where names were not asked
+    for, the offset is that of the frame's address."""
     linkage_name: str
     """As the symbol table spells it; empty where that is not known."""
     is_named: bool

@@ -1,0 +1,126 @@
+"""What other programs make of our profiles: speedscope's schema, and the Firefox Profiler.
+
+They are npm packages: `npm install speedscope @firefox-devtools/profiler-cli` in a folder, whose
+``node_modules`` MACHTRACE_NODE_MODULES names.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from machtrace.model.symbol import InlineFrame, SourceLocation
+from machtrace.report import firefox_profile, speedscope
+from machtrace.testing.profiles import Seen, function, profile
+
+START = function("start", offset=0x100, at=8)
+HOT = function(
+    "hot",
+    offset=0x300,
+    line=30,
+    inlined=[InlineFrame("inner", SourceLocation("/src/inner.h", 3))],
+    is_leaf=True,
+)
+COLD = function("cold", offset=0x400, is_leaf=True)
+PROFILE = profile(
+    [Seen(0, [START, HOT], 75), Seen(0, [START, COLD], 25), Seen(1, [START, COLD], 100)],
+    names=("main", "worker"),
+)
+
+
+@pytest.fixture
+def package():
+    """Where an npm package is."""
+    modules = os.environ.get("MACHTRACE_NODE_MODULES")
+    if modules is None:
+        pytest.skip("MACHTRACE_NODE_MODULES does not name a folder with npm packages")
+
+    def folder(name):
+        found = Path(modules) / name
+        if not found.exists():
+            pytest.skip(f"the npm package {name} is not in MACHTRACE_NODE_MODULES")
+        return found
+
+    return folder
+
+
+def complaints(value, schema, whole, place="file"):  # noqa: C901 - a rule for each keyword
+    """Where ``value`` is not as a JSON schema says; as much of JSON Schema as speedscope's has."""
+    if "$ref" in schema:
+        schema = whole["definitions"][schema["$ref"].removeprefix("#/definitions/")]
+    if "anyOf" in schema:
+        found = [list(complaints(value, one, whole, place)) for one in schema["anyOf"]]
+        if all(found):
+            yield from min(found, key=len)
+        return
+    kinds = {"object": dict, "array": list, "string": str, "number": int | float}
+    if "type" in schema and not isinstance(value, kinds[schema["type"]]):
+        yield f"{place} is no {schema['type']}"
+        return
+    if "const" in schema and value != schema["const"]:
+        yield f"{place} is not {schema['const']}"
+    if "enum" in schema and value not in schema["enum"]:
+        yield f"{place} is none of {schema['enum']}"
+    if isinstance(value, dict):
+        yield from (f"{place} lacks {name}" for name in set(schema["required"]) - set(value))
+        for name, one in value.items():
+            if name not in schema["properties"]:
+                yield f"{place} has {name}"
+            else:
+                yield from complaints(one, schema["properties"][name], whole, f"{place}.{name}")
+    if isinstance(value, list):
+        for number, one in enumerate(value):
+            yield from complaints(one, schema["items"], whole, f"{place}[{number}]")
+
+
+def test_speedscope_s_schema_has_nothing_to_complain_of(package):
+    """The one that its package publishes; it complains where something is wrong."""
+    (path,) = package("speedscope").glob("dist/release/file-format-schema.json")
+    schema = json.loads(path.read_text())
+    document = json.loads(json.dumps(speedscope.document(PROFILE)))
+
+    assert [] == list(complaints(document, {"$ref": schema["$ref"]}, schema))
+    document["profiles"][0]["unit"] = "parsecs"
+    assert list(complaints(document, {"$ref": schema["$ref"]}, schema))
+
+
+def test_the_firefox_profiler_reads_it(package, tmp_path):
+    """Its functions and shares of time are ours."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no node")
+    program = package("@firefox-devtools/profiler-cli") / "dist" / "profiler-cli.js"
+    path = tmp_path / "demo.json"
+    path.write_text(json.dumps(firefox_profile.document(PROFILE)))
+    environment = os.environ | {
+        "HOME": str(tmp_path),
+        "PROFILER_CLI_SESSION_DIR": str(tmp_path / "sessions"),
+        "PROFILER_CLI_NO_SYMBOLICATE": "1",
+    }
+
+    def ask(*words, times=1):
+        command = [node, str(program), *words]
+        for _ in range(times):
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, env=environment, timeout=120
+            )
+            if done.returncode == 0:
+                return done.stdout
+        pytest.fail(done.stdout + done.stderr)
+
+    try:
+        # Its daemon must answer within half a second, which a busy machine may not manage.
+        ask("load", str(path), times=5)
+        functions = json.loads(ask("thread", "functions", "--thread", "t-0", "--json"))
+        information = ask("profile", "info")
+    finally:
+        ask("stop", "--all")
+    shares = {
+        one["name"].rpartition("!")[2]: (one["selfSamples"], one["totalSamples"])
+        for one in functions["functions"]
+    }
+    assert {"start": (0, 100), "hot": (0, 75), "inner": (75, 75), "cold": (25, 25)} == shares
+    assert "2 threads" in information
