@@ -52,6 +52,7 @@ FORMATS: dict[str, ReportFormat] = {
             "machtrace.report.machtrace_json.document:reports_json",
             holds_many=True,
         ),
+        ReportFormat("kscrash", ".crash", "machtrace.report.kscrash.text:write", holds_many=False),
         ReportFormat("nsthread", ".txt", f"{_STACKS}:nsthread_text", holds_many=False),
         ReportFormat("bs", ".txt", f"{_STACKS}:bs_text", holds_many=False),
         ReportFormat("lldb", ".txt", f"{_STACKS}:lldb_text", holds_many=False),
