@@ -1,8 +1,8 @@
-/* Copy threads of another Linux process: stop, copy, resume, one at a time.
+/* Copy threads of another Linux process: stop, copy, resume, each for its own copy only.
  *
  * Plain C without Python. See docs/decisions/0005-stop-copy-resume-in-c.md.
  *
- * A thread is seized (ptrace(2), PTRACE_SEIZE) only for its own copy. A signal
+ * A thread is seized (ptrace(2), PTRACE_SEIZE) when it is asked to stop. A signal
  * that reaches it meanwhile is handed back to it on release, and a thread that
  * job control had stopped stays stopped.
  */

@@ -8,10 +8,13 @@ thread on a 64-bit kernel has the 32-bit set. For signal frames: ``asm-generic/u
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from struct import Struct
 
 from machtrace.errors import FormatError
+from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.registers import RegisterSet
 
@@ -72,6 +75,17 @@ _LAYOUTS = (
 _BY_SIZE = {layout.words.size: layout for layout in _LAYOUTS}
 
 
+def _in_order(layout: RegisterLayout) -> Callable[[tuple[int, ...]], tuple[int | None, ...]]:
+    """What a :class:`RegisterSet` has of the words: it is made for every thread of every sample."""
+    names = len(layout.arch.registers.names)
+    at = {number: index for index, number in enumerate(layout.dwarf) if number is not None}
+    pick: Callable[[tuple[int, ...]], tuple[int | None, ...]] = itemgetter(
+        *(at[number] for number in range(min(names, 1 + max(at))))
+    )
+    return pick
+
+
+_IN_ORDER = {layout.arch: _in_order(layout) for layout in _LAYOUTS}
 _BY_ARCH = {layout.arch: layout for layout in _LAYOUTS}
 
 
@@ -100,7 +114,4 @@ def read_registers(data: bytes, source: str) -> RegisterSet:
             remedy="capture on x86-64 or arm64",
         )
     words = layout.words.unpack(data)
-    general = {
-        number: word for number, word in zip(layout.dwarf, words, strict=True) if number is not None
-    }
-    return RegisterSet.of(layout.arch, pc=words[layout.pc], sp=words[layout.sp], general=general)
+    return RegisterSet(layout.arch, Avma(words[layout.pc]), _IN_ORDER[layout.arch](words))

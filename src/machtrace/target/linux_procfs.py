@@ -14,6 +14,8 @@ from machtrace.errors import TargetError, TargetGoneError
 _PF_KTHREAD = 0x00200000
 """``include/linux/sched.h`` of the kernel."""
 
+_READ_SIZE = 1 << 16
+
 EXITED_STATES = "ZXx"
 """Letters of threads that have exited, collected or not."""
 
@@ -59,13 +61,18 @@ class ProcessDirectory:
             TargetGoneError: the process is gone.
             OSError: the file cannot be read.
         """
+        # By descriptor: a file object takes longer to make than most of these take to read, and
+        # samples read one for every thread.
+        descriptor = self.open(name)
         try:
-            with os.fdopen(self.open(name), "rb", buffering=0) as file:
-                return os.fsdecode(file.readall() or b"")
-        except TargetGoneError:
-            raise
+            parts = []
+            while part := os.read(descriptor, _READ_SIZE):
+                parts.append(part)
         except OSError as error:
             raise self._gone_or(error) from None
+        finally:
+            os.close(descriptor)
+        return os.fsdecode(b"".join(parts))
 
     def link(self, name: str) -> str:
         """Where a symbolic link points.
@@ -133,6 +140,8 @@ class ProcessDirectory:
         Raises:
             TargetGoneError: there is none.
         """
+        if self.state(self.pid) not in EXITED_STATES:
+            return self.pid  # nearly always, and all threads need not be listed
         for thread in self.thread_ids():
             if self.state(thread) not in EXITED_STATES:
                 return thread
