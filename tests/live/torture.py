@@ -1,259 +1,414 @@
-"""Capture every thread of a process that does everything at once: ``torture.py SECONDS``.
+"""Capture every thread of a process that does everything at once.
 
-32 threads mix what makes stopping a thread dangerous: malloc, the loader's lock, fork and exec,
-exceptions, fights for the interpreter's lock, deep recursion, threads that come and go. Every
-other thread is sampled up to 200 times a second by the core alone (every eighth time all stand
-still together), while a second copy of the core captures for Python, which walks all stacks; each
-must be well formed. A machine that has more to do than processors samples less often, for a thread
-needs its turn to answer. A watch ends the process with all Python stacks when nothing moves any
-more. The last line is JSON: what was captured, what was missing and why, and how far the workers
-came.
+``torture.py --minutes 5 --hz 200 --capturers 3`` starts ``programs/torture_process.py``, whose
+threads mix what makes stopping a thread dangerous: malloc, the loader's locks, fork and exec,
+exceptions of C++ and of Python, fights for the interpreter's lock, deep recursion, alternate
+signal stacks, blocked signals, threads that come and go, hand-offs by condition variables,
+semaphores, futexes, epoll and pipes. It captures itself; what it captured comes through pipes, and
+is walked and checked here, so that no check waits for that process' locks. With ``--external`` it
+is also captured from here, by ptrace. ``--sanitize address,undefined`` has the extensions built so.
+
+It fails where a counter of the process stands still (and says which), where the process ends or a
+worker finds something wrong, and where a stack is not well formed: the stack pointer lies in what
+was copied, the walk reaches a root, that root is a function that threads begin in, every address is
+in an image, and no capture came out of turn. The last line is JSON: all counts.
 """
 
 from __future__ import annotations
 
-import _ctypes
+import argparse
 import collections
-import contextlib
-import ctypes
-import faulthandler
-import glob
 import json
+import mmap
 import os
+import select
+import shutil
+import signal
 import statistics
+import struct
 import subprocess
 import sys
 import sysconfig
 import tempfile
-import threading
 import time
-import zlib
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from machtrace._native import _self
+import machtrace
 from machtrace.capture.unwinding import Unwinder
+from machtrace.model.address import Avma
 from machtrace.model.snapshot import Snapshot
 from machtrace.model.stack import StopReason
-from machtrace.target.self_process import SelfTarget
+from machtrace.symbolicate.symbolicator import Symbolicator
+from machtrace.target.linux_facts import FactsGatherer
+from machtrace.target.linux_identity import identify, read_mappings
+from machtrace.target.linux_memory import ProcessMemory
+from machtrace.target.linux_process import LinuxProcessTarget
+from machtrace.target.linux_procfs import ProcessDirectory
+from machtrace.target.self_records import RecordReader
+from machtrace.target.self_series import SnapshotMaker
+from machtrace.unwinder.stack_columns import STOPS
 
-WORKERS = 32
-HZ = 200
+HERE = Path(__file__).parent
+SOURCES = Path(machtrace.__file__).parent.parent
 STANDSTILL_S = 60
-DEPTH = 400
-SAMPLED = ("samples", "copied", "gone", "blocked", "late", "failed", "malformed")
-
-done = threading.Event()
-progress: collections.Counter[str] = collections.Counter()
-libc = ctypes.CDLL(None)
-libc.malloc.restype = ctypes.c_void_p
-libc.malloc.argtypes = [ctypes.c_size_t]
-libc.free.argtypes = [ctypes.c_void_p]
+ROOTS = {"_start", "__clone3", "clone3", "__clone", "clone", "_dl_start_user", "__restore_rt"}
+KEPT = 5
+"""Snapshots that are kept of what went wrong."""
 
 
-def allocate() -> None:
-    """Take and give back memory of all sizes, in C and in Python."""
-    for size in range(1, 1 << 18, 4099):
-        libc.free(libc.malloc(size))
-    [bytearray(n) for n in range(0, 4096, 64)]
+def build(folder: Path) -> tuple[Path, Path]:
+    """The library of native workers, and the one that is loaded and unloaded."""
+    library, plugin = folder / "torture_library.so", folder / "torture_plugin.so"
+    for compiler, flags, source, output in (
+        ("c++", ["-std=c++17", "-O1"], "torture_library.cc", library),
+        ("cc", ["-std=gnu11", "-O1"], "torture_plugin.c", plugin),
+    ):
+        command = [compiler, *flags, "-g", "-fPIC", "-shared", "-pthread"]
+        command += [str(HERE / "programs" / source), "-o", str(output), "-ldl"]
+        subprocess.run(command, check=True)
+    return library, plugin
 
 
-_EXTENSIONS = sorted(glob.glob(f"{sysconfig.get_path('stdlib')}/lib-dynload/*.so"))[:8]  # noqa: PTH207
-
-
-def load() -> None:
-    """Load and unload images."""
-    for path in _EXTENSIONS:
-        handle = _ctypes.dlopen(path, os.RTLD_LAZY | os.RTLD_LOCAL)
-        _ctypes.dlclose(handle)
-
-
-def execute() -> None:
-    """Fork and run another program; and fork without."""
-    subprocess.run(["/bin/true"], check=True)
-    time.sleep(0.02)
-
-
-def fork() -> None:
-    """Fork; the child captures itself now and then."""
-    child = os.fork()
-    if not child:
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    time.sleep(0.02)
-
-
-def raise_and_catch() -> None:
-    """Exceptions through many frames."""
-
-    def descend(depth: int) -> None:
-        if not depth:
-            raise LookupError
-        descend(depth - 1)
-
-    for _ in range(20):
-        with contextlib.suppress(LookupError):
-            descend(30)
-
-
-def fight() -> None:
-    """Hold the interpreter's lock as much as it can be held."""
-    sum(range(20_000))
-
-
-def recurse() -> None:
-    """A deep stack of the machine, through C at each level."""
-
-    def descend(depth: int) -> object:
-        return next(map(lambda _: descend(depth - 1), [0])) if depth else time.sleep(0.001)  # noqa: C417
-
-    descend(DEPTH // 4)
-
-
-def churn() -> None:
-    """Threads that are gone soon."""
-    threads = [threading.Thread(target=int) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def compress() -> None:
-    """C code without the lock."""
-    zlib.compress(bytes(1 << 18), 6)
-
-
-def wait() -> None:
-    """System calls that signals interrupt."""
-    reader, writer = os.pipe()
-    os.write(writer, b"x" * 10)
-    assert os.read(reader, 10) == b"x" * 10
-    os.close(reader)
-    os.close(writer)
-    began = time.monotonic()
-    time.sleep(0.01)
-    assert time.monotonic() - began >= 0.01, "a sleep ended early"
-
-
-KINDS = (allocate, load, execute, fork, raise_and_catch, fight, recurse, churn, compress, wait)
-failures: list[str] = []
-
-
-def work(kind: Callable[[], None]) -> None:
-    """Do one kind of thing until the end."""
-    try:
-        while not done.is_set():
-            kind()
-            progress[kind.__name__] += 1
-    except BaseException as error:  # noqa: BLE001 - told at the end
-        failures.append(f"{kind.__name__}: {error!r}")
-        done.set()
-
-
-captured: collections.Counter[str] = collections.Counter()
-stops: list[int] = []
-
-
-def sampler(folder: str) -> ctypes.CDLL:
-    """The core without Python: its threads need no turn at the interpreter's lock."""
-    here = Path(__file__).parent
-    native = Path(_self.__file__).parent
-    library = Path(folder) / "sampler.so"
-    sources = [*sorted(native.glob("capture_linux*.c")), native / "linux_registers.c"]
-    command = ["cc", "-std=c11", "-O2", "-fPIC", "-shared", "-pthread", f"-I{native}"]
-    command += [str(here / "programs/own_capture.c"), *map(str, sources), "-o", str(library)]
-    subprocess.run([*command, "-Wl,-z,now"], check=True)
-    return ctypes.CDLL(str(library))
-
-
-def capture() -> None:
-    """Capture all threads as users do, and walk some, as often as this thread has its turn."""
-    try:
-        unwinder = Unwinder()
-        with SelfTarget() as target:
-            due = time.monotonic()
-            while not done.is_set():
-                snapshot = target.snapshot(stack_limit=1 << 20)
-                captured["snapshots"] += 1
-                captured["threads"] += len(snapshot.threads)
-                for problem in snapshot.problems:
-                    captured[type(problem.error).__name__] += 1
-                stops.extend(one.stopped_for_ns or 0 for one in snapshot.threads)
-                check(unwinder, snapshot)
-                due = max(due + 1 / HZ, time.monotonic() - 1)
-                time.sleep(max(0, due - time.monotonic()))
-    except BaseException as error:  # noqa: BLE001 - told at the end
-        failures.append(f"capture: {error!r}")
-        done.set()
-
-
-def check(unwinder: Unwinder, snapshot: Snapshot) -> None:
-    """Every stack has its registers, bytes around its stack pointer, and reaches its root."""
-    for walked in unwinder.unwind(snapshot, limit=4096):
-        thread = walked.thread
-        sp = thread.registers.sp
-        assert sp is not None
-        assert thread.stack.start <= sp <= thread.stack.end
-        captured["walked"] += 1
-        if walked.stop.reason is not StopReason.ROOT:
-            captured[f"stopped: {walked.stop.reason.value}"] += 1
-
-
-def watch() -> None:
-    """Say it when nothing moves, instead of standing still forever."""
-    before = None
-    while not done.wait(STANDSTILL_S):
-        now = (captured["snapshots"], sum(progress.values()))
-        if before is not None and (now[0] == before[0] or now[1] == before[1]):
-            faulthandler.dump_traceback(all_threads=True)
-            os._exit(3)
-        before = now
-
-
-def main(seconds: float) -> int:
-    """Run for so long."""
-    faulthandler.enable()
-    folder = tempfile.TemporaryDirectory()
-    core = sampler(folder.name)
-    began = time.monotonic()
-    workers = [threading.Thread(target=work, args=(KINDS[n % len(KINDS)],)) for n in range(WORKERS)]
-    others = [
-        threading.Thread(target=capture),
-        threading.Thread(target=watch, daemon=True),
-    ]
-    core.sampler_start(HZ)
-    for thread in workers + others:
-        thread.start()
-    done.wait(seconds)
-    done.set()
-    counts = (ctypes.c_uint64 * 7)()
-    core.sampler_stop(counts)
-    sampled = dict(zip(SAMPLED, counts, strict=True))
-    elapsed = time.monotonic() - began
-    if sampled["malformed"] or sampled["failed"] or not sampled["copied"]:
-        failures.append("the core's samples are not well")
-    for thread in workers + others[:1]:
-        thread.join(STANDSTILL_S)
-        if thread.is_alive():
-            faulthandler.dump_traceback(all_threads=True)
-            os._exit(3)
-    quantiles = statistics.quantiles(stops, n=100) if len(stops) > 1 else [0] * 99
-    print(  # noqa: T201 - what it is run for
-        json.dumps(
-            {
-                "captured": captured,
-                "sampled": sampled,
-                "samples_per_second": round(sampled["samples"] / elapsed, 1),
-                "progress": progress,
-                "failures": failures,
-                "stopped_us": {"median": quantiles[49] / 1000, "p99": quantiles[98] / 1000},
-            }
-        )
+def sanitized(folder: Path, kinds: str) -> dict[str, str]:
+    """The package with its extensions built so, as the environment that a process needs for it."""
+    tools = Path(sys.executable).parent
+    cmake = shutil.which("cmake", path=f"{tools}:{os.environ['PATH']}") or "cmake"
+    shutil.copytree(
+        SOURCES / "machtrace",
+        folder / "src/machtrace",
+        ignore=shutil.ignore_patterns("*.so", "__pycache__"),
     )
-    folder.cleanup()
-    return 1 if failures else 0
+    flags = f"-fsanitize={kinds} -fno-sanitize-recover=all -g -O1 -fno-omit-frame-pointer"
+    configure = [cmake, "-S", str(SOURCES.parent), "-B", str(folder / "build"), "-G", "Ninja"]
+    configure += [f"-DPython_EXECUTABLE={sys.executable}", "-DCMAKE_BUILD_TYPE=Debug"]
+    configure += [f"-DCMAKE_C_FLAGS={flags}"]
+    ninja = shutil.which("ninja", path=f"{tools}:{os.environ['PATH']}")
+    configure += [f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []
+    for command in (
+        configure,
+        [cmake, "--build", str(folder / "build")],
+        [cmake, "--install", str(folder / "build"), "--prefix", str(folder / "src")],
+    ):
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    runtimes = [] if "thread" in kinds else ["libstdc++.so"]
+    for kind in kinds.split(","):
+        runtimes.insert(
+            0, {"address": "libasan.so", "undefined": "libubsan.so"}.get(kind, "libtsan.so")
+        )
+    paths = [_library(name) for name in sorted(runtimes)]
+    return {
+        "PYTHONPATH": str(folder / "src"),
+        "LD_PRELOAD": ":".join(paths),
+        "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1:abort_on_error=1",
+        "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
+        "TSAN_OPTIONS": "halt_on_error=0:exitcode=66",
+    }
+
+
+def _library(name: str) -> str:
+    command = ["cc", f"-print-file-name={name}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+class Checker:
+    """Walks what was captured, and counts what it finds."""
+
+    def __init__(self, keep: Path | None) -> None:
+        self.keep = keep
+        self.unwinder = Unwinder()
+        self.names = Symbolicator(lines=False)
+        self.counts: collections.Counter[str] = collections.Counter()
+        self.missing: collections.Counter[str] = collections.Counter()
+        self.stops: collections.Counter[str] = collections.Counter()
+        self.roots: dict[int, str] = {}
+        self.wrong: collections.Counter[str] = collections.Counter()
+        self.stopped_ns: list[int] = []
+        self.taken_ns: list[int] = []
+
+    def check(self, snapshot: Snapshot, *, images_changed: bool = False) -> None:
+        """One capture of all threads.
+
+        Where images changed while it was made, a thread may have been in one that was there neither
+        before nor after; its stack is counted apart.
+        """
+        self.counts["captures"] += 1
+        self.counts["threads"] += len(snapshot.threads)
+        for problem in snapshot.problems:
+            reason = " ".join(word for word in str(problem.error).split() if not word.isdecimal())
+            self.missing[reason] += 1
+        for thread in snapshot.threads:
+            sp = thread.registers.sp
+            if len(self.stopped_ns) < 1 << 20:
+                self.stopped_ns.append(thread.stopped_for_ns or 0)
+            if sp is None or not thread.stack.start <= sp < thread.stack.end:
+                self._is_wrong("the stack pointer is not in the stack", snapshot)
+        columns = self.unwinder.columns([snapshot], limit=4096)
+        unknown = {
+            address
+            for address in set(columns.addresses.tolist())
+            if snapshot.images.find(Avma(address)) is None
+        }
+        for number, reason in enumerate(columns.stop_reasons.tolist()):
+            self.stops[STOPS[reason].value] += 1
+            begin, end = int(columns.starts[number]), int(columns.starts[number + 1])
+            if images_changed and not unknown.isdisjoint(columns.addresses[begin:end].tolist()):
+                self.counts["in an image that came and went"] += 1
+                continue
+            if STOPS[reason] is not StopReason.ROOT:
+                self._is_wrong(f"a walk stopped: {STOPS[reason].value}", snapshot)
+                continue
+            self.counts["frames"] += end - begin
+            root = self._name(int(columns.addresses[end - 1]), snapshot)
+            if root not in ROOTS:
+                self._is_wrong(f"a stack ends in {root}", snapshot)
+        if unknown and not images_changed:
+            self._is_wrong("an address is in no image", snapshot)
+
+    def _name(self, address: int, snapshot: Snapshot) -> str:
+        """Of the function that a stack begins in; those never move."""
+        name = self.roots.get(address)
+        if name is None:
+            from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust
+
+            at = FrameAddress(Avma(address), FrameTrust.CFI, AddressKind.RETURN_ADDRESS)
+            symbol = self.names.frame(at, snapshot).symbol
+            name = self.roots[address] = symbol.name if symbol else "no function"
+        return name
+
+    def _is_wrong(self, what: str, snapshot: Snapshot) -> None:
+        if self.keep is not None and sum(self.wrong.values()) < KEPT:
+            path = self.keep / f"{sum(self.wrong.values())}.core"
+            snapshot.save(path)
+            print(f"{what}: {path}", file=sys.stderr)  # noqa: T201
+        self.wrong[what] += 1
+
+    def said(self) -> dict[str, Any]:
+        """All counts."""
+        quantiles = (
+            statistics.quantiles(self.stopped_ns, n=100) if self.stopped_ns[1:] else [0] * 99
+        )
+        return {
+            **self.counts,
+            "missing": self.missing,
+            "stops": self.stops,
+            "roots": collections.Counter(self.roots.values()),
+            "wrong": self.wrong,
+            "stopped_us": {"median": quantiles[49] / 1000, "p99": quantiles[98] / 1000},
+        }
+
+
+class Stream:
+    """What one series of the process sends."""
+
+    def __init__(self, descriptor: int, maker: SnapshotMaker, checker: Checker) -> None:
+        self.descriptor = descriptor
+        self.checker = checker
+        self._maker = maker
+        self._reader = RecordReader()
+        self._buffer = bytearray()
+        self._tick = -1
+
+    def receive(self) -> bool:
+        """Check what has come; false at the end."""
+        part = os.read(self.descriptor, 1 << 20)
+        self._buffer += part
+        while len(self._buffer) >= 8:
+            size = int.from_bytes(self._buffer[:8], "little")
+            if len(self._buffer) < 8 + size:
+                break
+            data = bytes(self._buffer[8 : 8 + size])
+            del self._buffer[: 8 + size]
+            for recorded in self._reader.read(data):
+                capture = self._maker.make(recorded)
+                if capture.tick <= self._tick or capture.ended_ns < capture.began_ns:
+                    self.checker.wrong["a capture is out of turn"] += 1
+                self._tick = capture.tick
+                self.checker.taken_ns.append(capture.ended_ns - capture.began_ns)
+                self.checker.check(capture.snapshot, images_changed=capture.images_changed)
+        return bool(part)
+
+
+class Watch:
+    """Names the counter that stands still."""
+
+    def __init__(self, counters: mmap.mmap, names: list[str]) -> None:
+        self._counters = counters
+        self.names = names
+        self._moved = dict.fromkeys(names, time.monotonic())
+        self._last: dict[str, int] = {}
+
+    def now(self) -> dict[str, int]:
+        """How far each has come."""
+        values = struct.unpack_from(f"={len(self.names)}Q", self._counters)
+        return dict(zip(self.names, values, strict=True))
+
+    def standing_still(self) -> list[str]:
+        """Those that have not moved for long."""
+        found, now = self.now(), time.monotonic()
+        for name, value in found.items():
+            if self._last.get(name) != value:
+                self._moved[name] = now
+        self._last = found
+        return [name for name in self.names if now - self._moved[name] > STANDSTILL_S]
+
+
+def external(pid: int, hz: float, until: float, checker: Checker, watch: Watch) -> list[str]:
+    """Capture the process from here, as often as it can be done, up to that rate."""
+    with LinuxProcessTarget(pid) as target:
+        due = time.monotonic()
+        while time.monotonic() < until:
+            began = time.monotonic_ns()
+            snapshot = target.snapshot(stack_limit=1 << 20)
+            checker.taken_ns.append(time.monotonic_ns() - began)
+            checker.check(snapshot)
+            still = watch.standing_still()
+            if still:
+                return still
+            due = max(due + 1 / hz, time.monotonic() - 1 / hz)
+            time.sleep(max(0, due - time.monotonic()))
+    return []
+
+
+def receive(streams: list[Stream], until: float, watch: Watch) -> list[str]:
+    """Check what comes until then, and that all goes on."""
+    while time.monotonic() < until and streams:
+        ready, _, _ = select.select([one.descriptor for one in streams], [], [], 1)
+        streams[:] = [one for one in streams if one.descriptor not in ready or one.receive()]
+        still = watch.standing_still()
+        if still:
+            return still
+    return []
+
+
+def tell_standstill(pid: int, still: list[str]) -> None:
+    """Where each thread waits, and all Python stacks."""
+    print("standing still:", *still, sep="\n  ", file=sys.stderr)  # noqa: T201
+    for task in sorted(Path(f"/proc/{pid}/task").iterdir()):
+        where = [(task / name).read_text().strip() for name in ("comm", "wchan", "syscall")]
+        print(task.name, *where, file=sys.stderr)  # noqa: T201
+    os.kill(pid, signal.SIGABRT)  # which faulthandler answers
+
+
+def run(options: argparse.Namespace, folder: Path) -> int:
+    """All of it."""
+    library, plugin = build(folder)
+    environment = {"PYTHONPATH": str(SOURCES)}
+    if options.sanitize:
+        environment = sanitized(folder, options.sanitize)
+    progress = folder / "progress"
+    progress.write_bytes(bytes(4096))
+    pipes = [os.pipe() for _ in range(options.capturers)]
+    told = {
+        "library": str(library),
+        "plugin": str(plugin),
+        "progress": str(progress),
+        "hz": options.hz,
+        "pipes": [writing for _, writing in pipes],
+        "snapshots": not options.no_snapshots,
+    }
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / "programs/torture_process.py"), json.dumps(told)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=[writing for _, writing in pipes],
+        env={**os.environ, **environment},
+        text=True,
+    )
+    for _, writing in pipes:
+        os.close(writing)
+    try:
+        return look_at(process, options, progress, [reading for reading, _ in pipes])
+    finally:
+        process.kill()
+        process.wait()
+
+
+def look_at(
+    process: subprocess.Popen[str], options: argparse.Namespace, progress: Path, pipes: list[int]
+) -> int:
+    """Check what the process sends, and that it goes on, until it is time to end it."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    first = json.loads(process.stdout.readline())
+    with progress.open("r+b") as file:
+        watch = Watch(mmap.mmap(file.fileno(), 0), first["names"])
+    began = time.monotonic()
+    until = began + options.seconds
+    with ProcessDirectory(process.pid) as directory:
+        memory = ProcessMemory(directory.open_live("mem"))
+        about = identify(directory)
+        gathered = FactsGatherer(directory, about.arch).gather(read_mappings(directory), memory)
+
+        def stream(descriptor: int) -> Stream:
+            maker = SnapshotMaker(directory, about, memory, gathered, lambda _: "")
+            return Stream(descriptor, maker, Checker(options.keep))
+
+        streams = [stream(descriptor) for descriptor in pipes]
+        checkers = [one.checker for one in streams]
+        if options.external:
+            checkers.append(Checker(options.keep))
+            still = external(process.pid, options.hz, until, checkers[-1], watch)
+        else:
+            still = receive(streams, until, watch)
+            if not streams and not options.capturers:
+                time.sleep(max(0, until - time.monotonic()))
+        if still:
+            tell_standstill(process.pid, still)
+        process.stdin.close()
+        still = still or receive(streams, time.monotonic() + 4 * STANDSTILL_S, watch)
+    elapsed = time.monotonic() - began
+    rest = process.stdout.read()
+    status = process.wait()
+    ended = json.loads(rest.splitlines()[-1]) if rest.strip() else {}
+    wrong = sum((checker.wrong for checker in checkers), collections.Counter())
+    failed = bool(still or status or wrong or ended.get("failures"))
+    counts = {
+        "workers": first["workers"],
+        "seconds": round(elapsed, 1),
+        "load": os.getloadavg(),
+        "status": status,
+        "standing_still": still,
+        "progress": watch.now(),
+        **ended,
+        "checked": [{**one.said(), **spent(one)} for one in checkers],
+    }
+    for one in counts.get("series", []):
+        if one.get("seconds"):
+            one["captures_per_second"] = round(one["captures"] / one["seconds"], 1)
+    print(json.dumps(counts))  # noqa: T201
+    return 1 if failed or not all(watch.now().values()) else 0
+
+
+def spent(checker: Checker) -> dict[str, float]:
+    """How long a capture of all threads took, in milliseconds."""
+    if len(checker.taken_ns) < 2:
+        return {}
+    quantiles = statistics.quantiles(checker.taken_ns, n=100)
+    return {"capture_ms_median": quantiles[49] / 1e6, "capture_ms_p99": quantiles[98] / 1e6}
+
+
+def main() -> int:
+    """Read the options, and run."""
+    parser = argparse.ArgumentParser(description="Capture a process that does everything at once.")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--minutes", type=float, default=3)
+    length.add_argument("--seconds", type=float)
+    parser.add_argument("--hz", type=float, default=200)
+    parser.add_argument("--capturers", type=int, default=1, help="threads that capture at the rate")
+    parser.add_argument("--no-snapshots", action="store_true", help="no single ones by Python too")
+    parser.add_argument("--external", action="store_true", help="capture from outside, by ptrace")
+    parser.add_argument(
+        "--sanitize", default="", metavar="KINDS", help="address,undefined or thread"
+    )
+    parser.add_argument("--keep", type=Path, help="a folder for snapshots of what went wrong")
+    options = parser.parse_args()
+    options.seconds = options.seconds or options.minutes * 60
+    if sysconfig.get_platform().split("-")[0] != "linux":
+        parser.error("it captures by signals of Linux")
+    with tempfile.TemporaryDirectory() as folder:
+        return run(options, Path(folder))
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1]) if len(sys.argv) > 1 else 180.0))
+    sys.exit(main())

@@ -189,29 +189,42 @@ static int copy_all(struct machtrace_series *series, struct machtrace_series_cap
     return error;
 }
 
+/* A thread may be in what is loaded or unloaded meanwhile: the mappings are looked at before and
+ * after, where images changed. */
+static void look_at_images(struct machtrace_series *series)
+{
+    uint64_t changes = machtrace_own_image_changes();
+    if (series->knows_mappings && changes == series->changes)
+        return;
+    add_mappings(series);
+    series->knows_mappings = true;
+    series->changes = changes;
+}
+
 static void capture_once(struct machtrace_series *series, uint64_t tick)
 {
     struct machtrace_series_capture row = {.tick = tick};
     uint64_t first = series->written;
     series->is_full = false;
+    look_at_images(series);
+    uint64_t before = series->changes;
     int error = copy_all(series, &row);
     if (error != 0) {
         series->written = first;
+        series->knows_mappings = false;
         atomic_store(&series->error, error);
         atomic_fetch_add(&series->refused, 1);
         return;
     }
-    row.image_changes = machtrace_own_image_changes();
-    if (!series->knows_mappings || row.image_changes != series->changes)
-        add_mappings(series);
+    look_at_images(series);
+    row.images_changed = series->changes != before;
     add_capture(series, row);
     if (series->is_full) {
         series->written = first;
+        series->knows_mappings = false;
         atomic_fetch_add(&series->lost, 1);
         return;
     }
-    series->knows_mappings = true;
-    series->changes = row.image_changes;
     atomic_store(&series->published, series->written);
     atomic_fetch_add(&series->captures, 1);
 }

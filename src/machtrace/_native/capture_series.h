@@ -22,15 +22,15 @@ struct machtrace_series_options {
     size_t room;      /* bytes of the ring */
     size_t text_most; /* bytes of what is mapped, at most */
     /* What is mapped, as text: as many bytes as there are, `room` at most, or -1. Asked for before
-     * the end of the first capture, and of each after images changed. Allocates nothing. NULL where
-     * the system has no such text. */
+     * the first capture, and before and after each when images had changed. Allocates nothing. NULL
+     * where the system has no such text. */
     int64_t (*mappings)(char *text, size_t room);
 };
 
 /* What is taken: such records, one after the other, each at a multiple of 16 bytes. */
 enum machtrace_series_kind {
     MACHTRACE_SERIES_SKIP = 0,     /* nothing */
-    MACHTRACE_SERIES_MAPPINGS = 1, /* holds from the next CAPTURE on */
+    MACHTRACE_SERIES_MAPPINGS = 1, /* before the threads of the next CAPTURE, or after them */
     MACHTRACE_SERIES_THREAD = 2,   /* of the next CAPTURE */
     MACHTRACE_SERIES_CAPTURE = 3   /* ends a capture */
 };
@@ -68,7 +68,7 @@ struct machtrace_series_capture {
     uint64_t listed;   /* threads that there were, that of the series not counted */
     int64_t began_at;  /* monotonic clock, in ns */
     int64_t ended_at;
-    uint64_t image_changes; /* machtrace_own_image_changes, after all were copied */
+    uint64_t images_changed; /* whether any came or went meanwhile */
 };
 
 struct machtrace_series_counts {

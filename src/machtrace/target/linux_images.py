@@ -186,6 +186,28 @@ class ImageFinder:
         return MappedFile(mapping.path, identity)
 
 
+def with_earlier(images: LoadedImages, earlier: LoadedImages) -> LoadedImages:
+    """``images``, and those ``earlier`` ones that are gone; by address.
+
+    A thread that was copied in between may have been in either. Where one took the place of
+    another, nothing tells which of them it was in: both are left out.
+    """
+    now = {one.image for one in images}
+    gone = [one for one in earlier if one.image not in now]
+    if not gone:
+        return images
+    before = {one.image for one in earlier}
+    came = [one for one in images if one.image not in before]
+    sure = [one for one in images if one.image in before]
+    sure += [one for one in came if not any(_overlap(one.image, other.image) for other in gone)]
+    sure += [one for one in gone if not any(_overlap(one.image, other.image) for other in came)]
+    return LoadedImages(sorted(sure, key=lambda one: one.image.load_address))
+
+
+def _overlap(one: BinaryImage, other: BinaryImage) -> bool:
+    return one.load_address < other.end and other.load_address < one.end
+
+
 def _may_be_header(mapping: Mapping, inodes_run: set[int]) -> bool:
     if mapping.path == VDSO:
         return mapping.is_readable

@@ -25,7 +25,7 @@ from machtrace.target.linux_capture import Capture, CaptureSource
 from machtrace.target.linux_copier import thread_copier
 from machtrace.target.linux_facts import FactsGatherer, GatheredFacts
 from machtrace.target.linux_identity import MappingsReader, check_host, identify
-from machtrace.target.linux_images import ImageFinder, LoadedImages
+from machtrace.target.linux_images import ImageFinder, LoadedImages, with_earlier
 from machtrace.target.linux_maps import Mapping, stack_ranges
 from machtrace.target.linux_memory import open_memory
 from machtrace.target.linux_procfs import ProcessDirectory
@@ -136,8 +136,8 @@ class LinuxProcessTarget(ClosedWhenLeft):
             capture.check_any()
             after = self._mappings_after(mappings)
             if after != mappings:
-                # A thread may be in what was loaded meanwhile.
-                images = self._images.find(after, memory)
+                # A thread may be in what was loaded meanwhile, or unloaded.
+                images = with_earlier(self._images.find(after, memory), images)
                 with suppress(TargetError):
                     gathered = self._facts.gather(after, memory)
         return snapshot_of(self._process, capture.found, images, gathered)

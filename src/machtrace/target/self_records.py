@@ -32,8 +32,12 @@ class RecordedCapture:
     listed: int
     """Threads that there were; beyond the first 4096 they were not copied."""
     threads: tuple[CopiedRow, ...]
-    mappings: str
-    """``/proc/self/maps`` once all were copied, or earlier if no image changed since."""
+    images_changed: bool
+    """Whether images came or went while threads were copied. What was there neither before nor
+    after is not known."""
+    mappings: tuple[str, ...]
+    """``/proc/self/maps`` before the first was copied, or earlier if no image had changed; and after
+    the last, where images changed meanwhile."""
 
 
 @dataclass(slots=True)
@@ -44,7 +48,7 @@ class RecordReader:
     """
 
     _threads: list[CopiedRow] = field(default_factory=list)
-    _mappings: str = ""
+    _mappings: tuple[str, ...] = ()
 
     def read(self, data: bytes) -> Iterator[RecordedCapture]:
         """The captures that end in ``data``.
@@ -63,7 +67,7 @@ class RecordReader:
                 if kind == _MAPPINGS_KIND:
                     length = _MAPPINGS.unpack_from(record)[3]
                     text = bytes(record[_MAPPINGS.size : _MAPPINGS.size + length])
-                    self._mappings = text.decode(errors="surrogateescape")
+                    self._take_mappings(text.decode(errors="surrogateescape"))
                 elif kind == _THREAD_KIND:
                     self._threads.append(_thread(record))
                 elif kind == _CAPTURE_KIND:
@@ -74,16 +78,22 @@ class RecordReader:
                 raise FormatError("a record is too short", source=_SOURCE, offset=at) from error
             at += size
 
+    def _take_mappings(self, text: str) -> None:
+        # Before the threads, what was known earlier is done with.
+        self._mappings = (*self._mappings, text) if self._threads else (text,)
+
     def _capture(self, record: memoryview) -> RecordedCapture:
-        _, _, _, tick, listed, began, ended, _ = _CAPTURE.unpack_from(record)
+        _, _, _, tick, listed, began, ended, images_changed = _CAPTURE.unpack_from(record)
         threads, self._threads = tuple(self._threads), []
+        mappings, self._mappings = self._mappings, self._mappings[-1:]
         return RecordedCapture(
             tick=tick,
             began_ns=began,
             ended_ns=ended,
             listed=listed,
             threads=threads,
-            mappings=self._mappings,
+            images_changed=bool(images_changed),
+            mappings=mappings,
         )
 
 

@@ -8,21 +8,21 @@ Importing this raises ImportError where the package was installed without its ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from machtrace._native import _self
 from machtrace.errors import TargetError
 from machtrace.model.linux import FileMapping
-from machtrace.model.memory import LayeredMemory, MemoryReader
+from machtrace.model.memory import LayeredMemory, MemoryReader, RegionMemory
 from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
 from machtrace.model.thread import ThreadId, ThreadInfo
 from machtrace.target.base import ClosedWhenLeft
 from machtrace.target.captured_threads import CapturedThreads
 from machtrace.target.linux_capture import why_not
 from machtrace.target.linux_facts import GatheredFacts
-from machtrace.target.linux_images import ImageFinder, LoadedImage
-from machtrace.target.linux_maps import parse_maps
+from machtrace.target.linux_images import ImageFinder, LoadedImages, with_earlier
+from machtrace.target.linux_maps import Mapping, parse_maps
 from machtrace.target.linux_process import snapshot_of
 from machtrace.target.linux_procfs import ProcessDirectory
 from machtrace.target.linux_threads import CopiedThread, copy_of_row
@@ -35,6 +35,9 @@ ANSWER_LIMIT_NS = 100_000_000
 
 SLEEP_LIMIT_NS = 2_000_000
 """The same of one in uninterruptible sleep, such as who waits for a child that vfork made."""
+
+_REMEMBERED = 16
+"""Sets of images; at the limit the one that came first is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ class SeriesCapture:
     """``CLOCK_MONOTONIC``, when the first thread was asked."""
     ended_ns: int
     """When the last one was copied or given up."""
+    images_changed: bool
+    """Whether images came or went meanwhile: what was there neither before nor after is missing."""
     snapshot: Snapshot
 
 
@@ -153,13 +158,15 @@ class SnapshotMaker:
         self._gathered = gathered
         self._name = name
         self._finder = ImageFinder(directory)
-        self._text = ""
-        self._images: tuple[LoadedImage, ...] = ()
+        self._texts: tuple[str, ...] = ()
+        self._bare: Snapshot | None = None
+        self._known: dict[Hashable, Snapshot] = {}
 
     def make(self, recorded: RecordedCapture) -> SeriesCapture:
         """The snapshot of one capture."""
-        if recorded.mappings != self._text:
-            self._look_at(recorded.mappings)
+        if self._bare is None or recorded.mappings != self._texts:
+            self._bare = self._without_threads(recorded.mappings)
+            self._texts = recorded.mappings
         captured = CapturedThreads()
         for index, row in enumerate(recorded.threads, 1):
             info = ThreadInfo(
@@ -180,19 +187,41 @@ class SnapshotMaker:
                 remedy="capture them by a snapshot",
             )
             captured.problems.append(Problem(thread=None, error=error))
+        stacks = (*(thread.stack for thread in captured.threads), *captured.interrupted_stacks)
+        snapshot = replace(
+            self._bare,
+            threads=tuple(captured.threads),
+            memory=LayeredMemory((RegionMemory(stacks), self._bare.memory)),
+            problems=tuple(captured.problems),
+        )
         return SeriesCapture(
             tick=recorded.tick,
             began_ns=recorded.began_ns,
             ended_ns=recorded.ended_ns,
-            snapshot=snapshot_of(self._process, captured, self._images, self._gathered),
+            images_changed=recorded.images_changed,
+            snapshot=snapshot,
         )
 
-    def _look_at(self, text: str) -> None:
-        mappings = parse_maps(text[: text.rfind("\n") + 1], "/proc/self/maps")
-        # An image may be gone by now, and something else be in its place.
-        memory = LayeredMemory((MappedFilesMemory(mappings), self._memory))
-        self._images = self._finder.find(mappings, memory)
-        files = tuple(FileMapping(m.start, m.end, m.offset, m.path) for m in mappings if m.is_file)
-        facts = replace(self._gathered.facts, file_mappings=files)
-        self._gathered = replace(self._gathered, facts=facts)
-        self._text = text
+    def _without_threads(self, texts: Sequence[str]) -> Snapshot:
+        """What all captures have in common that found this mapped."""
+        images = LoadedImages()
+        mappings: tuple[Mapping, ...] = ()
+        for text in texts:
+            mappings = parse_maps(text[: text.rfind("\n") + 1], "/proc/self/maps")
+            # An image may be gone by now, and something else be in its place.
+            memory = LayeredMemory((MappedFilesMemory(mappings), self._memory))
+            images = with_earlier(self._finder.find(mappings, memory), images)
+        # The very same list of images is known again by those who walk.
+        key = tuple((one.image, *(s.file.identity for s in one.segments)) for one in images)
+        known = self._known.get(key)
+        if known is None:
+            files = tuple(
+                FileMapping(m.start, m.end, m.offset, m.path) for m in mappings if m.is_file
+            )
+            facts = replace(self._gathered.facts, file_mappings=files)
+            gathered = replace(self._gathered, facts=facts)
+            known = snapshot_of(self._process, CapturedThreads(), images, gathered)
+            while len(self._known) >= _REMEMBERED:
+                self._known.pop(next(iter(self._known)))
+            self._known[key] = known
+        return known

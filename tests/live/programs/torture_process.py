@@ -1,0 +1,252 @@
+"""The process that ``torture.py`` runs: it does everything at once, and captures itself meanwhile.
+
+Its argument is a JSON object: ``library``, ``plugin``, ``progress`` (a file of counters), ``hz``,
+``pipes`` (a descriptor for each capturing series) and ``snapshots`` (whether Python threads take
+single ones too). It says on the first line of its output what the counters are called, ends once
+its input does, and says then what became of all, as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import glob
+import json
+import mmap
+import os
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import machtrace as mt
+from machtrace.target.self_process import SelfTarget
+
+done = threading.Event()
+failures: list[str] = []
+problems: dict[str, int] = {}
+
+
+def allocate() -> None:
+    """Memory of all sizes, by Python."""
+    [bytearray(n) for n in range(0, 1 << 17, 4099)]
+
+
+_EXTENSIONS = sorted(glob.glob(f"{sysconfig.get_path('stdlib')}/lib-dynload/*.so"))[:4]  # noqa: PTH207
+
+
+_libc = ctypes.CDLL(None)
+_libc.dlopen.restype = ctypes.c_void_p
+_libc.dlclose.argtypes = [ctypes.c_void_p]
+
+
+def load() -> None:
+    """Load and unload images."""
+    for path in _EXTENSIONS:
+        handle = _libc.dlopen(path.encode(), os.RTLD_LAZY | os.RTLD_LOCAL)
+        assert handle
+        _libc.dlclose(handle)
+        time.sleep(0.002)
+
+
+def execute() -> None:
+    """Fork and run another program."""
+    subprocess.run(["/bin/true"], check=True)
+
+
+def fork() -> None:
+    """Fork without."""
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def raise_and_catch() -> None:
+    """Exceptions through many frames."""
+
+    def descend(depth: int) -> None:
+        if not depth:
+            raise LookupError
+        descend(depth - 1)
+
+    for _ in range(20):
+        with contextlib.suppress(LookupError):
+            descend(30)
+
+
+def fight() -> None:
+    """Hold the interpreter's lock as much as it can be held."""
+    sum(range(20_000))
+
+
+def recurse() -> None:
+    """A deep stack of the machine, through C at each level."""
+
+    def descend(depth: int) -> object:
+        return next(map(lambda _: descend(depth - 1), [0])) if depth else time.sleep(0.001)  # noqa: C417
+
+    descend(100)
+
+
+def churn() -> None:
+    """Threads that are gone soon."""
+    threads = [threading.Thread(target=int) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def compress() -> None:
+    """C code without the lock."""
+    zlib.compress(bytes(1 << 18), 6)
+
+
+def sleep() -> None:
+    """Python goes on with what signals interrupt."""
+    began = time.monotonic()
+    time.sleep(0.01)
+    assert time.monotonic() - began >= 0.01, "a sleep ended early"
+
+
+PYTHON = (
+    *(allocate, load, execute, fork, raise_and_catch, recurse, churn, compress, sleep),
+    *(fight, fight),
+)
+
+
+class Progress:
+    """Counters that another process watches."""
+
+    def __init__(self, path: str, library: ctypes.CDLL) -> None:
+        with Path(path).open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+        self.counters = (ctypes.c_uint64 * 64).from_buffer(self._map)
+        self.names = [
+            library.native_kind(index).decode() for index in range(library.native_kinds())
+        ]
+
+    def counter(self, name: str) -> Callable[[], None]:
+        """What counts one step."""
+        if name not in self.names:
+            self.names.append(name)
+        place = self.names.index(name)
+
+        def count() -> None:
+            self.counters[place] += 1  # by several threads at most one too few
+
+        return count
+
+
+def repeat(step: Callable[[], None], count: Callable[[], None]) -> None:
+    """Do one thing until the end."""
+    try:
+        while not done.is_set():
+            step()
+            count()
+    except BaseException as error:  # noqa: BLE001 - told at the end
+        failures.append(f"{getattr(step, '__name__', step)}: {error!r}")
+        done.set()
+
+
+def send(descriptor: int, hz: float, *, together: bool, told: dict[str, Any]) -> None:
+    """Capture at a rate, and pass on what was captured."""
+    try:
+        with SelfTarget() as target, target.series(hz, room=128 << 20, together=together) as series:
+            began = time.monotonic()
+            while True:
+                is_last = done.is_set()
+                if is_last:
+                    series.stop()
+                    told["seconds"] = time.monotonic() - began
+                data = memoryview(series.take_records(16 << 20))
+                if not data:
+                    if is_last:
+                        break
+                    time.sleep(0.02)
+                    continue
+                message = memoryview(len(data).to_bytes(8, "little") + data)
+                while message:
+                    message = message[os.write(descriptor, message) :]
+            counts = series.counts
+            told |= {name: getattr(counts, name) for name in counts.__slots__}
+    except BaseException as error:  # noqa: BLE001 - told at the end
+        failures.append(f"series: {error!r}")
+        done.set()
+    finally:
+        os.close(descriptor)
+
+
+def snapshot_step() -> Callable[[], None]:
+    """Captures as users make them."""
+    target = SelfTarget()
+
+    def snapshot() -> None:
+        for problem in target.snapshot(stack_limit=1 << 20).problems:
+            name = type(problem.error).__name__
+            problems[name] = problems.get(name, 0) + 1
+        own = mt.call_stack_symbols()
+        assert len(own) > 2, own
+
+    return snapshot
+
+
+def main(options: dict[str, Any]) -> int:
+    """Run until the input ends."""
+    faulthandler.enable()
+    library = ctypes.CDLL(options["library"])
+    library.native_kind.restype = library.native_stop.restype = ctypes.c_char_p
+    library.native_start.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    with_lock = ctypes.PyDLL(options["library"])
+    progress = Progress(options["progress"], library)
+
+    def keep_lock() -> None:
+        with_lock.keep_lock(2000)
+        time.sleep(0.02)
+
+    steps: list[Callable[[], None]] = [*PYTHON, keep_lock]
+    if options["snapshots"]:
+        steps.append(snapshot_step())
+    threads = [
+        threading.Thread(target=repeat, args=(step, progress.counter(step.__name__)), daemon=True)
+        for step in steps
+    ]
+    for step in steps:
+        step()  # what is imported for it is not imported later
+    library.native_start(ctypes.addressof(progress.counters), options["plugin"].encode())
+    series: list[dict[str, Any]] = [{} for _ in options["pipes"]]
+    for number, descriptor in enumerate(options["pipes"]):
+        asked = {"together": number % 2 == 1, "told": series[number]}
+        threads.append(
+            threading.Thread(
+                target=send, args=(descriptor, options["hz"]), kwargs=asked, daemon=True
+            )
+        )
+    workers = len(steps) + library.native_threads()
+    print(json.dumps({"names": progress.names, "workers": workers}), flush=True)  # noqa: T201
+    for thread in threads:
+        thread.start()
+    sys.stdin.buffer.read()
+    done.set()
+    for thread in threads:
+        thread.join(60)
+        if thread.is_alive():
+            failures.append(f"{thread.name} does not end")
+            faulthandler.dump_traceback(all_threads=True)
+            os._exit(3)
+    native = library.native_stop().decode()
+    if native:
+        failures.append(native)
+    print(json.dumps({"series": series, "problems": problems, "failures": failures}), flush=True)  # noqa: T201
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))
