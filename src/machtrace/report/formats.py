@@ -53,6 +53,7 @@ FORMATS: dict[str, ReportFormat] = {
             holds_many=True,
         ),
         ReportFormat("kscrash", ".crash", "machtrace.report.kscrash.text:write", holds_many=False),
+        ReportFormat("plcrash", ".crash", "machtrace.report.plcrash.text:write", holds_many=False),
         ReportFormat("nsthread", ".txt", f"{_STACKS}:nsthread_text", holds_many=False),
         ReportFormat("bs", ".txt", f"{_STACKS}:bs_text", holds_many=False),
         ReportFormat("lldb", ".txt", f"{_STACKS}:lldb_text", holds_many=False),
