@@ -3,6 +3,7 @@
 import ctypes
 import statistics
 import threading
+import time
 
 import pytest
 
@@ -14,7 +15,7 @@ DEPTH = 30
 
 
 def at_depth(act):
-    """Call ``act`` where the stack has some 30 frames of the machine, through C as programs do."""
+    """Call ``act`` where the stack has 30 frames of the machine or one more, through C."""
 
     def descend(levels):
         if levels:
@@ -60,12 +61,38 @@ def glibc():
 @pytest.mark.parametrize("way", ["symbols", "return addresses", "glibc"])
 def test_own_stack(benchmark, way):
     """Names with a warm cache, addresses alone, and glibc's names."""
-    if way == "glibc":
-        at_depth(lambda: benchmark(glibc()))
-    elif way == "symbols":
-        at_depth(lambda: benchmark(mt.call_stack_symbols))
-    else:
-        at_depth(lambda: benchmark(mt.call_stack_return_addresses))
+    look = {
+        "glibc": glibc,
+        "symbols": lambda: mt.call_stack_symbols,
+        "return addresses": lambda: mt.call_stack_return_addresses,
+    }[way]()
+    at_depth(lambda: benchmark.pedantic(look, rounds=300, iterations=100, warmup_rounds=5))
+
+
+@pytest.mark.benchmark(group="the calling thread's stack, both ways in turns")
+def test_times_glibc(benchmark):
+    """So that whatever else runs is in both; in extra_info how many times as long glibc takes."""
+    ways = {"symbols": mt.call_stack_symbols, "glibc": glibc()}
+    took = {name: [] for name in ways}
+
+    def both():
+        for name, look in ways.items():
+            look()
+            start = time.perf_counter_ns()
+            for _ in range(50):
+                look()
+            took[name].append((time.perf_counter_ns() - start) / 50_000)
+
+    def measure():
+        benchmark.pedantic(both, rounds=100, warmup_rounds=1)
+        return len(mt.call_stack_symbols())
+
+    benchmark.extra_info["frames"] = at_depth(measure)
+    pairs = zip(took["glibc"], took["symbols"], strict=True)
+    times = statistics.quantiles([glibc / ours for glibc, ours in pairs], n=20)
+    benchmark.extra_info["times"] = {"5 %": times[0], "median": times[9], "95 %": times[18]}
+    for name, column in took.items():
+        benchmark.extra_info[f"{name}_us_median"] = statistics.median(column)
 
 
 @pytest.mark.benchmark(group="all of 8 threads of this process")
