@@ -30,18 +30,6 @@ function compiled(file, defines, source, needed) {
   return new CModule(`${defines}#line 1 "${file}"\n${source}`, symbols);
 }
 
-function mapped(size, flags, use) {
-  const map = new NativeFunction(exported('mmap'), 'pointer', ['pointer', 'size_t', 'int', 'int', 'int', 'long']);
-  const unmap = new NativeFunction(exported('munmap'), 'int', ['pointer', 'size_t']);
-  const memory = map(NULL, size, 3, flags, -1, 0); // to be read and written
-  if (memory.equals(ptr(-1))) throw new Error(`no ${size} bytes of memory for copies of stacks`);
-  try {
-    use(memory);
-  } finally {
-    unmap(memory, size);
-  }
-}
-
 // Copies all threads of `rows`; when the room is full, what is in it is sent, and it goes on.
 function copied(copyThreads, job, rows, count, fields) {
   const at = index => job.add(8 * index).readU64().toNumber();
@@ -137,15 +125,11 @@ const linux = {
     write(table, ranges);
     const rows = alloc(THREAD_SIZE * threads.length);
     threads.forEach((one, i) => rows.add(THREAD_SIZE * i).writeU64(one.id));
-    const size = roomFor(options), job = alloc(8 * 18);
-    let error = 0;
-    mapped(size, 0x4022, room => { // private, anonymous, without reserve
-      write(job, [rows, threads.length, 0, table, ranges.length / 2, room, size, 0, options.stackLimit,
-        options.stopLimit, options.sleepLimit, this.childStack.add(16 * PAGE - 64), options.mayAllow ? 1 : 0, 0, 0,
-        ...options.layout]);
-      error = copied(this.copyThreads, job, rows, threads.length, { room, used: 7 });
-    });
-    return error;
+    const size = roomFor(options), room = alloc(size), job = alloc(8 * 18);
+    write(job, [rows, threads.length, 0, table, ranges.length / 2, room, size, 0, options.stackLimit,
+      options.stopLimit, options.sleepLimit, this.childStack.add(16 * PAGE - 64), options.mayAllow ? 1 : 0, 0, 0,
+      ...options.layout]);
+    return copied(this.copyThreads, job, rows, threads.length, { room, used: 7 });
   },
 };
 
@@ -235,14 +219,10 @@ const darwin = {
     const rows = alloc(THREAD_SIZE * threads.length), ports = alloc(8 * threads.length);
     threads.forEach((one, i) => rows.add(THREAD_SIZE * i).writeU64(one.id));
     write(ports, threads.map(one => one.port));
-    const size = roomFor(options), job = alloc(8 * 14);
-    let error = 0;
-    mapped(size, 0x1002, room => { // private, anonymous
-      write(job, [rows, threads.length, 0, ports, room, size, 0, options.stackLimit, options.pointerMask,
-        ...THREAD_STATES[Process.arch], options.unbounded]);
-      error = copied(this.copyThreads, job, rows, threads.length, { room, used: 6 });
-    });
-    return error;
+    const size = roomFor(options), room = alloc(size), job = alloc(8 * 14);
+    write(job, [rows, threads.length, 0, ports, room, size, 0, options.stackLimit, options.pointerMask,
+      ...THREAD_STATES[Process.arch], options.unbounded]);
+    return copied(this.copyThreads, job, rows, threads.length, { room, used: 6 });
   },
 };
 

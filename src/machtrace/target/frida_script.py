@@ -25,6 +25,7 @@ from machtrace.errors import (
 )
 from machtrace.target.frida_agent import Answer, Part, wrong
 from machtrace.target.frida_errors import error_of
+from machtrace.target.frida_local import FridaTraces, check_runs
 from machtrace.target.frida_spec import FridaSpec, Reach
 from machtrace.target.frida_time_limit import within
 
@@ -35,6 +36,14 @@ _LEAVING = 5.0
 """Seconds that detaching may take."""
 _SCRIPT = "frida_agent.js"
 _SOURCES = {"linux": "frida_linux.c", "darwin": "frida_darwin.c"}
+
+_UNOBTRUSIVE = {
+    "exceptor": "off",
+    "unwind_broker": False,
+    "exit_monitor": False,
+    "thread_suspend_monitor": False,
+}
+"""What Frida would hook of the process for other scripts: signal handlers, exit, unwinding."""
 
 _Found = TypeVar("_Found")
 
@@ -50,7 +59,7 @@ def c_sources() -> dict[str, str]:
 
 
 def _read(name: str) -> str:
-    return resources.files("machtrace.target").joinpath(name).read_text(encoding="utf-8")
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def library() -> Any:  # noqa: ANN401 - it is there or not, so nothing is known of its types
@@ -89,12 +98,20 @@ class FridaScript:
         self._bytes = 0
         self._number = 0
         self._ended: str | None = None
+        self._traces: FridaTraces | None = None
         self._session: Any = None
         self._script: Any = None
         try:
             device = self._within(lambda: _device(self._frida, spec), "give the device")
             self.pid = self._within(lambda: _process_id(device, spec), "list the processes")
-            self._session = self._within(lambda: device.attach(self.pid), "attach", _detach)
+            if spec.reach is Reach.LOCAL:
+                check_runs(self.pid)
+                self._traces = FridaTraces(self.pid)
+            self._session = self._within(
+                lambda: device.attach(self.pid, **_UNOBTRUSIVE), "attach", _detach
+            )
+            if self._traces is not None:
+                self._traces.look()
             self._session.on("detached", self._detached)
             self._script = self._within(self._load(source), "load the script")
         except BaseException:
@@ -109,6 +126,8 @@ class FridaScript:
         self._count = self._bytes = 0
         while not self._messages.empty():
             self._messages.get_nowait()
+        if self._ended is not None:
+            raise self._gone(f"has ended ({self._ended})")
         request = {"id": self._number, "call": call, "args": list(arguments)}
         deadline = time.monotonic() + self._spec.timeout
         try:
@@ -128,6 +147,8 @@ class FridaScript:
             self._within(lambda: _detach(session), "detach", seconds=_LEAVING)
         except TargetError:
             return  # it is gone, or its side takes the script away when this one ends
+        if self._traces is not None:
+            self._traces.wait_until_gone()
 
     # --- messages ---
 
@@ -214,7 +235,7 @@ class FridaScript:
 
     def _told(self, error: Exception) -> MachtraceError:
         if self._ended is not None:
-            return self._gone(f"ended ({self._ended})")
+            return self._gone(f"has ended ({self._ended})")
         return error_of(error, self._spec)
 
 

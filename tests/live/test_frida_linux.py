@@ -1,0 +1,412 @@
+"""Stacks through Frida are those that ptrace(2) shows from outside, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import machtrace as mt
+from machtrace.cli.main import main
+from machtrace.errors import (
+    ConnectionLostError,
+    MissingExtraError,
+    TargetError,
+    TargetGoneError,
+    TargetSpecError,
+)
+from machtrace.model.stack import StopReason
+from machtrace.target.frida_process import FridaTarget
+from machtrace.target.frida_time_limit import within
+from machtrace.target.linux_process import LinuxProcessTarget
+
+DEEP = 250
+
+
+@pytest.fixture(scope="module", autouse=True)
+def can_attach():
+    """Frida is here, and may look into a process of ours."""
+    pytest.importorskip("frida", reason="frida:// needs the extra 'frida'")
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            FridaTarget(f"frida://local/{process.pid}").close()
+        except TargetError as error:
+            pytest.skip(f"Frida cannot attach here: {error}")
+        finally:
+            process.kill()
+
+
+def through_frida(pid, *threads, **options):
+    """A snapshot, and how many threads Frida had there."""
+    with FridaTarget(f"frida://local/{pid}") as target:
+        copied = target.snapshot(threads or None, **options)
+        return copied, target.hidden_threads
+
+
+def from_outside(pid):
+    """A snapshot by ptrace(2)."""
+    with LinuxProcessTarget(pid) as target:
+        return target.snapshot()
+
+
+def walks(snapshot):
+    """Every thread's addresses, with how each was found."""
+    return {
+        one.thread.info.id: [(frame.address, frame.kind, frame.trust) for frame in one.addresses]
+        for one in mt.unwind(snapshot)
+    }
+
+
+def tasks(pid):
+    """Ids of a process' threads."""
+    return {int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()}
+
+
+def names_of(stack):
+    """Of its frames."""
+    return [frame.symbol.name if frame.symbol else None for frame in stack.frames]
+
+
+def test_deep_stack_is_whole(build, start, wait_blocked):
+    """As deep as it is, not 16 frames; each call is there, from where it waits to its start."""
+    process = start(build("deep"), str(DEEP))
+    wait_blocked(process.pid)
+    with FridaTarget(f"frida://local/{process.pid}") as target:
+        _, deep = mt.backtraces(target)
+    names = names_of(deep)
+    inner = names.index("recurse")
+    assert names[inner - 1] == "wait_here"
+    assert names[inner : inner + DEEP] == ["recurse"] * DEEP
+    assert names[inner + DEEP] == "start"
+    assert deep.stop.reason is StopReason.ROOT
+
+
+@pytest.mark.parametrize("program", ["threads", "deep", "calls"])
+def test_blocked_threads_are_as_seen_from_outside(build, start, wait_blocked, program):
+    """Registers, addresses and how each was found; names of threads; images and their files."""
+    process = start(build(program), "3")
+    wait_blocked(process.pid, "spin")
+    before = from_outside(process.pid)
+    copied, hidden = through_frida(process.pid)
+    running = {one.info.id for one in copied.threads if one.info.name == "spin"}
+    assert copied.problems == ()
+    assert hidden > 0
+    assert [one.info for one in copied.threads] == [one.info for one in before.threads]
+    for found, given in zip(copied.threads, before.threads, strict=True):
+        if found.info.id not in running:
+            assert found.registers.values[6:8] == given.registers.values[6:8]
+            assert (found.registers.pc, found.registers.sp) == (
+                given.registers.pc,
+                given.registers.sp,
+            )
+            assert found.stopped_for_ns > 0
+    there, here = walks(copied), walks(before)
+    for thread in running:
+        del there[thread], here[thread]
+    assert there == here
+    images = {one.path: one for one in copied.images}
+    for image in before.images:
+        if image.path.startswith("/"):
+            assert images[image.path].uuid == image.uuid
+            assert images[image.path].load_address == image.load_address
+            assert images[image.path].local_path == image.path
+
+
+def test_stack_that_a_signal_interrupted(build, start, wait_blocked):
+    """A handler on an alternate stack does not end the walk."""
+    process = start(build("threads"))
+    wait_blocked(process.pid, "spin")
+    copied, _ = through_frida(process.pid)
+    outside = walks(from_outside(process.pid))
+    (handling,) = [one.info.id for one in copied.threads if one.info.name == "handler"]
+    found = walks(copied)[handling]
+    assert found == outside[handling]
+    assert len(found) > 5
+
+
+def test_nothing_is_left(build, start, wait_blocked, wait_until):
+    """No thread, no tracer, no signal handler, no code of Frida's; waiting threads wait again."""
+    process = start(build("threads"))
+    wait_blocked(process.pid, "spin")
+    before = tasks(process.pid)
+
+    def facts():
+        text = Path(f"/proc/{process.pid}/status").read_text()
+        return [one for one in text.splitlines() if one.startswith(("Sig", "Shd", "Tracer"))]
+
+    signals = facts()
+    for _ in range(2):
+        with FridaTarget(f"frida://local/{process.pid}") as target:
+            for _ in range(5):
+                target.snapshot()
+    wait_until(lambda: tasks(process.pid) == before, "Frida's threads end")
+    wait_blocked(process.pid, "spin")
+    assert facts() == signals
+    assert "frida" not in Path(f"/proc/{process.pid}/maps").read_text()
+
+
+def test_system_calls_go_on(build, start, wait_blocked):
+    """None returns early, and none reports EINTR."""
+    process = start(build("calls"))
+    wait_blocked(process.pid)
+    with FridaTarget(f"frida://local/{process.pid}") as target:
+        for _ in range(10):
+            assert not target.snapshot().problems
+    out, _ = process.communicate("x")
+    results = dict(line.split(" ", 1) for line in out.splitlines())
+    assert results == {
+        "read": "1 0",
+        "poll": "1 0",
+        "nanosleep": "0 0",
+        "futex": "0 0",
+        "epoll": "1 0",
+        "semop": "0 0",
+        "sigwait": "0 0",
+    }
+
+
+def test_signals_are_not_lost(build, start):
+    """Those that come while threads are copied reach their handlers, and stop nothing."""
+    process = start(build("signals"))
+    done = threading.Event()
+    sent = 0
+    looks = []
+
+    def look():
+        with FridaTarget(f"frida://local/{process.pid}") as target:
+            while not done.is_set():
+                looks.append(len(target.snapshot().threads))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        deadline = time.monotonic() + 30
+        while len(looks) < 20 and time.monotonic() < deadline:
+            # One at a time: the queue of pending signals has an end, and kill does not say so.
+            os.kill(process.pid, signal.SIGRTMIN + 1)
+            sent += 1
+            time.sleep(0.001)
+    finally:
+        done.set()
+        looking.join()
+    assert set(looks) == {3}
+    out, _ = process.communicate(f"{sent}\n")
+    assert int(out) == sent
+
+
+def test_one_thread(build, start, wait_blocked):
+    """Only what is asked for; what there is not is told."""
+    process = start(build("deep"), "3")
+    wait_blocked(process.pid)
+    second = max(tasks(process.pid))
+    copied, _ = through_frida(process.pid, second, 1)
+    assert [one.info.id for one in copied.threads] == [second]
+    assert [one.info.index for one in copied.threads] == [2]
+    assert [(one.thread, str(one.error)) for one in copied.problems] == [
+        (1, "there is no thread 1")
+    ]
+
+
+def test_limit_of_a_stack(build, start, wait_blocked):
+    """No more of it is copied than that, and the red zone."""
+    process = start(build("deep"), "1000")
+    wait_blocked(process.pid)
+    copied, _ = through_frida(process.pid, stack_limit=4096)
+    deep = copied.threads[1]
+    assert len(deep.stack.data) == 4096 + 128
+    assert deep.stack.start == deep.registers.sp - 128
+
+
+def test_thread_that_a_debugger_has(build, start, wait_blocked):
+    """It is told, and as it waits in the kernel its stack is had all the same."""
+    process = start(build("deep"), "40")
+    wait_blocked(process.pid)
+    second = max(tasks(process.pid))
+    expected = walks(from_outside(process.pid))
+    start(build("tracer"), str(second))
+    copied, _ = through_frida(process.pid)
+    (problem,) = copied.problems
+    assert problem.thread == second
+    assert "EPERM" in str(problem.error)
+    assert "debugger" in problem.error.remedy
+    found = walks(copied)
+    assert [one[0] for one in found[second]] == [one[0] for one in expected[second]]
+
+
+def test_thread_that_cannot_be_stopped(build, start, wait_until):
+    """One in uninterruptible sleep holds nobody up; as it waits in the kernel its stack is had."""
+    process = start(build("vfork"))
+    (thread,) = tasks(process.pid) - {process.pid}
+    task = Path(f"/proc/{process.pid}/task/{thread}")
+    wait_until(lambda: ") D " in (task / "stat").read_text(), "the thread waits for its child")
+    copied, _ = through_frida(process.pid)
+    outside = from_outside(process.pid)
+    process.stdin.write("x")
+    process.stdin.flush()
+    (problem,) = copied.problems
+    assert problem.thread == thread
+    assert "uninterruptible sleep" in str(problem.error)
+    assert [one[0] for one in walks(copied)[thread]] == [one[0] for one in walks(outside)[thread]]
+    wait_until(lambda: not task.exists(), "the thread runs on and ends")
+
+
+def test_saved_and_opened_again(build, start, wait_blocked, tmp_path):
+    """A core of it gives the same stacks."""
+    process = start(build("deep"), "60")
+    wait_blocked(process.pid)
+    copied, _ = through_frida(process.pid)
+    copied.save(tmp_path / "copied.core")
+    with mt.open_target(tmp_path / "copied.core") as core:
+        again = walks(core.snapshot())
+    assert [[one[0] for one in thread] for thread in again.values()] == [
+        [one[0] for one in thread] for thread in walks(copied).values()
+    ]
+
+
+def test_by_name(build, start, wait_blocked):
+    """A process may be named; two of one name may not."""
+    program = build("deep", f"-DNAMED{os.getpid()}")
+    process = start(program, "3")
+    wait_blocked(process.pid)
+    with mt.open_target(f"frida://local/{program.name}") as target:
+        assert target.process.pid == process.pid
+    start(program, "3")
+    with pytest.raises(TargetSpecError, match=f"2 processes.*{process.pid}") as caught:
+        mt.open_target(f"frida://local/{program.name}")
+    assert "id of one" in caught.value.remedy
+
+
+def test_from_the_command_line(build, start, wait_blocked, capsys, monkeypatch):
+    """`machtrace backtrace frida://local/PID`, as the process id alone shows it."""
+    process = start(build("deep"), "30")
+    wait_blocked(process.pid)
+    shown = []
+    for spec in (f"frida://local/{process.pid}", str(process.pid)):
+        monkeypatch.setattr(sys, "argv", ["machtrace", "backtrace", spec, "--format", "json"])
+        with pytest.raises(SystemExit) as left:
+            main()
+        assert not left.value.code
+        shown.append(json.loads(capsys.readouterr().out)["threads"])
+        for thread in shown[-1]:
+            del thread["stopped_for_ns"]
+    assert shown[0] == shown[1]
+    assert "recurse" in str(shown[0])
+
+
+# --- what goes wrong ---
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "words"),
+    [
+        ("frida://local/2147483647", TargetGoneError, "process id"),
+        ("frida://local/no such program", TargetSpecError, "frida-ps"),
+        ("frida://usb:no-such-device/Notes", ConnectionLostError, "connect it"),
+        (f"frida://local/{os.getpid()}", TargetSpecError, "self"),
+    ],
+)
+def test_what_is_not_there(spec, kind, words):
+    """Says what, and what to do."""
+    with pytest.raises(kind) as caught:
+        mt.open_target(spec)
+    assert words in caught.value.remedy
+
+
+def test_no_server():
+    """Nobody listens there."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(ConnectionLostError, match=str(port)) as caught:
+        mt.open_target(f"frida://127.0.0.1:{port}/1")
+    assert "frida-server" in caught.value.remedy
+
+
+def test_silent_server():
+    """Somebody listens there, who says nothing: the time limit holds."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        began = time.monotonic()
+        with pytest.raises(ConnectionLostError, match=r"within 0\.5 s") as caught:
+            mt.open_target(f"frida://127.0.0.1:{server.getsockname()[1]}/1?timeout=0.5")
+        assert time.monotonic() - began < 5
+    assert "timeout" in caught.value.remedy
+
+
+def test_frida_is_not_installed(monkeypatch):
+    """Which extra brings it."""
+    monkeypatch.setitem(sys.modules, "frida", None)
+    with pytest.raises(MissingExtraError, match="extra 'frida'"):
+        mt.open_target("frida://local/1")
+
+
+def test_process_that_ends_meanwhile(build, start, wait_blocked):
+    """It is told as that, at once."""
+    process = start(build("deep"), "3")
+    wait_blocked(process.pid)
+    with FridaTarget(f"frida://local/{process.pid}") as target:
+        target.snapshot()
+        process.kill()
+        process.wait()
+        with pytest.raises(TargetError, match=str(process.pid)):
+            target.snapshot()
+    with pytest.raises(TargetError, match="closed"):
+        target.snapshot()
+
+
+def test_stopped_process_stays_stopped(build, start, wait_blocked, wait_until):
+    """Frida would have it go on; so it is not asked."""
+    process = start(build("deep"), "3")
+    wait_blocked(process.pid)
+    state = Path(f"/proc/{process.pid}/stat")
+    os.kill(process.pid, signal.SIGSTOP)
+    wait_until(lambda: ") T " in state.read_text(), "it stops")
+    with pytest.raises(TargetError, match="is stopped") as caught:
+        mt.open_target(f"frida://local/{process.pid}")
+    assert str(process.pid) in caught.value.remedy
+    assert ") T " in state.read_text()
+    os.kill(process.pid, signal.SIGCONT)
+
+
+def test_what_comes_too_late_is_undone():
+    """A session that is there after the time limit is let go of."""
+    undone, may_go_on = threading.Event(), threading.Event()
+    with pytest.raises(TimeoutError):
+        within(0.05, lambda: may_go_on.wait(10), lambda _: undone.set())
+    assert not undone.is_set()
+    may_go_on.set()
+    assert undone.wait(10)
+
+
+def test_interrupted(build, start, wait_blocked, wait_until):
+    """After Ctrl-C the process runs on, without Frida."""
+    process = start(build("deep"), "3")
+    wait_blocked(process.pid)
+    before = tasks(process.pid)
+    code = (
+        "import signal, sys, machtrace as mt\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"with mt.open_target('frida://local/{process.pid}') as target:\n"
+        "    target.snapshot()\n"
+        "    print('looking', flush=True)\n"
+        "    while True:\n"
+        "        target.snapshot()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as looking:
+        assert looking.stdout is not None
+        assert looking.stdout.readline() == "looking\n"
+        time.sleep(0.05)
+        looking.send_signal(signal.SIGINT)
+        _, said = looking.communicate(timeout=30)
+    assert said.rstrip().endswith("KeyboardInterrupt")
+    wait_until(lambda: tasks(process.pid) == before, "Frida's threads end")
+    wait_blocked(process.pid)
+    assert process.poll() is None
