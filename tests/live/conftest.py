@@ -14,10 +14,59 @@ from typing import Any
 
 import pytest
 
-if sys.platform != "linux":
-    collect_ignore_glob = ["test_*.py"]
+HERE = Path(__file__).parent
+PROGRAMS = HERE / "programs"
+_PTRACE = "takes Linux: its processes are captured by ptrace and /proc"
+_SIGNALS = "takes Linux: threads of this process are stopped by a signal there"
+LINUX_MODULES = {
+    "test_device_stand_in.py": "takes Linux: lldb-server is the stand-in for a device",
+    "test_frida_linux.py": "takes Linux: Frida's images are held to /proc",
+    "test_gdb_remote_peers.py": "takes Linux: lldb-server, gdbserver and qemu are the peers",
+    "test_own_torture.py": "takes Linux: the torture reads /proc, and counts signals",
+    "test_python_functions.py": _PTRACE,
+    "test_sampling.py": _PTRACE,
+}
+"""Why a file's tests run on Linux only; of every other system it is not even imported."""
+LINUX_TESTS = {
+    "test_a_thread_that_blocks_all_signals_has_its_reason": _SIGNALS,
+    "test_a_signal_that_cannot_be_had": _SIGNALS,
+    "test_a_signal_that_somebody_else_took_is_left_to_them": _SIGNALS,
+    "test_every_way_to_name_a_thread": "takes Linux: the main thread's id is the process id there",
+    "test_the_calling_thread_as_glibc_sees_it": "takes glibc as the peer",
+    "test_frames_are_those_of_glibc_and_of_the_exact_walk": "takes glibc as the peer",
+    "test_the_programs_own_frames_keep_their_numbers": "takes Linux: it knows its folders",
+    "test_what_the_cache_tells_apart": "takes Linux: sanitizers are preloaded as there",
+}
 
-PROGRAMS = Path(__file__).parent / "programs"
+
+class _LinuxModule(pytest.Module):
+    """A file that is told about, and not imported."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Skip it, with its reason."""
+        reason = LINUX_MODULES.get(self.path.name, _PTRACE)
+        raise pytest.skip.Exception(reason, allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(
+    module_path: Path, parent: pytest.Collector
+) -> pytest.Module | None:
+    """Files of Linux are skipped as a whole elsewhere: they may not even be imported there."""
+    name = module_path.name
+    if sys.platform == "linux" or not (name in LINUX_MODULES or name.startswith("test_linux_")):
+        return None
+    module: pytest.Module = _LinuxModule.from_parent(parent, path=module_path)
+    return module
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of Linux are skipped elsewhere."""
+    for item in items:
+        name = item.name.partition("[")[0]
+        if sys.platform != "linux" and item.path.parent == HERE and name in LINUX_TESTS:
+            item.add_marker(pytest.mark.skip(reason=LINUX_TESTS[name]))
+
+
 DEADLINE_S = 20
 COMPILE = ["-O2", "-fomit-frame-pointer", "-pthread"]
 
