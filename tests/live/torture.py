@@ -333,7 +333,7 @@ def look_at(
     first = json.loads(process.stdout.readline())
     with progress.open("r+b") as file:
         watch = Watch(mmap.mmap(file.fileno(), 0), first["names"])
-    began = time.monotonic()
+    began, busy, used = time.monotonic(), busy_s(), sum(os.times()[:4])
     until = began + options.seconds
     with ProcessDirectory(process.pid) as directory:
         memory = ProcessMemory(directory.open_live("mem"))
@@ -357,9 +357,10 @@ def look_at(
             tell_standstill(process.pid, still)
         process.stdin.close()
         still = still or receive(streams, time.monotonic() + 4 * STANDSTILL_S, watch)
-    elapsed = time.monotonic() - began
+    elapsed, busy = time.monotonic() - began, busy_s() - busy
     rest = process.stdout.read()
     status = process.wait()
+    used = sum(os.times()[:4]) - used  # of this process, and of the other with all of its children
     ended = json.loads(rest.splitlines()[-1]) if rest.strip() else {}
     wrong = sum((checker.wrong for checker in checkers), collections.Counter())
     failed = bool(still or status or wrong or ended.get("failures"))
@@ -367,6 +368,8 @@ def look_at(
         "workers": first["workers"],
         "seconds": round(elapsed, 1),
         "load": os.getloadavg(),
+        "processors": os.cpu_count(),
+        "processors_used": {"here": round(used / elapsed, 2), "in_all": round(busy / elapsed, 2)},
         "status": status,
         "standing_still": still,
         "progress": watch.now(),
@@ -378,6 +381,13 @@ def look_at(
             one["captures_per_second"] = round(one["captures"] / one["seconds"], 1)
     print(json.dumps(counts))  # noqa: T201
     return 1 if failed or not all(watch.now().values()) else 0
+
+
+def busy_s() -> float:
+    """Time that processors were not idle since the machine started, all together (proc(5))."""
+    first = Path("/proc/stat").read_text().split("\n")[0].split()[1:9]
+    ticks = [int(word) for word in first]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def spent(checker: Checker) -> dict[str, float]:

@@ -34,7 +34,8 @@ struct slot {
 
 static struct slot slots[MACHTRACE_OWN_THREADS_MAX];
 static const struct machtrace_own_capture *current; /* while any slot is ASKED or COPYING */
-static _Atomic uint32_t answers;                    /* a futex: how many there were, ever */
+static _Atomic uint32_t answers;                    /* a futex: times that all were there */
+static _Atomic uint64_t outstanding;                /* capture_number << 32 | threads waited for */
 static _Atomic uint32_t released;                   /* a futex: the last capture that let go */
 static uint32_t capture_number;
 
@@ -71,6 +72,19 @@ static void futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t for_ns)
 static void futex_wake(_Atomic uint32_t *word)
 {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* One less to wait for in that capture; whether it was the last one. Only the last one wakes who
+ * captures: to be woken by each of many threads, and to wait for a CPU each time, takes longer than
+ * all else where CPUs are scarce. */
+static bool is_last(uint32_t number)
+{
+    uint64_t seen = atomic_load(&outstanding);
+    do
+        if (seen >> 32 != number)
+            return false; /* that capture is over: it saw the answer before this */
+    while (!atomic_compare_exchange_weak(&outstanding, &seen, seen - 1));
+    return (uint32_t)seen == 1;
 }
 
 static void forget_overdue(uint64_t token)
@@ -122,8 +136,10 @@ static void on_signal(int number, siginfo_t *info, void *context)
     thread->resumed_at = machtrace_now();
     /* From here on the thread's record is the capturer's again. */
     atomic_store(&slot->state, state_of(request, DONE));
-    atomic_fetch_add(&answers, 1);
-    futex_wake(&answers);
+    if (is_last(own_number)) {
+        atomic_fetch_add(&answers, 1);
+        futex_wake(&answers);
+    }
     if (together)
         wait_for_release(own_number, limit);
     errno = error;
@@ -173,6 +189,7 @@ static bool ask(struct machtrace_own_thread *thread, size_t index, uint64_t requ
     }
     slot->thread = thread;
     thread->asked_at = machtrace_now();
+    atomic_fetch_add(&outstanding, 1);
     atomic_store(&slot->state, state_of(request, ASKED));
     siginfo_t info;
     memset(&info, 0, sizeof info);
@@ -183,9 +200,11 @@ static bool ask(struct machtrace_own_thread *thread, size_t index, uint64_t requ
     info.si_value.sival_ptr = (void *)(uintptr_t)token_of(request, index);
     if (syscall(SYS_rt_tgsigqueueinfo, info.si_pid, id, own_signal, &info) == 0)
         return true;
+    int error = errno;
     atomic_store(&slot->state, state_of(request, IDLE));
-    thread->error = errno;
-    thread->outcome = errno == ESRCH ? MACHTRACE_OWN_GONE : MACHTRACE_OWN_REFUSED;
+    is_last(capture_number);
+    thread->error = error;
+    thread->outcome = error == ESRCH ? MACHTRACE_OWN_GONE : MACHTRACE_OWN_REFUSED;
     return false;
 }
 
@@ -201,6 +220,7 @@ static bool take_back(struct machtrace_own_thread *thread, size_t index, uint64_
         forget_overdue(token);
         return false;
     }
+    is_last(capture_number);
     thread->outcome = outcome;
     return true;
 }
@@ -236,6 +256,8 @@ void machtrace_own_copy(struct machtrace_own_capture *capture)
     uint64_t requests[MACHTRACE_OWN_THREADS_MAX];
     capture_number++;
     current = capture;
+    /* One more, this thread, until all are asked. */
+    atomic_store(&outstanding, (uint64_t)capture_number << 32 | 1);
     size_t waiting = 0;
     for (size_t index = 0; index < capture->thread_count; index++) {
         struct machtrace_own_thread *thread = &capture->threads[index];
@@ -251,6 +273,7 @@ void machtrace_own_copy(struct machtrace_own_capture *capture)
         else
             waiting++;
     }
+    is_last(capture_number);
     int64_t pause = LOOK_FIRST;
     int64_t look_at = machtrace_now() + pause;
     while (waiting != 0) {

@@ -36,8 +36,8 @@ class RecordedCapture:
     """Whether images came or went while threads were copied. What was there neither before nor
     after is not known."""
     mappings: tuple[str, ...]
-    """``/proc/self/maps`` before the first was copied, or earlier if no image had changed; and after
-    the last, where images changed meanwhile."""
+    """``/proc/self/maps`` before the first was copied, or earlier if no image had changed; and
+    after the last, where images changed meanwhile."""
 
 
 @dataclass(slots=True)
