@@ -1,0 +1,148 @@
+"""The Darwin half of Frida's script, run in a Linux process that has made calls of Darwin's kernel.
+
+The script and its C code are the real ones, compiled and run by Frida; the calls are those of
+``programs/mach_kernel.c``, which keeps count of what must not happen. No Mac and no phone was
+asked.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import machtrace as mt
+from machtrace.errors import TargetError, ThreadGoneError
+from machtrace.model.address import Avma
+from machtrace.model.stack import StopReason
+from machtrace.target import frida_script
+from machtrace.target.frida_process import FridaTarget
+from machtrace.target.frida_spec import parse_spec
+
+FRAMES = 240
+BALANCED = "suspended 0 ports 0 arrays 0 wrong 0"
+pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="its states are of x86_64")
+
+
+@pytest.fixture
+def kernel(build, start):
+    """The process, what opens it, and the address of a context of its."""
+    pytest.importorskip("frida", reason="frida:// needs the extra 'frida'")
+    process = start(build("mach_kernel", "-rdynamic"))
+    context = int(process.stdout.readline(), 16)
+    source = (
+        "Object.defineProperty(Process, 'platform', { value: 'darwin' });\n"
+        + frida_script.agent_source()
+    )
+
+    def open_target():
+        try:
+            script = frida_script.FridaScript(parse_spec(f"frida://local/{process.pid}"), source)
+        except TargetError as error:
+            pytest.skip(f"Frida cannot attach here: {error}")
+        return FridaTarget(script)
+
+    return process, open_target, context
+
+
+def told(process, byte="x"):
+    """What the kernel says was done so far."""
+    process.stdin.write(byte)
+    process.stdin.flush()
+    return process.stdout.readline().strip()
+
+
+def test_threads_are_suspended_copied_and_resumed(kernel):
+    """Registers, whole stacks, names, queues; and only what may be called meanwhile was called."""
+    process, open_target, _ = kernel
+    with open_target() as target:
+        copied = target.snapshot()
+        infos = target.threads()
+    assert told(process) == BALANCED
+    assert [(one.id, one.name, one.queue, one.is_main) for one in infos] == [
+        (501, "main one", None, True),
+        (502, None, "com.example.work", False),
+        (503, "leaving", None, False),
+    ]
+    (problem,) = copied.problems
+    assert problem.thread == 503
+    assert isinstance(problem.error, ThreadGoneError)
+    for place, thread in enumerate(copied.threads):
+        assert thread.registers.pc == 0x200000000 + place
+        assert thread.registers.sp == thread.registers.fp == thread.stack.start
+        assert len(thread.stack.data) == 8 * 4096
+        assert 0 < thread.stopped_for_ns < 10**9
+    first, _ = mt.unwind(copied)
+    assert [one.address for one in first.addresses] == [
+        0x200000000,
+        *(0x100000000 + 16 * frame for frame in range(FRAMES)),
+    ]
+    assert first.stop.reason is StopReason.ROOT
+
+
+def test_contexts_are_copied_while_the_thread_stands(kernel):
+    """Those that its stack leads to: the walk goes on by them."""
+    _, open_target, context = kernel
+    with open_target() as target:
+        copied = target.snapshot()
+    assert bytes(copied.memory.read(Avma(context + 8), 8)) == (0x300000010).to_bytes(8, "little")
+    _, second = mt.unwind(copied)
+    assert [one.address & ~0xF for one in second.addresses][-2:] == [0x300000010, 0x300000020]
+
+
+def test_call_that_fails_leaves_nothing_suspended(kernel):
+    """The thread is told, with the kernel's reason; the other is had."""
+    process, open_target, _ = kernel
+    told(process, "f")
+    with open_target() as target:
+        copied = target.snapshot()
+    assert told(process) == BALANCED
+    errors = {one.thread: str(one.error) for one in copied.problems}
+    assert "KERN_INVALID_ARGUMENT" in errors[502]
+    assert [one.info.id for one in copied.threads] == [501]
+
+
+def test_limit_of_a_stack(kernel):
+    """No byte more than asked for is copied."""
+    process, open_target, _ = kernel
+    with open_target() as target:
+        copied = target.snapshot(stack_limit=4096)
+    assert [len(one.stack.data) for one in copied.threads] == [4096, 4096]
+    assert told(process) == BALANCED
+
+
+@pytest.mark.parametrize(
+    "triple", ["arm64-apple-ios15.0", "arm64e-apple-ios15.0", "x86_64-apple-macos13.0"]
+)
+def test_its_numbers_are_those_of_apple_s_headers(triple, tmp_path):
+    """Flavours, counts and places in structures; and the code compiles for Apple's machines."""
+    ziglang = pytest.importorskip("ziglang", reason="ziglang carries Apple's headers")
+    root = Path(ziglang.__file__).parent / "lib"
+    headers = [str(root / "include"), str(root / "libc/include/any-darwin-any")]
+    checks = tmp_path / "checks.c"
+    checks.write_text(
+        "#include <stddef.h>\n#include <mach/mach.h>\n#include <mach/thread_info.h>\n"
+        "#include <mach/vm_region.h>\n#include <mach/vm_statistics.h>\n"
+        "#define IS(a, b) _Static_assert((a) == (b), #a)\n"
+        "IS(THREAD_IDENTIFIER_INFO, 4); IS(THREAD_IDENTIFIER_INFO_COUNT, 6);\n"
+        "IS(offsetof(thread_identifier_info_data_t, dispatch_qaddr), 16);\n"
+        "IS(THREAD_EXTENDED_INFO, 5); IS(THREAD_EXTENDED_INFO_COUNT, 28);\n"
+        "IS(offsetof(thread_extended_info_data_t, pth_name), 48); IS(MAXTHREADNAMESIZE, 64);\n"
+        "IS(VM_REGION_EXTENDED_INFO, 13); IS(VM_REGION_EXTENDED_INFO_COUNT, 9);\n"
+        "IS(offsetof(struct vm_region_extended_info, user_tag), 4);\n"
+        "IS(VM_PROT_READ, 1); IS(VM_MEMORY_STACK, 30); IS(KERN_TERMINATED, 37);\n"
+        "IS(KERN_INVALID_ARGUMENT, 4); IS(MACH_SEND_INVALID_DEST, 0x10000003);\n"
+        "#ifdef __aarch64__\nIS(ARM_THREAD_STATE64, 6); IS(ARM_THREAD_STATE64_COUNT, 68);\n"
+        "#else\nIS(x86_THREAD_STATE64, 4); IS(x86_THREAD_STATE64_COUNT, 42);\n"
+        "IS(offsetof(x86_thread_state64_t, __rsp), 56);\n"
+        "IS(offsetof(x86_thread_state64_t, __r14), 112);\n#endif\n"
+    )
+    code = Path(frida_script.__file__).with_name("frida_darwin.c")
+    for source in (checks, code):
+        command = [sys.executable, "-m", "ziglang", "clang", "-target", triple, "-std=c11"]
+        command += ["-Wall", "-Werror", "-fsyntax-only", *(f"-isystem{one}" for one in headers)]
+        done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), source.name
