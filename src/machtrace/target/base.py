@@ -92,6 +92,16 @@ class PythonTarget(Protocol):
         ...
 
 
+@runtime_checkable
+class PausingTarget(Protocol):
+    """A target whose process may have to stand still from one snapshot to the next."""
+
+    @property
+    def runs_between_snapshots(self) -> bool:
+        """Whether the process runs on after a snapshot; known once there was one."""
+        ...
+
+
 class ClosedWhenLeft(ABC):
     """What is closed when its ``with`` block is left."""
 
