@@ -153,6 +153,11 @@ class GdbRemoteTarget(ClosedWhenLeft):
             copies.problems.append(Problem(thread=None, error=error))
         return self._result(copies, interrupted, bytes_used, began)
 
+    @property
+    def runs_between_snapshots(self) -> bool:
+        """See :meth:`~machtrace.target.base.PausingTarget.runs_between_snapshots`."""
+        return self._stub.resumed_at_ns is not None
+
     def close(self) -> None:
         """Leave the process as it was, and hang up; calling it twice does nothing more."""
         self._stub.close()
