@@ -17,7 +17,7 @@ from machtrace.model.profile import Profile, SamplingEnd, SamplingRun, stopped_s
 from machtrace.model.snapshot import Problem, Snapshot
 from machtrace.model.thread import ThreadId
 from machtrace.symbolicate.symbolicator import Symbolicator
-from machtrace.target.base import DEFAULT_STACK_LIMIT, PythonTarget, Target
+from machtrace.target.base import DEFAULT_STACK_LIMIT, PausingTarget, PythonTarget, Target
 from machtrace.target.python_runs import PythonRuns
 from machtrace.unwinder.walker import DEFAULT_DEPTH
 
@@ -113,6 +113,7 @@ class Sampler:
         Raises:
             TargetGoneError: the process has exited before it was sampled.
             TargetAccessError: the kernel refused.
+            TargetSpecError: its process stands still between snapshots.
             TargetError: it cannot be looked at.
         """
         self._prepare()
@@ -163,6 +164,13 @@ class Sampler:
     def _prepare(self) -> None:
         """Look at the process once, so that its images and most rules are known."""
         first, python = self._snapshot()
+        target = self._target
+        if isinstance(target, PausingTarget) and not target.runs_between_snapshots:
+            raise TargetSpecError(
+                "the process stands still from one snapshot to the next, as this stub has it",
+                remedy="sample it through lldb-server or debugserver, attached to it while it "
+                "runs, or by its process id",
+            )
         if self._python_target is not None and not python:
             # It runs none, or it cannot be told: the problem says so, and looking takes time.
             for problem in first.problems:
