@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from machtrace.capture.explanation import explain
     from machtrace.capture.own_backtrace import backtrace
     from machtrace.capture.report_files import read_report, read_reports, write_report
+    from machtrace.capture.sampling import sample
     from machtrace.capture.saving import save_snapshot
     from machtrace.capture.unwinding import Unwinder, unwind
     from machtrace.errors import MachtraceError
@@ -42,6 +43,7 @@ _HOMES = {
     "open_target": "machtrace.target.open",
     "read_report": "machtrace.capture.report_files",
     "read_reports": "machtrace.capture.report_files",
+    "sample": "machtrace.capture.sampling",
     "save_snapshot": "machtrace.capture.saving",
     "snapshot": "machtrace.capture.backtraces",
     "unwind": "machtrace.capture.unwinding",
@@ -60,6 +62,7 @@ __all__ = [
     "open_target",
     "read_report",
     "read_reports",
+    "sample",
     "save_snapshot",
     "snapshot",
     "unwind",
