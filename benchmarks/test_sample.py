@@ -1,0 +1,138 @@
+"""Sampling: the rate that is achieved, what it costs, and what py-spy and perf do.
+
+The targets are a C program of ten threads, of which two work, and CPython with twelve threads and
+numpy loaded. Figures are in ``extra_info``; `py-spy` is found by its name or by
+MACHTRACE_BENCHMARK_PYSPY.
+"""
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from machtrace.capture.sampling import sample
+
+SOURCE = Path(__file__).parent.parent / "tests" / "live" / "programs" / "shares.c"
+SECONDS = 5
+PYTHON = """
+import threading, time, zlib
+import numpy
+def work():
+    while True:
+        zlib.compress(b"x" * 100_000, 9)
+        time.sleep(0.005)
+for _ in range(7):
+    threading.Thread(target=threading.Event().wait).start()
+for _ in range(4):
+    threading.Thread(target=work).start()
+print("ready", flush=True)
+threading.Event().wait()
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """Ten threads, two of which work."""
+    built = tmp_path_factory.mktemp("program") / "shares"
+    command = ["cc", "-O2", "-fno-inline", "-pthread", str(SOURCE), "-o", str(built)]
+    subprocess.run(command, check=True)
+    yield from _ready([str(built), "8", "1"])
+
+
+@pytest.fixture(scope="module")
+def python():
+    """Twelve threads of an interpreter, and those of numpy's libraries."""
+    yield from _ready([sys.executable, "-c", PYTHON])
+
+
+def _ready(command):
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    yield process.pid
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize("hz", [99, 1000])
+@pytest.mark.parametrize("target", ["program", "python"])
+def test_sample(benchmark, request, target, hz):
+    """Rate, lost ticks, stop times, and processor time for each sample of all threads."""
+    pid = request.getfixturevalue(target)
+
+    def run():
+        before = time.process_time()
+        found = sample(pid, hz=hz, duration=SECONDS, lines=False)
+        return found, time.process_time() - before
+
+    found, spent = benchmark.pedantic(run, rounds=1)
+    ran, threads = found.run, found.threads
+    benchmark.extra_info |= {
+        "threads": len(threads),
+        "rate_hz": round(ran.rate, 1),
+        "lost": ran.lost,
+        "stopped_share_percent": round(100 * found.stopped_share, 3),
+        "stopped_us_mean": round(
+            sum(one.stopped_ns for one in threads) / sum(one.samples for one in threads) / 1000, 1
+        ),
+        "longest_stop_us": round(max(one.longest_stop_ns for one in threads) / 1000, 1),
+        "processor_ms_per_tick": round(1000 * spent / ran.ticks, 2),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
+def test_py_spy(benchmark, python, native, tmp_path):
+    """`py-spy record` on the same interpreter at the same rate, with its own stops."""
+    program = os.environ.get("MACHTRACE_BENCHMARK_PYSPY") or shutil.which("py-spy")
+    if program is None:
+        pytest.skip("no py-spy")
+    command = [program, "record", "-p", str(python), "-r", "99", "-d", str(SECONDS), "--idle"]
+    command += ["--threads", "-f", "raw", "-o", str(tmp_path / "raw")] + ["--native"] * native
+    done, spent = _timed(benchmark, command)
+    ticks = _count(tmp_path / "raw")
+    benchmark.extra_info |= {
+        "samples_of_main_thread": ticks,
+        "processor_ms_per_tick": round(1000 * spent / max(1, ticks), 2),
+        "said": " ".join(done.stdout.split())[-200:],
+    }
+
+
+def test_perf(benchmark, program, tmp_path):
+    """`perf record --call-graph dwarf` on the same program: of threads that run alone."""
+    perf = shutil.which("perf")
+    if perf is None:
+        pytest.skip("no perf")
+    path = tmp_path / "perf.data"
+    command = [perf, "record", "-F", "99", "--call-graph", "dwarf", "-e", "cpu-clock"]
+    command += ["-p", str(program), "-o", str(path), "--", "sleep", str(SECONDS)]
+    done, spent = _timed(benchmark, command)
+    if done.returncode:
+        pytest.skip(f"perf cannot be used here: {done.stdout.strip()[-200:]}")
+    benchmark.extra_info |= {"processor_s": round(spent, 2), "said": done.stdout.strip()[-100:]}
+
+
+def _timed(benchmark, command):
+    def run():
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return done, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    return benchmark.pedantic(run, rounds=1)
+
+
+def _count(path):
+    """The samples of the thread that has most."""
+    counts = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        stack, _, count = line.rpartition(" ")
+        thread = stack.partition(";")[0]
+        counts[thread] = counts.get(thread, 0) + int(count)
+    return max(counts.values(), default=0)
