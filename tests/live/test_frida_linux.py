@@ -140,7 +140,11 @@ def test_nothing_is_left(build, start, wait_blocked, wait_until):
 
     def facts():
         text = Path(f"/proc/{process.pid}/status").read_text()
-        return [one for one in text.splitlines() if one.startswith(("Sig", "Shd", "Tracer"))]
+        return [
+            one
+            for one in text.splitlines()
+            if one.startswith(("SigP", "SigB", "SigI", "SigC", "Shd", "Tra"))
+        ]
 
     signals = facts()
     for _ in range(2):

@@ -11,7 +11,13 @@ from dataclasses import replace
 import pytest
 
 import machtrace as mt
-from machtrace.errors import MachtraceError, RemoteProtocolError, TargetSpecError, ThreadGoneError
+from machtrace.errors import (
+    MachtraceError,
+    RemoteProtocolError,
+    TargetError,
+    TargetSpecError,
+    ThreadGoneError,
+)
 from machtrace.target.frida_agent import Answer, Part
 from machtrace.target.frida_process import FridaTarget
 from machtrace.target.frida_spec import FridaSpec, Reach, parse_spec
@@ -189,6 +195,17 @@ def test_old_frida(process):
     with pytest.raises(RemoteProtocolError, match=r"16\.7\.19") as caught:
         FridaTarget(agent)
     assert "same version" in caught.value.remedy
+
+
+def test_process_that_runs_signed_code_only(process):
+    """Nothing can be compiled in it: told, with the other ways to reach it."""
+    agent = SnapshotAgent(
+        process,
+        fault=lambda c, a: Answer({**a.value, "signedOnly": True}) if c == "begin" else a,
+    )
+    with pytest.raises(TargetError, match="signed code") as caught:
+        FridaTarget(agent)
+    assert "device://" in caught.value.remedy
 
 
 # --- the words ---

@@ -21,13 +21,13 @@ function write(pointer, values) {
   values.forEach((value, index) => pointer.add(8 * index).writeU64(uint64(value.toString())));
 }
 
-function compiled(file, defines, source, needed) {
+function compiled(defines, source, needed) {
   const symbols = {};
   for (const [name, address] of Object.entries(needed)) {
     if (address === null) throw new Error(`the process has no ${name}`);
     symbols[name] = address.strip();
   }
-  return new CModule(`${defines}#line 1 "${file}"\n${source}`, symbols);
+  return new CModule(defines + source, symbols);
 }
 
 // Copies all threads of `rows`; when the room is full, what is in it is sent, and it goes on.
@@ -71,7 +71,7 @@ const linux = {
   begin(source) {
     const numbers = Object.entries(SYSTEM_CALLS[Process.arch] || {});
     const defines = numbers.map(([name, number]) => `#define SYS_${name} ${number}L\n`).join('');
-    this.code = compiled('frida_linux.c', defines, source, { syscall: exported('syscall'), clone: exported('clone'),
+    this.code = compiled(defines, source, { syscall: exported('syscall'), clone: exported('clone'),
       errno_location: exported('__errno_location') || exported('__errno') });
     const f = (name, result, args) => new NativeFunction(this.code[name], result, args, { scheduling: 'exclusive' });
     this.copyThreads = f('copy_threads', 'int', ['pointer']);
@@ -142,7 +142,7 @@ const darwin = {
   begin(source) {
     const needed = {};
     for (const found of source.matchAll(/^extern \w+ (\w+)/gm)) needed[found[1]] = exported(found[1]);
-    this.code = compiled('frida_darwin.c', '', source, needed);
+    this.code = compiled('', source, needed);
     const f = (name, result, args) => new NativeFunction(this.code[name], result, args, { scheduling: 'exclusive' });
     this.copyThreads = f('copy_threads', 'int', ['pointer']);
     this.listThreads = f('list_threads', 'long', ['pointer', 'uint64']);
@@ -233,9 +233,10 @@ const system = { linux, darwin }[Process.platform];
 const calls = {
   begin(sources) {
     if (system === undefined) throw new Error(`threads of ${Process.platform} are not copied`);
-    system.begin(sources[Process.platform]);
+    const signedOnly = Process.codeSigningPolicy === 'required';
+    if (!signedOnly) system.begin(sources[Process.platform]);
     return { platform: Process.platform, arch: Process.arch, pid: Process.id, version: Frida.version,
-      program: Process.mainModule.path };
+      program: Process.mainModule.path, signedOnly };
   },
 
   // Ranges in turn, each an address in hexadecimal and a size, up to the first byte that cannot be read.

@@ -7,13 +7,8 @@
  *
  * There are no headers here, and the child has no thread-local storage of its own: nothing but
  * system calls is used, through the C library's syscall(), whose errno is the parent's, which waits
- * meanwhile. The numbers SYS_* are defined by frida_agent.js.
+ * meanwhile. The numbers SYS_* are defined by frida_agent.js; types by frida_linux_registers.c.
  */
-typedef unsigned char u8;
-typedef unsigned long long u64;
-typedef long long s64;
-typedef unsigned long word;
-
 extern long syscall(long number, ...);
 extern int clone(int (*run)(void *), void *stack, int flags, void *argument);
 extern int *errno_location(void);
@@ -47,13 +42,12 @@ enum { /* linux/ptrace.h, linux/sched.h, linux/wait.h, linux/prctl.h, fcntl.h, e
     ESRCH = 3,
     EINTR = 4,
     ECHILD = 10,
-    ERESTARTNOHAND = 514,
     O_RDONLY_CLOEXEC = 02000000,
 };
 
 enum outcome { COPIED, GONE, REFUSED, NOT_STOPPED, FAILED, NO_ROOM = 100 };
 
-enum { RED_ZONE = 128, PAGE = 4096, READY = 65536, SIGNAL_FRAME_REACH = 65536 };
+enum { RED_ZONE = 128, PAGE = 4096, READY = 65536 };
 
 struct thread {
     u64 id;
@@ -99,21 +93,6 @@ static s64 now(void)
     long at[2] = {0, 0};
     syscall(SYS_clock_gettime, CLOCK_MONOTONIC, at);
     return (s64)at[0] * 1000000000 + at[1];
-}
-
-static void copy_bytes(void *to, const void *from, word size)
-{
-    u8 *t = to;
-    const u8 *f = from;
-    while (size-- != 0)
-        *t++ = *f++;
-}
-
-static u64 word_at(const u8 *bytes, u64 size)
-{
-    u64 value = 0;
-    copy_bytes(&value, bytes, (word)size);
-    return value;
 }
 
 /* As many bytes as can be read, whole pages at the far end; 0 for none. */
@@ -247,29 +226,6 @@ static int read_stack(struct job *job, struct thread *thread, int index, u64 sp)
     return 1;
 }
 
-/* The stack pointer that a signal saved whose handler runs on an alternate stack; else 0. See
- * _native/linux_registers.c. */
-static u64 interrupted_sp(const struct job *job, const u8 *stack, u64 size, u64 sp)
-{
-    u64 step = job->register_word;
-    if (size > SIGNAL_FRAME_REACH)
-        size = SIGNAL_FRAME_REACH;
-    for (u64 at = 2 * step; at + job->frame_sp + step <= size; at += step) {
-        const u8 *frame = stack + at;
-        u64 start = word_at(frame, step);
-        if (start > sp || sp - start >= 1 << 30)
-            continue;
-        u64 length = word_at(frame + 2 * step, step);
-        u64 saved = word_at(frame + job->frame_sp, step);
-        if (length > 1 << 30 || sp - start >= length || saved - start < length)
-            continue;
-        if (word_at(frame - 2 * step, step) <= 7 && word_at(frame - step, step) == 0 &&
-            (word_at(frame + step, 4) & ~(u64)0x80000003) == 0)
-            return saved;
-    }
-    return 0;
-}
-
 static void copy_stopped(struct job *job, struct thread *thread)
 {
     struct vector registers = {thread->registers, sizeof thread->registers};
@@ -288,41 +244,20 @@ static void copy_stopped(struct job *job, struct thread *thread)
         return;
     }
     const u8 *stack = (const u8 *)(word)job->room + thread->stack_at[0];
-    u64 interrupted = interrupted_sp(job, stack, thread->stack_size[0], sp);
+    u64 interrupted = interrupted_sp(stack, thread->stack_size[0], sp, job->register_word, job->frame_sp);
     if (interrupted != 0 && !read_stack(job, thread, 1, interrupted)) {
         job->used = used;
         thread->outcome = NO_ROOM;
     }
 }
 
-#ifdef __x86_64__
-/* Calls that fail with EINTR when their thread is stopped, though no signal was handled, go on
- * where they wait without a limit. See _native/linux_registers.c. */
+/* See mark_restart. */
 static void restart_system_call(struct thread *thread)
 {
-    static const u64 waiting[] = {65, 128, 220, 232, 281, 441};
-    static const u8 limit_at[] = {0, 96, 56, 56, 56, 56};
-    u8 *registers = thread->registers;
-    if (thread->registers_size != 216 || (s64)word_at(registers + 80, 8) != -EINTR)
-        return;
-    for (int index = 0; index < 6; index++) {
-        if (waiting[index] != word_at(registers + 120, 8))
-            continue;
-        u64 limit = limit_at[index] == 0 ? 0 : word_at(registers + limit_at[index], 8);
-        int is_number = waiting[index] == 232 || waiting[index] == 281;
-        if (is_number ? (int)limit >= 0 : limit != 0)
-            return;
-        s64 result = -ERESTARTNOHAND;
-        copy_bytes(registers + 80, &result, 8);
-        struct vector set = {registers, 216};
-        syscall(SYS_ptrace, (long)PTRACE_SETREGSET, (long)thread->id, (long)NT_PRSTATUS, &set);
-    }
+    struct vector registers = {thread->registers, (word)thread->registers_size};
+    if (mark_restart(thread->registers, thread->registers_size))
+        syscall(SYS_ptrace, (long)PTRACE_SETREGSET, (long)thread->id, (long)NT_PRSTATUS, &registers);
 }
-#else
-static void restart_system_call(struct thread *thread)
-{
-}
-#endif
 
 /* Whether the thread is traced no more. */
 static int copy_thread(struct job *job, struct thread *thread)

@@ -32,6 +32,11 @@ class _System(Protocol):
 
 def _system(agent: FridaAgent, hello: Fields) -> _System:
     platform = hello.text("platform")
+    if hello.flag("signedOnly"):
+        raise TargetError(
+            "the process runs signed code only, so what copies threads cannot be compiled in it",
+            remedy="reach it by device:// or gdb://, or by frida-server on a jailbroken device",
+        )
     if platform == "linux":
         return FridaLinux(agent, hello)
     if platform == "darwin":

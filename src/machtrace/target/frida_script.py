@@ -35,7 +35,10 @@ _MOST_MESSAGES = 1 << 16
 _LEAVING = 5.0
 """Seconds that detaching may take."""
 _SCRIPT = "frida_agent.js"
-_SOURCES = {"linux": "frida_linux.c", "darwin": "frida_darwin.c"}
+_SOURCES = {
+    "linux": ("frida_linux_registers.c", "frida_linux.c"),
+    "darwin": ("frida_darwin.c",),
+}
 
 _UNOBTRUSIVE = {
     "exceptor": "off",
@@ -55,7 +58,10 @@ def agent_source() -> str:
 
 def c_sources() -> dict[str, str]:
     """What the script compiles in the process, by platform."""
-    return {platform: _read(name) for platform, name in _SOURCES.items()}
+    return {
+        platform: "".join(f'#line 1 "{name}"\n{_read(name)}' for name in names)
+        for platform, names in _SOURCES.items()
+    }
 
 
 def _read(name: str) -> str:

@@ -59,6 +59,7 @@ class SnapshotAgent:
                 "pid": process.pid or 1,
                 "version": "17.25.2",
                 "program": process.path,
+                "signedOnly": False,
             }
         )
 
