@@ -21,6 +21,7 @@ import pytest
 import machtrace as mt
 from machtrace.errors import ConnectionLostError, TargetError
 from machtrace.model.arch import Arch
+from machtrace.target import gdb_process
 from machtrace.target.gdb_process import GdbRemoteTarget
 from machtrace.target.linux_process import LinuxProcessTarget
 from machtrace.testing.elf_compiler import compile_elf
@@ -428,3 +429,44 @@ def test_a_stopped_process_stays_stopped(
     assert state(process.pid) == ("T", 0)
     os.kill(process.pid, signal.SIGCONT)
     wait_until(lambda: state(process.pid) == ("S", 0), "it runs when it is told to")
+
+
+# --- stubs and processes that die while they are looked at ---
+
+
+@ATTACH
+@pytest.mark.parametrize("who", ["stub", "process"])
+@pytest.mark.parametrize("where", ["read_registers", "StackReader.read"])
+def test_death_meanwhile(  # noqa: PLR0917 - a fixture is a parameter
+    who, where, attach, build, start, wait_blocked, wait_until, listening, monkeypatch
+):
+    """Killed between two packets: one reason, soon; a process whose stub died runs on."""
+    process = start(build("threads"))
+    wait_blocked(process.pid, "spin")
+    spec = attach(listening, process.pid)
+    victim = process.pid if who == "process" else state(process.pid)[1]
+    holder = gdb_process if where == "read_registers" else gdb_process.StackReader
+    name = where.rpartition(".")[2]
+    real = getattr(holder, name)
+
+    def killing(*arguments, **options):
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: state(process.pid)[1] == 0 or who == "process", "it is gone")
+        time.sleep(0.1)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(holder, name, killing)
+    began = time.monotonic()
+    reasons = []
+    try:
+        copied = mt.snapshot(f"{spec}?timeout=3")
+        reasons += [one.error for one in copied.problems]
+        assert len(mt.unwind(copied)) == len(copied.threads)
+    except (TargetError, ConnectionLostError) as error:
+        reasons.append(error)
+    assert time.monotonic() - began < DEADLINE_S
+    said = " ".join(map(str, reasons))
+    assert re.search("hung up|broke|has ended|it ended|no registers", said)
+    if who == "stub":
+        assert len(reasons) == 1
+        wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")

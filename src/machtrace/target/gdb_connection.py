@@ -103,6 +103,7 @@ class StubConnection:
         thread = parse_thread(current.removeprefix(b"QC").decode("ascii", "replace"))
         self.pid = self.host.pid or (None if thread is None else thread.pid) or spec.pid
         self.host = replace(self.host, pid=self.pid)
+        session.pid = self.pid or 0
         if spec.runs_to_stop:
             self._run_to_stop()
 
@@ -130,8 +131,7 @@ class StubConnection:
                     f"the stub at {self._spec.place} has no process, or its process has exited",
                     remedy="start it with one, or attach by gdb://host:port/PID",
                 )
-            how = f"by signal {stop.code}" if stop.was_killed else f"with status {stop.code}"
-            raise TargetGoneError(f"the stub's process has ended {how}", pid=number)
+            raise TargetGoneError(f"the stub's process has ended {stop.how}", pid=number)
         if reply in (b"OK", b"") or is_error(reply):
             raise TargetError(
                 f"the stub at {self._spec.place} has no process (to {asked!r} it says {reply!r})",

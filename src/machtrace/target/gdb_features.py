@@ -118,8 +118,9 @@ def read_documents(
             documents.append(None)
             continue
         data, has_more = bytearray(part[0]), part[1]
-        parts = 0
+        parts, deadline = 0, session.deadline_of_parts()
         while has_more:
+            session.check(deadline)
             asked = request(name, len(data))
             reply = session.ask(asked)
             part = parse_chunk(asked, reply)

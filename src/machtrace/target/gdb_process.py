@@ -11,6 +11,7 @@ from machtrace.errors import (
     MachtraceError,
     RemoteProtocolError,
     TargetError,
+    TargetGoneError,
     ThreadGoneError,
 )
 from machtrace.model.address import PacMask
@@ -31,6 +32,8 @@ from machtrace.target.gdb_stacks import StackReader
 from machtrace.target.gdb_stream import connect as connect_by_socket
 from machtrace.target.gdb_threads import RemoteThread, chosen, list_threads, read_registers
 
+_FAILURES = (ConnectionLostError, RemoteProtocolError, TargetGoneError)
+"""After these nothing more can be copied; what was is kept."""
 _LAST = 1 << 28
 """Bytes of one stack at most, whatever is asked for."""
 
@@ -142,14 +145,14 @@ class GdbRemoteTarget(ClosedWhenLeft):
                 bytes_used = self._finder.copy_used(
                     self._images.images, copies.threads, interrupted
                 )
-        except (ConnectionLostError, RemoteProtocolError) as error:
+        except _FAILURES as error:
             if not copies.threads:
                 raise
             copies.problems.append(Problem(thread=None, error=error))
         try:
             if self._stub.resume():
                 self._listed = None
-        except (ConnectionLostError, RemoteProtocolError) as error:
+        except _FAILURES as error:
             copies.problems.append(Problem(thread=None, error=error))
         return self._result(copies, interrupted, bytes_used, began)
 
@@ -206,21 +209,17 @@ class GdbRemoteTarget(ClosedWhenLeft):
                 continue
             kept.append((info, registers))
             copies.records.extend(one.memory)
+        stacks = [self._nothing(registers) for _, registers in kept]
         try:
             stacks = reader.read([registers.sp or 0 for _, registers in kept], stack_limit)
-        except (ConnectionLostError, RemoteProtocolError) as error:
-            copies.problems.append(Problem(thread=None, error=error))
-            stacks = [self._nothing(registers) for _, registers in kept]
-        for (info, registers), stack in zip(kept, stacks, strict=True):
-            if not len(stack.data) and stack_limit:
-                problem = TargetError(
-                    f"the stack of thread {info.id}, at {registers.sp or 0:#x}, cannot be read",
-                    remedy="see whether the stub's own debugger can read it",
-                )
-                copies.problems.append(Problem(thread=info.id, error=problem))
-            copies.threads.append(
+            if stack_limit:
+                copies.problems += _unread(kept, stacks, copies.problems)
+        finally:
+            # Without stacks, if need be: where each thread is, is good to know, too.
+            copies.threads += [
                 ThreadSnapshot(info=info, registers=registers, stack=stack, taken_at_ns=taken_at)
-            )
+                for (info, registers), stack in zip(kept, stacks, strict=True)
+            ]
 
     def _expected(self, listed: Sequence[tuple[int, RemoteThread]], mask: PacMask) -> list[int]:
         """Stack pointers that came with the list of threads."""
@@ -314,3 +313,29 @@ class GdbRemoteTarget(ClosedWhenLeft):
             ),
             name=images.program.rpartition("/")[2][:15],
         )
+
+
+def _unread(
+    kept: Sequence[tuple[ThreadInfo, RegisterSet]],
+    stacks: Sequence[MemoryRegion],
+    problems: Sequence[Problem],
+) -> list[Problem]:
+    """What is wrong with threads whose stacks could not be read; once, if none could."""
+    if len(kept) + len(problems) > 1 and not any(len(one.data) for one in stacks):
+        error = TargetError(
+            "no stack of the process can be read: it ended while it was looked at, or the stub "
+            "may not read it",
+            remedy="see whether it still runs, and whether the stub's own debugger can read it",
+        )
+        return [Problem(thread=None, error=error)]
+    return [
+        Problem(
+            thread=info.id,
+            error=TargetError(
+                f"the stack of thread {info.id}, at {registers.sp or 0:#x}, cannot be read",
+                remedy="see whether the stub's own debugger can read it",
+            ),
+        )
+        for (info, registers), stack in zip(kept, stacks, strict=True)
+        if not len(stack.data)
+    ]

@@ -131,6 +131,11 @@ class ProcessGone:
     was_killed: bool
     code: int
 
+    @property
+    def how(self) -> str:
+        """For people: by which signal, or with which status."""
+        return f"by signal {self.code}" if self.was_killed else f"with status {self.code}"
+
 
 def parse_stop(reply: bytes) -> StopReply | ProcessGone | None:
     """A reply to ``?``; None where it is none."""

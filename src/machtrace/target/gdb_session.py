@@ -7,11 +7,12 @@ read: a flight, which takes one round trip. Replies come in the order of request
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from machtrace.errors import ConnectionLostError, RemoteProtocolError
+from machtrace.errors import ConnectionLostError, RemoteProtocolError, TargetGoneError
 from machtrace.target.gdb_compression import Decompress, plain_payload
 from machtrace.target.gdb_packets import (
     Acknowledgement,
@@ -21,7 +22,7 @@ from machtrace.target.gdb_packets import (
     Reply,
     encode_packet,
 )
-from machtrace.target.gdb_replies import shortened
+from machtrace.target.gdb_replies import ProcessGone, parse_stop, shortened
 from machtrace.target.gdb_stream import ByteStream
 
 FLIGHT = 64
@@ -30,9 +31,14 @@ has written."""
 _FLIGHT_BYTES = 1 << 14
 _MOST_REPEATS = 3
 """Times that one packet may come damaged, or be asked for again."""
+_PARTS = 3
+"""Times as long as one reply may take, that a list or document of many parts may."""
 _PATIENCE = 3.0
 """Seconds for a reply that was awaited before."""
 INTERRUPT = b"\x03"
+_ENDED = re.compile(rb"[WX][0-9a-f]{2}(;process:[0-9a-f]+)?")
+_MAY_SAY_SO = re.compile(rb"[?\x03Dcs]|v(Cont|Attach)")
+"""Requests whose replies can be that."""
 
 
 class GdbSession:
@@ -53,6 +59,8 @@ class GdbSession:
         """Requests whose replies have not come."""
         self.round_trips = 0
         """How often the other side was waited for."""
+        self.pid = 0
+        """Of the stub's process, once it is known; for errors."""
         self.is_answered = False
         """Whether a packet came that is one: a stub speaks there."""
         self.is_lost = False
@@ -102,6 +110,10 @@ class GdbSession:
             replies.extend(self._flight(requests[at:end], None))
             at = end
         return replies
+
+    def deadline_of_parts(self) -> float:
+        """By when an answer must be whole that comes by many requests; see :meth:`check`."""
+        return time.monotonic() + _PARTS * self._timeout
 
     def tell(self, request: bytes) -> None:
         """Send what is answered only once something happens, such as letting the process run.
@@ -182,6 +194,7 @@ class GdbSession:
                         self._send(b"+")
                     if self._decompress is not None:
                         payload = plain_payload(payload, self._decompress)
+                    self._check_alive(request, payload)
                     return payload
                 case DamagedPacket(payload, stated):
                     repeats += 1
@@ -219,7 +232,7 @@ class GdbSession:
         try:
             while (event := self._decoder.next_event()) is None:
                 self._decoder.feed(self._stream.receive(deadline))
-            self._check(deadline)
+            self.check(deadline)
         except ConnectionLostError as error:
             self.close()
             raise ConnectionLostError(
@@ -227,7 +240,25 @@ class GdbSession:
             ) from None
         return event
 
+    def _check_alive(self, request: bytes, payload: bytes) -> None:
+        """Stubs say between two replies that the process has ended; the rest is then out of step.
+
+        Raises:
+            TargetGoneError: it has.
+        """
+        ended = _ENDED.fullmatch(payload) and parse_stop(payload)
+        # Memory may look like that, if there is as much of it as was asked for.
+        is_data = request.startswith(b"x") and request.endswith(b",%x" % len(payload))
+        if isinstance(ended, ProcessGone) and not is_data and not _MAY_SAY_SO.match(request):
+            self.close()
+            raise TargetGoneError(f"the stub's process has ended {ended.how}", pid=self.pid)
+
     @staticmethod
-    def _check(deadline: float) -> None:
+    def check(deadline: float) -> None:
+        """Give up what comes in one part after the other.
+
+        Raises:
+            ConnectionLostError: it is later than ``deadline``.
+        """
         if time.monotonic() > deadline:
             raise ConnectionLostError("there is no end to what the stub sends")

@@ -74,7 +74,9 @@ def _plain_list(session: GdbSession) -> list[ThreadName]:
         handle = parse_thread(current.removeprefix(b"QC").decode("ascii", "replace"))
         return [handle or ThreadName("", None, 1)]
     threads: dict[ThreadName, None] = {}
+    deadline = session.deadline_of_parts()
     for _ in range(_MOST_PARTS):
+        session.check(deadline)
         part = parse_thread_list(reply)
         if not part:
             return list(threads)

@@ -14,7 +14,7 @@ import socket
 import threading
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -78,6 +78,8 @@ class SnapshotStub:
             try:
                 yield server.getsockname()[1]
             finally:
+                with suppress(OSError):  # which wakes who waits for a connection, on Linux
+                    server.shutdown(socket.SHUT_RDWR)
                 server.close()
                 worker.join(10)
 
