@@ -1,7 +1,7 @@
 """Capturing all threads of a process that does everything at once, for a short while.
 
-``python tests/live/torture.py SECONDS`` does it for as long as wanted, and the environment variable
-``MACHTRACE_TORTURE_SECONDS`` makes these tests longer.
+``python tests/live/torture.py --minutes 5 --capturers 3`` does it for as long as wanted, and
+the environment variable ``MACHTRACE_TORTURE_SECONDS`` makes these tests longer.
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ pytestmark = pytest.mark.timeout(300 + 4 * int(SECONDS))
 
 @pytest.fixture(autouse=True)
 def compiler() -> None:
-    """The core is compiled once more, to be run without Python's lock."""
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler")
+    """The workers are C and C++."""
+    if shutil.which("cc") is None or shutil.which("c++") is None:
+        pytest.skip("no C or C++ compiler")
 
 
-def test_python() -> None:
-    """Nothing stands still or breaks, and all stacks are well formed."""
+@pytest.mark.parametrize("how", [["--capturers", "2"], ["--capturers", "0", "--external"]])
+def test_nothing_stands_still_and_all_stacks_are_well_formed(how: list[str]) -> None:
+    """From within, twice at once and by Python too; and from outside."""
     done = subprocess.run(
-        [sys.executable, str(HERE / "torture.py"), SECONDS],
+        [sys.executable, str(HERE / "torture.py"), "--seconds", SECONDS, *how],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-4000:]
     said = json.loads(done.stdout.splitlines()[-1])
-    assert said["sampled"]["copied"] > 0
-    assert said["captured"]["snapshots"] > 0
-    assert len(said["progress"]) == 10, "a kind of worker came nowhere"
+    assert said["workers"] >= 32
+    assert all(checked["threads"] > 0 for checked in said["checked"])
+    assert all(said["progress"].values()), "a kind of worker came nowhere"
 
 
 @pytest.mark.parametrize("sanitizer", ["", "address,undefined"])

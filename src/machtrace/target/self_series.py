@@ -36,6 +36,8 @@ ANSWER_LIMIT_NS = 100_000_000
 SLEEP_LIMIT_NS = 2_000_000
 """The same of one in uninterruptible sleep, such as who waits for a child that vfork made."""
 
+_MOST_HZ = 100_000
+
 _REMEMBERED = 16
 """Sets of images; at the limit the one that came first is forgotten."""
 
@@ -75,7 +77,8 @@ class CaptureSeries(ClosedWhenLeft):
     To be had by :meth:`machtrace.target.self_process.SelfTarget.series`.
 
     Raises:
-        TargetError: no signal can be had, or there is no memory or thread to begin.
+        TargetError: no signal can be had, there is no memory or thread to begin, or a number is
+            none that can be.
     """
 
     def __init__(
@@ -87,12 +90,17 @@ class CaptureSeries(ClosedWhenLeft):
         room: int,
         together: bool,
     ) -> None:
+        if not 0 < hz <= _MOST_HZ:
+            raise TargetError(
+                f"{hz} captures a second cannot be made",
+                remedy=f"give a rate above 0, of {_MOST_HZ} at most",
+            )
         self._records = RecordReader()
         self._snapshots = snapshots
         wanted = wanted_signal()
         try:
             self._series = _self.Series(
-                max(1, round(1_000_000_000 / hz)),
+                round(1_000_000_000 / hz),
                 stack_limit,
                 ANSWER_LIMIT_NS,
                 SLEEP_LIMIT_NS,
@@ -100,7 +108,7 @@ class CaptureSeries(ClosedWhenLeft):
                 together,
                 room,
             )
-        except (OSError, MemoryError, ValueError, OverflowError, ZeroDivisionError) as error:
+        except (OSError, MemoryError, ValueError, OverflowError) as error:
             raise begin_error(error, wanted) from error
 
     @property
@@ -110,6 +118,8 @@ class CaptureSeries(ClosedWhenLeft):
 
     def take(self) -> Iterator[SeriesCapture]:
         """The captures that were not taken yet, the oldest first; each is made as it is asked for.
+
+        Threads have the names that they have then; those that have ended by then have none.
 
         Raises:
             TargetError: the target that this came from was closed.

@@ -1,0 +1,186 @@
+"""Capturing this process while one of its threads keeps a lock that nearly everything needs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import machtrace
+
+pytest.importorskip("machtrace._native._self", reason="the extension is not built")
+
+PROGRAMS = Path(__file__).parent / "programs"
+NATIVE = Path(machtrace.__file__).parent / "_native"
+DOCUMENT = Path(machtrace.__file__).parents[2] / "docs/live-capture.md"
+CORE = [
+    *sorted(NATIVE.glob("capture_linux*.c")),
+    *(NATIVE / name for name in ("capture_series.c", "own_batches.c", "linux_registers.c")),
+]
+LIMIT_S = 60
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A program of this folder with the capture core in it, or a library."""
+    folder = tmp_path_factory.mktemp("own")
+
+    def compile_program(name: str, *flags: str, core: bool = True) -> Path:
+        if shutil.which("cc") is None:
+            pytest.skip("no C compiler")
+        program = folder / "".join((name, *flags))
+        command = ["cc", "-std=gnu11", "-O1", "-g", "-pthread", f"-I{NATIVE}", *flags]
+        command += [str(PROGRAMS / f"{name}.c"), *(map(str, CORE) if core else ())]
+        done = subprocess.run(
+            [*command, "-o", str(program), "-ldl"], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            pytest.skip(f"{name}.c cannot be compiled here: {done.stderr[-300:]}")
+        return program
+
+    return compile_program
+
+
+@pytest.mark.parametrize("lock", ["malloc", "constructor", "list"])
+def test_the_core_needs_no_lock_that_a_thread_keeps(
+    lock: str, compiled: Callable[..., Path]
+) -> None:
+    """That of all memory, of the loader (in a constructor), of the loader's list (in a callback).
+
+    The thread lets go only after 20 captures: one that needed the lock would never end.
+    """
+    program = compiled("own_locks", "-rdynamic", "-fno-builtin")
+    plugin = compiled("own_locks", "-DPLUGIN", "-fPIC", "-shared", core=False)
+    done = subprocess.run(
+        [str(program), lock, str(plugin)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 20
+
+
+def test_which_system_calls_end_early_is_documented(compiled: Callable[..., Path]) -> None:
+    """Each is tried, and the table in docs/live-capture.md says the same."""
+    if not DOCUMENT.exists():
+        pytest.skip("the documentation is not here")
+    done = subprocess.run(
+        [str(compiled("interrupted"))], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    seen = dict(line.split(": ") for line in done.stdout.splitlines())
+    rows = [line.split("|")[1:3] for line in DOCUMENT.read_text().splitlines() if "| `" in line]
+    documented = {
+        name.strip().strip("`"): outcome.strip().strip("`")
+        for names, outcome in rows
+        for name in names.split(", ")
+    }
+    assert len(seen) > 20
+    assert {name: documented.get(name) for name in seen} == seen
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own, which says where it stands if it stands still."""
+    begin = f"import faulthandler; faulthandler.dump_traceback_later({LIMIT_S - 10}, exit=True)\n"
+    return subprocess.run(
+        [sys.executable, "-c", begin + code],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("what", ["mt.call_stack_symbols()", "target.snapshot().threads"])
+def test_a_python_function_under_the_loaders_lock(what: str) -> None:
+    """As threadpoolctl has one. It waits for the interpreter's lock, which who captures holds."""
+    done = run(
+        f"""
+import ctypes, threading, time
+import machtrace as mt
+kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+within, done = threading.Event(), threading.Event()
+def callback(info, size, data):
+    within.set()
+    while not done.is_set():
+        sum(range(1000))
+    return 1
+wrapped = kind(callback)
+libc = ctypes.CDLL(None)
+with mt.open_target("self") as target:
+    mt.call_stack_symbols(), target.snapshot()
+    thread = threading.Thread(target=libc.dl_iterate_phdr, args=(wrapped, None))
+    thread.start()
+    within.wait()
+    for _ in range(5):
+        assert {what}
+    done.set()
+    thread.join()
+print("well")
+"""
+    )
+    assert done.stdout == "well\n", done.stderr
+
+
+def test_python_captures_while_a_constructor_runs(compiled: Callable[..., Path]) -> None:
+    """The thread is in dlopen, and the loader's lock its own; its stack shows the constructor."""
+    plugin = compiled("slow_constructor", "-fPIC", "-shared", core=False)
+    done = run(
+        f"""
+import ctypes, threading, time
+import machtrace as mt
+with mt.open_target("self") as target:
+    mt.backtraces("self"), target.snapshot()
+    thread = threading.Thread(target=ctypes.CDLL(None).dlopen, args=({str(plugin)!r}.encode(), 2))
+    thread.start()
+    while True:
+        began = time.monotonic()
+        stacks = mt.backtraces("self", lines=False)
+        assert time.monotonic() - began < 5
+        names = {{f.symbol.name for s in stacks for f in s.frames if f.symbol}}
+        if "slow_constructor" in names:
+            break
+        assert thread.is_alive()
+    assert thread.is_alive()
+print("well")
+"""
+    )
+    assert done.stdout == "well\n", done.stderr
+
+
+def test_a_thread_that_waits_for_a_child_of_vfork(compiled: Callable[..., Path]) -> None:
+    """It sleeps uninterruptibly, and answers no signal: its reason is told, others are copied."""
+    library = compiled("wait_for_vfork", "-fPIC", "-shared", core=False)
+    done = run(
+        f"""
+import ctypes, threading, time
+import machtrace as mt
+library = ctypes.CDLL({str(library)!r})
+with mt.open_target("self") as target:
+    other = threading.Thread(target=time.sleep, args=(3,), daemon=True)
+    waiting = threading.Thread(target=library.wait_for_vfork, args=(2000,))
+    other.start(), waiting.start()
+    while True:
+        began = time.monotonic()
+        snapshot = target.snapshot()
+        took = time.monotonic() - began
+        reasons = {{one.thread: str(one.error) for one in snapshot.problems}}
+        if "uninterruptible" in reasons.get(waiting.native_id, ""):
+            break
+        assert waiting.is_alive(), reasons
+    assert took < 2, took
+    copied = {{one.info.id: one for one in snapshot.threads}}
+    assert other.native_id in copied
+    assert not copied[waiting.native_id].stack.data or waiting.native_id in copied
+    waiting.join()
+    assert not target.snapshot([waiting.native_id or 0]).threads
+print("well")
+"""
+    )
+    assert done.stdout == "well\n", done.stderr

@@ -1,0 +1,206 @@
+"""Captures of this process at a rate, while its Python threads do something else."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import machtrace as mt
+from machtrace.errors import TargetError
+
+pytest.importorskip("machtrace._native._self", reason="the extension is not built")
+
+from machtrace.capture.unwinding import Unwinder
+from machtrace.target.self_process import SelfTarget
+
+
+def test_threads_that_fight_for_the_interpreters_lock_do_not_slow_it() -> None:
+    """Nobody needs to have a turn for a capture; all stacks reach their root."""
+    done = threading.Event()
+
+    def fight() -> None:
+        while not done.is_set():
+            sum(range(1000))
+
+    threads = [threading.Thread(target=fight) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    try:
+        with SelfTarget() as target, target.series(50) as series:
+            time.sleep(1)
+            series.stop()
+            captures = list(series.take())
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    counts = series.counts
+    assert counts.captures + counts.late >= 40
+    assert len(captures) == counts.captures > 10
+    assert [one.tick for one in captures] == sorted({one.tick for one in captures})
+    unwinder = Unwinder()
+    for capture in captures:
+        found = {one.info.id for one in capture.snapshot.threads}
+        # On a machine that is too busy some do not get their turn in time to answer.
+        found |= {one.thread for one in capture.snapshot.problems if one.thread}
+        assert found >= {thread.native_id for thread in threads}
+        assert all(walked.stop.is_complete for walked in unwinder.unwind(capture.snapshot))
+
+
+def test_a_thread_that_keeps_the_interpreters_lock_is_seen_where_it_keeps_it() -> None:
+    """No Python code runs for all of that time."""
+    libc = ctypes.PyDLL(None)  # keeps the lock, unlike CDLL
+    with SelfTarget() as target, target.series(200) as series:
+        time.sleep(0.05)
+        began = time.monotonic_ns()
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            libc.usleep(500_000)  # a capture ends it early, as it does any sleep
+        ended = time.monotonic_ns()
+        captures = [one for one in series.take() if began < one.began_ns < ended]
+    assert len(captures) >= 20
+    main = threading.get_native_id()
+    unwinder = Unwinder()
+    names = mt.Symbolicator(lines=False)
+    seen = 0
+    for capture in captures:
+        for walked in unwinder.unwind(capture.snapshot):
+            if walked.thread.info.id == main:
+                frames = (names.frame(address, capture.snapshot) for address in walked.addresses)
+                seen += any(f.symbol and "sleep" in f.symbol.name for f in frames)
+    assert seen > len(captures) // 2
+
+
+def test_what_is_not_taken_in_time_is_counted() -> None:
+    """The ring holds what came first; what found no room is lost, and said to be."""
+    with SelfTarget() as target:
+        threads = [threading.Thread(target=time.sleep, args=(2,)) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        with target.series(1000, room=1 << 20) as series:
+            deadline = time.monotonic() + 20
+            while not series.counts.lost:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            series.stop()
+            kept = list(series.take())
+        assert len(kept) == series.counts.captures > 0
+        assert not list(series.take())
+        for thread in threads:
+            thread.join()
+
+
+def test_records_are_taken_in_parts() -> None:
+    """As many bytes as are wanted at most; another reader makes the same of them."""
+    from machtrace.target.self_records import RecordReader
+
+    with SelfTarget() as target, target.series(200) as series:
+        time.sleep(0.3)
+        series.stop()
+        reader, ticks = RecordReader(), []
+        while True:
+            part = series.take_records(200_000)
+            if not part:
+                break
+            assert len(part) <= 200_000
+            ticks += [one.tick for one in reader.read(part)]
+    assert len(ticks) == series.counts.captures > 0
+
+
+def test_all_together_stand_still_at_one_time() -> None:
+    """The last was stopped before the first went on."""
+    threads = [threading.Thread(target=time.sleep, args=(1,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    with SelfTarget() as target, target.series(100, together=True) as series:
+        time.sleep(0.3)
+        series.stop()
+        captures = list(series.take())
+    assert captures
+    for capture in captures:
+        spans = [
+            (one.taken_at_ns, one.taken_at_ns + one.stopped_for_ns)
+            for one in capture.snapshot.threads
+            if one.taken_at_ns and one.stopped_for_ns
+        ]
+        assert max(start for start, _ in spans) <= min(end for _, end in spans)
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("hz", [0, -1, math.nan, math.inf, 1e9])
+def test_a_rate_that_cannot_be(hz: float) -> None:
+    """It is told, and nothing is started."""
+    with SelfTarget() as target, pytest.raises(TargetError, match="second") as raised:
+        target.series(hz)
+    assert raised.value.remedy
+
+
+@pytest.mark.parametrize("room", [0, 1 << 40, -1])
+def test_a_room_that_cannot_be(room: int) -> None:
+    """It is told."""
+    with SelfTarget() as target, pytest.raises(TargetError, match="cannot begin"):
+        target.series(10, room=room)
+
+
+def test_the_child_of_a_fork_has_no_series_and_may_begin_one() -> None:
+    """It can take what was captured before, and stop what is not there."""
+    code = """
+import os, time
+from machtrace.target.self_process import SelfTarget
+with SelfTarget() as target, target.series(200) as series:
+    time.sleep(0.2)
+    for _ in range(10):
+        child = os.fork()
+        if not child:
+            series.stop()
+            list(series.take())
+            with SelfTarget() as own, own.series(100) as other:
+                while not other.counts.captures:
+                    time.sleep(0.01)
+                other.stop()
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        list(series.take())
+    while series.counts.captures < 20:
+        time.sleep(0.01)
+print("well")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("well\n", "")
+
+
+def test_a_process_ends_while_it_is_captured() -> None:
+    """Without being stopped first: by its end, or by a signal."""
+    code = """
+import os, sys, time
+from machtrace.target.self_process import SelfTarget
+series = SelfTarget().series(1000)
+time.sleep(0.1)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_series_captures_while_another_does() -> None:
+    """Both take turns; neither captures its own thread, and each may capture the other's."""
+    with SelfTarget() as target, target.series(100) as first, target.series(100) as second:
+        time.sleep(0.5)
+        # Names are those that threads have when captures are taken.
+        captures = [*first.take(), *second.take()]
+    assert first.counts.captures > 5
+    assert second.counts.captures > 5
+    names = {one.info.name for capture in captures for one in capture.snapshot.threads}
+    assert "machtrace" in names
+    reasons = {str(one.error) for capture in captures for one in capture.snapshot.problems}
+    assert all("in time" in reason for reason in reasons), reasons
