@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from machtrace.capture.collector_pause import collector_paused
 from machtrace.capture.file_replacement import replace_file
 from machtrace.errors import MachtraceError
 from machtrace.model.report import Report
@@ -62,6 +63,10 @@ class BatchRunner:
 
     def run(self, inputs: Iterable[tuple[ReportInput, str | None]]) -> BatchOutcome:
         """Each file, and where to write what becomes of it; None keeps it in its item."""
+        with collector_paused():
+            return self._run(inputs)
+
+    def _run(self, inputs: Iterable[tuple[ReportInput, str | None]]) -> BatchOutcome:
         outcome = BatchOutcome()
         read: list[tuple[ReportInput, str | None, tuple[Report, ...]]] = []
         for one, target in inputs:

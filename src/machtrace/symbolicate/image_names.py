@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from machtrace.errors import MachtraceError
@@ -31,6 +32,17 @@ class NamedOffset(NamedTuple):
     """For :meth:`ImageNames.function`; -1 where no function holds it."""
     location: int
     """The source location; -1 where none is known."""
+
+
+class InlinedCall(NamedTuple):
+    """A call at a source location, as numbers."""
+
+    function: int
+    """For :meth:`ImageNames.linkage_name`; -1 where that is not known."""
+    file: int
+    """For :meth:`ImageNames.file_path`; -1 where that is not known."""
+    line: int
+    """1-based; 0 where it is not known."""
 
 
 class ImageNames:
@@ -108,6 +120,27 @@ class ImageNames:
     def calls(self, offset: ImageOffset) -> tuple[InlineFrame, ...]:
         """The calls at ``offset`` as the debug information has them, innermost first."""
         return () if self._index is None else self._index.inlined(offset)
+
+    def chains(self, locations: Sequence[int]) -> list[tuple[InlinedCall, ...]]:
+        """The calls at each of many source locations, innermost first; none at one that is -1."""
+        if self._index is None:
+            return [()] * len(locations)
+        import numpy as np
+
+        found = self._index.chains(np.array(locations, np.int32))
+        rows = list(
+            map(InlinedCall, found.function.tolist(), found.file.tolist(), found.line.tolist())
+        )
+        first = found.first.tolist()
+        return [tuple(rows[begin:end]) for begin, end in pairwise(first)]
+
+    def linkage_name(self, function: int) -> str:
+        """Of an :attr:`InlinedCall.function`; may be empty."""
+        return "" if self._index is None or function < 0 else self._index.function_name(function)
+
+    def file_path(self, file: int) -> str:
+        """Of an :attr:`InlinedCall.file` that is not -1."""
+        return "" if self._index is None else self._index.file_path(file)
 
     def _fail(self, error: MachtraceError) -> None:
         self._problems.append(error)

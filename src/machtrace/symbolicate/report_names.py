@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -13,8 +13,9 @@ from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.reported_frame import NameSource
 from machtrace.model.reported_image import ReportedImage
-from machtrace.model.symbol import Certainty, FrameStatus, InlineFrame, SourceLocation, Symbol
-from machtrace.symbolicate.image_names import ImageNames
+from machtrace.model.symbol import Certainty, FrameStatus, SourceLocation, Symbol
+from machtrace.symbolicate.demangle import demangle
+from machtrace.symbolicate.image_names import ImageNames, InlinedCall, NamedOffset
 from machtrace.symbolicate.image_source import ImageSource
 from machtrace.symbolicate.shown_names import as_apple_shows
 
@@ -110,33 +111,65 @@ def _binary_image(image: ReportedImage, uuid: UUID) -> BinaryImage:
 
 
 class _NamedImage:
-    """One image's names; those of a place in the source are made once."""
+    """One image's names; what is at a place in the source, and a function's name, is made once."""
 
     def __init__(self, names: ImageNames) -> None:
         self._names = names
-        self._calls: dict[tuple[int, int], Calls] = {}
+        self._calls: dict[NamedOffset, Calls] = {}
+        self._functions: dict[int, ReportCall | None] = {-1: None}
+        self._spelt: dict[int, tuple[str, tuple[str, ...]]] = {}
+        self._paths: dict[int, str] = {}
+        self._inlined: dict[InlinedCall, ReportCall] = {}
 
     @property
     def problems(self) -> Sequence[MachtraceError]:
         return self._names.problems
 
-    def find(self, offsets: Sequence[int]) -> Iterator[Calls]:
-        for offset, found in zip(offsets, self._names.find(offsets), strict=True):
-            calls = self._calls.get(found)
-            if calls is None:
-                calls = self._calls[found] = self._make(offset, found.function, found.location)
-            yield calls
+    def find(self, offsets: Sequence[int]) -> list[Calls]:
+        found = self._names.find(offsets)
+        known = self._calls
+        new = [one for one in dict.fromkeys(found) if one not in known]
+        chains = self._names.chains([one.location for one in new])
+        for one, chain in zip(new, chains, strict=True):
+            known[one] = self._made(one.function, chain)
+        return [known[one] for one in found]
 
-    def _make(self, offset: int, function: int, location: int) -> Calls:
-        symbol = self._names.function(function)
-        frames = () if location < 0 else self._names.calls(ImageOffset(offset))
-        if not frames or frames[-1].location is None:
-            return () if symbol is None or not symbol.is_named else (_of_symbol(symbol),)
-        *inlined, outer = frames
-        return (*map(_of_frame, inlined), _of_function(outer, symbol))
+    def _made(self, function: int, chain: tuple[InlinedCall, ...]) -> Calls:
+        symbol = self._function(function)
+        if not chain or chain[-1].file < 0:
+            return () if symbol is None or not symbol.name else (symbol,)
+        calls = [self._inlined.get(one) or self._inlined_call(one) for one in chain]
+        if symbol is not None:
+            calls[-1] = _joined(calls[-1], symbol)
+        return tuple(calls)
+
+    def _function(self, number: int) -> ReportCall | None:
+        """What holds an offset, as the symbol tables have it; nameless where only its start is."""
+        if number not in self._functions:
+            symbol = self._names.function(number)
+            self._functions[number] = None if symbol is None else _of_symbol(symbol)
+        return self._functions[number]
+
+    def _inlined_call(self, one: InlinedCall) -> ReportCall:
+        if one.function not in self._spelt:
+            linkage_name = self._names.linkage_name(one.function)
+            full = demangle(linkage_name)
+            shown = as_apple_shows(linkage_name, full)
+            self._spelt[one.function] = shown or "???", (full, linkage_name)
+        name, others = self._spelt[one.function]
+        location = None
+        if one.file >= 0:
+            if one.file not in self._paths:
+                self._paths[one.file] = self._names.file_path(one.file)
+            location = SourceLocation(self._paths[one.file], one.line or None)
+        call = ReportCall(name, None, NameSource.DEBUG_INFORMATION, location, others)
+        self._inlined[one] = call
+        return call
 
 
 def _of_symbol(symbol: Symbol) -> ReportCall:
+    if not symbol.is_named:
+        return ReportCall("", symbol.offset, NameSource.EXACT, None)
     return ReportCall(
         name=as_apple_shows(symbol.linkage_name, symbol.name),
         start=symbol.offset,
@@ -146,23 +179,12 @@ def _of_symbol(symbol: Symbol) -> ReportCall:
     )
 
 
-def _of_frame(frame: InlineFrame) -> ReportCall:
+def _joined(call: ReportCall, symbol: ReportCall) -> ReportCall:
+    """A function by its debug information, and what symbols know of it besides."""
     return ReportCall(
-        name=as_apple_shows(frame.linkage_name, frame.name) or "???",
-        start=None,
-        source=NameSource.DEBUG_INFORMATION,
-        location=frame.location,
-        others=(frame.name, frame.linkage_name),
+        symbol.name if call.name == "???" and symbol.name else call.name,
+        symbol.start,
+        call.source,
+        call.location,
+        (*call.others, symbol.name, *symbol.others) if symbol.name else call.others,
     )
-
-
-def _of_function(frame: InlineFrame, symbol: Symbol | None) -> ReportCall:
-    call = _of_frame(frame)
-    if symbol is None:
-        return call
-    named = symbol.is_named
-    others = (symbol.name, symbol.linkage_name, *symbol.aliases) if named else ()
-    name = call.name
-    if name == "???" and named:
-        name = as_apple_shows(symbol.linkage_name, symbol.name)
-    return call._replace(name=name, start=symbol.offset, others=(*call.others, *others))
