@@ -88,7 +88,7 @@ class FridaLinux:
         self._memory = FridaMemory(agent)
         self._pages = PagedMemory(self._memory)
         self._copier = ImageCopier(self._memory, self._pages, arch, mask)
-        self._mappings: Sequence[MemoryMapping] = ()
+        self._files: Sequence[MemoryMapping] = ()
         self._images: tuple[FoundElf, ...] = ()
         self._may_allow = False
         self.hidden = 0
@@ -220,8 +220,11 @@ class FridaLinux:
     ) -> list[MemoryRegion]:
         """Find the images; the bytes of those in use that no file here has."""
         try:
-            if tuple(mappings) != self._mappings:
+            # Stacks and heaps come and go; images are of files.
+            files = [one for one in mappings if one.is_file]
+            if files != self._files:
                 self._find_images(mappings)
+                self._files = files
             elves = {one.image.load_address: one.elf for one in self._images}
             values = (v for one in kept for v in (one.registers.pc, *one.registers.values) if v)
             images = ImageList(one.image for one in self._images)
@@ -244,7 +247,6 @@ class FridaLinux:
         self._images = self._pages.gather(
             lambda: tuple(with_local_file(one, self._pages) for one in found)
         )
-        self._mappings = tuple(mappings)
 
     def _facts(self, mappings: Sequence[MemoryMapping]) -> LinuxFacts:
         return LinuxFacts(
