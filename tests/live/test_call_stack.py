@@ -163,6 +163,20 @@ def test_what_the_cache_tells_apart(sanitizer: str, tmp_path: Path) -> None:
     assert done.stdout.endswith("faults 0\n")
 
 
+@pytest.mark.parametrize("sanitizer", ["", "address,undefined"])
+def test_the_short_walk_finds_what_the_whole_one_finds(sanitizer: str, tmp_path: Path) -> None:
+    """Or nothing: of rules and stacks at random, sound and damaged."""
+    flags = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
+    parts = [str(NATIVE / f"{name}.c") for name in ("plain_walk", "rule_table", "stack_walk")]
+    sources = [f"-I{NATIVE}", *parts, *flags]
+    program = compiled(PROGRAMS / "plain_walk.c", tmp_path / "walk", "-O1", "-g", *sources)
+    done = subprocess.run([str(program), "30000"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    alike, deep = (int(word) for word in re.findall(r"\d+", done.stdout))
+    assert alike > 1000
+    assert deep > 100
+
+
 def test_a_deep_stack_keeps_both_ends() -> None:
     """The frames that are left out are counted, and the others keep their numbers."""
 
