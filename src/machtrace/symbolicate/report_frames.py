@@ -51,8 +51,10 @@ class FrameNamer:
     ) -> tuple[ReportedFrame, ...]:
         """A frame of the machine and, before it, the calls that are inlined there."""
         table = None if frame.image is None else tables[frame.image]
-        lookup = None if table is None else frame.lookup
-        calls = () if table is None or lookup is None else table.get(lookup, ())
+        if table is None:
+            return (frame,)
+        lookup = frame.lookup
+        calls = () if lookup is None else table.get(lookup, ())
         if not calls:
             return (frame,)
         self.named += 1
@@ -64,9 +66,14 @@ class FrameNamer:
         into = None
         if outer.start is not None and frame.offset is not None:
             into = frame.offset - outer.start
-        machine = frame._replace(
-            symbol=ReportedSymbol(outer.name, into, outer.source),
-            location=outer.location or (frame.location if len(calls) == 1 else None),
+        machine = ReportedFrame(
+            frame.address,
+            frame.image,
+            frame.offset,
+            frame.adjustment,
+            ReportedSymbol(outer.name, into, outer.source),
+            outer.location or (frame.location if len(calls) == 1 else None),
+            is_inline=False,
             details=details,
         )
         if len(calls) == 1:
