@@ -89,7 +89,7 @@ def test_deep_stack_is_whole(build, start, wait_blocked):
     assert deep.stop.reason is StopReason.ROOT
 
 
-@pytest.mark.parametrize("program", ["threads", "deep", "calls"])
+@pytest.mark.parametrize("program", ["threads", "deep"])
 def test_blocked_threads_are_as_seen_from_outside(build, start, wait_blocked, program):
     """Registers, addresses and how each was found; names of threads; images and their files."""
     process = start(build(program), "3")
