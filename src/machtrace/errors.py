@@ -73,7 +73,10 @@ class TargetError(MachtraceError):
 class TargetSpecError(TargetError, ValueError):
     """The words that should name a target name none."""
 
-    remedy = "give a process id, the path of a core file, gdb://host:port, or emulated:demo"
+    remedy = (
+        "give a process id, self, the path of a core file, gdb://host:port, device://,"
+        " frida://local/PID, or emulated:demo"
+    )
 
 
 class TargetAccessError(TargetError, PermissionError):

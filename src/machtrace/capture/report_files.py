@@ -30,7 +30,7 @@ def read_reports(path: str | PathLike[str]) -> tuple[Report, ...]:
     for one in report_inputs(fspath(path)):
         try:
             if isinstance(one.source, MachtraceError):
-                raise one.source  # noqa: TRY301 - as if it had been read here
+                raise one.source
             found += read_source(one.source).reports
         except MachtraceError as error:
             if one.is_named:
