@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from machtrace.macho.contents import FileContents
-from machtrace.testing.emulated_library import Call, EmulatedLibrary, Function, packed
+from machtrace.testing.emulated_library import Call, EmulatedLibrary, Function
 from machtrace.testing.emulated_libsystem import HANDLE_OFFSET, SELF, Dyld, Libsystem
-from machtrace.testing.emulated_mach import TASK, KernReturn, MachTask, MachThread
+from machtrace.testing.emulated_mach import VARIABLES, KernReturn, MachTask, MachThread
 
 CALLER_ID = 900
 _THREAD_FIELDS = (
@@ -77,15 +77,7 @@ class CaptureCore:
         """
         self.caller = MachThread(CALLER_ID, handle=SELF + HANDLE_OFFSET)
         functions: dict[str, Function] = {}
-        self.library = library = EmulatedLibrary(
-            contents,
-            functions,
-            {
-                "_mach_task_self_": TASK.to_bytes(4, "little"),
-                "___stack_chk_guard": packed(0x5EED_CA9A_7E11_0000),
-            },
-            self._observe,
-        )
+        self.library = library = EmulatedLibrary(contents, functions, VARIABLES, self._observe)
         self.memory = library.memory
         self.task = MachTask(
             library.memory,

@@ -19,10 +19,15 @@ from struct import pack
 from machtrace.errors import MemoryReadError
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
-from machtrace.testing.emulated_library import EmulatedMemoryBlock, Function
+from machtrace.testing.emulated_library import EmulatedMemoryBlock, Function, packed
 
 TASK = 0x203
 """The name of the task's own port."""
+VARIABLES = {
+    "_mach_task_self_": TASK.to_bytes(4, "little"),
+    "___stack_chk_guard": packed(0x5EED_CA9A_7E11_0000),
+}
+"""What programs import besides functions, by symbol."""
 _FIRST_PORT = 0x1003
 _PORT_STEP = 0x100
 PAGE = 0x4000

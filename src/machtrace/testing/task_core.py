@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from machtrace.macho.contents import FileContents
-from machtrace.testing.emulated_library import EmulatedLibrary, Function, packed
+from machtrace.testing.emulated_library import EmulatedLibrary, Function
 from machtrace.testing.emulated_libsystem import Libsystem
-from machtrace.testing.emulated_mach import TASK, MachThread
+from machtrace.testing.emulated_mach import VARIABLES, MachThread
 from machtrace.testing.emulated_task import OtherTask
 
 _LAYOUTS = {
@@ -67,15 +67,7 @@ class TaskCore:
             more: further functions that are imported, by symbol.
         """
         functions: dict[str, Function] = {}
-        self.library = library = EmulatedLibrary(
-            contents,
-            functions,
-            {
-                "_mach_task_self_": TASK.to_bytes(4, "little"),
-                "___stack_chk_guard": packed(0x5EED_CA9A_7E11_0000),
-            },
-            self._observe,
-        )
+        self.library = library = EmulatedLibrary(contents, functions, VARIABLES, self._observe)
         self.memory = library.memory
         caller = MachThread(1)
         self.task = OtherTask(library.memory, library.allocate, library.free, list(threads), caller)
