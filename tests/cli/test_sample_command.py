@@ -1,0 +1,183 @@
+"""``machtrace sample`` as a user meets it: formats, files, Ctrl-C, errors and statuses."""
+
+import json
+import os
+import re
+import select
+import signal
+import stat
+import subprocess
+import sys
+
+import pytest
+
+if sys.platform != "linux":
+    pytest.skip("a process of another program is sampled on Linux here", allow_module_level=True)
+
+COMMAND = [sys.executable, "-m", "machtrace", "sample"]
+
+
+def sample(*words, **changed):
+    """Run the command."""
+    options = {"capture_output": True, "text": True, "timeout": 250} | changed
+    return subprocess.run([*COMMAND, *map(str, words)], check=False, **options)
+
+
+@pytest.fixture(scope="module")
+def pid():
+    """A process with a few threads."""
+    command = [sys.executable, "-m", "machtrace.testing.threaded_process"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        yield process.pid
+        process.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def brief(pid):
+    """A short time of that process."""
+    return pid, "--duration", "0.3", "--hz", "50", "--no-lines"
+
+
+def test_the_call_graph_and_one_line_on_how_it_went(brief):
+    """The profile on standard output, all else on standard error."""
+    done = sample(*brief)
+    assert 0 == done.returncode, done.stderr
+    assert "\nCall graph:\n" in done.stdout
+    assert ": compressor\n" in done.stdout
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("machtrace: ")
+    assert re.search(r" samples of 5 threads in \d+\.\d\d s; ", line)
+    assert " of 50 Hz, " in line
+    assert "of the time" in line
+
+
+def test_every_format_can_be_written_to_a_file(brief, tmp_path):
+    """For its owner's eyes only, and all of it."""
+    starts = {
+        "text": b"Analysis of sampling ",
+        "folded": b"python",
+        "speedscope": b'{"$schema":"https://www.speedscope.app/',
+        "firefox": b'{"meta":{',
+        "pprof": b"\x1f\x8b",
+        "json": b'{"schema":1,',
+    }
+    for form, begin in starts.items():
+        path = tmp_path / form
+        done = sample(*brief, "--format", form, "-o", path, "--thread", "main")
+        assert (0, "") == (done.returncode, done.stdout), done.stderr
+        assert path.read_bytes().startswith(begin)
+        assert 0o600 == stat.S_IMODE(path.stat().st_mode)
+    assert sorted(starts) == sorted(one.name for one in tmp_path.iterdir())
+
+
+def test_bytes_and_text_can_be_piped(brief):
+    """``-`` is standard output, as it is without ``-o``."""
+    done = sample(*brief, "--format", "pprof", "-o", "-", text=False)
+    assert done.stdout.startswith(b"\x1f\x8b")
+    assert json.loads(sample(*brief, "--format", "json").stdout)["run"]["end"] == "duration"
+
+
+@pytest.fixture
+def started():
+    """Starts the command on a terminal and waits until it shows its first sample."""
+    ours, theirs = os.openpty()
+    processes = []
+
+    def start(*words):
+        process = subprocess.Popen(
+            [*COMMAND, *map(str, words)],
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            env=os.environ | {"TERM": "xterm", "COLUMNS": "120"},
+        )
+        processes.append(process)
+        shown = b""
+        while b" Hz " not in shown:
+            assert select.select([ours], [], [], 200)[0], shown
+            shown += os.read(ours, 1 << 16)
+
+        def told():
+            """What it wrote to the terminal in all, once it has ended."""
+            output, _ = process.communicate(timeout=200)
+            return output.decode(), (shown + os.read(ours, 1 << 20)).decode()
+
+        return process, told
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+    os.close(ours)
+    os.close(theirs)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_ends_it_and_what_was_taken_is_written(pid, started, tmp_path):
+    """Long before its time."""
+    path = tmp_path / "x.folded"
+    process, told = started(pid, "--duration", "inf", "--format", "folded", "-o", path)
+    process.send_signal(signal.SIGINT)
+    _, shown = told()
+    assert 0 == process.returncode, shown
+    assert ", then interrupted; " in shown
+    assert "compressor [" in path.read_text()
+    assert [path] == list(tmp_path.iterdir())
+
+
+def test_the_end_of_the_process_is_told(started):
+    """With what was taken until then, and without an error."""
+    code = "import time; print('ready', flush=True); time.sleep(1000)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        command, told = started(process.pid, "--duration", "inf", "--format", "folded")
+        process.kill()
+        output, shown = told()
+    assert 0 == command.returncode, shown
+    assert ", until the process ended; " in shown
+    assert "clock_nanosleep" in output
+
+
+def test_progress_is_for_terminals(pid, started):
+    """The rate, what was lost and for how long threads were stopped; then one line remains."""
+    _, told = started(pid, "--duration", "0.5", "--no-names")
+    _, shown = told()
+    assert "sampling" in shown
+    assert " lost  stopped " in shown
+    assert shown.count("machtrace: ") == 1
+    assert shown.rstrip().endswith("of the time")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--hz", "0"], "0 Hz is no rate to sample at; give 0.001 to 10,000 samples a second"),
+        (["--duration", "nan"], "nan seconds is no time to sample for; give more than 0"),
+        (["--thread", "nobody"], "no thread is called 'nobody'; choose all, main, or one of "),
+        (["-o", "/nowhere/x"], "no such directory: /nowhere/x; give the name of a file"),
+        (["-o", "/"], "is a directory: /; give the name of a file"),
+        (["--search", "/nowhere"], "No such file or directory: /nowhere"),
+    ],
+)
+def test_wrong_input_is_told_at_once(pid, words, complaint):
+    """One line, and nothing is sampled."""
+    done = sample(pid, *words)
+    assert (1, "") == (done.returncode, done.stdout)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"machtrace: {complaint}")
+
+
+def test_what_cannot_be_sampled():
+    """No process, and one that does not run."""
+    gone = sample(2**22 + 1)
+    assert (1, 1) == (gone.returncode, len(gone.stderr.splitlines()))
+    still = sample("emulated:demo")
+    assert "an emulated program stands still" in still.stderr
+    assert (1, 1) == (still.returncode, len(still.stderr.splitlines()))
+
+
+def test_python_functions_need_names(pid):
+    """It is by its name that the interpreter's loop is known."""
+    done = sample(pid, "--python", "--no-names")
+    assert 2 == done.returncode
+    assert "--python needs names" in done.stderr
