@@ -74,6 +74,9 @@ def test_the_stack_is_the_true_one_at_every_place(
         core.assert_released()
         assert core.task.most_suspended == 1
         registers = read_native_state(copy.registers, arch, MASK, "a copy")
+        assert registers.pc == moment.registers.pc
+        assert registers.lr == moment.registers.lr
+        assert registers.fp == as_copied(moment.registers.fp, arch)
         sp = registers.sp
         assert sp is not None
         assert sp == moment.registers.sp
@@ -101,6 +104,11 @@ def regions(made: Built, run: EmulatedRun) -> list[MachRegion]:
     return sorted(
         [*mapped, guard, MachRegion(stack.start, stack.stop, run.memory)], key=lambda one: one.start
     )
+
+
+def as_copied(fp: int | None, arch: Arch) -> int | None:
+    """The tag of Swift's frames is taken off with the kernel's signature."""
+    return fp if fp is None or arch is not Arch.ARM64E else MASK.strip(fp)
 
 
 def state_of(moment: Moment, core: CaptureCore, arch: Arch) -> bytes:

@@ -1,6 +1,6 @@
 /* Copy threads of the very process that this runs in: stop, copy, resume.
  *
- * Plain C without Python; capture_linux.c and capture_darwin.c are its sources, one a
+ * Plain C without Python; capture_linux*.c and capture_darwin*.c are its sources, of each
  * system. See docs/decisions/0021-threads-of-this-process.md.
  *
  *     machtrace_own_begin   waits for other capturing threads, and prepares; may allocate

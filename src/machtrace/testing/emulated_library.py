@@ -251,21 +251,28 @@ class EmulatedLibrary:
         return Call(self.uc.context_save())
 
     def run(self, call: Call, count: int | None = None) -> bool:
-        """Run a call on, to its end or for so many instructions; whether it has ended."""
+        """Run a call on, to its end or for so many instructions; whether it has ended.
+
+        What is called outside counts as an instruction.
+        """
         self.uc.context_restore(call.context)
-        left = _BUDGET if count is None else count
-        while call.result is None and left > 0:
-            self._at: int | None = None
-            pc = self.cpu.program_counter
-            self.uc.emu_start(pc, 0, count=left)
-            if self._at is not None:
-                self._outside(call, self._slots[(self._at - _OUTSIDE) // _SLOT])
-            else:
-                assert count is not None, "a call went astray"  # noqa: S101
-            if count is not None:
-                left -= 1  # exact where it is one
+        if count is None:
+            while call.result is None:
+                assert self._run_on(call, _BUDGET), "a call went astray"  # noqa: S101
+        for _ in range(count or 0):
+            if call.result is None:
+                self._run_on(call, 1)
         call.context = self.uc.context_save()
         return call.result is not None
+
+    def _run_on(self, call: Call, count: int) -> bool:
+        """Run to the next call outside, or for so many instructions; whether it came to one."""
+        self._at: int | None = None
+        self.uc.emu_start(self.cpu.program_counter, 0, count=count)
+        if self._at is None:
+            return False
+        self._outside(call, self._slots[(self._at - _OUTSIDE) // _SLOT])
+        return True
 
     def _come_to_slot(self, uc: Uc, address: int, _size: int, _: object) -> None:
         self._at = address
