@@ -203,4 +203,5 @@ def test_a_series_captures_while_another_does() -> None:
     names = {one.info.name for capture in captures for one in capture.snapshot.threads}
     assert "machtrace" in names
     reasons = {str(one.error) for capture in captures for one in capture.snapshot.problems}
-    assert all("in time" in reason for reason in reasons), reasons
+    # The other's thread blocks signals while it ends; on a busy machine one may be late.
+    assert all("in time" in reason or "blocks" in reason for reason in reasons), reasons

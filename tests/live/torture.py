@@ -148,7 +148,9 @@ class Checker:
             begin, end = int(columns.starts[number]), int(columns.starts[number + 1])
             is_whole = STOPS[reason] is StopReason.ROOT
             frames = columns.addresses[begin:end].tolist()
-            if images_changed and not (is_whole and unknown.isdisjoint(frames)):
+            root = self._name(frames[-1], snapshot)
+            is_known = is_whole and root in ROOTS and unknown.isdisjoint(frames)
+            if images_changed and not is_known:
                 self.counts["in an image that came and went"] += 1
                 continue
             if not is_whole and self._is_in_libgcc(frames[0], snapshot):
@@ -158,7 +160,6 @@ class Checker:
                 self._is_wrong(f"a walk stopped: {STOPS[reason].value}", snapshot)
                 continue
             self.counts["frames"] += end - begin
-            root = self._name(int(columns.addresses[end - 1]), snapshot)
             if root not in ROOTS:
                 self._is_wrong(f"a stack ends in {root}", snapshot)
         if unknown and not images_changed:
@@ -180,9 +181,9 @@ class Checker:
         return image is not None and image.name.startswith("libgcc_s")
 
     def _name(self, address: int, snapshot: Snapshot) -> str:
-        """Of the function that a stack begins in; those never move."""
+        """Of the function that a stack begins in; that of a whole one never moves."""
         name = self.roots.get(address)
-        if name is None:
+        if name is None or name not in ROOTS:
             from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust
 
             at = FrameAddress(Avma(address), FrameTrust.CFI, AddressKind.RETURN_ADDRESS)
@@ -296,11 +297,21 @@ def receive(streams: list[Stream], until: float, watch: Watch) -> list[str]:
 
 
 def tell_standstill(pid: int, still: list[str]) -> None:
-    """Where each thread waits, and all Python stacks."""
+    """Where each thread waits, and each child; and all stacks, Python's too."""
     print("standing still:", *still, sep="\n  ", file=sys.stderr)  # noqa: T201
+    children: list[str] = []
     for task in sorted(Path(f"/proc/{pid}/task").iterdir()):
-        where = [(task / name).read_text().strip() for name in ("comm", "wchan", "syscall")]
+        try:
+            where = [(task / name).read_text().strip() for name in ("comm", "wchan", "syscall")]
+            children += (task / "children").read_text().split()
+        except OSError:
+            continue  # it has ended
         print(task.name, *where, file=sys.stderr)  # noqa: T201
+    debugger = shutil.which("gdb")
+    for process in [*children, str(pid)] if debugger else ():
+        command = [str(debugger), "-batch", "-nx", "-p", process, "-ex", "thread apply all bt 20"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        print(process, done.stdout, sep="\n", file=sys.stderr)  # noqa: T201
     os.kill(pid, signal.SIGABRT)  # which faulthandler answers
 
 

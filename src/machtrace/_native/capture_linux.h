@@ -21,6 +21,11 @@ struct machtrace_thread_status machtrace_status_of(pid_t thread);
  * Allocates nothing, and takes no lock of this process. */
 int64_t machtrace_own_mappings(char *text, size_t room);
 
+/* Let the calling thread have short turns of a processor, which come sooner: each thread that it
+ * asks may run before it goes on. It gets no more of the processor for that, and needs no right.
+ * Linux 6.12 and later heed it; others leave things as they are. */
+void machtrace_own_short_turns(void);
+
 /* Copy the calling thread as it was in `context`, in the handler of a signal. */
 void machtrace_copy_interrupted(const struct machtrace_own_capture *capture,
                                 struct machtrace_own_thread *thread, const ucontext_t *context);

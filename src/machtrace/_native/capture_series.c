@@ -12,10 +12,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "capture_ring.h"
 #include "own_batches.h"
 
 #define BATCH 64 /* threads that are asked at a time, unless all are */
-#define ALIGN 16
 
 struct machtrace_series {
     struct machtrace_series_options options;
@@ -24,12 +24,7 @@ struct machtrace_series {
     uint64_t *ids;
     char *text;
 
-    unsigned char *ring;
-    size_t room;                 /* of the ring, a multiple of ALIGN */
-    _Atomic uint64_t published;  /* bytes that were ever there to be taken */
-    _Atomic uint64_t taken;      /* bytes that ever were */
-    uint64_t written;            /* the capture in hand ends here */
-    bool is_full;                /* the capture in hand did not fit */
+    struct machtrace_ring ring;
     bool knows_mappings;
     uint64_t changes;            /* of the images, when the mappings were last written */
 
@@ -51,34 +46,13 @@ static int64_t now(void)
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-/* --- writing to the ring --- */
-
-static size_t aligned(size_t size)
-{
-    return (size + ALIGN - 1) & ~(size_t)(ALIGN - 1);
-}
+/* --- records --- */
 
 /* Where a record of this size goes, its header written; NULL where there is no room. */
 static void *add_record(struct machtrace_series *series, size_t size,
                         enum machtrace_series_kind kind, uint32_t count)
 {
-    size = aligned(size);
-    size_t at = (size_t)(series->written % series->room);
-    size_t skipped = series->room - at < size ? series->room - at : 0;
-    uint64_t used = series->written - atomic_load(&series->taken);
-    if (series->is_full || size > series->room || used + skipped + size > series->room) {
-        series->is_full = true;
-        return NULL;
-    }
-    struct machtrace_series_record header = {skipped, MACHTRACE_SERIES_SKIP, 0};
-    if (skipped != 0) {
-        memcpy(series->ring + at, &header, sizeof header);
-        at = 0;
-    }
-    header = (struct machtrace_series_record){size, (uint32_t)kind, count};
-    memcpy(series->ring + at, &header, sizeof header);
-    series->written += skipped + size;
-    return series->ring + at;
+    return machtrace_ring_add(&series->ring, size, (uint32_t)kind, count);
 }
 
 static void add_thread(struct machtrace_own_thread *thread, void *to)
@@ -204,13 +178,11 @@ static void look_at_images(struct machtrace_series *series)
 static void capture_once(struct machtrace_series *series, uint64_t tick)
 {
     struct machtrace_series_capture row = {.tick = tick};
-    uint64_t first = series->written;
-    series->is_full = false;
+    machtrace_ring_begin(&series->ring);
     look_at_images(series);
     uint64_t before = series->changes;
     int error = copy_all(series, &row);
     if (error != 0) {
-        series->written = first;
         series->knows_mappings = false;
         atomic_store(&series->error, error);
         atomic_fetch_add(&series->refused, 1);
@@ -219,13 +191,11 @@ static void capture_once(struct machtrace_series *series, uint64_t tick)
     look_at_images(series);
     row.images_changed = series->changes != before;
     add_capture(series, row);
-    if (series->is_full) {
-        series->written = first;
+    if (!machtrace_ring_publish(&series->ring)) {
         series->knows_mappings = false;
         atomic_fetch_add(&series->lost, 1);
         return;
     }
-    atomic_store(&series->published, series->written);
     atomic_fetch_add(&series->captures, 1);
 }
 
@@ -251,6 +221,8 @@ static bool wait_until(struct machtrace_series *series, int64_t due)
 static void *run(void *argument)
 {
     struct machtrace_series *series = argument;
+    if (series->options.prepare_thread != NULL)
+        series->options.prepare_thread();
     int64_t interval = series->options.interval;
     int64_t due = now();
     for (uint64_t tick = 0; wait_until(series, due); tick++) {
@@ -289,12 +261,13 @@ static int have_memory(struct machtrace_series *series)
 {
     const struct machtrace_series_options *options = &series->options;
     size_t batch = options->together ? MACHTRACE_OWN_THREADS_MAX : BATCH;
-    series->room = options->room & ~(size_t)(ALIGN - 1);
-    series->ring = reserve(series->room);
+    size_t room = options->room & ~(size_t)(MACHTRACE_RING_ALIGN - 1);
+    series->ring.bytes = reserve(room);
+    series->ring.room = room;
     series->text = reserve(options->text_most);
     series->ids = reserve(MACHTRACE_SERIES_THREADS_MAX * sizeof *series->ids);
     series->threads = reserve(MACHTRACE_SERIES_THREADS_MAX * sizeof *series->threads);
-    if (series->ring == NULL || series->text == NULL || series->ids == NULL ||
+    if (series->ring.bytes == NULL || series->text == NULL || series->ids == NULL ||
         series->threads == NULL)
         return ENOMEM;
     return machtrace_own_buffers_have(&series->buffers, batch, options->stack_limit);
@@ -368,41 +341,14 @@ struct machtrace_series *machtrace_series_start(const struct machtrace_series_op
     return series;
 }
 
-/* Of whole records that wait: their bytes, and where they end in the ring. Copied if `to` is one. */
-static size_t pass_records(const struct machtrace_series *series, unsigned char *to, size_t most,
-                           uint64_t *end)
-{
-    uint64_t upto = atomic_load(&series->published);
-    size_t size = 0;
-    *end = atomic_load(&series->taken);
-    while (*end != upto) {
-        const unsigned char *place = series->ring + *end % series->room;
-        struct machtrace_series_record header;
-        memcpy(&header, place, sizeof header);
-        if (header.kind != MACHTRACE_SERIES_SKIP) {
-            if (header.size > most - size)
-                break;
-            if (to != NULL)
-                memcpy(to + size, place, (size_t)header.size);
-            size += (size_t)header.size;
-        }
-        *end += header.size;
-    }
-    return size;
-}
-
 size_t machtrace_series_waiting(const struct machtrace_series *series, size_t most)
 {
-    uint64_t end;
-    return pass_records(series, NULL, most, &end);
+    return machtrace_ring_waiting(&series->ring, most);
 }
 
 size_t machtrace_series_take(struct machtrace_series *series, unsigned char *to, size_t most)
 {
-    uint64_t end;
-    size_t size = pass_records(series, to, most, &end);
-    atomic_store(&series->taken, end);
-    return size;
+    return machtrace_ring_take(&series->ring, to, most);
 }
 
 struct machtrace_series_counts machtrace_series_count(const struct machtrace_series *series)
@@ -435,7 +381,7 @@ void machtrace_series_free(struct machtrace_series *series)
         pthread_cond_destroy(&series->ending);
         pthread_mutex_destroy(&series->lock);
     }
-    give_back(series->ring, series->room);
+    give_back(series->ring.bytes, series->ring.room);
     give_back(series->text, series->options.text_most);
     give_back(series->ids, MACHTRACE_SERIES_THREADS_MAX * sizeof *series->ids);
     give_back(series->threads, MACHTRACE_SERIES_THREADS_MAX * sizeof *series->threads);

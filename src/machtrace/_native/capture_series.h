@@ -9,6 +9,7 @@
 #define MACHTRACE_CAPTURE_SERIES_H
 
 #include "capture.h"
+#include "capture_ring.h"
 
 #define MACHTRACE_SERIES_THREADS_MAX 4096
 
@@ -25,20 +26,15 @@ struct machtrace_series_options {
      * the first capture, and before and after each when images had changed. Allocates nothing. NULL
      * where the system has no such text. */
     int64_t (*mappings)(char *text, size_t room);
+    void (*prepare_thread)(void); /* called by the thread before all else, or NULL */
 };
 
-/* What is taken: such records, one after the other, each at a multiple of 16 bytes. */
+/* What is taken: such records, one after the other, each at a multiple of 16 bytes. Their count is,
+ * of a THREAD, how many stacks it has; of a CAPTURE, how many threads. */
 enum machtrace_series_kind {
-    MACHTRACE_SERIES_SKIP = 0,     /* nothing */
     MACHTRACE_SERIES_MAPPINGS = 1, /* before the threads of the next CAPTURE, or after them */
     MACHTRACE_SERIES_THREAD = 2,   /* of the next CAPTURE */
     MACHTRACE_SERIES_CAPTURE = 3   /* ends a capture */
-};
-
-struct machtrace_series_record {
-    uint64_t size; /* with this header, a multiple of 16 */
-    uint32_t kind;
-    uint32_t count; /* THREAD: stacks. CAPTURE: threads */
 };
 
 struct machtrace_series_mappings {

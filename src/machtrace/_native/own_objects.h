@@ -13,4 +13,8 @@ extern PyType_Spec machtrace_own_series_spec;
  * Runs no Python code as long as nothing is collected meanwhile. */
 PyObject *machtrace_python_frames(PyObject *current_frames);
 
+/* Functions of the module: (path) and (address, size) to bytes. */
+PyObject *machtrace_read_file(PyObject *module, PyObject *arguments);
+PyObject *machtrace_read_memory(PyObject *module, PyObject *arguments);
+
 #endif

@@ -47,6 +47,7 @@ static PyObject *new_own_series(PyTypeObject *type, PyObject *arguments, PyObjec
         .text_most = (size_t)TEXT_MOST,
 #ifdef __linux__
         .mappings = machtrace_own_mappings,
+        .prepare_thread = machtrace_own_short_turns,
 #endif
     };
     int error;

@@ -6,11 +6,9 @@
 #include "own_objects.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "capture.h"
 #include "module_slots.h"
@@ -253,65 +251,6 @@ static PyObject *list_threads(PyObject *module, PyObject *unused)
     return tuple;
 }
 
-/* Without giving up the interpreter's lock, which takes longer to get back than this does. */
-static PyObject *read_file(PyObject *module, PyObject *arguments)
-{
-    (void)module;
-    const char *path;
-    if (!PyArg_ParseTuple(arguments, "s:read_file", &path))
-        return NULL;
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0)
-        return PyErr_SetFromErrno(PyExc_OSError);
-    size_t room = 1 << 16, size = 0;
-    char *bytes = malloc(room);
-    ssize_t got = 0;
-    while (bytes != NULL && (got = read(file, bytes + size, room - size)) > 0) {
-        size += (size_t)got;
-        if (size == room) {
-            char *more = realloc(bytes, room *= 2);
-            if (more == NULL)
-                free(bytes);
-            bytes = more;
-        }
-    }
-    int error = errno;
-    close(file);
-    PyObject *result = NULL;
-    errno = error;
-    if (bytes == NULL)
-        PyErr_NoMemory();
-    else if (got < 0)
-        PyErr_SetFromErrno(PyExc_OSError);
-    else
-        result = PyBytes_FromStringAndSize(bytes, (Py_ssize_t)size);
-    free(bytes);
-    return result;
-}
-
-/* As read_file: without giving up the interpreter's lock. Memory that is not there is an error. */
-static PyObject *read_memory(PyObject *module, PyObject *arguments)
-{
-    (void)module;
-    unsigned long long address;
-    Py_ssize_t size;
-    if (!PyArg_ParseTuple(arguments, "Kn:read_memory", &address, &size))
-        return NULL;
-    if (size < 0) {
-        PyErr_SetString(PyExc_ValueError, "no such size");
-        return NULL;
-    }
-    PyObject *bytes = PyBytes_FromStringAndSize(NULL, size);
-    if (bytes == NULL)
-        return NULL;
-    if (machtrace_own_read(address, PyBytes_AsString(bytes), (size_t)size) != (size_t)size) {
-        Py_DECREF(bytes);
-        errno = EFAULT;
-        return PyErr_SetFromErrno(PyExc_OSError);
-    }
-    return bytes;
-}
-
 static PyObject *own_image(PyObject *module, PyObject *unused)
 {
     (void)module;
@@ -343,9 +282,9 @@ static PyMethodDef methods[] = {
      PyDoc_STR("copy_here(ranges, stack_limit, /)\n--\n\nCopy the calling thread.")},
     {"list_threads", list_threads, METH_NOARGS,
      PyDoc_STR("list_threads()\n--\n\nThe ids of this process' threads, 4096 at most.")},
-    {"read_file", read_file, METH_VARARGS,
+    {"read_file", machtrace_read_file, METH_VARARGS,
      PyDoc_STR("read_file(path, /)\n--\n\nThe bytes of a file of /proc, read at once.")},
-    {"read_memory", read_memory, METH_VARARGS,
+    {"read_memory", machtrace_read_memory, METH_VARARGS,
      PyDoc_STR("read_memory(address, size, /)\n--\n\nBytes of this process' memory.")},
     {"own_image", own_image, METH_NOARGS,
      PyDoc_STR("own_image()\n--\n\nWhere this extension is: start and end.")},

@@ -165,7 +165,7 @@ def send(descriptor: int, hz: float, *, together: bool, told: dict[str, Any]) ->
                 is_last = done.is_set()
                 if is_last:
                     series.stop()
-                    told["seconds"] = time.monotonic() - began
+                    told.setdefault("seconds", time.monotonic() - began)
                 data = memoryview(series.take_records(16 << 20))
                 if not data:
                     if is_last:
