@@ -1,0 +1,112 @@
+"""Whose code a frame is: the app's, or the system's.
+
+What decides is where the image lay on the machine of the report, beside where the program lay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+_SYSTEM = (
+    "/System/",
+    "/usr/lib/",
+    "/usr/lib32/",
+    "/usr/lib64/",
+    "/usr/libexec/",
+    "/lib/",
+    "/lib64/",
+    "/Developer/",
+    "/Library/Apple/",
+    "/Library/Developer/",
+    "/preboot/Cryptexes/",
+    "/cores/",
+)
+_RUNTIME_ROOT = ("/RuntimeRoot/", "/Contents/Developer/")
+"""Of simulators, and of Xcode's own libraries."""
+_BUNDLES = (".app", ".appex", ".xctest", ".xpc", ".bundle")
+_SWIFT_RUNTIME = "libswift"
+
+
+class FrameOwner(Enum):
+    """Whose code."""
+
+    APP = "app"
+    SYSTEM = "system"
+    UNKNOWN = "unknown"
+    """Nothing tells: the image has no path, or lies in neither place."""
+
+
+class OwnerReason(Enum):
+    """Why it is taken to be so."""
+
+    PROGRAM = "it is the program"
+    BUNDLE = "it is inside the program's bundle"
+    BESIDE = "it is beside the program"
+    SYSTEM_PATH = "it is where the system has its own"
+    SWIFT_RUNTIME = "it is Swift's runtime, which older apps bring along"
+    NO_IMAGE = "no image is known to hold it"
+    NO_PATH = "the report does not say where the image was"
+    ELSEWHERE = "it is neither the system's nor beside the program"
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Whose an image is, and why."""
+
+    owner: FrameOwner
+    reason: OwnerReason
+
+
+NOWHERE = Ownership(FrameOwner.UNKNOWN, OwnerReason.NO_IMAGE)
+"""Of a frame that is in no image."""
+
+
+class Owners:
+    """Tells whose images are, for one program."""
+
+    def __init__(self, program: str, name: str = "") -> None:
+        """Take where a program is.
+
+        Args:
+            program: its path; empty where it is not known.
+            name: its own name, for images that have no path.
+        """
+        self._program = _plain(program)
+        self._name = name or self._program.rpartition("/")[2]
+        self._bundle = bundle_of(self._program)
+        self._folder = self._program.rpartition("/")[0]
+
+    def owner(self, path: str, name: str = "") -> Ownership:
+        """Whose the image at ``path`` is; ``name`` is what it is called where there is no path."""
+        path = _plain(path)
+        name = path.rpartition("/")[2] or name
+        if (path and path == self._program) or (
+            ("/" not in path or not self._program) and name and name == self._name
+        ):
+            return Ownership(FrameOwner.APP, OwnerReason.PROGRAM)
+        if self._bundle and path.startswith(self._bundle + "/"):
+            if name.startswith(_SWIFT_RUNTIME) and name.endswith(".dylib"):
+                return Ownership(FrameOwner.SYSTEM, OwnerReason.SWIFT_RUNTIME)
+            return Ownership(FrameOwner.APP, OwnerReason.BUNDLE)
+        if path.startswith(_SYSTEM) or any(one in path for one in _RUNTIME_ROOT):
+            return Ownership(FrameOwner.SYSTEM, OwnerReason.SYSTEM_PATH)
+        if self._folder and path.startswith(self._folder + "/"):
+            return Ownership(FrameOwner.APP, OwnerReason.BESIDE)
+        no_path = "/" not in path
+        reason = OwnerReason.NO_PATH if no_path else OwnerReason.ELSEWHERE
+        return Ownership(FrameOwner.UNKNOWN, reason)
+
+
+def bundle_of(path: str) -> str:
+    """The outermost bundle that ``path`` is in: ``/x/Demo.app``; empty where it is in none."""
+    at = 0
+    while (at := path.find("/", at + 1)) != -1:
+        if path[:at].endswith(_BUNDLES):
+            return path[:at]
+    return ""
+
+
+def _plain(path: str) -> str:
+    """Without what is another way to say the same place on Apple's systems."""
+    return path.removeprefix("/private")

@@ -1,0 +1,104 @@
+"""The one stack that a report is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from machtrace.model.report import Report, ReportedTask
+from machtrace.model.reported_frame import ReportedFrame
+from machtrace.model.reported_thread import ReportedThread
+from machtrace.model.reported_tree import SampledTree
+
+_MAIN_QUEUE = "com.apple.main-thread"
+
+
+class SubjectKind(Enum):
+    """Which stack it is."""
+
+    EXCEPTION = "where the exception was thrown"
+    CRASHED = "the thread that crashed"
+    ATTRIBUTED = "the heaviest stack of the thread that the report is about"
+    MAIN = "the main thread"
+    HEAVIEST = "the heaviest stack"
+    FIRST = "the first thread"
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectStack:
+    """A stack, and why it is the one."""
+
+    kind: SubjectKind
+    frames: tuple[ReportedFrame, ...]
+    """Innermost first; what was inlined is before what holds it."""
+
+
+def subject_stack(report: Report) -> SubjectStack | None:
+    """The stack that ``report`` is about; None where it has none at all.
+
+    That of an exception goes before the thread's that it ended; a crashed thread before a tree.
+    """
+    exception = report.language_exception
+    if exception is not None and exception.frames:
+        return SubjectStack(SubjectKind.EXCEPTION, exception.frames)
+    crashed = report.crashed_thread
+    if crashed is not None and crashed.frames:
+        return SubjectStack(SubjectKind.CRASHED, crashed.frames)
+    return _of_task(report)
+
+
+def _of_task(task: ReportedTask) -> SubjectStack | None:
+    trees = [tree for tree in task.trees if tree.nodes]
+    threads = [thread for thread in task.threads if thread.frames]
+    for tree in trees:
+        if tree.is_attributed:
+            return SubjectStack(SubjectKind.ATTRIBUTED, heaviest_stack(tree))
+    for tree in trees:
+        if _is_main(tree):
+            return SubjectStack(SubjectKind.MAIN, heaviest_stack(tree))
+    for thread in threads:
+        if _is_main(thread):
+            return SubjectStack(SubjectKind.MAIN, thread.frames)
+    if trees:
+        return SubjectStack(SubjectKind.HEAVIEST, heaviest_stack(max(trees, key=_samples)))
+    if threads:
+        return SubjectStack(SubjectKind.FIRST, threads[0].frames)
+    return None
+
+
+def _is_main(one: ReportedThread | SampledTree) -> bool:
+    return one.queue == _MAIN_QUEUE or (one.name or "").lower() in ("main", "main thread")
+
+
+def _samples(tree: SampledTree) -> int:
+    return sum(node.samples for node in tree.nodes if node.parent is None)
+
+
+def heaviest_stack(tree: SampledTree) -> tuple[ReportedFrame, ...]:
+    """From the heaviest root of a tree always on to the heaviest child; innermost first."""
+    path = heaviest_path(tree)
+    frames = [tree.nodes[index].frame for index in path]
+    if not tree.is_inverted:
+        frames.reverse()
+    return tuple(frames)
+
+
+def heaviest_path(tree: SampledTree) -> list[int]:
+    """The same as the indices of its nodes, from the root on; of equals the first."""
+    best: dict[int | None, int] = {}
+    for index, node in enumerate(tree.nodes):
+        known = best.get(node.parent)
+        if known is None or tree.nodes[known].samples < node.samples:
+            best[node.parent] = index
+    path: list[int] = []
+    at = best.get(None)
+    while at is not None:
+        path.append(at)
+        at = best.get(at)
+    return path
+
+
+def without_inlined(frames: Iterable[ReportedFrame]) -> list[ReportedFrame]:
+    """The frames of the machine alone."""
+    return [frame for frame in frames if not frame.is_inline]
