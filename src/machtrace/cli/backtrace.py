@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TextIO
 
 import typer
 
+from machtrace.cli.places import check_places
 from machtrace.model.capture import Capture
 from machtrace.model.stack import FrameTrust
 from machtrace.model.symbol import CallStack
@@ -79,7 +80,7 @@ def backtrace(  # noqa: PLR0913, PLR0917 - a parameter is an option
     from machtrace.capture.pipeline import report
     from machtrace.cli.console import complain_of_all, output, warn
 
-    _check_search(search or ())
+    check_places(search or ())
     if explain and format not in _TELLING:
         warn(f"--explain needs --format text or json: {format} has no place for explanations")
         raise typer.Exit(2)
@@ -152,16 +153,6 @@ def _untold(result: Capture) -> Iterator[str]:
     )
     if disputed:
         yield f"methods of unwinding disagree at {disputed} frames"
-
-
-def _check_search(places: Sequence[Path]) -> None:
-    from machtrace.errors import FileAccessError
-
-    for place in places:
-        try:
-            place.stat()
-        except OSError as error:
-            raise FileAccessError(str(place), error.strerror or "cannot be read") from error
 
 
 def write_report(result: Capture, form: Format, sink: TextIO) -> None:
