@@ -13,6 +13,7 @@ from fuzz.targets import (
     objc,
     pclntab,
     python_memory,
+    reports,
     rtti,
     swift,
     symbol_store,
@@ -39,6 +40,7 @@ TARGETS: dict[str, Target] = {
         rtti.TARGET,
         gdb_remote.TARGET,
         python_memory.TARGET,
+        reports.TARGET,
         symbol_table.TARGET,
         symbol_store.TARGET,
     )

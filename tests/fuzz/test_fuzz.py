@@ -43,6 +43,7 @@ def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
         "demangle",
         "pclntab",
         "python_memory",
+        "reports",
         "rtti",
     ],
 )

@@ -8,6 +8,7 @@ from typing import TextIO
 
 from machtrace.analysis.reported_capture import capture_of
 from machtrace.analysis.reported_profile import profile_of
+from machtrace.errors import ArgumentError
 from machtrace.model.capture import Capture
 from machtrace.model.profile import Profile
 from machtrace.model.report import Report
@@ -24,11 +25,17 @@ from machtrace.report import (
 
 
 def _captures(reports: Sequence[Report], write: Callable[[Capture, TextIO], None]) -> str:
+    captures = [capture for capture in map(capture_of, reports) if capture.stacks]
+    if not captures and any(report.trees for report in reports):
+        raise ArgumentError(
+            "the report has samples and no stacks of one moment",
+            remedy="choose sample, folded, speedscope, firefox or pprof",
+        )
     sink = StringIO()
-    for number, report in enumerate(reports):
+    for number, capture in enumerate(captures):
         if number:
             sink.write("\n")
-        write(capture_of(report), sink)
+        write(capture, sink)
     return sink.getvalue()
 
 
@@ -40,17 +47,29 @@ def _profiles(reports: Sequence[Report], write: Callable[[Profile, TextIO], None
 
 
 def nsthread_text(reports: Sequence[Report]) -> str:
-    """See :mod:`~machtrace.report.nsthread`."""
+    """See :mod:`~machtrace.report.nsthread`.
+
+    Raises:
+        ArgumentError: the reports have trees of samples alone.
+    """
     return _captures(reports, nsthread.write)
 
 
 def bs_text(reports: Sequence[Report]) -> str:
-    """See :mod:`~machtrace.report.bs`."""
+    """See :mod:`~machtrace.report.bs`.
+
+    Raises:
+        ArgumentError: the reports have trees of samples alone.
+    """
     return _captures(reports, bs.write)
 
 
 def lldb_text(reports: Sequence[Report]) -> str:
-    """See :mod:`~machtrace.report.lldb`."""
+    """See :mod:`~machtrace.report.lldb`.
+
+    Raises:
+        ArgumentError: the reports have trees of samples alone.
+    """
     return _captures(reports, lldb.write)
 
 
