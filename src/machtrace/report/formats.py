@@ -54,9 +54,9 @@ FORMATS: dict[str, ReportFormat] = {
         ),
         ReportFormat("kscrash", ".crash", "machtrace.report.kscrash.text:write", holds_many=False),
         ReportFormat("plcrash", ".crash", "machtrace.report.plcrash.text:write", holds_many=False),
-        ReportFormat("nsthread", ".txt", f"{_STACKS}:nsthread_text", holds_many=False),
-        ReportFormat("bs", ".txt", f"{_STACKS}:bs_text", holds_many=False),
-        ReportFormat("lldb", ".txt", f"{_STACKS}:lldb_text", holds_many=False),
+        ReportFormat("nsthread", ".txt", f"{_STACKS}:nsthread_text", holds_many=True),
+        ReportFormat("bs", ".txt", f"{_STACKS}:bs_text", holds_many=True),
+        ReportFormat("lldb", ".txt", f"{_STACKS}:lldb_text", holds_many=True),
         ReportFormat("sample", ".txt", f"{_STACKS}:sample_report", holds_many=False),
         ReportFormat("folded", ".folded", f"{_STACKS}:folded_text", holds_many=True),
         ReportFormat(
