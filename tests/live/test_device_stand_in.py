@@ -12,15 +12,24 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import machtrace as mt
 from machtrace.errors import DeviceError
+from machtrace.target.device_session import LibraryAccess
 from machtrace.target.device_target import DeviceTarget
 from machtrace.target.linux_process import LinuxProcessTarget
 from machtrace.testing.device_library import MadeUpDevice, MadeUpDevices
+from machtrace.testing.usbmuxd import (
+    UDID,
+    MadeUpUsbmuxd,
+    forward_to,
+    receive_plist,
+    send_plist,
+)
 
 DEADLINE_S = 30
 LLDB_SERVERS = ("lldb-server", *(f"lldb-server-{version}" for version in range(22, 13, -1)))
@@ -103,6 +112,13 @@ def test_the_command_line(debugserver, process, wait_until):
     """``machtrace backtrace device://UDID/bundle-id``, in a process of its own."""
     script = f"""
 from machtrace.testing.device_library import MadeUpDevice, MadeUpDevices
+from machtrace.testing.usbmuxd import (
+    UDID,
+    MadeUpUsbmuxd,
+    forward_to,
+    receive_plist,
+    send_plist,
+)
 device = MadeUpDevice(version="17.5", apps={APPS!r}, running={{{APP!r}: {process.pid}}},
                       port={debugserver})
 with MadeUpDevices(devices=[device]).installed():
@@ -180,3 +196,42 @@ def test_ctrl_c_lets_the_process_go(debugserver, process, wait_until, monkeypatc
         mt.snapshot(f"device:///{APP}")
     wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")
     assert device.calls[-1] == "close"
+
+
+@pytest.mark.skipif(
+    find_spec("pymobiledevice3") is None,
+    reason="pymobiledevice3, the extra 'device', is not installed",
+)
+def test_with_the_library_itself(debugserver, process, wait_until, monkeypatch, tmp_path):
+    """The real one speaks to a made-up usbmuxd: devices, apps, and the stacks of a process."""
+    app = {"ApplicationType": "User", "Entitlements": {"get-task-allow": True}}
+
+    def installation(connection):
+        receive_plist(connection)
+        send_plist(connection, {"Status": "Complete", "LookupResult": {APP: app}})
+
+    usbmuxd = MadeUpUsbmuxd(
+        "16.7",
+        {
+            "com.apple.debugserver.DVTSecureSocketProxy": forward_to(debugserver),
+            "com.apple.mobile.installation_proxy": installation,
+        },
+    )
+    monkeypatch.setenv("HOME", str(tmp_path))  # where the library keeps what it learns of devices
+    with usbmuxd.serving() as address:
+        monkeypatch.setenv("USBMUXD_SOCKET_ADDRESS", address)
+        access = LibraryAccess()
+        (device,) = access.devices()
+        assert (device.udid, device.version, device.connection) == (UDID, "16.7", "USB")
+        assert device.problem is None
+        with access.open(UDID.replace("-", "")) as session:
+            (installed,) = session.apps()
+            assert (installed.bundle_id, installed.is_debuggable) == (APP, True)
+            with pytest.raises(DeviceError, match="cannot look for the process") as refused:
+                session.running_pid(APP)
+            assert "mounter auto-mount" in refused.value.remedy
+        copied = mt.snapshot(f"device:///{process.pid}")
+    assert len(copied.threads) == 8
+    assert copied.problems == ()
+    assert "StartService com.apple.debugserver.DVTSecureSocketProxy" in usbmuxd.requests
+    wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")

@@ -27,6 +27,8 @@ _DEVELOPER_MODE = (
     "enable-developer-mode"
 )
 _MOUNT = "run: pymobiledevice3 mounter auto-mount"
+REFUSED = f"unlock the device; if that is not it, {_MOUNT}"
+"""What to do where a device refuses a service for developers, and it cannot be told why."""
 _SEEN = "see that the cable holds and the device is on: machtrace device list shows those there are"
 
 REMEDIES = {
@@ -42,7 +44,7 @@ REMEDIES = {
     "FatalPairingError": _PAIR,
     "IncorrectModeError": "restart the device: it is not in its normal mode",
     "InvalidHostIDError": _PAIR,
-    "InvalidServiceError": _MOUNT,
+    "InvalidServiceError": "unlock the device; else its system has no such service",
     "MCProtectedError": "remove the configuration profile, or ask who manages the device",
     "MuxException": _USBMUXD,
     "NoDeviceConnectedError": "connect a device by USB, unlock it and trust this computer",
@@ -58,8 +60,7 @@ REMEDIES = {
     "RSDRequiredError": _TUNNEL,
     "RemoteXPCHandshakeTimeoutError": "restart the device",
     "SessionActiveError": "try again",
-    "StartServiceError": "unlock the device; for services for developers run: pymobiledevice3 "
-    "mounter auto-mount",
+    "StartServiceError": "unlock the device, and try again",
     "TunneldConnectionError": _TUNNEL,
     "UserDeniedPairingError": "unplug the device, connect it again and tap Trust on it",
     "UserspaceTunnelUnavailableError": _TUNNEL,

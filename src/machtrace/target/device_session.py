@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from machtrace.errors import DeviceError, MissingExtraError
 from machtrace.target.device_access import EXTRA, Device, DeviceFile, InstalledApp
-from machtrace.target.device_errors import device_error, names_of, needs_of
+from machtrace.target.device_errors import REFUSED, device_error, names_of, needs_of
 from machtrace.target.device_loop import DeviceLoop
 
 if TYPE_CHECKING:
@@ -186,13 +186,15 @@ class LibrarySession:
         try:
             return self._loop.run(work, _TIMEOUT)
         except Exception as error:
-            lacking: Sequence[str] = ()
+            told = device_error(error, doing, self._udid)
             if not _REFUSALS.isdisjoint(names_of(error)):
+                told.remedy = REFUSED
+                lacking: Sequence[str] = ()
                 with suppress(Exception):
                     lacking = self._loop.run(self._library.lacks(), _TIMEOUT)
-            if lacking:
-                raise needs_of(lacking, doing, self._udid) from error
-            raise device_error(error, doing, self._udid) from error
+                if lacking:
+                    told = needs_of(lacking, doing, self._udid)
+            raise told from error
 
 
 def _run(
