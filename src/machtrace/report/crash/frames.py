@@ -2,37 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from machtrace.model.json_value import JsonValue
 from machtrace.model.reported_frame import ReportedFrame
 from machtrace.model.reported_image import ReportedImage
+from machtrace.model.symbol import SourceLocation
 from machtrace.report.printable import printable
 
+INLINED = " [inlined]"
+"""What Apple's text has after a call that was inlined into the next line's."""
+NUMBER = "number"
+"""The detail of a frame whose number is not the one that would follow."""
+PLACE = "place"
+"""The detail of a frame with a place that is not a file's name and a line: ``(:-1)``."""
+IMAGE = "image"
+"""The detail of a frame whose image the text calls otherwise than the list of images does."""
 
-def frame_lines(frames: Sequence[ReportedFrame], images: Sequence[ReportedImage]) -> Iterator[str]:
-    """A line a frame, innermost first."""
+
+def frame_lines(
+    frames: Sequence[ReportedFrame],
+    images: Sequence[ReportedImage],
+    between: Mapping[int, Sequence[str]] | None = None,
+    jumps: Mapping[int, int] | None = None,
+) -> Iterator[str]:
+    """A line a frame, innermost first.
+
+    Args:
+        frames: of one stack.
+        images: of the report.
+        between: lines that come before the frame of an index, or after the last one.
+        jumps: the numbers of frames, by index, that are not one more than the number before.
+    """
+    names = [printable(image.name) or "???" for image in images]
+    between = between or {}
+    jumps = jumps or {}
+    last = len(frames) - 1 + sum(number - index for index, number in jumps.items())
+    width = max(4, len(str(last)) + 1)
+    number = 0
     for index, frame in enumerate(frames):
-        image = None if frame.image is None else images[frame.image]
-        name = "???" if image is None else printable(image.name) or "???"
+        if index in between:
+            yield from between[index]
+        number = jumps.get(index, number)
+        given = frame.details.get(NUMBER) if frame.details else None
+        if type(given) is int and given >= 0:
+            number = given
+        image = frame.image
+        name = "???" if image is None else names[image]
+        if frame.details:
+            name = _said(frame) or name
         address = "???" if frame.address is None else f"{frame.address:#x}"
-        yield f"{index:<4d}{name:<30s}\t{address:>18s} {_what(frame, image)}"
+        what = _what(frame, None if image is None else images[image])
+        yield f"{number:<{width}d}{name:<30s}\t{address:>18s} {what}"
+        number += 1
+    if len(frames) in between:
+        yield from between[len(frames)]
+
+
+def frame_text(frame: ReportedFrame, images: Sequence[ReportedImage]) -> str:
+    """What is there, without the number and the image: an address, and a name or offset."""
+    image = None if frame.image is None else images[frame.image]
+    address = "???" if frame.address is None else f"{frame.address:#x}"
+    return f"{address} {_what(frame, image)}"
 
 
 def _what(frame: ReportedFrame, image: ReportedImage | None) -> str:
-    place = _place(frame)
-    if frame.symbol is not None:
-        name = printable(frame.symbol.name)
-        mark = " [inlined]" if frame.is_inline else ""
-        into = "" if frame.symbol.offset is None else f" + {frame.symbol.offset}"
-        return f"{name}{mark}{into}{place}"
-    if image is not None and frame.offset is not None:
-        base = f"{image.load_address or 0:#x}"
-        return f"{base} + {frame.offset}{place}" if image.size else f"???{place}"
-    return f"???{place}"
+    symbol = frame.symbol
+    if symbol is not None:
+        name = symbol.name if symbol.name.isprintable() else printable(symbol.name)
+        text = name if symbol.offset is None else f"{name} + {symbol.offset}"
+    elif image is not None and frame.offset is not None and image.size:
+        text = f"{image.load_address or 0:#x} + {frame.offset}"
+    else:
+        text = "???"
+    if frame.location is not None or frame.details:
+        text += _place(frame)
+    return text + INLINED if frame.is_inline else text
+
+
+def _said(frame: ReportedFrame) -> str:
+    name = frame.details.get(IMAGE)
+    return printable(name) if isinstance(name, str) else ""
 
 
 def _place(frame: ReportedFrame) -> str:
-    if frame.location is None:
-        return ""
-    file = printable(frame.location.path.rpartition("/")[2])
-    return f" ({file})" if frame.location.line is None else f" ({file}:{frame.location.line})"
+    given: JsonValue = frame.details.get(PLACE)
+    location = frame.location
+    if isinstance(given, str) and (location is None or given.startswith(location.path)):
+        return f" ({printable(given)})"
+    return "" if location is None else f" ({printable(place_text(location))})"
+
+
+def place_text(location: SourceLocation) -> str:
+    """What is in the brackets: the file's name, and the line where there is one."""
+    file = location.path.rpartition("/")[2]
+    return file if location.line is None else f"{file}:{location.line}"

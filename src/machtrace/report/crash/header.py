@@ -13,24 +13,24 @@ from machtrace.model.reported_process import (
     ReportedTermination,
 )
 
-_LABEL = re.compile(r"(?P<label>[A-Z][A-Za-z0-9 /()-]{1,40}?):(?:[ \t]+(?P<value>.*))?")
-_NUMBERED = re.compile(r"(?P<name>.*?) ?\[(?P<number>[0-9]{1,9})\]")
-_BUILT = re.compile(r"(?P<name>.*?) \((?P<build>.*)\)")
+LABEL = re.compile(r"(?P<label>[A-Z][A-Za-z0-9 /()-]{1,40}?):(?:[ \t]+(?P<value>.*))?")
+LONGEST_LABEL_LINE = 1 << 16
+_PID_DIGITS = 9
 _NAMESPACE = re.compile(
     r"Namespace (?P<namespace>[^,]+), (?:Code (?P<code>-?\w+)|\[?(?P<bracket>0x[0-9a-fA-F]+)\]?)"
-    r" ?(?P<indicator>.*)"
+    r",? ?(?P<indicator>.*)"
 )
 _PLAIN = re.compile(
-    r"(?P<namespace>[A-Z_][A-Z0-9_ ]*?) (?P<code>[0-9]{1,19})(?: (?P<indicator>.*))?"
+    r"(?P<namespace>[A-Z_][A-Z0-9_ ]{0,80}?) (?P<code>-?[0-9]{1,19})(?: (?P<indicator>.*))?"
+)
+_BRACKETED = re.compile(
+    r"(?P<namespace>[A-Z_][A-Z0-9_]{0,80}), \[(?P<code>0x[0-9a-fA-F]{1,16})\] ?(?P<indicator>.*)"
 )
 _CODES = re.compile(r"0x[0-9a-fA-F]{1,16}(?:, 0x[0-9a-fA-F]{1,16})*")
-_SECTIONS = {
-    "Kernel Triage": "ktriageinfo",
-    "VM Region Info": "vmRegionInfo",
-}
-"""Sections whose key is that of .ips files, where such text is one value."""
 _INFORMATION = "Application Specific Information"
 _TERMINATION = "Termination Reason"
+_CRASHED = ("Triggered by Thread", "Crashed Thread")
+_DIGITS = 20
 
 
 class Header:
@@ -48,14 +48,18 @@ class Header:
             else:
                 self._values[_INFORMATION].append("")
             return
-        match = _LABEL.fullmatch(line.rstrip()) if len(line) < 1 << 16 else None
+        match = LABEL.fullmatch(line.rstrip()) if len(line) < LONGEST_LABEL_LINE else None
         if match is None or (self._label == _INFORMATION and match["value"] is not None):
-            self._values.setdefault(self._label, []).append(line)
+            self.add(self._label, line)
             return
         self._label = match["label"]
-        values = self._values.setdefault(self._label, [])
+        self._values.setdefault(self._label, [])
         if match["value"]:
-            values.append(match["value"])
+            self.add(self._label, match["value"])
+
+    def add(self, label: str, value: str) -> None:
+        """A value of a label, or a further line of one."""
+        self._values.setdefault(label, []).append(value)
 
     # --- taking ---
 
@@ -63,19 +67,15 @@ class Header:
         lines = self._values.pop(label, None)
         return None if lines is None else "\n".join(lines)
 
+    def _take_first(self, *labels: str) -> str | None:
+        """Of labels that mean the same, the first that is there."""
+        return next((self._take(label) for label in labels if label in self._values), None)
+
     def _numbered(self, label: str) -> tuple[str | None, int | None]:
-        text = self._take(label)
-        match = None if text is None else _NUMBERED.fullmatch(text)
-        if match is None:
-            return text, None
-        return None if match["name"] == "???" else match["name"], int(match["number"])
+        return numbered(self._take(label))
 
     def _built(self, label: str) -> tuple[str | None, str | None]:
-        text = self._take(label)
-        match = None if text is None else _BUILT.fullmatch(text)
-        if match is None:
-            return text, None
-        return None if match["name"] == "???" else match["name"], match["build"]
+        return _built(self._take(label))
 
     # --- fields ---
 
@@ -98,7 +98,7 @@ class Header:
             code_type = f"{code_type} ({how})"
         user = self._values.get("User ID", [])
         user_id = None
-        if len(user) == 1 and user[0].isdecimal():
+        if len(user) == 1 and user[0].isdecimal() and len(user[0]) < _DIGITS:
             user_id = int(user[0])
             del self._values["User ID"]
         return ReportedProcess(
@@ -128,7 +128,9 @@ class Header:
             os_build=build,
             release_type=self._take("Release Type"),
             baseband_version=self._take("Baseband Version"),
-            crash_reporter_key=self._take("CrashReporter Key"),
+            crash_reporter_key=self._take_first(
+                "CrashReporter Key", "Crash Reporter Key", "Anonymous UUID"
+            ),
         )
 
     def exception(self) -> ReportedException | None:
@@ -136,7 +138,7 @@ class Header:
         text = self._take("Exception Type")
         if text is None:
             return None
-        match = _BUILT.fullmatch(text)
+        name, signal = _built(text)
         codes = self._values.pop("Exception Codes", [])
         subtype = self._take("Exception Subtype")
         if subtype is None and codes and not _CODES.fullmatch(codes[0]) and len(codes) > 1:
@@ -144,8 +146,8 @@ class Header:
         joined = "\n".join(codes)
         numbers = joined.split(", ") if _CODES.fullmatch(joined) else []
         return ReportedException(
-            type=text if match is None else match["name"],
-            signal=None if match is None else match["build"],
+            type=name,
+            signal=signal,
             subtype=subtype,
             codes=joined or None,
             raw_codes=tuple(int(one, 16) for one in numbers),
@@ -158,21 +160,19 @@ class Header:
         by_process, by_pid = self._numbered("Terminating Process")
         if lines is None and by_process is None and by_pid is None:
             return None
-        first, *reasons = lines or [""]
-        match = _NAMESPACE.fullmatch(first) or _PLAIN.fullmatch(first)
-        if match is None:
-            return ReportedTermination(
-                indicator=first or None,
-                reasons=tuple(reasons),
-                by_process=by_process,
-                by_pid=by_pid,
-            )
-        groups = match.groupdict()
-        code = groups.get("bracket") or groups["code"]
+        first, *reasons = (line for text in lines or [""] for line in text.split("\n"))
+        is_short = len(first) < LONGEST_LABEL_LINE
+        match = (
+            (_NAMESPACE.fullmatch(first) or _BRACKETED.fullmatch(first) or _PLAIN.fullmatch(first))
+            if is_short
+            else None
+        )
+        groups = {} if match is None else match.groupdict()
+        code = groups.get("bracket") or groups.get("code")
         return ReportedTermination(
-            namespace=groups["namespace"],
-            code=int(code, 0) if code.lstrip("-").isalnum() and code[:1].isdecimal() else None,
-            indicator=groups["indicator"] or None,
+            namespace=groups.get("namespace"),
+            code=None if code is None else _integer(code),
+            indicator=(first if match is None else groups.get("indicator")) or None,
             reasons=tuple(reasons),
             by_process=by_process,
             by_pid=by_pid,
@@ -180,7 +180,7 @@ class Header:
 
     def application_information(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """What images said; the text does not say which ones."""
-        lines = self._values.pop(_INFORMATION, [])
+        lines = "\n".join(self._values.pop(_INFORMATION, [])).split("\n")
         while lines and not lines[-1]:
             lines.pop()
         return (("", tuple(lines)),) if lines else ()
@@ -188,20 +188,50 @@ class Header:
     @property
     def crashed_thread(self) -> int | None:
         """Which thread the header names."""
-        for label in ("Triggered by Thread", "Crashed Thread"):
-            text = " ".join(self._values.get(label, [])).split(" ", 1)[0]
+        for label in _CRASHED:
+            text = " ".join(self._values.get(label, []))[:_DIGITS].split(" ", 1)[0].rstrip(",")
             if text.isdecimal():
                 return int(text)
         return None
 
     def details(self) -> dict[str, JsonValue]:
         """What has no field, by label. Ask for it last."""
-        found: dict[str, JsonValue] = {}
-        for label, lines in self._values.items():
-            key = _SECTIONS.get(label, label)
-            found[key] = "\n".join(lines)
-        for label in ("Triggered by Thread", "Crashed Thread"):
+        found: dict[str, JsonValue] = {
+            label: "\n".join(lines) for label, lines in self._values.items()
+        }
+        for label in _CRASHED:
             text = found.get(label)
             if isinstance(text, str) and text.isdecimal():
                 del found[label]
         return found
+
+
+def numbered(text: str | None) -> tuple[str | None, int | None]:
+    """Name and number of ``launchd [1]``."""
+    if text is None or not text.endswith("]"):
+        return text, None
+    name, bracket, digits = text[:-1].rpartition("[")
+    if not bracket or not (digits.isdecimal() and digits.isascii()) or len(digits) > _PID_DIGITS:
+        return text, None
+    name = name.removesuffix(" ")
+    return None if name == "???" else name, int(digits)
+
+
+def _built(text: str | None) -> tuple[str | None, str | None]:
+    """Name and what is in the brackets of ``1.0 (1)``."""
+    if text is None or not text.endswith(")"):
+        return text, None
+    name, bracket, build = text[:-1].partition(" (")
+    if not bracket:
+        return text, None
+    return None if name == "???" else name, build
+
+
+def _integer(text: str) -> int | None:
+    """The number of digits, decimal or not; None of a name, and of what is too long to be one."""
+    if len(text) > _DIGITS or not text.lstrip("-")[:1].isdecimal():
+        return None
+    try:
+        return int(text, 0)
+    except ValueError:
+        return None

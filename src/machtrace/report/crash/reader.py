@@ -1,59 +1,160 @@
-"""Apple's text of a crash, of any report version, as one report."""
+"""Apple's text of a crash, of any layout, as reports."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 from machtrace.model.json_value import JsonValue
 from machtrace.model.report import Report, ReportKind
 from machtrace.model.reported_image import ReportedImage
-from machtrace.model.reported_process import LanguageException
-from machtrace.report.crash.header import Header
-from machtrace.report.crash.lines import FrameLines, read_image
+from machtrace.report.crash.frame_lines import FrameLines
+from machtrace.report.crash.header import Header, numbered
+from machtrace.report.crash.label_details import BY_LABEL, put
+from machtrace.report.crash.label_lines import is_usual
+from machtrace.report.crash.label_values import is_backtrace, label_values
+from machtrace.report.crash.layouts import layout_of
+from machtrace.report.crash.lines import read_image
+from machtrace.report.crash.parts import END, TextParts
 from machtrace.report.crash.threads import ThreadSections
 from machtrace.report.source import ReportSource
 
+ORDER = "order"
+"""The detail of a report whose labels come in another order than its layout's, or that has others:
+all of them, with empty texts for empty lines."""
+IMAGE_LINES = "image lines"
+"""The detail of lines among the images that are none: after how many images, and the line."""
 _MARK = re.compile(
     r"^(?:Incident Identifier|CrashReporter Key|Hardware Model|Process|Exception Type|Date/Time):",
     re.MULTILINE,
 )
 _THREAD = re.compile(r"^Thread [0-9]+(?: Crashed)?(?: name)?:", re.MULTILINE)
+_START = re.compile(
+    r"^(?:(?P<images>Binary Images):|(?:Incident Identifier|Process):[ \t])", re.MULTILINE
+)
 _LOOKED_AT = 1 << 16
+_CHUNK = 1 << 20
 _IMAGES = "Binary Images:"
-_LAST_EXCEPTION = "Last Exception Backtrace:"
+_RESPONSIBLE = ("Responsible", "Responsible Process")
+_NOTE = "Exception Note"
+_CORPSE = "EXC_CORPSE_NOTIFY"
 
 
 def recognises(source: ReportSource) -> bool:
     """Whether labels of such a text come first, and threads or images follow."""
-    if source.text.lstrip().startswith(("{", "[")):
-        return False
-    head = source.text[:_LOOKED_AT]
+    return not source.text.lstrip().startswith(("{", "[")) and is_crash_text(source.text)
+
+
+def is_crash_text(text: str) -> bool:
+    """The same of a text that may be the body of a file."""
+    head = text[:_LOOKED_AT]
     if len(_MARK.findall(head)) < 2:  # noqa: PLR2004 - one may be anywhere
         return False
-    return _THREAD.search(source.text) is not None or "Exception Type:" in head
+    return "Exception Type:" in head or _THREAD.search(text) is not None
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
-    """The one report in it."""
-    lines = source.text.split("\n")
-    images, after = _images(lines)
+    """The reports in it: most texts have one."""
+    text = source.text
+    ends = [*_starts(text), len(text)]
+    return tuple(read_text(text, start, end) for start, end in zip([0, *ends], ends, strict=False))
+
+
+def _starts(text: str) -> Iterator[int]:
+    """Where further reports begin: with their first label, after images."""
+    has_images = False
+    for match in _START.finditer(text):
+        if match["images"] is not None:
+            has_images = True
+        elif has_images:
+            has_images = False
+            yield match.start()
+
+
+def read_text(text: str, start: int = 0, end: int | None = None) -> Report:
+    """The report of a text, or of a part of one."""
+    end = len(text) if end is None else end
+    heading = _image_section(text, start, end)
+    images, odd, after = _images(text, heading, end)
     warnings: list[str] = []
-    frames = FrameLines(images)
+    threads = ThreadSections(FrameLines(images), warnings)
+    parts = TextParts(threads)
+    for line in _lines(text, start, heading):
+        parts.read(line)
+    if heading < end:
+        parts.images()
+        for line in _lines(text, after, end):
+            parts.read(line)
+    return _report(parts, threads, images, odd, warnings)
+
+
+def _image_section(text: str, start: int, end: int) -> int:
+    if text.startswith(_IMAGES, start):
+        return start
+    found = text.find(f"\n{_IMAGES}", start, end)
+    return end if found < 0 else found + 1
+
+
+def _lines(text: str, start: int, end: int) -> Iterator[str]:
+    """The lines, a part of the text at a time: memory is bounded by the longest one."""
+    while start < end:
+        stop = text.find("\n", min(start + _CHUNK, end), end)
+        stop = end if stop < 0 else stop
+        yield from text[start:stop].split("\n")
+        start = stop + 1
+
+
+def _images(
+    text: str, heading: int, end: int
+) -> tuple[tuple[ReportedImage, ...], list[JsonValue], int]:
+    """The images, the lines among them that are none, and where the section ends."""
+    images: list[ReportedImage] = []
+    odd: list[JsonValue] = []
+    at = text.find("\n", heading, end) + 1 if heading < end else end
+    while 0 < at < end:
+        stop = text.find("\n", at, end)
+        stop = end if stop < 0 else stop
+        line = text[at:stop]
+        if line.rstrip() == END:
+            break
+        if line.strip():
+            image = read_image(line)
+            if image is None:
+                odd.append([len(images), line])
+            else:
+                images.append(_identified(image))
+        elif images or odd:
+            break
+        at = stop + 1
+    return tuple(images), odd, at if at > 0 else end
+
+
+def _identified(image: ReportedImage) -> ReportedImage:
+    """An image whose label is its bundle's identifier gets the name of its file."""
+    name = image.path.rpartition("/")[2]
+    details = dict(image.details)
+    if name and name != image.name and "." in image.name and image.arch is None:
+        details["CFBundleIdentifier"] = image.name
+        image = replace(image, name=name)
+    if image.version == "*":
+        return replace(image, version=None, details=details)
+    return replace(image, details=details) if details else image
+
+
+def _report(
+    parts: TextParts,
+    threads: ThreadSections,
+    images: tuple[ReportedImage, ...],
+    odd: list[JsonValue],
+    warnings: list[str],
+) -> Report:
+    given = dict(parts.items())
     header = Header()
-    threads = ThreadSections(frames, warnings)
-    exception: LanguageException | None = None
-    index = 0
-    end = _start_of_images(lines)
-    while index < end:
-        line = lines[index]
-        if line.startswith(_LAST_EXCEPTION):
-            exception, index = threads.last_exception(lines, index + 1, end)
-        elif line.startswith("Thread ") and (moved := threads.read(lines, index, end)) > index:
-            index = moved
-        else:
-            header.read(line)
-            index += 1
+    for label, values in given.items():
+        for value in values:
+            header.add(label, value)
+    crashed = header.crashed_thread
     report = Report(
         kind=ReportKind.APPLE_CRASH,
         incident=header.incident(),
@@ -61,31 +162,62 @@ def read(source: ReportSource) -> tuple[Report, ...]:
         system=header.system(),
         exception=header.exception(),
         termination=header.termination(),
-        language_exception=exception,
         application_information=header.application_information(),
-        threads=threads.threads(header.crashed_thread),
+        language_exception=threads.last_exception(),
+        threads=threads.threads(crashed),
         images=images,
+        details=_details(given),
         warnings=tuple(warnings),
     )
-    details: dict[str, JsonValue] = header.details()
-    if after:
-        details["after images"] = after
-    return (replace(report, details=details),)
+    return _with_what_differs(report, given, parts.order, threads, odd)
 
 
-def _start_of_images(lines: list[str]) -> int:
-    for index, line in enumerate(lines):
-        if line.startswith(_IMAGES):
-            return index
-    return len(lines)
+def _details(given: dict[str, list[str]]) -> dict[str, JsonValue]:
+    """What has keys of .ips files, and reads back as it was."""
+    details: dict[str, JsonValue] = {}
+    backtraces: list[JsonValue] = []
+    for label, values in given.items():
+        value = values[0] if len(values) == 1 else ""
+        known = BY_LABEL.get(label)
+        if known is not None and value:
+            parsed = known.parse(value)
+            if parsed is not None and known.format(parsed) == value:
+                put(details, known.path, parsed)
+        elif label == f"Application Specific Backtrace {len(backtraces)}" and value[:1] == "\n":
+            backtraces.append(value[1:])
+        elif label in _RESPONSIBLE and value:
+            name, pid = numbered(value)
+            if name is not None and pid is not None:
+                details |= {"responsibleProc": name, "responsiblePid": pid}
+        elif label == _NOTE and value == _CORPSE:
+            details["isCorpse"] = 1
+    if backtraces:
+        details["asiBacktraces"] = backtraces
+    return details
 
 
-def _images(lines: list[str]) -> tuple[tuple[ReportedImage, ...], str]:
-    """The images, and the text after them."""
-    start = _start_of_images(lines) + 1
-    images: list[ReportedImage] = []
-    while start < len(lines) and (image := read_image(lines[start])) is not None:
-        images.append(image)
-        start += 1
-    after = "\n".join(lines[start:]).strip("\n")
-    return tuple(images), "" if after == "EOF" else after.removesuffix("\n\nEOF")
+def _with_what_differs(
+    report: Report,
+    given: dict[str, list[str]],
+    order: list[str],
+    threads: ThreadSections,
+    odd: list[JsonValue],
+) -> Report:
+    """The report, and whatever of the text would not be written as it was."""
+    layout = layout_of(report)
+    written = label_values(report, layout)
+    details = dict(report.details)
+    for label, values in given.items():
+        if written.get(label) != values:
+            details[label] = values[0] if len(values) == 1 else [*values]
+    for label in written.keys() - given.keys():
+        if is_backtrace(label):
+            details.pop("asiBacktraces", None)
+    for label, lines in threads.leftovers():
+        details[label] = "\n".join(["", *lines])
+        order = [*order, label]
+    if odd:
+        details[IMAGE_LINES] = odd
+    if not is_usual(layout, (label for label in order if label)):
+        details[ORDER] = [*order]
+    return replace(report, details=details)

@@ -1,10 +1,13 @@
-"""The lines of a thread's registers."""
+"""The lines of a thread's registers, written and read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
+from machtrace.model.json_value import JsonValue
 from machtrace.model.reported_thread import ReportedRegister, ReportedRegisters
+from machtrace.report.crash.lines import LONGEST_LINE
 
 _ARM_ROWS: tuple[tuple[str, ...], ...] = (
     *(tuple(f"x{number}" for number in range(first, first + 4)) for first in range(0, 28, 4)),
@@ -19,35 +22,155 @@ _X86_ROWS = (
     ("r12", "r13", "r14", "r15"),
     ("rip", "rflags", "cr2"),
 )
-_NAMES = {"rflags": "rfl"}
+_ARM_32_ROWS = (
+    *(tuple(f"r{number}" for number in range(first, first + 4)) for first in range(0, 12, 4)),
+    ("ip", "sp", "lr", "pc"),
+    ("cpsr",),
+)
+_SHOWN_AS = {"rflags": "rfl"}
+_READ_AS = {"rfl": "rflags"}
 _HALF_WORDS = frozenset({"cpsr", "esr"})
+_OTHERWISE = ("cpu", "err", "trap")
 _ROW = 4
+_REGISTER = re.compile(r"(?<![0-9a-z])([a-z][a-z0-9]{0,7}):[ ]?(0x[0-9a-fA-F]{1,16}|<unavailable>)")
+_UNAVAILABLE = "<unavailable>"
+_STATES = {
+    "ARM Thread State (64-bit)": "ARM_THREAD_STATE64",
+    "ARM Thread State (32-bit)": "ARM_THREAD_STATE",
+    "X86 Thread State (64-bit)": "x86_THREAD_STATE",
+    "X86 Thread State (32-bit)": "x86_THREAD_STATE32",
+}
+_ROSETTA = "rosetta"
+_TEMPORARIES = ("tmp0", "tmp1", "tmp2")
+_FAULT_LABELS = {"Logical CPU": "cpu", "Error Code": "err", "Trap Number": "trap"}
+_HEXADECIMAL = 16
 
 
 def flavor_name(flavor: str | None) -> str:
     """What the heading calls the state: ``ARM Thread State (64-bit)``."""
     text = flavor or ""
+    if "Thread State" in text:
+        return text
     family = "X86" if text.lower().startswith("x86") else "ARM"
-    bits = "64" if "64" in text or family == "X86" else "32"
-    return f"{family} Thread State ({bits}-bit)"
+    is_wide = "64" in text or (family == "X86" and "32" not in text)
+    return f"{family} Thread State ({64 if is_wide else 32}-bit)"
 
 
-def register_lines(registers: ReportedRegisters) -> Iterator[str]:
-    """Apple's rows; registers that it has no place for follow, four a row."""
+def flavor_of(name: str) -> str:
+    """What .ips files call a state that a heading calls ``name``."""
+    return _STATES.get(name, name)
+
+
+def register_lines(registers: ReportedRegisters, *, in_order: bool = False) -> Iterator[str]:
+    """Apple's rows; registers that it has no place for follow, four a row.
+
+    With ``in_order`` registers that come in another order than in Apple's rows stay in it.
+    """
     known = {register.name: register for register in registers.registers}
-    is_x86 = "rip" in known
+    texts = {
+        name: f"{_UNAVAILABLE}"
+        for name, value in registers.details.items()
+        if value == _UNAVAILABLE and name not in known
+    }
+    is_x86 = "rip" in known or "rip" in texts
+    rows = _X86_ROWS if is_x86 else _ARM_32_ROWS if "r0" in known else _ARM_ROWS
+    usual = [name for names in rows for name in names if name in known]
+    if in_order and usual != [name for name in known if name in usual]:
+        rows = ()
     margin = "" if is_x86 else " "
-    for names in _X86_ROWS if is_x86 else _ARM_ROWS:
-        row = [known.pop(name) for name in names if name in known]
+    digits = 8 if "(32-bit)" in flavor_name(registers.flavor) else 16
+    fault = {name: known.pop(name) for name in _OTHERWISE if name in known and is_x86}
+    for names in rows:
+        row = ""
+        for name in names:
+            if name in known:
+                row += _text(known.pop(name), digits)
+            elif name in texts:
+                row += f"{_SHOWN_AS.get(name, name):>5s}: {texts.pop(name)}"
         if row:
-            yield margin + "".join(_text(register) for register in row)
-    rest = list(known.values())
+            yield margin + row
+    rest = [_text(register, digits) for register in known.values()]
+    rest += [f"{name:>5s}: {text}" for name, text in texts.items()]
     for first in range(0, len(rest), _ROW):
-        yield margin + "".join(_text(register) for register in rest[first : first + _ROW])
+        yield margin + "".join(rest[first : first + _ROW])
+    yield from _rosetta(registers.details.get(_ROSETTA))
+    yield from _fault(fault)
 
 
-def _text(register: ReportedRegister) -> str:
-    digits = 8 if register.name in _HALF_WORDS else 16
-    name = _NAMES.get(register.name, register.name)
+def _text(register: ReportedRegister, digits: int) -> str:
+    digits = 8 if register.name in _HALF_WORDS else digits
+    name = _SHOWN_AS.get(register.name, register.name)
     said = "" if register.description is None else f" {register.description}"
     return f"{name:>5s}: 0x{register.value:0{digits}x}{said}"
+
+
+def _rosetta(state: JsonValue) -> Iterator[str]:
+    """What Rosetta kept of its own, under its registers."""
+    if not isinstance(state, dict):
+        return
+    shown: list[str] = []
+    for name in _TEMPORARIES:
+        register = state.get(name)
+        value = register.get("value") if isinstance(register, dict) else None
+        if type(value) is int and value >= 0:
+            shown.append(f"{name}: 0x{value:016x}")
+    if shown:
+        yield " " + " ".join(shown)
+        yield ""
+        yield ""
+
+
+def _fault(fault: dict[str, ReportedRegister]) -> Iterator[str]:
+    """What the processor said of the fault; the trap's meaning is told with the error code."""
+    if not fault:
+        return
+    said = fault["trap"].description if "trap" in fault else None
+    yield "  "
+    if "cpu" in fault:
+        yield f"Logical CPU:     {fault['cpu'].value}"
+    if "err" in fault:
+        own = fault["err"].description
+        yield f"Error Code:      0x{fault['err'].value:08x} {said or own or ''}"
+    if "trap" in fault:
+        yield f"Trap Number:     {fault['trap'].value}"
+
+
+def read_state(name: str, lines: Sequence[str]) -> ReportedRegisters:
+    """The state whose heading calls it ``name``."""
+    found: list[ReportedRegister] = []
+    details: dict[str, JsonValue] = {}
+    other: list[JsonValue] = []
+    for line in lines:
+        row = [*_REGISTER.finditer(line)] if len(line) <= LONGEST_LINE else []
+        if not row:
+            other.append(line)
+        for match in row:
+            register, value = _READ_AS.get(match[1], match[1]), match[2]
+            if value == _UNAVAILABLE:
+                details[register] = value
+            elif register in _TEMPORARIES:
+                rosetta = details.setdefault(_ROSETTA, {})
+                if isinstance(rosetta, dict):
+                    rosetta[register] = {"value": int(value, 16)}
+            else:
+                found.append(ReportedRegister(register, int(value, 16)))
+        if row and found and (said := line[row[-1].end() :].rstrip()).strip():
+            found[-1] = found[-1]._replace(description=said[1:])
+    if other:
+        details["lines"] = other
+    return ReportedRegisters(registers=tuple(found), flavor=flavor_of(name), details=details)
+
+
+def read_fault(label: str, value: str) -> tuple[ReportedRegister, str | None] | None:
+    """The register that a label below a state is of, and what the error code's says of the trap."""
+    name = _FAULT_LABELS.get(label)
+    digits, _, said = value.partition(" ")
+    if name is None or not digits.isalnum() or len(digits) > _HEXADECIMAL + 2:
+        return None
+    try:
+        number = int(digits, 16 if digits.startswith("0x") else 10)
+    except ValueError:
+        return None
+    if name != "err" and said:
+        return None
+    return ReportedRegister(name, number), said or None

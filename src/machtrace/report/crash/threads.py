@@ -1,136 +1,221 @@
-"""Threads: headings, frames, and the registers of the one that crashed."""
+"""Threads of texts: headings, frames, and the registers of the one that crashed."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 from machtrace.model.json_value import JsonValue
 from machtrace.model.reported_frame import Adjustment, ReportedFrame
 from machtrace.model.reported_process import LanguageException
 from machtrace.model.reported_thread import ReportedRegister, ReportedRegisters, ReportedThread
-from machtrace.report.crash.lines import LONGEST_LINE, FrameLines, read_registers
+from machtrace.report.crash.frame_lines import FrameLines
+from machtrace.report.crash.frames import NUMBER
+from machtrace.report.crash.instruction_stream import KEY, read_stream
+from machtrace.report.crash.lines import LONGEST_LINE
+from machtrace.report.crash.registers import read_fault, read_state
 
-_NAME = re.compile(r"Thread (?P<index>[0-9]{1,6}) name:(?P<name>.*)")
+_NAME = re.compile(r"Thread (?P<index>[0-9]{1,9}) name:(?P<name>.*)")
 _HEADING = re.compile(
-    r"Thread (?P<index>[0-9]{1,6})(?P<crashed> Crashed)?:(?:: ?(?P<name>.*?))?[ \t]*"
+    r"Thread (?P<index>[0-9]{1,9})(?P<crashed> Crashed| Highlighted)?:(?:: ?(?P<name>.*))?"
 )
-_STATE = re.compile(r"Thread (?P<index>[0-9]{1,6}) crashed with (?P<state>.*?):[ \t]*")
+_STATE = re.compile(r"Thread (?P<index>[0-9]{1,9}) crashed with (?P<state>.*):")
+_STREAM = re.compile(r"Thread (?P<index>[0-9]{1,9}) instruction stream:")
 _QUEUE = "Dispatch queue: "
-_UNSYMBOLICATED = re.compile(r"\(?(?P<addresses>0x[0-9a-fA-F]+(?:[ \t]+0x[0-9a-fA-F]+)*)\)?")
-_DESCRIPTION = re.compile(r"(?P<name>esr|err|far): 0x[0-9a-fA-F]+ (?P<said>[^\s0-9].*)")
-_FLAVORS = {
-    "ARM Thread State (64-bit)": "ARM_THREAD_STATE64",
-    "ARM Thread State (32-bit)": "ARM_THREAD_STATE",
-    "X86 Thread State (64-bit)": "x86_THREAD_STATE",
-}
+_ADDRESSES = re.compile(r"\(?(?P<addresses>0x[0-9a-fA-F]+(?:[ \t]+0x[0-9a-fA-F]+)*)\)?")
+_ADDRESS_LENGTH = 18
+LINES = "lines"
+"""The detail of lines among frames that are none: of each how many frames are before it, and it."""
+
+
+@dataclass(slots=True)
+class _Stack:
+    """A stack that lines are read into."""
+
+    reader: FrameLines
+    adjustment: Adjustment
+    frames: list[ReportedFrame] = field(default_factory=list)
+    other: list[JsonValue] = field(default_factory=list)
+    next: int = 0
+
+    def read(self, line: str) -> None:
+        frame = self.reader.read(line, self.adjustment, self.next)
+        if frame is None:
+            self.other.append([len(self.frames), line])
+            return
+        number = frame.details.get(NUMBER) if frame.details else None
+        self.next = number + 1 if type(number) is int else self.next + 1
+        self.frames.append(frame)
+        if self.frames[-2:-1] and is_expanded(self.frames[-2], frame):
+            self.frames[-2] = self.frames[-2]._replace(is_inline=True)
+            self.frames[-1] = frame._replace(adjustment=self.frames[-2].adjustment)
+        if not self.frames[-1].is_inline:
+            self.adjustment = Adjustment.RETURN
+
+    def details(self) -> dict[str, JsonValue]:
+        return {LINES: self.other} if self.other else {}
+
+
+def is_expanded(inner: ReportedFrame, outer: ReportedFrame) -> bool:
+    """Whether the first of two frames is a call inlined into the second.
+
+    A text has both with one address. Two frames of one function at one address are none: a
+    function that calls itself has such.
+    """
+    return (
+        inner.address is not None
+        and inner.address == outer.address
+        and inner.symbol is not None
+        and outer.symbol is not None
+        and inner.symbol.name != outer.symbol.name
+    )
 
 
 class ThreadSections:
-    """Takes the sections of threads, in the text's order."""
+    """Takes the sections of threads, line by line."""
 
     def __init__(self, frames: FrameLines, warnings: list[str]) -> None:
         self._frames = frames
         self._warnings = warnings
         self._threads: dict[int, ReportedThread] = {}
+        self._stacks: dict[int, _Stack] = {}
         self._names: dict[int, str] = {}
-        self._registers: dict[int, ReportedRegisters] = {}
+        self._states: dict[int, tuple[str, list[str]]] = {}
+        self._streams: dict[int, list[str]] = {}
+        self._faults: dict[str, tuple[ReportedRegister, str | None]] = {}
+        self._exception: _Stack | None = None
+        self._open: _Stack | list[str] | None = None
+        self._free = 0
 
-    def read(self, lines: list[str], index: int, end: int) -> int:
-        """A section that begins at ``index``; where it ends, or ``index`` where none begins."""
-        line = lines[index]
+    def begin(self, line: str) -> str | None:
+        """Whether a section begins with ``line``: which part of the text it is of, or None."""
         if len(line) > LONGEST_LINE:
-            return index
+            return None
+        line = line.rstrip()
+        if (match := _HEADING.fullmatch(line)) is not None:
+            self._begin_thread(match)
+            return "Threads"
         if (match := _NAME.fullmatch(line)) is not None:
             self._names[int(match["index"])] = match["name"]
-            return index + 1
+            self._open = None
+            return "Threads"
         if (match := _STATE.fullmatch(line)) is not None:
-            return self._state(int(match["index"]), match["state"], lines, index + 1, end)
-        if (match := _HEADING.fullmatch(line)) is not None:
-            return self._thread(match, lines, index + 1, end)
-        return index
+            lines: list[str] = []
+            self._states[int(match["index"])] = (match["state"], lines)
+            self._open = lines
+            return "Thread State"
+        if (match := _STREAM.fullmatch(line)) is not None:
+            self._open = self._streams.setdefault(int(match["index"]), [])
+            return "Thread State"
+        return None
 
-    def _thread(self, match: re.Match[str], lines: list[str], index: int, end: int) -> int:
+    def begin_exception(self) -> None:
+        """The section *Last Exception Backtrace* begins."""
+        self._exception = self._open = _Stack(self._frames, Adjustment.RETURN)
+
+    def add(self, line: str) -> bool:
+        """A line of the section that is open; False where none is."""
+        if self._open is None:
+            return False
+        if isinstance(self._open, list):
+            self._open.append(line)
+        else:
+            self._open.read(line)
+        return True
+
+    def end(self) -> None:
+        """An empty line."""
+        self._open = None
+
+    def fault(self, label: str, value: str) -> bool:
+        """A label below the registers; whether it was understood."""
+        found = read_fault(label, value) if self._states else None
+        if found is None or label in self._faults:
+            return False
+        self._faults[label] = found
+        return True
+
+    def _begin_thread(self, match: re.Match[str]) -> None:
         number = int(match["index"])
-        frames, index, other = self._stack(lines, index, end, Adjustment.EXACT)
         name, queue = _name_and_queue(match["name"] or self._names.pop(number, ""))
         if number in self._threads:
             self._warnings.append(f"two threads have the number {number}; both were kept")
-            number = max(self._threads) + 1
-        details: dict[str, JsonValue] = {"lines": [*other]} if other else {}
+            number = self._free
+        self._free = max(self._free, number + 1)
+        details: dict[str, JsonValue] = {}
+        if match["crashed"] == " Highlighted":
+            details["highlighted"] = True
         self._threads[number] = ReportedThread(
             index=number,
             name=name,
             queue=queue,
-            crashed=match["crashed"] is not None,
-            frames=frames,
+            crashed=match["crashed"] == " Crashed",
             details=details,
         )
-        return index
+        self._open = self._stacks[number] = _Stack(self._frames, Adjustment.EXACT)
 
-    def _stack(
-        self, lines: list[str], index: int, end: int, innermost: Adjustment
-    ) -> tuple[tuple[ReportedFrame, ...], int, list[str]]:
-        """Frames up to an empty line, and the lines among them that are none."""
-        frames: list[ReportedFrame] = []
-        other: list[str] = []
-        adjustment = innermost
-        while index < end and lines[index].strip():
-            frame = self._frames.read(lines[index], adjustment)
-            if frame is None:
-                other.append(lines[index])
-            else:
-                frames.append(frame)
-                if not frame.is_inline:
-                    adjustment = Adjustment.RETURN
-            index += 1
-        return tuple(frames), index, other
-
-    def last_exception(
-        self, lines: list[str], index: int, end: int
-    ) -> tuple[LanguageException, int]:
-        """The section *Last Exception Backtrace*: frames, or their bare addresses in brackets."""
-        frames, index, other = self._stack(lines, index, end, Adjustment.RETURN)
-        details: dict[str, JsonValue] = {}
-        bare = _UNSYMBOLICATED.fullmatch(" ".join(other).strip()) if len(other) == 1 else None
-        if bare is not None and not frames:
-            words = bare["addresses"].split()
-            frames = tuple(self._frames.at(int(word[:18], 16)) for word in words)
-        elif other:
-            details["lines"] = [*other]
-        return LanguageException(frames=frames, details=details), index
-
-    def _state(self, number: int, state: str, lines: list[str], index: int, end: int) -> int:
-        found: list[ReportedRegister] = []
-        other: list[JsonValue] = []
-        while index < end and lines[index].strip():
-            row = [ReportedRegister(name, value) for name, value in read_registers(lines[index])]
-            said = _DESCRIPTION.search(lines[index]) if len(lines[index]) < LONGEST_LINE else None
-            if said is not None and row:
-                row[-1] = row[-1]._replace(description=said["said"])
-            if not row:
-                other.append(lines[index])
-            found += row
-            index += 1
-        self._registers[number] = ReportedRegisters(
-            registers=tuple(found),
-            flavor=_FLAVORS.get(state, state),
-            details={"lines": other} if other else {},
-        )
-        return index
+    def last_exception(self) -> LanguageException | None:
+        """That section: frames, or their bare addresses in brackets."""
+        stack = self._exception
+        if stack is None:
+            return None
+        if not stack.frames and len(stack.other) == 1:
+            only = stack.other[0]
+            text = str(only[1]).strip() if isinstance(only, list) else ""
+            bare = _ADDRESSES.fullmatch(text)
+            if bare is not None:
+                words = bare["addresses"].split()
+                frames = tuple(self._frames.at(int(word[:_ADDRESS_LENGTH], 16)) for word in words)
+                return LanguageException(frames=frames, details={"addresses": text})
+        return LanguageException(frames=tuple(stack.frames), details=stack.details())
 
     def threads(self, crashed: int | None) -> tuple[ReportedThread, ...]:
         """All of them; ``crashed`` is the one that the header names."""
-        if crashed is not None and any(thread.crashed for thread in self._threads.values()):
+        if any(thread.crashed for thread in self._threads.values()):
             crashed = None
-        return tuple(
-            replace(
-                thread,
-                crashed=thread.crashed or thread.index == crashed,
-                registers=self._registers.get(thread.index),
+        return tuple(self._made(thread, crashed) for thread in self._threads.values())
+
+    def _made(self, thread: ReportedThread, crashed: int | None) -> ReportedThread:
+        stack = self._stacks[thread.index]
+        details = {**thread.details, **stack.details()}
+        stream = self._streams.pop(thread.index, None)
+        if stream is not None:
+            state = read_stream(stream)
+            details[KEY if state is not None else "instruction stream"] = (
+                [*stream] if state is None else state
             )
-            for thread in self._threads.values()
+        return replace(
+            thread,
+            crashed=thread.crashed or thread.index == crashed,
+            registers=self._registers(thread.index),
+            frames=tuple(stack.frames),
+            details=details,
         )
+
+    def _registers(self, index: int) -> ReportedRegisters | None:
+        found = self._states.pop(index, None)
+        if found is None:
+            return None
+        state = read_state(*found)
+        faults = self._faults
+        self._faults = {}
+        said = next((text for _, text in faults.values() if text is not None), None)
+        more = [
+            register._replace(description=said) if register.name == "trap" else register
+            for register, _ in faults.values()
+        ]
+        return replace(state, registers=(*state.registers, *more))
+
+    def leftovers(self) -> Iterator[tuple[str, list[str]]]:
+        """Sections of threads that there are not: headings, and lines. Ask for them last."""
+        for index, (state, lines) in self._states.items():
+            yield f"Thread {index} crashed with {state}", lines
+        for index, lines in self._streams.items():
+            yield f"Thread {index} instruction stream", lines
+        for index, name in self._names.items():
+            if name.strip():
+                yield f"Thread {index} name", [name]
 
 
 def _name_and_queue(text: str) -> tuple[str | None, str | None]:

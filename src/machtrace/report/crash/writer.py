@@ -1,15 +1,33 @@
-"""A report as Apple's text, report version 104: what devices write, and Xcode makes of .ips."""
+"""A report as Apple's text, in the layout that it was read in or that its system writes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from machtrace.model.json_value import JsonValue
-from machtrace.model.report import Report
+from machtrace.model.report import Report, ReportKind
 from machtrace.model.reported_image import ReportedImage
 from machtrace.model.reported_thread import ReportedThread
+from machtrace.report.crash.call_graph import call_graph_lines, other_lines
 from machtrace.report.crash.frames import frame_lines
+from machtrace.report.crash.instruction_stream import KEY, stream_lines
+from machtrace.report.crash.label_lines import text_lines
+from machtrace.report.crash.label_values import Values, is_backtrace, label_values
+from machtrace.report.crash.layout_rows import (
+    CALL_GRAPH,
+    IMAGES,
+    LAST_EXCEPTION,
+    OTHERS,
+    PLACES,
+    STATE,
+    THREADS,
+)
+from machtrace.report.crash.layouts import Layout, is_of_mac, layout_of
+from machtrace.report.crash.reader import IMAGE_LINES, ORDER
+from machtrace.report.crash.recursion import elided
 from machtrace.report.crash.registers import flavor_name, register_lines
+from machtrace.report.crash.threads import LINES
 from machtrace.report.printable import printable
 
 
@@ -24,156 +42,174 @@ def crash_text(report: Report) -> str:
 
 
 def _lines(report: Report) -> Iterator[str]:
-    yield ""
-    yield from _labels(_process(report))
-    yield ""
-    yield from _labels(_system(report))
-    yield ""
-    yield from _exception(report)
-    yield ""
-    crashed = report.crashed_thread
-    if crashed is not None:
-        yield f"Triggered by Thread:  {crashed.index}"
-        yield ""
-    yield from _sections(report)
-    if report.language_exception is not None and report.language_exception.frames:
-        yield "Last Exception Backtrace:"
-        yield from frame_lines(report.language_exception.frames, report.images)
-        yield ""
-    yield ""
-    for thread in report.threads:
-        yield from _thread(thread, report)
-        yield ""
-    yield ""
-    if crashed is not None and crashed.registers is not None:
-        yield f"Thread {crashed.index} crashed with {flavor_name(crashed.registers.flavor)}:"
-        yield from register_lines(crashed.registers)
-        yield ""
-    yield "Binary Images:"
-    yield from (image_line(image) for image in report.images if image.size)
-    yield ""
-    yield "EOF"
-    yield ""
+    layout = layout_of(report)
+    values = label_values(report, layout)
+    order: list[str] | None = None
+    if report.kind is ReportKind.APPLE_CRASH:
+        values |= _as_written(report, layout)
+        order = _order(report)
+    return text_lines(
+        layout,
+        order,
+        values,
+        {
+            LAST_EXCEPTION: partial(_last_exception, report),
+            THREADS: partial(_threads, report),
+            STATE: partial(_states, report),
+            CALL_GRAPH: partial(call_graph_lines, report),
+            OTHERS: partial(other_lines, report),
+            IMAGES: partial(_images, report, layout),
+            "EOF": lambda: ["EOF"],
+        },
+    )
 
 
-def _labels(pairs: list[tuple[str, str | None]]) -> Iterator[str]:
-    for label, value in pairs:
-        if value is not None:
-            yield f"{label + ':':<20s} {printable(value)}"
+def _as_written(report: Report, layout: Layout) -> Values:
+    """Labels that a text had and no field has, or not as they were."""
+    found: Values = {}
+    known = PLACES[layout]
+    order = _order(report) or ()
+    for label, value in report.details.items():
+        if label not in known and label not in order and not is_backtrace(label):
+            continue
+        if isinstance(value, str):
+            found[label] = [value]
+        elif isinstance(value, list) and all(isinstance(one, str) for one in value):
+            found[label] = [str(one) for one in value]
+    return found
 
 
-def _process(report: Report) -> list[tuple[str, str | None]]:
-    process, system = report.process, report.system
-    return [
-        ("Incident Identifier", report.incident.id),
-        ("CrashReporter Key", system.crash_reporter_key),
-        ("Hardware Model", system.model),
-        ("Process", with_number(process.name, process.pid)),
-        ("Path", process.path),
-        ("Identifier", process.identifier),
-        ("Version", version(process.version, process.build)),
-        ("Code Type", _code_type(report)),
-        ("Role", process.role),
-        ("Parent Process", with_number(process.parent, process.parent_pid)),
-        ("Coalition", with_number(process.coalition, process.coalition_id)),
-    ]
-
-
-def _system(report: Report) -> list[tuple[str, str | None]]:
-    system = report.system
-    return [
-        ("Date/Time", report.incident.time),
-        ("Launch Time", report.process.launch_time),
-        ("OS Version", version(system.os_name, system.os_build)),
-        ("Release Type", system.release_type),
-        ("Baseband Version", system.baseband_version),
-        ("Report Version", "104"),
-    ]
-
-
-def with_number(name: str | None, number: int | None) -> str | None:
-    """``launchd [1]``."""
-    return name if number is None else f"{name or '???'} [{number}]"
-
-
-def version(name: str | None, build: str | None) -> str | None:
-    """``1.0 (1)``."""
-    return name if build is None else f"{name or '???'} ({build})"
-
-
-def _code_type(report: Report) -> str | None:
-    code_type = report.process.code_type
-    if code_type is None:
+def _order(report: Report) -> list[str] | None:
+    order = report.details.get(ORDER)
+    if not isinstance(order, list):
         return None
-    return f"{code_type} ({'Translated' if report.process.is_translated else 'Native'})"
+    labels = [one for one in order if isinstance(one, str)]
+    return labels if len(labels) == len(order) else None
 
 
-def _exception(report: Report) -> Iterator[str]:
-    exception, termination = report.exception, report.termination
-    if exception is not None:
-        signal = "" if exception.signal is None else f" ({exception.signal})"
-        yield f"Exception Type:  {exception.type or '???'}{signal}"
-        if exception.subtype is not None:
-            yield f"Exception Subtype: {printable(exception.subtype)}"
-        if exception.message is not None:
-            yield f"Exception Message: {printable(exception.message)}"
-        if exception.codes is not None:
-            yield f"Exception Codes: {exception.codes}"
-    region = report.details.get("vmRegionInfo", report.details.get("vmregioninfo"))
-    if isinstance(region, str):
-        yield from f"VM Region Info: {region}".rstrip("\n").split("\n")
-    if report.details.get("isCorpse"):
-        yield "Exception Note:  EXC_CORPSE_NOTIFY"
-    if termination is not None:
-        words = (termination.namespace, termination.code, termination.indicator)
-        yield "Termination Reason: " + " ".join(str(one) for one in words if one is not None)
-        yield from (
-            line for text in (*termination.reasons, *_details(report)) for line in text.split("\n")
-        )
-        if termination.by_process is not None:
-            who = with_number(termination.by_process, termination.by_pid)
-            yield f"Terminating Process: {who}"
+def _last_exception(report: Report) -> Iterator[str]:
+    thrown = report.language_exception
+    if thrown is None or not (thrown.frames or thrown.details):
+        return
+    yield f"{LAST_EXCEPTION}:"
+    addresses = thrown.details.get("addresses")
+    if isinstance(addresses, str):
+        yield addresses
+    else:
+        yield from frame_lines(thrown.frames, report.images, _between(thrown.details.get(LINES)))
 
 
-def _details(report: Report) -> tuple[str, ...]:
-    """``termination``'s details, which no field of the model has."""
-    inner = report.details.get("termination")
-    lines = inner.get("details") if isinstance(inner, dict) else None
-    return tuple(one for one in lines if isinstance(one, str)) if isinstance(lines, list) else ()
+def _between(lines: JsonValue) -> dict[int, list[str]]:
+    """Lines among frames, by how many frames are before them."""
+    found: dict[int, list[str]] = {}
+    for one in lines if isinstance(lines, list) else ():
+        match one:
+            case [int(at), str(line)]:
+                found.setdefault(at, []).append(line)
+            case _:
+                continue
+    return found
 
 
-def _sections(report: Report) -> Iterator[str]:
-    if report.application_information:
-        yield "Application Specific Information:"
-        for _, said in report.application_information:
-            yield from (line for text in said for line in text.rstrip("\n").split("\n"))
-        yield ""
-    triage: JsonValue = report.details.get("ktriageinfo")
-    if isinstance(triage, str) and triage:
-        yield "Kernel Triage:"
-        yield from triage.rstrip("\n").split("\n")
+def _threads(report: Report) -> Iterator[str]:
+    heading = _mac_heading if is_of_mac(report) else _heading
+    for thread in report.threads:
+        yield from heading(thread)
+        between, jumps = elided(thread, report.images)
+        for at, lines in _between(thread.details.get(LINES)).items():
+            between.setdefault(at, []).extend(lines)
+        yield from frame_lines(thread.frames, report.images, between, jumps)
         yield ""
 
 
-def _thread(thread: ReportedThread, report: Report) -> Iterator[str]:
-    name = _name(thread)
-    if name:
-        yield f"Thread {thread.index} name: {name}"
-    yield f"Thread {thread.index}{' Crashed' if thread.crashed else ''}:"
-    yield from frame_lines(thread.frames, report.images)
+def _state_word(thread: ReportedThread) -> str:
+    if thread.crashed:
+        return " Crashed"
+    return " Highlighted" if thread.details.get("highlighted") is True else ""
 
 
-def _name(thread: ReportedThread) -> str:
+def _heading(thread: ReportedThread) -> Iterator[str]:
     words = " " + printable(thread.name) if thread.name else " "
     if thread.queue:
         words += f" Dispatch queue: {printable(thread.queue)}"
-    return words if words != " " else ""
+    if words != " ":
+        yield f"Thread {thread.index} name: {words}"
+    yield f"Thread {thread.index}{_state_word(thread)}:"
+
+
+def _mac_heading(thread: ReportedThread) -> Iterator[str]:
+    words = ""
+    if thread.name or thread.queue:
+        words = f": {printable(thread.name or '')}"
+    if thread.queue:
+        words += f" Dispatch queue: {printable(thread.queue)}"
+    yield f"Thread {thread.index}{_state_word(thread)}:{words}"
+
+
+def _states(report: Report) -> Iterator[str]:
+    crashed = report.crashed_thread
+    has_one = crashed is not None and crashed.registers is not None
+    in_order = report.kind is ReportKind.APPLE_CRASH
+    for thread in report.threads:
+        if thread.registers is None or (has_one and thread is not crashed):
+            continue
+        yield f"Thread {thread.index} crashed with {flavor_name(thread.registers.flavor)}:"
+        yield from register_lines(thread.registers, in_order=in_order)
+        other = thread.registers.details.get("lines")
+        yield from (str(line) for line in (other if isinstance(other, list) else ()))
+    for thread in report.threads:
+        stream = thread.details.get("instruction stream")
+        rows = [*stream_lines(thread.details.get(KEY))]
+        rows += [str(line) for line in (stream if isinstance(stream, list) else ())]
+        if rows:
+            yield ""
+            yield f"Thread {thread.index} instruction stream:"
+            yield from rows
+
+
+def _images(report: Report, layout: Layout) -> Iterator[str]:
+    yield f"{IMAGES}:"
+    between = _between(report.details.get(IMAGE_LINES))
+    for index, image in enumerate(report.images):
+        yield from between.get(index, ())
+        if image.size is not None or image.load_address is not None:
+            is_named_by_arch = report.kind is ReportKind.APPLE_CRASH and image.arch is not None
+            yield from _image(image, Layout.IOS if is_named_by_arch else layout)
+    yield from between.get(len(report.images), ())
+
+
+def _image(image: ReportedImage, layout: Layout) -> Iterator[str]:
+    base = image.load_address or 0
+    is_none = image.size == 0 and not image.name
+    if layout is Layout.IOS:
+        if image.size or image.name:
+            yield image_line(image)
+        return
+    last = (1 << 64) - 1 if is_none else base + max(1, image.size or 1) - 1
+    identifier = image.details.get("CFBundleIdentifier")
+    name = identifier if isinstance(identifier, str) and identifier else image.name
+    mark = "+" if image.details.get("main") is True else ""
+    uuid = image.uuid or image.details.get("uuid") or "???"
+    yield (
+        f"{base:>#18x} - {_end(image, last):>18s} {mark}{printable(name) or '???'}"
+        f" ({printable(image.version or '*')}) <{uuid}> {printable(image.path) or '???'}"
+    )
+
+
+def _end(image: ReportedImage, last: int) -> str:
+    given = image.details.get("end")
+    if isinstance(given, str):
+        return given
+    return "???" if image.size is None else f"{last:#x}"
 
 
 def image_line(image: ReportedImage) -> str:
-    """``base - last name arch  <uuid> path``."""
+    """``base - last name arch  <uuid> path``, as iOS has it."""
     base = image.load_address or 0
     uuid = "???" if image.uuid is None else image.uuid.hex
-    ends = f"{base:>#18x} - {base + max(1, image.size or 1) - 1:>#18x}"
+    ends = f"{base:>#18x} - {_end(image, base + max(1, image.size or 1) - 1):>18s}"
+    mark = "+" if image.details.get("main") is True else ""
     name = printable(image.name) or "???"
-    return f"{ends} {name} {image.arch or '???'}  <{uuid}> {printable(image.path)}"
+    version = "" if image.version is None else f" ({printable(image.version)})"
+    shown = version if image.arch is None and version else f" {image.arch or '???'}"
+    return f"{ends} {mark}{name}{shown}  <{uuid}> {printable(image.path)}"

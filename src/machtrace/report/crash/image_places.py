@@ -1,0 +1,74 @@
+"""Which image of a report an address is in."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from machtrace.model.reported_image import ReportedImage
+
+_OVERLAPPING = 8
+"""Images that may begin below an address and not hold it, before the one that does."""
+
+
+class _Ordered(NamedTuple):
+    """Images by where they begin; of those that begin alike the first one comes last."""
+
+    starts: list[int]
+    indices: list[int]
+
+
+class ImagePlaces:
+    """The images of a report by address, and by the names that frames have for them."""
+
+    def __init__(self, images: Sequence[ReportedImage]) -> None:
+        self._images = images
+        self._all = self._ordered(range(len(images)))
+        self._names: dict[str, list[int]] = {}
+        self._by_name: dict[str, _Ordered] = {}
+        self._known: dict[tuple[str, int], int | None] = {}
+        for index, image in enumerate(images):
+            identifier = image.details.get("CFBundleIdentifier")
+            for name in {image.name, image.path.rpartition("/")[2], identifier}:
+                if isinstance(name, str):
+                    self._names.setdefault(name, []).append(index)
+
+    def named(self, name: str) -> int | None:
+        """The first image of this name."""
+        indices = self._names.get(name)
+        return None if indices is None else indices[0]
+
+    def find(self, name: str, address: int) -> int | None:
+        """The image that holds ``address`` (Avma): of that name, where several do."""
+        key = (name, address >> 12)
+        if key not in self._known:
+            self._known[key] = self._find(name, address)
+        found = self._known[key]
+        if found is None or self._images[found].holds(address):
+            return found
+        return self._find(name, address)
+
+    def _find(self, name: str, address: int) -> int | None:
+        named = self._by_name.get(name)
+        if named is None:
+            named = self._by_name[name] = self._ordered(self._names.get(name, ()))
+        for ordered in (named, self._all):
+            place = bisect_right(ordered.starts, address)
+            for candidate in reversed(ordered.indices[max(0, place - _OVERLAPPING) : place]):
+                if self._images[candidate].holds(address):
+                    return candidate
+        # An image without an end, or with a wrong one: its name and start must do.
+        place = bisect_right(named.starts, address)
+        if place and self._images[named.indices[place - 1]].size is None:
+            return named.indices[place - 1]
+        return None
+
+    def _ordered(self, indices: Iterable[int]) -> _Ordered:
+        placed = [
+            (start, -index)
+            for index in indices
+            if (start := self._images[index].load_address) is not None
+        ]
+        placed.sort()
+        return _Ordered([start for start, _ in placed], [-index for _, index in placed])
