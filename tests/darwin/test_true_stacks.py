@@ -88,7 +88,7 @@ def test_the_stack_is_the_true_one_at_every_place(
         looked_at += 1
         return False
 
-    run.run(visit, every=211, each_place=True, limit=conditions.limit)
+    run.run(visit, every=1009, each_place=True, limit=conditions.limit)
     assert looked_at > 60
 
 

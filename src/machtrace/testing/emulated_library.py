@@ -293,7 +293,8 @@ class EmulatedLibrary:
         else:
             self._observe(name)
             assert name in self._functions, f"{name} is not provided"  # noqa: S101
-            arguments = [cpu.read(number) for number in convention.arguments]
+            values = cpu.registers().values  # all together are read quicker than a few
+            arguments = [values[number] or 0 for number in convention.arguments]
             back = self._pop_return_address()
             found = self._functions[name](arguments)
             if isinstance(found, int):
