@@ -61,6 +61,8 @@ class Wait(NamedTuple):
     """Which function says so."""
     place: int
     """Where it is in the stack, innermost first."""
+    caller: str = ""
+    """Who wanted to wait: the first function beyond those that waiting is made of."""
 
 
 _CALLS: dict[WaitKind, tuple[str, ...]] = {
@@ -186,15 +188,17 @@ def wait_of(names: Iterable[str]) -> Wait | None:
     """
     best: Wait | None = None
     is_waiting = False
+    caller = ""
     for place, name in enumerate(islice(names, _LOOKED_AT)):
         if name not in _KINDS and name[1:] in _KINDS:
             name = name[1:]  # noqa: PLW2901 - as the symbol table spells it
         kind = _KINDS.get(name)
         if name in _OTHERS_CODE or (best and kind is None and not name.startswith(_BETWEEN)):
+            caller = name
             break
         if kind is None or (name == _START and place > 1):
             continue
         is_waiting = is_waiting or name in _TRAPS
         if best is None or _RANKS[kind] < _RANKS[best.kind]:
             best = Wait(kind, name, place)
-    return best if is_waiting else None
+    return best._replace(caller=caller) if best is not None and is_waiting else None

@@ -7,6 +7,7 @@ then there is no edge.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -19,6 +20,7 @@ from machtrace.model.report import Report, ReportedTask
 
 _OWN_QUEUE = "dispatch_sync called on queue already owned by current thread"
 _CONCURRENT = "com.apple.root."
+_ON_MAIN = re.compile(r"[oO]n_?[mM]ain_?(?:[tT]hread|[qQ]ueue)")
 
 
 class EdgeSource(Enum):
@@ -28,13 +30,15 @@ class EdgeSource(Enum):
     """The report says whom the thread waits for."""
     MESSAGE = "message"
     """The process said so when it ended."""
+    CALLER = "caller"
+    """A guess: the function that waits for a queue is named after the main thread's."""
     ONLY_QUEUE = "only queue"
     """A guess: the thread waits for a queue, and one other thread alone is serving any."""
 
     @property
     def is_certain(self) -> bool:
         """Whether it is more than a guess."""
-        return self is not EdgeSource.ONLY_QUEUE
+        return self in (EdgeSource.NOTE, EdgeSource.MESSAGE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +173,10 @@ class _Finder:
             yield self._edge(index, index, EdgeSource.MESSAGE, thread.samples, _OWN_QUEUE)
             return
         if thread.wait is None or thread.wait.kind is not WaitKind.DISPATCH_SYNC:
+            return
+        main = self._main.get(task, index)
+        if main != index and _ON_MAIN.search(thread.wait.caller):
+            yield self._edge(index, main, EdgeSource.CALLER, thread.samples, thread.wait.caller)
             return
         others = [one for one in self._serving[task] if one != index]
         if len(others) == 1:

@@ -64,6 +64,7 @@ FORMATS: dict[str, ReportFormat] = {
         ),
         ReportFormat("firefox", ".firefox.json", f"{_STACKS}:firefox_json", holds_many=False),
         ReportFormat("pprof", ".pb.gz", f"{_STACKS}:pprof_data", holds_many=False),
+        ReportFormat("html", ".html", "machtrace.report.html.page:write", holds_many=True),
     )
 }
 """By name."""

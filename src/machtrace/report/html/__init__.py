@@ -1,0 +1,1 @@
+"""One HTML page of reports, which opens without a network."""

@@ -1,0 +1,94 @@
+"""A report's stacks as a flame graph: its data, and the elements that the page's script fills."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from machtrace.analysis.call_tree import call_tree
+from machtrace.analysis.frame_owner import FrameOwner, Owners
+from machtrace.analysis.functions import Function, functions_of
+from machtrace.analysis.profile_weights import thread_weights
+from machtrace.analysis.reported_profile import profile_of
+from machtrace.model.profile import OUTERMOST, Profile
+from machtrace.model.report import Report
+from machtrace.report.html.markup import element, quantity, script_data
+from machtrace.report.printable import printable
+from machtrace.report.thread_label import thread_label
+
+_MOST_NODES = 300_000
+"""Of one graph: what a browser still draws at once."""
+_APP, _SYSTEM, _OTHER, _THREAD = range(4)
+_KINDS = {
+    FrameOwner.APP: _APP,
+    FrameOwner.SYSTEM: _SYSTEM,
+    FrameOwner.UNKNOWN: _OTHER,
+}
+
+
+def flame_graph(report: Report) -> str:
+    """The graph of all threads and trees of ``report``, those of its other processes too."""
+    profile = profile_of(report)
+    data, left_out = flame_data(profile)
+    if not data["parents"]:
+        return ""
+    note = ""
+    if left_out:
+        said = f"{quantity(left_out, 'thread')} are not in the graph: it is full."
+        note = element("p", said, class_="none")
+    controls = (
+        '<div class="controls">'
+        '<label>Stacks <select class="mode"><option value="threads">by thread</option>'
+        '<option value="merged">of all threads together</option></select></label>'
+        '<button type="button" class="out">Zoom out</button>'
+        '<button type="button" class="reset">Show all</button></div>'
+    )
+    canvas = (
+        '<div class="scroller"><div class="spacer"><canvas tabindex="0" role="application" '
+        'aria-label="Flame graph: arrow keys move, Enter zooms in, Escape zooms out"></canvas>'
+        "</div></div>"
+    )
+    status = '<p class="status" role="status" aria-live="polite"></p>'
+    script = f'<script type="application/json">{script_data(data)}</script>'
+    no_script = (
+        "<noscript><p>The flame graph needs its script; the stacks above do not.</p></noscript>"
+    )
+    return element("div", controls + canvas + status + script, class_="flame") + note + no_script
+
+
+def flame_data(profile: Profile) -> tuple[dict[str, Any], int]:
+    """The graph's columns, and how many threads there was no room for.
+
+    ``names`` has a row ``[name, image, kind]`` for each function and thread. Nodes are columns: a
+    node's ``parents`` entry is lower than its own place, and -1 for a thread's own node; ``keys``
+    has an index of ``names``, ``own`` the samples that end there.
+    """
+    table = functions_of(profile.frames)
+    owners = Owners(profile.process.path, profile.process.name)
+    names = [_name(function, owners) for function in table.functions]
+    parents: list[int] = []
+    keys: list[int] = []
+    own: list[int] = []
+    left_out = 0
+    frame_keys = table.keys
+    for thread, weights in zip(profile.threads, thread_weights(profile), strict=True):
+        if not weights:
+            continue
+        if len(parents) > _MOST_NODES:
+            left_out += 1
+            continue
+        tree = call_tree(profile.stacks, weights, frame_keys)
+        base = len(parents) + 1
+        parents.append(-1)
+        keys.append(len(names))
+        own.append(0)
+        names.append([thread_label(thread.info), "", _THREAD])
+        parents += (base - 1 if one == OUTERMOST else base + one for one in tree.callers)
+        keys += tree.keys
+        own += tree.own
+    return {"names": names, "parents": parents, "keys": keys, "own": own}, left_out
+
+
+def _name(function: Function, owners: Owners) -> list[str | int]:
+    image = function.image
+    kind = _OTHER if image is None else _KINDS[owners.owner(image.path, image.name).owner]
+    return [printable(function.name), "" if image is None else printable(image.name), kind]
