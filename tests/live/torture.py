@@ -285,15 +285,15 @@ def external(pid: int, hz: float, until: float, checker: Checker, watch: Watch) 
     return []
 
 
-def receive(streams: list[Stream], until: float, watch: Watch) -> list[str]:
-    """Check what comes until then, and that all goes on."""
+def receive(streams: list[Stream], until: float, watch: Watch | None) -> list[str]:
+    """Check what comes until then, and that all goes on; without a watch, that it ends."""
     while time.monotonic() < until and streams:
         ready, _, _ = select.select([one.descriptor for one in streams], [], [], 1)
         streams[:] = [one for one in streams if one.descriptor not in ready or one.receive()]
-        still = watch.standing_still()
+        still = watch.standing_still() if watch is not None else []
         if still:
             return still
-    return []
+    return ["the end"] if streams and watch is None else []
 
 
 def tell_standstill(pid: int, still: list[str]) -> None:
@@ -331,6 +331,7 @@ def run(options: argparse.Namespace, folder: Path) -> int:
         "hz": options.hz,
         "pipes": [writing for _, writing in pipes],
         "snapshots": not options.no_snapshots,
+        "sanitized": bool(options.sanitize),
     }
     process = subprocess.Popen(
         [sys.executable, str(HERE / "programs/torture_process.py"), json.dumps(told)],
@@ -381,7 +382,7 @@ def look_at(
         if still:
             tell_standstill(process.pid, still)
         process.stdin.close()
-        still = still or receive(streams, time.monotonic() + 4 * STANDSTILL_S, watch)
+        still = still or receive(streams, time.monotonic() + 4 * STANDSTILL_S, None)
     elapsed, busy = time.monotonic() - began, busy_s() - busy
     rest = process.stdout.read()
     status = process.wait()

@@ -25,6 +25,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -370,6 +371,22 @@ void load(std::uint64_t *counter, int)
     }
 }
 
+void fork_only(std::uint64_t *counter, int)
+{
+    while (goes_on()) {
+        int status = 1;
+        pid_t child = fork();
+        if (child == 0)
+            _exit(0);
+        while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+            continue;
+        if (status != 0)
+            fail("fork");
+        __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED);
+        usleep(10000);
+    }
+}
+
 int hold_list(dl_phdr_info *, std::size_t, void *)
 {
     usleep(100);
@@ -410,6 +427,7 @@ constexpr kind kinds[] = {
     {"thread churn", churn, 1},
     {"dlopen", load, 1},
     {"loader's list", iterate, 1},
+    {"native forks", fork_only, 1},
 };
 constexpr int kind_count = sizeof kinds / sizeof *kinds;
 
