@@ -133,7 +133,7 @@ Thread 0 crashed with ARM Thread State (64-bit):
 
 Binary Images:
        0x100000000 -        0x100007fff App arm64  <{APP_UUID.hex}> /private/var/App.app/App
-       0x180000000 -        0x180003fff libsystem_kernel.dylib arm64e  <{SYSTEM_UUID.hex}> /usr/lib/k
+       0x180000000 -        0x180003fff libsystem_kernel.dylib arm64e  <{SYSTEM_UUID.hex}> /k
 
 EOF
 """.encode()
@@ -324,6 +324,8 @@ Binary Images:
        0x180000000 -        0x180003fff  dyld (*) <{str(SYSTEM_UUID).upper()}> /usr/lib/dyld
 """.encode()
 
+_APP, _SYSTEM = str(APP_UUID).upper(), str(SYSTEM_UUID).upper()
+
 SPINDUMP = f"""\
 Date/Time:        2026-02-03 04:05:06.789 +0100
 OS Version:       macOS 15.3 (Build 24D60)
@@ -347,8 +349,8 @@ Path:             /x/App.app/App
      *9   ??? (kernel + 1113914) [0xffffff800031ff3a] (blocked by turnstile) 41-49
 
   Binary Images:
-           0x100000000 -        0x100007fff  org.example.app 1.2 (34) <{str(APP_UUID).upper()}> /x/App
-           0x180000000 -        0x180003fff  dyld (960)      <{str(SYSTEM_UUID).upper()}>  /usr/lib/dyld
+           0x100000000 -        0x100007fff  org.example.app 1.2 (34) <{_APP}> /x/App
+           0x180000000 -        0x180003fff  dyld (960)      <{_SYSTEM}>  /usr/lib/dyld
    *0xffffff8000210000 -                ???  kernel (1)      <{UUID(int=7)}>  /kernel
 
 Process:          launchd [1]
@@ -364,7 +366,7 @@ CALL_STACK_SYMBOLS = b"""\
 \t1   An App With A Very Long Name That I 0x0000000100003f50 -[Foo bar:] + 16,
 \t2   App                                 0x0000000100000200 App + 512
 \t3   App                                 0x0000000100000300 -[Foo baz] + 16
-\t4   libsystem_kernel.dylib              0x0000000180000048 A5D3B725-78C3-3E19-A765-CCEB22355093 + 72
+\t4   libsystem.dylib  0x0000000180000048 A5D3B725-78C3-3E19-A765-CCEB22355093 + 72
 \t5   ???                                 0x0000000000000010 0x0 + 16
 )
 ./prog(func+0x12) [0x4005d4]
