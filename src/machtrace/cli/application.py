@@ -12,6 +12,7 @@ from machtrace.cli.demo import demo
 from machtrace.cli.device import device_app
 from machtrace.cli.doctor import doctor
 from machtrace.cli.image import image
+from machtrace.cli.report import report
 from machtrace.cli.sample import sample
 from machtrace.cli.snapshot import snapshot
 from machtrace.cli.symbolicate import convert, symbolicate
@@ -25,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (backtrace, sample, snapshot, symbolicate, convert, image, demo, doctor):
+for command in (backtrace, sample, snapshot, symbolicate, convert, report, image, demo, doctor):
     app.command()(command)
 app.add_typer(symbols_app, name="symbols")
 app.add_typer(device_app, name="device")
