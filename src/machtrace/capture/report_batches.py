@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from machtrace.capture.collector_pause import collector_paused
 from machtrace.capture.file_replacement import replace_file
@@ -38,6 +38,8 @@ class BatchItem:
     error: MachtraceError | None = None
     warnings: tuple[str, ...] = ()
     reports: int = 0
+    is_named: bool = True
+    """Whether the user gave its path, and did not only give a folder or an archive that has it."""
 
 
 @dataclass(slots=True)
@@ -73,12 +75,13 @@ class BatchRunner:
             try:
                 reports = _reports(one)
             except MachtraceError as error:
-                outcome.items.append(BatchItem(name=one.name, error=error))
+                item = BatchItem(name=one.name, error=error, is_named=one.is_named)
+                outcome.items.append(item)
             else:
                 read.append((one, target, reports))
         named = self._named([reports for _, _, reports in read], outcome)
         for (one, target, _), reports in zip(read, named, strict=True):
-            outcome.items.append(self._written(one.name, target, reports))
+            outcome.items.append(self._written(one, target, reports))
         outcome.problems = list(self._names.problems)
         return outcome
 
@@ -94,20 +97,35 @@ class BatchRunner:
         found = iter(named.reports)
         return iter([tuple(next(found) for _ in reports) for reports in read])
 
-    def _written(self, name: str, target: str | None, reports: tuple[Report, ...]) -> BatchItem:
+    def _written(
+        self, one: ReportInput, target: str | None, reports: tuple[Report, ...]
+    ) -> BatchItem:
         warnings = tuple(text for report in reports for text in report.warnings)
+        output = error = None
+        count = len(reports)
         try:
-            output = write_reports(reports, self._format.name)
-            if target is not None:
-                replace_file(target, [output])
-        except MachtraceError as error:
-            return BatchItem(name=name, error=error, warnings=warnings)
+            if target is not None and self._format.between is None and count > 1:
+                for number, report in enumerate(reports, 1):
+                    replace_file(self._numbered(target, number), [self._format.write([report])])
+            else:
+                output = write_reports(reports, self._format.name)
+                if target is not None:
+                    replace_file(target, [output])
+                    output = None
+        except MachtraceError as refused:
+            error, output, count = refused, None, 0
         return BatchItem(
-            name=name,
-            output=output if target is None else None,
+            name=one.name,
+            output=output,
+            error=error,
             warnings=warnings,
-            reports=len(reports),
+            reports=count,
+            is_named=one.is_named,
         )
+
+    def _numbered(self, target: str, number: int) -> str:
+        stem = target.removesuffix(self._format.suffix)
+        return target if number == 1 else f"{stem}-{number}{self._format.suffix}"
 
 
 def _reports(one: ReportInput) -> tuple[Report, ...]:
@@ -116,15 +134,22 @@ def _reports(one: ReportInput) -> tuple[Report, ...]:
     return read_source(one.source).reports
 
 
-def merged_missing(outcomes: Iterable[BatchOutcome]) -> list[MissingImage]:
-    """The images that no batch had files of, those with the most frames first."""
-    from dataclasses import replace
+class MissingImages:
+    """Adds up the images that batches had no files of."""
 
-    counts: Counter[object] = Counter()
-    first: dict[object, MissingImage] = {}
-    for outcome in outcomes:
-        for one in outcome.missing:
+    def __init__(self) -> None:
+        self._counts: Counter[object] = Counter()
+        self._first: dict[object, MissingImage] = {}
+
+    def add(self, missing: Iterable[MissingImage]) -> None:
+        """Those of a batch."""
+        for one in missing:
             key = one.image.uuid or one.image.name
-            counts[key] += one.frames
-            first.setdefault(key, one)
-    return [replace(first[key], frames=count) for key, count in counts.most_common()]
+            self._counts[key] += one.frames
+            self._first.setdefault(key, one)
+
+    def most_first(self) -> list[MissingImage]:
+        """Those with the most frames first."""
+        return [
+            replace(self._first[key], frames=count) for key, count in self._counts.most_common()
+        ]

@@ -24,9 +24,14 @@ class _Silent:
 
 
 @contextmanager
-def report_progress(total: int) -> Iterator[ReportProgress]:
-    """A bar on standard error, where that is a terminal and there is enough to do."""
-    if total <= _FEW or not sys.stderr.isatty():
+def report_progress(total: int, *, hidden: bool = False) -> Iterator[ReportProgress]:
+    """A bar on standard error, where that is a terminal and there is enough to do.
+
+    Args:
+        total: files; where archives turn out to hold more, the bar grows.
+        hidden: whether the terminal shows something else.
+    """
+    if hidden or total <= _FEW or not sys.stderr.isatty():
         yield _Silent()
         return
     from rich.console import Console
@@ -45,5 +50,7 @@ def report_progress(total: int) -> Iterator[ReportProgress]:
         class _Bar:
             def advance(self, count: int) -> None:
                 bar.advance(task, count)
+                done = bar.tasks[0].completed
+                bar.update(task, total=max(total, done))
 
         yield _Bar()

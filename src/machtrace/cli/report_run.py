@@ -1,32 +1,28 @@
-"""Running batches of reports, and saying what became of them."""
+"""Running batches of reports, and saying what became of them.
+
+Files are read when their batch is made up, and forgotten when it is written: any number of them
+takes the memory of a few batches.
+"""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from itertools import chain
 from pathlib import Path
 
-from machtrace.capture.report_batches import (
-    BatchItem,
-    BatchOptions,
-    BatchOutcome,
-    BatchRunner,
-    merged_missing,
-)
-from machtrace.cli.console import binary_output, complain, output, warn
-from machtrace.cli.report_progress import report_progress
+from machtrace.capture.report_batches import BatchOptions
+from machtrace.cli.console import binary_output, output
+from machtrace.cli.report_outcomes import outcomes
+from machtrace.cli.report_progress import ReportProgress, report_progress
+from machtrace.cli.report_summary import Summary
+from machtrace.cli.report_targets import Task, tasks
 from machtrace.errors import ArgumentError, FileAccessError
-from machtrace.report.formats import FORMATS, report_format
-from machtrace.report.inputs import ReportInput, report_inputs
+from machtrace.report.formats import FORMATS, ReportFormat, report_format
+from machtrace.report.inputs import ReportInput, count_files, report_inputs
+from machtrace.report.joining import JoinedFiles
 from machtrace.report.source import ReportSource
-
-_BATCH = 32
-"""Files that are taken at once: enough for images to be shared, few enough to show progress."""
-_PAYS = 2 * _BATCH
-"""Files from which on a second process is started."""
-_SHOWN = 10
-Task = tuple[ReportInput, str | None]
 
 
 def format_of(target: str) -> str:
@@ -47,125 +43,89 @@ def format_of(target: str) -> str:
 
 
 def run(files: Sequence[str], options: BatchOptions, target: Path | None, jobs: int | None) -> int:
-    """Read, name and write ``files``; the exit status."""
-    suffix = report_format(options.format).suffix
-    inputs = [one for file in files for one in _inputs(file)]
-    if target == Path("-"):
-        target = None
-    tasks = list(_tasks(inputs, target, suffix))
-    outcomes: list[BatchOutcome] = []
-    with report_progress(len(tasks)) as progress:
-        for outcome in _outcomes(tasks, options, jobs):
-            outcomes.append(outcome)
+    """Read, name and write ``files``; the exit status.
+
+    Raises:
+        ArgumentError: there is no such format, or it needs files of its own and has none.
+        FileAccessError: the folder cannot be made, or standard output takes nothing.
+    """
+    chosen = report_format(options.format)
+    target = None if target == Path("-") else target
+    if target is None and not chosen.is_text:
+        with binary_output():  # refuses a terminal
+            pass
+    is_shown = target is None and sys.stdout.isatty()
+    summary = Summary(options)
+    with ExitStack() as stack:
+        progress = stack.enter_context(report_progress(_count(files, target), hidden=is_shown))
+        made = tasks(_inputs(files, target), target, chosen.suffix)
+        if target is None:
+            made = _checked(made, chosen)
+        results = stack.enter_context(closing(outcomes(made, options, jobs)))
+        printer = _Printer(chosen, progress, is_shown=is_shown)
+        for outcome in results:
+            summary.add(outcome)
+            printer.write([one.output for one in outcome.items if one.output is not None])
             progress.advance(len(outcome.items))
-    named = {one.name for one in inputs if one.is_named}
-    items = [item for outcome in outcomes for item in outcome.items]
-    _print([item.output for item in items if item.output is not None])
-    return _summary(items, outcomes, options, named)
+        printer.end()
+    return summary.tell()
 
 
-def _inputs(file: str) -> Iterator[ReportInput]:
-    if file == "-":
-        name = "standard input"
-        yield ReportInput(name, ReportSource(name, sys.stdin.buffer.read()), is_named=True)
-    else:
-        yield from report_inputs(file)
+def _count(files: Sequence[str], target: Path | None) -> int:
+    """How many files there are; only asked where somebody sees it."""
+    if not sys.stderr.isatty():
+        return 0
+    return sum(1 if file == "-" else count_files(file, without=target) for file in files)
 
 
-def _tasks(inputs: Sequence[ReportInput], target: Path | None, suffix: str) -> Iterator[Task]:
-    """Each input, and where what becomes of it goes."""
-    if target is None:
-        yield from ((one, None) for one in inputs)
-        return
-    is_one = len(inputs) == 1 and inputs[0].is_named and not target.is_dir()
-    if is_one:
-        yield inputs[0], str(target)
-        return
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileAccessError(str(target), (error.strerror or "cannot be made").lower()) from error
-    taken: set[str] = set()
-    for one in inputs:
-        stem = Path(one.name.replace(":", "/").replace("\\", "/").rstrip("/")).name
-        name = candidate = Path(stem or "report").stem or "report"
-        number = 1
-        while candidate in taken:
-            number += 1
-            candidate = f"{name}-{number}"
-        taken.add(candidate)
-        yield one, str(target / (candidate + suffix))
+def _inputs(files: Sequence[str], target: Path | None) -> Iterator[ReportInput]:
+    for file in dict.fromkeys(files):
+        if file == "-":
+            name = "standard input"
+            try:
+                yield ReportInput(name, ReportSource(name, sys.stdin.buffer.read()), is_named=True)
+            except (AttributeError, OSError, ValueError):  # it was closed
+                yield ReportInput(name, FileAccessError(name, "cannot be read"), is_named=True)
+        else:
+            yield from report_inputs(file, without=target)
 
 
-def _outcomes(
-    tasks: Sequence[Task], options: BatchOptions, jobs: int | None
-) -> Iterator[BatchOutcome]:
-    batches = [tasks[first : first + _BATCH] for first in range(0, len(tasks), _BATCH)]
-    processes = jobs or (os.cpu_count() or 1 if len(tasks) >= _PAYS else 1)
-    if processes == 1 or len(batches) < 2:  # noqa: PLR2004 - nothing to share out
-        runner = BatchRunner(options)
-        yield from map(runner.run, batches)
-        return
-    from machtrace.cli.report_processes import run_in_processes
-
-    yield from run_in_processes(batches, options, min(processes, len(batches)))
-
-
-def _print(outputs: Sequence[bytes]) -> None:
-    if not outputs:
-        return
-    if sys.stdout.isatty() and all(_is_text(one) for one in outputs):
-        with output() as sink:
-            sink.write("\n".join(one.decode("utf-8", "backslashreplace") for one in outputs))
-        return
-    with binary_output() as binary:
-        binary.write(b"\n".join(outputs))
+def _checked(made: Iterator[Task], chosen: ReportFormat) -> Iterator[Task]:
+    """The tasks, where all of them can be written one after another."""
+    if chosen.between is not None:
+        return made
+    first = [one for one, _ in zip(made, range(2), strict=False)]
+    if len(first) > 1:
+        raise ArgumentError(
+            f"a file of the format {chosen.name} is of one report, and these are several files",
+            remedy="give a folder to write to: -o FOLDER",
+        )
+    return chain(first, made)
 
 
-def _is_text(data: bytes) -> bool:
-    return b"\0" not in data
+class _Printer:
+    """Standard output, batch by batch."""
 
+    def __init__(self, chosen: ReportFormat, progress: ReportProgress, *, is_shown: bool) -> None:
+        self._joined = JoinedFiles(chosen)
+        self._progress = progress
+        self._is_shown = is_shown
 
-def _summary(
-    items: Sequence[BatchItem],
-    outcomes: Sequence[BatchOutcome],
-    options: BatchOptions,
-    named: set[str],
-) -> int:
-    """What became of everything, on standard error."""
-    status = 0
-    unread = 0
-    for item in items:
-        if item.error is not None:
-            if item.name in named or isinstance(item.error, FileAccessError):
-                complain(item.error)
-                status = 1
-            else:
-                unread += 1
-        if len(items) == 1:
-            for text in item.warnings[:_SHOWN]:
-                warn(f"{item.name}: {text}")
-    reports = sum(item.reports for item in items)
-    if options.wants_names and reports:
-        _tell_names(outcomes)
-    if len(items) > 1:
-        rest = f", {unread} files were no reports" if unread else ""
-        warn(f"{reports} reports of {len(items)} files{rest}")
-    return 1 if not reports else status
+    def write(self, outputs: Sequence[bytes]) -> None:
+        """What was made of some files."""
+        if outputs:
+            self._put(b"".join(self._joined.add(one) for one in outputs))
 
+    def end(self) -> None:
+        """What comes after the last."""
+        last = self._joined.end()
+        if last:
+            self._put(last)
 
-def _tell_names(outcomes: Sequence[BatchOutcome]) -> None:
-    frames = sum(outcome.frames for outcome in outcomes)
-    named = sum(outcome.named for outcome in outcomes)
-    contradicted = sum(outcome.contradicted for outcome in outcomes)
-    said = f", {contradicted} of them otherwise than the report" if contradicted else ""
-    warn(f"{named} of {frames} frames were named{said}")
-    missing = merged_missing(outcomes)
-    for one in missing[:_SHOWN]:
-        uuid = "no UUID" if one.image.uuid is None else str(one.image.uuid).upper()
-        name = one.image.name or one.image.path or "???"
-        warn(f"no symbols for {name} {one.image.arch or ''} {uuid}: {one.frames} frames")
-    if len(missing) > _SHOWN:
-        warn(f"no symbols for {len(missing) - _SHOWN} more images")
-    for problem in list(dict.fromkeys(str(one) for o in outcomes for one in o.problems))[:_SHOWN]:
-        warn(problem)
+    def _put(self, data: bytes) -> None:
+        if self._is_shown:
+            with output() as sink:
+                sink.write(data.decode("utf-8", "backslashreplace"))
+        else:
+            with binary_output() as binary:
+                binary.write(data)

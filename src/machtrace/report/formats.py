@@ -22,6 +22,9 @@ class ReportFormat(NamedTuple):
     """The module and the function that write it."""
     holds_many: bool
     """Whether one file can be of several reports."""
+    between: bytes | None = b"\n"
+    """What parts such files where they follow each other in one; None where they cannot."""
+    is_text: bool = True
 
     def write(self, reports: Sequence[Report]) -> bytes:
         """The file's bytes; a text's odd bytes are what they were read from."""
@@ -45,7 +48,9 @@ FORMATS: dict[str, ReportFormat] = {
     one.name: one
     for one in (
         ReportFormat("apple", ".crash", "machtrace.report.crash.writer:write", holds_many=False),
-        ReportFormat("ips", ".ips", "machtrace.report.ips.writer:write", holds_many=False),
+        ReportFormat(
+            "ips", ".ips", "machtrace.report.ips.writer:write", holds_many=False, between=None
+        ),
         ReportFormat(
             "json",
             ".json",
@@ -58,12 +63,25 @@ FORMATS: dict[str, ReportFormat] = {
         ReportFormat("bs", ".txt", f"{_STACKS}:bs_text", holds_many=True),
         ReportFormat("lldb", ".txt", f"{_STACKS}:lldb_text", holds_many=True),
         ReportFormat("sample", ".txt", f"{_STACKS}:sample_report", holds_many=False),
-        ReportFormat("folded", ".folded", f"{_STACKS}:folded_text", holds_many=True),
+        ReportFormat("folded", ".folded", f"{_STACKS}:folded_text", holds_many=True, between=b""),
         ReportFormat(
-            "speedscope", ".speedscope.json", f"{_STACKS}:speedscope_json", holds_many=False
+            "speedscope",
+            ".speedscope.json",
+            f"{_STACKS}:speedscope_json",
+            holds_many=False,
+            between=None,
         ),
-        ReportFormat("firefox", ".firefox.json", f"{_STACKS}:firefox_json", holds_many=False),
-        ReportFormat("pprof", ".pb.gz", f"{_STACKS}:pprof_data", holds_many=False),
+        ReportFormat(
+            "firefox", ".firefox.json", f"{_STACKS}:firefox_json", holds_many=False, between=None
+        ),
+        ReportFormat(
+            "pprof",
+            ".pb.gz",
+            f"{_STACKS}:pprof_data",
+            holds_many=False,
+            between=None,
+            is_text=False,
+        ),
         ReportFormat("html", ".html", "machtrace.report.html.page:write", holds_many=True),
     )
 }
@@ -89,9 +107,14 @@ def write_reports(reports: Sequence[Report], name: str) -> bytes:
     """Reports in the format of this name, as a file's bytes.
 
     Raises:
-        ArgumentError: there is no such format.
+        ArgumentError: there is no such format, or a file of it is of one report.
     """
     chosen = report_format(name)
     if chosen.holds_many or len(reports) == 1:
         return chosen.write(reports)
-    return b"\n".join(chosen.write([report]) for report in reports)
+    if chosen.between is None:
+        raise ArgumentError(
+            f"a file of the format {name} is of one report, and there are {len(reports)}",
+            remedy="write them to a folder, with -o FOLDER, or choose another format",
+        )
+    return chosen.between.join(chosen.write([report]) for report in reports)

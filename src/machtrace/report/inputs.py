@@ -1,67 +1,53 @@
 """The files that paths lead to: themselves, what is in folders, and what is packed in them.
 
-Packed are gzip files and zip archives, within limits of size, number and depth. Names in archives
-only say what to call a report: nothing is unpacked to disk.
+Packed are gzip files and zip archives (:mod:`~machtrace.report.packed_inputs`), within limits of
+size, number and depth. One file is read at a time, when it is asked for.
 """
 
 from __future__ import annotations
 
-import gzip
 import os
 import stat
-import zipfile
-import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 
 from machtrace.errors import FileAccessError, MachtraceError
-from machtrace.report.source import ReportSource
+from machtrace.report.packed_inputs import InputLimits, ReportInput, unpacked
+from machtrace.report.printable import printable
 
-_GZIP = b"\x1f\x8b"
-_ZIP = b"PK\x03\x04"
-_EMPTY_ZIP = b"PK\x05\x06"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputLimits:
-    """How much is read."""
-
-    file_bytes: int = 1 << 29
-    """Of one file, unpacked."""
-    total_bytes: int = 1 << 33
-    """Of everything that one archive holds, unpacked."""
-    members: int = 100_000
-    """Of one archive."""
-    depth: int = 3
-    """Archives in archives."""
+__all__ = ["InputLimits", "ReportInput", "count_files", "report_inputs"]
 
 
-@dataclass(frozen=True, slots=True)
-class ReportInput:
-    """A file to read, or why it cannot be."""
+def report_inputs(
+    path: str | Path, limits: InputLimits | None = None, *, without: Path | None = None
+) -> Iterator[ReportInput]:
+    """What ``path`` leads to, files of folders in the order of their names. Raises nothing.
 
-    name: str
-    """As the user knows it: a path, and in archives the member behind a colon."""
-    source: ReportSource | MachtraceError
-    is_named: bool
-    """Whether the user gave its path, and did not only give a folder or an archive that has it."""
-
-
-def report_inputs(path: str | Path, limits: InputLimits | None = None) -> Iterator[ReportInput]:
-    """What ``path`` leads to, files of folders in the order of their names. Raises nothing."""
+    Args:
+        path: a file or a folder.
+        limits: how much is read.
+        without: a folder in that folder which is passed over: what is written goes there.
+    """
     limits = limits or InputLimits()
-    for one, is_named in _files(Path(path)):
-        try:
-            data = _read(one, limits)
-        except MachtraceError as error:
-            yield ReportInput(str(one), error, is_named)
+    for one, is_named in _files(Path(path), without):
+        if isinstance(one, FileAccessError):
+            yield ReportInput(one.path, one, is_named)
             continue
-        yield from _unpacked(str(one), data, _Budget(limits), is_named=is_named)
+        name = printable(str(one))
+        try:
+            data = _read(one, limits, is_named=is_named)
+        except MachtraceError as error:
+            yield ReportInput(name, error, is_named)
+            continue
+        yield from unpacked(name, data, limits, is_named=is_named)
 
 
-def _files(path: Path) -> Iterator[tuple[Path, bool]]:
+def count_files(path: str | Path, *, without: Path | None = None) -> int:
+    """How many files :func:`report_inputs` reads, archives counted as one."""
+    return sum(1 for _ in _files(Path(path), without))
+
+
+def _files(path: Path, without: Path | None) -> Iterator[tuple[Path | FileAccessError, bool]]:
     try:
         is_folder = path.is_dir()
     except (OSError, ValueError):
@@ -69,107 +55,35 @@ def _files(path: Path) -> Iterator[tuple[Path, bool]]:
     if not is_folder:
         yield path, True
         return
-    for folder, folders, names in os.walk(path):
-        folders.sort()
+    unread: list[OSError] = []
+    left_out = None if without is None else os.path.realpath(without)
+    for folder, folders, names in os.walk(path, onerror=unread.append):
+        folders[:] = sorted(
+            one for one in folders if os.path.realpath(Path(folder, one)) != left_out
+        )
         for name in sorted(names):
-            yield Path(folder) / name, False
+            yield Path(folder, name), False
+    for error in unread:
+        yield FileAccessError(printable(str(error.filename)), _reason(error)), False
 
 
-def _read(path: Path, limits: InputLimits) -> bytes:
+def _read(path: Path, limits: InputLimits, *, is_named: bool) -> bytes:
+    name = printable(str(path))
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode) and not stat.S_ISFIFO(status.st_mode):
-            raise FileAccessError(str(path), "no file that can be read")
-        if status.st_size > limits.file_bytes:
-            raise FileAccessError(str(path), f"larger than {limits.file_bytes} bytes")
-        return path.read_bytes()
+        mode = path.stat().st_mode
+        # Nobody may ever write to a pipe that only happens to be in a folder.
+        if not stat.S_ISREG(mode) and not (is_named and stat.S_ISFIFO(mode)):
+            raise FileAccessError(name, "not a file that can be read")
+        with path.open("rb") as file:
+            data = file.read(limits.file_bytes + 1)
     except (OSError, ValueError) as error:
         if isinstance(error, MachtraceError):
             raise
-        reason = (getattr(error, "strerror", None) or "cannot be read").lower()
-        raise FileAccessError(str(path), reason) from error
+        raise FileAccessError(name, _reason(error)) from error
+    if len(data) > limits.file_bytes:
+        raise FileAccessError(name, f"larger than {limits.file_bytes} bytes")
+    return data
 
 
-class _Budget:
-    """What is left of the limits of one file that the user has."""
-
-    def __init__(self, limits: InputLimits) -> None:
-        self.limits = limits
-        self.bytes_left = limits.total_bytes
-        self.members_left = limits.members
-
-    def take(self, name: str, size: int) -> None:
-        """Raises FileAccessError: there is more of it than is read."""
-        self.bytes_left -= size
-        if self.bytes_left < 0:
-            reason = f"more than {self.limits.total_bytes} bytes when unpacked"
-            raise FileAccessError(name, reason)
-
-
-def _unpacked(
-    name: str, data: bytes, budget: _Budget, *, is_named: bool, depth: int = 0
-) -> Iterator[ReportInput]:
-    is_packed = data.startswith((_GZIP, _ZIP, _EMPTY_ZIP))
-    if not is_packed:
-        yield ReportInput(name, ReportSource(name, data), is_named)
-        return
-    try:
-        if depth >= budget.limits.depth:
-            raise FileAccessError(name, f"archives in each other, {depth} deep")
-        if data.startswith(_GZIP):
-            inner = _gunzip(name, data, budget)
-            yield from _unpacked(name, inner, budget, is_named=is_named, depth=depth + 1)
-            return
-        yield from _members(name, data, budget, depth)
-    except MachtraceError as error:
-        yield ReportInput(name, error, is_named)
-
-
-def _gunzip(name: str, data: bytes, budget: _Budget) -> bytes:
-    limit = min(budget.limits.file_bytes, budget.bytes_left)
-    try:
-        with gzip.GzipFile(fileobj=BytesIO(data)) as packed:
-            inner = packed.read(limit + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise FileAccessError(name, f"cannot be decompressed ({error})") from error
-    if len(inner) > limit:
-        raise FileAccessError(name, f"more than {limit} bytes when unpacked")
-    budget.take(name, len(inner))
-    return inner
-
-
-def _members(name: str, data: bytes, budget: _Budget, depth: int) -> Iterator[ReportInput]:
-    try:
-        archive = zipfile.ZipFile(BytesIO(data))
-        members = archive.infolist()
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise FileAccessError(name, f"cannot be unpacked ({error})") from error
-    budget.members_left -= len(members)
-    if budget.members_left < 0:
-        raise FileAccessError(name, f"more than {budget.limits.members} members")
-    for member in members:
-        if member.is_dir():
-            continue
-        called = f"{name}:{member.filename}"
-        try:
-            inner = _member(archive, member, called, budget)
-        except MachtraceError as error:
-            yield ReportInput(called, error, is_named=False)
-            continue
-        yield from _unpacked(called, inner, budget, is_named=False, depth=depth + 1)
-
-
-def _member(
-    archive: zipfile.ZipFile, member: zipfile.ZipInfo, called: str, budget: _Budget
-) -> bytes:
-    limit = min(budget.limits.file_bytes, budget.bytes_left)
-    try:
-        with archive.open(member) as packed:
-            inner = packed.read(limit + 1)
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error) as error:
-        # RuntimeError: it is encrypted; NotImplementedError, a kind of it: packed in another way.
-        raise FileAccessError(called, f"cannot be unpacked ({error})") from error
-    if len(inner) > limit:
-        raise FileAccessError(called, f"more than {limit} bytes when unpacked")
-    budget.take(called, len(inner))
-    return inner
+def _reason(error: Exception) -> str:
+    return (getattr(error, "strerror", None) or "cannot be read").lower()
