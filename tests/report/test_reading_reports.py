@@ -52,6 +52,10 @@ def test_every_kind_can_be_written_in_every_format(kind: str, name: str) -> None
     if kind in ("sample", "spindump") and name in ("nsthread", "bs", "lldb"):
         with pytest.raises(ArgumentError, match="no stacks of one moment"):
             write_reports(reports, name)
+    elif FORMATS[name].between is None and len(reports) > 1:
+        with pytest.raises(ArgumentError, match="is of one report, and there are 2"):
+            write_reports(reports, name)
+        assert write_reports(reports[:1], name)
     else:
         assert write_reports(reports, name)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 from machtrace.capture.report_batches import BatchOptions
@@ -94,7 +94,7 @@ def _checked(made: Iterator[Task], chosen: ReportFormat) -> Iterator[Task]:
     """The tasks, where all of them can be written one after another."""
     if chosen.between is not None:
         return made
-    first = [one for one, _ in zip(made, range(2), strict=False)]
+    first = list(islice(made, 2))
     if len(first) > 1:
         raise ArgumentError(
             f"a file of the format {chosen.name} is of one report, and these are several files",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TypeAlias
 
@@ -28,7 +28,7 @@ def tasks(inputs: Iterator[ReportInput], target: Path | None, suffix: str) -> It
     """
     if target is None:
         return ((one, None) for one in inputs)
-    first = [one for one, _ in zip(inputs, range(2), strict=False)]
+    first = list(islice(inputs, 2))
     if len(first) == 1 and first[0].is_named and not target.is_dir():
         return iter([(first[0], str(target))])
     if not first:
