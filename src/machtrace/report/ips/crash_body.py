@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from machtrace.model.json_value import JsonValue
 from machtrace.model.report import Report, ReportKind
-from machtrace.model.reported_frame import Adjustment
-from machtrace.model.reported_image import ReportedImage
+from machtrace.model.reported_frame import Adjustment, ReportedFrame
 from machtrace.model.reported_process import (
     Incident,
     LanguageException,
@@ -16,19 +15,29 @@ from machtrace.model.reported_process import (
     ReportedSystem,
     ReportedTermination,
 )
-from machtrace.model.reported_thread import ReportedThread
 from machtrace.report.ips.fields import EXCEPTION, PROCESS, SYSTEM, TERMINATION, take
-from machtrace.report.ips.frames import read_frames
+from machtrace.report.ips.frames import FrameReader
 from machtrace.report.ips.images import read_images
 from machtrace.report.ips.threads import read_threads
+from machtrace.report.language_exceptions import accessed_address, last_words
 from machtrace.report.taking import Taking
+
+Said = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def read_crash(incident: Incident, body: Taking) -> Report:
-    """The report; ``incident`` is what the header says."""
-    images = read_images(body)
-    threads = read_threads(body, images)
-    _drop_repeated(body, incident, threads)
+    """The report; ``incident`` is what the header says.
+
+    What says again what is known, as ``faultingThread`` does, stays where it is.
+    """
+    images = read_images(body.left, body.warnings)
+    frames = FrameReader(images, body.warnings)
+    threads = read_threads(body.left, frames, body.warnings)
+    if not any(thread.crashed for thread in threads):
+        faulting = body.left.get("faultingThread")
+        if type(faulting) is int and 0 <= faulting < len(threads):
+            body.warnings.append(f"no thread says that it crashed; thread {faulting} did")
+    information = _application_information(body)
     return Report(
         kind=ReportKind.APPLE_IPS,
         incident=_with_time(incident, body),
@@ -36,8 +45,8 @@ def read_crash(incident: Incident, body: Taking) -> Report:
         system=ReportedSystem(**take(body, SYSTEM)),
         exception=_exception(body),
         termination=_termination(body),
-        language_exception=_language_exception(body, images),
-        application_information=_application_information(body),
+        language_exception=_language_exception(body, frames, information),
+        application_information=information,
         threads=threads,
         images=images,
         details=body.details(),
@@ -45,74 +54,86 @@ def read_crash(incident: Incident, body: Taking) -> Report:
     )
 
 
-def _drop_repeated(body: Taking, incident: Incident, threads: tuple[ReportedThread, ...]) -> None:
-    """Take what says again what is known: what says otherwise stays."""
-    crashed = next((thread.index for thread in threads if thread.crashed), None)
-    known: tuple[tuple[str, JsonValue], ...] = (
-        ("incident", incident.id),
-        ("bug_type", incident.kind),
-        ("faultingThread", crashed),
-    )
-    for key, value in known:
-        if value is not None and body.left.get(key) == value:
-            del body.left[key]
-
-
 def _with_time(incident: Incident, body: Taking) -> Incident:
-    time = body.text("captureTime")
-    return incident if time is None else replace(incident, time=time)
+    """The incident with the body's time, else the header's."""
+    stamp = incident.details.get("timestamp")
+    time = body.left.get("captureTime")
+    if isinstance(time, str) and time != stamp:
+        del body.left["captureTime"]
+        return replace(incident, time=time)
+    return replace(incident, time=stamp) if isinstance(stamp, str) else incident
 
 
 def _exception(body: Taking) -> ReportedException | None:
-    if not isinstance(body.left.get("exception"), dict):
+    given = body.left.get("exception")
+    if not isinstance(given, dict) or not given:
         return None
-    codes = body.inner("exception").left.get("rawCodes")
+    inner = body.inner("exception")
+    codes = inner.left.get("rawCodes")
     raw_codes: tuple[int, ...] = ()
     if isinstance(codes, list) and codes:
         numbers = tuple(one for one in codes if type(one) is int)
         if len(numbers) == len(codes):
             raw_codes = numbers
-            del body.inner("exception").left["rawCodes"]
-    return ReportedException(**take(body, EXCEPTION), raw_codes=raw_codes)
+            del inner.left["rawCodes"]
+    fields = take(body, EXCEPTION)
+    address = accessed_address(fields.get("subtype"))
+    return ReportedException(**fields, raw_codes=raw_codes, address=address)
 
 
 def _termination(body: Taking) -> ReportedTermination | None:
-    if not isinstance(body.left.get("termination"), dict):
+    given = body.left.get("termination")
+    if not isinstance(given, dict) or not given:
         return None
-    given = body.inner("termination").left.get("reasons")
+    inner = body.inner("termination")
     reasons: tuple[str, ...] = ()
-    if isinstance(given, list) and given:
-        texts = tuple(one for one in given if isinstance(one, str))
-        if len(texts) == len(given):
+    listed = inner.left.get("reasons")
+    if isinstance(listed, list) and listed:
+        texts = tuple(one for one in listed if isinstance(one, str))
+        if len(texts) == len(listed):
             reasons = texts
-            del body.inner("termination").left["reasons"]
+            del inner.left["reasons"]
     return ReportedTermination(**take(body, TERMINATION), reasons=reasons)
 
 
 def _language_exception(
-    body: Taking, images: tuple[ReportedImage, ...]
+    body: Taking, frames: FrameReader, information: Said
 ) -> LanguageException | None:
-    entries = body.objects("lastExceptionBacktrace")
-    if not entries:
+    """Where it was thrown; its name and reason stay where they are said."""
+    entries = body.left.get("lastExceptionBacktrace")
+    stack: tuple[ReportedFrame, ...] = ()
+    if isinstance(entries, list) and entries:
+        del body.left["lastExceptionBacktrace"]
+        stack = frames.read(entries, innermost=Adjustment.RETURN, where="lastExceptionBacktrace")
+    name, reason = _said(body.left.get("exceptionReason"))
+    if name is None:
+        words = last_words(text for _, texts in information for text in texts)
+        name, reason = words or (None, None)
+    if not stack and name is None:
         return None
-    frames = read_frames(
-        entries,
-        images,
-        innermost=Adjustment.RETURN,
-        where="lastExceptionBacktrace",
-        warnings=body.warnings,
+    return LanguageException(name=name, reason=reason, frames=stack)
+
+
+def _said(reason: Any) -> tuple[str | None, str | None]:  # noqa: ANN401 - of JSON, any value
+    if not isinstance(reason, dict):
+        return None, None
+    name, message = reason.get("name"), reason.get("composed_message")
+    return (
+        name if isinstance(name, str) else None,
+        message if isinstance(message, str) else None,
     )
-    return LanguageException(frames=frames)
 
 
-def _application_information(body: Taking) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _application_information(body: Taking) -> Said:
     given = body.left.get("asi")
-    if not isinstance(given, dict):
+    if not isinstance(given, dict) or not given:
         return ()
     found: list[tuple[str, tuple[str, ...]]] = []
     for image, said in given.items():
-        texts = tuple(one for one in said if isinstance(one, str)) if isinstance(said, list) else ()
-        if not isinstance(said, list) or len(texts) != len(said):
+        if not isinstance(said, list):
+            return ()
+        texts = tuple(one for one in said if isinstance(one, str))
+        if len(texts) != len(said):
             return ()
         found.append((image, texts))
     del body.left["asi"]

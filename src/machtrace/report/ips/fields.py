@@ -80,7 +80,7 @@ ORDER = (
     *("procName", "procPath", "bundleInfo", "storeInfo", "parentProc", "parentPid"),
     *("coalitionName", "crashReporterKey", "basebandVersion", "exception", "termination"),
     *("ktriageinfo", "asi", "lastExceptionBacktrace", "faultingThread", "threads", "usedImages"),
-    *("sharedCache", "vmSummary", "legacyInfo", "trialInfo"),
+    *("sharedCache", "vmSummary", "legacyInfo", "trialInfo", "reportNotes"),
 )
 """The keys of a body as Apple's own files have them; others follow in their own order."""
 

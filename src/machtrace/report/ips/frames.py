@@ -19,102 +19,119 @@ from machtrace.model.reported_frame import (
 )
 from machtrace.model.reported_image import ReportedImage
 from machtrace.model.symbol import SourceLocation
+from machtrace.report.ips.values import WORD
 
-_WORD = 1 << 64
-_KNOWN = frozenset({"imageIndex", "imageOffset", "symbol", "symbolLocation"})
+_ODD = "frame"
+"""The detail that an entry is kept under that is no frame."""
+_NAMED = 4
+_UNNAMED = 2
 _ADJUSTMENTS = {one.value: one for one in Adjustment}
-_SOURCES = {one.value: one for one in NameSource}
+_SOURCES = {one.value: one for one in NameSource if one is not NameSource.REPORT}
 
 
-def read_frames(
-    entries: Sequence[JsonValue],
-    images: Sequence[ReportedImage],
-    *,
-    innermost: Adjustment,
-    where: str,
-    warnings: list[str],
-) -> tuple[ReportedFrame, ...]:
-    """The frames of a stack, innermost first as the file has them.
+class FrameReader:
+    """Reads the frames of one report's stacks."""
 
-    Args:
-        entries: the list of the file.
-        images: what ``imageIndex`` counts.
-        innermost: what the first frame's address is; the others' are return addresses.
-        where: what to call the stack in warnings.
-        warnings: where to put them.
-    """
-    frames: list[ReportedFrame] = []
-    adjustment = innermost
-    bad = 0
-    for entry in entries:
-        if not isinstance(entry, dict):
-            bad += 1
-            frames.append(ReportedFrame(None, None, None, adjustment, details={"frame": entry}))
-            continue
-        frame = _frame(entry, images, adjustment)
-        bad += frame.image is None
-        frames.append(frame)
-        if not frame.is_inline:
-            adjustment = Adjustment.RETURN
-    if bad:
-        warnings.append(f"{where}: {bad} of {len(frames)} frames name no image of the list")
-    return tuple(frames)
+    def __init__(self, images: Sequence[ReportedImage], warnings: list[str]) -> None:
+        self._bases = [image.load_address for image in images]
+        self._warnings = warnings
+
+    def read(
+        self, entries: Sequence[JsonValue], *, innermost: Adjustment, where: str
+    ) -> tuple[ReportedFrame, ...]:
+        """The frames of a stack, innermost first as the file has them.
+
+        Args:
+            entries: the list of the file.
+            innermost: what the first frame's address is; the others' are return addresses.
+            where: what to call the stack in warnings.
+        """
+        frames: list[ReportedFrame] = []
+        add = frames.append
+        bases = self._bases
+        count = len(bases)
+        adjustment = innermost
+        odd = 0
+        for entry in entries:
+            if not isinstance(entry, dict):
+                odd += 1
+                add(ReportedFrame(None, None, None, adjustment, details={_ODD: entry}))
+                continue
+            index, offset = entry.get("imageIndex"), entry.get("imageOffset")
+            if (
+                type(index) is int
+                and type(offset) is int
+                and 0 <= index < count
+                and 0 <= offset < WORD
+            ):
+                base = bases[index]
+                address = None if base is None or base + offset >= WORD else Avma(base + offset)
+                place = ImageOffset(offset)
+                size = len(entry)
+                if size == _UNNAMED:
+                    add(ReportedFrame(address, index, place, adjustment))
+                    adjustment = Adjustment.RETURN
+                    continue
+                if size == _NAMED:
+                    name, into = entry.get("symbol"), entry.get("symbolLocation")
+                    if type(name) is str and type(into) is int:
+                        symbol = ReportedSymbol(name, into)
+                        add(ReportedFrame(address, index, place, adjustment, symbol))
+                        adjustment = Adjustment.RETURN
+                        continue
+                frame = _with_rest(ReportedFrame(address, index, place, adjustment), entry)
+            else:
+                odd += 1
+                frame = _with_rest(ReportedFrame(None, None, None, adjustment), entry)
+            add(frame)
+            if not frame.is_inline:
+                adjustment = Adjustment.RETURN
+        if odd:
+            text = f"{where}: {odd} of {len(frames)} frames name no image of the list"
+            self._warnings.append(text)
+        return tuple(frames)
 
 
-def _frame(
-    entry: dict[str, Any], images: Sequence[ReportedImage], adjustment: Adjustment
-) -> ReportedFrame:
-    index, offset = entry.get("imageIndex"), entry.get("imageOffset")
-    if not (
-        type(index) is int
-        and type(offset) is int
-        and 0 <= index < len(images)
-        and 0 <= offset < _WORD
-    ):
-        return ReportedFrame(None, None, None, adjustment, details=dict(entry))
-    base = images[index].load_address
-    address = None if base is None or base + offset >= _WORD else Avma(base + offset)
-    name, into = entry.get("symbol"), entry.get("symbolLocation")
-    symbol = None
-    used = 2
-    if isinstance(name, str):
-        into = into if type(into) is int else None
-        symbol = ReportedSymbol(name, into)
-        used += 1 if into is None else 2
-    if used == len(entry):
-        return ReportedFrame(address, index, ImageOffset(offset), adjustment, symbol)
-    frame = ReportedFrame(address, index, ImageOffset(offset), adjustment, symbol)
-    known = _KNOWN if used == len(_KNOWN) else _KNOWN - {"symbolLocation"}
-    known = known if symbol is not None else known - {"symbol", "symbolLocation"}
-    return _with_rest(frame, {key: one for key, one in entry.items() if key not in known})
-
-
-def _with_rest(frame: ReportedFrame, rest: dict[str, Any]) -> ReportedFrame:
-    """The frame with what is less often there."""
-    location = None
+def _with_rest(frame: ReportedFrame, entry: dict[str, Any]) -> ReportedFrame:
+    """The frame with all that the entry says besides its place."""
+    rest = dict(entry)
+    if frame.image is not None:
+        del rest["imageIndex"], rest["imageOffset"]
+    elif _ODD in rest:
+        return frame._replace(details={_ODD: entry})
+    symbol, location, adjustment = None, None, frame.adjustment
+    if isinstance(rest.get("symbol"), str):
+        into = rest.pop("symbolLocation") if type(rest.get("symbolLocation")) is int else None
+        symbol = ReportedSymbol(rest.pop("symbol"), into)
+        source = rest.get("symbolSource")
+        if isinstance(source, str) and source in _SOURCES:
+            symbol = symbol._replace(source=_SOURCES[rest.pop("symbolSource")])
     if isinstance(rest.get("sourceFile"), str):
         line, column = _place(rest, "sourceLine"), _place(rest, "sourceColumn")
         location = SourceLocation(rest.pop("sourceFile"), line, column)
     is_inline = rest.get("inline") is True
     if is_inline:
         del rest["inline"]
-    symbol, adjustment = frame.symbol, frame.adjustment
-    if symbol is not None and rest.get("symbolSource") in _SOURCES:
-        symbol = symbol._replace(source=_SOURCES[rest.pop("symbolSource")])
-    if rest.get("adjustment") in _ADJUSTMENTS:
-        adjustment = _ADJUSTMENTS[rest.pop("adjustment")]
-    return frame._replace(
-        adjustment=adjustment,
-        symbol=symbol,
-        location=location,
-        is_inline=is_inline,
-        details=rest or NO_DETAILS,
+    given = rest.get("adjustment")
+    known = _ADJUSTMENTS.get(given) if isinstance(given, str) else None
+    if known is not None and known is not adjustment:
+        adjustment = known
+        del rest["adjustment"]
+    return ReportedFrame(
+        frame.address,
+        frame.image,
+        frame.offset,
+        adjustment,
+        symbol,
+        location,
+        is_inline,
+        rest or NO_DETAILS,
     )
 
 
 def _place(rest: dict[str, Any], key: str) -> int | None:
     value = rest.get(key)
-    if type(value) is int and 0 < value < _WORD:
+    if type(value) is int and 0 < value < WORD:
         del rest[key]
         return value
     return None
@@ -133,8 +150,11 @@ def frame_objects(
     entries: list[JsonValue] = []
     usual = innermost
     for frame in frames:
-        if "frame" in frame.details and frame.image is None and frame.address is None:
-            entries.append(frame.details["frame"])
+        details = frame.details
+        if details and frame.image is None and frame.address is None and _ODD in details:
+            entries.append(details[_ODD])
+            if isinstance(details[_ODD], dict):
+                usual = Adjustment.RETURN
             continue
         entries.append(_object(frame, usual, absolute))
         if not frame.is_inline:
@@ -144,11 +164,24 @@ def frame_objects(
 
 def _object(frame: ReportedFrame, usual: Adjustment, absolute: int) -> dict[str, JsonValue]:
     entry: dict[str, JsonValue] = {}
+    symbol, location = frame.symbol, frame.location
     if frame.offset is not None and frame.image is not None:
-        entry |= {"imageOffset": frame.offset, "imageIndex": frame.image}
-    elif frame.address is not None:
-        entry |= {"imageOffset": frame.address, "imageIndex": absolute}
-    entry |= _name_object(frame)
+        entry["imageOffset"] = frame.offset
+        if symbol is not None:
+            _put_symbol(entry, symbol)
+        entry["imageIndex"] = frame.image
+    else:
+        if frame.address is not None:
+            entry["imageOffset"] = frame.address
+            entry["imageIndex"] = absolute
+        if symbol is not None:
+            _put_symbol(entry, symbol)
+    if location is not None:
+        entry["sourceFile"] = location.path
+        if location.line is not None:
+            entry["sourceLine"] = location.line
+        if location.column is not None:
+            entry["sourceColumn"] = location.column
     if frame.is_inline:
         entry["inline"] = True
     if frame.adjustment is not usual:
@@ -156,19 +189,9 @@ def _object(frame: ReportedFrame, usual: Adjustment, absolute: int) -> dict[str,
     return entry | dict(frame.details) if frame.details else entry
 
 
-def _name_object(frame: ReportedFrame) -> dict[str, JsonValue]:
-    symbol, location = frame.symbol, frame.location
-    entry: dict[str, JsonValue] = {}
-    if symbol is not None:
-        entry["symbol"] = symbol.name
-        if symbol.offset is not None:
-            entry["symbolLocation"] = symbol.offset
-        if symbol.source is not NameSource.REPORT:
-            entry["symbolSource"] = symbol.source.value
-    if location is not None:
-        entry["sourceFile"] = location.path
-        if location.line is not None:
-            entry["sourceLine"] = location.line
-        if location.column is not None:
-            entry["sourceColumn"] = location.column
-    return entry
+def _put_symbol(entry: dict[str, JsonValue], symbol: ReportedSymbol) -> None:
+    entry["symbol"] = symbol.name
+    if symbol.offset is not None:
+        entry["symbolLocation"] = symbol.offset
+    if symbol.source is not NameSource.REPORT:
+        entry["symbolSource"] = symbol.source.value

@@ -2,37 +2,55 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from machtrace.model.address import Avma
-from machtrace.model.json_value import JsonValue
+from machtrace.model.json_value import NO_DETAILS, JsonValue
 from machtrace.model.reported_image import ReportedImage
-from machtrace.report.taking import Taking
+from machtrace.report.ips.values import take_text, take_uuid, take_word
+
+_KEY = "usedImages"
+_ODD = "image"
+"""The detail that an entry is kept under that is no image."""
+_UNKNOWN_SOURCE = "P"
+"""What Apple has for images of the process, for those of which nobody said where they were from."""
 
 
-def read_images(taking: Taking) -> tuple[ReportedImage, ...]:
+def read_images(body: dict[str, Any], warnings: list[str]) -> tuple[ReportedImage, ...]:
     """Every entry, at the place by which frames name it."""
-    return tuple(
-        _image(Taking.of(one, f"usedImages[{index}]", taking.warnings))
-        for index, one in enumerate(taking.objects("usedImages"))
-    )
+    entries = body.get(_KEY)
+    if not isinstance(entries, list) or not entries:
+        return ()
+    del body[_KEY]
+    images = tuple(map(_image, entries))
+    odd = sum(_ODD in image.details for image in images)
+    if odd:
+        warnings.append(f"{_KEY}: {odd} of {len(images)} entries are no images")
+    return images
 
 
-def _image(taking: Taking) -> ReportedImage:
-    base = taking.integer("base")
+def _image(entry: JsonValue) -> ReportedImage:
+    if not isinstance(entry, dict) or _ODD in entry:
+        return ReportedImage(details={_ODD: entry})
+    rest: dict[str, Any] = dict(entry)
+    base = take_word(rest, "base")
     return ReportedImage(
-        uuid=taking.uuid("uuid"),
-        name=taking.text("name") or "",
-        path=taking.text("path") or "",
-        arch=taking.text("arch"),
+        uuid=take_uuid(rest, "uuid"),
+        name=take_text(rest, "name") or "",
+        path=take_text(rest, "path") or "",
+        arch=take_text(rest, "arch"),
         load_address=None if base is None else Avma(base),
-        size=taking.integer("size"),
-        version=taking.text("CFBundleShortVersionString"),
-        details=taking.details(),
+        size=take_word(rest, "size"),
+        version=take_text(rest, "CFBundleShortVersionString"),
+        details=rest or NO_DETAILS,
     )
 
 
-def image_object(image: ReportedImage) -> dict[str, JsonValue]:
-    """The entry that says the same."""
-    entry: dict[str, JsonValue] = {"source": image.details.get("source", "P")}
+def image_object(image: ReportedImage, *, is_of_ips: bool) -> JsonValue:
+    """The entry that says the same; ``is_of_ips``: nothing is added that the source had not."""
+    if is_of_ips and _ODD in image.details:
+        return image.details[_ODD]
+    entry: dict[str, JsonValue] = {} if is_of_ips else {"source": _UNKNOWN_SOURCE}
     if image.arch is not None:
         entry["arch"] = image.arch
     if image.load_address is not None:

@@ -4,50 +4,95 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from machtrace.errors import FormatError
+from machtrace.model.json_value import JsonValue
 from machtrace.model.report import Report, ReportKind
 from machtrace.model.reported_process import Incident
+from machtrace.report.crash.reader import is_crash_text
+from machtrace.report.crash.reader import read_text as read_crash_text
 from machtrace.report.ips.crash_body import read_crash
+from machtrace.report.ips.documents import IpsPart, full_report, ips_parts, is_body, is_header
+from machtrace.report.ips.jetsam import is_jetsam, read_jetsam
+from machtrace.report.ips.stackshot import is_stackshot, read_stackshot
 from machtrace.report.source import ReportSource
 from machtrace.report.spindump.reader import is_spindump, read_text
 from machtrace.report.taking import Taking
 
-_HEADER = frozenset({"bug_type", "incident_id", "os_version"})
-_BODY = frozenset({"usedImages", "threads", "procName"})
+AFTER_BODY = "after body"
+"""The detail of a text that follows the body: what a Mac says of itself."""
+TEXT = "text"
+"""The detail of a body that is a text of no kind that is known."""
+BODY = "body"
+"""The detail of a body of JSON that is no object."""
+HEADER = "header"
+"""The detail of an incident whose header was cut off: null."""
 
 
 def recognises(source: ReportSource) -> bool:
-    """Whether a header of .ips comes first; or a body whose header was cut off."""
+    """Whether a header of .ips comes first; or a body whose header was cut off.
+
+    Also a text of macOS with the *Full Report* below it, which says all that the text does.
+    """
     documents = source.documents
-    if not documents or not isinstance(documents[0].value, dict):
-        return False
-    first = documents[0].value
-    return len(_HEADER & first.keys()) > 1 or len(_BODY & first.keys()) > 1
+    if documents:
+        first = documents[0].value
+        return is_header(first) or is_body(first)
+    return full_report(source.text) is not None
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
-    """The one report in it."""
-    warnings = [text for document in source.documents for text in document.warnings]
-    first = Taking.of(source.documents[0].value, "the header", warnings)
-    if len(_BODY & first.left.keys()) > 1:
-        first.where = ""
-        incident = Incident(id=first.text("incident"), kind=first.text("bug_type"))
-        return (read_crash(incident, first),)
-    incident = Incident(
-        id=first.text("incident_id"), kind=first.text("bug_type"), details=first.details()
+    """The reports in it: one, unless files were joined."""
+    start = None if source.documents else full_report(source.text)
+    return tuple(_report(part) for part in ips_parts(source, start))
+
+
+def _report(part: IpsPart) -> Report:
+    warnings = [*part.warnings]
+    incident = _incident(part, warnings)
+    if part.body is None:
+        return _without_body(part.text, incident, warnings)
+    if not isinstance(part.body, dict):
+        warnings.append("the body is no object")
+        details: dict[str, JsonValue] = {BODY: part.body}
+        return Report(
+            kind=ReportKind.APPLE_IPS,
+            incident=incident,
+            details=_after(details, part),
+            warnings=tuple(warnings),
+        )
+    body = dict(part.body)
+    if is_stackshot(body):
+        report = read_stackshot(incident, body, warnings)
+    elif is_jetsam(body):
+        report = read_jetsam(incident, body, warnings)
+    else:
+        report = read_crash(incident, Taking(body, "", warnings))
+    return replace(report, details=_after(dict(report.details), part)) if part.text else report
+
+
+def _incident(part: IpsPart, warnings: list[str]) -> Incident:
+    if part.header is None:
+        taking = Taking.of(part.body, "the body", [])
+        return Incident(
+            id=taking.text("incident"), kind=taking.text("bug_type"), details={HEADER: None}
+        )
+    taking = Taking.of(part.header, "the header", warnings)
+    return Incident(
+        id=taking.text("incident_id"), kind=taking.text("bug_type"), details=taking.details()
     )
-    if len(source.documents) > 1:
-        return (read_crash(incident, Taking.of(source.documents[1].value, "", warnings)),)
-    return (_without_body(source, incident, warnings),)
 
 
-def _without_body(source: ReportSource, incident: Incident, warnings: list[str]) -> Report:
-    rest = source.rest.strip()
-    if rest.startswith("{"):
-        raise FormatError("the body is no JSON", source=source.name, offset=source.documents[0].end)
+def _after(details: dict[str, JsonValue], part: IpsPart) -> dict[str, JsonValue]:
+    if part.text:
+        details[AFTER_BODY] = part.text
+    return details
+
+
+def _without_body(rest: str, incident: Incident, warnings: list[str]) -> Report:
+    stamp = incident.details.get("timestamp")
+    timed = replace(incident, time=stamp) if isinstance(stamp, str) else incident
     if not rest:
         warnings.append("there is a header and no body")
-        return Report(kind=ReportKind.APPLE_IPS, incident=incident, warnings=tuple(warnings))
+        return Report(kind=ReportKind.APPLE_IPS, incident=timed, warnings=tuple(warnings))
     if is_spindump(rest):
         found = read_text(rest)
         said = replace(
@@ -56,9 +101,20 @@ def _without_body(source: ReportSource, incident: Incident, warnings: list[str])
         said = replace(said, report_version=found.incident.report_version)
         details = {**incident.details, "bug_type": incident.kind}
         return replace(found, incident=replace(said, details=details), warnings=tuple(warnings))
+    if is_crash_text(rest):
+        return _with_header(read_crash_text(rest), incident, warnings)
     return Report(
         kind=ReportKind.APPLE_IPS,
-        incident=incident,
-        details={"text": rest},
+        incident=timed,
+        details={TEXT: rest},
         warnings=(*warnings, "the body is text"),
     )
+
+
+def _with_header(report: Report, header: Incident, warnings: list[str]) -> Report:
+    """A text, as iOS wrote until 14 and Xcode still exports, with what its header says."""
+    details = dict(header.details)
+    if header.id is not None and header.id != report.incident.id:
+        details["incident_id"] = header.id
+    incident = replace(report.incident, kind=header.kind, details=details)
+    return replace(report, incident=incident, warnings=(*warnings, *report.warnings))

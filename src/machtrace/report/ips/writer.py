@@ -1,9 +1,13 @@
-"""A report as an .ips file."""
+"""A report as an .ips file.
+
+What was read from one is written with the same keys and values, none added. Of other kinds it is a
+crash, bug type 309, with all that Apple's own readers and lldb's ``crashlog`` ask for.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from machtrace.model.json_value import JsonValue
 from machtrace.model.report import Report, ReportKind
@@ -11,9 +15,14 @@ from machtrace.model.reported_frame import Adjustment
 from machtrace.report.ips.fields import EXCEPTION, PROCESS, SYSTEM, TERMINATION, in_order, put
 from machtrace.report.ips.frames import frame_objects
 from machtrace.report.ips.images import image_object
+from machtrace.report.ips.jetsam import is_jetsam
+from machtrace.report.ips.reader import AFTER_BODY, BODY, HEADER, TEXT
+from machtrace.report.ips.stackshot import is_stackshot, stackshot_body
 from machtrace.report.ips.threads import thread_object
+from machtrace.report.ips.trees import tree_objects
 
 _CRASH = "309"
+_OF_APPLE = (ReportKind.APPLE_IPS, ReportKind.APPLE_CRASH)
 _NO_IMAGE: dict[str, JsonValue] = {
     "size": 0,
     "source": "A",
@@ -29,38 +38,70 @@ def write(reports: Sequence[Report]) -> str:
 
 def ips_text(report: Report) -> str:
     """The file's text: the header's line, then the body, a line for each of its keys."""
-    body = in_order(_body(report))
-    lines = (f"  {_dumps(key)} : {_dumps(value)}" for key, value in body.items())
-    return _dumps(_header(report)) + "\n{\n" + ",\n".join(lines) + "\n}\n"
+    return "".join(_texts(report))
+
+
+def _texts(report: Report) -> Iterator[str]:
+    header = _header(report)
+    if header is not None:
+        yield _dumps(header) + "\n"
+    if report.kind is ReportKind.APPLE_IPS:
+        details = report.details
+        if isinstance(details.get(TEXT), str) and details.keys() == {TEXT}:
+            yield f"{details[TEXT]}\n"
+            return
+        if header is not None and not details and not report.threads and not report.images:
+            return
+        if BODY in details and details.keys() <= {BODY, AFTER_BODY}:
+            yield _dumps(details[BODY]) + "\n"
+            yield from _after(report)
+            return
+    lines = (f"  {_dumps(key)} : {_dumps(value)}" for key, value in _body(report).items())
+    yield "{\n" + ",\n".join(lines) + "\n}\n"
+    yield from _after(report)
+
+
+def _after(report: Report) -> Iterator[str]:
+    """What followed the body."""
+    after = report.details.get(AFTER_BODY)
+    if report.kind is ReportKind.APPLE_IPS and isinstance(after, str):
+        yield f"\n{after}\n"
 
 
 def _dumps(value: JsonValue) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    return text if text.isascii() or _is_text(text) else json.dumps(value)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # bytes that were no UTF-8 are lone surrogates
+            return json.dumps(value)
+    return text
 
 
-def _is_text(text: str) -> bool:
-    """Whether it can be written as UTF-8: bytes that were none are lone surrogates."""
-    return not any("\ud800" <= one <= "\udfff" for one in text)
+def _header(report: Report) -> dict[str, JsonValue] | None:
+    incident = report.incident
+    header: dict[str, JsonValue] = dict(incident.details)
+    if report.kind is ReportKind.APPLE_IPS:
+        if header == {HEADER: None}:
+            return None
+        return header | _present(bug_type=incident.kind, incident_id=incident.id)
+    process, system = report.process, report.system
+    made = _present(
+        app_name=process.name,
+        timestamp=incident.time,
+        app_version=process.version,
+        build_version=process.build,
+        bundleID=process.identifier,
+        os_version=_os_version(system.os_name, system.os_build),
+        name=process.name,
+    )
+    header = made | header | _present(bug_type=_CRASH)
+    return header if "incident_id" in header else header | _present(incident_id=incident.id)
 
 
-def _header(report: Report) -> dict[str, JsonValue]:
-    incident, process, system = report.incident, report.process, report.system
-    made: dict[str, JsonValue] = {}
-    if report.kind is not ReportKind.APPLE_IPS:
-        made = {
-            "app_name": process.name,
-            "timestamp": incident.time,
-            "app_version": process.version,
-            "build_version": process.build,
-            "bundleID": process.identifier,
-            "os_version": _os_version(system.os_name, system.os_build),
-            "name": process.name,
-        }
-    header = made | dict(incident.details)
-    header["bug_type"] = incident.kind if report.kind is ReportKind.APPLE_IPS else _CRASH
-    header["incident_id"] = incident.id
-    return {key: value for key, value in header.items() if value is not None}
+def _present(**values: str | None) -> dict[str, JsonValue]:
+    """Those that are there."""
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _os_version(name: str | None, build: str | None) -> str | None:
@@ -68,25 +109,56 @@ def _os_version(name: str | None, build: str | None) -> str | None:
 
 
 def _body(report: Report) -> dict[str, JsonValue]:
+    is_of_ips = report.kind is ReportKind.APPLE_IPS
+    if is_of_ips and is_stackshot(report.details):
+        return _without_after(stackshot_body(report))
     body: dict[str, JsonValue] = dict(report.details)
-    if report.kind is ReportKind.APPLE_IPS and not report.threads and not report.images:
-        return body
+    if is_of_ips:
+        body = _without_after(body)
+        if is_jetsam(body):
+            return body
     put(body, PROCESS, report.process)
     put(body, SYSTEM, report.system)
-    if report.incident.time is not None:
-        body["captureTime"] = report.incident.time
-    for key, value in (("incident", report.incident.id), ("bug_type", report.incident.kind)):
-        if value is not None:
-            body.setdefault(key, value)
     _put_exceptions(body, report)
-    body["threads"] = [thread_object(thread, len(report.images)) for thread in report.threads]
-    if report.crashed_thread is not None:
-        body.setdefault("faultingThread", report.crashed_thread.index)
-    images: list[JsonValue] = [image_object(image) for image in report.images]
-    if _needs_absolute(report):
+    if is_of_ips:
+        time = report.incident.time
+        if time is not None and time != report.incident.details.get("timestamp"):
+            body["captureTime"] = time
+    else:
+        _put_common(body, report)
+    absolute = _absolute(report)
+    if report.threads or not is_of_ips:
+        body["threads"] = [
+            thread_object(thread, absolute, is_of_ips=is_of_ips) for thread in report.threads
+        ]
+    images = [image_object(image, is_of_ips=is_of_ips) for image in report.images]
+    if absolute == len(images) and _needs_absolute(report):
         images.append(dict(_NO_IMAGE))
-    body["usedImages"] = images
-    return body
+    if images or not is_of_ips:
+        body["usedImages"] = images
+    return in_order(body)
+
+
+def _without_after(body: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    return {key: value for key, value in body.items() if key != AFTER_BODY}
+
+
+def _put_common(body: dict[str, JsonValue], report: Report) -> None:
+    """What every reader of such files wants to know of a crash."""
+    incident = report.incident
+    body |= _present(captureTime=incident.time, incident=incident.id, bug_type=_CRASH)
+    crashed = next((place for place, one in enumerate(report.threads) if one.crashed), None)
+    if crashed is not None:
+        body["faultingThread"] = crashed
+        thread = report.threads[crashed]
+        triggered: JsonValue = _present(name=thread.name, queue=thread.queue)
+        if triggered:
+            body.setdefault("legacyInfo", {"threadTriggered": triggered})
+    if report.exception is None:
+        body.setdefault("exception", {})
+    trees = [*tree_objects(report, _absolute(report))]
+    if trees:
+        body["callTrees"] = trees
 
 
 def _put_exceptions(body: dict[str, JsonValue], report: Report) -> None:
@@ -96,12 +168,17 @@ def _put_exceptions(body: dict[str, JsonValue], report: Report) -> None:
     if report.termination is not None:
         put(body, TERMINATION, report.termination)
         _put_list(body, "termination", "reasons", list(report.termination.reasons))
-    if report.language_exception is not None and report.language_exception.frames:
-        body["lastExceptionBacktrace"] = frame_objects(
-            report.language_exception.frames,
-            innermost=Adjustment.RETURN,
-            absolute=len(report.images),
-        )
+    thrown = report.language_exception
+    if thrown is not None:
+        if thrown.frames:
+            body["lastExceptionBacktrace"] = frame_objects(
+                thrown.frames, innermost=Adjustment.RETURN, absolute=_absolute(report)
+            )
+        if thrown.name is not None and report.kind not in _OF_APPLE:
+            reason: dict[str, JsonValue] = {"type": "objc-exception", "name": thrown.name}
+            if thrown.reason is not None:
+                reason["composed_message"] = thrown.reason
+            body.setdefault("exceptionReason", reason)
     if report.application_information:
         body["asi"] = {image: list(said) for image, said in report.application_information}
 
@@ -112,10 +189,19 @@ def _put_list(body: dict[str, JsonValue], key: str, name: str, items: list[JsonV
         body[key] = {**inner, name: items}
 
 
+def _absolute(report: Report) -> int:
+    """The image that stands for none: the one that the report has, else one after all others."""
+    for index, image in enumerate(report.images):
+        if image.size == 0 and image.load_address == 0 and not image.name:
+            return index
+    return len(report.images)
+
+
 def _needs_absolute(report: Report) -> bool:
     stacks = [thread.frames for thread in report.threads]
     if report.language_exception is not None:
         stacks.append(report.language_exception.frames)
+    stacks += (tuple(node.frame for node in tree.nodes) for tree in report.trees)
     return any(
         frame.address is not None and (frame.image is None or frame.offset is None)
         for frames in stacks

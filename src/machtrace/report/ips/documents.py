@@ -1,0 +1,119 @@
+"""The headers and bodies that a file is made of.
+
+Usually that is one of each. Files that were joined have several, and a text of macOS with the
+heading *Full Report* has one below what it was made into.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from machtrace.errors import FormatError
+from machtrace.model.json_value import JsonValue
+from machtrace.report.json_parts import JsonDocument
+from machtrace.report.json_text import read_json
+from machtrace.report.source import ReportSource
+
+_HEADER = frozenset({"bug_type", "incident_id", "os_version"})
+_BODY = frozenset({"usedImages", "threads", "procName"})
+_FULL_REPORT = re.compile(r"^-+\nFull Report\n-+\n\s{0,8}(?=\{)", re.MULTILINE)
+_NEXT_HEADER = re.compile(r'^\{(?=[^\n]{0,4096}"bug_type")', re.MULTILINE)
+
+
+class IpsPart(NamedTuple):
+    """What one report is made from."""
+
+    header: JsonValue
+    """None where a body has none."""
+    body: JsonValue
+    """None where it is none of JSON."""
+    text: str
+    """What follows: the body where that is text, else what is after it."""
+    at: int
+    """Where in the text it begins."""
+    warnings: tuple[str, ...]
+
+
+def is_header(value: JsonValue) -> bool:
+    """Whether it has the keys of headers, and not those of a body."""
+    return isinstance(value, dict) and len(_HEADER & value.keys()) > 1 and not is_body(value)
+
+
+def is_body(value: JsonValue) -> bool:
+    """Whether it has the keys of a crash's body."""
+    return isinstance(value, dict) and len(_BODY & value.keys()) > 1
+
+
+def full_report(text: str) -> int | None:
+    """Where the *Full Report* begins in a text of macOS; None where there is none."""
+    if "\nFull Report\n" not in text:
+        return None
+    match = _FULL_REPORT.search(text)
+    return None if match is None else match.end()
+
+
+def ips_parts(source: ReportSource, start: int | None) -> Iterator[IpsPart]:
+    """The parts of all reports.
+
+    Args:
+        source: of the file.
+        start: where the first one begins; None for the file's own beginning, whose documents are
+            read already.
+    """
+    text = source.text
+    found: list[JsonDocument] = [] if start is not None else [*source.documents]
+    at = 0 if start is None else start
+    while True:
+        document = found.pop(0) if found else read_json(text, at, source.name)
+        part, at, found = _part(text, at, document, found, source.name)
+        yield part
+        if not found and not text.startswith("{", at):
+            return
+
+
+def _part(
+    text: str, start: int, first: JsonDocument, found: list[JsonDocument], name: str
+) -> tuple[IpsPart, int, list[JsonDocument]]:
+    """The part that begins with ``first``, where it ends, and documents that were read of more."""
+    header, body, end = first.value, None, first.end
+    warnings = first.warnings
+    if is_body(header):
+        header, body = None, header
+    else:
+        second = found.pop(0) if found else _document(text, end, name)
+        if second is not None and is_header(second.value):
+            found = [second]
+        elif second is not None:
+            body, end = second.value, second.end
+            warnings += second.warnings
+    stop = len(text)
+    if found:
+        stop = next_document(text, end)
+        return IpsPart(header, body, "", start, warnings), stop, found
+    match = _NEXT_HEADER.search(text, end)
+    if match is not None:
+        stop = match.start()
+    rest = text[end:stop].strip()
+    if body is None and rest.startswith("{"):
+        raise FormatError("the body is no JSON", source=name, offset=end)
+    return IpsPart(header, body, rest, start, warnings), stop, found
+
+
+def _document(text: str, end: int, name: str) -> JsonDocument | None:
+    start = next_document(text, end)
+    if not text.startswith(("{", "["), start):
+        return None
+    try:
+        return read_json(text, start, name)
+    except FormatError:
+        return None
+
+
+def next_document(text: str, start: int) -> int:
+    """Where something else than space comes next."""
+    size = len(text)
+    while start < size and text[start].isspace():
+        start += 1
+    return start
