@@ -132,7 +132,7 @@ def test_stop_times_are_measured(threads, copier):
 
 def test_threads_that_wait_for_a_processor(build, start, copier):
     """More threads run than there are processors: none stops at once, and all are copied."""
-    process = start(build("spinners"), "24")
+    process = start(build("spinners"), "12")
     with LinuxProcessTarget(process.pid, copier=copier) as target:
         for _ in range(5):
             snapshot = target.snapshot()
