@@ -87,4 +87,4 @@ def exception_label(report: Report) -> str:
 def version_label(report: Report) -> str:
     """The program's version and build."""
     version, build = report.process.version or "", report.process.build or ""
-    return f"{version} ({build})" if build and build != version else version or build
+    return f"{version} ({build})" if version and build and build != version else version or build

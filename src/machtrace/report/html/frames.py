@@ -17,7 +17,6 @@ _FOLDED_FROM = 4
 _NAMED = 4
 """Images that a fold's heading names."""
 _SOURCES = {
-    NameSource.REPORT: ("report", "the report had this name"),
     NameSource.DEBUG_INFORMATION: ("debug", "from debug information"),
     NameSource.EXACT: ("symbol", "from a symbol at the function's own start"),
     NameSource.EXPORT: ("export", "an exported symbol before it: perhaps another function"),
@@ -33,6 +32,14 @@ _ADJUSTMENTS = {
     Adjustment.ALREADY_ADJUSTED: "inside of a call, adjusted by who wrote the report",
     Adjustment.UNKNOWN: "the report does not say whether a call returns here",
 }
+_MARKS = {
+    Adjustment.EXACT: " =",
+    Adjustment.RETURN: "",
+    Adjustment.ALREADY_ADJUSTED: " −",
+    Adjustment.UNKNOWN: " ?",
+}
+_MOST_ROWS = 2000
+"""Of one stack: of a deeper one as many from both ends together."""
 
 
 class _Row(NamedTuple):
@@ -54,24 +61,34 @@ class StackLists:
         if not frames:
             return element("p", "No frames.", class_="none")
         rows = list(self._rows(frames))
+        if len(frames) > _MOST_ROWS:
+            half = _MOST_ROWS // 2
+            left_out = quantity(len(frames) - 2 * half, "frame")
+            gap = f"<li>{left_out} are left out here; the flame graph has them."
+            inner, outer = (
+                "".join(self._pieces(frames[part], rows[part]))
+                for part in (slice(half), slice(len(frames) - half, None))
+            )
+            return element("ol", inner + gap + outer, class_="frames")
+        return element("ol", "".join(self._pieces(frames, rows)), class_="frames")
+
+    def _pieces(self, frames: Sequence[ReportedFrame], rows: Sequence[_Row]) -> Iterator[str]:
         has_app = any(row.owner.owner is FrameOwner.APP for row in rows)
         same = [(frame.image, frame.symbol and frame.symbol.name, frame.offset) for frame in frames]
         by_name = [(image, name) if name else (image, offset) for image, name, offset in same]
-        pieces: list[str] = []
         for fold in folds(by_name):
             part = rows[fold.first : fold.first + fold.length]
             if fold.times == 1:
-                pieces += self._part(part, folds_system=has_app)
+                yield from self._part(part, folds_system=has_app)
                 continue
-            pieces += self._part(part[: fold.period], folds_system=False)
+            yield from self._part(part[: fold.period], folds_system=False)
             frames_left = fold.length - fold.period
             summary = (
                 f"↻ {text(f'{fold.times:,}')} times: "
                 f"{quantity(frames_left, 'more frame')} of the same"
             )
             rest = element("ol", "".join(map(self._row, part[fold.period :])), class_="frames")
-            pieces.append(element("li", folded(summary, rest), class_="run recursion"))
-        return element("ol", "".join(pieces), class_="frames")
+            yield element("li", folded(summary, rest), class_="run recursion")
 
     def _rows(self, frames: Sequence[ReportedFrame]) -> Iterator[_Row]:
         number = 0
@@ -108,31 +125,29 @@ class StackLists:
         return image.name or image.path.rpartition("/")[2] or "???"
 
     def _row(self, row: _Row) -> str:
+        """A list's item: rows by the hundred thousand, hence short tags and no attributes."""
         frame = row.frame
-        whose = row.owner.owner.value
         name = "" if frame.symbol is None else frame.symbol.name
         place = ""
         if frame.symbol is None and frame.offset is not None:
-            place = f"+ {frame.offset:#x}"
+            place = f" <s>+ {frame.offset:#x}</s>"
         elif frame.symbol is not None and frame.symbol.offset is not None:
-            place = f"+ {frame.symbol.offset}"
-        cells = element("span", "" if frame.is_inline else str(row.number), class_="number")
-        cells += element(
-            "bdi", text(self._image(frame)), class_="image", title=row.owner.reason.value
-        )
+            place = f" <s>+ {frame.symbol.offset}</s>"
+        number = "" if frame.is_inline else row.number
         address = "" if frame.address is None else f"{frame.address:#x}"
-        meaning = _ADJUSTMENTS[frame.adjustment]
-        cells += element("span", text(address), class_="address", title=meaning)
-        shown = element("bdi", text(name), class_="name") if name else "<i>no name</i>"
-        shown += " " + element("span", text(place), class_="offset") if place else ""
-        shown += _inline(frame) + _location(frame) + _source(frame) + _notes(frame)
-        cells += element("span", shown, class_="what")
+        mark = _MARKS[frame.adjustment]
+        shown = f"<bdi>{text(name)}</bdi>" if name else "<em>no name</em>"
+        shown += place + _inline(frame) + _location(frame) + _source(frame) + _notes(frame)
         inline = " inline" if frame.is_inline else ""
-        return element("li", cells, class_=f"frame {whose}{inline}")
+        return (
+            f'<li class="f {row.owner.owner.value}{inline}"><b>{number}</b>'
+            f"<bdi>{text(self._image(frame))}</bdi><code>{address}{mark}</code>"
+            f"<span>{shown}</span>"
+        )
 
 
 def _inline(frame: ReportedFrame) -> str:
-    return " " + element("span", "inlined", class_="badge") if frame.is_inline else ""
+    return " <u>inlined</u>" if frame.is_inline else ""
 
 
 def _location(frame: ReportedFrame) -> str:
@@ -141,24 +156,38 @@ def _location(frame: ReportedFrame) -> str:
         return ""
     line = "" if location.line is None else f":{location.line}"
     column = "" if location.column is None or not line else f":{location.column}"
-    short = location.path.rpartition("/")[2] or location.path
-    place = element("bdi", text(short + line + column), class_="place", title=location.path)
-    return f" {place}"
+    folder, slash, name = location.path.rpartition("/")
+    place = text(name + line + column)
+    return f' <cite data-in="{text(folder + slash)}">{place}</cite>'
 
 
 def _source(frame: ReportedFrame) -> str:
-    if frame.symbol is None:
+    if frame.symbol is None or frame.symbol.source is NameSource.REPORT:
         return ""
-    label, meaning = _SOURCES[frame.symbol.source]
-    return " " + element("span", label, class_=f"badge source {label}", title=meaning)
+    label, _ = _SOURCES[frame.symbol.source]
+    return f' <u class="{label}">{label}</u>'
 
 
 def _notes(frame: ReportedFrame) -> str:
+    if not frame.details:
+        return ""
     said = [
         f"{key}: {value}" for key, value in frame.details.items() if isinstance(value, str | int)
     ]
-    if frame.symbol is not None and frame.symbol.source is not NameSource.REPORT:
-        reported = frame.details.get("reported symbol")
-        if isinstance(reported, dict):
-            said.append(f"the report calls it {reported.get('name')}")
-    return " " + element("small", text("; ".join(said)), class_="notes") if said else ""
+    reported = frame.details.get("reported symbol")
+    if isinstance(reported, dict):
+        said.append(f"the report calls it {reported.get('name')}")
+    return f" <small>{text('; '.join(said))}</small>" if said else ""
+
+
+def key_to_marks() -> str:
+    """What the marks beside frames mean."""
+    rows = "".join(
+        f"<dt><u>{label}</u></dt><dd>{text(why)}</dd>" for label, why in _SOURCES.values()
+    )
+    rows += "".join(
+        f"<dt><code>{mark.strip() or 'no mark'}</code></dt><dd>the address is {text(meaning)}</dd>"
+        for mark, meaning in ((_MARKS[one], meaning) for one, meaning in _ADJUSTMENTS.items())
+    )
+    note = element("p", "A name without a mark is the report's own.")
+    return folded("What the marks mean", note + element("dl", rows, class_="facts"))

@@ -287,12 +287,15 @@
 
   const search = document.getElementById("search");
   const found = document.getElementById("found");
-  const rows = [...document.querySelectorAll(".frame, tr.image")];
+  const rows = [...document.querySelectorAll(".f, tr.image")];
   const texts = [];
   let timer = 0;
 
   function textOf(at) {
-    texts[at] ??= `${rows[at].textContent} ${rows[at].querySelector(".place")?.title ?? ""}`.toLowerCase();
+    if (texts[at] === undefined) {
+      const folder = rows[at].querySelector("cite")?.dataset.in ?? "";
+      texts[at] = `${rows[at].textContent} ${folder}`.toLowerCase();
+    }
     return texts[at];
   }
 
@@ -320,6 +323,12 @@
     }
   }
 
+  document.addEventListener("mouseover", (event) => {
+    const place = event.target.closest?.("cite");
+    if (place && !place.title) {
+      place.title = place.dataset.in + place.textContent;
+    }
+  });
   search.addEventListener("input", () => {
     clearTimeout(timer);
     timer = setTimeout(find, 150);

@@ -19,6 +19,7 @@ from machtrace.analysis.wait_graph import WaitGraph, wait_graph
 from machtrace.model.report import Report, ReportedTask
 from machtrace.report.html import facts
 from machtrace.report.html.flame_graph import flame_graph
+from machtrace.report.html.frames import key_to_marks
 from machtrace.report.html.images import images
 from machtrace.report.html.markup import element, folded, quantity, text
 from machtrace.report.html.threads import WaitLabels, stacks
@@ -58,7 +59,8 @@ def write(reports: Sequence[Report]) -> str:
         '<meta name="referrer" content="no-referrer">'
         f"<title>{text(title)}</title><style>{style}</style></head>\n"
         f"<body><header><h1>{text(title)}</h1>{_CONTROLS}</header><main>{body}</main>"
-        f"<footer>Written by machtrace.</footer><script>{script}</script></body></html>\n"
+        f"<footer>{key_to_marks()}<p>Written by machtrace.</p></footer>"
+        f"<script>{script}</script></body></html>\n"
     )
 
 

@@ -1,0 +1,184 @@
+"""A headless Chromium, spoken to through a pipe: what a page does when people use it.
+
+Source of the conversation: the Chrome DevTools Protocol (chromedevtools.github.io); over
+``--remote-debugging-pipe`` a message is JSON with a zero byte after it, to file descriptor 3 and
+from 4.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from base64 import b64decode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from select import select
+from time import monotonic, sleep
+from typing import Any
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+_ARGUMENTS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"),
+    *("--remote-debugging-pipe", "--disable-background-networking", "--disable-extensions"),
+    *("--allow-file-access-from-files", "--window-size=1200,900"),
+)
+_PATIENCE = 60.0
+"""Seconds for an answer: machines that test are busy."""
+_PIECE = 1 << 16
+
+
+def chromium_program() -> str | None:
+    """Where Chromium is, if it is installed."""
+    return next((found for name in _NAMES if (found := shutil.which(name))), None)
+
+
+class Page:
+    """A page that is open."""
+
+    def __init__(self, to: int, out_of: int) -> None:
+        self._to, self._from = to, out_of
+        self._rest = b""
+        self._count = 0
+        self._session: str | None = None
+        self.complaints: list[str] = []
+        """What the console and the page's policy complained of, and errors of scripts."""
+        self.requests: list[str] = []
+        """Addresses that were asked for."""
+
+    def begin(self) -> None:
+        """Open an empty page."""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+        """Ask, and wait for the answer.
+
+        Raises:
+            RuntimeError: it says that something is wrong, or nothing for a minute.
+        """
+        self._count += 1
+        message: dict[str, Any] = {"id": self._count, "method": method, "params": parameters}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        written = json.dumps(message).encode() + b"\0"
+        while written:
+            written = written[os.write(self._to, written) :]
+        end = monotonic() + _PATIENCE
+        while True:
+            answer = self._next(end)
+            if answer.get("id") == self._count:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']}")
+                result: dict[str, Any] = answer["result"]
+                return result
+            self._note(answer)
+
+    def _next(self, end: float) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            ready, _, _ = select([self._from], [], [], max(0.0, end - monotonic()))
+            piece = os.read(self._from, _PIECE) if ready else b""
+            if not piece:
+                raise RuntimeError("Chromium says nothing")
+            self._rest += piece
+        message, _, self._rest = self._rest.partition(b"\0")
+        answer: dict[str, Any] = json.loads(message)
+        return answer
+
+    def _note(self, event: dict[str, Any]) -> None:
+        method, said = event.get("method"), event.get("params", {})
+        if method == "Runtime.exceptionThrown":
+            self.complaints.append(str(said["exceptionDetails"]))
+        elif method == "Log.entryAdded" and said["entry"]["level"] in ("error", "warning"):
+            self.complaints.append(said["entry"]["text"])
+        elif method == "Network.requestWillBeSent":
+            self.requests.append(said["request"]["url"])
+
+    def open(self, path: Path, fragment: str = "") -> None:
+        """Open a file, and wait until it is there."""
+        self.call("Page.navigate", url=path.as_uri() + fragment)
+        self.wait_for("document.readyState === 'complete'")
+
+    def value(self, expression: str) -> Any:  # noqa: ANN401 - JSON
+        """What an expression of the page's language is."""
+        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        if "exceptionDetails" in found:
+            raise RuntimeError(str(found["exceptionDetails"]))
+        return found["result"].get("value")
+
+    def wait_for(self, expression: str) -> Any:  # noqa: ANN401 - JSON
+        """The same, once it is true.
+
+        Raises:
+            RuntimeError: it is not within a minute.
+        """
+        end = monotonic() + _PATIENCE
+        while not (found := self.value(expression)):
+            if monotonic() > end:
+                raise RuntimeError(f"not so: {expression}")
+            sleep(0.05)
+        return found
+
+    def press(self, key: str, text: str = "") -> None:
+        """Press a key and let it go."""
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=text)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+    def type(self, text: str) -> None:
+        """Write into what has the focus."""
+        self.call("Input.insertText", text=text)
+
+    def media(self, **features: str) -> None:
+        """Let the page see other preferences of the user: ``prefers_color_scheme="dark"``."""
+        named = [{"name": k.replace("_", "-"), "value": v} for k, v in features.items()]
+        self.call("Emulation.setEmulatedMedia", features=named)
+
+    def picture(self) -> bytes:
+        """What is seen, as PNG."""
+        return b64decode(self.call("Page.captureScreenshot")["data"])
+
+
+@contextmanager
+def chromium_page(folder: Path) -> Iterator[Page]:
+    """A page of a Chromium of its own, which ends with it.
+
+    Args:
+        folder: an empty one, for what it keeps.
+
+    Raises:
+        FileNotFoundError: it is not installed.
+    """
+    program = chromium_program()
+    if program is None:
+        raise FileNotFoundError("chromium")
+    theirs_in, ours_out = os.pipe()
+    ours_in, theirs_out = os.pipe()
+    command = [program, *_ARGUMENTS, f"--user-data-dir={folder}", "about:blank"]
+    process = subprocess.Popen(  # noqa: S603 - Chromium, which the caller wants to run
+        ["/bin/sh", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "sh", *command],
+        pass_fds=(theirs_in, theirs_out),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"HOME": str(folder)},
+    )
+    os.close(theirs_in)
+    os.close(theirs_out)
+    try:
+        page = Page(ours_out, ours_in)
+        page.begin()
+        yield page
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        os.close(ours_out)
+        os.close(ours_in)
