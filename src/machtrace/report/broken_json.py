@@ -6,11 +6,11 @@ kept as text. Time and memory grow with the text and nothing else.
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass, field
 
 from machtrace.model.json_value import JsonValue
-from machtrace.report.json_parts import JsonDocument, finite, object_of
+from machtrace.report.json_parts import JsonDocument, finite, put
 
 DEEP_KEYS = frozenset({"subFrames", "callStackRootFrames"})
 """Keys of lists that stacks are nested by: these do not count as depth."""
@@ -20,13 +20,22 @@ _TOLD = 5
 """Warnings that are given in full."""
 
 _TOKEN = re.compile(
-    r"(?P<space>[ \t\r\n]+)"
-    r'|(?P<string>"[^"\\]*(?:\\.[^"\\]*)*"?)'
+    r"[ \t\r\n]*+(?:"
+    r'(?P<string>"[^"\\]*(?:\\.[^"\\]*)*"?)'
     r"|(?P<mark>[{}\[\],:])"
     r"|(?P<number>-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![^\s,\]}:]))"
-    r'|(?P<word>[^\s{}\[\],:"]+)',
+    r'|(?P<word>[^\s{}\[\],:"]+))',
     re.DOTALL,
 )
+_PLAIN = r'"[^"\\]*+"'
+_NUMBER = r"-?(?:0|[1-9][0-9]{0,99}+)(?:\.[0-9]{1,99}+)?(?:[eE][+-]?[0-9]{1,9}+)?"
+_RUN = re.compile(
+    rf"[ \t\r\n]*+(?P<members>(?:{_PLAIN}[ \t\r\n]*+:[ \t\r\n]*+"
+    rf"(?:{_PLAIN}|{_NUMBER}|true|false|null)[ \t\r\n]*+,[ \t\r\n]*+)*+)"
+    rf"(?:(?P<key>{_PLAIN})[ \t\r\n]*+:[ \t\r\n]*+(?P<mark>[{{\[]))?"
+)
+"""Entries of an object that are nothing special, and the key of a list or object after them."""
+_ENTRIES = json.JSONDecoder(object_pairs_hook=list, parse_float=finite, strict=False)
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})(?:\\u([dD][c-fC-F][0-9a-fA-F]{2}))?|(.)|)", re.DOTALL)
 _ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _WORDS: dict[str, JsonValue] = {"true": True, "false": False, "null": None}
@@ -34,29 +43,37 @@ _LONGEST_NUMBER = 400
 _CLOSES = {"}": "{", "]": "["}
 
 
-@dataclass(slots=True)
 class _Open:
     """A list or an object that is not closed yet."""
 
-    mark: str
-    depth: int
-    items: list[JsonValue] = field(default_factory=list)
-    keys: list[str] = field(default_factory=list)
-    key: str | None = None
-    """Read, and its value not yet."""
+    __slots__ = ("depth", "entries", "items", "key", "mark", "times")
+
+    def __init__(self, mark: str, depth: int) -> None:
+        self.mark = mark
+        self.depth = depth
+        self.items: list[JsonValue] | None = [] if mark == "[" else None
+        self.entries: dict[str, JsonValue] = {}
+        self.times: dict[str, int] | None = None
+        self.key: str | None = None
+        """Read, and its value not yet."""
 
     def add(self, value: JsonValue) -> None:
-        if self.mark == "{":
-            self.keys.append("" if self.key is None else self.key)
-            self.key = None
-        self.items.append(value)
+        if self.items is not None:
+            self.items.append(value)
+            return
+        key, self.key = self.key or "", None
+        if key in self.entries:
+            self.times = {} if self.times is None else self.times
+            put(self.entries, self.times, key, value)
+        else:
+            self.entries[key] = value
 
     def closed(self) -> JsonValue:
-        if self.mark == "[":
+        if self.items is not None:
             return self.items
         if self.key is not None:
             self.add(None)
-        return object_of(zip(self.keys, self.items, strict=True))
+        return self.entries
 
 
 class _Reader:
@@ -71,17 +88,34 @@ class _Reader:
     def warn(self, at: int, what: str) -> None:
         self.warnings.append(f"character {at}: {what}")
 
+    def run(self, at: int) -> int:
+        """Take entries that are nothing special, all at once; where they end."""
+        inner = self.open[-1]
+        if self.skipped or inner.mark != "{" or inner.key is not None:
+            return at
+        match = _RUN.match(self.text, at)
+        if match is None:
+            return at
+        if members := match["members"]:
+            for key, value in _ENTRIES.decode("{" + members.rstrip(" \t\r\n,") + "}"):
+                inner.key = key
+                inner.add(value)
+        if match["mark"] is not None:
+            inner.key = match["key"][1:-1]
+            self._open(match["mark"], match.start("mark"))
+        return match.end()
+
     def token(self, match: re.Match[str]) -> JsonValue | _Open:
         """Take a token; the whole value once it is closed, else the list that stays open."""
-        mark = match["mark"]
+        mark, at = match["mark"], match.start(match.lastgroup or 0)
         if self.skipped:
             self._skip(match)
         elif mark in ("{", "["):
-            self._open(mark, match.start())
+            self._open(mark, at)
         elif mark in ("}", "]"):
-            return self._close(mark, match.start())
+            return self._close(mark, at)
         elif mark == ",":
-            self._without_value(match.start())
+            self._without_value(at)
         elif mark is None:
             self._scalar(match)
         return self.open[0]
@@ -145,14 +179,16 @@ class _Reader:
     def _scalar(self, match: re.Match[str]) -> None:
         string, number = match["string"], match["number"]
         if string is not None:
-            self._add(self._text(string, match.start()), is_key=True)
+            self._add(self._text(string, match.start("string")), is_key=True)
         elif number is not None and len(number) < _LONGEST_NUMBER:
             is_whole = number.lstrip("-").isdecimal()
             self._add(int(number) if is_whole else finite(number))
         else:
-            word = match[0]
+            word = match[match.lastgroup or 0]
             if word not in _WORDS:
-                self.warn(match.start(), f"{word[:20]!r} is no value, kept as text")
+                self.warn(
+                    match.start(match.lastgroup or 0), f"{word[:20]!r} is no value, kept as text"
+                )
             self._add(_WORDS.get(word, word))
 
     def _text(self, token: str, at: int) -> str:
@@ -188,12 +224,13 @@ def read_broken(text: str, start: int) -> JsonDocument:
     reader.open.append(_Open(text[start], 0))
     end = start + 1
     value: JsonValue | _Open = reader.open[0]
-    for match in _TOKEN.finditer(text, end):
+    while reader.open:
+        end = reader.run(end)
+        match = _TOKEN.search(text, end)
+        if match is None:
+            break
         end = match.end()
-        if match["space"] is None:
-            value = reader.token(match)
-            if not reader.open:
-                break
+        value = reader.token(match)
     if reader.open:
         value = reader.cut_off()
     assert not isinstance(value, _Open)  # noqa: S101 - for the type checker: nothing is open

@@ -20,16 +20,28 @@ class JsonDocument:
     """What was mended."""
 
 
+def put(made: dict[str, JsonValue], times: dict[str, int], key: str, value: JsonValue) -> None:
+    """Add an entry to an object; a key that is there already gets a number.
+
+    Args:
+        made: the object.
+        times: how often keys came that came more than once; to be kept beside the object.
+        key: as it is written.
+        value: what it has.
+    """
+    free = key
+    while free in made:
+        times[key] = times.get(key, 1) + 1
+        free = f"{key} ({times[key]})"
+    made[free] = value
+
+
 def object_of(pairs: Iterable[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
     """An object with all of its entries: a key that is there already gets a number."""
     made: dict[str, JsonValue] = {}
     times: dict[str, int] = {}
     for key, value in pairs:
-        free = key
-        while free in made:
-            times[key] = times.get(key, 1) + 1
-            free = f"{key} ({times[key]})"
-        made[free] = value
+        put(made, times, key, value)
     return made
 
 

@@ -1,8 +1,10 @@
-"""The one report of a KSCrash JSON file."""
+"""The report of a KSCrash JSON file, and the one that it was written in the middle of."""
 
 from __future__ import annotations
 
+from machtrace.model.json_value import JsonValue
 from machtrace.model.report import Report, ReportKind
+from machtrace.model.reported_image import ReportedImage
 from machtrace.model.reported_process import (
     Incident,
     LanguageException,
@@ -11,6 +13,7 @@ from machtrace.model.reported_process import (
     ReportedSystem,
 )
 from machtrace.report.kscrash.images import read_images
+from machtrace.report.kscrash.profile import read_profile
 from machtrace.report.kscrash.threads import ThreadReader
 from machtrace.report.kscrash.times import read_time
 from machtrace.report.source import ReportSource
@@ -18,6 +21,7 @@ from machtrace.report.taking import Taking
 
 _PARTS = frozenset({"crash", "binary_images", "report", "system", "recrash_report"})
 _ENOUGH = 2
+_RECRASH = "recrash_report"
 
 
 def recognises(source: ReportSource) -> bool:
@@ -30,10 +34,26 @@ def recognises(source: ReportSource) -> bool:
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
-    """The one report in it."""
+    """The report in it.
+
+    Where KSCrash crashed while it wrote a report, there is one of that, and then the first one as
+    far as it was written.
+    """
     warnings = list(source.documents[0].warnings)
     body = Taking.of(source.documents[0].value, "", warnings)
-    images = read_images(body)
+    inner = body.left.get(_RECRASH)
+    if not isinstance(inner, dict):
+        return (_report(body, ()),)
+    del body.left[_RECRASH]
+    warnings.append("it was written when KSCrash crashed in writing the report that follows it")
+    outer = _report(body, ())
+    parts: dict[str, JsonValue] = inner if _PARTS & inner.keys() else {"crash": inner}
+    return outer, _report(Taking.of(parts, _RECRASH, []), outer.images)
+
+
+def _report(body: Taking, listed: tuple[ReportedImage, ...]) -> Report:
+    warnings = body.warnings
+    images = read_images(body) or listed
     threads = ThreadReader(images, warnings)
     crash = body.inner("crash")
     error = crash.inner("error")
@@ -41,21 +61,21 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     process, system = _process_and_system(body)
     exception = _exception(error)
     language_exception = _language_exception(error)
-    found = threads.read(crash)
+    found = threads.read(crash, incident.kind)
+    trees = read_profile(error, threads)
     threads.warn()
-    return (
-        Report(
-            kind=ReportKind.KSCRASH,
-            incident=incident,
-            process=process,
-            system=system,
-            exception=exception,
-            language_exception=language_exception,
-            threads=found,
-            images=images,
-            details=body.details(),
-            warnings=tuple(warnings),
-        ),
+    return Report(
+        kind=ReportKind.KSCRASH,
+        incident=incident,
+        process=process,
+        system=system,
+        exception=exception,
+        language_exception=language_exception,
+        threads=found,
+        trees=trees,
+        images=tuple(threads.images),
+        details=body.details(),
+        warnings=tuple(warnings),
     )
 
 
@@ -124,8 +144,7 @@ def _language_exception(error: Taking) -> LanguageException | None:
         if not isinstance(error.left.get(key), dict):
             continue
         given = error.inner(key)
-        name = given.text("name")
-        if name is None:
-            continue
-        return LanguageException(name=name, reason=given.text("reason"), details={"kind": key})
+        name, reason = given.text("name"), given.text("reason")
+        if name is not None or reason is not None:
+            return LanguageException(name=name, reason=reason, details={"kind": key})
     return None

@@ -6,7 +6,6 @@ of its image and symbol is a hint, believed only where the list of images agrees
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 
 from machtrace.model.address import Avma, ImageOffset
@@ -14,31 +13,41 @@ from machtrace.model.json_value import JsonValue
 from machtrace.model.reported_frame import Adjustment, ReportedFrame, ReportedSymbol
 from machtrace.model.reported_image import ReportedImage
 from machtrace.model.reported_thread import ReportedRegister, ReportedRegisters, ReportedThread
+from machtrace.report.image_ranges import ImageRanges
 from machtrace.report.taking import Taking
+
+_THROWN = frozenset({"nsexception", "cpp_exception", "user_reported", "user"})
+"""Kinds of errors whose stack is the exception's, or the one that called KSCrash: return addresses
+throughout."""
 
 
 class ThreadReader:
     """Reads the threads of one report."""
 
     def __init__(self, images: Sequence[ReportedImage], warnings: list[str]) -> None:
-        self._images = images
+        self.images = list(images)
+        """The report's, and after them those that only frames name."""
+        self._ranges = ImageRanges(images)
+        self._begins = {image.load_address for image in images}
+        self._mentioned: dict[tuple[int, str], int] = {}
         self._warnings = warnings
         self._wrong = 0
-        placed = sorted(
-            (image.load_address, index)
-            for index, image in enumerate(images)
-            if image.load_address is not None
-        )
-        self._starts = [start for start, _ in placed]
-        self._indices = [index for _, index in placed]
 
-    def read(self, crash: Taking) -> tuple[ReportedThread, ...]:
-        """All threads, in the report's order; of old reports the only one."""
+    def read(self, crash: Taking, kind: str | None) -> tuple[ReportedThread, ...]:
+        """All threads, in the report's order; of old reports the only one.
+
+        Args:
+            crash: what has them.
+            kind: of the error.
+        """
+        is_thrown = kind in _THROWN
         given = crash.objects("threads")
         if not given and isinstance(crash.left.get("thread"), dict):
             given = [crash.left.pop("thread")]
         return tuple(
-            self._thread(place, Taking.of(one, f"threads[{place}]", self._warnings))
+            self._thread(
+                place, Taking.of(one, f"threads[{place}]", self._warnings), is_thrown=is_thrown
+            )
             for place, one in enumerate(given)
         )
 
@@ -50,55 +59,82 @@ class ThreadReader:
                 " their names were not believed"
             )
 
-    def _thread(self, place: int, thread: Taking) -> ReportedThread:
+    def _thread(self, place: int, thread: Taking, *, is_thrown: bool) -> ReportedThread:
         index = thread.integer("index")
+        crashed = bool(thread.boolean("crashed"))
+        innermost = Adjustment.RETURN if crashed and is_thrown else Adjustment.EXACT
         return ReportedThread(
             index=place if index is None else index,
             name=thread.text("name"),
             queue=thread.text("dispatch_queue"),
-            crashed=bool(thread.boolean("crashed")),
-            frames=self._frames(thread.inner("backtrace")),
+            crashed=crashed,
+            frames=self._frames(thread.inner("backtrace"), innermost),
             registers=_registers(thread),
             details=thread.details(),
         )
 
-    def _frames(self, backtrace: Taking) -> tuple[ReportedFrame, ...]:
+    def _frames(self, backtrace: Taking, innermost: Adjustment) -> tuple[ReportedFrame, ...]:
         found: list[ReportedFrame] = []
         for place, one in enumerate(backtrace.objects("contents")):
             entry = Taking.of(one, f"frame {place}", self._warnings)
-            adjustment = Adjustment.RETURN if found else Adjustment.EXACT
-            found.append(self._frame(entry, adjustment))
+            adjustment = Adjustment.RETURN if found else innermost
+            found.append(self.frame(entry, adjustment))
         return tuple(found)
 
-    def _frame(self, entry: Taking, adjustment: Adjustment) -> ReportedFrame:
-        address = entry.integer("instruction_addr")
-        index = None if address is None else self._find(address)
+    def frame(self, entry: Taking, adjustment: Adjustment) -> ReportedFrame:
+        """A frame with the image that holds it."""
+        signed = entry.integer("instruction_addr")
+        address = None if signed is None else self._ranges.unsigned(signed)
+        index = None if address is None else self._find(address, entry)
+        details: dict[str, JsonValue] = {}
+        if signed != address:
+            details["instruction_addr"] = signed
+        offset = symbol = None
         if address is None or index is None:
-            return ReportedFrame(
-                None if address is None else Avma(address),
-                None,
-                None,
-                adjustment,
-                _symbol(entry, address),
-                details=entry.details(),
-            )
-        image = self._images[index]
-        base = image.load_address or 0
-        symbol = None
-        if self._agrees(entry, image):
-            entry.left.pop("object_name", None)
-            entry.left.pop("object_addr", None)
             symbol = _symbol(entry, address)
         else:
-            self._wrong += 1
+            image = self.images[index]
+            offset = ImageOffset(address - (image.load_address or 0))
+            if self._agrees(entry, image):
+                entry.left.pop("object_name", None)
+                entry.left.pop("object_addr", None)
+                symbol = _symbol(entry, address)
+            else:
+                self._wrong += 1
         return ReportedFrame(
-            Avma(address),
+            None if address is None else Avma(address),
             index,
-            ImageOffset(address - base),
+            offset,
             adjustment,
             symbol,
-            details=entry.details(),
+            details=details | dict(entry.details()),
         )
+
+    def _find(self, address: int, entry: Taking) -> int | None:
+        """The image that holds ``address``; one that only the frame names, where none does.
+
+        Profiles, and reports with few of their images, have it in the frame alone.
+        """
+        index = self._ranges.find(address)
+        name, base = entry.left.get("object_name"), entry.left.get("object_addr")
+        if index is not None or not isinstance(name, str) or type(base) is not int:
+            return index
+        if not 0 < base <= address or base in self._begins:
+            return None
+        key = (base, name)
+        if key not in self._mentioned:
+            self._mentioned[key] = len(self.images)
+            path = name if "/" in name else ""
+            uuid = Taking(dict(entry.left), "", []).uuid("object_uuid")
+            self.images.append(
+                ReportedImage(
+                    uuid=uuid,
+                    name=name.rpartition("/")[2],
+                    path=path,
+                    load_address=Avma(base),
+                )
+            )
+        return self._mentioned[key]
 
     def _agrees(self, entry: Taking, image: ReportedImage) -> bool:
         """Whether what a frame says of its image is so."""
@@ -108,14 +144,9 @@ class ThreadReader:
         if isinstance(base, int) and base not in (0, image.load_address):
             return False
         start = entry.left.get("symbol_addr")
-        return not isinstance(start, int) or start == 0 or image.holds(start)
-
-    def _find(self, address: int) -> int | None:
-        place = bisect_right(self._starts, address) - 1
-        if place < 0:
-            return None
-        index = self._indices[place]
-        return index if self._images[index].holds(address) else None
+        if not isinstance(start, int) or start == 0 or image.size is None:
+            return True
+        return image.holds(start)
 
 
 def _symbol(entry: Taking, address: int | None) -> ReportedSymbol | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -13,7 +14,10 @@ from machtrace.model.reported_image import ReportedImage
 _WORD = 1 << 64
 _LEAST_ADDRESS = 1 << 32
 """Where 64-bit programs of Apple's are mapped at the earliest; no image is as large."""
+_PAGE = 0x1000
+"""The smallest there is; on arm64 they are four times as large."""
 _UUID_DIGITS = 32
+_NUMBER = re.compile(r"0x[0-9a-fA-F]{1,16}|[0-9]{1,19}")
 
 
 @dataclass(slots=True)
@@ -29,6 +33,8 @@ class ImageCollector:
 
     _seen: list[_Seen] = field(default_factory=list)
     _places: dict[tuple[str, str], int | None] = field(default_factory=dict)
+    may_be_adjusted: bool = True
+    """Whether an odd offset of the stack at hand tells that it was moved back."""
     swapped: int = 0
     """Frames whose offset was the image's load address: payloads of iOS 14, 15 and macOS 12."""
 
@@ -39,7 +45,7 @@ class ImageCollector:
         index = self._image(entry)
         address = _take(entry, "address")
         offset = _take(entry, "offsetIntoBinaryTextSegment")
-        if offset is not None and offset >= _LEAST_ADDRESS:
+        if offset is not None and (offset >= _LEAST_ADDRESS or _is_base(offset, address)):
             if address is None or not 0 <= address - offset < _LEAST_ADDRESS:
                 entry["offsetIntoBinaryTextSegment"] = offset
                 offset = None
@@ -98,9 +104,29 @@ def _base(bases: Sequence[int] | set[int]) -> Avma | None:
     return Avma(next(iter(bases))) if len(bases) == 1 and min(bases) >= 0 else None
 
 
+def _is_base(offset: int, address: int | None) -> bool:
+    """Whether an offset that is small enough to be one is a load address nevertheless.
+
+    Images are loaded at whole pages: what is left of the address then is on one, too. Programs of
+    watchOS are below 4 GiB.
+    """
+    if address is None or offset == 0 or offset % _PAGE or address < offset:
+        return False
+    return bool((address - offset) % _PAGE)
+
+
 def _take(entry: dict[str, JsonValue], key: str) -> int | None:
-    value = entry.get(key)
-    if type(value) is int and 0 <= value < _WORD:
+    value = as_number(entry.get(key))
+    if value is not None and 0 <= value < _WORD:
         del entry[key]
         return value
     return None
+
+
+def as_number(value: JsonValue) -> int | None:
+    """A number; App Store Connect writes them as text: ``"0x19f7cda84"``, ``"1466"``."""
+    if type(value) is int:
+        return value
+    if not isinstance(value, str) or _NUMBER.fullmatch(value) is None:
+        return None
+    return int(value, 16) if value.startswith("0x") else int(value)

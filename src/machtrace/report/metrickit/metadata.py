@@ -12,38 +12,10 @@ from machtrace.model.reported_process import (
     ReportedSystem,
     ReportedTermination,
 )
+from machtrace.report.exception_types import EXCEPTION_TYPES, SIGNALS
 from machtrace.report.taking import Taking
 
-_BUILT = re.compile(r"(?P<name>.*?) \((?P<build>[^()]*)\)")
-EXCEPTION_TYPES = {
-    1: "EXC_BAD_ACCESS",
-    2: "EXC_BAD_INSTRUCTION",
-    3: "EXC_ARITHMETIC",
-    4: "EXC_EMULATION",
-    5: "EXC_SOFTWARE",
-    6: "EXC_BREAKPOINT",
-    7: "EXC_SYSCALL",
-    8: "EXC_MACH_SYSCALL",
-    9: "EXC_RPC_ALERT",
-    10: "EXC_CRASH",
-    11: "EXC_RESOURCE",
-    12: "EXC_GUARD",
-    13: "EXC_CORPSE_NOTIFY",
-}
-"""``mach/exception_types.h``."""
-SIGNALS = {
-    4: "SIGILL",
-    5: "SIGTRAP",
-    6: "SIGABRT",
-    8: "SIGFPE",
-    9: "SIGKILL",
-    10: "SIGBUS",
-    11: "SIGSEGV",
-    12: "SIGSYS",
-    13: "SIGPIPE",
-    15: "SIGTERM",
-}
-"""Darwin's ``sys/signal.h``."""
+_BUILT = re.compile(r"(?P<name>[^()]*) \((?P<build>[^()]*)\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +60,8 @@ def _system(given: Taking) -> ReportedSystem:
 
 def _exception(given: Taking) -> ReportedException | None:
     number, signal = given.left.get("exceptionType"), given.left.get("signal")
-    name = EXCEPTION_TYPES.get(number) if isinstance(number, int) else None
-    signal_name = SIGNALS.get(signal) if isinstance(signal, int) else None
+    name = EXCEPTION_TYPES.get(number) if type(number) is int else None
+    signal_name = SIGNALS.get(signal) if type(signal) is int else None
     if name is not None:
         del given.left["exceptionType"]
     if signal_name is not None:

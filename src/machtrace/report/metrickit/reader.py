@@ -22,6 +22,16 @@ _KINDS = {
     "appLaunchDiagnostics": "app-launch",
     "memoryExceptionDiagnostics": "memory-exception",
 }
+_EVENTS = {
+    "crash": _CRASH,
+    "hang": "hang",
+    "hangs": "hang",
+    "cpu usage": "cpu-exception",
+    "disk writes": "disk-write-exception",
+    "launch": "app-launch",
+    "launches": "app-launch",
+}
+"""What App Store Connect calls them."""
 _TREE = "callStackTree"
 _STACKS = "callStacks"
 _MARKS = frozenset({*_KINDS, _TREE, _STACKS})
@@ -47,7 +57,8 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     """A report for each diagnostic, in the file's order; one without stacks where there is none."""
     warnings = list(source.documents[0].warnings)
     payload = Taking.of(source.documents[0].value, "", warnings)
-    reports = [_report(kind, one) for kind, one in _diagnostics(payload)]
+    is_product = _PRODUCTS in payload.left
+    reports = [_report(kind, one, is_product=is_product) for kind, one in _diagnostics(payload)]
     around = payload.details()
     if not reports:
         empty = Report(kind=ReportKind.METRICKIT, details=around)
@@ -85,12 +96,13 @@ def _joined(log: JsonValue, product: dict[str, JsonValue]) -> JsonValue:
     )
 
 
-def _report(kind: str | None, diagnostic: Taking) -> Report:
+def _report(kind: str | None, diagnostic: Taking, *, is_product: bool) -> Report:
     if kind is None:
         kind = _kind_of(diagnostic)
     metadata = read_metadata(diagnostic)
     tree = _tree(diagnostic)
-    is_crash = None if kind is None else kind == _CRASH
+    # App Store Connect has logs of hangs, launches and writes, whose roots are outermost frames.
+    is_crash = (False if is_product else None) if kind is None else kind == _CRASH
     task, was_swapped = read_tree(tree, metadata.process, is_crash=is_crash)
     details = dict(diagnostic.details())
     if tree.details():
@@ -128,7 +140,9 @@ def _kind_of(diagnostic: Taking) -> str | None:
         "writesCaused": "disk-write-exception",
         "launchDuration": "app-launch",
     }
-    return next((kind for key, kind in marks.items() if key in metadata), None)
+    event = metadata.get("event")
+    said = _EVENTS.get(event.lower()) if isinstance(event, str) else None
+    return said or next((kind for key, kind in marks.items() if key in metadata), None)
 
 
 def _tree(diagnostic: Taking) -> Taking:

@@ -11,7 +11,7 @@ from machtrace.model.reported_process import ReportedProcess
 from machtrace.model.reported_thread import ReportedThread
 from machtrace.model.reported_tree import SampledNode, SampledTree
 from machtrace.model.symbol import SourceLocation
-from machtrace.report.metrickit.images import ImageCollector
+from machtrace.report.metrickit.images import ImageCollector, as_number
 from machtrace.report.metrickit.nesting import NestedFrame, is_chain, laid_out
 from machtrace.report.taking import Taking
 
@@ -19,6 +19,7 @@ _BEGINNERS = frozenset({"dyld", "libdyld.dylib", "libsystem_pthread.dylib"})
 """Images that threads begin in."""
 _INSTRUCTION = 4
 """Bytes of an instruction of arm64: addresses of others were moved back by who wrote them."""
+_OFFSET = "offsetIntoBinaryTextSegment"
 
 
 def read_tree(
@@ -40,6 +41,7 @@ def read_tree(
         frames = laid_out(stack.left.pop("callStackRootFrames", None), tree.warnings)
         attributed = bool(stack.boolean("threadAttributed"))
         inverted = _is_inverted(frames) if is_crash is None else is_crash
+        images.may_be_adjusted = _may_be_adjusted(frames, process.code_type)
         if inverted and is_chain(frames):
             threads.append(_thread(len(threads), frames, images, stack, crashed=attributed))
         else:
@@ -48,6 +50,20 @@ def read_tree(
         process=process, threads=tuple(threads), trees=tuple(trees), images=images.images()
     )
     return task, bool(images.swapped)
+
+
+def _may_be_adjusted(frames: Sequence[NestedFrame], code_type: str | None) -> bool:
+    """Whether an odd offset tells that it was moved back.
+
+    So it is on arm64, and never where instructions begin anywhere. Where no architecture is said,
+    most offsets must be of the kind.
+    """
+    if code_type is not None:
+        return code_type.startswith("arm64")
+    given = [frame.entry.get(_OFFSET) for frame in frames]
+    offsets = [one for one in given if type(one) is int]
+    odd = sum(one % _INSTRUCTION == _INSTRUCTION - 1 for one in offsets)
+    return 2 * odd > len(offsets)
 
 
 def _is_inverted(frames: Sequence[NestedFrame]) -> bool:
@@ -115,19 +131,19 @@ def _frame(
     entry: dict[str, JsonValue], images: ImageCollector, adjustment: Adjustment
 ) -> ReportedFrame:
     address, image, offset = images.place(entry)
-    if offset is not None and offset % _INSTRUCTION == _INSTRUCTION - 1:
+    if images.may_be_adjusted and offset is not None and offset % _INSTRUCTION == _INSTRUCTION - 1:
         adjustment = Adjustment.ALREADY_ADJUSTED
     symbol = location = None
-    if isinstance(name := entry.get("symbolName"), str):  # of App Store Connect
-        into = entry.get("offsetIntoSymbol")
+    if isinstance(name := entry.get("symbolName"), str) and name:  # of App Store Connect
+        into = as_number(entry.get("offsetIntoSymbol"))
         del entry["symbolName"]
-        if type(into) is int:
+        if into is not None:
             del entry["offsetIntoSymbol"]
-        symbol = ReportedSymbol(name, into if type(into) is int else None)
-    if isinstance(file := entry.get("fileName"), str):
-        line = entry.get("lineNumber")
+        symbol = ReportedSymbol(name, into)
+    if isinstance(file := entry.get("fileName"), str) and file:
+        line = as_number(entry.get("lineNumber"))
         del entry["fileName"]
-        if type(line) is int:
+        if line is not None and line > 0:
             del entry["lineNumber"]
-        location = SourceLocation(file, line if type(line) is int and line > 0 else None)
+        location = SourceLocation(file, line if line is not None and line > 0 else None)
     return ReportedFrame(address, image, offset, adjustment, symbol, location, details=entry)

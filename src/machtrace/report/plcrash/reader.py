@@ -13,6 +13,7 @@ from machtrace.model.reported_process import (
     ReportedProcess,
     ReportedSystem,
 )
+from machtrace.report.exception_types import EXCEPTION_TYPES
 from machtrace.report.plcrash.stacks import StackReader, read_images
 from machtrace.report.plcrash.wire import Message
 from machtrace.report.source import ReportSource
@@ -110,7 +111,9 @@ def _processor(machine: Message) -> dict[str, JsonValue]:
         "processor_count": machine.integer(3),
         "logical_processor_count": machine.integer(4),
     }
-    return {key: value for key, value in said.items() if value is not None} | processor.rest()
+    known: dict[str, JsonValue] = {key: one for key, one in said.items() if one is not None}
+    rest = processor.rest()
+    return known | ({"processor": rest} if rest else {})
 
 
 def _identifier(data: bytes | None) -> str | None:
@@ -151,22 +154,27 @@ def _process(message: Message, details: dict[str, JsonValue]) -> ReportedProcess
 def _exception(message: Message) -> ReportedException | None:
     signal = message.message(6)
     name, code, address = signal.text(1), signal.text(2), signal.integer(3)
-    if name is None and code is None:
-        return None
     mach = signal.message(4)
+    kind, codes = mach.integer(1), mach.integers(2)
     details: dict[str, JsonValue] = {} if code is None else {"code": code}
-    kind = mach.integer(1)
-    if kind is not None:
-        codes: list[JsonValue] = []
-        while (one := mach.integer(2)) is not None:
-            codes.insert(0, one)
-        details["mach_exception"] = {"type": kind, "codes": codes, **mach.rest()}
+    if mach_rest := _numbered(kind) | mach.rest():
+        details["mach_exception"] = mach_rest
+    details |= signal.rest()
+    if name is None and code is None and address is None and kind is None and not details:
+        return None
     return ReportedException(
+        type=EXCEPTION_TYPES.get(-1 if kind is None else kind),
         signal=name,
         codes=None if code is None else f"{code} at {address or 0:#x}",
+        raw_codes=codes,
         address=address,
-        details=details | signal.rest(),
+        details=details,
     )
+
+
+def _numbered(kind: int | None) -> dict[str, JsonValue]:
+    """A kind of exception that has no name."""
+    return {} if kind is None or kind in EXCEPTION_TYPES else {"type": kind}
 
 
 def _language_exception(message: Message, stacks: StackReader) -> LanguageException | None:

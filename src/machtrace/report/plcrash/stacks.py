@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -12,6 +11,7 @@ from machtrace.model.reported_frame import Adjustment, ReportedFrame, ReportedSy
 from machtrace.model.reported_image import ReportedImage
 from machtrace.model.reported_thread import ReportedRegister, ReportedRegisters, ReportedThread
 from machtrace.report.cpu_types import arch_name
+from machtrace.report.image_ranges import ImageRanges
 from machtrace.report.plcrash.wire import Message
 
 _UUID_BYTES = 16
@@ -29,9 +29,10 @@ def _image(message: Message) -> ReportedImage:
     base, code_type, uuid = message.integer(1), message.message(5), message.data(4)
     path = message.text(3) or ""
     encoding, kind, subtype = code_type.integer(1), code_type.integer(2), code_type.integer(3)
-    said: dict[str, JsonValue] = {}
-    if kind is not None:
-        said = {"encoding": encoding, "type": kind, "subtype": subtype}
+    given = {"encoding": encoding, "type": kind, "subtype": subtype}
+    said: dict[str, JsonValue] = {key: one for key, one in given.items() if one is not None}
+    if rest := code_type.rest():
+        said["code_type"] = rest
     if uuid is not None and len(uuid) != _UUID_BYTES:
         said["uuid"] = uuid.hex()
     return ReportedImage(
@@ -41,7 +42,7 @@ def _image(message: Message) -> ReportedImage:
         arch=None if kind is None else arch_name(kind, subtype or 0),
         load_address=None if base is None else Avma(base),
         size=message.integer(2),
-        details=said | code_type.rest() | message.rest(),
+        details=said | message.rest(),
     )
 
 
@@ -51,14 +52,7 @@ class StackReader:
     def __init__(self, images: Sequence[ReportedImage], warnings: list[str]) -> None:
         self._images = images
         self._warnings = warnings
-        placed = [
-            (image.load_address, index)
-            for index, image in enumerate(images)
-            if image.load_address is not None
-        ]
-        placed.sort()
-        self._starts = [start for start, _ in placed]
-        self._indices = [index for _, index in placed]
+        self._ranges = ImageRanges(images)
 
     def threads(self, message: Message) -> tuple[ReportedThread, ...]:
         """``threads``."""
@@ -92,21 +86,26 @@ class StackReader:
         return tuple(found)
 
     def _frame(self, message: Message, adjustment: Adjustment) -> ReportedFrame:
-        address = message.integer(3)
-        index = None if address is None else self._find(address)
+        signed = message.integer(3)
+        address = None if signed is None else self._ranges.unsigned(signed)
+        index = None if address is None else self._ranges.find(address)
         offset = None
         if index is not None and address is not None:
             offset = ImageOffset(address - (self._images[index].load_address or 0))
         symbol_message = message.message(6)
         name, start = symbol_message.text(1), symbol_message.integer(2)
         end = symbol_message.integer(3)
-        details = symbol_message.rest() | message.rest()
+        details: dict[str, JsonValue] = {}
+        if rest := symbol_message.rest():
+            details["symbol"] = rest
+        details |= message.rest()
+        if signed != address:
+            details["pc"] = signed
         if end is not None:
             details["end_address"] = end
-        symbol = None
-        if name is not None:
-            into = None if start is None or address is None else address - start
-            symbol = ReportedSymbol(name, into)
+        into = None
+        if name is not None and start is not None and address is not None and start <= address:
+            into = address - start
         elif start is not None:
             details["start_address"] = start
         return ReportedFrame(
@@ -114,13 +113,6 @@ class StackReader:
             index,
             offset,
             adjustment,
-            symbol,
+            None if name is None else ReportedSymbol(name, into),
             details=details,
         )
-
-    def _find(self, address: int) -> int | None:
-        place = bisect_right(self._starts, address) - 1
-        if place < 0:
-            return None
-        index = self._indices[place]
-        return index if self._images[index].holds(address) else None

@@ -72,11 +72,14 @@ class Message:
         """
         self._source = source
         self._fields: dict[int, list[int | memoryview]] = defaultdict(list)
+        self._after = b""
+        """What is no field, and all that follows it."""
         try:
             for number, value in _fields(data, source, offset):
                 self._fields[number].append(value)
         except FormatError as error:
             self.error: FormatError | None = error
+            self._after = bytes(data[error.offset - offset :])
         else:
             self.error = None
 
@@ -130,10 +133,39 @@ class Message:
 
     def rest(self) -> dict[str, JsonValue]:
         """What was not taken: by ``field`` and number; bytes in hexadecimal digits."""
-        return {
+        rest: dict[str, JsonValue] = {
             f"field {number}": [
                 value if isinstance(value, int) else value.hex() for value in values
             ]
             for number, values in self._fields.items()
             if values
         }
+        if self._after:
+            rest["no field"] = self._after.hex()
+        return rest
+
+    def integers(self, number: int) -> tuple[int, ...]:
+        """All numbers of a field, whether each is a field of its own or all are packed in one."""
+        found: list[int] = []
+        left: list[int | memoryview] = []
+        for value in self._fields.pop(number, []):
+            packed = [value] if isinstance(value, int) else _packed(value)
+            if packed is None:
+                left.append(value)
+            else:
+                found += packed
+        if left:
+            self._fields[number] = left
+        return tuple(found)
+
+
+def _packed(data: memoryview) -> list[int] | None:
+    found: list[int] = []
+    at, end = 0, len(data)
+    try:
+        while at < end:
+            value, at = _varint(data, at, end)
+            found.append(value)
+    except ValueError:
+        return None
+    return found
