@@ -6,7 +6,9 @@ exceptions of C++ and of Python, fights for the interpreter's lock, deep recursi
 signal stacks, blocked signals, threads that come and go, hand-offs by condition variables,
 semaphores, futexes, epoll and pipes. It captures itself; what it captured comes through pipes, and
 is walked and checked here, so that no check waits for that process' locks. With ``--external`` it
-is also captured from here, by ptrace. ``--sanitize address,undefined`` has the extensions built so.
+is also captured from here, by ptrace. A thread that wants a processor can be copied only at its
+turn: without ``--pace`` the workers want all processors all the time, and that is what bounds the
+rate. ``--sanitize address,undefined`` has the extensions built so.
 
 It fails where a counter of the process stands still (and says which), where the process ends or a
 worker finds something wrong, and where a stack is not well formed: the stack pointer lies in what
@@ -332,6 +334,7 @@ def run(options: argparse.Namespace, folder: Path) -> int:
         "pipes": [writing for _, writing in pipes],
         "snapshots": not options.no_snapshots,
         "sanitized": bool(options.sanitize),
+        "pace": options.pace,
     }
     process = subprocess.Popen(
         [sys.executable, str(HERE / "programs/torture_process.py"), json.dumps(told)],
@@ -431,6 +434,9 @@ def main() -> int:
     length.add_argument("--minutes", type=float, default=3)
     length.add_argument("--seconds", type=float)
     parser.add_argument("--hz", type=float, default=200)
+    parser.add_argument(
+        "--pace", type=float, default=0, metavar="S", help="seconds that workers rest between steps"
+    )
     parser.add_argument("--capturers", type=int, default=1, help="threads that capture at the rate")
     parser.add_argument("--no-snapshots", action="store_true", help="no single ones by Python too")
     parser.add_argument("--external", action="store_true", help="capture from outside, by ptrace")

@@ -35,8 +35,12 @@ bool done;
 std::uint64_t *counters;
 char message[200];
 
+useconds_t pace; /* microseconds that each worker rests between its steps */
+
 bool goes_on()
 {
+    if (pace != 0)
+        usleep(pace);
     return !__atomic_load_n(&done, __ATOMIC_RELAXED);
 }
 
@@ -457,9 +461,10 @@ const char *native_kind(int index) { return kinds[index].name; }
 
 int native_threads() { return worker_count; }
 
-/* One counter a kind. */
-void native_start(std::uint64_t *progress, const char *path)
+/* One counter a kind; and the microseconds that each worker rests between its steps. */
+void native_start(std::uint64_t *progress, const char *path, unsigned rest)
 {
+    pace = rest;
     counters = progress;
     std::snprintf(library, sizeof library, "%s", path);
     for (int index = 0; index < kind_count; index++)

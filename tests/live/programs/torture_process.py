@@ -148,12 +148,14 @@ class Progress:
         return count
 
 
-def repeat(step: Callable[[], None], count: Callable[[], None]) -> None:
-    """Do one thing until the end."""
+def repeat(step: Callable[[], None], count: Callable[[], None], rest: float) -> None:
+    """Do one thing until the end, and rest between the times, for so many seconds."""
     try:
         while not done.is_set():
             step()
             count()
+            if rest:
+                done.wait(rest)
     except BaseException as error:  # noqa: BLE001 - told at the end
         failures.append(f"{getattr(step, '__name__', step)}: {error!r}")
         done.set()
@@ -208,7 +210,7 @@ def main(options: dict[str, Any]) -> int:
     faulthandler.enable()
     library = ctypes.CDLL(options["library"])
     library.native_kind.restype = library.native_stop.restype = ctypes.c_char_p
-    library.native_start.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    library.native_start.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint]
     with_lock = ctypes.PyDLL(options["library"])
     progress = Progress(options["progress"], library)
 
@@ -224,12 +226,19 @@ def main(options: dict[str, Any]) -> int:
     if options["snapshots"]:
         steps.append(snapshot_step())
     threads = [
-        threading.Thread(target=repeat, args=(step, progress.counter(step.__name__)), daemon=True)
+        threading.Thread(
+            target=repeat,
+            args=(step, progress.counter(step.__name__), options["pace"]),
+            daemon=True,
+        )
         for step in steps
     ]
     for step in steps:
         step()  # what is imported for it is not imported later
-    library.native_start(ctypes.addressof(progress.counters), options["plugin"].encode())
+    rest = options["pace"]
+    library.native_start(
+        ctypes.addressof(progress.counters), options["plugin"].encode(), round(rest * 1e6)
+    )
     series: list[dict[str, Any]] = [{} for _ in options["pipes"]]
     for number, descriptor in enumerate(options["pipes"]):
         asked = {"together": number % 2 == 1, "told": series[number]}
