@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,13 @@ _ARGUMENTS = (
 _PATIENCE = 60.0
 """Seconds for an answer: machines that test are busy."""
 _PIECE = 1 << 16
+_START = """import fcntl, os, sys
+to, out_of = (fcntl.fcntl(int(one), fcntl.F_DUPFD_CLOEXEC, 10) for one in sys.argv[1:3])
+os.dup2(to, 3)
+os.dup2(out_of, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+"""Gives the program its descriptors 3 and 4."""
 
 
 def chromium_program() -> str | None:
@@ -94,7 +102,7 @@ class Page:
         method, said = event.get("method"), event.get("params", {})
         if method == "Runtime.exceptionThrown":
             self.complaints.append(str(said["exceptionDetails"]))
-        elif method == "Log.entryAdded" and said["entry"]["level"] in ("error", "warning"):
+        elif method == "Log.entryAdded" and said["entry"]["level"] == "error":
             self.complaints.append(said["entry"]["text"])
         elif method == "Network.requestWillBeSent":
             self.requests.append(said["request"]["url"])
@@ -160,7 +168,7 @@ def chromium_page(folder: Path) -> Iterator[Page]:
     ours_in, theirs_out = os.pipe()
     command = [program, *_ARGUMENTS, f"--user-data-dir={folder}", "about:blank"]
     process = subprocess.Popen(  # noqa: S603 - Chromium, which the caller wants to run
-        ["/bin/sh", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "sh", *command],
+        [sys.executable, "-c", _START, str(theirs_in), str(theirs_out), *command],
         pass_fds=(theirs_in, theirs_out),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
