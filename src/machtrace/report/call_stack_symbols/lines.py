@@ -7,19 +7,28 @@ from typing import NamedTuple
 from uuid import UUID
 
 LONGEST_LINE = 16384
+LONGEST_TEXT = 1 << 22
+"""Of a line that is a whole array."""
+_QUOTES = 2
 IMAGE_WIDTH = 35
 """Characters of an image's name that Apple's lines have room for."""
 
 _APPLE = re.compile(
     r"(?P<number>[0-9]{1,6})[ \t]+(?P<image>\S(?:.{0,1000}?\S)?)[ \t]+"
     r"(?P<address>0x[0-9a-fA-F]{8,16})[ \t]+(?P<name>\S.{0,12000}?)"
-    r"[ \t]+\+[ \t]+(?P<offset>[0-9]{1,19})"
+    r"[ \t]+\+[ \t]+(?P<offset>0x[0-9a-fA-F]{1,16}|[0-9]{1,19})"
 )
 _GLIBC = re.compile(
     r"(?P<image>[^()\[\]\s][^()\[\]]{0,4000})"
     r"(?:\((?P<name>[^()+]*)(?:\+(?P<offset>0x[0-9a-fA-F]{1,16}))?\))?"
     r" ?\[(?P<address>0x[0-9a-fA-F]{1,16})\]"
 )
+_BARE = re.compile(r"\[(?P<address>0x[0-9a-fA-F]{1,16})\]")
+_EXECINFO = re.compile(
+    r"(?P<address>0x[0-9a-fA-F]{1,16}) <(?P<name>[^<>]{1,12000}(?:<[^+]{0,12000})?)"
+    r"\+(?P<offset>0x[0-9a-fA-F]{1,16}|[0-9]{1,19})> at (?P<image>\S.{0,4000})"
+)
+"""As libexecinfo has them, which musl's systems take for glibc's: FreeBSD, ``backtrace_fmt``."""
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
 
@@ -41,24 +50,40 @@ class StackLine(NamedTuple):
 
 def read_line(text: str) -> StackLine | None:
     """A line, or None; quotes, commas and brackets of a printed array may be around it."""
-    text = text.strip().removeprefix("(").removeprefix("[").strip(" \t\"',)]")
-    text = text if not text.count("[") > text.count("]") else text + "]"
     if len(text) > LONGEST_LINE:
         return None
-    match = _APPLE.fullmatch(text)
-    if match is not None:
+    text = text.strip()
+    if (match := _BARE.fullmatch(text.rstrip(","))) is not None:
+        return StackLine(None, "", int(match["address"], 16), None, None, None, None)
+    text = text.removeprefix("(").removeprefix("[").strip(" \t\"',)]")
+    text = text if not text.count("[") > text.count("]") else text + "]"
+    if (match := _APPLE.fullmatch(text)) is not None:
         return _apple(match)
-    match = _GLIBC.fullmatch(text)
+    match = _GLIBC.fullmatch(text) or _EXECINFO.fullmatch(text)
     return None if match is None else _glibc(match)
 
 
+def read_lines(text: str) -> tuple[StackLine, ...]:
+    """The lines in a line: several, where an array was printed in one, or a text was quoted.
+
+    Swift prints ``["0   App …", "1   App …"]``; JSON has line ends and tabs in letters.
+    """
+    if text.count('"') < _QUOTES or len(text) > LONGEST_TEXT:
+        found = read_line(text)
+        return () if found is None else (found,)
+    pieces = text.replace("\\t", " ").replace("\\n", '"').replace('\\"', '"').split('"')
+    return tuple(one for piece in pieces if (one := read_line(piece)) is not None)
+
+
 def _apple(match: re.Match[str]) -> StackLine:
-    image, name, offset = match["image"], match["name"], int(match["offset"])
+    image, name, offset = match["image"], match["name"], int(match["offset"], 0)
     uuid = UUID(name) if _UUID.fullmatch(name) else None
     # Without a symbol the image's own name stands there, whole or as cut as in its column.
     is_image = (
         uuid is not None or name == image or (len(image) == IMAGE_WIDTH and name.startswith(image))
     )
+    if is_image and uuid is None:
+        image = name
     is_known = name != "???" and not (image == "???" and name.startswith("0x"))
     return StackLine(
         number=int(match["number"]),
@@ -73,7 +98,7 @@ def _apple(match: re.Match[str]) -> StackLine:
 
 def _glibc(match: re.Match[str]) -> StackLine:
     name = match["name"] or None
-    offset = None if match["offset"] is None else int(match["offset"], 16)
+    offset = None if match["offset"] is None else int(match["offset"], 0)
     return StackLine(
         number=None,
         image=match["image"],

@@ -9,24 +9,29 @@ from machtrace.model.json_value import JsonValue
 from machtrace.model.report import Report, ReportKind
 from machtrace.model.reported_frame import Adjustment, ReportedFrame, ReportedSymbol
 from machtrace.model.reported_image import ReportedImage
+from machtrace.model.reported_process import ReportedException
 from machtrace.model.reported_thread import ReportedThread
 from machtrace.model.symbol import SourceLocation
 from machtrace.report.source import ReportSource
 
 LONGEST_LINE = 16384
-_THREAD = re.compile(r"[ \t]*(?P<chosen>\*?)[ \t]*thread #(?P<number>[0-9]{1,9})(?P<rest>.*)")
+_THREAD = re.compile(r"[ \t]*+(?P<chosen>\*?)[ \t]*+thread #(?P<number>[0-9]{1,9})(?P<rest>.*)")
 _FRAME = re.compile(
-    r"[ \t]*\*?[ \t]*frame #(?P<number>[0-9]{1,9}): (?P<address>0x[0-9a-fA-F]{1,16})(?P<rest>.*)"
+    r"[ \t]*+\*?[ \t]*+frame #(?P<number>[0-9]{1,9}): (?P<address>0x[0-9a-fA-F]{1,16})(?P<rest>.*)"
 )
-_QUEUE = re.compile(r"queue = '(?P<value>(?:[^'\\]|\\.)*)'")
-_NAME = re.compile(r"name = '(?P<value>(?:[^'\\]|\\.)*)'")
-_ID = re.compile(r"tid = (?P<value>0x[0-9a-fA-F]{1,16}|[0-9]{1,19})")
+_QUEUE = re.compile(r"queue = '(?P<value>(?:[^'\\]|\\.)*+)'")
+_NAME = re.compile(r"\bname = '(?P<value>(?:[^'\\]|\\.)*+)'")
+_EXCEPTION = re.compile(r"(?P<type>EXC_[A-Z_]{1,40})(?: \((?P<codes>[^()]{0,400})\))?")
+_SIGNAL = re.compile(r"signal (?P<name>SIG[A-Z0-9]{1,20})")
+_ADDRESS = re.compile(r"\baddress=(?P<address>0x[0-9a-fA-F]{1,16})")
+_ID = re.compile(r"\btid = (?P<value>0x[0-9a-fA-F]{1,16}|[0-9]{1,19})")
 _STOP = "stop reason = "
 _PLACE = re.compile(
     r"(?P<before>.*\S) at (?P<file>\S(?:.*?\S)?):(?P<line>[0-9]{1,9})(?::(?P<column>[0-9]{1,9}))?"
 )
 _INTO = re.compile(r"(?P<name>.*\S) \+ (?P<offset>[0-9]{1,19})")
-_MARKS = re.compile(r"(?P<before>.*?)(?P<marks>(?: \[(?:opt|artificial)\])+)")
+_MARKS = (" [opt]", " [artificial]", " [async]", " [hidden]", " [history]")
+"""What is said behind a frame; that a call was inlined is said before its name."""
 _INLINED = " [inlined] "
 _LOOKED_AT = 1 << 18
 
@@ -57,11 +62,12 @@ class _Reader:
         self._frames: list[ReportedFrame] = []
         self._other: list[JsonValue] = []
         self._before: list[JsonValue] = []
+        self._stop: str | None = None
 
     def read(self, line: str) -> None:
         short = len(line) <= LONGEST_LINE
         if short and (match := _FRAME.fullmatch(line)) is not None:
-            if match["number"] == "0" and self._frames:
+            if int(match["number"]) == 0 and self._frames:
                 self._end()
             self._frames.append(self._frame(match))
         elif short and (match := _THREAD.fullmatch(line)) is not None:
@@ -76,10 +82,12 @@ class _Reader:
         details: dict[str, JsonValue] = {}
         if not tick:
             image_name, what = "", match["rest"].strip()
-        marks = _MARKS.fullmatch(what)
-        if marks is not None:
-            what = marks["before"]
-            details["marks"] = marks["marks"].strip()
+        what, marks = _unmarked(what)
+        if marks:
+            details["marks"] = marks
+        number = int(match["number"])
+        if number != len(self._frames):
+            details["number"] = number
         location = None
         place = _PLACE.fullmatch(what)
         if place is not None:
@@ -92,7 +100,8 @@ class _Reader:
         if is_inline:
             outer, _, name = name.partition(_INLINED)
             details["inlined into"] = outer
-        adjustment = Adjustment.RETURN if self._is_called() else Adjustment.EXACT
+        is_called = self._is_called() if self._frames else number > 0
+        adjustment = Adjustment.RETURN if is_called else Adjustment.EXACT
         return ReportedFrame(
             Avma(int(match["address"], 16)),
             self._image(image_name.strip()),
@@ -121,6 +130,10 @@ class _Reader:
         described, _, stop = rest.partition(_STOP)
         if stop:
             details["stop reason"] = stop
+            if self._heading is not None and (self._heading["chosen"] or self._stop is None):
+                self._stop = stop
+        if other := _unnamed(described):
+            details["heading"] = other
         number = None if self._heading is None else int(self._heading["number"])
         if number is not None and number != len(self._threads) + 1:
             details["number"] = number
@@ -143,6 +156,7 @@ class _Reader:
         details: dict[str, JsonValue] = {"lines": self._before} if self._before else {}
         return Report(
             kind=ReportKind.LLDB,
+            exception=None if self._stop is None else _exception(self._stop),
             threads=tuple(self._threads),
             images=tuple(ReportedImage(name=name) for name in self._images),
             details=details,
@@ -152,3 +166,34 @@ class _Reader:
 def _found(pattern: re.Pattern[str], text: str) -> str | None:
     match = pattern.search(text)
     return None if match is None else match["value"]
+
+
+def _unmarked(text: str) -> tuple[str, str]:
+    """A frame without the marks behind it, and these."""
+    marks: list[str] = []
+    end = len(text)
+    while (mark := next((one for one in _MARKS if text.endswith(one, 0, end)), None)) is not None:
+        marks.append(mark.strip())
+        end -= len(mark)
+    return text[:end], " ".join(reversed(marks))
+
+
+def _unnamed(heading: str) -> str:
+    """What a heading says besides queue, name and number: older ones say where the thread is."""
+    for pattern in (_QUEUE, _NAME, _ID):
+        heading = pattern.sub("", heading, count=1)
+    return ", ".join(one for part in heading.split(", ") if (one := part.strip(" \t:,")))
+
+
+def _exception(stop: str) -> ReportedException | None:
+    """What a thread stopped for, where it was an exception or a signal."""
+    match, signal = _EXCEPTION.match(stop), _SIGNAL.match(stop)
+    if match is None:
+        return None if signal is None else ReportedException(signal=signal["name"])
+    codes = match["codes"]
+    address = None if codes is None else _ADDRESS.search(codes)
+    return ReportedException(
+        type=match["type"],
+        codes=codes,
+        address=None if address is None else int(address["address"], 16),
+    )

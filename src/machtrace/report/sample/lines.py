@@ -12,12 +12,11 @@ from machtrace.model.symbol import SourceLocation
 LONGEST_LINE = 32768
 
 _COUNTED = re.compile(r"(?P<prefix>[ +!:|]{4,20000})(?P<count>[0-9]{1,12}) (?P<rest>\S.*)")
-_THREAD = re.compile(
-    r"Thread_(?P<id>[0-9a-fA-Fx]{1,18})"
-    r"(?:[ \t]+DispatchQueue_(?P<queue_id>[0-9a-fA-F]{1,18}|<multiple>): (?P<queue>.*?)"
-    r"(?:[ \t]+\((?P<kind>serial|concurrent)\))?)?"
-    r"(?:[: ][ \t]*(?P<name>\S.*?))?[ \t]*"
-)
+_THREAD = re.compile(r"Thread_(?P<id>0x[0-9a-fA-F]{1,16}|[0-9a-fA-F]{1,16})(?![0-9A-Za-z_])")
+_QUEUE = re.compile(r"[ \t]DispatchQueue(?:_(?P<id>[0-9a-zA-Z<>]{1,18}))?: ")
+_KINDS = ("(serial)", "(concurrent)")
+_INLINED = "[inlined]"
+"""What machtrace's own samples say after calls that were inlined."""
 _IN = " (in "
 _WHERE = re.compile(
     r"(?:[ \t]+load address 0x(?P<base>[0-9a-fA-F]{1,16}))?"
@@ -62,20 +61,25 @@ class ThreadHeading(NamedTuple):
 
 def thread_heading(text: str) -> ThreadHeading:
     """A thread's heading, from behind its count."""
-    match = _THREAD.fullmatch(text)
+    match = _THREAD.match(text)
     if match is None:
         return ThreadHeading(None, text, None, {})
     details: dict[str, JsonValue] = {}
-    if match["queue_id"] is not None:
-        details["DispatchQueue"] = match["queue_id"]
-    if match["kind"] is not None:
-        details["kind"] = match["kind"]
-    number = match["id"]
-    try:
-        found = int(number, 0)
-    except ValueError:
-        found = int(number, 16) if not number.startswith("0x") else 0
-    return ThreadHeading(found, match["name"], match["queue"], details)
+    number, rest = match["id"], text[match.end() :]
+    label: str | None = None
+    queue = _QUEUE.search(rest)
+    if queue is not None:
+        label = rest[queue.end() :].strip()
+        rest = rest[: queue.start()]
+        if queue["id"] is not None:
+            details["DispatchQueue"] = queue["id"]
+        kind = next((one for one in _KINDS if label.endswith(" " + one)), None)
+        if kind is not None:
+            details["kind"] = kind.strip("()")
+            label = label.removesuffix(kind).rstrip()
+    name = rest.strip(" \t").removeprefix(":").strip(" \t")
+    found = int(number) if number.isdecimal() else int(number, 16)
+    return ThreadHeading(found, name or None, label, details)
 
 
 class GraphFrame(NamedTuple):
@@ -88,11 +92,13 @@ class GraphFrame(NamedTuple):
     address: int | None
     location: SourceLocation | None
     details: dict[str, JsonValue]
+    is_inline: bool = False
 
 
 def graph_frame(text: str) -> GraphFrame:
     """A frame, from behind its count."""
-    what, mark, rest = text.rpartition(_IN)
+    is_inline = text.endswith("  " + _INLINED)
+    what, mark, rest = text.removesuffix(_INLINED).rpartition(_IN)
     image, bracket, where = rest.partition(")")
     match = _WHERE.fullmatch(where.rstrip()) if mark and bracket else None
     if match is None:
@@ -106,8 +112,8 @@ def graph_frame(text: str) -> GraphFrame:
     if len(addresses) > 1:
         details["addresses"] = match["addresses"]
     symbol = None
-    if what != "???":
-        symbol = ReportedSymbol(what, _number(offsets[0]))
+    if what != "???":  # behind a load address is what is added to that
+        symbol = ReportedSymbol(what, None if match["base"] else _number(offsets[0]))
     location = None
     if match["file"] is not None:
         file, _, line = match["file"].rpartition(":")
@@ -122,6 +128,7 @@ def graph_frame(text: str) -> GraphFrame:
         _number(addresses[0]),
         location,
         details,
+        is_inline,
     )
 
 

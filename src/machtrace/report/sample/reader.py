@@ -13,6 +13,7 @@ from machtrace.model.reported_image import ReportedImage
 from machtrace.model.reported_tree import SampledNode, SampledTree
 from machtrace.report.crash.header import Header
 from machtrace.report.crash.lines import read_image
+from machtrace.report.listed_images import ListedImages, named_by_path
 from machtrace.report.sample.lines import (
     CountedLine,
     counted_line,
@@ -86,7 +87,7 @@ def _sections(
             if not title.startswith(_IMAGES):
                 sections.setdefault(title, [])
         elif title.startswith(_IMAGES) and (image := read_image(line)) is not None:
-            images.append(image)
+            images.append(named_by_path(image))
         elif title and line.strip():
             sections.setdefault(title, []).append(line)
     return images, {title: rows for title, rows in sections.items() if rows}, end
@@ -97,8 +98,7 @@ class _Graph:
 
     def __init__(self, images: list[ReportedImage]) -> None:
         self.other: list[JsonValue] = []
-        self._images = images
-        self._names = {image.name: index for index, image in reversed([*enumerate(images)])}
+        self._images = ListedImages(images)
         self._trees: list[SampledTree] = []
         self._nodes: list[SampledNode] = []
         self._heading: CountedLine | None = None
@@ -117,37 +117,25 @@ class _Graph:
 
     def _frame(self, text: str) -> ReportedFrame:
         found = graph_frame(text)
-        index = None if found.image is None else self._image(found.image, found.address)
-        base = None if index is None else self._images[index].load_address
+        index = None if found.image is None else self._images.find(found.image, found.address)
+        base = None if index is None else self._images.base(index)
         if base is None and found.base is not None:
             base = Avma(found.base)
             if index is not None:
-                self._images[index] = replace(self._images[index], load_address=base)
+                self._images.set_base(index, base)
         offset = None
         if base is not None and found.address is not None and found.address >= base:
             offset = ImageOffset(found.address - base)
-        symbol = found.symbol if found.base is None else None
         return ReportedFrame(
             None if found.address is None else Avma(found.address),
             index,
             offset,
             Adjustment.RETURN,
-            symbol,
+            found.symbol,
             found.location,
-            details=found.details,
+            found.is_inline,
+            found.details,
         )
-
-    def _image(self, name: str, address: int | None) -> int:
-        index = self._names.get(name)
-        if index is None and address is not None:  # lists of images may have bundle identifiers
-            index = next(
-                (place for place, one in enumerate(self._images) if one.holds(address)), None
-            )
-        if index is None:
-            index = len(self._images)
-            self._images.append(ReportedImage(name=name))
-        self._names.setdefault(name, index)
-        return index
 
     def _end(self) -> None:
         if self._heading is not None:
@@ -177,4 +165,4 @@ class _Graph:
         return tuple(self._trees)
 
     def images(self) -> tuple[ReportedImage, ...]:
-        return tuple(self._images)
+        return self._images.all()

@@ -14,12 +14,14 @@ from machtrace.model.reported_tree import SampledNode, SampledTree
 from machtrace.model.symbol import SourceLocation
 from machtrace.report.crash.header import Header
 from machtrace.report.crash.lines import read_image
+from machtrace.report.listed_images import ListedImages, named_by_path
 from machtrace.report.spindump.lines import SpunFrame, spun_frame
 
 _THREAD = re.compile(r"  Thread 0x(?P<id>[0-9a-fA-F]{1,16})(?P<rest>(?: {2,}.*)?)")
 _QUEUE = re.compile(r'DispatchQueue "(?P<label>.*?)"(?:\((?P<serial>[0-9]+)\))?')
 _NAME = re.compile(r'Thread name "(?P<name>.*?)"')
 _SAMPLES = re.compile(r"(?P<count>[0-9]{1,12}) samples?(?: \((?P<range>[^()]*)\))?")
+_UNIQUE = re.compile(r" \[unique pid (?P<pid>[0-9]{1,19})\]$")
 _IMAGES = "Binary Images:"
 
 
@@ -28,14 +30,22 @@ class ProcessBlock:
 
     def __init__(self) -> None:
         self._header = Header()
-        self._labels: dict[str, list[str]] = {}
+        self._unique_pid: int | None = None
         self._images: list[ReportedImage] = []
         self._in_images = False
         self._trees: list[_Tree] = []
         self._other: list[JsonValue] = []
 
+    def begin(self, name: str) -> None:
+        """The first line, from behind its label."""
+        match = _UNIQUE.search(name)
+        if match is not None:
+            self._unique_pid = int(match["pid"])
+            name = name[: match.start()]
+        self._header.read(f"Process: {name}")
+
     def read(self, line: str) -> None:
-        """A line, of whatever sort."""
+        """A further line, of whatever sort."""
         if line.startswith(_IMAGES) or line.strip() == _IMAGES:
             self._in_images = True
         elif self._in_images and (image := _image(line)) is not None:
@@ -57,8 +67,10 @@ class ProcessBlock:
         details = self._header.details()
         if self._other:
             details["lines"] = self._other
+        if self._unique_pid is not None:
+            details["unique pid"] = self._unique_pid
         arch = details.pop("Architecture", None)
-        images = _Images(self._images)
+        images = ListedImages(self._images)
         trees = tuple(tree.made(images) for tree in self._trees)
         return ReportedTask(
             process=replace(
@@ -76,42 +88,9 @@ def _image(line: str) -> ReportedImage | None:
     found = read_image(stripped.removeprefix("*").lstrip())
     if found is None:
         return None
-    details: dict[str, JsonValue] = dict(found.details)
     if stripped.startswith("*"):
-        details["kernel"] = True
-    name = found.path.rpartition("/")[2]
-    if name and name != found.name:
-        details["label"] = found.name
-        found = replace(found, name=name)
-    return replace(found, details=details)
-
-
-class _Images:
-    """The images of a block, and those that only frames name."""
-
-    def __init__(self, images: list[ReportedImage]) -> None:
-        self._found = list(images)
-        self._by_name: dict[str, int] = {}
-        for index, image in enumerate(images):
-            self._by_name.setdefault(image.name, index)
-            label = image.details.get("label")
-            if isinstance(label, str):
-                self._by_name.setdefault(label, index)
-
-    def find(self, frame: SpunFrame) -> int | None:
-        name = frame.image
-        if name is None:
-            return None
-        if name not in self._by_name:
-            self._by_name[name] = len(self._found)
-            self._found.append(ReportedImage(name=name))
-        return self._by_name[name]
-
-    def base(self, index: int) -> Avma | None:
-        return self._found[index].load_address
-
-    def all(self) -> tuple[ReportedImage, ...]:
-        return tuple(self._found)
+        found = replace(found, details={**found.details, "kernel": True})
+    return named_by_path(found)
 
 
 class _Tree:
@@ -125,14 +104,16 @@ class _Tree:
     def add(self, frame: SpunFrame) -> None:
         self._frames.append(frame)
 
-    def made(self, images: _Images) -> SampledTree:
+    def made(self, images: ListedImages) -> SampledTree:
         open_: list[int] = []
         nodes: list[SampledNode] = []
-        callers: set[int | None] = set()
+        callers: set[int] = set()
+        """What called something: not what only a note on the state follows."""
         for frame in self._frames:
             del open_[frame.depth :]
             parent = open_[-1] if open_ else None
-            callers.add(parent)
+            if parent is not None and not frame.is_note:
+                callers.add(parent)
             open_.append(len(nodes))
             nodes.append(SampledNode(parent, frame.samples, _frame(frame, images)))
         nodes = [
@@ -161,8 +142,8 @@ class _Tree:
         )
 
 
-def _frame(frame: SpunFrame, images: _Images) -> ReportedFrame:
-    index = images.find(frame)
+def _frame(frame: SpunFrame, images: ListedImages) -> ReportedFrame:
+    index = None if frame.image is None else images.find(frame.image, frame.address)
     offset = frame.image_offset
     if offset is None and index is not None and frame.address is not None:
         base = images.base(index)

@@ -34,6 +34,11 @@ class SpunFrame(NamedTuple):
     address: int | None
     details: dict[str, JsonValue]
 
+    @property
+    def is_note(self) -> bool:
+        """Whether it says in which state the samples were, as ``<Kernel mode>``, and no frame."""
+        return self.address is None and self.image is None and (self.name or "").startswith("<")
+
 
 def spun_frame(line: str) -> SpunFrame | None:
     """A line, or None."""

@@ -14,6 +14,7 @@ from machtrace.report.spindump.blocks import ProcessBlock
 
 _BLOCK = re.compile(r"(?:Process|Powerstats for):[ \t]+(?P<name>\S.*)")
 _MARK = re.compile(r"^(?:Event|Data Source|Steps):[ \t]", re.MULTILINE)
+_THREAD = re.compile(r"^  Thread 0x[0-9a-fA-F]{1,16} .{0,1000}[0-9] samples? \(", re.MULTILINE)
 _HEAVIEST = "Heaviest stack for "
 _LOOKED_AT = 1 << 16
 _BUILD = "Build "
@@ -27,6 +28,8 @@ def recognises(source: ReportSource) -> bool:
 def is_spindump(text: str) -> bool:
     """The same of a text that may be the body of a file."""
     head = text[:_LOOKED_AT]
+    if _BLOCK.match(head) is not None and _THREAD.search(head) is not None:
+        return True  # blocks that were copied out of one
     return _MARK.search(head) is not None and (
         "\nProcess:" in text or "\nPowerstats for:" in text or f"\n{_HEAVIEST}" in text
     )
@@ -47,8 +50,8 @@ def read_text(text: str) -> Report:
         match = _BLOCK.fullmatch(line)
         if match is not None:
             blocks.append(ProcessBlock())
-            line = f"Process: {match['name']}"  # noqa: PLW2901 - by which label it is read
-        if blocks:
+            blocks[-1].begin(match["name"].rstrip())
+        elif blocks:
             blocks[-1].read(line)
         elif line.startswith(_HEAVIEST):
             stack = heaviest.setdefault(line.rstrip(":"), [])
