@@ -124,5 +124,5 @@ def _detail_notes(details: Details) -> Iterator[WaitNote]:
 def _event(details: Details) -> int | None:
     value = details.get(_WAIT_EVENT)
     if isinstance(value, list):
-        value = next((one for one in value if type(one) is int and one), None)
+        value = value[-1] if value else None  # a count or a kind comes before
     return value if type(value) is int and value else None
