@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from machtrace.model.report import Report
 from machtrace.report.formats import ReportFormat, report_format, write_reports
 from machtrace.report.inputs import ReportInput
 from machtrace.report.reading import read_source
+from machtrace.report.source import ReportSource
 from machtrace.symbolicate.report_names import ReportNames
 from machtrace.symbolicate.reports import MissingImage, symbolicate_reports
 
@@ -66,7 +68,9 @@ class BatchRunner:
     def run(self, inputs: Iterable[tuple[ReportInput, str | None]]) -> BatchOutcome:
         """Each file, and where to write what becomes of it; None keeps it in its item."""
         with collector_paused():
-            return self._run(inputs)
+            outcome = self._run(inputs)
+        gc.collect()  # whoever calls may have disabled it, and here the fewest objects are left
+        return outcome
 
     def _run(self, inputs: Iterable[tuple[ReportInput, str | None]]) -> BatchOutcome:
         outcome = BatchOutcome()
@@ -131,7 +135,8 @@ class BatchRunner:
 def _reports(one: ReportInput) -> tuple[Report, ...]:
     if isinstance(one.source, MachtraceError):
         raise one.source
-    return read_source(one.source).reports
+    # A source of its own: what is parsed goes with it, before the next file is.
+    return read_source(ReportSource(one.source.name, one.source.data)).reports
 
 
 class MissingImages:

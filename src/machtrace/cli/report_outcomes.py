@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator
-from itertools import chain, islice
+from itertools import islice
 
 from machtrace.capture.report_batches import BatchOptions, BatchOutcome, BatchRunner
 from machtrace.cli.report_targets import Task
@@ -29,12 +29,19 @@ def outcomes(
     processes = min(jobs or os.cpu_count() or 1, len(first) and 64)
     if len(first) < 2 or processes == 1:  # noqa: PLR2004 - nothing to share out
         runner = BatchRunner(options)
-        for batch in chain(first, batches):
+        for batch in _handed_on(first, batches):
             yield runner.run(batch)
         return
     from machtrace.cli.report_processes import run_in_processes
 
-    yield from run_in_processes(chain(first, batches), options, processes)
+    yield from run_in_processes(_handed_on(first, batches), options, processes)
+
+
+def _handed_on(first: list[Batch], others: Iterator[Batch]) -> Iterator[Batch]:
+    """All of them, none held here once it is taken."""
+    while first:
+        yield first.pop(0)
+    yield from others
 
 
 def _batches(tasks: Iterator[Task]) -> Iterator[Batch]:

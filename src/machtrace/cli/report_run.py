@@ -20,9 +20,9 @@ from machtrace.cli.report_summary import Summary
 from machtrace.cli.report_targets import Task, tasks
 from machtrace.errors import ArgumentError, FileAccessError
 from machtrace.report.formats import FORMATS, ReportFormat, report_format
-from machtrace.report.inputs import ReportInput, count_files, report_inputs
+from machtrace.report.inputs import count_files, report_inputs
 from machtrace.report.joining import JoinedFiles
-from machtrace.report.source import ReportSource
+from machtrace.report.packed_inputs import InputLimits, ReportInput, unpacked
 
 
 def format_of(target: str) -> str:
@@ -58,7 +58,7 @@ def run(files: Sequence[str], options: BatchOptions, target: Path | None, jobs: 
     summary = Summary(options)
     with ExitStack() as stack:
         progress = stack.enter_context(report_progress(_count(files, target), hidden=is_shown))
-        made = tasks(_inputs(files, target), target, chosen.suffix)
+        made = tasks(_inputs(files, target), target, chosen.suffix, files)
         if target is None:
             made = _checked(made, chosen)
         results = stack.enter_context(closing(outcomes(made, options, jobs)))
@@ -81,13 +81,25 @@ def _count(files: Sequence[str], target: Path | None) -> int:
 def _inputs(files: Sequence[str], target: Path | None) -> Iterator[ReportInput]:
     for file in dict.fromkeys(files):
         if file == "-":
-            name = "standard input"
-            try:
-                yield ReportInput(name, ReportSource(name, sys.stdin.buffer.read()), is_named=True)
-            except (AttributeError, OSError, ValueError):  # it was closed
-                yield ReportInput(name, FileAccessError(name, "cannot be read"), is_named=True)
+            yield from _standard_input()
         else:
             yield from report_inputs(file, without=target)
+
+
+def _standard_input() -> Iterator[ReportInput]:
+    name, limits = "standard input", InputLimits()
+    try:
+        data = sys.stdin.buffer.read(limits.file_bytes + 1)
+    except (AttributeError, OSError, ValueError):  # it was closed
+        error = FileAccessError(name, "cannot be read")
+        error.remedy = "pipe a report into it, or give the names of files"
+        yield ReportInput(name, error, is_named=True)
+        return
+    if len(data) > limits.file_bytes:
+        error = FileAccessError(name, f"larger than {limits.file_bytes} bytes")
+        yield ReportInput(name, error, is_named=True)
+        return
+    yield from unpacked(name, data, limits, is_named=True)
 
 
 def _checked(made: Iterator[Task], chosen: ReportFormat) -> Iterator[Task]:

@@ -59,8 +59,11 @@ class Summary:
         if self._files == 0:
             warn("there are no files in it; give reports, or folders or archives that have some")
         elif self._files > 1:
-            rest = f", {_count(self._unread, 'file')} were no reports" if self._unread else ""
-            rest += f", {_count(self._warned, 'file')} had oddities" if self._warned else ""
+            passed = "1 file was no report"
+            if self._unread > 1:
+                passed = f"{self._unread} files were no reports"
+            rest = f", {passed}" if self._unread else ""
+            rest += f", {_count(self._warned, 'file')} with oddities" if self._warned else ""
             warn(f"{_count(self._reports, 'report')} of {self._files} files{rest}")
         elif self._unread:
             warn("there is no report in it")

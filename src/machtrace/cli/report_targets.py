@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import TypeAlias
@@ -19,8 +19,16 @@ _LONGEST = 150
 """Bytes of a file's name without its suffix; file systems take 255 with everything."""
 
 
-def tasks(inputs: Iterator[ReportInput], target: Path | None, suffix: str) -> Iterator[Task]:
+def tasks(
+    inputs: Iterator[ReportInput], target: Path | None, suffix: str, files: Sequence[str]
+) -> Iterator[Task]:
     """Each input, and where what becomes of it goes: a file of one, files in a folder of several.
+
+    Args:
+        inputs: what ``files`` lead to.
+        target: the file or folder to write to; None for standard output.
+        suffix: of files that are written.
+        files: the paths that the user gave; in a folder none of them is replaced.
 
     Raises:
         FileAccessError: the folder cannot be made.
@@ -34,7 +42,7 @@ def tasks(inputs: Iterator[ReportInput], target: Path | None, suffix: str) -> It
     if not first:
         return iter(())
     _make_folder(target)
-    return _in_folder(chain(first, inputs), target, suffix)
+    return _in_folder(chain(first, inputs), target, suffix, _Kept(target, files))
 
 
 def _make_folder(target: Path) -> None:
@@ -51,14 +59,29 @@ def _make_folder(target: Path) -> None:
         raise refused from error
 
 
-def _in_folder(inputs: Iterator[ReportInput], target: Path, suffix: str) -> Iterator[Task]:
+class _Kept:
+    """The files of a folder that are read, too, and so are not written to."""
+
+    def __init__(self, target: Path, files: Sequence[str]) -> None:
+        self._files = {os.path.realpath(file) for file in files if "\0" not in file}
+        self._is_all = os.path.realpath(target) in self._files
+
+    def __contains__(self, path: Path) -> bool:
+        if self._is_all:
+            return path.exists()
+        return os.path.realpath(path) in self._files
+
+
+def _in_folder(
+    inputs: Iterator[ReportInput], target: Path, suffix: str, kept: _Kept
+) -> Iterator[Task]:
     taken: set[str] = set()
     for one in inputs:
         stem = file_stem(one.name)
         candidate = stem
         number = 1
         # Some file systems take capital letters for small ones.
-        while candidate.casefold() in taken or _is_input(target / (candidate + suffix), one):
+        while candidate.casefold() in taken or target / (candidate + suffix) in kept:
             number += 1
             candidate = f"{stem}-{number}"
         taken.add(candidate.casefold())
@@ -71,11 +94,3 @@ def file_stem(name: str) -> str:
     last = Path(last or "report").stem.strip(". ")
     short = os.fsencode(last.replace("\0", ""))[:_LONGEST]
     return short.decode("utf-8", "ignore").strip() or "report"
-
-
-def _is_input(path: Path, one: ReportInput) -> bool:
-    """Whether the report itself would be replaced."""
-    try:
-        return path.samefile(one.name)
-    except (OSError, ValueError):
-        return False
