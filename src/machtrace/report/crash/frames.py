@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from machtrace.model.json_value import JsonValue
+from machtrace.model.json_value import Details, JsonValue
 from machtrace.model.reported_frame import ReportedFrame
 from machtrace.model.reported_image import ReportedImage
 from machtrace.model.symbol import SourceLocation
@@ -25,6 +25,7 @@ def frame_lines(
     images: Sequence[ReportedImage],
     between: Mapping[int, Sequence[str]] | None = None,
     jumps: Mapping[int, int] | None = None,
+    names: dict[int | None, str] | None = None,
 ) -> Iterator[str]:
     """A line a frame, innermost first.
 
@@ -33,30 +34,42 @@ def frame_lines(
         images: of the report.
         between: lines that come before the frame of an index, or after the last one.
         jumps: the numbers of frames, by index, that are not one more than the number before.
+        names: of images, by index; those that are missing are added, for the next stack.
     """
-    names = [printable(image.name) or "???" for image in images]
+    names = {} if names is None else names
     between = between or {}
     jumps = jumps or {}
     last = len(frames) - 1 + sum(number - index for index, number in jumps.items())
     width = max(4, len(str(last)) + 1)
     number = 0
     for index, frame in enumerate(frames):
-        if index in between:
+        if between and index in between:
             yield from between[index]
-        number = jumps.get(index, number)
-        given = frame.details.get(NUMBER) if frame.details else None
-        if type(given) is int and given >= 0:
-            number = given
-        image = frame.image
-        name = "???" if image is None else names[image]
-        if frame.details:
+        if jumps:
+            number = jumps.get(index, number)
+        image, address, details = frame.image, frame.address, frame.details
+        name = names.get(image) or _name(names, image, images)
+        if details:
+            number = _number(details, number)
             name = _said(frame) or name
-        address = "???" if frame.address is None else f"{frame.address:#x}"
+        shown = "???" if address is None else f"{address:#x}"
         what = _what(frame, None if image is None else images[image])
-        yield f"{number:<{width}d}{name:<30s}\t{address:>18s} {what}"
+        yield f"{str(number).ljust(width)}{name:<30s}\t{shown:>18s} {what}"
         number += 1
     if len(frames) in between:
         yield from between[len(frames)]
+
+
+def _number(details: Details, usual: int) -> int:
+    given = details.get(NUMBER)
+    return given if type(given) is int and given >= 0 else usual
+
+
+def _name(names: dict[int | None, str], image: int | None, images: Sequence[ReportedImage]) -> str:
+    """The name of an image, made once."""
+    name = "???" if image is None else printable(images[image].name) or "???"
+    names[image] = name
+    return name
 
 
 def frame_text(frame: ReportedFrame, images: Sequence[ReportedImage]) -> str:

@@ -27,12 +27,16 @@ class ImagePlaces:
         self._all = self._ordered(range(len(images)))
         self._names: dict[str, list[int]] = {}
         self._by_name: dict[str, _Ordered] = {}
-        self._known: dict[tuple[str, int], int | None] = {}
         for index, image in enumerate(images):
             identifier = image.details.get("CFBundleIdentifier")
             for name in {image.name, image.path.rpartition("/")[2], identifier}:
                 if isinstance(name, str):
                     self._names.setdefault(name, []).append(index)
+        self._only = {
+            name: (start, start + (images[indices[0]].size or 0), indices[0])
+            for name, indices in self._names.items()
+            if len(indices) == 1 and (start := images[indices[0]].load_address) is not None
+        }
 
     def named(self, name: str) -> int | None:
         """The first image of this name."""
@@ -41,15 +45,9 @@ class ImagePlaces:
 
     def find(self, name: str, address: int) -> int | None:
         """The image that holds ``address`` (Avma): of that name, where several do."""
-        key = (name, address >> 12)
-        if key not in self._known:
-            self._known[key] = self._find(name, address)
-        found = self._known[key]
-        if found is None or self._images[found].holds(address):
-            return found
-        return self._find(name, address)
-
-    def _find(self, name: str, address: int) -> int | None:
+        only = self._only.get(name)
+        if only is not None and only[0] <= address < only[1]:
+            return only[2]
         named = self._by_name.get(name)
         if named is None:
             named = self._by_name[name] = self._ordered(self._names.get(name, ()))

@@ -38,7 +38,7 @@ def write(reports: Sequence[Report]) -> str:
 
 def crash_text(report: Report) -> str:
     """The file's text."""
-    return "".join(f"{line}\n" for line in _lines(report))
+    return "\n".join([*_lines(report), ""])
 
 
 def _lines(report: Report) -> Iterator[str]:
@@ -113,12 +113,13 @@ def _between(lines: JsonValue) -> dict[int, list[str]]:
 
 def _threads(report: Report) -> Iterator[str]:
     heading = _mac_heading if is_of_mac(report) else _heading
+    names: dict[int | None, str] = {}
     for thread in report.threads:
         yield from heading(thread)
         between, jumps = elided(thread, report.images)
         for at, lines in _between(thread.details.get(LINES)).items():
             between.setdefault(at, []).extend(lines)
-        yield from frame_lines(thread.frames, report.images, between, jumps)
+        yield from frame_lines(thread.frames, report.images, between, jumps, names)
         yield ""
 
 

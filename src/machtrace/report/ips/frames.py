@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.json_value import NO_DETAILS, JsonValue
 from machtrace.model.reported_frame import (
     Adjustment,
@@ -48,6 +47,7 @@ class FrameReader:
         """
         frames: list[ReportedFrame] = []
         add = frames.append
+        new = tuple.__new__
         bases = self._bases
         count = len(bases)
         adjustment = innermost
@@ -65,21 +65,21 @@ class FrameReader:
                 and 0 <= offset < WORD
             ):
                 base = bases[index]
-                address = None if base is None or base + offset >= WORD else Avma(base + offset)
-                place = ImageOffset(offset)
+                address = None if base is None or base + offset >= WORD else base + offset
+                symbol = None
                 size = len(entry)
-                if size == _UNNAMED:
-                    add(ReportedFrame(address, index, place, adjustment))
-                    adjustment = Adjustment.RETURN
-                    continue
                 if size == _NAMED:
                     name, into = entry.get("symbol"), entry.get("symbolLocation")
                     if type(name) is str and type(into) is int:
-                        symbol = ReportedSymbol(name, into)
-                        add(ReportedFrame(address, index, place, adjustment, symbol))
-                        adjustment = Adjustment.RETURN
-                        continue
-                frame = _with_rest(ReportedFrame(address, index, place, adjustment), entry)
+                        symbol = new(ReportedSymbol, (name, into, NameSource.REPORT))
+                # Most frames by far are no more than this. Their tuples are made as such: a call
+                # of the class takes twice as long.
+                frame = new(
+                    ReportedFrame,
+                    (address, index, offset, adjustment, symbol, None, False, NO_DETAILS),
+                )
+                if symbol is None and size != _UNNAMED:
+                    frame = _with_rest(frame, entry)
             else:
                 odd += 1
                 frame = _with_rest(ReportedFrame(None, None, None, adjustment), entry)
@@ -138,7 +138,11 @@ def _place(rest: dict[str, Any], key: str) -> int | None:
 
 
 def frame_objects(
-    frames: Iterable[ReportedFrame], *, innermost: Adjustment, absolute: int
+    frames: Iterable[ReportedFrame],
+    *,
+    innermost: Adjustment,
+    absolute: int,
+    is_of_ips: bool = False,
 ) -> list[JsonValue]:
     """The list that says the same.
 
@@ -146,6 +150,7 @@ def frame_objects(
         frames: of one stack, innermost first.
         innermost: what the first frame's address is where nothing says otherwise.
         absolute: which entry of the images stands for none.
+        is_of_ips: nothing is added that the source had not; else every frame has a place.
     """
     entries: list[JsonValue] = []
     usual = innermost
@@ -156,7 +161,10 @@ def frame_objects(
             if isinstance(details[_ODD], dict):
                 usual = Adjustment.RETURN
             continue
-        entries.append(_object(frame, usual, absolute))
+        entry = _object(frame, usual, absolute)
+        if not is_of_ips and "imageIndex" not in entry:
+            entry |= {"imageOffset": 0, "imageIndex": absolute}
+        entries.append(entry)
         if not frame.is_inline:
             usual = Adjustment.RETURN
     return entries

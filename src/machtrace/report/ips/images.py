@@ -12,8 +12,14 @@ from machtrace.report.ips.values import take_text, take_uuid, take_word
 _KEY = "usedImages"
 _ODD = "image"
 """The detail that an entry is kept under that is no image."""
-_UNKNOWN_SOURCE = "P"
-"""What Apple has for images of the process, for those of which nobody said where they were from."""
+_UNKNOWN: dict[str, JsonValue] = {
+    "source": "P",
+    "base": 0,
+    "size": 0,
+    "uuid": "00000000-0000-0000-0000-000000000000",
+}
+"""What readers of these files want of each image, for those of which nobody said it: an image of
+the process, without a place."""
 
 
 def read_images(body: dict[str, Any], warnings: list[str]) -> tuple[ReportedImage, ...]:
@@ -50,7 +56,7 @@ def image_object(image: ReportedImage, *, is_of_ips: bool) -> JsonValue:
     """The entry that says the same; ``is_of_ips``: nothing is added that the source had not."""
     if is_of_ips and _ODD in image.details:
         return image.details[_ODD]
-    entry: dict[str, JsonValue] = {} if is_of_ips else {"source": _UNKNOWN_SOURCE}
+    entry: dict[str, JsonValue] = {} if is_of_ips else dict(_UNKNOWN)
     if image.arch is not None:
         entry["arch"] = image.arch
     if image.load_address is not None:

@@ -71,6 +71,6 @@ def thread_object(thread: ReportedThread, absolute: int, *, is_of_ips: bool) -> 
         entry["queue"] = thread.queue
     if thread.frames or not is_of_ips:
         entry["frames"] = frame_objects(
-            thread.frames, innermost=Adjustment.EXACT, absolute=absolute
+            thread.frames, innermost=Adjustment.EXACT, absolute=absolute, is_of_ips=is_of_ips
         )
     return entry | dict(thread.details)

@@ -87,10 +87,10 @@ def _header(report: Report) -> dict[str, JsonValue] | None:
         return header | _present(bug_type=incident.kind, incident_id=incident.id)
     process, system = report.process, report.system
     made = _present(
-        app_name=process.name,
+        app_name=process.name or "",
         timestamp=incident.time,
-        app_version=process.version,
-        build_version=process.build,
+        app_version=process.version or "",
+        build_version=process.build or "",
         bundleID=process.identifier,
         os_version=_os_version(system.os_name, system.os_build),
         name=process.name,
@@ -132,7 +132,7 @@ def _body(report: Report) -> dict[str, JsonValue]:
             thread_object(thread, absolute, is_of_ips=is_of_ips) for thread in report.threads
         ]
     images = [image_object(image, is_of_ips=is_of_ips) for image in report.images]
-    if absolute == len(images) and _needs_absolute(report):
+    if absolute == len(images) and _needs_absolute(report, is_of_ips=is_of_ips):
         images.append(dict(_NO_IMAGE))
     if images or not is_of_ips:
         body["usedImages"] = images
@@ -154,8 +154,11 @@ def _put_common(body: dict[str, JsonValue], report: Report) -> None:
         triggered: JsonValue = _present(name=thread.name, queue=thread.queue)
         if triggered:
             body.setdefault("legacyInfo", {"threadTriggered": triggered})
-    if report.exception is None:
-        body.setdefault("exception", {})
+    body.setdefault("pid", 0)
+    body.setdefault("procName", "")
+    exception = body.get("exception")
+    if exception is None or isinstance(exception, dict):
+        body["exception"] = {"type": "???", **(exception or {})}
     trees = [*tree_objects(report, _absolute(report))]
     if trees:
         body["callTrees"] = trees
@@ -172,7 +175,10 @@ def _put_exceptions(body: dict[str, JsonValue], report: Report) -> None:
     if thrown is not None:
         if thrown.frames:
             body["lastExceptionBacktrace"] = frame_objects(
-                thrown.frames, innermost=Adjustment.RETURN, absolute=_absolute(report)
+                thrown.frames,
+                innermost=Adjustment.RETURN,
+                absolute=_absolute(report),
+                is_of_ips=report.kind is ReportKind.APPLE_IPS,
             )
         if thrown.name is not None and report.kind not in _OF_APPLE:
             reason: dict[str, JsonValue] = {"type": "objc-exception", "name": thrown.name}
@@ -197,13 +203,16 @@ def _absolute(report: Report) -> int:
     return len(report.images)
 
 
-def _needs_absolute(report: Report) -> bool:
+def _needs_absolute(report: Report, *, is_of_ips: bool) -> bool:
+    """Whether a frame is in no image; of what was an .ips file only one with an address counts."""
     stacks = [thread.frames for thread in report.threads]
     if report.language_exception is not None:
         stacks.append(report.language_exception.frames)
-    stacks += (tuple(node.frame for node in tree.nodes) for tree in report.trees)
+    if not is_of_ips:
+        stacks += (tuple(node.frame for node in tree.nodes) for tree in report.trees)
     return any(
-        frame.address is not None and (frame.image is None or frame.offset is None)
+        (frame.image is None or frame.offset is None)
+        and (frame.address is not None or not is_of_ips)
         for frames in stacks
         for frame in frames
     )
