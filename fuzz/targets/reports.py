@@ -13,6 +13,7 @@ from machtrace.report.machtrace_json.document import reports_json
 from machtrace.report.reading import read_source
 from machtrace.report.source import ReportSource
 from machtrace.testing.report_samples import REPORT_SAMPLES
+from machtrace.testing.report_variants import REPORT_VARIANTS
 
 
 def run(data: bytes) -> None:
@@ -30,7 +31,11 @@ def run(data: bytes) -> None:
 
 
 def _seeds() -> Sequence[bytes]:
-    return [*REPORT_SAMPLES.values(), b'{"report_schema": 1, "reports": []}']
+    return [
+        *REPORT_SAMPLES.values(),
+        *REPORT_VARIANTS.values(),
+        b'{"report_schema": 1, "reports": []}',
+    ]
 
 
 _TOKENS = (

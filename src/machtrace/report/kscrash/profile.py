@@ -25,7 +25,7 @@ def read_profile(error: Taking, reader: ThreadReader) -> tuple[SampledTree, ...]
     given = profile.get("frames")
     frames = _Frames(given if isinstance(given, list) else [], reader)
     threads = profile.get("threads")
-    alone: list[JsonValue] = [profile]
+    alone: list[JsonValue] = [{"samples": profile.get("samples")}]
     trees = [_tree(one, frames) for one in (threads if isinstance(threads, list) else alone)]
     if frames.missing:
         error.warnings.append(f"{frames.missing} frames of samples are not listed")

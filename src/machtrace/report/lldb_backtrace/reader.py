@@ -78,10 +78,8 @@ class _Reader:
             (self._other if in_thread else self._before).append(line)
 
     def _frame(self, match: re.Match[str]) -> ReportedFrame:
-        image_name, tick, what = match["rest"].strip().partition("`")
+        image_name, what = _image_and_function(match["rest"].strip())
         details: dict[str, JsonValue] = {}
-        if not tick:
-            image_name, what = "", match["rest"].strip()
         what, marks = _unmarked(what)
         if marks:
             details["marks"] = marks
@@ -166,6 +164,15 @@ class _Reader:
 def _found(pattern: re.Pattern[str], text: str) -> str | None:
     match = pattern.search(text)
     return None if match is None else match["value"]
+
+
+def _image_and_function(text: str) -> tuple[str, str]:
+    """The image's name, and what follows it: nothing where no function is known."""
+    image, tick, function = text.partition("`")
+    if tick:
+        return image, function
+    image, inlined, function = text.partition(_INLINED)
+    return image, inlined + function
 
 
 def _unmarked(text: str) -> tuple[str, str]:

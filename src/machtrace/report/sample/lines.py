@@ -27,6 +27,8 @@ _WHERE = re.compile(
 )
 """What follows the image."""
 _BARE = re.compile(r"\[(?P<address>0x[0-9a-fA-F]{1,16})[^\[\]]*\]")
+_MOST_BRACKETS = 8
+"""That an image's name may have."""
 _STEP = 2
 _WORD_DIGITS = 10
 _MARGIN = 4
@@ -99,8 +101,7 @@ def graph_frame(text: str) -> GraphFrame:
     """A frame, from behind its count."""
     is_inline = text.endswith("  " + _INLINED)
     what, mark, rest = text.removesuffix(_INLINED).rpartition(_IN)
-    image, bracket, where = rest.partition(")")
-    match = _WHERE.fullmatch(where.rstrip()) if mark and bracket else None
+    image, match = _image_and_place(rest) if mark else ("", None)
     if match is None:
         return _without_image(text)
     what = what.rstrip()
@@ -130,6 +131,19 @@ def graph_frame(text: str) -> GraphFrame:
         details,
         is_inline,
     )
+
+
+def _image_and_place(text: str) -> tuple[str, re.Match[str] | None]:
+    """The image's name, which may have brackets of its own, and what follows it."""
+    end = -1
+    for _ in range(_MOST_BRACKETS):
+        end = text.find(")", end + 1)
+        if end < 0:
+            break
+        match = _WHERE.fullmatch(text[end + 1 :].rstrip())
+        if match is not None:
+            return text[:end], match
+    return "", None
 
 
 def _without_image(text: str) -> GraphFrame:

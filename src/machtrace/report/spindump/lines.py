@@ -57,7 +57,7 @@ def spun_frame(line: str) -> SpunFrame | None:
         if after := text[place.end() :].strip():
             details["samples"] = after
         text = text[: place.start()].rstrip()
-    what, bracket, where = text.rpartition(" (")
+    what, bracket, where = _before_last_bracket(text)
     image = file = image_offset = None
     line_number = column = None
     if bracket and where.endswith(")") and what:
@@ -77,6 +77,25 @@ def spun_frame(line: str) -> SpunFrame | None:
         address=address,
         details=details,
     )
+
+
+def _before_last_bracket(text: str) -> tuple[str, str, str]:
+    """What is before the bracket that the last one closes, and what is in it and after.
+
+    Images' names can have brackets of their own.
+    """
+    end = len(text)
+    closed = 0
+    while (start := text.rfind("(", 0, end)) >= 0:
+        closed += text.count(")", start, end) - 1
+        if closed <= 0:
+            return (
+                (text[: start - 1], " (", text[start + 1 :])
+                if text[start - 1 : start] == " "
+                else text.rpartition(" (")
+            )
+        end = start
+    return text.rpartition(" (")
 
 
 def _where(text: str) -> tuple[str, int | None, str | None, int | None, int | None]:
