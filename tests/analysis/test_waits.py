@@ -224,7 +224,7 @@ def test_threads_that_wait_for_the_same_event():
         made_thread(2, ["work"], details={"waitEvent": [1, 0xFFFF_FE00_5678]}),
     )
     (shared,) = wait_graph(report).shared_events
-    assert (0xFFFF_FE00_1234, (0, 1)) == shared
+    assert ((1, 0xFFFF_FE00_1234), (0, 1)) == shared
 
 
 @given(st.lists(st.lists(st.integers(0, 7), max_size=4), min_size=8, max_size=8))

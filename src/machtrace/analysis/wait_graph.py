@@ -85,7 +85,7 @@ class WaitGraph:
     threads: tuple[WaitNode, ...]
     edges: tuple[WaitEdge, ...]
     deadlocks: tuple[Deadlock, ...]
-    shared_events: tuple[tuple[int, tuple[int, ...]], ...]
+    shared_events: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
     """Events of the kernel that several threads wait for, and which; who would end the wait is not
     known."""
     ownerless: tuple[int, ...]
@@ -264,12 +264,12 @@ def _deadlocks(nodes: Sequence[WaitNode], edges: Sequence[WaitEdge]) -> Iterator
 
 def _shared_events(
     nodes: Sequence[WaitNode], ranges: Sequence[range]
-) -> Iterator[tuple[int, tuple[int, ...]]]:
-    waiting: dict[int, list[int]] = {}
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    waiting: dict[tuple[int, ...], list[int]] = {}
     for its_range in ranges:
         for index in its_range:
             event = nodes[index].thread.event
-            if event is not None:
+            if event:
                 waiting.setdefault(event, []).append(index)
     for event, threads in waiting.items():
         if len(threads) > 1:

@@ -33,9 +33,9 @@ class WaitingThread:
     """What its stack waits for; None where it seems to run."""
     notes: tuple[tuple[WaitNote, int], ...]
     """What the report itself says, and in how many samples."""
-    event: int | None
-    """The kernel's event that it waits for (``waitEvent`` of stackshots): an address that threads
-    share that wait for the same."""
+    event: tuple[int, ...]
+    """The kernel's event that it waits for (``waitEvent`` of stackshots), which threads share that
+    wait for the same: numbers that mean nothing else here; none where none is said."""
     samples: int
     """How many there are of it; 1 of a thread that was looked at once."""
 
@@ -121,8 +121,8 @@ def _detail_notes(details: Details) -> Iterator[WaitNote]:
             yield note
 
 
-def _event(details: Details) -> int | None:
+def _event(details: Details) -> tuple[int, ...]:
     value = details.get(_WAIT_EVENT)
-    if isinstance(value, list):
-        value = value[-1] if value else None  # a count or a kind comes before
-    return value if type(value) is int and value else None
+    numbers = value if isinstance(value, list) else [value]
+    event = tuple(one for one in numbers if type(one) is int)
+    return event if len(event) == len(numbers) and any(event) else ()

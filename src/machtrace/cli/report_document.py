@@ -75,7 +75,8 @@ def waits(graph: WaitGraph, name: str) -> _Object:
             for one in graph.deadlocks
         ],
         "shared_events": [
-            {"event": event, "threads": list(threads)} for event, threads in graph.shared_events
+            {"event": list(event), "threads": list(threads)}
+            for event, threads in graph.shared_events
         ],
         "ownerless": list(graph.ownerless),
     }

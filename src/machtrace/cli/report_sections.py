@@ -83,7 +83,8 @@ def waits(graph: WaitGraph, name: str) -> Iterator[Section]:
         lines.append(f"DEADLOCK{sure}: {', '.join(labels)} {what}{noted}")
     for event, waiting in graph.shared_events:
         labels = [threads[index].thread.label for index in waiting]
-        lines.append(f"{', '.join(labels)} wait for the same event {event:#x}")
+        said = " ".join(f"{one:#x}" for one in event)
+        lines.append(f"{', '.join(labels)} wait for the same event {said}")
     rows = [
         (
             threads[edge.waiter].thread.label,
