@@ -5,15 +5,12 @@ They are npm packages: `npm install speedscope @firefox-devtools/profiler-cli` i
 """
 
 import json
-import os
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
 from machtrace.model.symbol import InlineFrame, SourceLocation
 from machtrace.report import firefox_profile, speedscope
+from machtrace.testing.npm_peers import PeerMissingError, firefox_profiler, npm_package
 from machtrace.testing.profiles import Seen, function, profile
 
 START = function("start", offset=0x100, at=8)
@@ -29,22 +26,6 @@ PROFILE = profile(
     [Seen(0, [START, HOT], 75), Seen(0, [START, COLD], 25), Seen(1, [START, COLD], 100)],
     names=("main", "worker"),
 )
-
-
-@pytest.fixture
-def package():
-    """Where an npm package is."""
-    modules = os.environ.get("MACHTRACE_NODE_MODULES")
-    if modules is None:
-        pytest.skip("MACHTRACE_NODE_MODULES does not name a folder with npm packages")
-
-    def folder(name):
-        found = Path(modules) / name
-        if not found.exists():
-            pytest.skip(f"the npm package {name} is not in MACHTRACE_NODE_MODULES")
-        return found
-
-    return folder
 
 
 def complaints(value, schema, whole, place="file"):  # noqa: C901 - a rule for each keyword
@@ -76,9 +57,12 @@ def complaints(value, schema, whole, place="file"):  # noqa: C901 - a rule for e
             yield from complaints(one, schema["items"], whole, f"{place}[{number}]")
 
 
-def test_speedscope_s_schema_has_nothing_to_complain_of(package):
+def test_speedscope_s_schema_has_nothing_to_complain_of():
     """The one that its package publishes; it complains where something is wrong."""
-    (path,) = package("speedscope").glob("dist/release/file-format-schema.json")
+    try:
+        path = npm_package("speedscope") / "dist" / "release" / "file-format-schema.json"
+    except PeerMissingError as missing:
+        pytest.skip(str(missing))
     schema = json.loads(path.read_text())
     document = json.loads(json.dumps(speedscope.document(PROFILE)))
 
@@ -87,37 +71,16 @@ def test_speedscope_s_schema_has_nothing_to_complain_of(package):
     assert list(complaints(document, {"$ref": schema["$ref"]}, schema))
 
 
-def test_the_firefox_profiler_reads_it(package, tmp_path):
+def test_the_firefox_profiler_reads_it(tmp_path):
     """Its functions and shares of time are ours."""
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("no node")
-    program = package("@firefox-devtools/profiler-cli") / "dist" / "profiler-cli.js"
     path = tmp_path / "demo.json"
     path.write_text(json.dumps(firefox_profile.document(PROFILE)))
-    environment = os.environ | {
-        "HOME": str(tmp_path),
-        "PROFILER_CLI_SESSION_DIR": str(tmp_path / "sessions"),
-        "PROFILER_CLI_NO_SYMBOLICATE": "1",
-    }
-
-    def ask(*words, times=1):
-        command = [node, str(program), *words]
-        for _ in range(times):
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=False, env=environment, timeout=120
-            )
-            if done.returncode == 0:
-                return done.stdout
-        pytest.fail(done.stdout + done.stderr)
-
     try:
-        # Its daemon must answer within half a second, which a busy machine may not manage.
-        ask("load", str(path), times=5)
-        functions = json.loads(ask("thread", "functions", "--thread", "t-0", "--json"))
-        information = ask("profile", "info")
-    finally:
-        ask("stop", "--all")
+        with firefox_profiler(path, tmp_path) as ask:
+            functions = json.loads(ask("thread", "functions", "--thread", "t-0", "--json"))
+            information = ask("profile", "info")
+    except PeerMissingError as missing:
+        pytest.skip(str(missing))
     shares = {
         one["name"].rpartition("!")[2]: (one["selfSamples"], one["totalSamples"])
         for one in functions["functions"]

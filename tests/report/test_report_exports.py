@@ -7,7 +7,6 @@ speedscope runs in Chromium.
 
 import base64
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from machtrace.report.formats import write_reports
 from machtrace.testing.headless_chromium import chromium_page, chromium_program
 from machtrace.testing.made_reports import made_report, made_thread, made_tree
+from machtrace.testing.npm_peers import PeerMissingError, firefox_profiler, npm_package
 
 CRASH = made_report(
     made_thread(0, ["system:abort", "kit:fail", "run", "main"], crashed=True),
@@ -31,27 +31,14 @@ SAMPLED = made_report(
 REPORTS = pytest.mark.parametrize("report", [CRASH, SAMPLED], ids=["threads", "trees"])
 
 
-@pytest.fixture
-def package():
-    """Where an npm package is."""
-    modules = os.environ.get("MACHTRACE_NODE_MODULES")
-    if modules is None:
-        pytest.skip("MACHTRACE_NODE_MODULES does not name a folder with npm packages")
-
-    def folder(name):
-        found = Path(modules) / name
-        if not found.exists():
-            pytest.skip(f"the npm package {name} is not in MACHTRACE_NODE_MODULES")
-        return found
-
-    return folder
-
-
-def test_speedscope_loads_them(package, tmp_path):
+def test_speedscope_loads_them(tmp_path):
     """Its page takes the file, shows its name, and complains of nothing."""
     if chromium_program() is None:
         pytest.skip("no Chromium (Debian: chromium)")
-    index = package("speedscope") / "dist" / "release" / "index.html"
+    try:
+        index = npm_package("speedscope") / "dist" / "release" / "index.html"
+    except PeerMissingError as missing:
+        pytest.skip(str(missing))
     with chromium_page(tmp_path / "browser") as page:
         for number, report in enumerate((CRASH, SAMPLED)):
             data = base64.b64encode(write_reports([report], "speedscope")).decode()
@@ -66,35 +53,15 @@ def test_speedscope_loads_them(package, tmp_path):
 
 
 @REPORTS
-def test_the_firefox_profiler_s_functions_are_the_report_s(report, package, tmp_path):
+def test_the_firefox_profiler_s_functions_are_the_report_s(report, tmp_path):
     """The samples of each function of the first thread, own and total."""
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("no node")
-    program = package("@firefox-devtools/profiler-cli") / "dist" / "profiler-cli.js"
     path = tmp_path / "demo.json"
     path.write_bytes(write_reports([report], "firefox"))
-    environment = os.environ | {
-        "HOME": str(tmp_path),
-        "PROFILER_CLI_SESSION_DIR": str(tmp_path / "sessions"),
-        "PROFILER_CLI_NO_SYMBOLICATE": "1",
-    }
-
-    def ask(*words, times=1):
-        command = [node, str(program), *words]
-        for _ in range(times):
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=False, env=environment, timeout=120
-            )
-            if done.returncode == 0:
-                return done.stdout
-        pytest.fail(done.stdout + done.stderr)
-
     try:
-        ask("load", str(path), times=5)  # its daemon must answer within half a second
-        functions = json.loads(ask("thread", "functions", "--thread", "t-0", "--json"))
-    finally:
-        ask("stop", "--all")
+        with firefox_profiler(path, tmp_path) as ask:
+            functions = json.loads(ask("thread", "functions", "--thread", "t-0", "--json"))
+    except PeerMissingError as missing:
+        pytest.skip(str(missing))
     shares = {
         one["name"].rpartition("!")[2]: (one["selfSamples"], one["totalSamples"])
         for one in functions["functions"]

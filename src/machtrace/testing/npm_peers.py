@@ -1,0 +1,86 @@
+"""Programs that are npm packages, as peers of what we write."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+_FOLDER = "MACHTRACE_NODE_MODULES"
+_TRIES = 15
+
+
+class PeerMissingError(Exception):
+    """A peer is not here; the message says which, and where it was looked for."""
+
+
+def npm_package(name: str) -> Path:
+    """Where a package is, in the folder that MACHTRACE_NODE_MODULES names.
+
+    Raises:
+        PeerMissingError: it is not there.
+    """
+    modules = os.environ.get(_FOLDER)
+    if modules is None:
+        raise PeerMissingError(f"{_FOLDER} does not name a folder with npm packages")
+    found = Path(modules) / name
+    if not found.exists():
+        raise PeerMissingError(f"the npm package {name} is not in {_FOLDER}")
+    return found
+
+
+class Asking(Protocol):
+    """Asks a program."""
+
+    def __call__(self, *words: str) -> str:
+        """What it answers to these arguments."""
+
+
+@contextmanager
+def firefox_profiler(profile: Path, folder: Path) -> Iterator[Asking]:
+    """The Firefox Profiler's command line, with a profile loaded.
+
+    Args:
+        profile: a file.
+        folder: for what it keeps.
+
+    Raises:
+        PeerMissingError: it, or node, is not here.
+        RuntimeError: it does not take the file, or a question.
+    """
+    node = shutil.which("node")
+    if node is None:
+        raise PeerMissingError("no node")
+    program = npm_package("@firefox-devtools/profiler-cli") / "dist" / "profiler-cli.js"
+    environment = os.environ | {
+        "HOME": str(folder),
+        "PROFILER_CLI_SESSION_DIR": str(folder / "sessions"),
+        "PROFILER_CLI_NO_SYMBOLICATE": "1",
+    }
+
+    def ask(*words: str, tries: int = 1) -> str:
+        said = ""
+        for _ in range(tries):
+            done = subprocess.run(  # noqa: S603 - the peer
+                [node, str(program), *words],
+                capture_output=True,
+                text=True,
+                check=False,
+                env=environment,
+                timeout=120,
+            )
+            if done.returncode == 0:
+                return done.stdout
+            said = done.stdout + done.stderr
+        raise RuntimeError(said)
+
+    try:
+        # Its daemon must answer within half a second, which a busy machine may not manage.
+        ask("load", str(profile), tries=_TRIES)
+        yield ask
+    finally:
+        ask("stop", "--all")
