@@ -37,6 +37,10 @@ class Message:
         """One more of a repeated string, written even if it is empty."""
         self._bytes(field, value.encode("utf-8", "backslashreplace"), even_empty=True)
 
+    def data(self, field: int, value: bytes) -> None:
+        """One more of repeated bytes, written even if there are none."""
+        self._bytes(field, value, even_empty=True)
+
     def message(self, field: int, value: Message) -> None:
         """One more of a repeated message, or the only one."""
         self._bytes(field, bytes(value), even_empty=True)
