@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from machtrace.analysis.call_tree import call_tree
 from machtrace.analysis.frame_owner import FrameOwner, Owners
 from machtrace.analysis.functions import Function, functions_of
 from machtrace.analysis.profile_weights import thread_weights
 from machtrace.analysis.reported_profile import profile_of
-from machtrace.model.profile import OUTERMOST, Profile
+from machtrace.model.profile import OUTERMOST, Profile, StackTable
 from machtrace.model.report import Report
 from machtrace.report.html.markup import element, quantity, script_data
 from machtrace.report.printable import printable
@@ -65,27 +65,54 @@ def flame_data(profile: Profile) -> tuple[dict[str, Any], int]:
     table = functions_of(profile.frames)
     owners = Owners(profile.process.path, profile.process.name)
     names = [_name(function, owners) for function in table.functions]
-    parents: list[int] = []
-    keys: list[int] = []
-    own: list[int] = []
+    nodes = _Nodes(profile.stacks, table.keys)
     left_out = 0
-    frame_keys = table.keys
     for thread, weights in zip(profile.threads, thread_weights(profile), strict=True):
         if not weights:
             continue
-        if len(parents) > _MOST_NODES:
+        if len(nodes.parents) > _MOST_NODES:
             left_out += 1
             continue
-        tree = call_tree(profile.stacks, weights, frame_keys)
-        base = len(parents) + 1
-        parents.append(-1)
-        keys.append(len(names))
-        own.append(0)
+        nodes.add(len(names), weights)
         names.append([thread_label(thread.info), "", _THREAD])
-        parents += (base - 1 if one == OUTERMOST else base + one for one in tree.callers)
-        keys += tree.keys
-        own += tree.own
-    return {"names": names, "parents": parents, "keys": keys, "own": own}, left_out
+    columns = {"parents": nodes.parents, "keys": nodes.keys, "own": nodes.own}
+    return {"names": names, **columns}, left_out
+
+
+class _Nodes:
+    """The columns while they are made; each thread costs what it adds, however many there are."""
+
+    def __init__(self, stacks: StackTable, frame_keys: Sequence[Sequence[int]]) -> None:
+        self.parents: list[int] = []
+        self.keys: list[int] = []
+        self.own: list[int] = []
+        self._stacks, self._frame_keys = stacks, frame_keys
+
+    def add(self, key: int, weights: Mapping[int, int]) -> None:
+        """A thread's stacks, by their rows, under a node of its own."""
+        root = self._new(-1, key)
+        callers, frames = self._stacks.callers, self._stacks.frames
+        node_of_row: dict[int, int] = {}
+        children: dict[tuple[int, int], int] = {}
+        for stack, weight in weights.items():
+            row, path = stack, []
+            while row != OUTERMOST and row not in node_of_row:
+                path.append(row)
+                row = callers[row]
+            node = root if row == OUTERMOST else node_of_row[row]
+            for row in reversed(path):
+                for called in self._frame_keys[frames[row]]:
+                    parent, node = node, children.get((node, called), -1)
+                    if node < 0:
+                        node = children[parent, called] = self._new(parent, called)
+                node_of_row[row] = node
+            self.own[node] += weight
+
+    def _new(self, parent: int, key: int) -> int:
+        self.parents.append(parent)
+        self.keys.append(key)
+        self.own.append(0)
+        return len(self.own) - 1
 
 
 def _name(function: Function, owners: Owners) -> list[str | int]:
