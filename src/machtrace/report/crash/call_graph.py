@@ -13,7 +13,7 @@ from machtrace.model.reported_frame import ReportedFrame
 from machtrace.model.reported_image import ReportedImage
 from machtrace.model.reported_tree import SampledTree
 from machtrace.report.crash.frames import INLINED, frame_lines
-from machtrace.report.printable import printable
+from machtrace.report.crash.shown import shown
 
 _DEEPEST = 256
 """Columns grow with depth; what is deeper has its depth before its count."""
@@ -43,9 +43,9 @@ def _head(tree: SampledTree) -> str:
         count = sum(node.samples for node in tree.nodes if node.parent is None)
     text = f"{count} Thread" if tree.thread is None else f"{count} Thread_{tree.thread}"
     if tree.name:
-        text += f": {printable(tree.name)}"
+        text += f": {shown(tree.name)}"
     if tree.queue:
-        text += f"   DispatchQueue: {printable(tree.queue)}"
+        text += f"   DispatchQueue: {shown(tree.queue)}"
     if tree.is_attributed:
         text += "   (attributed)"
     return f"{text}   (innermost first)" if tree.is_inverted else text
@@ -53,9 +53,9 @@ def _head(tree: SampledTree) -> str:
 
 def _what(frame: ReportedFrame, images: Sequence[ReportedImage]) -> str:
     image = None if frame.image is None else images[frame.image]
-    text = "???" if frame.symbol is None else printable(frame.symbol.name)
+    text = "???" if frame.symbol is None else shown(frame.symbol.name)
     if image is not None:
-        text += f"  (in {printable(image.name) or image.uuid or '???'})"
+        text += f"  (in {shown(image.name) or image.uuid or '???'})"
     if frame.symbol is not None and frame.symbol.offset is not None:
         text += f" + {frame.symbol.offset}"
     elif image is not None and frame.offset is not None:
@@ -64,7 +64,7 @@ def _what(frame: ReportedFrame, images: Sequence[ReportedImage]) -> str:
         text += f"  [{frame.address:#x}]"
     if frame.location is not None:
         line = "" if frame.location.line is None else f":{frame.location.line}"
-        text += f"  {printable(frame.location.path.rpartition('/')[2])}{line}"
+        text += f"  {shown(frame.location.path.rpartition('/')[2])}{line}"
     return text + INLINED if frame.is_inline else text
 
 
@@ -76,14 +76,14 @@ def other_lines(report: Report) -> Iterator[str]:
     for task in report.others:
         process = task.process
         pid = "?" if process.pid is None else str(process.pid)
-        yield f"  {printable(process.name or '???')} [{pid}]"
+        yield f"  {shown(process.name or '???')} [{pid}]"
         yield from (f"  {line}" for line in _task(task))
 
 
 def _task(task: ReportedTask) -> Iterator[str]:
     for thread in task.threads:
         known = "" if thread.id is None else f" ({thread.id:#x})"
-        name = "" if thread.name is None else f": {printable(thread.name)}"
+        name = "" if thread.name is None else f": {shown(thread.name)}"
         yield f"  Thread {thread.index}{known}{name}"
         yield from (f"  {line}" for line in frame_lines(thread.frames, task.images))
     yield from _trees(task)

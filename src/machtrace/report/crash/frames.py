@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from machtrace.model.json_value import Details, JsonValue
 from machtrace.model.reported_frame import ReportedFrame
 from machtrace.model.reported_image import ReportedImage
 from machtrace.model.symbol import SourceLocation
-from machtrace.report.printable import printable
+from machtrace.report.crash.shown import shown
 
 INLINED = " [inlined]"
 """What Apple's text has after a call that was inlined into the next line's."""
@@ -39,25 +40,37 @@ def frame_lines(
     names = {} if names is None else names
     between = between or {}
     jumps = jumps or {}
-    last = len(frames) - 1 + sum(number - index for index, number in jumps.items())
-    width = max(4, len(str(last)) + 1)
+    width = max(4, len(str(_last_number(frames, jumps))) + 1)
     number = 0
     for index, frame in enumerate(frames):
         if between and index in between:
             yield from between[index]
         if jumps:
             number = jumps.get(index, number)
-        image, address, details = frame.image, frame.address, frame.details
+        address, image, details = frame.address, frame.image, frame.details
         name = names.get(image) or _name(names, image, images)
         if details:
             number = _number(details, number)
             name = _said(frame) or name
-        shown = "???" if address is None else f"{address:#x}"
         what = _what(frame, None if image is None else images[image])
-        yield f"{str(number).ljust(width)}{name:<30s}\t{shown:>18s} {what}"
+        if address is None:
+            yield f"{number:<{width}}{name:<30s}\t{'???':>18s} {what}"
+        else:
+            yield f"{number:<{width}}{name:<30s}\t{address:>#18x} {what}"
         number += 1
     if len(frames) in between:
         yield from between[len(frames)]
+
+
+def _last_number(frames: Sequence[ReportedFrame], jumps: Mapping[int, int]) -> int:
+    """The highest number: columns are as wide as it needs."""
+    given = [
+        number + len(frames) - index
+        for index, frame in enumerate(frames)
+        if frame.details and (number := _number(frame.details, 0))
+    ]
+    given += [number + len(frames) - index for index, number in jumps.items()]
+    return max([len(frames), *given]) - 1
 
 
 def _number(details: Details, usual: int) -> int:
@@ -67,7 +80,7 @@ def _number(details: Details, usual: int) -> int:
 
 def _name(names: dict[int | None, str], image: int | None, images: Sequence[ReportedImage]) -> str:
     """The name of an image, made once."""
-    name = "???" if image is None else printable(images[image].name) or "???"
+    name = "???" if image is None else shown(images[image].name) or "???"
     names[image] = name
     return name
 
@@ -80,33 +93,44 @@ def frame_text(frame: ReportedFrame, images: Sequence[ReportedImage]) -> str:
 
 
 def _what(frame: ReportedFrame, image: ReportedImage | None) -> str:
-    symbol = frame.symbol
+    # Taken apart at once, and simple where it can be: there are very many.
+    _, _, offset, _, symbol, location, is_inline, details = frame
     if symbol is not None:
-        name = symbol.name if symbol.name.isprintable() else printable(symbol.name)
-        text = name if symbol.offset is None else f"{name} + {symbol.offset}"
-    elif image is not None and frame.offset is not None and image.size:
-        text = f"{image.load_address or 0:#x} + {frame.offset}"
+        name, into, _ = symbol
+        text = name if name.isprintable() else shown(name)
+        if into is not None:
+            text = f"{text} + {into}"
+    elif image is not None and offset is not None and image.size:
+        text = f"{image.load_address or 0:#x} + {offset}"
     else:
         text = "???"
-    if frame.location is not None or frame.details:
+    if details:
         text += _place(frame)
-    return text + INLINED if frame.is_inline else text
+    elif location is not None:
+        text = f"{text} ({_file_and_line(location.path, location.line)})"
+    return text + INLINED if is_inline else text
 
 
 def _said(frame: ReportedFrame) -> str:
     name = frame.details.get(IMAGE)
-    return printable(name) if isinstance(name, str) else ""
+    return shown(name) if isinstance(name, str) else ""
 
 
 def _place(frame: ReportedFrame) -> str:
     given: JsonValue = frame.details.get(PLACE)
     location = frame.location
     if isinstance(given, str) and (location is None or given.startswith(location.path)):
-        return f" ({printable(given)})"
-    return "" if location is None else f" ({printable(place_text(location))})"
+        return f" ({shown(given)})"
+    return "" if location is None else f" ({place_text(location)})"
+
+
+@lru_cache(1 << 14)
+def _file_and_line(path: str, line: int | None) -> str:
+    """A file's own name, and the line; most are asked for again and again."""
+    file = shown(path.rpartition("/")[2])
+    return file if line is None else f"{file}:{line}"
 
 
 def place_text(location: SourceLocation) -> str:
     """What is in the brackets: the file's name, and the line where there is one."""
-    file = location.path.rpartition("/")[2]
-    return file if location.line is None else f"{file}:{location.line}"
+    return _file_and_line(location.path, location.line)

@@ -180,7 +180,8 @@ class Header:
 
     def application_information(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """What images said; the text does not say which ones."""
-        lines = "\n".join(self._values.pop(_INFORMATION, [])).split("\n")
+        given = (text.removeprefix("\n") for text in self._values.pop(_INFORMATION, []))
+        lines = "\n".join(given).split("\n")
         while lines and not lines[-1]:
             lines.pop()
         return (("", tuple(lines)),) if lines else ()

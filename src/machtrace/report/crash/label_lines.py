@@ -23,7 +23,7 @@ def text_lines(
         values: of the labels.
         parts: what is written where the layout's other rows are.
     """
-    rows = ROWS[layout] if order is None else _ordered(layout, order, values, parts)
+    rows = ROWS[layout] if order is None else _ordered(layout, order, parts)
     was_blank = True
     for row in rows:
         if not row.label:
@@ -31,12 +31,10 @@ def text_lines(
                 yield ""
             was_blank = True
             continue
-        last = None
-        for last in _row(row, values, parts):
-            yield last
-        if last is not None:
-            yield from [""] * row.after
-            was_blank = not last or row.after > 0
+        lines = [*_row(row, values, parts), *[""] * row.after]
+        if len(lines) > row.after:
+            yield from lines
+            was_blank = not lines[-1]
 
 
 def _row(row: Row, values: Values, parts: Parts) -> Iterator[str]:
@@ -65,7 +63,7 @@ def _labelled(row: Row, values: Iterable[str]) -> Iterator[str]:
         yield from rest
 
 
-def _ordered(layout: Layout, order: list[str], values: Values, parts: Parts) -> Iterator[Row]:
+def _ordered(layout: Layout, order: list[str], parts: Parts) -> Iterator[Row]:
     rows = {row.label: row for row in ROWS[layout] if row.label}
     usual = max(row.width for row in ROWS[layout][:4])
     seen: set[str] = set()
@@ -76,8 +74,8 @@ def _ordered(layout: Layout, order: list[str], values: Values, parts: Parts) -> 
             seen.add(label)
             row = rows.get(label)
             yield Row(label, usual) if row is None else row._replace(after=0)
-    for row in ROWS[layout]:
-        if row.label and row.label not in seen and (row.label in parts or row.label in values):
+    for row in ROWS[layout]:  # labels of fields that the text had not are not added to it
+        if row.label in parts and row.label not in seen:
             yield GAP
             yield row
 

@@ -10,7 +10,7 @@ from machtrace.model.reported_process import ReportedException, ReportedTerminat
 from machtrace.report.crash.label_details import DETAILS, at, backtraces
 from machtrace.report.crash.layout_rows import BACKTRACE
 from machtrace.report.crash.layouts import Layout
-from machtrace.report.printable import printable
+from machtrace.report.crash.shown import shown
 
 Values = dict[str, list[str]]
 """By label, what it is there with: once for each time. Lines after the first one stand by
@@ -49,7 +49,7 @@ def version(name: str | None, build: str | None) -> str | None:
 
 
 def _shown(text: str | None) -> str | None:
-    return None if text is None else printable(text)
+    return None if text is None else shown(text)
 
 
 def _process(report: Report) -> Iterator[tuple[str, str | None]]:
@@ -89,7 +89,7 @@ def _code_type(report: Report) -> str | None:
     code_type = report.process.code_type
     if code_type is None:
         return None
-    return printable(f"{code_type} ({'Translated' if report.process.is_translated else 'Native'})")
+    return shown(f"{code_type} ({'Translated' if report.process.is_translated else 'Native'})")
 
 
 def _details(report: Report) -> Iterator[tuple[str, str | None]]:
@@ -103,7 +103,7 @@ def _details(report: Report) -> Iterator[tuple[str, str | None]]:
     name, pid = details.get("responsibleProc"), details.get("responsiblePid")
     responsible = None
     if isinstance(name, str) and type(pid) is int:
-        responsible = printable(with_number(name, pid) or "")
+        responsible = shown(with_number(name, pid) or "")
     yield "Responsible", responsible
     yield "Responsible Process", responsible
     plugin = details.get("plugin")
@@ -143,8 +143,8 @@ def information_lines(report: Report) -> list[str]:
         reason = thrown.reason or ""
         if thrown.name is not None and not any(thrown.name in line for line in lines):
             lines.append(
-                f"*** Terminating app due to uncaught exception '{printable(thrown.name)}',"
-                f" reason: '{printable(reason)}'"
+                f"*** Terminating app due to uncaught exception '{shown(thrown.name)}',"
+                f" reason: '{shown(reason)}'"
             )
     return lines
 
@@ -161,15 +161,15 @@ def _exception(report: Report, layout: Layout) -> Values:
 
 def _exception_values(exception: ReportedException, layout: Layout) -> Values:
     signal = "" if exception.signal is None else f" ({exception.signal})"
-    found: Values = {"Exception Type": [printable(f"{exception.type or '???'}{signal}")]}
+    found: Values = {"Exception Type": [shown(f"{exception.type or '???'}{signal}")]}
     if exception.message is not None:
-        found["Exception Message"] = [printable(exception.message)]
+        found["Exception Message"] = [shown(exception.message)]
     codes = [] if exception.codes is None else [exception.codes]
     if exception.subtype is not None:
         if layout is Layout.MACOS:
-            codes.insert(0, printable(exception.subtype))
+            codes.insert(0, shown(exception.subtype))
         else:
-            found["Exception Subtype"] = [printable(exception.subtype)]
+            found["Exception Subtype"] = [shown(exception.subtype)]
     if codes:
         found["Exception Codes"] = codes
     return found
@@ -200,7 +200,7 @@ def _termination_values(
         found["Termination Reason"] = ["\n".join(lines)]
     who = with_number(termination.by_process, termination.by_pid)
     if who is not None:
-        found["Terminating Process"] = [printable(who)]
+        found["Terminating Process"] = [shown(who)]
     return found
 
 
@@ -211,8 +211,8 @@ def _crashed(report: Report, layout: Layout) -> Values:
     text = str(thread.index)
     if layout is Layout.IOS:
         return {"Triggered by Thread": [text]}
-    name = "" if thread.name is None else f"  {printable(thread.name)}"
-    queue = "" if thread.queue is None else printable(thread.queue)
+    name = "" if thread.name is None else f"  {shown(thread.name)}"
+    queue = "" if thread.queue is None else shown(thread.queue)
     if layout is Layout.MACOS:
         text += name + (f"  Dispatch queue: {queue}" if queue else "")
         return {"Crashed Thread": [text]}

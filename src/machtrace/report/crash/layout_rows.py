@@ -88,8 +88,8 @@ _MACOS: tuple[Row, ...] = (
     *(Row("Application Specific Signatures", after=1), Row(BACKTRACE, after=1)),
     *(Row(LAST_EXCEPTION, after=1), Row("Kernel Triage", after=2)),
     *(Row(THREADS), BLANK, Row(STATE), GAP, Row(CALL_GRAPH), GAP, Row(OTHERS), GAP),
-    *(Row(IMAGES), BLANK, Row("External Modification Summary"), BLANK),
-    *(Row("VM Region Summary", after=2), BLANK, Row("Error Formulating Crash Report"), GAP),
+    *(Row(IMAGES), BLANK, Row("External Modification Summary", after=1)),
+    *(Row("VM Region Summary", after=2), Row("Error Formulating Crash Report", after=1), BLANK),
     *(Row("Filtered syslog"), GAP, Row("System Profile"), GAP),
 )
 _MACOS_26: tuple[Row, ...] = (
@@ -117,8 +117,8 @@ _MACOS_26: tuple[Row, ...] = (
     *(Row("Application Specific Signatures", after=1), Row(BACKTRACE, after=1)),
     *(Row(LAST_EXCEPTION, after=1), Row("Kernel Triage", after=2)),
     *(Row(THREADS), BLANK, Row(STATE), GAP, Row(CALL_GRAPH), GAP, Row(OTHERS), GAP),
-    *(Row(IMAGES), BLANK, Row("External Modification Summary"), BLANK),
-    *(Row("VM Region Summary", after=1), BLANK, Row("Error Formulating Crash Report"), GAP),
+    *(Row(IMAGES), BLANK, Row("External Modification Summary", after=1)),
+    *(Row("VM Region Summary", after=2), Row("Error Formulating Crash Report", after=1)),
     *(Row("Filtered log messages"), GAP, Row("System Profile"), GAP),
 )
 ROWS: dict[Layout, tuple[Row, ...]] = {

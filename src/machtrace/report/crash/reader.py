@@ -196,6 +196,12 @@ def _details(given: dict[str, list[str]]) -> dict[str, JsonValue]:
     return details
 
 
+def _with_label(order: list[str], part: str, label: str) -> list[str]:
+    """The order with a label where a part of the text begins that it is of."""
+    at = order.index(part) if part in order else len(order)
+    return [*order[:at], label, *order[at:]]
+
+
 def _with_what_differs(
     report: Report,
     given: dict[str, list[str]],
@@ -213,9 +219,9 @@ def _with_what_differs(
     for label in written.keys() - given.keys():
         if is_backtrace(label):
             details.pop("asiBacktraces", None)
-    for label, lines in threads.leftovers():
-        details[label] = "\n".join(["", *lines])
-        order = [*order, label]
+    for part, label, value in threads.leftovers():
+        details[label] = value
+        order = _with_label(order, part, label)
     if odd:
         details[IMAGE_LINES] = odd
     if not is_usual(layout, (label for label in order if label)):

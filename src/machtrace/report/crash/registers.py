@@ -49,7 +49,7 @@ _HEXADECIMAL = 16
 def flavor_name(flavor: str | None) -> str:
     """What the heading calls the state: ``ARM Thread State (64-bit)``."""
     text = flavor or ""
-    if "Thread State" in text:
+    if " " in text:
         return text
     family = "X86" if text.lower().startswith("x86") else "ARM"
     is_wide = "64" in text or (family == "X86" and "32" not in text)
@@ -67,34 +67,70 @@ def register_lines(registers: ReportedRegisters, *, in_order: bool = False) -> I
     With ``in_order`` registers that come in another order than in Apple's rows stay in it.
     """
     known = {register.name: register for register in registers.registers}
-    texts = {
-        name: f"{_UNAVAILABLE}"
-        for name, value in registers.details.items()
-        if value == _UNAVAILABLE and name not in known
-    }
-    is_x86 = "rip" in known or "rip" in texts
-    rows = _X86_ROWS if is_x86 else _ARM_32_ROWS if "r0" in known else _ARM_ROWS
-    usual = [name for names in rows for name in names if name in known]
-    if in_order and usual != [name for name in known if name in usual]:
-        rows = ()
-    margin = "" if is_x86 else " "
-    digits = 8 if "(32-bit)" in flavor_name(registers.flavor) else 16
+    is_x86 = "rip" in known or registers.details.get("rip") == _UNAVAILABLE
     fault = {name: known.pop(name) for name in _OTHERWISE if name in known and is_x86}
+    texts = _Texts(known, registers, 8 if "(32-bit)" in flavor_name(registers.flavor) else 16)
+    margin = "" if is_x86 else " "
+    rows = _X86_ROWS if is_x86 else _ARM_32_ROWS if "r0" in known else _ARM_ROWS
+    if in_order and not _is_in_rows(registers, known, rows):
+        rows = ()
     for names in rows:
-        row = ""
-        for name in names:
-            if name in known:
-                row += _text(known.pop(name), digits)
-            elif name in texts:
-                row += f"{_SHOWN_AS.get(name, name):>5s}: {texts.pop(name)}"
+        row = texts.take(names)
         if row:
             yield margin + row
-    rest = [_text(register, digits) for register in known.values()]
-    rest += [f"{name:>5s}: {text}" for name, text in texts.items()]
-    for first in range(0, len(rest), _ROW):
-        yield margin + "".join(rest[first : first + _ROW])
+    while texts:
+        yield margin + texts.take(texts.next_row())
+    other = registers.details.get("lines")
+    yield from (str(line) for line in (other if isinstance(other, list) else ()))
     yield from _rosetta(registers.details.get(_ROSETTA))
     yield from _fault(fault)
+
+
+def _is_in_rows(
+    registers: ReportedRegisters,
+    known: dict[str, ReportedRegister],
+    rows: tuple[tuple[str, ...], ...],
+) -> bool:
+    """Whether the registers come as they do in the rows, those with meanings at ends of rows."""
+    places = {name: place for place, name in enumerate(name for row in rows for name in row)}
+    found = [places.get(name, len(places)) for name in known]
+    ends = {next((name for name in reversed(row) if name in known), None): True for row in rows}
+    is_said = all(
+        register.description is None or register.name in ends
+        for register in registers.registers
+        if register.name in places
+    )
+    return found == sorted(found) and len(known) <= len(registers.registers) and is_said
+
+
+class _Texts:
+    """Registers as they are shown, by name, in the report's order."""
+
+    def __init__(
+        self, known: dict[str, ReportedRegister], registers: ReportedRegisters, digits: int
+    ) -> None:
+        self._said = {name for name, one in known.items() if one.description is not None}
+        self._texts = {name: _text(register, digits) for name, register in known.items()}
+        for name, value in registers.details.items():
+            if value == _UNAVAILABLE:
+                shown = f"{_SHOWN_AS.get(name, name):>5s}: {value}"
+                self._texts.setdefault(name, shown)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def take(self, names: Sequence[str]) -> str:
+        """A row of those that are there."""
+        return "".join(self._texts.pop(name) for name in names if name in self._texts)
+
+    def next_row(self) -> list[str]:
+        """The names of the next row: four, or up to one whose meaning is said."""
+        row: list[str] = []
+        for name in self._texts:
+            row.append(name)
+            if name in self._said or len(row) == _ROW:
+                break
+        return row
 
 
 def _text(register: ReportedRegister, digits: int) -> str:

@@ -13,6 +13,7 @@ from machtrace.model.reported_thread import ReportedRegister, ReportedRegisters,
 from machtrace.report.crash.frame_lines import FrameLines
 from machtrace.report.crash.frames import NUMBER
 from machtrace.report.crash.instruction_stream import KEY, read_stream
+from machtrace.report.crash.layout_rows import STATE, THREADS
 from machtrace.report.crash.lines import LONGEST_LINE
 from machtrace.report.crash.registers import read_fault, read_state
 
@@ -95,19 +96,19 @@ class ThreadSections:
         line = line.rstrip()
         if (match := _HEADING.fullmatch(line)) is not None:
             self._begin_thread(match)
-            return "Threads"
+            return THREADS
         if (match := _NAME.fullmatch(line)) is not None:
             self._names[int(match["index"])] = match["name"]
             self._open = None
-            return "Threads"
+            return THREADS
         if (match := _STATE.fullmatch(line)) is not None:
             lines: list[str] = []
             self._states[int(match["index"])] = (match["state"], lines)
             self._open = lines
-            return "Thread State"
+            return STATE
         if (match := _STREAM.fullmatch(line)) is not None:
             self._open = self._streams.setdefault(int(match["index"]), [])
-            return "Thread State"
+            return STATE
         return None
 
     def begin_exception(self) -> None:
@@ -207,15 +208,18 @@ class ThreadSections:
         ]
         return replace(state, registers=(*state.registers, *more))
 
-    def leftovers(self) -> Iterator[tuple[str, list[str]]]:
-        """Sections of threads that there are not: headings, and lines. Ask for them last."""
-        for index, (state, lines) in self._states.items():
-            yield f"Thread {index} crashed with {state}", lines
-        for index, lines in self._streams.items():
-            yield f"Thread {index} instruction stream", lines
+    def leftovers(self) -> Iterator[tuple[str, str, str]]:
+        """What is said of threads that there are not: the part, a label, and its value.
+
+        Ask for it last.
+        """
         for index, name in self._names.items():
             if name.strip():
-                yield f"Thread {index} name", [name]
+                yield THREADS, f"Thread {index} name", name.strip()
+        for index, (state, lines) in self._states.items():
+            yield STATE, f"Thread {index} crashed with {state}", "\n".join(["", *lines])
+        for index, lines in self._streams.items():
+            yield STATE, f"Thread {index} instruction stream", "\n".join(["", *lines])
 
 
 def _name_and_queue(text: str) -> tuple[str | None, str | None]:

@@ -27,8 +27,8 @@ from machtrace.report.crash.layouts import Layout, is_of_mac, layout_of
 from machtrace.report.crash.reader import IMAGE_LINES, ORDER
 from machtrace.report.crash.recursion import elided
 from machtrace.report.crash.registers import flavor_name, register_lines
+from machtrace.report.crash.shown import shown
 from machtrace.report.crash.threads import LINES
-from machtrace.report.printable import printable
 
 
 def write(reports: Sequence[Report]) -> str:
@@ -130,9 +130,9 @@ def _state_word(thread: ReportedThread) -> str:
 
 
 def _heading(thread: ReportedThread) -> Iterator[str]:
-    words = " " + printable(thread.name) if thread.name else " "
+    words = " " + shown(thread.name) if thread.name else " "
     if thread.queue:
-        words += f" Dispatch queue: {printable(thread.queue)}"
+        words += f" Dispatch queue: {shown(thread.queue)}"
     if words != " ":
         yield f"Thread {thread.index} name: {words}"
     yield f"Thread {thread.index}{_state_word(thread)}:"
@@ -141,9 +141,9 @@ def _heading(thread: ReportedThread) -> Iterator[str]:
 def _mac_heading(thread: ReportedThread) -> Iterator[str]:
     words = ""
     if thread.name or thread.queue:
-        words = f": {printable(thread.name or '')}"
+        words = f": {shown(thread.name or '')}"
     if thread.queue:
-        words += f" Dispatch queue: {printable(thread.queue)}"
+        words += f" Dispatch queue: {shown(thread.queue)}"
     yield f"Thread {thread.index}{_state_word(thread)}:{words}"
 
 
@@ -156,8 +156,6 @@ def _states(report: Report) -> Iterator[str]:
             continue
         yield f"Thread {thread.index} crashed with {flavor_name(thread.registers.flavor)}:"
         yield from register_lines(thread.registers, in_order=in_order)
-        other = thread.registers.details.get("lines")
-        yield from (str(line) for line in (other if isinstance(other, list) else ()))
     for thread in report.threads:
         stream = thread.details.get("instruction stream")
         rows = [*stream_lines(thread.details.get(KEY))]
@@ -169,14 +167,26 @@ def _states(report: Report) -> Iterator[str]:
 
 
 def _images(report: Report, layout: Layout) -> Iterator[str]:
+    order = _order(report)
+    if order is not None and IMAGES not in order and not report.images:
+        return
     yield f"{IMAGES}:"
     between = _between(report.details.get(IMAGE_LINES))
     for index, image in enumerate(report.images):
         yield from between.get(index, ())
         if image.size is not None or image.load_address is not None:
-            is_named_by_arch = report.kind is ReportKind.APPLE_CRASH and image.arch is not None
-            yield from _image(image, Layout.IOS if is_named_by_arch else layout)
+            yield from _image(image, _image_layout(image, report, layout))
     yield from between.get(len(report.images), ())
+
+
+def _image_layout(image: ReportedImage, report: Report, layout: Layout) -> Layout:
+    """That of the report, but for an image of a text that has what only another one writes."""
+    if report.kind is ReportKind.APPLE_CRASH:
+        if image.arch is not None:
+            return Layout.IOS
+        if "CFBundleIdentifier" in image.details:
+            return Layout.MACOS
+    return layout
 
 
 def _image(image: ReportedImage, layout: Layout) -> Iterator[str]:
@@ -192,8 +202,8 @@ def _image(image: ReportedImage, layout: Layout) -> Iterator[str]:
     mark = "+" if image.details.get("main") is True else ""
     uuid = image.uuid or image.details.get("uuid") or "???"
     yield (
-        f"{base:>#18x} - {_end(image, last):>18s} {mark}{printable(name) or '???'}"
-        f" ({printable(image.version or '*')}) <{uuid}> {printable(image.path) or '???'}"
+        f"{base:>#18x} - {_end(image, last):>18s} {mark}{shown(name) or '???'}"
+        f" ({shown(image.version or '*')}) <{uuid}> {shown(image.path) or '???'}"
     )
 
 
@@ -210,7 +220,7 @@ def image_line(image: ReportedImage) -> str:
     uuid = "???" if image.uuid is None else image.uuid.hex
     ends = f"{base:>#18x} - {_end(image, base + max(1, image.size or 1) - 1):>18s}"
     mark = "+" if image.details.get("main") is True else ""
-    name = printable(image.name) or "???"
-    version = "" if image.version is None else f" ({printable(image.version)})"
-    shown = version if image.arch is None and version else f" {image.arch or '???'}"
-    return f"{ends} {mark}{name}{shown}  <{uuid}> {printable(image.path)}"
+    name = shown(image.name) or "???"
+    version = "" if image.version is None else f" ({shown(image.version)})"
+    label = version if image.arch is None and version else f" {image.arch or '???'}"
+    return f"{ends} {mark}{name}{label}  <{uuid}> {shown(image.path)}"
