@@ -69,7 +69,7 @@ class BatchRunner:
         """Each file, and where to write what becomes of it; None keeps it in its item."""
         with collector_paused():
             outcome = self._run(inputs)
-        gc.collect()  # whoever calls may have disabled it, and here the fewest objects are left
+        gc.collect(0)  # whoever calls may have disabled it; what is kept is looked at only once
         return outcome
 
     def _run(self, inputs: Iterable[tuple[ReportInput, str | None]]) -> BatchOutcome:

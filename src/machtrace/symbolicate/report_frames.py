@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from machtrace.model.json_value import Details
-from machtrace.model.reported_frame import ReportedFrame, ReportedSymbol
+from machtrace.model.reported_frame import Adjustment, ReportedFrame, ReportedSymbol
 from machtrace.model.reported_tree import SampledNode, SampledTree
 from machtrace.symbolicate.report_names import Calls, ReportCall
 
@@ -34,8 +34,12 @@ class FrameNamer:
         found: list[ReportedFrame] = []
         inlined: list[ReportedFrame] = []  # as the report has them
         for frame in frames:
-            if frame.is_inline:
+            image, is_inline = frame[1], frame[6]
+            if is_inline:
                 inlined.append(frame)
+                continue
+            if not inlined and (image is None or tables[image] is None):
+                found.append(frame)  # as half of all are: nothing is known of their images
                 continue
             named = self.frame(frame, tables)
             if len(named) <= len(inlined):  # the report knew of more
@@ -50,35 +54,48 @@ class FrameNamer:
         self, frame: ReportedFrame, tables: Sequence[Table | None]
     ) -> tuple[ReportedFrame, ...]:
         """A frame of the machine and, before it, the calls that are inlined there."""
-        table = None if frame.image is None else tables[frame.image]
-        if table is None:
+        address, image, offset, adjustment, symbol, location, _, details = frame
+        table = None if image is None else tables[image]
+        if table is None or offset is None:
             return (frame,)
-        lookup = frame.lookup
-        calls = () if lookup is None else table.get(lookup, ())
+        lookup = offset - (adjustment is Adjustment.RETURN and offset > 0)
+        calls = table.get(lookup, ())
         if not calls:
             return (frame,)
         self.named += 1
-        details = frame.details
-        if frame.symbol is not None and not _is_called(frame.symbol.name, calls):
+        if symbol is not None and not _is_called(symbol.name, calls):
             self.contradicted += 1
-            details = _with_reported(details, frame.symbol)
+            details = _with_reported(details, symbol)
         outer = calls[-1]
-        into = None
-        if outer.start is not None and frame.offset is not None:
-            into = frame.offset - outer.start
-        machine = ReportedFrame(
-            frame.address,
-            frame.image,
-            frame.offset,
-            frame.adjustment,
-            ReportedSymbol(outer.name, into, outer.source),
-            outer.location or (frame.location if len(calls) == 1 else None),
-            is_inline=False,
-            details=details,
-        )
+        start = outer.start
+        name = ReportedSymbol(outer.name, None if start is None else offset - start, outer.source)
         if len(calls) == 1:
-            return (machine,)
-        return (*(_inlined(frame, call) for call in calls[:-1]), machine)
+            place = outer.location or location
+            return (
+                ReportedFrame(
+                    address,
+                    image,
+                    offset,
+                    adjustment,
+                    name,
+                    place,
+                    is_inline=False,
+                    details=details,
+                ),
+            )
+        found = [
+            ReportedFrame(
+                address, image, offset, adjustment, call.symbol, call.location, is_inline=True
+            )
+            for call in calls[:-1]
+        ]
+        place = outer.location
+        found.append(
+            ReportedFrame(
+                address, image, offset, adjustment, name, place, is_inline=False, details=details
+            )
+        )
+        return tuple(found)
 
     def tree(self, tree: SampledTree, tables: Sequence[Table | None]) -> tuple[SampledNode, ...]:
         """The nodes of a tree; what is inlined into a node is below it, and above its children."""
@@ -102,15 +119,3 @@ def _is_called(name: str, calls: Sequence[ReportCall]) -> bool:
 def _with_reported(details: Details, symbol: ReportedSymbol) -> Details:
     into = "" if symbol.offset is None else f" + {symbol.offset}"
     return {**details, "reported symbol": f"{symbol.name}{into}"}
-
-
-def _inlined(frame: ReportedFrame, call: ReportCall) -> ReportedFrame:
-    return ReportedFrame(
-        frame.address,
-        frame.image,
-        frame.offset,
-        frame.adjustment,
-        ReportedSymbol(call.name, None, call.source),
-        call.location,
-        is_inline=True,
-    )

@@ -11,7 +11,7 @@ from machtrace.errors import MachtraceError
 from machtrace.model.address import Avma, ImageOffset, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
-from machtrace.model.reported_frame import NameSource
+from machtrace.model.reported_frame import NameSource, ReportedSymbol
 from machtrace.model.reported_image import ReportedImage
 from machtrace.model.symbol import Certainty, FrameStatus, SourceLocation, Symbol
 from machtrace.symbolicate.demangle import demangle
@@ -39,6 +39,8 @@ class ReportCall(NamedTuple):
     location: SourceLocation | None
     others: tuple[str, ...] = ()
     """Further spellings and names of the same function."""
+    symbol: ReportedSymbol | None = None
+    """Of what is inlined, made once for all frames that it is in."""
 
 
 Calls = tuple[ReportCall, ...]
@@ -162,7 +164,9 @@ class _NamedImage:
             if one.file not in self._paths:
                 self._paths[one.file] = self._names.file_path(one.file)
             location = SourceLocation(self._paths[one.file], one.line or None)
-        call = ReportCall(name, None, NameSource.DEBUG_INFORMATION, location, others)
+        source = NameSource.DEBUG_INFORMATION
+        symbol = ReportedSymbol(name, None, source)
+        call = ReportCall(name, None, source, location, others, symbol)
         self._inlined[one] = call
         return call
 

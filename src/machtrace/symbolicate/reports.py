@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from machtrace.model.report import Report, ReportedTask
-from machtrace.model.reported_frame import ReportedFrame
+from machtrace.model.reported_frame import Adjustment, ReportedFrame
 from machtrace.model.reported_image import ReportedImage
 from machtrace.model.symbol import FrameStatus
 from machtrace.symbolicate.report_frames import FrameNamer, Table
@@ -100,24 +100,27 @@ class _Wanted:
         """The frames of a task."""
         counts = [0] * len(task.images)
         sets = [set() if one.uuid is None else self.offsets[one.uuid] for one in task.images]
+        returned = Adjustment.RETURN
+        total = 0
         for frames in stacks(task, report):
-            for frame in frames:
-                self.frames += not frame.is_inline
-                if frame.image is None:
+            for _, image, offset, adjustment, _, _, is_inline, _ in frames:
+                if is_inline:
                     continue
-                lookup = frame.lookup
-                if lookup is not None and not frame.is_inline:
-                    counts[frame.image] += 1
-                    sets[frame.image].add(lookup)
-        for image, count in zip(task.images, counts, strict=True):
+                total += 1
+                if image is not None and offset is not None:
+                    counts[image] += 1
+                    # As ReportedFrame.lookup has it: a call of that takes longer than the rest.
+                    sets[image].add(offset - (adjustment is returned and offset > 0))
+        self.frames += total
+        for one, count in zip(task.images, counts, strict=True):
             if not count:
                 continue
-            if image.uuid is None:
-                self._nameless.setdefault(image.name, image)
-                self._counts[image.name] += count
+            if one.uuid is None:
+                self._nameless.setdefault(one.name, one)
+                self._counts[one.name] += count
             else:
-                self.images.setdefault(image.uuid, image)
-                self._counts[image.uuid] += count
+                self.images.setdefault(one.uuid, one)
+                self._counts[one.uuid] += count
 
     def missing(self, names: ReportNames) -> tuple[MissingImage, ...]:
         """The images without files."""

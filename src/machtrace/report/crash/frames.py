@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from functools import lru_cache
 
 from machtrace.model.json_value import Details, JsonValue
-from machtrace.model.reported_frame import ReportedFrame
+from machtrace.model.reported_frame import ReportedFrame, ReportedSymbol
 from machtrace.model.reported_image import ReportedImage
 from machtrace.model.symbol import SourceLocation
 from machtrace.report.crash.shown import shown
@@ -52,7 +53,11 @@ def frame_lines(
         if details:
             number = _number(details, number)
             name = _said(frame) or name
-        what = _what(frame, None if image is None else images[image])
+        symbol = frame.symbol
+        if details or symbol is None:
+            what = _what(frame, None if image is None else images[image])
+        else:
+            what = _simple(symbol, frame.location, is_inline=frame.is_inline)
         if address is None:
             yield f"{number:<{width}}{name:<30s}\t{'???':>18s} {what}"
         else:
@@ -109,6 +114,24 @@ def _what(frame: ReportedFrame, image: ReportedImage | None) -> str:
     elif location is not None:
         text = f"{text} ({_file_and_line(location.path, location.line)})"
     return text + INLINED if is_inline else text
+
+
+def _simple(symbol: ReportedSymbol, location: SourceLocation | None, *, is_inline: bool) -> str:
+    """:func:`_what` of a frame that has a name and no details: there are very many."""
+    name, into, _ = symbol
+    what = name if name.isprintable() else shown(name)
+    if into is not None:
+        what = f"{what} + {into}"
+    if location is not None:
+        file, line = _file(location.path), location.line
+        what = f"{what} ({file})" if line is None else f"{what} ({file}:{line})"
+    return what + INLINED if is_inline else what
+
+
+@lru_cache(4096)
+def _file(path: str) -> str:
+    """A file's own name, as it is shown; most are asked for again and again."""
+    return shown(path.rpartition("/")[2])
 
 
 def _said(frame: ReportedFrame) -> str:

@@ -1,0 +1,132 @@
+"""Reports symbolicated in one call, and by llvm-symbolizer called once a file.
+
+The library with a dSYM is that of ``test_debug_information.py``: MACHTRACE_BENCHMARK_DSYM names it,
+or it is built. MACHTRACE_BENCHMARK_REPORTS is the number of files, 1,000 where it is not given; the
+peer takes as many of them as MACHTRACE_BENCHMARK_PEER_REPORTS says, 40 where it is not given, and
+its time is counted for all.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+from machtrace.macho.contents import FileContents
+from machtrace.report.reading import read_source
+from machtrace.report.source import ReportSource
+from machtrace.symbolicate.image_file import open_image_file
+
+PROGRAMS = Path(__file__).parent / "programs"
+PEER = shutil.which("llvm-symbolizer-19") or shutil.which("llvm-symbolizer")
+FILES = int(os.environ.get("MACHTRACE_BENCHMARK_REPORTS", "1000"))
+PEER_FILES = min(FILES, int(os.environ.get("MACHTRACE_BENCHMARK_PEER_REPORTS", "40")))
+THREADS, DEPTH = 100, 30
+GOAL = 20
+
+
+def loaded(name):
+    """A program of the folder beside this file."""
+    spec = spec_from_file_location(name, PROGRAMS / f"{name}.py")
+    program = module_from_spec(spec)
+    spec.loader.exec_module(program)
+    return program
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """The library; its dSYM is beside it."""
+    given = os.environ.get("MACHTRACE_BENCHMARK_DSYM")
+    if given:
+        return Path(given)
+    try:
+        return loaded("inlined_calls").build(tmp_path_factory.mktemp("inlined_calls"))
+    except FileNotFoundError as error:
+        pytest.skip(f"{error} is not installed")
+
+
+@pytest.fixture(scope="module")
+def dsym(library):
+    """The file with the DWARF."""
+    return library.with_name(f"{library.name}.dSYM") / "Contents/Resources/DWARF" / library.name
+
+
+@pytest.fixture(scope="module", params=["random", "shared"])
+def files(request, library, tmp_path_factory):
+    """The folder of the reports, and what is looked up of each."""
+    image = FileContents(open_image_file(library), str(library)).image
+    text, base = image.section("__TEXT", "__text"), image.text_segment.vmaddr
+    reports = loaded("ips_reports")
+    code = range(text.address - base, text.address - base + text.size, 4)
+    program = reports.Program(image.uuid, image.text_segment.vmsize, code)
+    folder = tmp_path_factory.mktemp(request.param)
+    shared = request.param == "shared"
+    options = {"threads": THREADS, "depth": DEPTH, "shared": shared}
+    return folder, reports.write_reports(program, folder, FILES, **options), base
+
+
+def symbolicated(folder, out, search, *words):
+    """How long the command takes, its start included."""
+    command = [sys.executable, "-m", "machtrace", "symbolicate", folder, "-o", out]
+    begun = time.perf_counter()
+    subprocess.run([*command, "--search", search, *words], check=True, capture_output=True)
+    return time.perf_counter() - begun
+
+
+def peer(dsym, offsets, base, *words):
+    """What the peer prints for one file."""
+    asked = "\n".join(hex(base + one) for one in offsets)
+    command = [PEER, f"--obj={dsym}", "--inlines", *words]
+    return subprocess.run(command, input=asked, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.skipif(PEER is None, reason="llvm-symbolizer is not installed")
+def test_lines_are_llvm_symbolizers(files, dsym, tmp_path):
+    """Every line and every inlined call of three files."""
+    folder, looked_up, base = files
+    for number in range(3):
+        out = tmp_path / "out.ips"
+        symbolicated(folder / f"{number:04}.ips", out, dsym, "--format", "ips")
+        (report,) = read_source(ReportSource("out", out.read_bytes())).reports
+        ours = [
+            (one.location.path, one.location.line or 0)
+            for thread in report.threads
+            for one in thread.frames
+            if one.image == 0
+        ]
+        printed = peer(dsym, looked_up[number], base, "--output-style=JSON")
+        theirs = [
+            (call["FileName"], call["Line"])
+            for line in printed.splitlines()
+            for call in json.loads(line)["Symbol"]
+        ]
+        assert ours == theirs
+
+
+@pytest.mark.skipif(PEER is None, reason="llvm-symbolizer is not installed")
+@pytest.mark.parametrize("name", ["apple", "ips"])
+def test_files(benchmark, files, dsym, tmp_path, monkeypatch, name):
+    """All of them in one call, the debug information's index made before or in it."""
+    folder, looked_up, base = files
+    monkeypatch.setenv("MACHTRACE_CACHE", str(tmp_path / "cache"))
+    first = symbolicated(folder, tmp_path / "first", dsym, "--format", name)
+    spent = []
+
+    def once():
+        spent.append(symbolicated(folder, tmp_path / "out", dsym, "--format", name))
+
+    begun = time.perf_counter()
+    for offsets in looked_up[:PEER_FILES]:
+        peer(dsym, offsets, base)
+    theirs = (time.perf_counter() - begun) * FILES / PEER_FILES
+    benchmark.pedantic(once, rounds=1)
+
+    facts = {"files": FILES, "with no index before": first, "llvm-symbolizer": theirs}
+    facts |= {"times": theirs / spent[0], "times with no index before": theirs / first}
+    benchmark.extra_info.update(facts, goal=GOAL)
+    print(facts | {"seconds": spent[0]})  # noqa: T201 (with -s, before the tables)
