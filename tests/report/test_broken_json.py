@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from machtrace.report.broken_json import DEEPEST, read_broken
 from machtrace.report.json_text import read_json
+from machtrace.report.source import ReportSource
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(-1e9, 1e9) | st.text(),
@@ -78,3 +79,10 @@ def test_other_nesting_is_kept_as_text_from_some_level_on() -> None:
     assert found == DEEPEST + 1
     assert value == "[" * (9000 - found) + "]" * (9000 - found)
     assert "kept as text" in document.warnings[0]
+
+
+def test_half_a_pair_before_a_byte_that_is_no_text_makes_no_pair() -> None:
+    """Else it were another character once it is written and read again."""
+    (document,) = ReportSource("bytes", b'{"a": "x\\ud800\x9a", "b": "\\ud83d\\ude00"}').documents
+    assert document.value == {"a": "x\\ud800\udc9a", "b": "\U0001f600"}
+    assert json.loads(json.dumps(document.value)) == document.value

@@ -121,6 +121,7 @@ def test_arrays_of_all_languages_are_the_same(form: str) -> None:
         ("[0x4005d4]", "", 0x4005D4, None, None, None),
         ("0x4005d4 <main+0x14> at ./prog", "./prog", 0x4005D4, "main", 0x14, None),
         ("0   App  0x0001f3a4 main + 16", "App", 0x1F3A4, "main", 16, None),
+        ("0   App  0x0001f3a4 main + 010", "App", 0x1F3A4, "main", 10, None),
         ("0   ???  0x0000000000000010 0x0 + 16", "", 16, None, None, None),
         (
             "3 App 0x0000000104560200 operator+(A const&, int) + 8",

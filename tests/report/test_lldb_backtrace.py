@@ -120,6 +120,12 @@ def test_threads_begin_with_headings_or_with_their_first_frame() -> None:
     assert report.details == {"lines": ["(lldb) bt all"]}
 
 
+def test_numbers_of_threads_may_begin_with_zeros() -> None:
+    """They are decimal nevertheless."""
+    (thread,) = bt("* thread #1, tid = 081\n    frame #00: 0x1 a`f\n").threads
+    assert (thread.id, len(thread.frames)) == (81, 1)
+
+
 def test_what_a_thread_stopped_for_is_the_exception() -> None:
     """Of old headings the rest is kept as well."""
     report = bt(OLD_LLDB.decode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,7 @@ from machtrace.report.json_parts import JsonDocument
 from machtrace.report.json_text import read_json
 
 _MARKS = ((BOM_UTF8, "utf-8"), (BOM_UTF16_LE, "utf-16-le"), (BOM_UTF16_BE, "utf-16-be"))
+_HALF = re.compile(r"(?<!\\)((?:\\\\)*+)(\\u[dD][89abAB][0-9a-fA-F]{2})(?=[\udc80-\udcff])")
 _DOCUMENTS = 2
 """JSON documents that a report may be made of: a header and a body."""
 
@@ -60,14 +62,22 @@ class ReportSource:
 def _decoded(data: bytes) -> str:
     for mark, encoding in _MARKS:
         if data.startswith(mark):
-            return data[len(mark) :].decode(
-                encoding, "surrogateescape" if encoding == "utf-8" else "replace"
-            )
+            rest = data[len(mark) :]
+            return _from_utf8(rest) if encoding == "utf-8" else rest.decode(encoding, "replace")
     if data[1:2] == b"\0" and data[:1] != b"\0":
         return data.decode("utf-16-le", "replace")
     if data[:1] == b"\0" and data[1:2] != b"\0":
         return data.decode("utf-16-be", "replace")
-    return data.decode("utf-8", "surrogateescape")
+    return _from_utf8(data)
+
+
+def _from_utf8(data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        # Half a pair in JSON's escape and a byte that is none make a pair nobody wrote: the escape
+        # becomes text.
+        return _HALF.sub(r"\1\\\2", data.decode("utf-8", "surrogateescape"))
 
 
 def _next(text: str, start: int) -> int:

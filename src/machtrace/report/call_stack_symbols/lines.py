@@ -76,7 +76,7 @@ def read_lines(text: str) -> tuple[StackLine, ...]:
 
 
 def _apple(match: re.Match[str]) -> StackLine:
-    image, name, offset = match["image"], match["name"], int(match["offset"], 0)
+    image, name, offset = match["image"], match["name"], _number(match["offset"])
     uuid = UUID(name) if _UUID.fullmatch(name) else None
     # Without a symbol the image's own name stands there, whole or as cut as in its column.
     is_image = (
@@ -98,7 +98,7 @@ def _apple(match: re.Match[str]) -> StackLine:
 
 def _glibc(match: re.Match[str]) -> StackLine:
     name = match["name"] or None
-    offset = None if match["offset"] is None else int(match["offset"], 0)
+    offset = None if match["offset"] is None else _number(match["offset"])
     return StackLine(
         number=None,
         image=match["image"],
@@ -108,3 +108,8 @@ def _glibc(match: re.Match[str]) -> StackLine:
         image_offset=offset if name is None else None,
         uuid=None,
     )
+
+
+def _number(digits: str) -> int:
+    """Hexadecimal behind ``0x``, else decimal, with zeros before it or not."""
+    return int(digits, 16 if digits.startswith("0x") else 10)

@@ -135,11 +135,12 @@ class _Reader:
         number = None if self._heading is None else int(self._heading["number"])
         if number is not None and number != len(self._threads) + 1:
             details["number"] = number
-        thread_id = _found(_ID, described)
+        found = _found(_ID, described) or ""
+        thread_id = int(found, 16 if found.startswith("0x") else 10) if found else None
         self._threads.append(
             ReportedThread(
                 index=len(self._threads),
-                id=None if thread_id is None else int(thread_id, 0),
+                id=thread_id,
                 name=_found(_NAME, described),
                 queue=_found(_QUEUE, described),
                 crashed=bool(self._heading is not None and self._heading["chosen"]),
