@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from functools import lru_cache
 
 from machtrace.model.json_value import Details, JsonValue
 from machtrace.model.reported_frame import ReportedFrame, ReportedSymbol
