@@ -1,6 +1,7 @@
 """Sampling real processes: true shares, all threads, and every way to end."""
 
 import io
+import math
 import shutil
 import signal
 import socket
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import machtrace
-from machtrace.capture.sampler import Sampler
+from machtrace.capture.sampler import FOREVER_NS, Sampler
 from machtrace.capture.sampling import duration_ns, interval_ns, sample
 from machtrace.errors import ArgumentError, ConnectionLostError, TargetGoneError, TargetSpecError
 from machtrace.model.arch import Arch
@@ -297,3 +298,11 @@ def test_a_stopped_process_is_sampled_and_stays_stopped(shares, wait_until):
     found = sample(process.pid, hz=50, duration=0.3, symbolicate=False)
     assert 1 == len(set(found.samples.stacks))
     wait_until(lambda: state() == "T", "stopped again")
+
+
+@pytest.mark.parametrize("seconds", [math.inf, 1e300, 1e12])
+def test_more_time_than_there_is_has_no_end(seconds: float) -> None:
+    """However large the number; what is small is not lost."""
+    assert FOREVER_NS == duration_ns(seconds)
+    assert 1 == duration_ns(1e-300)
+    assert 1_500_000_000 == duration_ns(1.5)

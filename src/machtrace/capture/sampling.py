@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -120,9 +119,7 @@ def duration_ns(seconds: float) -> int:
             f"{seconds:g} seconds is no time to sample for",
             remedy="give more than 0, or inf for as long as the process runs",
         )
-    if math.isinf(seconds):
-        return FOREVER_NS
-    return max(1, min(FOREVER_NS, round(seconds * 1e9)))
+    return FOREVER_NS if seconds >= FOREVER_NS / 1e9 else max(1, round(seconds * 1e9))
 
 
 def _check_runs(target: Target) -> None:

@@ -69,7 +69,7 @@ def summary(profile: Profile) -> str:
     run, samples, threads = profile.run, len(profile.samples), len(profile.threads)
     wanted = 1e9 / run.interval_ns
     return (
-        f"{samples:,} samples of {threads} thread{'s' * (threads != 1)} in "
+        f"{samples:,} sample{'s' * (samples != 1)} of {threads} thread{'s' * (threads != 1)} in "
         f"{run.duration_ns / 1e9:.2f} s{_ENDS[run.end]}; {run.rate:.1f} of {wanted:g} Hz, "
         f"{run.lost} lost; {stopped(profile.stopped_share)}"
     )
