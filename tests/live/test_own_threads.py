@@ -134,6 +134,13 @@ def test_what_names_no_thread(wanted: object) -> None:
         mt.backtrace(wanted)
 
 
+def test_all_threads_are_not_one() -> None:
+    """No thread is chosen of them."""
+    with pytest.raises(TargetSpecError, match="'all' is every thread") as refused:
+        mt.backtrace("all")
+    assert "machtrace.backtraces('self')" in refused.value.remedy
+
+
 def test_a_thread_that_does_not_run() -> None:
     """One not yet started, and one that has ended."""
     ended = threading.Thread(target=int, name="ended")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from machtrace.capture import own_process
 from machtrace.capture.python_frames import with_python
 from machtrace.capture.selection import select_threads
-from machtrace.errors import MachtraceError, ThreadGoneError
+from machtrace.errors import MachtraceError, TargetSpecError, ThreadGoneError
 from machtrace.model.symbol import CallStack
 from machtrace.model.thread import ThreadId
 from machtrace.target.base import DEFAULT_STACK_LIMIT
@@ -79,7 +79,12 @@ def _outside(runs: PythonRuns) -> PythonRuns:
 def _thread_id(target: OwnTarget, thread: ThreadLike) -> ThreadId:
     if isinstance(thread, str):
         infos = target.threads()
-        found = select_threads(infos, thread) or tuple(info.id for info in infos)
+        found = select_threads(infos, thread)
+        if found is None:
+            raise TargetSpecError(
+                f"{thread!r} is every thread, and the stack of one is asked for",
+                remedy="name one thread, or take machtrace.backtraces('self')",
+            )
         return found[0]
     return target.thread_id(thread)
 
