@@ -141,7 +141,21 @@ def test_output_that_cannot_be_written_is_an_error(core, command):
         done = machtrace(*words, capture_output=False, stdout=full, stderr=subprocess.PIPE)
 
     assert 1 == done.returncode
-    assert 1 == len(done.stderr.splitlines())
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("send it to a file or a pipe that can be written to and has room")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_complaints_that_reach_nobody_change_nothing(core, tmp_path):
+    """What was done is printed, and the status is of that, where standard error is full."""
+    with Path("/dev/full").open("w") as full:
+        told = {"capture_output": False, "stdout": subprocess.PIPE, "stderr": full}
+        done = machtrace("snapshot", core, "--images", "none", "-o", tmp_path / "x.core", **told)
+        wrong = machtrace("backtrace", "nosuch", **told)
+
+    assert 0 == done.returncode
+    assert "3 threads" in done.stdout
+    assert (1, "") == (wrong.returncode, wrong.stdout)
 
 
 @pytest.mark.parametrize("command", ["backtrace", "image", "--help", "--version"])

@@ -7,7 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import BinaryIO, TextIO
 
 from machtrace.errors import FileAccessError, MachtraceError
@@ -63,8 +63,12 @@ def output() -> Iterator[TextIO]:
         if isinstance(error, MachtraceError):
             raise
         _drop_output()
-        place = str(error.filename or "standard output")
-        raise FileAccessError(place, error.strerror or "cannot be written") from error
+        reason = error.strerror or "cannot be written"
+        if error.filename:
+            raise FileAccessError(str(error.filename), reason) from error
+        refused = FileAccessError("standard output", reason)
+        refused.remedy = "send it to a file or a pipe that can be written to and has room"
+        raise refused from error
 
 
 @contextmanager
@@ -103,8 +107,9 @@ def complain(error: MachtraceError) -> None:
 
 
 def warn(line: str) -> None:
-    """One line on stderr."""
-    sys.stderr.write(f"machtrace: {line}\n")
+    """One line on stderr; where nothing can be written there, the status still tells."""
+    with suppress(OSError):
+        sys.stderr.write(f"machtrace: {line}\n")
 
 
 def complain_of_all(errors: Sequence[MachtraceError]) -> None:
