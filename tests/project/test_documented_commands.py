@@ -1,0 +1,45 @@
+"""The command lines that the pages show are ones that the commands take."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+from machtrace.cli.application import app
+
+ROOT = Path(__file__).parents[2]
+
+
+def shown(page):
+    """The command lines of a page's console blocks, each up to its comment, pipe or redirection."""
+    for block in re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL):
+        for line in re.findall(r"^\$ (?:sudo )?machtrace (.*)", block, re.MULTILINE):
+            words = shlex.split(line, comments=True)
+            ends = [words.index(end) for end in ("|", ">", "<") if end in words]
+            yield words[: min(ends, default=len(words))]
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINES = [(page.name, words) for page in PAGES for words in shown(page)]
+
+
+@pytest.mark.parametrize(
+    "words", [words for _, words in LINES], ids=[f"{page}: {' '.join(of)}" for page, of in LINES]
+)
+def test_the_command_and_its_options_exist(words):
+    """They are read, and nothing is run; atos has a reader of its own, which its tests are of."""
+    command, context = typer.main.get_command(app), None
+    while len(words) and getattr(command, "commands", None):
+        name, *words = words
+        assert name in command.commands
+        command = command.commands[name]
+    if command.name != "atos":
+        context = command.make_context(command.name, list(words))
+        context.close()
+
+
+def test_pages_are_read():
+    """Many of them, the README's too."""
+    assert {"README.md", "sampling.md", "devices.md", "frida.md"} <= {page for page, _ in LINES}
