@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fuzz.target import Target
 from fuzz.targets import (
+    apple_reports,
     debug_files,
     demangle,
     eh_frame,
@@ -41,6 +42,8 @@ TARGETS: dict[str, Target] = {
         gdb_remote.TARGET,
         python_memory.TARGET,
         reports.TARGET,
+        apple_reports.IPS,
+        apple_reports.CRASH,
         symbol_table.TARGET,
         symbol_store.TARGET,
     )

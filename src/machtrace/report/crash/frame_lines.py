@@ -27,6 +27,8 @@ _LIKELY_DIGITS = 6
 _BASE = re.compile(r"0x[0-9a-fA-F]{1,16}")
 _OFFSET_DIGITS = 19
 _LINE_DIGITS = 9
+_CUT = "..."
+"""What the name of an image begins with whose own beginning was cut off."""
 _WORD = 1 << 64
 _NO_PLACE: Details = {PLACE: ":-1"}
 
@@ -91,6 +93,7 @@ def _is_called(image: ReportedImage, name: str) -> bool:
     """Whether the image may be the one of this name, which may be cut off."""
     return (
         image.name.startswith(name)
+        or (name.startswith(_CUT) and image.name.endswith(name[len(_CUT) :]))
         or image.details.get("CFBundleIdentifier") == name
         or image.path.rpartition("/")[2] == name
     )

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from machtrace.report.crash.header import LABEL, LONGEST_LABEL_LINE
-from machtrace.report.crash.layout_rows import AFTER, ENDS, LAST_EXCEPTION, SECTIONS
+from machtrace.report.crash.layout_rows import (
+    AFTER,
+    CALL_GRAPH,
+    ENDS,
+    IMAGES,
+    LAST_EXCEPTION,
+    OTHERS,
+    SECTIONS,
+    STATE,
+    THREADS,
+)
 from machtrace.report.crash.threads import ThreadSections
 
 END = "EOF"
 """The last line of texts of iOS."""
+_PARTS = frozenset({LAST_EXCEPTION, THREADS, STATE, IMAGES, CALL_GRAPH, OTHERS})
 _PROFILE = "Model"
 """The label with which the profile of a Mac begins, after all sections."""
 
@@ -21,10 +32,12 @@ class TextParts:
         self._threads = threads
         self._items: dict[str, list[list[str]]] = {}
         self._label: str | None = None
+        self._last = ""
         self._in_section = False
         self._blanks = 0
         self._is_after_threads = False
         self._order: list[str] = []
+        self._seen: set[str] = set()
 
     def read(self, line: str) -> None:
         """The next line."""
@@ -44,12 +57,16 @@ class TextParts:
     def images(self) -> None:
         """The images are here."""
         self._threads.end()
-        self._begin("Binary Images", is_part=True)
+        self._begin(IMAGES, is_part=True)
         self._is_after_threads = True
 
     def _read_label(self, line: str) -> None:
         match = LABEL.fullmatch(line.rstrip()) if len(line) < LONGEST_LABEL_LINE else None
-        if match is None or (self._in_section and not self._ends_section(match["label"])):
+        if (
+            match is None
+            or match["label"] in _PARTS
+            or (self._in_section and not self._ends_section(match["label"]))
+        ):
             self._continue(line)
             return
         label, value = match["label"], match["value"] or ""
@@ -68,10 +85,10 @@ class TextParts:
 
     def _continue(self, line: str) -> None:
         """A line that belongs to what is before it, or to nothing."""
-        if line.rstrip() == END and self._is_after_threads:
+        if line.rstrip() == END:
             return
         if self._label is None or (self._blanks and not self._in_section):
-            label = AFTER + (self._order_label() or "nothing")
+            label = AFTER + (self._last or "nothing")
             self._begin(label, is_part=False)
             self._items.setdefault(label, []).append([line])
             self._in_section = True
@@ -81,15 +98,15 @@ class TextParts:
         self._blanks = 0
         item.append(line)
 
-    def _order_label(self) -> str:
-        return next((label for label in reversed(self._order) if label), "")
-
     def _begin(self, label: str, *, is_part: bool) -> None:
-        if not (is_part and self._order_label() == label):
+        if label not in self._seen:  # what comes again is written where it was first
             self._order += [""] if self._blanks and self._order else []
             self._order.append(label)
+            self._seen.add(label)
         self._blanks = 0
         self._label = None if is_part else label
+        if not label.startswith(AFTER):
+            self._last = label
         self._in_section = False
 
     # --- what was found ---

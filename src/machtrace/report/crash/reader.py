@@ -14,8 +14,9 @@ from machtrace.report.crash.header import Header, numbered
 from machtrace.report.crash.label_details import BY_LABEL, put
 from machtrace.report.crash.label_lines import is_usual
 from machtrace.report.crash.label_values import is_backtrace, label_values
+from machtrace.report.crash.layout_rows import THREADS
 from machtrace.report.crash.layouts import layout_of
-from machtrace.report.crash.lines import read_image
+from machtrace.report.crash.lines import LONGEST_LINE, read_image
 from machtrace.report.crash.parts import END, TextParts
 from machtrace.report.crash.threads import ThreadSections
 from machtrace.report.source import ReportSource
@@ -36,6 +37,7 @@ _START = re.compile(
 _LOOKED_AT = 1 << 16
 _CHUNK = 1 << 20
 _IMAGES = "Binary Images:"
+_FIRST_LINE = re.compile(r"[^\n]*\n\s{0,80}?([^\n]*\S[^\n]*)")
 _RESPONSIBLE = ("Responsible", "Responsible Process")
 _NOTE = "Exception Note"
 _CORPSE = "EXC_CORPSE_NOTIFY"
@@ -90,10 +92,16 @@ def read_text(text: str, start: int = 0, end: int | None = None) -> Report:
 
 
 def _image_section(text: str, start: int, end: int) -> int:
-    if text.startswith(_IMAGES, start):
-        return start
-    found = text.find(f"\n{_IMAGES}", start, end)
-    return end if found < 0 else found + 1
+    """Where the heading of the images is: the first one that an image follows, else the first."""
+    first = -1
+    at = start if text.startswith(_IMAGES, start) else text.find(f"\n{_IMAGES}", start, end) + 1
+    while at > 0 or (at == start and first < 0):
+        first = at if first < 0 else first
+        line = _FIRST_LINE.match(text, at, min(end, at + LONGEST_LINE))
+        if line is not None and read_image(line[1]) is not None:
+            return at
+        at = text.find(f"\n{_IMAGES}", at, end) + 1
+    return end if first < 0 or not text.startswith(_IMAGES, first) else first
 
 
 def _lines(text: str, start: int, end: int) -> Iterator[str]:
@@ -198,7 +206,7 @@ def _details(given: dict[str, list[str]]) -> dict[str, JsonValue]:
 
 def _with_label(order: list[str], part: str, label: str) -> list[str]:
     """The order with a label where a part of the text begins that it is of."""
-    at = order.index(part) if part in order else len(order)
+    at = order.index(part) + (part == THREADS) if part in order else len(order)
     return [*order[:at], label, *order[at:]]
 
 

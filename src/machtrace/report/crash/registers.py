@@ -32,6 +32,7 @@ _READ_AS = {"rfl": "rflags"}
 _HALF_WORDS = frozenset({"cpsr", "esr"})
 _OTHERWISE = ("cpu", "err", "trap")
 _ROW = 4
+_NAME_WIDTH = 4
 _REGISTER = re.compile(r"(?<![0-9a-z])([a-z][a-z0-9]{0,7}):[ ]?(0x[0-9a-fA-F]{1,16}|<unavailable>)")
 _UNAVAILABLE = "<unavailable>"
 _STATES = {
@@ -69,66 +70,64 @@ def register_lines(registers: ReportedRegisters, *, in_order: bool = False) -> I
     known = {register.name: register for register in registers.registers}
     is_x86 = "rip" in known or registers.details.get("rip") == _UNAVAILABLE
     fault = {name: known.pop(name) for name in _OTHERWISE if name in known and is_x86}
-    texts = _Texts(known, registers, 8 if "(32-bit)" in flavor_name(registers.flavor) else 16)
+    shown = [one for one in registers.registers if one.name not in fault]
+    texts = _Texts(shown, registers, 8 if "(32-bit)" in flavor_name(registers.flavor) else 16)
     margin = "" if is_x86 else " "
     rows = _X86_ROWS if is_x86 else _ARM_32_ROWS if "r0" in known else _ARM_ROWS
-    if in_order and not _is_in_rows(registers, known, rows):
+    if in_order and not _is_in_rows(shown, rows):
         rows = ()
     for names in rows:
         row = texts.take(names)
         if row:
             yield margin + row
     while texts:
-        yield margin + texts.take(texts.next_row())
+        yield margin + texts.take_row()
     other = registers.details.get("lines")
     yield from (str(line) for line in (other if isinstance(other, list) else ()))
     yield from _rosetta(registers.details.get(_ROSETTA))
     yield from _fault(fault)
 
 
-def _is_in_rows(
-    registers: ReportedRegisters,
-    known: dict[str, ReportedRegister],
-    rows: tuple[tuple[str, ...], ...],
-) -> bool:
+def _is_in_rows(shown: Sequence[ReportedRegister], rows: tuple[tuple[str, ...], ...]) -> bool:
     """Whether the registers come as they do in the rows, those with meanings at ends of rows."""
+    names = {one.name for one in shown}
     places = {name: place for place, name in enumerate(name for row in rows for name in row)}
-    found = [places.get(name, len(places)) for name in known]
-    ends = {next((name for name in reversed(row) if name in known), None): True for row in rows}
+    ends = {next((name for name in reversed(row) if name in names), None) for row in rows}
+    found = [places.get(one.name, len(places)) for one in shown]
     is_said = all(
-        register.description is None or register.name in ends
-        for register in registers.registers
-        if register.name in places
+        one.description is None or one.name in ends for one in shown if one.name in places
     )
-    return found == sorted(found) and len(known) <= len(registers.registers) and is_said
+    return found == sorted(found) and len(names) == len(shown) and is_said
 
 
 class _Texts:
-    """Registers as they are shown, by name, in the report's order."""
+    """Registers as they are shown, in the report's order; a name may come twice."""
 
     def __init__(
-        self, known: dict[str, ReportedRegister], registers: ReportedRegisters, digits: int
+        self, shown: Sequence[ReportedRegister], registers: ReportedRegisters, digits: int
     ) -> None:
-        self._said = {name for name, one in known.items() if one.description is not None}
-        self._texts = {name: _text(register, digits) for name, register in known.items()}
+        self._texts = [(one.name, _text(one, digits), one.description) for one in shown]
+        names = {one.name for one in shown}
         for name, value in registers.details.items():
-            if value == _UNAVAILABLE:
-                shown = f"{_SHOWN_AS.get(name, name):>5s}: {value}"
-                self._texts.setdefault(name, shown)
+            if value == _UNAVAILABLE and name not in names:
+                self._texts.append((name, f"{_SHOWN_AS.get(name, name):>5s}: {value}", None))
 
     def __len__(self) -> int:
         return len(self._texts)
 
     def take(self, names: Sequence[str]) -> str:
         """A row of those that are there."""
-        return "".join(self._texts.pop(name) for name in names if name in self._texts)
+        texts = {name: text for name, text, _ in self._texts}
+        self._texts = [one for one in self._texts if one[0] not in names]
+        return "".join(texts[name] for name in names if name in texts)
 
-    def next_row(self) -> list[str]:
-        """The names of the next row: four, or up to one whose meaning is said."""
-        row: list[str] = []
-        for name in self._texts:
-            row.append(name)
-            if name in self._said or len(row) == _ROW:
+    def take_row(self) -> str:
+        """The next row: four, or up to one whose meaning is said."""
+        row = ""
+        for count, (_, text, said) in enumerate(self._texts, 1):
+            row += text
+            if said is not None or count == _ROW or count == len(self._texts):
+                del self._texts[:count]
                 break
         return row
 
@@ -137,6 +136,7 @@ def _text(register: ReportedRegister, digits: int) -> str:
     digits = 8 if register.name in _HALF_WORDS else digits
     name = _SHOWN_AS.get(register.name, register.name)
     said = "" if register.description is None else f" {register.description}"
+    name = f" {name}" if len(name) > _NAME_WIDTH else name
     return f"{name:>5s}: 0x{register.value:0{digits}x}{said}"
 
 
@@ -191,7 +191,7 @@ def read_state(name: str, lines: Sequence[str]) -> ReportedRegisters:
             else:
                 found.append(ReportedRegister(register, int(value, 16)))
         if row and found and (said := line[row[-1].end() :].rstrip()).strip():
-            found[-1] = found[-1]._replace(description=said[1:])
+            found[-1] = found[-1]._replace(description=said.removeprefix(" "))
     if other:
         details["lines"] = other
     return ReportedRegisters(registers=tuple(found), flavor=flavor_of(name), details=details)

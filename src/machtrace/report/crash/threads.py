@@ -19,13 +19,16 @@ from machtrace.report.crash.registers import read_fault, read_state
 
 _NAME = re.compile(r"Thread (?P<index>[0-9]{1,9}) name:(?P<name>.*)")
 _HEADING = re.compile(
-    r"Thread (?P<index>[0-9]{1,9})(?P<crashed> Crashed| Highlighted)?:(?:: ?(?P<name>.*))?"
+    r"Thread (?P<index>[0-9]{1,9})(?P<word> Crashed| Highlighted| Attributed)?:(?:: ?(?P<name>.*))?"
 )
 _STATE = re.compile(r"Thread (?P<index>[0-9]{1,9}) crashed with (?P<state>.*):")
 _STREAM = re.compile(r"Thread (?P<index>[0-9]{1,9}) instruction stream:")
 _QUEUE = "Dispatch queue: "
 _ADDRESSES = re.compile(r"\(?(?P<addresses>0x[0-9a-fA-F]+(?:[ \t]+0x[0-9a-fA-F]+)*)\)?")
 _ADDRESS_LENGTH = 18
+_CRASHED = " Crashed"
+HEADING = "heading"
+"""The detail of a thread whose heading says another thing than that it crashed: ``Attributed``."""
 LINES = "lines"
 """The detail of lines among frames that are none: of each how many frames are before it, and it."""
 
@@ -145,13 +148,13 @@ class ThreadSections:
             number = self._free
         self._free = max(self._free, number + 1)
         details: dict[str, JsonValue] = {}
-        if match["crashed"] == " Highlighted":
-            details["highlighted"] = True
+        if match["word"] not in (None, _CRASHED):
+            details[HEADING] = match["word"].strip()
         self._threads[number] = ReportedThread(
             index=number,
             name=name,
             queue=queue,
-            crashed=match["crashed"] == " Crashed",
+            crashed=match["word"] == _CRASHED,
             details=details,
         )
         self._open = self._stacks[number] = _Stack(self._frames, Adjustment.EXACT)

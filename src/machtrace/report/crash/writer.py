@@ -28,7 +28,7 @@ from machtrace.report.crash.reader import IMAGE_LINES, ORDER
 from machtrace.report.crash.recursion import elided
 from machtrace.report.crash.registers import flavor_name, register_lines
 from machtrace.report.crash.shown import shown
-from machtrace.report.crash.threads import LINES
+from machtrace.report.crash.threads import HEADING, LINES
 
 
 def write(reports: Sequence[Report]) -> str:
@@ -124,9 +124,10 @@ def _threads(report: Report) -> Iterator[str]:
 
 
 def _state_word(thread: ReportedThread) -> str:
-    if thread.crashed:
-        return " Crashed"
-    return " Highlighted" if thread.details.get("highlighted") is True else ""
+    word = thread.details.get(HEADING)
+    if isinstance(word, str):
+        return f" {word}"
+    return " Crashed" if thread.crashed else ""
 
 
 def _heading(thread: ReportedThread) -> Iterator[str]:
@@ -184,7 +185,7 @@ def _image_layout(image: ReportedImage, report: Report, layout: Layout) -> Layou
     if report.kind is ReportKind.APPLE_CRASH:
         if image.arch is not None:
             return Layout.IOS
-        if "CFBundleIdentifier" in image.details:
+        if "CFBundleIdentifier" in image.details or image.size == 0:
             return Layout.MACOS
     return layout
 
