@@ -2,8 +2,7 @@
 
 Every other frame is in the program; the rest are in images of the system, with names as Apple's
 own reports have them. Addresses in the program are random ones of its code, which no two files
-share, or
-drawn from some hundred stacks, as crashes of one version of an app are.
+share, or drawn from some hundred stacks, as crashes of one version of an app are.
 """
 
 from __future__ import annotations

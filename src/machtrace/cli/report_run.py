@@ -22,7 +22,7 @@ from machtrace.errors import ArgumentError, FileAccessError
 from machtrace.report.formats import FORMATS, ReportFormat, report_format
 from machtrace.report.inputs import count_files, report_inputs
 from machtrace.report.joining import JoinedFiles
-from machtrace.report.packed_inputs import InputLimits, ReportInput, unpacked
+from machtrace.report.packed_inputs import InputLimits, ReportInput, read_within, unpacked
 
 
 def format_of(target: str) -> str:
@@ -89,7 +89,7 @@ def _inputs(files: Sequence[str], target: Path | None) -> Iterator[ReportInput]:
 def _standard_input() -> Iterator[ReportInput]:
     name, limits = "standard input", InputLimits()
     try:
-        data = sys.stdin.buffer.read(limits.file_bytes + 1)
+        data = read_within(sys.stdin.buffer, limits.file_bytes)
     except (AttributeError, OSError, ValueError):  # it was closed
         error = FileAccessError(name, "cannot be read")
         error.remedy = "pipe a report into it, or give the names of files"

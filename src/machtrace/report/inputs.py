@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from machtrace.errors import FileAccessError, MachtraceError
-from machtrace.report.packed_inputs import InputLimits, ReportInput, unpacked
+from machtrace.report.packed_inputs import InputLimits, ReportInput, read_within, unpacked
 from machtrace.report.printable import printable
 
 __all__ = ["InputLimits", "ReportInput", "count_files", "report_inputs"]
@@ -75,7 +75,7 @@ def _read(path: Path, limits: InputLimits, *, is_named: bool) -> bytes:
         if not stat.S_ISREG(mode) and not (is_named and stat.S_ISFIFO(mode)):
             raise FileAccessError(name, "not a file that can be read")
         with path.open("rb") as file:
-            data = file.read(limits.file_bytes + 1)
+            data = read_within(file, limits.file_bytes)
     except (OSError, ValueError) as error:
         if isinstance(error, MachtraceError):
             raise

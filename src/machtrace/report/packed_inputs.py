@@ -11,16 +11,25 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
+from typing import Protocol
 
 from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.report.printable import printable
 from machtrace.report.source import ReportSource
 
+_PART = 1 << 20
 _GZIP = b"\x1f\x8b"
 _ZIP = b"PK\x03\x04"
 _EMPTY_ZIP = b"PK\x05\x06"
 _MEMBER = b"PK\x01\x02"
 """Each entry of an archive's list of members begins so."""
+
+
+class Readable(Protocol):
+    """A file of bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """So many bytes, or fewer; none at its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +65,19 @@ class ReportInput:
     def size(self) -> int:
         """In bytes."""
         return len(self.source.data) if isinstance(self.source, ReportSource) else 0
+
+
+def read_within(file: Readable, limit: int) -> bytes:
+    """All bytes of ``file``; of one that has more than ``limit``, more than that.
+
+    A part at a time: files take memory for as much as is asked for.
+    """
+    parts: list[bytes] = []
+    size = 0
+    while size <= limit and (part := file.read(_PART)):
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)
 
 
 def unpacked(
@@ -116,7 +138,7 @@ def _unpacked(
 def _gunzip(name: str, data: bytes, budget: _Budget) -> bytes:
     try:
         with gzip.GzipFile(fileobj=BytesIO(data)) as packed:
-            inner = packed.read(budget.next_bytes + 1)
+            inner = read_within(packed, budget.next_bytes)
     except (OSError, EOFError, zlib.error) as error:
         raise FileAccessError(name, f"cannot be decompressed ({error})") from error
     budget.take(name, len(inner))
@@ -152,7 +174,7 @@ def _member(
 ) -> bytes:
     try:
         with archive.open(member) as packed:
-            inner = packed.read(budget.next_bytes + 1)
+            inner = read_within(packed, budget.next_bytes)
     except (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error) as error:
         # RuntimeError: it is encrypted; NotImplementedError, a kind of it: packed in another way.
         raise FileAccessError(called, f"cannot be unpacked ({error})") from error
