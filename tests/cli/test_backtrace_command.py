@@ -212,3 +212,16 @@ def test_explanations_are_printed_below_the_frames():
     assert 0 == done.returncode
     assert "→ instruction analysis: interrupted" in done.stdout
     assert "pc = *(cfa - 8)" in done.stdout
+
+
+@pytest.mark.parametrize("command", [["backtrace"], ["sample"], ["snapshot", "-o", "x.core"]])
+def test_a_command_does_not_look_at_itself(command):
+    """Whoever says ``self`` means a program of theirs, which this one is not."""
+    done = subprocess.run(
+        [sys.executable, "-m", "machtrace", *command, "self"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "self is this very command; give a process id" in done.stderr

@@ -11,6 +11,7 @@ from typing import Annotated, TextIO
 import typer
 
 from machtrace.cli.places import check_places
+from machtrace.cli.spec import Spec
 from machtrace.model.capture import Capture
 from machtrace.model.stack import FrameTrust
 from machtrace.model.symbol import CallStack
@@ -29,12 +30,7 @@ class Format(StrEnum):
 
 
 def backtrace(  # noqa: PLR0913, PLR0917 - a parameter is an option
-    spec: Annotated[
-        str,
-        typer.Argument(
-            metavar="SPEC", help="A process id, a core file, gdb://host:port, or emulated:demo."
-        ),
-    ],
+    spec: Spec,
     thread: Annotated[
         str, typer.Option(help="Which threads: all, main, a name, an id, or #N as lldb counts.")
     ] = "all",

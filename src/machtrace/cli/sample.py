@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from machtrace.cli.sample_output import ProfileFormat, check_output, write_profile
+from machtrace.cli.spec import RunningSpec
 from machtrace.target.base import DEFAULT_STACK_LIMIT
 
 
 def sample(  # noqa: PLR0913, PLR0917 - a parameter is an option
-    spec: Annotated[str, typer.Argument(metavar="SPEC", help="A process id, or gdb://host:port.")],
+    spec: RunningSpec,
     hz: Annotated[float, typer.Option(help="Samples a second.")] = 99,
     duration: Annotated[
         float,

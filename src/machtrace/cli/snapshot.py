@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from machtrace.cli.spec import Spec
 from machtrace.model.snapshot import Snapshot
 from machtrace.target.base import DEFAULT_STACK_LIMIT
 
@@ -32,12 +33,7 @@ class Images(StrEnum):
 
 
 def snapshot(
-    spec: Annotated[
-        str,
-        typer.Argument(
-            metavar="SPEC", help="A process id, a core file, gdb://host:port, or emulated:demo."
-        ),
-    ],
+    spec: Spec,
     output: Annotated[
         Path,
         typer.Option(
