@@ -159,3 +159,12 @@ def test_a_report_that_is_not_quite_json_is_read() -> None:
     (report,) = read(ReportSource("report", broken.encode()))
     assert (report.incident.id, len(report.images)) == ("A", 2)
     assert len(report.warnings) == 2
+
+
+def test_reports_before_version_1_have_plainer_lists() -> None:
+    """Frames are the thread's own list, and images the crash's."""
+    thread = {"crashed": True, "backtrace": [{"instruction_addr": APP_BASE + 0x104}]}
+    given = {"crash": {"binary_images": IMAGES, "threads": [thread]}, "system": {}}
+    (report,) = read(ReportSource("old", json.dumps(given).encode()))
+    assert [frame.offset for frame in report.threads[0].frames] == [0x104]
+    assert len(report.images) == 2

@@ -53,9 +53,9 @@ def read(source: ReportSource) -> tuple[Report, ...]:
 
 def _report(body: Taking, listed: tuple[ReportedImage, ...]) -> Report:
     warnings = body.warnings
-    images = read_images(body) or listed
-    threads = ThreadReader(images, warnings)
     crash = body.inner("crash")
+    images = read_images(body) or read_images(crash) or listed
+    threads = ThreadReader(images, warnings)
     error = crash.inner("error")
     incident = _incident(body, error)
     process, system = _process_and_system(body)

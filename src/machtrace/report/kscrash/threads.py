@@ -68,14 +68,16 @@ class ThreadReader:
             name=thread.text("name"),
             queue=thread.text("dispatch_queue"),
             crashed=crashed,
-            frames=self._frames(thread.inner("backtrace"), innermost),
+            frames=self._frames(_contents(thread), innermost),
             registers=_registers(thread),
             details=thread.details(),
         )
 
-    def _frames(self, backtrace: Taking, innermost: Adjustment) -> tuple[ReportedFrame, ...]:
+    def _frames(
+        self, contents: Sequence[JsonValue], innermost: Adjustment
+    ) -> tuple[ReportedFrame, ...]:
         found: list[ReportedFrame] = []
-        for place, one in enumerate(backtrace.objects("contents")):
+        for place, one in enumerate(contents):
             entry = Taking.of(one, f"frame {place}", self._warnings)
             adjustment = Adjustment.RETURN if found else innermost
             found.append(self.frame(entry, adjustment))
@@ -147,6 +149,13 @@ class ThreadReader:
         if not isinstance(start, int) or start == 0 or image.size is None:
             return True
         return image.holds(start)
+
+
+def _contents(thread: Taking) -> Sequence[JsonValue]:
+    """The frames; before version 1 they were the thread's own list."""
+    if isinstance(thread.left.get("backtrace"), list):
+        return thread.objects("backtrace")
+    return thread.inner("backtrace").objects("contents")
 
 
 def _symbol(entry: Taking, address: int | None) -> ReportedSymbol | None:
