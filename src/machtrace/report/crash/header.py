@@ -12,6 +12,7 @@ from machtrace.model.reported_process import (
     ReportedSystem,
     ReportedTermination,
 )
+from machtrace.report.language_exceptions import accessed_address
 
 LABEL = re.compile(r"(?P<label>[A-Z][A-Za-z0-9 /()-]{1,40}?):(?:[ \t]+(?P<value>.*))?")
 LONGEST_LABEL_LINE = 1 << 16
@@ -152,6 +153,7 @@ class Header:
             codes=joined or None,
             raw_codes=tuple(int(one, 16) for one in numbers),
             message=self._take("Exception Message"),
+            address=accessed_address(subtype or joined),
         )
 
     def termination(self) -> ReportedTermination | None:

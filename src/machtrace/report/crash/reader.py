@@ -9,6 +9,7 @@ from dataclasses import replace
 from machtrace.model.json_value import JsonValue
 from machtrace.model.report import Report, ReportKind
 from machtrace.model.reported_image import ReportedImage
+from machtrace.model.reported_process import LanguageException
 from machtrace.report.crash.frame_lines import FrameLines
 from machtrace.report.crash.header import Header, numbered
 from machtrace.report.crash.label_details import BY_LABEL, put
@@ -19,6 +20,7 @@ from machtrace.report.crash.layouts import layout_of
 from machtrace.report.crash.lines import LONGEST_LINE, read_image
 from machtrace.report.crash.parts import END, TextParts
 from machtrace.report.crash.threads import ThreadSections
+from machtrace.report.language_exceptions import last_words
 from machtrace.report.source import ReportSource
 
 ORDER = "order"
@@ -163,6 +165,7 @@ def _report(
         for value in values:
             header.add(label, value)
     crashed = header.crashed_thread
+    information = header.application_information()
     report = Report(
         kind=ReportKind.APPLE_CRASH,
         incident=header.incident(),
@@ -170,14 +173,25 @@ def _report(
         system=header.system(),
         exception=header.exception(),
         termination=header.termination(),
-        application_information=header.application_information(),
-        language_exception=threads.last_exception(),
+        application_information=information,
+        language_exception=_thrown(threads.last_exception(), information),
         threads=threads.threads(crashed),
         images=images,
         details=_details(given),
         warnings=tuple(warnings),
     )
     return _with_what_differs(report, given, parts.order, threads, odd)
+
+
+def _thrown(
+    exception: LanguageException | None, information: tuple[tuple[str, tuple[str, ...]], ...]
+) -> LanguageException | None:
+    """The exception with its name and reason, where the runtime's last words have them."""
+    words = last_words("\n".join(lines) for _, lines in information)
+    if words is None:
+        return exception
+    name, reason = words
+    return replace(exception or LanguageException(), name=name, reason=reason)
 
 
 def _details(given: dict[str, list[str]]) -> dict[str, JsonValue]:

@@ -16,7 +16,7 @@ from machtrace.report.json_parts import JsonDocument
 from machtrace.report.json_text import read_json
 from machtrace.report.source import ReportSource
 
-_HEADER = frozenset({"bug_type", "incident_id", "os_version"})
+_HEADER = frozenset({"bug_type", "incident_id", "os_version", "app_name", "app_version"})
 _BODY = frozenset({"usedImages", "threads", "procName"})
 _FULL_REPORT = re.compile(r"^-+\nFull Report\n-+\n\s{0,8}(?=\{)", re.MULTILINE)
 _NEXT_HEADER = re.compile(r'^\{(?=[^\n]{0,4096}"bug_type")', re.MULTILINE)

@@ -22,7 +22,7 @@ AFTER_BODY = "after body"
 TEXT = "text"
 """The detail of a body that is a text of no kind that is known."""
 BODY = "body"
-"""The detail of a body of JSON that is no object."""
+"""The detail of a body of JSON that is no object, or an empty one."""
 HEADER = "header"
 """The detail of an incident whose header was cut off: null."""
 
@@ -50,8 +50,8 @@ def _report(part: IpsPart) -> Report:
     incident = _incident(part, warnings)
     if part.body is None:
         return _without_body(part.text, incident, warnings)
-    if not isinstance(part.body, dict):
-        warnings.append("the body is no object")
+    if not isinstance(part.body, dict) or not part.body:
+        warnings.append("the body is no object, or one of nothing")
         details: dict[str, JsonValue] = {BODY: part.body}
         return Report(
             kind=ReportKind.APPLE_IPS,

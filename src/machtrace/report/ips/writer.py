@@ -50,13 +50,14 @@ def _texts(report: Report) -> Iterator[str]:
         if isinstance(details.get(TEXT), str) and details.keys() == {TEXT}:
             yield f"{details[TEXT]}\n"
             return
-        if header is not None and not details and not report.threads and not report.images:
-            return
         if BODY in details and details.keys() <= {BODY, AFTER_BODY}:
             yield _dumps(details[BODY]) + "\n"
             yield from _after(report)
             return
-    lines = (f"  {_dumps(key)} : {_dumps(value)}" for key, value in _body(report).items())
+    body = _body(report)
+    if not body and header is not None:
+        return
+    lines = (f"  {_dumps(key)} : {_dumps(value)}" for key, value in body.items())
     yield "{\n" + ",\n".join(lines) + "\n}\n"
     yield from _after(report)
 
