@@ -25,6 +25,8 @@ _NUMBERED = re.compile(r"([0-9]{1,9})[ \t]+(?=\S)")
 _ADDRESS = re.compile(r"[ \t](?:0x([0-9a-fA-F]{1,16}))(?![^ \t])")
 _LIKELY_DIGITS = 6
 _BASE = re.compile(r"0x[0-9a-fA-F]{1,16}")
+_BOTH = re.compile(r"0x[0-9a-fA-F]{1,16} \+ [0-9]{1,19} \((.*)\)")
+"""What KSCrash writes: the offset from the image, and in brackets the symbol."""
 _OFFSET_DIGITS = 19
 _LINE_DIGITS = 9
 _CUT = "..."
@@ -59,7 +61,10 @@ class FrameLines:
         if number != expected:
             details[NUMBER] = number
         offset = None
-        index = self._places.named(name) if address is None else self._places.find(name, address)
+        if address is None:
+            index = self._places.named(name)
+        else:  # a call can be the last instruction of its image
+            index = self._places.find(name, address - (adjustment is Adjustment.RETURN))
         image = None if index is None else self._images[index]
         if name != "???" and (image is None or not _is_called(image, name)):
             details[IMAGE] = name
@@ -83,7 +88,7 @@ class FrameLines:
 
     def at(self, address: int) -> ReportedFrame:
         """The frame of a bare return address."""
-        index = self._places.find("", address)
+        index = self._places.find("", address - 1)
         base = None if index is None else self._images[index].load_address
         offset = None if base is None else ImageOffset(address - base)
         return ReportedFrame(Avma(address), index, offset, Adjustment.RETURN)
@@ -144,6 +149,9 @@ def _what(
     if is_inline:
         text = text[: -len(INLINED)].rstrip()
     location = place = None
+    both = _BOTH.fullmatch(text) if text.startswith("0x") else None
+    if both is not None and _into(both[1])[1] is not None:
+        text = both[1]
     name, offset = _into(text)
     if offset is None and text.endswith(")"):
         before, bracket, inside = text[:-1].rpartition(" (")

@@ -87,7 +87,7 @@ class ThreadReader:
         """A frame with the image that holds it."""
         signed = entry.integer("instruction_addr")
         address = None if signed is None else self._ranges.unsigned(signed)
-        index = None if address is None else self._find(address, entry)
+        index = None if address is None else self._find(address, adjustment, entry)
         details: dict[str, JsonValue] = {}
         if signed != address:
             details["instruction_addr"] = signed
@@ -112,12 +112,13 @@ class ThreadReader:
             details=details | dict(entry.details()),
         )
 
-    def _find(self, address: int, entry: Taking) -> int | None:
+    def _find(self, address: int, adjustment: Adjustment, entry: Taking) -> int | None:
         """The image that holds ``address``; one that only the frame names, where none does.
 
         Profiles, and reports with few of their images, have it in the frame alone.
         """
-        index = self._ranges.find(address)
+        # A call can be the last instruction of its image.
+        index = self._ranges.find(address - (adjustment is Adjustment.RETURN))
         name, base = entry.left.get("object_name"), entry.left.get("object_addr")
         if index is not None or not isinstance(name, str) or type(base) is not int:
             return index

@@ -88,7 +88,9 @@ class StackReader:
     def _frame(self, message: Message, adjustment: Adjustment) -> ReportedFrame:
         signed = message.integer(3)
         address = None if signed is None else self._ranges.unsigned(signed)
-        index = None if address is None else self._ranges.find(address)
+        # A call can be the last instruction of its image.
+        inside = None if address is None else address - (adjustment is Adjustment.RETURN)
+        index = None if inside is None else self._ranges.find(inside)
         offset = None
         if index is not None and address is not None:
             offset = ImageOffset(address - (self._images[index].load_address or 0))
