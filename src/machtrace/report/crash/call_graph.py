@@ -13,6 +13,7 @@ from machtrace.model.reported_frame import ReportedFrame
 from machtrace.model.reported_image import ReportedImage
 from machtrace.model.reported_tree import SampledTree
 from machtrace.report.crash.frames import INLINED, frame_lines
+from machtrace.report.crash.image_lines import image_line
 from machtrace.report.crash.shown import shown
 
 _DEEPEST = 256
@@ -87,3 +88,6 @@ def _task(task: ReportedTask) -> Iterator[str]:
         yield f"  Thread {thread.index}{known}{name}"
         yield from (f"  {line}" for line in frame_lines(thread.frames, task.images))
     yield from _trees(task)
+    if task.images:
+        yield "  Binary Images:"
+        yield from (f"  {image_line(image)}" for image in task.images)

@@ -101,6 +101,7 @@ def _is_called(image: ReportedImage, name: str) -> bool:
         or (name.startswith(_CUT) and image.name.endswith(name[len(_CUT) :]))
         or image.details.get("CFBundleIdentifier") == name
         or image.path.rpartition("/")[2] == name
+        or (not image.name and str(image.uuid) == name)
     )
 
 

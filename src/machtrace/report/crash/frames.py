@@ -84,7 +84,10 @@ def _number(details: Details, usual: int) -> int:
 
 def _name(names: dict[int | None, str], image: int | None, images: Sequence[ReportedImage]) -> str:
     """The name of an image, made once."""
-    name = "???" if image is None else shown(images[image].name) or "???"
+    name = "???" if image is None else shown(images[image].name)
+    if image is not None and not name:
+        uuid = images[image].uuid
+        name = "???" if uuid is None else str(uuid)
     names[image] = name
     return name
 
@@ -104,7 +107,7 @@ def _what(frame: ReportedFrame, image: ReportedImage | None) -> str:
         text = name if name.isprintable() else shown(name)
         if into is not None:
             text = f"{text} + {into}"
-    elif image is not None and offset is not None and image.size:
+    elif image is not None and offset is not None and image.size != 0:
         text = f"{image.load_address or 0:#x} + {offset}"
     else:
         text = "???"

@@ -29,7 +29,8 @@ class ImagePlaces:
         self._by_name: dict[str, _Ordered] = {}
         for index, image in enumerate(images):
             identifier = image.details.get("CFBundleIdentifier")
-            for name in {image.name, image.path.rpartition("/")[2], identifier}:
+            uuid = None if image.name or image.uuid is None else str(image.uuid)
+            for name in {image.name, image.path.rpartition("/")[2], identifier, uuid}:
                 if isinstance(name, str):
                     self._names.setdefault(name, []).append(index)
         self._only = {

@@ -70,7 +70,8 @@ def _process(report: Report) -> Iterator[tuple[str, str | None]]:
 
 def _without(report: Report, text: str | None) -> str | None:
     """What Apple writes of a crash where the program has no bundle."""
-    return text if report.kind is ReportKind.APPLE_IPS else None
+    is_of_program = report.kind is ReportKind.APPLE_IPS and report.process.name is not None
+    return text if is_of_program else None
 
 
 def _system(report: Report, layout: Layout) -> Iterator[tuple[str, str | None]]:

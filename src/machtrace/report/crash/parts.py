@@ -21,6 +21,8 @@ from machtrace.report.crash.threads import ThreadSections
 END = "EOF"
 """The last line of texts of iOS."""
 _PARTS = frozenset({LAST_EXCEPTION, THREADS, STATE, IMAGES, CALL_GRAPH, OTHERS})
+_MOST_LABELS = 4096
+"""Labels of a text; what looks like more of them is kept as lines of the last one."""
 _PROFILE = "Model"
 """The label with which the profile of a Mac begins, after all sections."""
 
@@ -65,6 +67,7 @@ class TextParts:
         if (
             match is None
             or match["label"] in _PARTS
+            or (len(self._items) >= _MOST_LABELS and match["label"] not in self._items)
             or (self._in_section and not self._ends_section(match["label"]))
         ):
             self._continue(line)

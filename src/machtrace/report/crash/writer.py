@@ -11,6 +11,7 @@ from machtrace.model.reported_image import ReportedImage
 from machtrace.model.reported_thread import ReportedThread
 from machtrace.report.crash.call_graph import call_graph_lines, other_lines
 from machtrace.report.crash.frames import frame_lines
+from machtrace.report.crash.image_lines import image_end, image_line
 from machtrace.report.crash.instruction_stream import KEY, stream_lines
 from machtrace.report.crash.label_lines import text_lines
 from machtrace.report.crash.label_values import Values, is_backtrace, label_values
@@ -175,7 +176,7 @@ def _images(report: Report, layout: Layout) -> Iterator[str]:
     between = _between(report.details.get(IMAGE_LINES))
     for index, image in enumerate(report.images):
         yield from between.get(index, ())
-        if image.size is not None or image.load_address is not None:
+        if image.size is not None or image.load_address is not None or image.uuid is not None:
             yield from _image(image, _image_layout(image, report, layout))
     yield from between.get(len(report.images), ())
 
@@ -194,7 +195,7 @@ def _image(image: ReportedImage, layout: Layout) -> Iterator[str]:
     base = image.load_address or 0
     is_none = image.size == 0 and not image.name
     if layout is Layout.IOS:
-        if image.size or image.name:
+        if image.size or image.name or image.uuid is not None:
             yield image_line(image)
         return
     last = (1 << 64) - 1 if is_none else base + max(1, image.size or 1) - 1
@@ -203,25 +204,6 @@ def _image(image: ReportedImage, layout: Layout) -> Iterator[str]:
     mark = "+" if image.details.get("main") is True else ""
     uuid = image.uuid or image.details.get("uuid") or "???"
     yield (
-        f"{base:>#18x} - {_end(image, last):>18s} {mark}{shown(name) or '???'}"
+        f"{base:>#18x} - {image_end(image, last):>18s} {mark}{shown(name) or '???'}"
         f" ({shown(image.version or '*')}) <{uuid}> {shown(image.path) or '???'}"
     )
-
-
-def _end(image: ReportedImage, last: int) -> str:
-    given = image.details.get("end")
-    if isinstance(given, str):
-        return given
-    return "???" if image.size is None else f"{last:#x}"
-
-
-def image_line(image: ReportedImage) -> str:
-    """``base - last name arch  <uuid> path``, as iOS has it."""
-    base = image.load_address or 0
-    uuid = "???" if image.uuid is None else image.uuid.hex
-    ends = f"{base:>#18x} - {_end(image, base + max(1, image.size or 1) - 1):>18s}"
-    mark = "+" if image.details.get("main") is True else ""
-    name = shown(image.name) or "???"
-    version = "" if image.version is None else f" ({shown(image.version)})"
-    label = version if image.arch is None and version else f" {image.arch or '???'}"
-    return f"{ends} {mark}{name}{label}  <{uuid}> {shown(image.path)}"
