@@ -444,13 +444,16 @@ def test_death_meanwhile(  # noqa: PLR0917 - a fixture is a parameter
     process = start(build("threads"))
     wait_blocked(process.pid, "spin")
     spec = attach(listening, process.pid)
-    victim = process.pid if who == "process" else state(process.pid)[1]
     holder = gdb_process if where == "read_registers" else gdb_process.StackReader
     name = where.rpartition(".")[2]
     real = getattr(holder, name)
+    killed = []
 
     def killing(*arguments, **options):
-        os.kill(victim, signal.SIGKILL)
+        if not killed:
+            killed.append(process.pid if who == "process" else state(process.pid)[1])
+            assert killed[0] > 0  # 0 would be this very process, and all of its group
+            os.kill(killed[0], signal.SIGKILL)
         wait_until(lambda: state(process.pid)[1] == 0 or who == "process", "it is gone")
         time.sleep(0.1)
         return real(*arguments, **options)
