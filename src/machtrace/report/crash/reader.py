@@ -15,7 +15,7 @@ from machtrace.report.crash.header import Header, numbered
 from machtrace.report.crash.label_details import BY_LABEL, put
 from machtrace.report.crash.label_lines import is_usual
 from machtrace.report.crash.label_values import is_backtrace, label_values
-from machtrace.report.crash.layout_rows import THREADS
+from machtrace.report.crash.layout_rows import STATE, THREADS
 from machtrace.report.crash.layouts import layout_of
 from machtrace.report.crash.lines import LONGEST_LINE, read_image
 from machtrace.report.crash.parts import END, TextParts
@@ -39,7 +39,8 @@ _START = re.compile(
 _LOOKED_AT = 1 << 16
 _CHUNK = 1 << 20
 _IMAGES = "Binary Images:"
-_FIRST_LINE = re.compile(r"[^\n]*\n\s{0,80}?([^\n]*\S[^\n]*)")
+_BETWEEN = 3
+"""Lines below the heading of the images among which the first one is looked for."""
 _RESPONSIBLE = ("Responsible", "Responsible Process")
 _NOTE = "Exception Note"
 _CORPSE = "EXC_CORPSE_NOTIFY"
@@ -95,15 +96,20 @@ def read_text(text: str, start: int = 0, end: int | None = None) -> Report:
 
 def _image_section(text: str, start: int, end: int) -> int:
     """Where the heading of the images is: the first one that an image follows, else the first."""
-    first = -1
-    at = start if text.startswith(_IMAGES, start) else text.find(f"\n{_IMAGES}", start, end) + 1
-    while at > 0 or (at == start and first < 0):
-        first = at if first < 0 else first
-        line = _FIRST_LINE.match(text, at, min(end, at + LONGEST_LINE))
-        if line is not None and read_image(line[1]) is not None:
+    first = None
+    at = start if text.startswith(_IMAGES, start) else _next_heading(text, start, end)
+    while at < end:
+        first = at if first is None else first
+        lines = text[at : min(end, at + LONGEST_LINE)].split("\n", _BETWEEN)[1:]
+        if any(read_image(line) is not None for line in lines[:_BETWEEN]):
             return at
-        at = text.find(f"\n{_IMAGES}", at, end) + 1
-    return end if first < 0 or not text.startswith(_IMAGES, first) else first
+        at = _next_heading(text, at, end)
+    return end if first is None else first
+
+
+def _next_heading(text: str, start: int, end: int) -> int:
+    found = text.find(f"\n{_IMAGES}", start, end)
+    return end if found < 0 else found + 1
 
 
 def _lines(text: str, start: int, end: int) -> Iterator[str]:
@@ -218,12 +224,6 @@ def _details(given: dict[str, list[str]]) -> dict[str, JsonValue]:
     return details
 
 
-def _with_label(order: list[str], part: str, label: str) -> list[str]:
-    """The order with a label where a part of the text begins that it is of."""
-    at = order.index(part) + (part == THREADS) if part in order else len(order)
-    return [*order[:at], label, *order[at:]]
-
-
 def _with_what_differs(
     report: Report,
     given: dict[str, list[str]],
@@ -241,9 +241,14 @@ def _with_what_differs(
     for label in written.keys() - given.keys():
         if is_backtrace(label):
             details.pop("asiBacktraces", None)
-    for part, label, value in threads.leftovers():
-        details[label] = value
-        order = _with_label(order, part, label)
+    leftovers = [*threads.leftovers()]
+    details |= {label: value for _, label, value in leftovers}
+    for part in (THREADS, STATE):
+        labels = [label for of, label, _ in leftovers if of == part]
+        if not labels:
+            continue
+        at = order.index(part) + (part == THREADS) if part in order else len(order)
+        order = [*order[:at], *labels, *order[at:]]
     if odd:
         details[IMAGE_LINES] = odd
     if not is_usual(layout, (label for label in order if label)):
