@@ -7,7 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import BinaryIO, TextIO
 
 from machtrace.errors import FileAccessError, MachtraceError
@@ -108,8 +108,12 @@ def complain(error: MachtraceError) -> None:
 
 def warn(line: str) -> None:
     """One line on stderr; where nothing can be written there, the status still tells."""
-    with suppress(OSError):
+    try:
         sys.stderr.write(f"machtrace: {line}\n")
+        sys.stderr.flush()
+    except OSError:
+        # What is left in its buffer would make the interpreter's end one with an error.
+        sys.stderr = _nowhere()
 
 
 def complain_of_all(errors: Sequence[MachtraceError]) -> None:
