@@ -137,10 +137,10 @@ def test_threads_that_wait_for_a_processor(build, start, copier):
         for _ in range(5):
             snapshot = target.snapshot()
             assert not snapshot.problems
-            assert len(snapshot.threads) == 25
+            assert len(snapshot.threads) == 13
             spinning = [thread for thread in snapshot.threads if not thread.info.is_main]
             assert all(thread.stack.data for thread in spinning)
-            assert len({thread.stack.start for thread in spinning}) == 24
+            assert len({thread.stack.start for thread in spinning}) == 12
     states = [line.split()[0] for line in statuses(process.pid)]
     assert set(states) <= {"R", "S"}
 
