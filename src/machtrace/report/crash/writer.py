@@ -69,7 +69,7 @@ def _as_written(report: Report, layout: Layout) -> Values:
     """Labels that a text had and no field has, or not as they were."""
     found: Values = {}
     known = PLACES[layout]
-    order = _order(report) or ()
+    order = frozenset(_order(report) or ())
     for label, value in report.details.items():
         if label not in known and label not in order and not is_backtrace(label):
             continue
