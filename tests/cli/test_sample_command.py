@@ -92,9 +92,11 @@ def started():
             env=os.environ | {"TERM": "xterm", "COLUMNS": "120"},
         )
         processes.append(process)
+        readable = select.poll()
+        readable.register(ours, select.POLLIN)
         shown = b""
         while b" Hz " not in shown:
-            assert select.select([ours], [], [], 200)[0], shown
+            assert readable.poll(200_000), shown
             shown += os.read(ours, 1 << 16)
 
         def told():

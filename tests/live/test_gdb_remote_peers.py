@@ -237,8 +237,12 @@ class Cutting:
                 self._pass(near, far)
 
     def _pass(self, near, far):
+        readable = select.poll()
+        for one in (near, far):
+            readable.register(one, select.POLLIN)
         while True:
-            for source in select.select([near, far], [], [], 10)[0]:
+            for descriptor, _ in readable.poll(10_000):
+                source = near if descriptor == near.fileno() else far
                 try:
                     data = source.recv(1 << 16)
                     (far if source is near else near).sendall(data)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,6 @@ from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from select import select
 from time import monotonic, sleep
 from typing import Any
 
@@ -48,6 +48,8 @@ class Page:
 
     def __init__(self, to: int, out_of: int) -> None:
         self._to, self._from = to, out_of
+        self._readable = select.poll()
+        self._readable.register(out_of, select.POLLIN)
         self._rest = b""
         self._count = 0
         self._session: str | None = None
@@ -89,7 +91,8 @@ class Page:
 
     def _next(self, end: float) -> dict[str, Any]:
         while b"\0" not in self._rest:
-            ready, _, _ = select([self._from], [], [], max(0.0, end - monotonic()))
+            # poll: a descriptor may be above what select() can hold.
+            ready = self._readable.poll(max(0.0, end - monotonic()) * 1000)
             piece = os.read(self._from, _PIECE) if ready else b""
             if not piece:
                 raise RuntimeError("Chromium says nothing")

@@ -9,7 +9,7 @@ device.
 from __future__ import annotations
 
 import plistlib
-import select
+import selectors
 import socket
 import struct
 import threading
@@ -114,17 +114,25 @@ class MadeUpUsbmuxd:
                 return {"Error": "InvalidService"}
 
 
+def _ready_of(near: socket.socket, far: socket.socket) -> selectors.BaseSelector:
+    """Waits for either of two sockets; the data of one is itself and the other."""
+    ready = selectors.DefaultSelector()
+    ready.register(near, selectors.EVENT_READ, (near, far))
+    ready.register(far, selectors.EVENT_READ, (far, near))
+    return ready
+
+
 def forward_to(port: int) -> Service:
     """A service that is what listens at ``port`` of this machine."""
 
     def forward(near: socket.socket) -> None:
-        with socket.create_connection(("127.0.0.1", port)) as far:
+        with socket.create_connection(("127.0.0.1", port)) as far, _ready_of(near, far) as ready:
             while True:
-                for source in select.select([near, far], [], [])[0]:
-                    data = source.recv(1 << 16)
+                for key, _ in ready.select():
+                    data = key.data[0].recv(1 << 16)
                     if not data:
                         return
-                    (far if source is near else near).sendall(data)
+                    key.data[1].sendall(data)
 
     return forward
 
