@@ -44,7 +44,7 @@ def extensions(arch: Arch, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 def test_macos_has_every_extension_but_those_of_ptrace(extensions: dict[str, Path]) -> None:
     """Also the one of Mach tasks, which no other system has."""
-    assert set(extensions) == {"_names", "_ranges", "_self", "_task", "_walk"}
+    assert set(extensions) == {"_mapping", "_names", "_ranges", "_self", "_task", "_walk"}
 
 
 def test_nothing_is_imported_that_neither_macos_nor_python_has(

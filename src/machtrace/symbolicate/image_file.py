@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import mmap
 from os import PathLike, fspath
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 from machtrace.errors import FileAccessError
+from machtrace.mapped_file import mapped_file
 
 
 def open_image_file(path: str | PathLike[str]) -> memoryview:
@@ -23,7 +23,7 @@ def open_image_file(path: str | PathLike[str]) -> memoryview:
         reason = _unfit(status.st_mode, status.st_size)
         if reason is None:
             with Path(path).open("rb") as file:
-                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                return mapped_file(file.fileno())
     except FileNotFoundError:
         reason = "no such file"
     except PermissionError:

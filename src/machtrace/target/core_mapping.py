@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import stat
 from pathlib import Path
 
 from machtrace.errors import CoreFileError, FileAccessError
 from machtrace.macho.header import is_macho
+from machtrace.mapped_file import mapped_file
 
 _DESCRIBE = "give a core; machtrace image describes other Mach-O files"
 _FOREIGN = {
@@ -76,7 +76,7 @@ def _map(path: str) -> memoryview:
         with Path(path).open("rb") as file:
             if not file.seek(0, os.SEEK_END):
                 return memoryview(b"")
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            return mapped_file(file.fileno())
     except (OSError, ValueError) as error:
         raise _refused(path, error) from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import weakref
 from bisect import bisect_right
@@ -13,6 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from machtrace.errors import MemoryReadError
+from machtrace.mapped_file import mapped_file
 from machtrace.model.address import Avma, FileOffset
 from machtrace.target.linux_access import access_error
 from machtrace.target.linux_procfs import ProcessDirectory
@@ -108,7 +108,7 @@ class MappedFile:
         try:
             if FileIdentity.of(os.fstat(descriptor)) != self.identity:
                 return memoryview(b"")
-            return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+            return mapped_file(descriptor)
         except (OSError, ValueError):
             return memoryview(b"")
         finally:

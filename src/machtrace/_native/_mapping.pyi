@@ -1,0 +1,3 @@
+from typing_extensions import Buffer
+
+def map_file(descriptor: int, size: int, /) -> Buffer: ...
