@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from machtrace.model.address import Avma, FileOffset
@@ -22,9 +22,9 @@ class FileMapping(NamedTuple):
 class LinuxFacts:
     """What debuggers find a process' program and libraries by, and how ``ps`` shows it."""
 
-    auxiliary_vector: bytes = b""
+    auxiliary_vector: bytes = field(default=b"", repr=False)
     """As the kernel made it: pairs of words of the process' own width (``NT_AUXV``)."""
-    file_mappings: tuple[FileMapping, ...] = ()
+    file_mappings: tuple[FileMapping, ...] = field(default=(), repr=False)
     """By address."""
     name: str = ""
     """Of the process, at most 15 bytes (``pr_fname``)."""

@@ -42,6 +42,10 @@ class MemoryRegion:
             raise MemoryReadError(address, size)
         return self.data[begin : begin + size]
 
+    def __repr__(self) -> str:
+        """Where it is and how long: the bytes are too many, and nobody's business in a log."""
+        return f"MemoryRegion(start={self.start:#x}, {len(self.data)} bytes)"
+
     def __reduce__(self) -> tuple[type[MemoryRegion], tuple[Avma, bytes]]:
         # Views, as of a mapped core, cannot be pickled, nor copied deeply.
         return MemoryRegion, (self.start, bytes(self.data))

@@ -44,6 +44,13 @@ class RegisterSet:
         known = {n: value for n, value in known.items() if 0 <= n < len(numbers.names)}
         return cls(arch, Avma(pc), tuple(known.get(n) for n in range(1 + max(known))))
 
+    def __repr__(self) -> str:
+        """Those that have names, in hexadecimal; what is not known is left out."""
+        names = self.arch.registers.names
+        named = zip(names, self.values, strict=False)
+        registers = " ".join(f"{name}={value:#x}" for name, value in named if value is not None)
+        return f"RegisterSet({self.arch.value}: pc={self.pc:#x} {registers})"
+
     def get(self, number: int) -> int | None:
         """The register with this DWARF number; None where it is unknown."""
         return self.values[number] if 0 <= number < len(self.values) else None

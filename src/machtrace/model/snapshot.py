@@ -68,6 +68,18 @@ class Snapshot:
     linux: LinuxFacts | None = None
     """What Linux keeps of the process; None where the system is another."""
 
+    def __repr__(self) -> str:
+        """Which process, and how much of it there is."""
+        pid = "" if self.process.pid is None else f" {self.process.pid}"
+        counts = (
+            (len(self.threads), "thread"),
+            (len(self.images), "image"),
+            (len(self.problems), "problem"),
+        )
+        parts = [f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts if count]
+        name = self.process.name or "a process"
+        return f"<Snapshot of {name}{pid} ({self.process.arch.value}): {', '.join(parts)}>"
+
     def save(self, path: str | FilePath, *, images: KeptImages = "used") -> None:
         """Write a small core that :func:`machtrace.open_target` reads back, and debuggers open.
 

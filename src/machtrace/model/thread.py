@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NewType
 
 from machtrace.model.memory import MemoryRegion
@@ -40,6 +40,6 @@ class ThreadSnapshot:
     """Nanoseconds of the system's monotonic clock; None in a core that does not say."""
     stopped_for_ns: int | None = None
     """How long the thread was kept from running for this; None where nothing was stopped."""
-    native_registers: bytes = b""
+    native_registers: bytes = field(default=b"", repr=False)
     """The general registers as Linux gives them (``NT_PRSTATUS``), those that no walk has a use for
     included; empty where the system is another, or did not give them."""

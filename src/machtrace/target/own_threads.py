@@ -20,6 +20,9 @@ ThreadLike = threading.Thread | int | str | None
 """A thread of this process: the object, its native id or its pthread, ``main``, ``#N`` or a name;
 None is the calling thread."""
 
+_LONGEST = 80
+"""Letters that are told of what names no thread."""
+
 
 class OwnTarget(Target, Protocol):
     """What the target of this process offers besides, on every system."""
@@ -120,7 +123,7 @@ class OwnThreads(ABC):
         if isinstance(thread, int) and not isinstance(thread, bool):
             return self._by_number(thread)
         raise TargetSpecError(
-            f"a thread is not named by {thread!r}",
+            f"a thread is not named by {_described(thread)}",
             remedy="give a threading.Thread, a native id, a pthread, main, or a name",
         )
 
@@ -160,3 +163,11 @@ def own_copier() -> SignalCopier:
             remedy="install machtrace where there is a C compiler, or from a wheel",
         ) from error
     return SignalCopier()
+
+
+def _described(value: object) -> str:
+    """What was given instead, in few words."""
+    if isinstance(value, str | bytes | int | float | None):
+        text = repr(value)
+        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return f"an object of {type(value).__name__}"
