@@ -89,11 +89,11 @@ def test_threads_that_fight_for_the_lock_are_of_one_moment() -> None:
         while not done.is_set():
             through_c(lambda: sorted(range(50), key=lambda one: -one)) if depth else through_c(int)
 
-    threads = [threading.Thread(target=spin, args=(n % 2,), daemon=True) for n in range(4)]
+    threads = [threading.Thread(target=spin, args=(n % 2,), daemon=True) for n in range(2)]
     for thread in threads:
         thread.start()
     try:
-        for _ in range(6):
+        for _ in range(2):
             for stack in mt.backtraces("self", python=True, lines=False):
                 if not stack.thread.name or "spin" not in stack.thread.name:
                     continue
