@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from machtrace.model.json_value import Details
+from machtrace.model.json_value import NO_DETAILS, Details
 from machtrace.model.reported_frame import Adjustment, ReportedFrame, ReportedSymbol
 from machtrace.model.reported_tree import SampledNode, SampledTree
 from machtrace.symbolicate.report_names import Calls, ReportCall
 
 Table = Mapping[int, Calls]
 """What is at each offset of an image that frames look up."""
+
+_RETURN = Adjustment.RETURN
+_new = tuple.__new__
 
 
 class FrameNamer:
@@ -38,8 +41,12 @@ class FrameNamer:
             if is_inline:
                 inlined.append(frame)
                 continue
-            if not inlined and (image is None or tables[image] is None):
-                found.append(frame)  # as half of all are: nothing is known of their images
+            if not inlined:  # as nearly always
+                table = None if image is None else tables[image]
+                if table is None:
+                    found.append(frame)
+                else:
+                    found += self._frame(frame, table)
                 continue
             named = self.frame(frame, tables)
             if len(named) <= len(inlined):  # the report knew of more
@@ -52,50 +59,38 @@ class FrameNamer:
 
     def frame(
         self, frame: ReportedFrame, tables: Sequence[Table | None]
-    ) -> tuple[ReportedFrame, ...]:
+    ) -> Sequence[ReportedFrame]:
         """A frame of the machine and, before it, the calls that are inlined there."""
+        table = None if frame.image is None else tables[frame.image]
+        return (frame,) if table is None else self._frame(frame, table)
+
+    def _frame(self, frame: ReportedFrame, table: Table) -> Sequence[ReportedFrame]:
+        # Tuples are made as such, here: a call of their class takes twice as long.
         address, image, offset, adjustment, symbol, location, _, details = frame
-        table = None if image is None else tables[image]
-        if table is None or offset is None:
+        if offset is None:
             return (frame,)
-        lookup = offset - (adjustment is Adjustment.RETURN and offset > 0)
-        calls = table.get(lookup, ())
+        calls = table.get(offset - (adjustment is _RETURN and offset > 0))
         if not calls:
             return (frame,)
         self.named += 1
+        name, start, source, place, _, _ = calls[-1]
         if symbol is not None and not _is_called(symbol.name, calls):
             self.contradicted += 1
             details = _with_reported(details, symbol)
-        outer = calls[-1]
-        start = outer.start
-        name = ReportedSymbol(outer.name, None if start is None else offset - start, outer.source)
+        symbol = _new(ReportedSymbol, (name, None if start is None else offset - start, source))
         if len(calls) == 1:
-            place = outer.location or location
-            return (
-                ReportedFrame(
-                    address,
-                    image,
-                    offset,
-                    adjustment,
-                    name,
-                    place,
-                    is_inline=False,
-                    details=details,
-                ),
-            )
+            row = (address, image, offset, adjustment, symbol, place or location, False, details)
+            return (_new(ReportedFrame, row),)
         found = [
-            ReportedFrame(
-                address, image, offset, adjustment, call.symbol, call.location, is_inline=True
+            _new(
+                ReportedFrame,
+                (address, image, offset, adjustment, call[5], call[3], True, NO_DETAILS),
             )
-            for call in calls[:-1]
+            for call in calls
         ]
-        place = outer.location
-        found.append(
-            ReportedFrame(
-                address, image, offset, adjustment, name, place, is_inline=False, details=details
-            )
-        )
-        return tuple(found)
+        row = (address, image, offset, adjustment, symbol, place, False, details)
+        found[-1] = _new(ReportedFrame, row)
+        return found
 
     def tree(self, tree: SampledTree, tables: Sequence[Table | None]) -> tuple[SampledNode, ...]:
         """The nodes of a tree; what is inlined into a node is below it, and above its children."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from machtrace.model.json_value import Details, JsonValue
-from machtrace.model.reported_frame import ReportedFrame, ReportedSymbol
+from machtrace.model.reported_frame import ReportedFrame
 from machtrace.model.reported_image import ReportedImage
 from machtrace.model.symbol import SourceLocation
 from machtrace.report.crash.shown import shown
@@ -20,6 +20,9 @@ PLACE = "place"
 IMAGE = "image"
 """The detail of a frame whose image the text calls otherwise than the list of images does."""
 
+_USUAL = 512
+"""Frames that most stacks have not more of."""
+
 
 def frame_lines(
     frames: Sequence[ReportedFrame],
@@ -27,7 +30,7 @@ def frame_lines(
     between: Mapping[int, Sequence[str]] | None = None,
     jumps: Mapping[int, int] | None = None,
     names: dict[int | None, str] | None = None,
-) -> Iterator[str]:
+) -> list[str]:
     """A line a frame, innermost first.
 
     Args:
@@ -41,29 +44,46 @@ def frame_lines(
     between = between or {}
     jumps = jumps or {}
     width = max(4, len(str(_last_number(frames, jumps))) + 1)
+    numbers = _numbers(width)
+    lines: list[str] = []
+    add = lines.append
     number = 0
+    # One loop that takes each frame apart, with the usual case written out: there are very many.
     for index, frame in enumerate(frames):
+        address, image, _, _, symbol, location, is_inline, details = frame
         if between and index in between:
-            yield from between[index]
+            lines += between[index]
         if jumps:
             number = jumps.get(index, number)
-        address, image, details = frame.address, frame.image, frame.details
-        name = names.get(image) or _name(names, image, images)
-        if details:
-            number = _number(details, number)
-            name = _said(frame) or name
-        symbol = frame.symbol
+        column = names.get(image) or _name(names, image, images)
         if details or symbol is None:
+            number = _number(details, number)
+            column = _said(frame) or column
             what = _what(frame, None if image is None else images[image])
         else:
-            what = _simple(symbol, frame.location, is_inline=frame.is_inline)
-        if address is None:
-            yield f"{number:<{width}}{name:<30s}\t{'???':>18s} {what}"
-        else:
-            yield f"{number:<{width}}{name:<30s}\t{address:>#18x} {what}"
+            what, into, _ = symbol
+            if not what.isprintable():
+                what = shown(what)
+            if into is not None:
+                what = f"{what} + {into}"
+            if location is not None:
+                file, line = _file(location.path), location.line
+                what = f"{what} ({file})" if line is None else f"{what} ({file}:{line})"
+            if is_inline:
+                what += INLINED
+        place = "???" if address is None else hex(address)
+        start = numbers[number] if number < _USUAL else f"{number:<{width}}"
+        add(f"{start}{column}{place:>18} {what}")
         number += 1
     if len(frames) in between:
-        yield from between[len(frames)]
+        lines += between[len(frames)]
+    return lines
+
+
+@lru_cache(8)
+def _numbers(width: int) -> list[str]:
+    """The column of numbers that most stacks have."""
+    return [f"{number:<{width}}" for number in range(_USUAL)]
 
 
 def _last_number(frames: Sequence[ReportedFrame], jumps: Mapping[int, int]) -> int:
@@ -71,7 +91,7 @@ def _last_number(frames: Sequence[ReportedFrame], jumps: Mapping[int, int]) -> i
     given = [
         number + len(frames) - index
         for index, frame in enumerate(frames)
-        if frame.details and (number := _number(frame.details, 0))
+        if frame[7] and (number := _number(frame.details, 0))
     ]
     given += [number + len(frames) - index for index, number in jumps.items()]
     return max([len(frames), *given]) - 1
@@ -83,13 +103,13 @@ def _number(details: Details, usual: int) -> int:
 
 
 def _name(names: dict[int | None, str], image: int | None, images: Sequence[ReportedImage]) -> str:
-    """The name of an image, made once."""
+    """The column of an image's name, made once."""
     name = "???" if image is None else shown(images[image].name)
     if image is not None and not name:
         uuid = images[image].uuid
         name = "???" if uuid is None else str(uuid)
-    names[image] = name
-    return name
+    names[image] = column = f"{name:<30s}\t"
+    return column
 
 
 def frame_text(frame: ReportedFrame, images: Sequence[ReportedImage]) -> str:
@@ -118,18 +138,6 @@ def _what(frame: ReportedFrame, image: ReportedImage | None) -> str:
     return text + INLINED if is_inline else text
 
 
-def _simple(symbol: ReportedSymbol, location: SourceLocation | None, *, is_inline: bool) -> str:
-    """:func:`_what` of a frame that has a name and no details: there are very many."""
-    name, into, _ = symbol
-    what = name if name.isprintable() else shown(name)
-    if into is not None:
-        what = f"{what} + {into}"
-    if location is not None:
-        file, line = _file(location.path), location.line
-        what = f"{what} ({file})" if line is None else f"{what} ({file}:{line})"
-    return what + INLINED if is_inline else what
-
-
 @lru_cache(4096)
 def _file(path: str) -> str:
     """A file's own name, as it is shown; most are asked for again and again."""
@@ -138,7 +146,7 @@ def _file(path: str) -> str:
 
 def _said(frame: ReportedFrame) -> str:
     name = frame.details.get(IMAGE)
-    return shown(name) if isinstance(name, str) else ""
+    return f"{shown(name):<30s}\t" if isinstance(name, str) and name else ""
 
 
 def _place(frame: ReportedFrame) -> str:
