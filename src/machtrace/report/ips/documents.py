@@ -12,12 +12,18 @@ from typing import NamedTuple
 
 from machtrace.errors import FormatError
 from machtrace.model.json_value import JsonValue
+from machtrace.report.crash.reader import is_crash_text
+from machtrace.report.ips.jetsam import is_jetsam
+from machtrace.report.ips.panic import is_panic
+from machtrace.report.ips.stackshot import is_stackshot
 from machtrace.report.json_parts import JsonDocument
 from machtrace.report.json_text import read_json
 from machtrace.report.source import ReportSource
 
 _HEADER = frozenset({"bug_type", "incident_id", "os_version", "app_name", "app_version"})
-_BODY = frozenset({"usedImages", "threads", "procName"})
+_SURE = "bug_type"
+"""The key of a header that nothing else has."""
+_BODY = frozenset({"usedImages", "threads", "procName", "procPath", "faultingThread", "bundleInfo"})
 _FULL_REPORT = re.compile(r"^-+\nFull Report\n-+\n\s{0,8}(?=\{)", re.MULTILINE)
 _NEXT_HEADER = re.compile(r'^\{(?=[^\n]{0,4096}"bug_type")', re.MULTILINE)
 
@@ -41,9 +47,35 @@ def is_header(value: JsonValue) -> bool:
     return isinstance(value, dict) and len(_HEADER & value.keys()) > 1 and not is_body(value)
 
 
+def may_be_header(value: JsonValue) -> bool:
+    """Whether it has a key of headers: with a body below it, that is enough."""
+    return isinstance(value, dict) and bool(_HEADER & value.keys()) and not is_body(value)
+
+
 def is_body(value: JsonValue) -> bool:
-    """Whether it has the keys of a crash's body."""
-    return isinstance(value, dict) and len(_BODY & value.keys()) > 1
+    """Whether it has the keys of a body of JSON: of a crash, a jetsam event, stackshot or panic."""
+    if not isinstance(value, dict):
+        return False
+    return (
+        len(_BODY & value.keys()) > 1 or is_jetsam(value) or is_stackshot(value) or is_panic(value)
+    )
+
+
+def begins_report(source: ReportSource) -> bool:
+    """Whether a file that begins with JSON is of this kind.
+
+    A header of one key is one where it is the key that says of which type the body is, or where
+    there is a body.
+    """
+    documents = source.documents
+    first = documents[0].value
+    if is_header(first) or is_body(first):
+        return True
+    if not isinstance(first, dict) or not may_be_header(first):
+        return False
+    if len(documents) > 1:
+        return _SURE in first or is_body(documents[1].value)
+    return _SURE in first or is_crash_text(source.rest)
 
 
 def full_report(text: str) -> int | None:

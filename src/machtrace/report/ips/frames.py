@@ -1,7 +1,8 @@
 """Frames of threads and of ``lastExceptionBacktrace``.
 
-``inline`` marks calls that were inlined into the next frame. ``symbolSource``, ``sourceColumn``
-and ``adjustment`` are ours, written where a value is not what Apple's keys alone would say.
+``inline`` marks calls that were inlined into the next frame. ``symbolSource``, ``sourceColumn``,
+``adjustment`` and ``address`` are ours, written where a value is not what Apple's keys alone would
+say.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from machtrace.model.address import Avma
 from machtrace.model.json_value import NO_DETAILS, JsonValue
 from machtrace.model.reported_frame import (
     Adjustment,
@@ -117,8 +119,13 @@ def _with_rest(frame: ReportedFrame, entry: dict[str, Any]) -> ReportedFrame:
     if known is not None and known is not adjustment:
         adjustment = known
         del rest["adjustment"]
+    address = frame.address
+    own = rest.get("address")
+    if type(own) is int and 0 <= own < WORD and own != address:
+        address = Avma(own)
+        del rest["address"]
     return ReportedFrame(
-        frame.address,
+        address,
         frame.image,
         frame.offset,
         adjustment,
@@ -142,6 +149,7 @@ def frame_objects(
     *,
     innermost: Adjustment,
     absolute: int,
+    bases: Sequence[int | None] = (),
     is_of_ips: bool = False,
 ) -> list[JsonValue]:
     """The list that says the same.
@@ -150,6 +158,7 @@ def frame_objects(
         frames: of one stack, innermost first.
         innermost: what the first frame's address is where nothing says otherwise.
         absolute: which entry of the images stands for none.
+        bases: where the images are; a frame whose address is not at its offset from there has it.
         is_of_ips: nothing is added that the source had not; else every frame has a place.
     """
     entries: list[JsonValue] = []
@@ -164,10 +173,20 @@ def frame_objects(
         entry = _object(frame, usual, absolute)
         if not is_of_ips and "imageIndex" not in entry:
             entry |= {"imageOffset": 0, "imageIndex": absolute}
+        elif not is_of_ips and _is_elsewhere(frame, bases):
+            entry["address"] = frame.address
         entries.append(entry)
         if not frame.is_inline:
             usual = Adjustment.RETURN
     return entries
+
+
+def _is_elsewhere(frame: ReportedFrame, bases: Sequence[int | None]) -> bool:
+    """Whether image and offset do not say where a frame is: the image has no place, or several."""
+    image, offset, address = frame.image, frame.offset, frame.address
+    if address is None or image is None or offset is None or image >= len(bases):
+        return False
+    return address != (bases[image] or 0) + offset
 
 
 def _object(frame: ReportedFrame, usual: Adjustment, absolute: int) -> dict[str, JsonValue]:

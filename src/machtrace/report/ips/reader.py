@@ -10,8 +10,9 @@ from machtrace.model.reported_process import Incident
 from machtrace.report.crash.reader import is_crash_text
 from machtrace.report.crash.reader import read_text as read_crash_text
 from machtrace.report.ips.crash_body import read_crash
-from machtrace.report.ips.documents import IpsPart, full_report, ips_parts, is_body, is_header
+from machtrace.report.ips.documents import IpsPart, begins_report, full_report, ips_parts
 from machtrace.report.ips.jetsam import is_jetsam, read_jetsam
+from machtrace.report.ips.panic import is_panic, read_panic
 from machtrace.report.ips.stackshot import is_stackshot, read_stackshot
 from machtrace.report.source import ReportSource
 from machtrace.report.spindump.reader import is_spindump, read_text
@@ -32,10 +33,8 @@ def recognises(source: ReportSource) -> bool:
 
     Also a text of macOS with the *Full Report* below it, which says all that the text does.
     """
-    documents = source.documents
-    if documents:
-        first = documents[0].value
-        return is_header(first) or is_body(first)
+    if source.documents:
+        return begins_report(source)
     return full_report(source.text) is not None
 
 
@@ -64,6 +63,8 @@ def _report(part: IpsPart) -> Report:
         report = read_stackshot(incident, body, warnings)
     elif is_jetsam(body):
         report = read_jetsam(incident, body, warnings)
+    elif is_panic(body):
+        report = read_panic(incident, body, warnings)
     else:
         report = read_crash(incident, Taking(body, "", warnings))
     return replace(report, details=_after(dict(report.details), part)) if part.text else report

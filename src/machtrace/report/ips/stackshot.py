@@ -22,6 +22,7 @@ from machtrace.model.reported_image import ReportedImage
 from machtrace.model.reported_process import Incident, ReportedProcess, ReportedSystem
 from machtrace.model.reported_thread import ReportedThread
 from machtrace.report.ips.jetsam import parted
+from machtrace.report.ips.panic import last_words
 from machtrace.report.ips.values import WORD, take_uuid
 
 _PROCESSES = "processByPid"
@@ -60,6 +61,7 @@ def read_stackshot(incident: Incident, body: dict[str, JsonValue], warnings: lis
         system=ReportedSystem(
             model=product if isinstance(product, str) else None, os_name=name, os_build=build
         ),
+        application_information=last_words(body),
         others=tuple(others),
         details={**body, _PROCESSES: left},
         warnings=tuple(warnings),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from machtrace.model.json_value import NO_DETAILS, JsonValue
@@ -54,8 +55,10 @@ def _thread(
     )
 
 
-def thread_object(thread: ReportedThread, absolute: int, *, is_of_ips: bool) -> JsonValue:
-    """The entry that says the same; ``absolute`` as in :func:`frame_objects`."""
+def thread_object(
+    thread: ReportedThread, absolute: int, bases: Sequence[int | None], *, is_of_ips: bool
+) -> JsonValue:
+    """The entry that says the same; ``absolute`` and ``bases`` as in :func:`frame_objects`."""
     if is_of_ips and _ODD in thread.details:
         return thread.details[_ODD]
     entry: dict[str, JsonValue] = {}
@@ -71,6 +74,10 @@ def thread_object(thread: ReportedThread, absolute: int, *, is_of_ips: bool) -> 
         entry["queue"] = thread.queue
     if thread.frames or not is_of_ips:
         entry["frames"] = frame_objects(
-            thread.frames, innermost=Adjustment.EXACT, absolute=absolute, is_of_ips=is_of_ips
+            thread.frames,
+            innermost=Adjustment.EXACT,
+            absolute=absolute,
+            bases=bases,
+            is_of_ips=is_of_ips,
         )
     return entry | dict(thread.details)

@@ -17,6 +17,7 @@ def tree_objects(report: Report, absolute: int) -> Iterator[JsonValue]:
         report: whose trees they are.
         absolute: which image stands for none.
     """
+    bases = [image.load_address for image in report.images]
     for tree in report.trees:
         known: dict[str, JsonValue] = {
             "id": tree.thread,
@@ -32,5 +33,7 @@ def tree_objects(report: Report, absolute: int) -> Iterator[JsonValue]:
         entry["parents"] = [node.parent for node in tree.nodes]
         entry["samples"] = [node.samples for node in tree.nodes]
         frames = [node.frame for node in tree.nodes]
-        entry["frames"] = frame_objects(frames, innermost=Adjustment.RETURN, absolute=absolute)
+        entry["frames"] = frame_objects(
+            frames, innermost=Adjustment.RETURN, absolute=absolute, bases=bases
+        )
         yield entry

@@ -12,10 +12,12 @@ from collections.abc import Iterator, Sequence
 from machtrace.model.json_value import JsonValue
 from machtrace.model.report import Report, ReportKind
 from machtrace.model.reported_frame import Adjustment
+from machtrace.report.ips.documents import may_be_header
 from machtrace.report.ips.fields import EXCEPTION, PROCESS, SYSTEM, TERMINATION, in_order, put
 from machtrace.report.ips.frames import frame_objects
 from machtrace.report.ips.images import image_object
 from machtrace.report.ips.jetsam import is_jetsam
+from machtrace.report.ips.panic import is_panic
 from machtrace.report.ips.reader import AFTER_BODY, BODY, HEADER, TEXT
 from machtrace.report.ips.stackshot import is_stackshot, stackshot_body
 from machtrace.report.ips.threads import thread_object
@@ -85,7 +87,9 @@ def _header(report: Report) -> dict[str, JsonValue] | None:
     if report.kind is ReportKind.APPLE_IPS:
         if header == {HEADER: None}:
             return None
-        return header | _present(bug_type=incident.kind, incident_id=incident.id)
+        header |= _present(bug_type=incident.kind, incident_id=incident.id)
+        # Nothing that was read is without a key of headers; what was made may be.
+        return header if may_be_header(header) else {"bug_type": _CRASH, **header}
     process, system = report.process, report.system
     made = _present(
         app_name=process.name or "",
@@ -116,7 +120,7 @@ def _body(report: Report) -> dict[str, JsonValue]:
     body: dict[str, JsonValue] = dict(report.details)
     if is_of_ips:
         body = _without_after(body)
-        if is_jetsam(body):
+        if is_jetsam(body) or is_panic(body):
             return body
     put(body, PROCESS, report.process)
     put(body, SYSTEM, report.system)
@@ -128,9 +132,10 @@ def _body(report: Report) -> dict[str, JsonValue]:
     else:
         _put_common(body, report)
     absolute = _absolute(report)
+    bases = [image.load_address for image in report.images]
     if report.threads or not is_of_ips:
         body["threads"] = [
-            thread_object(thread, absolute, is_of_ips=is_of_ips) for thread in report.threads
+            thread_object(thread, absolute, bases, is_of_ips=is_of_ips) for thread in report.threads
         ]
     images = [image_object(image, is_of_ips=is_of_ips) for image in report.images]
     if absolute == len(images) and _needs_absolute(report, is_of_ips=is_of_ips):
@@ -179,6 +184,7 @@ def _put_exceptions(body: dict[str, JsonValue], report: Report) -> None:
                 thrown.frames,
                 innermost=Adjustment.RETURN,
                 absolute=_absolute(report),
+                bases=[image.load_address for image in report.images],
                 is_of_ips=report.kind is ReportKind.APPLE_IPS,
             )
         if thrown.name is not None and report.kind not in _OF_APPLE:
