@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -74,6 +75,7 @@ def _begin(options: BatchOptions, parent: int) -> None:
     global _runner  # noqa: PLW0603 - what a child process keeps between its batches
     signal.signal(signal.SIGTERM, _leave)
     Thread(target=_follow, args=(parent,), daemon=True).start()
+    gc.disable()  # what a batch leaves is looked at after it; the names that are kept never go
     _runner = BatchRunner(options)
 
 

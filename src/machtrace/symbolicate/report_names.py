@@ -25,6 +25,8 @@ _SOURCES: dict[Certainty, NameSource] = {
     for certainty in Certainty
     if certainty is not Certainty.NONE
 }
+_DEBUG = NameSource.DEBUG_INFORMATION
+_new = tuple.__new__
 _LEAST = 0x1000
 """Bytes of an image whose size is not reported."""
 
@@ -164,9 +166,8 @@ class _NamedImage:
             if one.file not in self._paths:
                 self._paths[one.file] = self._names.file_path(one.file)
             location = SourceLocation(self._paths[one.file], one.line or None)
-        source = NameSource.DEBUG_INFORMATION
-        symbol = ReportedSymbol(name, None, source)
-        call = ReportCall(name, None, source, location, others, symbol)
+        symbol = _new(ReportedSymbol, (name, None, _DEBUG))
+        call = _new(ReportCall, (name, None, _DEBUG, location, others, symbol))
         self._inlined[one] = call
         return call
 
@@ -185,10 +186,10 @@ def _of_symbol(symbol: Symbol) -> ReportCall:
 
 def _joined(call: ReportCall, symbol: ReportCall) -> ReportCall:
     """A function by its debug information, and what symbols know of it besides."""
-    return ReportCall(
-        symbol.name if call.name == "???" and symbol.name else call.name,
-        symbol.start,
-        call.source,
-        call.location,
-        (*call.others, symbol.name, *symbol.others) if symbol.name else call.others,
-    )
+    name, _, source, location, others, _ = call
+    known, start, _, _, more, _ = symbol
+    if known:
+        name = known if name == "???" else name
+        others = (*others, known, *more)
+    # Made as a tuple: there are very many, and a call of the class takes twice as long.
+    return _new(ReportCall, (name, start, source, location, others, None))

@@ -170,4 +170,5 @@ def _named_task(task: ReportedTask, namer: FrameNamer, tables: dict[UUID, Table]
 
 
 def _tables_of(task: ReportedTask, tables: dict[UUID, Table]) -> list[Table | None]:
-    return [None if image.uuid is None else tables.get(image.uuid) for image in task.images]
+    """For each image what is known of it; None where that is nothing."""
+    return [tables.get(image.uuid) or None if image.uuid else None for image in task.images]
