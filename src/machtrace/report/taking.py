@@ -10,6 +10,8 @@ from machtrace.model.json_value import Details, JsonValue
 
 _WORD = 1 << 64
 _UUID_DIGITS = 32
+NO_OBJECT = "entry"
+"""What is kept under this is in an object's place and is none."""
 
 
 @dataclass(slots=True)
@@ -30,12 +32,13 @@ class Taking:
 
     @classmethod
     def of(cls, value: JsonValue, where: str, warnings: list[str]) -> Taking:
-        """Of an object; one without entries of anything else, about which a warning is given."""
+        """Of an object; of anything else, about which a warning is given, with it as only entry."""
         if isinstance(value, dict):
             return cls(dict(value), where, warnings)
-        if value is not None:
-            warnings.append(f"{where} is no object and was left out")
-        return cls({}, where, warnings)
+        if value is None:
+            return cls({}, where, warnings)
+        warnings.append(f"{where} is no object; it was kept as it is")
+        return cls({NO_OBJECT: value}, where, warnings)
 
     def text(self, key: str) -> str | None:
         """A string."""

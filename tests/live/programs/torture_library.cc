@@ -37,10 +37,23 @@ char message[200];
 
 useconds_t pace; /* microseconds that each worker rests between its steps */
 
+/* To a moment, not for a time: each capture ends a sleep, which would make the next step come early
+ * and the work grow with the rate of captures. */
+void rest()
+{
+    timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += static_cast<long>(pace % 1000000) * 1000;
+    until.tv_sec += pace / 1000000 + until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) == EINTR)
+        ;
+}
+
 bool goes_on()
 {
     if (pace != 0)
-        usleep(pace);
+        rest();
     return !__atomic_load_n(&done, __ATOMIC_RELAXED);
 }
 

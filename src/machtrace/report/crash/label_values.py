@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from machtrace.model.json_value import JsonValue
 from machtrace.model.report import Report, ReportKind
@@ -20,6 +21,9 @@ _KEYS = {
     Layout.MACOS: "Anonymous UUID",
     Layout.MACOS_26: "Crash Reporter Key",
 }
+_OF_APPLE = (ReportKind.APPLE_IPS, ReportKind.APPLE_CRASH)
+_CRASHES = frozenset({"crash", "mach", "signal", "nsexception", "cpp_exception", "user_reported"})
+"""What KSCrash and MetricKit call those; they have an exception or its name."""
 _VERSIONS = {Layout.IOS: "104", Layout.MACOS: "12"}
 
 
@@ -82,6 +86,7 @@ def _system(report: Report, layout: Layout) -> Iterator[tuple[str, str | None]]:
     yield "OS Version", _shown(version(system.os_name, system.os_build))
     yield "Release Type", _shown(system.release_type)
     yield "Baseband Version", _shown(system.baseband_version)
+    yield "Event", _shown(_event(report))
     is_text = report.kind is ReportKind.APPLE_CRASH
     yield "Report Version", report.incident.report_version if is_text else _VERSIONS.get(layout)
 
@@ -140,7 +145,7 @@ def information_lines(report: Report) -> list[str]:
     said = [text for _, texts in report.application_information for text in texts]
     lines = [line for text in said for line in text.rstrip("\n").split("\n")]
     thrown = report.language_exception
-    if thrown is not None and report.kind not in (ReportKind.APPLE_IPS, ReportKind.APPLE_CRASH):
+    if thrown is not None and report.kind not in _OF_APPLE:
         reason = thrown.reason or ""
         if thrown.name is not None and not any(thrown.name in line for line in lines):
             lines.append(
@@ -154,10 +159,31 @@ def _exception(report: Report, layout: Layout) -> Values:
     found: Values = {}
     exception = report.exception
     if exception is not None:
+        if report.kind not in _OF_APPLE:
+            exception = as_apple_says(exception)
         found |= _exception_values(exception, layout)
+        if exception.type is None and exception.signal is None and _event(report) is not None:
+            del found["Exception Type"]
     if report.termination is not None:
         found |= _termination_values(report.termination, _more_reasons(report), layout)
     return found
+
+
+def as_apple_says(exception: ReportedException) -> ReportedException:
+    """The exception of another kind of report, with its codes and the address in Apple's words."""
+    codes, subtype = exception.codes, exception.subtype
+    if codes is None and any(exception.raw_codes):
+        codes = ", ".join(f"{code % (1 << 64):#018x}" for code in exception.raw_codes)
+    if subtype is not None and exception.address is not None and " at 0x" not in subtype:
+        subtype = f"{subtype} at {exception.address:#018x}"
+    return replace(exception, codes=codes, subtype=subtype)
+
+
+def _event(report: Report) -> str | None:
+    """What befell the process, where that is no crash: a hang, too much CPU time, a deadlock."""
+    kind = report.incident.kind
+    is_other = report.kind in (ReportKind.KSCRASH, ReportKind.METRICKIT)
+    return kind if is_other and kind not in _CRASHES else None
 
 
 def _exception_values(exception: ReportedException, layout: Layout) -> Values:

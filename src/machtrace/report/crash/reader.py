@@ -33,6 +33,14 @@ _MARK = re.compile(
     re.MULTILINE,
 )
 _THREAD = re.compile(r"^Thread [0-9]+(?: Crashed)?(?: name)?:", re.MULTILINE)
+_STACK = re.compile(
+    r"^Thread [0-9]{1,9}(?: Crashed| Highlighted| Attributed)?:[^\n]{0,1000}\n"
+    r"0[ \t]{1,8}\S[^\n]{0,400}?[ \t]0x[0-9a-fA-F]{1,16}[ \t]",
+    re.MULTILINE,
+)
+"""A thread's heading and its first frame: of a report that only a part was copied of."""
+_MANY = 3
+"""Marks that are enough by themselves, of what has neither exception nor threads."""
 _START = re.compile(
     r"^(?:(?P<images>Binary Images):|(?:Incident Identifier|Process):[ \t])", re.MULTILINE
 )
@@ -47,8 +55,17 @@ _CORPSE = "EXC_CORPSE_NOTIFY"
 
 
 def recognises(source: ReportSource) -> bool:
-    """Whether labels of such a text come first, and threads or images follow."""
-    return not source.text.lstrip().startswith(("{", "[")) and is_crash_text(source.text)
+    """Whether labels of such a text come first, and threads or images follow; or a part of it."""
+    if source.text.lstrip().startswith(("{", "[")):
+        return False
+    return is_crash_text(source.text) or _is_part(source.text)
+
+
+def _is_part(text: str) -> bool:
+    """Whether it is a part of such a text: threads without a header, or a header alone."""
+    if len(_MARK.findall(text[:_LOOKED_AT])) >= _MANY:
+        return True
+    return _STACK.search(text) is not None
 
 
 def is_crash_text(text: str) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from machtrace.model.json_value import JsonValue
 from machtrace.model.report import Report, ReportKind
 from machtrace.model.reported_frame import Adjustment
+from machtrace.report.crash.label_values import as_apple_says
 from machtrace.report.ips.documents import may_be_header
 from machtrace.report.ips.fields import EXCEPTION, PROCESS, SYSTEM, TERMINATION, in_order, put
 from machtrace.report.ips.frames import frame_objects
@@ -172,7 +173,9 @@ def _put_common(body: dict[str, JsonValue], report: Report) -> None:
 
 def _put_exceptions(body: dict[str, JsonValue], report: Report) -> None:
     if report.exception is not None:
-        put(body, EXCEPTION, report.exception)
+        is_of_apple = report.kind in _OF_APPLE
+        said = report.exception if is_of_apple else as_apple_says(report.exception)
+        put(body, EXCEPTION, said)
         _put_list(body, "exception", "rawCodes", list(report.exception.raw_codes))
     if report.termination is not None:
         put(body, TERMINATION, report.termination)

@@ -30,6 +30,9 @@ def recognises(source: ReportSource) -> bool:
     value = documents[0].value if documents else None
     if not isinstance(value, dict):
         return False
+    inner = value.get(_RECRASH)
+    if isinstance(inner, dict) and _PARTS & inner.keys():
+        return True
     return len(_PARTS & value.keys()) >= _ENOUGH
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from machtrace.model.json_value import JsonValue
+from machtrace.report.taking import NO_OBJECT
 
 
 class NestedFrame(NamedTuple):
@@ -28,6 +29,7 @@ def laid_out(roots: JsonValue, warnings: list[str]) -> list[NestedFrame]:
         around, entry = waiting.pop()
         if not isinstance(entry, dict):
             odd += 1
+            found.append(NestedFrame(around, {NO_OBJECT: entry}))
             continue
         inner = entry.get("subFrames")
         found.append(
@@ -41,7 +43,7 @@ def laid_out(roots: JsonValue, warnings: list[str]) -> list[NestedFrame]:
         place = len(found) - 1
         waiting += ((place, one) for one in _reversed(inner))
     if odd:
-        warnings.append(f"{odd} frames are no objects and were left out")
+        warnings.append(f"{odd} frames are no objects; they were kept as they are")
     return found
 
 
