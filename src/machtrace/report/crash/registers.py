@@ -33,7 +33,9 @@ _HALF_WORDS = frozenset({"cpsr", "esr"})
 _OTHERWISE = ("cpu", "err", "trap")
 _ROW = 4
 _NAME_WIDTH = 4
-_REGISTER = re.compile(r"(?<![0-9a-z])([a-z][a-z0-9_]{0,15}):[ ]?(0x[0-9a-fA-F]{1,16}|<unavailable>)")
+_REGISTER = re.compile(
+    r"(?<![0-9a-z])([a-z][a-z0-9_]{0,15}):[ ]?(0x[0-9a-fA-F]{1,16}|<unavailable>)"
+)
 _UNAVAILABLE = "<unavailable>"
 _STATES = {
     "ARM Thread State (64-bit)": "ARM_THREAD_STATE64",
