@@ -96,11 +96,11 @@ def test_codes_and_addresses_of_other_kinds_are_said_as_apple_does() -> None:
     assert again.address == 0xDEAD
 
 
-def test_what_is_no_crash_is_an_event() -> None:
+def test_what_is_no_crash_is_an_incident_kind() -> None:
     """KSCrash has numbers of nothing where the main thread hangs: they are no exception's."""
     error = {"mach": {"exception": 0, "code": 0}, "signal": {"signal": 0}, "address": 0}
     text = crash_text(kscrash({**error, "type": "deadlock"}))
-    assert "\nEvent:               deadlock\n" in text
+    assert "\nIncident Kind:       deadlock\n" in text
     assert "Exception Type" not in text
     assert crash_text(read(text)) == text
 
@@ -148,3 +148,29 @@ def test_a_report_of_a_crash_in_kscrash_may_be_all_there_is() -> None:
     ).reports
     assert [one.kind for one in reports] == [ReportKind.KSCRASH] * 2
     assert [one.name for one in reports[1].images] == ["Demo"]
+
+
+def test_lines_for_names_stay_where_there_is_no_name() -> None:
+    """As iOS 10 to 13 wrote them; a thread without such a line gets none."""
+    text = f"Thread 0 name:\nThread 0 Crashed:\n{FRAMES}\nThread 1:\n{FRAMES}"
+    report = read(text)
+    assert report.threads[0].name is None
+    written = crash_text(report)
+    assert "\nThread 0 name:\nThread 0 Crashed:\n" in f"\n{written}"
+    assert written.count("name:") == 1
+    assert read(written) == report
+
+
+def test_no_label_is_added_to_a_text() -> None:
+    """Old systems said only at the thread which one crashed."""
+    text = f"Process: Demo [7]\nException Type: EXC_CRASH\n\nThread 1 Crashed:\n{FRAMES}"
+    assert "Triggered" not in crash_text(read(text))
+    assert read(crash_text(read(text))) == read(text)
+
+
+def test_an_exception_without_a_stack_has_no_section_for_one() -> None:
+    """KSCrash has its stack in the thread."""
+    report = kscrash({"type": "nsexception", "nsexception": {"name": "Bad", "reason": "words"}})
+    text = crash_text(report)
+    assert "Last Exception Backtrace" not in text
+    assert "*** Terminating app due to uncaught exception 'Bad', reason: 'words'" in text

@@ -86,7 +86,7 @@ def _system(report: Report, layout: Layout) -> Iterator[tuple[str, str | None]]:
     yield "OS Version", _shown(version(system.os_name, system.os_build))
     yield "Release Type", _shown(system.release_type)
     yield "Baseband Version", _shown(system.baseband_version)
-    yield "Event", _shown(_event(report))
+    yield "Incident Kind", _shown(_incident_kind(report))
     is_text = report.kind is ReportKind.APPLE_CRASH
     yield "Report Version", report.incident.report_version if is_text else _VERSIONS.get(layout)
 
@@ -162,7 +162,11 @@ def _exception(report: Report, layout: Layout) -> Values:
         if report.kind not in _OF_APPLE:
             exception = as_apple_says(exception)
         found |= _exception_values(exception, layout)
-        if exception.type is None and exception.signal is None and _event(report) is not None:
+        if (
+            exception.type is None
+            and exception.signal is None
+            and _incident_kind(report) is not None
+        ):
             del found["Exception Type"]
     if report.termination is not None:
         found |= _termination_values(report.termination, _more_reasons(report), layout)
@@ -179,7 +183,7 @@ def as_apple_says(exception: ReportedException) -> ReportedException:
     return replace(exception, codes=codes, subtype=subtype)
 
 
-def _event(report: Report) -> str | None:
+def _incident_kind(report: Report) -> str | None:
     """What befell the process, where that is no crash: a hang, too much CPU time, a deadlock."""
     kind = report.incident.kind
     is_other = report.kind in (ReportKind.KSCRASH, ReportKind.METRICKIT)

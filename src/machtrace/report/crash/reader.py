@@ -15,7 +15,7 @@ from machtrace.report.crash.header import Header, numbered
 from machtrace.report.crash.label_details import BY_LABEL, put
 from machtrace.report.crash.label_lines import is_usual
 from machtrace.report.crash.label_values import is_backtrace, label_values
-from machtrace.report.crash.layout_rows import STATE, THREADS
+from machtrace.report.crash.layout_rows import PLACES, STATE, THREADS
 from machtrace.report.crash.layouts import layout_of
 from machtrace.report.crash.lines import LONGEST_LINE, read_image
 from machtrace.report.crash.parts import END, TextParts
@@ -255,9 +255,9 @@ def _with_what_differs(
     for label, values in given.items():
         if written.get(label) != values:
             details[label] = values[0] if len(values) == 1 else [*values]
-    for label in written.keys() - given.keys():
-        if is_backtrace(label):
-            details.pop("asiBacktraces", None)
+    added = written.keys() - given.keys()
+    if any(map(is_backtrace, added)):
+        details.pop("asiBacktraces", None)
     leftovers = [*threads.leftovers()]
     details |= {label: value for _, label, value in leftovers}
     for part in (THREADS, STATE):
@@ -268,6 +268,7 @@ def _with_what_differs(
         order = [*order[:at], *labels, *order[at:]]
     if odd:
         details[IMAGE_LINES] = odd
-    if not is_usual(layout, (label for label in order if label)):
+    # Labels that the text has not are written only where no order is known.
+    if added & PLACES[layout].keys() or not is_usual(layout, (label for label in order if label)):
         details[ORDER] = [*order]
     return replace(report, details=details)

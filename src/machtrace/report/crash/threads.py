@@ -29,6 +29,8 @@ _ADDRESS_LENGTH = 18
 _CRASHED = " Crashed"
 HEADING = "heading"
 """The detail of a thread whose heading says another thing than that it crashed: ``Attributed``."""
+NAME_LINE = "name line"
+"""The detail of a thread that has a line for its name, and no name: what follows the colon."""
 LINES = "lines"
 """The detail of lines among frames that are none: of each how many frames are before it, and it."""
 
@@ -142,7 +144,8 @@ class ThreadSections:
 
     def _begin_thread(self, match: re.Match[str]) -> None:
         number = int(match["index"])
-        name, queue = _name_and_queue(match["name"] or self._names.pop(number, ""))
+        own = self._names.pop(number, None)
+        name, queue = _name_and_queue(match["name"] or own or "")
         if number in self._threads:
             self._warnings.append(f"two threads have the number {number}; both were kept")
             number = self._free
@@ -150,6 +153,8 @@ class ThreadSections:
         details: dict[str, JsonValue] = {}
         if match["word"] not in (None, _CRASHED):
             details[HEADING] = match["word"].strip()
+        if own is not None and not own.strip():
+            details[NAME_LINE] = own
         self._threads[number] = ReportedThread(
             index=number,
             name=name,

@@ -29,7 +29,7 @@ from machtrace.report.crash.reader import IMAGE_LINES, ORDER
 from machtrace.report.crash.recursion import elided
 from machtrace.report.crash.registers import flavor_name, register_lines
 from machtrace.report.crash.shown import shown
-from machtrace.report.crash.threads import HEADING, LINES
+from machtrace.report.crash.threads import HEADING, LINES, NAME_LINE
 
 
 def write(reports: Sequence[Report]) -> str:
@@ -90,7 +90,7 @@ def _order(report: Report) -> list[str] | None:
 
 def _last_exception(report: Report) -> Iterator[str]:
     thrown = report.language_exception
-    if thrown is None or not (thrown.frames or thrown.details):
+    if thrown is None or not (thrown.frames or thrown.details.keys() & {"addresses", LINES}):
         return
     yield f"{LAST_EXCEPTION}:"
     addresses = thrown.details.get("addresses")
@@ -137,6 +137,8 @@ def _heading(thread: ReportedThread) -> Iterator[str]:
         words += f" Dispatch queue: {shown(thread.queue)}"
     if words != " ":
         yield f"Thread {thread.index} name: {words}"
+    elif isinstance(thread.details.get(NAME_LINE), str):
+        yield f"Thread {thread.index} name:{thread.details[NAME_LINE]}"
     yield f"Thread {thread.index}{_state_word(thread)}:"
 
 
