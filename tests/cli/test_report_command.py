@@ -1,5 +1,6 @@
 """``machtrace report``: what reports have in common, on the command line."""
 
+import gzip
 import json
 import subprocess
 import sys
@@ -102,4 +103,26 @@ def test_an_unknown_format(folder):
     """Is one error in one line, with what to do."""
     status, _, err = run(folder, "--format", "xml")
     assert 0 != status
-    assert "choose text or json" in err
+    assert "choose one of: text, json" in err
+
+
+def test_nothing_to_compare_with_is_no_difference(folder):
+    """What is compared with a place that has no reports is not new."""
+    (folder / "empty").mkdir()
+    for other in (folder / "empty", folder / "none"):
+        status, out, err = run(folder / "a.json", "--diff", other)
+        assert (status, out) == (1, "")
+        assert str(other) in err
+
+
+def test_reports_come_by_standard_input(folder):
+    """Packed ones too, as with the other commands."""
+    done = subprocess.run(
+        [sys.executable, "-m", "machtrace", "report", "-", "--groups"],
+        input=gzip.compress((folder / "a.json").read_bytes()),
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0
+    assert b"Groups: 1 of 1 reports" in done.stdout

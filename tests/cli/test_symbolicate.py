@@ -203,7 +203,7 @@ def test_mistakes_are_said_before_anything_is_read(machtrace, tmp_path):
     os.mkfifo(pipe)  # reading it would never end
 
     status, out, err = machtrace("symbolicate", pipe, "--format", "appel")
-    assert (status, out) == (1, b"")
+    assert (status, out) == (2, b"")
     assert err == err.splitlines()[0] + "\n"
     assert "'appel'" in err
     assert "choose one of: apple, ips, json" in err
@@ -339,3 +339,43 @@ def test_bytes_are_not_for_a_terminal(tmp_path):
 
     assert done.returncode == 1
     assert b"bytes are not for a terminal" in done.stderr
+
+
+def test_wrong_options_have_a_status_of_their_own(machtrace, tmp_path):
+    """One line, and what there is to choose from."""
+    (tmp_path / "a.ips").write_bytes(IPS)
+    for words in (
+        ("symbolicate", tmp_path / "a.ips", "--format", "nope"),
+        ("convert", tmp_path / "a.ips", "--format", "nope\n"),
+        ("report", tmp_path / "a.ips", "--format", "nope"),
+    ):
+        status, out, err = machtrace(*words)
+        assert (status, out) == (2, b"")
+        assert err.startswith("machtrace: no format is called 'nope")
+        assert err.count("\n") == 1
+        assert "json" in err
+
+
+@pytest.mark.parametrize("command", ["symbolicate", "convert", "report"])
+def test_places_without_reports_are_named(machtrace, tmp_path, command):
+    """An empty folder, and folders of other files; with what to give instead."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a.c").write_text("int a;")
+    for _ in range(2):
+        for folder in ("empty", "other"):
+            status, out, err = machtrace(command, tmp_path / folder)
+            assert (status, out) == (1, b"")
+            assert f"{tmp_path / folder}; give reports" in err.splitlines()[-1]
+        (tmp_path / "other" / "b.c").write_text("int b;")
+
+
+@pytest.mark.parametrize("data", [gzip.compress(IPS)[:-20], zipped(a=IPS)[:-30], b"PK\x03\x04"])
+def test_damaged_archives_are_to_be_copied_again(machtrace, tmp_path, data):
+    """They exist, and can be read."""
+    (tmp_path / "a.gz").write_bytes(data)
+    for command in ("symbolicate", "report"):
+        status, out, err = machtrace(command, tmp_path / "a.gz")
+        assert (status, out) == (1, b"")
+        assert "copy the file again" in err
+        assert err.count("\n") == 1

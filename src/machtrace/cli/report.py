@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from machtrace.errors import ArgumentError
-
 _FILES_HELP = "Reports of any kind, folders and archives of them; - is standard input."
 
 
@@ -51,9 +49,9 @@ def report(
     what machtrace convert --format html writes.
     """
     from machtrace.cli.report_analysis import Wanted, run
+    from machtrace.cli.report_run import check_format
 
-    if format not in ("text", "json"):
-        raise ArgumentError(f"no format is called {format!r}", remedy="choose text or json")
+    check_format(format, ("text", "json"))
     everything = not (top or groups or explain or waits or diff)
     wanted = Wanted(
         top=top or (_TOP if everything or diff else None),

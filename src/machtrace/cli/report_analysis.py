@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,13 +13,14 @@ from machtrace.analysis.reported_profile import profile_of
 from machtrace.analysis.wait_graph import wait_graph
 from machtrace.cli import report_document, report_sections
 from machtrace.cli.console import complain, output, warn
+from machtrace.cli.report_input import standard_input
 from machtrace.cli.report_progress import report_progress
 from machtrace.cli.report_section import Section, show
 from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.model.report import Report
 from machtrace.report.inputs import ReportInput, report_inputs
+from machtrace.report.printable import printable
 from machtrace.report.reading import read_source
-from machtrace.report.source import ReportSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ def run(files: Sequence[str], wanted: Wanted) -> int:
     """Say it on standard output; the exit status."""
     read = _read(files, wanted.search)
     before = _read(wanted.before, wanted.search) if wanted.before else None
-    if not read.reports:
+    if not read.reports or (before is not None and not before.reports):
         return 1
     if wanted.is_json:
         with output() as sink:
@@ -79,7 +79,8 @@ def _read(files: Sequence[str], search: Sequence[str]) -> ReadReports:
                 read.names += [one.name] * len(found)
             progress.advance(1)
     if not read.reports and not read.failed and files:
-        warn("there is no report in what was given")
+        given = ", ".join(map(printable, files))
+        warn(f"there is no report in {given}; give reports, or folders or archives that have some")
     if search and read.reports:
         from machtrace.symbolicate.report_names import ReportNames
         from machtrace.symbolicate.reports import symbolicate_reports
@@ -91,8 +92,7 @@ def _read(files: Sequence[str], search: Sequence[str]) -> ReadReports:
 
 def _inputs(file: str, read: ReadReports) -> Iterator[ReportInput]:
     if file == "-":
-        name = "standard input"
-        yield ReportInput(name, ReportSource(name, sys.stdin.buffer.read()), is_named=True)
+        yield from standard_input()
         return
     try:
         yield from report_inputs(file)

@@ -7,22 +7,26 @@ takes the memory of a few batches.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import chain, islice
 from pathlib import Path
 
+import typer
+
 from machtrace.capture.report_batches import BatchOptions
 from machtrace.cli.console import binary_output, output
+from machtrace.cli.report_input import standard_input
 from machtrace.cli.report_outcomes import outcomes
 from machtrace.cli.report_progress import ReportProgress, report_progress
 from machtrace.cli.report_summary import Summary
 from machtrace.cli.report_targets import Task, tasks
-from machtrace.errors import ArgumentError, FileAccessError
+from machtrace.errors import ArgumentError
 from machtrace.report.formats import FORMATS, ReportFormat, report_format
 from machtrace.report.inputs import count_files, report_inputs
 from machtrace.report.joining import JoinedFiles
-from machtrace.report.packed_inputs import InputLimits, ReportInput, read_within, unpacked
+from machtrace.report.packed_inputs import ReportInput
+from machtrace.report.printable import printable
 
 
 def format_of(target: str) -> str:
@@ -42,6 +46,20 @@ def format_of(target: str) -> str:
     )
 
 
+def check_format(name: str, names: Iterable[str] = FORMATS) -> None:
+    """End with status 2, as for other options that are none, where no format is called ``name``."""
+    if name not in names:
+        from machtrace.cli.console import complain
+
+        complain(
+            ArgumentError(
+                f"no format is called {printable(name)!r}",
+                remedy=f"choose one of: {', '.join(names)}",
+            )
+        )
+        raise typer.Exit(2)
+
+
 def run(files: Sequence[str], options: BatchOptions, target: Path | None, jobs: int | None) -> int:
     """Read, name and write ``files``; the exit status.
 
@@ -55,7 +73,7 @@ def run(files: Sequence[str], options: BatchOptions, target: Path | None, jobs: 
         with binary_output():  # refuses a terminal
             pass
     is_shown = target is None and sys.stdout.isatty()
-    summary = Summary(options)
+    summary = Summary(options, files)
     with ExitStack() as stack:
         progress = stack.enter_context(report_progress(_count(files, target), hidden=is_shown))
         made = tasks(_inputs(files, target), target, chosen.suffix, files)
@@ -81,25 +99,9 @@ def _count(files: Sequence[str], target: Path | None) -> int:
 def _inputs(files: Sequence[str], target: Path | None) -> Iterator[ReportInput]:
     for file in dict.fromkeys(files):
         if file == "-":
-            yield from _standard_input()
+            yield from standard_input()
         else:
             yield from report_inputs(file, without=target)
-
-
-def _standard_input() -> Iterator[ReportInput]:
-    name, limits = "standard input", InputLimits()
-    try:
-        data = read_within(sys.stdin.buffer, limits.file_bytes)
-    except (AttributeError, OSError, ValueError):  # it was closed
-        error = FileAccessError(name, "cannot be read")
-        error.remedy = "pipe a report into it, or give the names of files"
-        yield ReportInput(name, error, is_named=True)
-        return
-    if len(data) > limits.file_bytes:
-        error = FileAccessError(name, f"larger than {limits.file_bytes} bytes")
-        yield ReportInput(name, error, is_named=True)
-        return
-    yield from unpacked(name, data, limits, is_named=True)
 
 
 def _checked(made: Iterator[Task], chosen: ReportFormat) -> Iterator[Task]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from machtrace.capture.report_batches import (
     BatchItem,
     BatchOptions,
@@ -13,13 +15,15 @@ from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.report.printable import printable
 
 _SHOWN = 10
+_REMEDY = "give reports, or folders or archives that have some"
 
 
 class Summary:
     """Adds up outcomes; keeps none of what was written."""
 
-    def __init__(self, options: BatchOptions) -> None:
+    def __init__(self, options: BatchOptions, files: Sequence[str]) -> None:
         self._options = options
+        self._given = ", ".join(map(printable, files[:_SHOWN]))
         self._errors: list[MachtraceError] = []
         self._missing = MissingImages()
         self._problems: dict[str, None] = {}
@@ -57,7 +61,7 @@ class Summary:
         if self._options.wants_names and self._reports:
             self._tell_names()
         if self._files == 0:
-            warn("there are no files in it; give reports, or folders or archives that have some")
+            warn(f"there are no files in {self._given}; {_REMEDY}")
         elif self._files > 1:
             passed = "1 file was no report"
             if self._unread > 1:
@@ -66,7 +70,9 @@ class Summary:
             rest += f", {_count(self._warned, 'file')} with oddities" if self._warned else ""
             warn(f"{_count(self._reports, 'report')} of {self._files} files{rest}")
         elif self._unread:
-            warn("there is no report in it")
+            warn(f"there is no report in {self._given}; {_REMEDY}")
+        if self._files > 1 and self._unread == self._files:
+            warn(f"there is no report in {self._given}; {_REMEDY}")
         return 1 if self._errors or not self._reports else 0
 
     def _tell_warnings(self, item: BatchItem) -> None:

@@ -39,8 +39,9 @@ def symbolicate(
     not be read.
     """
     from machtrace.capture.report_batches import BatchOptions
-    from machtrace.cli.report_run import run
+    from machtrace.cli.report_run import check_format, run
 
+    check_format(format)
     options = BatchOptions(format=format, search=tuple(search or ()))
     raise typer.Exit(run(files, options, output, jobs))
 
@@ -58,7 +59,9 @@ def convert(
 ) -> None:
     """Write a report in another format, with the names that it has."""
     from machtrace.capture.report_batches import BatchOptions
-    from machtrace.cli.report_run import format_of, run
+    from machtrace.cli.report_run import check_format, format_of, run
 
+    if format is not None:
+        check_format(format)
     options = BatchOptions(format=format or format_of(target), wants_names=False)
     raise typer.Exit(run([source], options, None if target == "-" else Path(target), None))

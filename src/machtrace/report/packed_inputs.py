@@ -124,7 +124,9 @@ def _unpacked(
         return
     try:
         if depth >= budget.limits.depth:
-            raise FileAccessError(name, f"archives in each other, {depth} deep")
+            refused = FileAccessError(name, f"archives in each other, {depth} deep")
+            refused.remedy = "unpack it, if you trust it, and give the files"
+            raise refused
         if data.startswith(_GZIP):
             inner = _gunzip(name, data, budget)
             del data
@@ -135,12 +137,18 @@ def _unpacked(
         yield ReportInput(name, error, is_named)
 
 
+def _damaged(name: str, what: str, error: Exception) -> FileAccessError:
+    refused = FileAccessError(name, f"cannot be {what} ({error})")
+    refused.remedy = "copy the file again, or unpack it yourself and give what comes of it"
+    return refused
+
+
 def _gunzip(name: str, data: bytes, budget: _Budget) -> bytes:
     try:
         with gzip.GzipFile(fileobj=BytesIO(data)) as packed:
             inner = read_within(packed, budget.next_bytes)
     except (OSError, EOFError, zlib.error) as error:
-        raise FileAccessError(name, f"cannot be decompressed ({error})") from error
+        raise _damaged(name, "decompressed", error) from error
     budget.take(name, len(inner))
     return inner
 
@@ -148,12 +156,14 @@ def _gunzip(name: str, data: bytes, budget: _Budget) -> bytes:
 def _members(name: str, data: bytes, budget: _Budget, depth: int) -> Iterator[ReportInput]:
     # The list of members is made as a whole, however long it is.
     if data.count(_MEMBER) > budget.members_left:
-        raise FileAccessError(name, f"more than {budget.limits.members} members")
+        refused = FileAccessError(name, f"more than {budget.limits.members} members")
+        refused.remedy = "unpack it, and give the folder"
+        raise refused
     try:
         archive = zipfile.ZipFile(BytesIO(data))
         members = archive.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise FileAccessError(name, f"cannot be unpacked ({error})") from error
+        raise _damaged(name, "unpacked", error) from error
     budget.members_left -= len(members)
     for member in members:
         if member.is_dir():
@@ -177,6 +187,6 @@ def _member(
             inner = read_within(packed, budget.next_bytes)
     except (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error) as error:
         # RuntimeError: it is encrypted; NotImplementedError, a kind of it: packed in another way.
-        raise FileAccessError(called, f"cannot be unpacked ({error})") from error
+        raise _damaged(called, "unpacked", error) from error
     budget.take(called, len(inner))
     return inner
