@@ -20,13 +20,14 @@ _TOLD = 5
 """Warnings that are given in full."""
 
 _TOKEN = re.compile(
-    r"[ \t\r\n]*+(?:"
-    r'(?P<string>"[^"\\]*(?:\\.[^"\\]*)*"?)'
+    r"\s*+(?:"
+    r'(?P<string>"[^"\\]*+(?:\\.[^"\\]*+)*+"?)'
     r"|(?P<mark>[{}\[\],:])"
     r"|(?P<number>-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![^\s,\]}:]))"
     r'|(?P<word>[^\s{}\[\],:"]+))',
     re.DOTALL,
 )
+"""Matches wherever something else than space is left, so that nobody has to search for it."""
 _PLAIN = r'"[^"\\]*+"'
 _NUMBER = r"-?(?:0|[1-9][0-9]{0,99}+)(?:\.[0-9]{1,99}+)?(?:[eE][+-]?[0-9]{1,9}+)?"
 _RUN = re.compile(
@@ -226,7 +227,7 @@ def read_broken(text: str, start: int) -> JsonDocument:
     value: JsonValue | _Open = reader.open[0]
     while reader.open:
         end = reader.run(end)
-        match = _TOKEN.search(text, end)
+        match = _TOKEN.match(text, end)
         if match is None:
             break
         end = match.end()

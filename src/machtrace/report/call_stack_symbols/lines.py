@@ -14,10 +14,12 @@ IMAGE_WIDTH = 35
 """Characters of an image's name that Apple's lines have room for."""
 
 _APPLE = re.compile(
-    r"(?P<number>[0-9]{1,6})[ \t]+(?P<image>\S(?:.{0,1000}?\S)?)[ \t]+"
-    r"(?P<address>0x[0-9a-fA-F]{8,16})[ \t]+(?P<name>\S.{0,12000}?)"
-    r"[ \t]+\+[ \t]+(?P<offset>0x[0-9a-fA-F]{1,16}|[0-9]{1,19})"
+    r"(?P<number>[0-9]{1,6})[ \t]++(?P<image>\S(?:.{0,1000}?\S)?)[ \t]++"
+    r"(?P<address>0x[0-9a-fA-F]{8,16})[ \t]++(?P<name>\S.{0,12000}+)"
 )
+"""What is before the offset, which is found from the end: no step may be tried again and again."""
+_OFFSET = re.compile(r"0x[0-9a-fA-F]{1,16}|[0-9]{1,19}")
+_BLANKS = " \t"
 _GLIBC = re.compile(
     r"(?P<image>[^()\[\]\s][^()\[\]]{0,4000})"
     r"(?:\((?P<name>[^()+]*)(?:\+(?P<offset>0x[0-9a-fA-F]{1,16}))?\))?"
@@ -57,8 +59,8 @@ def read_line(text: str) -> StackLine | None:
         return StackLine(None, "", int(match["address"], 16), None, None, None, None)
     text = text.removeprefix("(").removeprefix("[").strip(" \t\"',)]")
     text = text if not text.count("[") > text.count("]") else text + "]"
-    if (match := _APPLE.fullmatch(text)) is not None:
-        return _apple(match)
+    if text[:1].isdecimal() and (found := _apple(text)) is not None:
+        return found
     match = _GLIBC.fullmatch(text) or _EXECINFO.fullmatch(text)
     return None if match is None else _glibc(match)
 
@@ -75,8 +77,16 @@ def read_lines(text: str) -> tuple[StackLine, ...]:
     return tuple(one for piece in pieces if (one := read_line(piece)) is not None)
 
 
-def _apple(match: re.Match[str]) -> StackLine:
-    image, name, offset = match["image"], match["name"], _number(match["offset"])
+def _apple(text: str) -> StackLine | None:
+    before, plus, last = text.rpartition("+")
+    digits = last.strip(_BLANKS)
+    head = before.rstrip(_BLANKS)
+    if not plus or len(head) == len(before) or len(digits) == len(last):
+        return None
+    match = _APPLE.fullmatch(head) if _OFFSET.fullmatch(digits) is not None else None
+    if match is None:
+        return None
+    image, name, offset = match["image"], match["name"], _number(digits)
     uuid = UUID(name) if _UUID.fullmatch(name) else None
     # Without a symbol the image's own name stands there, whole or as cut as in its column.
     is_image = (

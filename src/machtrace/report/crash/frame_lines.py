@@ -19,7 +19,7 @@ from machtrace.report.crash.image_places import ImagePlaces
 from machtrace.report.crash.lines import LONGEST_LINE
 
 _TABBED = re.compile(
-    r"([0-9]{1,9})[ ]+([^\t]*[^\t ])[ ]*\t[ \t]*(0x[0-9a-fA-F]{1,16}|\?\?\?)(?:[ \t]+(.*))?"
+    r"([0-9]{1,9})[ ]++([^\t ][^\t]*+)\t[ \t]*+(0x[0-9a-fA-F]{1,16}|\?\?\?)(?:[ \t]++(.*))?"
 )
 _NUMBERED = re.compile(r"([0-9]{1,9})[ \t]+(?=\S)")
 _ADDRESS = re.compile(r"[ \t](?:0x([0-9a-fA-F]{1,16}))(?![^ \t])")
@@ -117,7 +117,8 @@ def _tabbed(line: str) -> tuple[int, str, int | None, str] | None:
     if match is None:
         return None
     number, name, address, what = match.groups()
-    return int(number), name, None if address == "???" else int(address, 16), (what or "").rstrip()
+    place = None if address == "???" else int(address, 16)
+    return int(number), name.rstrip(" "), place, (what or "").rstrip()
 
 
 def _spaced(line: str) -> tuple[int, str, int, str] | None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from machtrace.model.json_value import Details, JsonValue
 from machtrace.report.crash.layout_rows import BACKTRACE
+from machtrace.report.json_writing import as_text
 
 _SECONDS = re.compile(r"(?P<count>[0-9]{1,15}) seconds")
 _BUILD_INFO = re.compile(
@@ -89,7 +90,7 @@ def _as_build_info(value: JsonValue) -> str | None:
     if not isinstance(value, dict) or not value:
         return None
     name, source, build, product = (
-        str(value.get(key, "Unknown"))
+        as_text(value.get(key, "Unknown"))
         for key in ("ProjectName", "SourceVersion", "BuildVersion", "ProductBuildVersion")
     )
     known = f"{name}-{source}~{build}"

@@ -12,6 +12,7 @@ from machtrace.report.crash.label_details import DETAILS, at, backtraces
 from machtrace.report.crash.layout_rows import BACKTRACE
 from machtrace.report.crash.layouts import Layout
 from machtrace.report.crash.shown import shown
+from machtrace.report.json_writing import as_text
 
 Values = dict[str, list[str]]
 """By label, what it is there with: once for each time. Lines after the first one stand by
@@ -114,7 +115,8 @@ def _details(report: Report) -> Iterator[tuple[str, str | None]]:
     yield "Responsible Process", responsible
     plugin = details.get("plugin")
     if isinstance(plugin, dict) and isinstance(plugin.get("ShortVersionString"), str):
-        yield "PlugIn Version", f"{plugin['ShortVersionString']} ({plugin.get('Version', '???')})"
+        build = as_text(plugin.get("Version", "???"))
+        yield "PlugIn Version", f"{plugin['ShortVersionString']} ({build})"
     dyld = details.get("fatalDyldError")
     yield "Dyld Error Message", f"\n  {dyld}" if isinstance(dyld, str) else None
     yield "Exception Note", _note(report)

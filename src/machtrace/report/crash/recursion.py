@@ -7,7 +7,9 @@ have a line after each frame of that function that is shown, and one for those t
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from machtrace.model.json_value import JsonValue
 from machtrace.model.reported_frame import ReportedFrame
@@ -17,6 +19,8 @@ from machtrace.report.crash.frames import frame_text
 
 _KEY = "recursionInfoArray"
 _DASHES = "--------"
+_Place: TypeAlias = tuple[int, int]
+"""An image, and the offset in it."""
 
 
 def elided(
@@ -27,6 +31,8 @@ def elided(
     jumps: dict[int, int] = {}
     found = thread.details.get(_KEY)
     skipped = 0
+    places = _places(thread.frames) if isinstance(found, list) else {}
+    told: set[_Place] = set()
     for one in found if isinstance(found, list) else ():
         gap = _gap(one, len(thread.frames) + skipped)
         if gap is None:
@@ -37,11 +43,28 @@ def elided(
             continue
         skipped += coldest - hottest + 1
         jumps[at] = coldest + 1
-        _levels(thread.frames, at, depth, key, images, between)
+        its_places = places.get(key, [])
+        left_out = depth - len(its_places)
+        if key not in told:  # another part of the same that is left out has the same levels
+            told.add(key)
+            _levels(its_places, at, depth, between)
+        known = frame_text(thread.frames[its_places[0]], images) if its_places else "???"
+        between.setdefault(at, []).extend(
+            [_DASHES, f"{_DASHES} ELIDED {left_out} LEVELS OF RECURSION THROUGH {known}", _DASHES]
+        )
     return between, jumps
 
 
-def _gap(one: JsonValue, most: int) -> tuple[int, int, int, tuple[int, int]] | None:
+def _places(frames: Sequence[ReportedFrame]) -> dict[_Place, list[int]]:
+    """Where in a stack each place of the program is."""
+    found: dict[_Place, list[int]] = {}
+    for index, frame in enumerate(frames):
+        if frame.image is not None and frame.offset is not None:
+            found.setdefault((frame.image, frame.offset), []).append(index)
+    return found
+
+
+def _gap(one: JsonValue, most: int) -> tuple[int, int, int, _Place] | None:
     if not isinstance(one, dict) or not isinstance(one.get("keyFrame"), dict):
         return None
     frame = one["keyFrame"]
@@ -55,25 +78,9 @@ def _gap(one: JsonValue, most: int) -> tuple[int, int, int, tuple[int, int]] | N
     return (hottest, coldest, depth, (index, offset)) if is_right else None
 
 
-def _levels(
-    frames: Sequence[ReportedFrame],
-    at: int,
-    depth: int,
-    key: tuple[int, int],
-    images: Sequence[ReportedImage],
-    between: dict[int, list[str]],
-) -> None:
-    """Lines for the frames of the function, and for those of it that are left out."""
-    places = [index for index, frame in enumerate(frames) if (frame.image, frame.offset) == key]
-    before = [index for index in places if index < at]
-    after = [index for index in places if index >= at]
-    for level, index in enumerate(before):
-        between.setdefault(index + 1, []).append(f"{_DASHES} RECURSION LEVEL {depth - level}")
-    for level, index in enumerate(after):
-        line = f"{_DASHES} RECURSION LEVEL {len(after) - level}"
-        between.setdefault(index + 1, []).append(line)
-    count = depth - len(before) - len(after)
-    known = frame_text(frames[places[0]], images) if places else "???"
-    between.setdefault(at, []).extend(
-        [_DASHES, f"{_DASHES} ELIDED {count} LEVELS OF RECURSION THROUGH {known}", _DASHES]
-    )
+def _levels(places: list[int], at: int, depth: int, between: dict[int, list[str]]) -> None:
+    """A line after each frame of the function: those before what is left out, and those after."""
+    before = bisect_left(places, at)
+    for level, index in enumerate(places):
+        left = depth - level if level < before else len(places) - level
+        between.setdefault(index + 1, []).append(f"{_DASHES} RECURSION LEVEL {left}")

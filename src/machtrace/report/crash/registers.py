@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from machtrace.model.json_value import JsonValue
 from machtrace.model.reported_thread import ReportedRegister, ReportedRegisters
 from machtrace.report.crash.lines import LONGEST_LINE
+from machtrace.report.json_writing import as_text
 
 _ARM_ROWS: tuple[tuple[str, ...], ...] = (
     *(tuple(f"x{number}" for number in range(first, first + 4)) for first in range(0, 28, 4)),
@@ -82,10 +83,10 @@ def register_lines(registers: ReportedRegisters, *, in_order: bool = False) -> I
         row = texts.take(names)
         if row:
             yield margin + row
-    while texts:
-        yield margin + texts.take_row()
+    for row in texts.rows():
+        yield margin + row
     other = registers.details.get("lines")
-    yield from (str(line) for line in (other if isinstance(other, list) else ()))
+    yield from (as_text(line) for line in (other if isinstance(other, list) else ()))
     yield from _rosetta(registers.details.get(_ROSETTA))
     yield from _fault(fault)
 
@@ -114,24 +115,22 @@ class _Texts:
             if value == _UNAVAILABLE and name not in names:
                 self._texts.append((name, f"{_SHOWN_AS.get(name, name):>5s}: {value}", None))
 
-    def __len__(self) -> int:
-        return len(self._texts)
-
     def take(self, names: Sequence[str]) -> str:
         """A row of those that are there."""
         texts = {name: text for name, text, _ in self._texts}
         self._texts = [one for one in self._texts if one[0] not in names]
         return "".join(texts[name] for name in names if name in texts)
 
-    def take_row(self) -> str:
-        """The next row: four, or up to one whose meaning is said."""
-        row = ""
-        for count, (_, text, said) in enumerate(self._texts, 1):
-            row += text
-            if said is not None or count == _ROW or count == len(self._texts):
-                del self._texts[:count]
-                break
-        return row
+    def rows(self) -> Iterator[str]:
+        """The others: four a row, or up to one whose meaning is said."""
+        row: list[str] = []
+        for _, text, said in self._texts:
+            row.append(text)
+            if said is not None or len(row) == _ROW:
+                yield "".join(row)
+                row = []
+        if row:
+            yield "".join(row)
 
 
 def _text(register: ReportedRegister, digits: int) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from machtrace.analysis.fingerprint import Fingerprint
+from machtrace.model.json_value import JsonValue
 from machtrace.model.report import Report, ReportedTask
 from machtrace.report.html.markup import element, folded, lines, quantity, text
+from machtrace.report.json_writing import indented
 
 _LONGEST = 200_000
 """Characters of further details that are shown; the formats that keep all are named then."""
@@ -125,7 +126,7 @@ def grouping(found: Fingerprint) -> str:
 
 def further_details(report: Report) -> str:
     """What the report says besides, under its source's own names."""
-    parts = {
+    parts: dict[str, JsonValue] = {
         "report": dict(report.details),
         "incident": dict(report.incident.details),
         "process": dict(report.process.details),
@@ -135,10 +136,10 @@ def further_details(report: Report) -> str:
         parts["exception"] = dict(report.exception.details)
     if report.termination is not None:
         parts["termination"] = dict(report.termination.details)
-    kept = {name: part for name, part in parts.items() if part}
+    kept: dict[str, JsonValue] = {name: part for name, part in parts.items() if part}
     if not kept:
         return ""
-    written = json.dumps(kept, indent=1, ensure_ascii=False, default=str)
+    written = indented(kept, 1)
     note = ""
     if len(written) > _LONGEST:
         note = element("p", f"The first {_LONGEST:,} characters; the format json has all.")

@@ -67,9 +67,11 @@ def stacks(
             class_="thread crashed",
         )
     of_threads = iter(waiting)
+    all_open = len(task.threads) <= _OPEN and not any(one.crashed for one in task.threads)
     for thread in task.threads:
         waits = next(of_threads, None)
-        found += _thread(thread, task, lists, "" if waits is None else labels.of(waits))
+        said = "" if waits is None else labels.of(waits)
+        found += _thread(thread, lists, said, is_open=all_open or thread.crashed)
     known = {(one.id, one.queue, one.name): one for one in of_threads}
     for tree in task.trees:
         waits = known.get((tree.thread, tree.queue, tree.name))
@@ -77,8 +79,7 @@ def stacks(
     return found
 
 
-def _thread(thread: ReportedThread, task: ReportedTask, lists: StackLists, waits: str) -> str:
-    is_alone = not any(one.crashed for one in task.threads) and len(task.threads) <= _OPEN
+def _thread(thread: ReportedThread, lists: StackLists, waits: str, *, is_open: bool) -> str:
     head = element("b", f"Thread {thread.index}")
     if thread.crashed:
         head += " " + element("span", "crashed", class_="badge bad")
@@ -89,7 +90,7 @@ def _thread(thread: ReportedThread, task: ReportedTask, lists: StackLists, waits
     if thread.registers is not None:
         content += _registers(thread.registers)
     kind = "thread crashed" if thread.crashed else "thread"
-    return folded(head, content, is_open=thread.crashed or is_alone, class_=kind)
+    return folded(head, content, is_open=is_open, class_=kind)
 
 
 def _names(name: str | None, queue: str | None, number: int | None) -> Iterator[str]:

@@ -6,7 +6,6 @@ crash, bug type 309, with all that Apple's own readers and lldb's ``crashlog`` a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
 from machtrace.model.json_value import JsonValue
@@ -23,6 +22,7 @@ from machtrace.report.ips.reader import AFTER_BODY, BODY, HEADER, TEXT
 from machtrace.report.ips.stackshot import is_stackshot, stackshot_body
 from machtrace.report.ips.threads import thread_object
 from machtrace.report.ips.trees import tree_objects
+from machtrace.report.json_writing import dumps
 
 _CRASH = "309"
 _OF_APPLE = (ReportKind.APPLE_IPS, ReportKind.APPLE_CRASH)
@@ -73,12 +73,12 @@ def _after(report: Report) -> Iterator[str]:
 
 
 def _dumps(value: JsonValue) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    text = dumps(value, ensure_ascii=False)
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:  # bytes that were no UTF-8 are lone surrogates
-            return json.dumps(value)
+            return dumps(value)
     return text
 
 

@@ -5,7 +5,6 @@ From reports of other kinds it is made of what they have in common with KSCrash'
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
 from machtrace.model.json_value import JsonValue
@@ -13,6 +12,7 @@ from machtrace.model.report import Report
 from machtrace.model.reported_frame import ReportedFrame
 from machtrace.model.reported_image import ReportedImage
 from machtrace.model.reported_thread import ReportedRegister, ReportedThread
+from machtrace.report.json_writing import as_text, indented
 from machtrace.report.kscrash.zones import local_time
 from machtrace.report.printable import printable
 
@@ -166,7 +166,7 @@ class _Text:
         notable = details.get("notable_addresses")
         if notable:
             yield "Notable Addresses:"
-            yield json.dumps(notable, indent=4, sort_keys=True, ensure_ascii=False)
+            yield indented(notable, 4, sort_keys=True)
         diagnosis = _inner(self._report.details, "crash").get("diagnosis")
         if isinstance(diagnosis, str):
             yield ""
@@ -178,5 +178,5 @@ def _inner(details: object, key: str) -> dict[str, JsonValue]:
     return value if isinstance(value, dict) else {}
 
 
-def _shown(value: object) -> str:
-    return "(null)" if value is None else printable(str(value))
+def _shown(value: JsonValue) -> str:
+    return "(null)" if value is None else printable(as_text(value))

@@ -26,9 +26,10 @@ _SIGNAL = re.compile(r"signal (?P<name>SIG[A-Z0-9]{1,20})")
 _ADDRESS = re.compile(r"\baddress=(?P<address>0x[0-9a-fA-F]{1,16})")
 _ID = re.compile(r"\btid = (?P<value>0x[0-9a-fA-F]{1,16}|[0-9]{1,19})")
 _STOP = "stop reason = "
-_PLACE = re.compile(
-    r"(?P<before>.*\S) at (?P<file>\S(?:.*?\S)?):(?P<line>[0-9]{1,9})(?::(?P<column>[0-9]{1,9}))?"
-)
+_LINE_AND_COLUMN = re.compile(r"(?<=\S):([0-9]{1,9})(?::([0-9]{1,9}))?\Z")
+_LINE_DIGITS = 20
+"""Characters of a line and a column at most."""
+_AT = " at "
 _INTO = re.compile(r"(?P<name>.*\S) \+ (?P<offset>[0-9]{1,19})")
 _MARKS = (" [opt]", " [artificial]", " [async]", " [hidden]", " [history]")
 """What is said behind a frame; that a call was inlined is said before its name."""
@@ -86,12 +87,7 @@ class _Reader:
         number = int(match["number"])
         if number != len(self._frames):
             details["number"] = number
-        location = None
-        place = _PLACE.fullmatch(what)
-        if place is not None:
-            column = None if place["column"] is None else int(place["column"]) or None
-            location = SourceLocation(place["file"], int(place["line"]) or None, column)
-            what = place["before"]
+        what, location = _placed(what)
         into = _INTO.fullmatch(what)
         name, offset = (what, None) if into is None else (into["name"], int(into["offset"]))
         is_inline = _INLINED in name
@@ -174,6 +170,22 @@ def _image_and_function(text: str) -> tuple[str, str]:
         return image, function
     image, inlined, function = text.partition(_INLINED)
     return image, inlined + function
+
+
+def _placed(text: str) -> tuple[str, SourceLocation | None]:
+    """A function and its place, which is behind the last *at* that can be meant.
+
+    Found from the end: a pattern that tries every *at* with every colon takes minutes of a text.
+    """
+    numbers = _LINE_AND_COLUMN.search(text, max(0, len(text) - _LINE_DIGITS))
+    at = -1 if numbers is None else text.rfind(_AT, 0, numbers.start())
+    while numbers is not None and at > 0:
+        file = text[at + len(_AT) : numbers.start()]
+        if file and not file[0].isspace() and not text[at - 1].isspace():
+            line, column = int(numbers[1]) or None, int(numbers[2] or 0) or None
+            return text[:at], SourceLocation(file, line, column)
+        at = text.rfind(_AT, 0, at)
+    return text, None
 
 
 def _unmarked(text: str) -> tuple[str, str]:

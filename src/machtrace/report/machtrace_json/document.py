@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from machtrace.errors import FormatError
 from machtrace.model.json_value import JsonValue
 from machtrace.model.report import Report
+from machtrace.report.json_writing import dumps
 from machtrace.report.machtrace_json.records import form_of
-from machtrace.report.machtrace_json.values import UnfitError
+from machtrace.report.machtrace_json.values import UnfitError, shown
 from machtrace.report.source import ReportSource
 
 REPORT_SCHEMA = 1
@@ -24,7 +24,7 @@ def reports_json(reports: Sequence[Report]) -> str:
     A byte of a report that was no text is a lone surrogate in a string, escaped as JSON has it.
     """
     write = form_of(Report).write
-    lines = ",\n".join(json.dumps(write(report)) for report in reports)
+    lines = ",\n".join(dumps(write(report)) for report in reports)
     return f'{{"{_VERSION}": {REPORT_SCHEMA}, "reports": [\n{lines}\n]}}\n'
 
 
@@ -48,7 +48,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     version = value.get(_VERSION) if isinstance(value, dict) else None
     if version != REPORT_SCHEMA or not isinstance(value, dict):
         raise FormatError(
-            f"schema {version!r}",
+            f"schema {shown(version)}",
             source=source.name,
             offset=0,
             remedy=f"read it with the machtrace that wrote it; this one reads {REPORT_SCHEMA}",

@@ -98,5 +98,8 @@ def enum(kind: type[Enum]) -> Form:
 
 def shown(value: object) -> str:
     """A value as errors show it."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = "what is nested so deep"
     return text if len(text) < 60 else text[:57] + "…"  # noqa: PLR2004 - one line's share

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from machtrace.model.json_value import JsonValue
+from machtrace.model.json_value import Details, JsonValue
 from machtrace.model.report import Report, ReportKind
 from machtrace.model.reported_process import Incident
+from machtrace.report.json_writing import extent
 from machtrace.report.metrickit.metadata import read_metadata
 from machtrace.report.metrickit.stacks import read_tree
 from machtrace.report.source import ReportSource
@@ -37,7 +38,12 @@ _STACKS = "callStacks"
 _MARKS = frozenset({*_KINDS, _TREE, _STACKS})
 _PRODUCTS, _LOGS = "productData", "diagnosticLogs"
 _PAYLOAD = "payload"
-"""Where a report has what is said of all diagnostics of its payload."""
+"""Where a report has what is said of all diagnostics of its payload.
+
+Where that is much and they are many, the first alone has it: else it would grow with the square of
+the file's size."""
+_ROOM = 1 << 16
+"""Characters that what is said again and again may have, even of a smaller file."""
 
 
 def recognises(source: ReportSource) -> bool:
@@ -56,24 +62,35 @@ def recognises(source: ReportSource) -> bool:
 def read(source: ReportSource) -> tuple[Report, ...]:
     """A report for each diagnostic, in the file's order; one without stacks where there is none."""
     warnings = list(source.documents[0].warnings)
+    room = max(_ROOM, len(source.text))
     payload = Taking.of(source.documents[0].value, "", warnings)
     is_product = _PRODUCTS in payload.left
-    reports = [_report(kind, one, is_product=is_product) for kind, one in _diagnostics(payload)]
+    reports = [
+        _report(kind, one, is_product=is_product) for kind, one in _diagnostics(payload, room)
+    ]
     around = payload.details()
     if not reports:
         empty = Report(kind=ReportKind.METRICKIT, details=around)
         return (replace(empty, warnings=(*warnings, "there are no diagnostics in it")),)
+    sharing = _sharing(around, len(reports), room)
+    warnings = list(dict.fromkeys(warnings))
+    said: dict[str, JsonValue] = {_PAYLOAD: dict(around)} if around else {}
     return tuple(
         replace(
             report,
-            details={**report.details, _PAYLOAD: dict(around)} if around else report.details,
+            details={**report.details, **said} if number < sharing else report.details,
             warnings=tuple(dict.fromkeys((*warnings, *report.warnings))),
         )
-        for report in reports
+        for number, report in enumerate(reports)
     )
 
 
-def _diagnostics(payload: Taking) -> Iterator[tuple[str | None, Taking]]:
+def _sharing(said: Details, count: int, room: int) -> int:
+    """How many of ``count`` reports have what is said of all of them: all, or the first."""
+    return count if count * extent(dict(said)) <= room else 1
+
+
+def _diagnostics(payload: Taking, room: int) -> Iterator[tuple[str | None, Taking]]:
     """What each is, where that is said, and its object."""
     if _TREE in payload.left or _STACKS in payload.left:
         alone = Taking(dict(payload.left), "", payload.warnings)
@@ -86,14 +103,15 @@ def _diagnostics(payload: Taking) -> Iterator[tuple[str | None, Taking]]:
     for product in payload.objects(_PRODUCTS):
         inner = Taking.of(product, _PRODUCTS, payload.warnings)
         logs = inner.objects(_LOGS)
+        said = dict(inner.left)
+        sharing = _sharing(said, len(logs), room)
         for number, log in enumerate(logs):
-            yield None, Taking.of(_joined(log, inner.left), f"{_LOGS}[{number}]", [])
+            joined = _joined(log, said) if number < sharing else log
+            yield None, Taking.of(joined, f"{_LOGS}[{number}]", [])
 
 
 def _joined(log: JsonValue, product: dict[str, JsonValue]) -> JsonValue:
-    return (
-        {**log, **({"product": dict(product)} if product else {})} if isinstance(log, dict) else log
-    )
+    return {**log, "product": product} if isinstance(log, dict) and product else log
 
 
 def _report(kind: str | None, diagnostic: Taking, *, is_product: bool) -> Report:
@@ -108,7 +126,6 @@ def _report(kind: str | None, diagnostic: Taking, *, is_product: bool) -> Report
     if tree.details():
         details[_TREE] = dict(tree.details())
     warnings = list(diagnostic.warnings)
-    warnings += [text for text in tree.warnings if text not in warnings]
     if was_swapped:
         warnings.append("offsetIntoBinaryTextSegment had load addresses, as iOS 14 and 15 wrote it")
     return Report(
