@@ -22,6 +22,7 @@ from machtrace.report.taking import Taking
 _PARTS = frozenset({"crash", "binary_images", "report", "system", "recrash_report"})
 _ENOUGH = 2
 _RECRASH = "recrash_report"
+_OF_KSCRASH = "it was written when KSCrash crashed in writing the report that follows it"
 
 
 def recognises(source: ReportSource) -> bool:
@@ -40,7 +41,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     """The report in it.
 
     Where KSCrash crashed while it wrote a report, there is one of that, and then the first one as
-    far as it was written.
+    far as it was written. In old files the one that was being written is around the other.
     """
     warnings = list(source.documents[0].warnings)
     body = Taking.of(source.documents[0].value, "", warnings)
@@ -48,10 +49,20 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     if not isinstance(inner, dict):
         return (_report(body, ()),)
     del body.left[_RECRASH]
-    warnings.append("it was written when KSCrash crashed in writing the report that follows it")
-    outer = _report(body, ())
     parts: dict[str, JsonValue] = inner if _PARTS & inner.keys() else {"crash": inner}
+    if _is_minimal(parts) and not _is_minimal(body.left):
+        own: list[str] = [_OF_KSCRASH]
+        first = _report(body, ())
+        return _report(Taking.of(parts, _RECRASH, own), first.images), first
+    warnings.append(_OF_KSCRASH)
+    outer = _report(body, ())
     return outer, _report(Taking.of(parts, _RECRASH, []), outer.images)
+
+
+def _is_minimal(body: dict[str, JsonValue]) -> bool:
+    """Whether it is no more than what KSCrash writes of its own crash."""
+    report = body.get("report")
+    return isinstance(report, dict) and report.get("type") == "minimal"
 
 
 def _report(body: Taking, listed: tuple[ReportedImage, ...]) -> Report:

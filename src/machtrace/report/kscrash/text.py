@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from machtrace.model.json_value import JsonValue
-from machtrace.model.report import Report
+from machtrace.model.report import Report, ReportKind
 from machtrace.model.reported_frame import ReportedFrame
 from machtrace.model.reported_image import ReportedImage
 from machtrace.model.reported_thread import ReportedRegister, ReportedThread
@@ -26,6 +26,7 @@ _ORDERS: dict[str, tuple[str, ...]] = {
 }
 _ROW = 4
 _DEADLOCK = "deadlock"
+_OBJECT = "referenced_object"
 
 
 def write(reports: Sequence[Report]) -> str:
@@ -54,6 +55,7 @@ class _Text:
     def __init__(self, report: Report) -> None:
         self._report = report
         self._code_type = _code_type(report.process.code_type)
+        self._is_of_kscrash = report.kind is ReportKind.KSCRASH
         self._digits = 16 if self._code_type.endswith("64") else 8
 
     def lines(self) -> Iterator[str]:
@@ -65,9 +67,11 @@ class _Text:
             yield from self._thread(thread)
             yield ""
         crashed = self._report.crashed_thread
-        if crashed is not None and crashed.registers is not None:
+        if crashed is not None and (crashed.registers is not None or self._is_of_kscrash):
             yield f"Thread {crashed.index} crashed with {self._code_type} Thread State:"
-            yield from self._registers(crashed.registers.registers)
+            yield from self._registers(
+                () if crashed.registers is None else crashed.registers.registers
+            )
             yield ""
         yield "Binary Images:"
         yield from (self._image(image) for image in self._report.images)
@@ -95,7 +99,7 @@ class _Text:
 
     def _error(self) -> Iterator[str]:
         exception = self._report.exception
-        error = _inner(_inner(self._report.details, "crash"), "error")
+        error = _error(self._report)
         if exception is not None:
             kind = exception.type or _inner(error, "mach").get("exception", 0)
             signal = exception.signal or _inner(error, "signal").get("signal", 0)
@@ -110,6 +114,16 @@ class _Text:
             yield ""
             yield "Application Specific Information:"
             yield f"*** Terminating app due to uncaught exception '{name}', reason: '{reason}'"
+        elif _is_zombie(self._report):
+            last = _last_exception(self._report)
+            name, reason = _shown(last.get("name")), _shown(last.get("reason"))
+            yield ""
+            yield "Application Specific Information:"
+            yield f"*** Terminating app due to uncaught exception '{name}', reason: '{reason}'"
+            yield (
+                "NOTE: This exception has been deallocated! Stack trace is crash from attempting to"
+                " access this zombie exception."
+            )
         elif self._report.incident.kind == _DEADLOCK:
             yield ""
             yield "Application main thread deadlocked"
@@ -136,6 +150,9 @@ class _Text:
 
     def _registers(self, registers: Sequence[ReportedRegister]) -> Iterator[str]:
         known = {one.name: one for one in registers if "group" not in one.details}
+        if not known and self._is_of_kscrash:  # which has zeros for what was not recorded
+            order = _ORDERS.get(self._code_type, ())
+            known = {name: ReportedRegister(name, 0) for name in order}
         names = [one for one in _ORDERS.get(self._code_type, ()) if one in known]
         names += [one for one in known if one not in names]
         for first in range(0, len(names), _ROW):
@@ -152,25 +169,64 @@ class _Text:
         return f"{ends} {mark}{name} {image.arch or '???'}  <{uuid}> {printable(image.path)}"
 
     def _extra(self, crashed: ReportedThread | None) -> Iterator[str]:
+        report = self._report
         yield "Extra Information:"
-        yield ""
+        thrown = report.language_exception
+        referenced = None if thrown is None else _inner(_error(report), "nsexception").get(_OBJECT)
+        if referenced is not None:
+            yield "Object referenced by NSException:"
+            yield indented(referenced, 4, sort_keys=True)
         details = {} if crashed is None else crashed.details
         stack = _inner(details, "stack")
         start, end = stack.get("dump_start"), stack.get("dump_end")
         if isinstance(start, int) and isinstance(end, int):
             contents = stack.get("contents")
+            yield ""
             yield f"Stack Dump (0x{start:0{self._digits}x}-0x{end:0{self._digits}x}):"
             yield ""
             yield contents if isinstance(contents, str) else "(null)"
-            yield ""
         notable = details.get("notable_addresses")
         if notable:
+            yield ""
             yield "Notable Addresses:"
             yield indented(notable, 4, sort_keys=True)
-        diagnosis = _inner(self._report.details, "crash").get("diagnosis")
+        yield from self._deallocated()
+        diagnosis = _inner(report.details, "crash").get("diagnosis")
         if isinstance(diagnosis, str):
             yield ""
             yield f"CrashDoctor Diagnosis: {diagnosis}"
+
+    def _deallocated(self) -> Iterator[str]:
+        """The last exception that the process let go, which may be what it stumbled over."""
+        last = _last_exception(self._report)
+        address = last.get("address")
+        if not last or type(address) is not int:
+            return
+        name, reason = _shown(last.get("name")), _shown(last.get("reason"))
+        yield ""
+        yield f"Last deallocated NSException (0x{address:0{self._digits}x}): {name}: {reason}"
+        if last.get(_OBJECT) is not None:
+            yield "Referenced object:"
+            yield indented(last[_OBJECT], 4, sort_keys=True)
+
+
+def _error(report: Report) -> dict[str, JsonValue]:
+    return _inner(_inner(report.details, "crash"), "error")
+
+
+def _last_exception(report: Report) -> dict[str, JsonValue]:
+    return _inner(_inner(report.details, "process"), "last_dealloced_nsexception")
+
+
+def _is_zombie(report: Report) -> bool:
+    """Whether the process read a deallocated exception: a register of its crash has its address."""
+    exception, crashed = report.exception, report.crashed_thread
+    address = _last_exception(report).get("address")
+    if exception is None or crashed is None or crashed.registers is None:
+        return False
+    is_read = (exception.type, exception.subtype) == ("EXC_BAD_ACCESS", "KERN_INVALID_ADDRESS")
+    basic = [one.value for one in crashed.registers.registers if "group" not in one.details]
+    return is_read and type(address) is int and address in basic
 
 
 def _inner(details: object, key: str) -> dict[str, JsonValue]:

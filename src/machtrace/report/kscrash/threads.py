@@ -34,7 +34,7 @@ class ThreadReader:
         self._wrong = 0
 
     def read(self, crash: Taking, kind: str | None) -> tuple[ReportedThread, ...]:
-        """All threads, in the report's order; of old reports the only one.
+        """All threads, in the report's order; old reports and crashes in KSCrash have only one.
 
         Args:
             crash: what has them.
@@ -42,8 +42,9 @@ class ThreadReader:
         """
         is_thrown = kind in _THROWN
         given = crash.objects("threads")
-        if not given and isinstance(crash.left.get("thread"), dict):
-            given = [crash.left.pop("thread")]
+        for key in ("thread", "crashed_thread"):
+            if not given and isinstance(crash.left.get(key), dict):
+                given = [crash.left.pop(key)]
         return tuple(
             self._thread(
                 place, Taking.of(one, f"threads[{place}]", self._warnings), is_thrown=is_thrown
