@@ -19,6 +19,8 @@ Connect = Callable[[RemoteSpec, float], ByteStream]
 
 _FIRST_PATIENCE = 0.5
 """Seconds for the answer to the first word, where it was not waited for."""
+_PATIENCE = 1.5
+"""Seconds for the answer to one that was. The last word is said after it, come what may."""
 _RETURN_PAUSE = 0.1
 _RETURN_TIMEOUT = 1.5
 """Seconds for coming back to a stub whose connection broke, to let its process go."""
@@ -89,6 +91,8 @@ class StubLeaver:
             if not session.is_answered:
                 return  # whatever is there, it is no stub
             if not session.is_lost:
+                with suppress(MachtraceError):
+                    session.give_up(_PATIENCE)
                 with suppress(MachtraceError):
                     stop()
                 with suppress(MachtraceError):

@@ -156,6 +156,35 @@ class GdbSession:
             self._reply(self._owed[0], time.monotonic() + patience)
             self._owed.popleft()
 
+    def give_up(self, patience: float) -> None:
+        """Owe nothing any more: what comes is read, and what does not, is not waited for again.
+
+        A Ctrl-C comes at any moment, also when a reply was taken and not yet counted, or was lost
+        before it was looked at.
+
+        Args:
+            patience: seconds for one reply at most.
+
+        Raises:
+            ConnectionLostError: the connection broke.
+        """
+        try:
+            while self._owed:
+                self._next_reply(time.monotonic() + min(self._timeout, patience))
+                self._owed.popleft()
+        except ConnectionLostError:
+            self._owed.clear()
+        if self._acknowledges:
+            self._send(b"+")  # the stub may wait for it; one too many is skipped
+
+    def _next_reply(self, deadline: float) -> None:
+        while not isinstance(event := self._decoder.next_event(), Reply):
+            if event is None:
+                self._decoder.feed(self._stream.receive(deadline))
+        self.is_answered = True
+        if self._acknowledges:
+            self._send(b"+")
+
     def close(self) -> None:
         """Hang up."""
         self.is_lost = True

@@ -88,6 +88,9 @@ class SnapshotStub:
             try:
                 server.settimeout(10)
                 connection, _ = server.accept()
+                if connection.family != socket.AF_UNIX:
+                    # As every stub: else an acknowledgement keeps the reply waiting for another.
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError:
                 return
             self.acknowledges, self.packs = True, False
