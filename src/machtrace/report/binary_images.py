@@ -19,10 +19,10 @@ from machtrace.errors import FormatError
 from machtrace.model.address import Avma
 
 _LONGEST_LINE = 8192
-_LINE = re.compile(
-    r"(?P<start>0x[0-9a-fA-F]{1,16}) +- +(?P<end>0x[0-9a-fA-F]{1,16}|\?\?\?) +"
-    r"(?P<label>[^<]*)<(?P<uuid>[0-9a-fA-F-]{32,36})>(?P<path>.*)"
-)
+_UUID = re.compile(r"<([0-9a-fA-F-]{32,36})>")
+_RANGE = re.compile(r"(0x[0-9a-fA-F]{1,16}) +- +(0x[0-9a-fA-F]{1,16}|\?\?\?) +")
+"""What is before an image's name; the one search would take the square of a line's length to look
+for this and the UUID together."""
 _VERSION = re.compile(r"\([^()]*\)$")
 _ARCH = re.compile(r"(?:arm|x86|i386|ppc)[0-9a-z_-]*$")
 _UUID_DIGITS = 32
@@ -69,14 +69,15 @@ def reported_images(text: str, source: str) -> tuple[ReportedImage, ...]:
 
 def _of_lines(text: str) -> Iterator[ReportedImage]:
     for line in text.splitlines():
-        match = _LINE.search(line) if "<" in line and len(line) < _LONGEST_LINE else None
-        uuid = None if match is None else _uuid(match["uuid"])
-        if match is None or uuid is None:
+        found = _range_and_uuid(line) if "<" in line and len(line) < _LONGEST_LINE else None
+        uuid = None if found is None else _uuid(found[1][1])
+        if found is None or uuid is None:
             continue
-        name, arch = _label(match["label"])
-        path = match["path"].strip()
-        start = int(match["start"], 16)
-        size = None if match["end"] == "???" else int(match["end"], 16) + 1 - start
+        places, identifier = found
+        name, arch = _label(line[places.end() : identifier.start()])
+        path = line[identifier.end() :].strip()
+        start = int(places[1], 16)
+        size = None if places[2] == "???" else int(places[2], 16) + 1 - start
         yield ReportedImage(
             uuid=uuid,
             name=name or path.rpartition("/")[2],
@@ -85,6 +86,16 @@ def _of_lines(text: str) -> Iterator[ReportedImage]:
             load_address=Avma(start),
             size=size if size is not None and size > 0 else None,
         )
+
+
+def _range_and_uuid(line: str) -> tuple[re.Match[str], re.Match[str]] | None:
+    """The first addresses and the first UUID with nothing in brackets between them."""
+    for identifier in _UUID.finditer(line):
+        start = line.rfind("<", 0, identifier.start()) + 1
+        places = _RANGE.search(line, start, identifier.start())
+        if places is not None:
+            return places, identifier
+    return None
 
 
 def _label(label: str) -> tuple[str, str | None]:

@@ -117,11 +117,22 @@ def _image_section(text: str, start: int, end: int) -> int:
     at = start if text.startswith(_IMAGES, start) else _next_heading(text, start, end)
     while at < end:
         first = at if first is None else first
-        lines = text[at : min(end, at + LONGEST_LINE)].split("\n", _BETWEEN)[1:]
-        if any(read_image(line) is not None for line in lines[:_BETWEEN]):
+        if any(read_image(line) is not None for line in _lines_below(text, at, end)):
             return at
         at = _next_heading(text, at, end)
     return end if first is None else first
+
+
+def _lines_below(text: str, heading: int, end: int) -> Iterator[str]:
+    """The next lines, as far as they are short enough to be of images."""
+    end = min(end, heading + LONGEST_LINE)
+    stop = text.find("\n", heading, end)
+    for _ in range(_BETWEEN):
+        if stop < 0:
+            return
+        start = stop + 1
+        stop = text.find("\n", start, end)
+        yield text[start : end if stop < 0 else stop]
 
 
 def _next_heading(text: str, start: int, end: int) -> int:

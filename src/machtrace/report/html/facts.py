@@ -96,11 +96,12 @@ def warnings(report: Report) -> str:
 
 def application_information(report: Report) -> str:
     """What images said before the process ended."""
-    found = ""
+    found: list[str] = []
     for name, said in report.application_information:
         head = element("h4", text(name)) if name else ""
-        found += head + element("pre", "\n".join(lines(one) for one in said))
-    return element("section", element("h3", "Application information") + found) if found else ""
+        found.append(head + element("pre", "\n".join(lines(one) for one in said)))
+    head = element("h3", "Application information")
+    return element("section", head + "".join(found)) if found else ""
 
 
 def grouping(found: Fingerprint) -> str:

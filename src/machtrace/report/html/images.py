@@ -41,7 +41,7 @@ def images(report: Report, task: ReportedTask) -> str:
             (found if is_ours else reported)[frame.image] += 1
     owners = owners_of(task)
     order = sorted(range(len(task.images)), key=lambda index: -frames[index])
-    rows = ""
+    rows: list[str] = []
     missing: list[str] = []
     for index in order:
         image, whose = task.images[index], owners[index].owner
@@ -60,11 +60,10 @@ def images(report: Report, task: ReportedTask) -> str:
             element("code", text(_range(image))),
             element("bdi", text(image.path)),
         )
-        rows += element(
-            "tr", "".join(element("td", cell) for cell in cells), class_=f"image {whose.value}"
-        )
+        row = "".join(element("td", cell) for cell in cells)
+        rows.append(element("tr", row, class_=f"image {whose.value}"))
     head = element("tr", "".join(element("th", text(one), scope="col") for one in _HEADINGS))
-    table = element("table", element("thead", head) + element("tbody", rows))
+    table = element("table", element("thead", head) + element("tbody", "".join(rows)))
     used = sum(1 for index in order if frames[index])
     summary = f"<b>{quantity(len(task.images), 'image')}</b>, {used:,} with frames"
     scroller = element(

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 from importlib import resources
+from itertools import islice
 
 from machtrace.analysis.fingerprint import fingerprint
 from machtrace.analysis.report_groups import report_groups
@@ -46,11 +47,7 @@ def write(reports: Sequence[Report]) -> str:
         body = _report(reports[0], level="h2")
     else:
         title = quantity(len(reports), "report")
-        body = _overview(reports)
-        for number, report in enumerate(reports, 1):
-            heading = element("b", text(facts.title_of(report)))
-            content = _report(report, level="h3")
-            body += folded(heading, content, class_="report", id=f"report-{number}")
+        body = _overview(reports) + "".join(map(_folded, range(1, len(reports) + 1), reports))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -64,6 +61,12 @@ def write(reports: Sequence[Report]) -> str:
     )
 
 
+def _folded(number: int, report: Report) -> str:
+    heading = element("b", text(facts.title_of(report)))
+    content = _report(report, level="h3")
+    return folded(heading, content, class_="report", id=f"report-{number}")
+
+
 @cache
 def _resource(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
@@ -74,7 +77,7 @@ def _hash(content: str) -> str:
 
 
 def _overview(reports: Sequence[Report]) -> str:
-    rows = ""
+    rows: list[str] = []
     for group in report_groups(reports):
         links = ", ".join(
             element("a", str(index + 1), href=f"#report-{index + 1}") for index in group.reports
@@ -89,12 +92,14 @@ def _overview(reports: Sequence[Report]) -> str:
             element("td", element("code", group.fingerprint.hash)),
             element("td", links),
         )
-        rows += element("tr", "".join(cells))
+        rows.append(element("tr", "".join(cells)))
     head = "".join(
         element("th", one, scope="col")
         for one in ("Reports", "Problem", "Exceptions", "Versions", "Fingerprint", "Which")
     )
-    table = element("table", element("thead", element("tr", head)) + element("tbody", rows))
+    table = element(
+        "table", element("thead", element("tr", head)) + element("tbody", "".join(rows))
+    )
     return element("section", element("h2", "Groups") + element("div", table, class_="wide"))
 
 
@@ -103,28 +108,26 @@ def _report(report: Report, *, level: str) -> str:
     found = fingerprint(() if subject is None else subject.frames, report)
     graph = wait_graph(report)
     labels = WaitLabels(graph)
-    waiting = [node.thread for node in graph.threads]
-    parts = facts.facts(report) + facts.warnings(report) + facts.application_information(report)
+    waiting = (node.thread for node in graph.threads)
+    parts = [facts.facts(report), facts.warnings(report), facts.application_information(report)]
     if found.frames:
-        parts += facts.grouping(found)
-    parts += _deadlocks(graph)
+        parts.append(facts.grouping(found))
+    parts.append(_deadlocks(graph))
     for task in report.tasks:
-        count = _waiting_count(task)
-        listed = stacks(report, task, waiting[:count], labels)
-        del waiting[:count]
+        listed = stacks(report, task, list(islice(waiting, _waiting_count(task))), labels)
         tables = images(report, task)
         if task is not report:
             head = element("b", text(facts.process_title(task)))
-            parts += folded(head, listed + tables, class_="process")
+            parts.append(folded(head, listed + tables, class_="process"))
             continue
         if listed:
-            parts += element("section", element(level, "Stacks") + listed)
+            parts.append(element("section", element(level, "Stacks") + listed))
         if tables:
-            parts += element("section", element(level, "Images") + tables)
+            parts.append(element("section", element(level, "Images") + tables))
     flames = flame_graph(report)
     if flames:
-        parts += element("section", element(level, "Flame graph") + flames)
-    return parts + facts.further_details(report)
+        parts.append(element("section", element(level, "Flame graph") + flames))
+    return "".join([*parts, facts.further_details(report)])
 
 
 def _waiting_count(task: ReportedTask) -> int:
@@ -133,7 +136,7 @@ def _waiting_count(task: ReportedTask) -> int:
 
 
 def _deadlocks(graph: WaitGraph) -> str:
-    found = ""
+    found: list[str] = []
     for one in graph.deadlocks:
         names = " → ".join(graph.threads[index].thread.label for index in one.threads)
         sure = "" if one.is_certain else " (partly a guess)"
@@ -141,5 +144,5 @@ def _deadlocks(graph: WaitGraph) -> str:
             said = f"Deadlock{sure}: {names} waits for itself"
         else:
             said = f"Deadlock{sure}: {names} wait for one another"
-        found += element("p", text(said), class_="deadlock", role="alert")
-    return found
+        found.append(element("p", text(said), class_="deadlock", role="alert"))
+    return "".join(found)

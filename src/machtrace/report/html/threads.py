@@ -53,30 +53,27 @@ def stacks(
     Args:
         report: whose task it is: its exception is shown with it.
         task: the process.
-        waiting: its threads as the wait graph has them: consumed from the front.
+        waiting: its threads as the wait graph has them.
         labels: what is said of them.
     """
     lists = StackLists(task)
-    found = ""
+    found: list[str] = []
     exception = report.language_exception
     if task is report and exception is not None and exception.frames:
-        found += folded(
-            "<b>Where the exception was thrown</b>",
-            lists.write(exception.frames),
-            is_open=True,
-            class_="thread crashed",
-        )
+        head = "<b>Where the exception was thrown</b>"
+        content = lists.write(exception.frames)
+        found.append(folded(head, content, is_open=True, class_="thread crashed"))
     of_threads = iter(waiting)
     all_open = len(task.threads) <= _OPEN and not any(one.crashed for one in task.threads)
     for thread in task.threads:
         waits = next(of_threads, None)
         said = "" if waits is None else labels.of(waits)
-        found += _thread(thread, lists, said, is_open=all_open or thread.crashed)
+        found.append(_thread(thread, lists, said, is_open=all_open or thread.crashed))
     known = {(one.id, one.queue, one.name): one for one in of_threads}
     for tree in task.trees:
         waits = known.get((tree.thread, tree.queue, tree.name))
-        found += _tree(tree, task, lists, "" if waits is None else labels.of(waits))
-    return found
+        found.append(_tree(tree, task, lists, "" if waits is None else labels.of(waits)))
+    return "".join(found)
 
 
 def _thread(thread: ReportedThread, lists: StackLists, waits: str, *, is_open: bool) -> str:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from machtrace.errors import FormatError
 from machtrace.model.json_value import JsonValue
+from machtrace.report.broken_json import read_broken
 from machtrace.report.crash.reader import is_crash_text
 from machtrace.report.ips.jetsam import is_jetsam
 from machtrace.report.ips.panic import is_panic
@@ -20,6 +21,8 @@ from machtrace.report.json_parts import JsonDocument
 from machtrace.report.json_text import read_json
 from machtrace.report.source import ReportSource
 
+_BROKEN = 16
+"""Documents of a file."""
 _HEADER = frozenset({"bug_type", "incident_id", "os_version", "app_name", "app_version"})
 _SURE = "bug_type"
 """The key of a header that nothing else has."""
@@ -95,18 +98,45 @@ def ips_parts(source: ReportSource, start: int | None) -> Iterator[IpsPart]:
             read already.
     """
     text = source.text
+    documents = _Documents(text, source.name)
     found: list[JsonDocument] = [] if start is not None else [*source.documents]
     at = 0 if start is None else start
     while True:
-        document = found.pop(0) if found else read_json(text, at, source.name)
-        part, at, found = _part(text, at, document, found, source.name)
+        document = found.pop(0) if found else documents.read(at)
+        part, at, found = _part(text, at, document, found, documents)
         yield part
         if not found and not text.startswith("{", at):
             return
 
 
+class _Documents:
+    """Reads those of one text."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self._text = text
+        self.name = name
+        self._broken = 0
+
+    def read(self, start: int) -> JsonDocument:
+        """The one that begins at ``start``.
+
+        Python's reader counts all lines of the text before it says that something is broken: where
+        much is, it is not asked.
+        """
+        if self._broken > _BROKEN:
+            return read_broken(self._text, start)
+        document = read_json(self._text, start, self.name)
+        self._broken += bool(document.warnings)
+        return document
+
+    def next(self, end: int) -> JsonDocument | None:
+        """The one that comes next; None where something else does."""
+        start = next_document(self._text, end)
+        return self.read(start) if self._text.startswith(("{", "["), start) else None
+
+
 def _part(
-    text: str, start: int, first: JsonDocument, found: list[JsonDocument], name: str
+    text: str, start: int, first: JsonDocument, found: list[JsonDocument], documents: _Documents
 ) -> tuple[IpsPart, int, list[JsonDocument]]:
     """The part that begins with ``first``, where it ends, and documents that were read of more."""
     header, body, end = first.value, None, first.end
@@ -114,7 +144,7 @@ def _part(
     if is_body(header):
         header, body = None, header
     else:
-        second = found.pop(0) if found else _document(text, end, name)
+        second = found.pop(0) if found else documents.next(end)
         if second is not None and is_header(second.value):
             found = [second]
         elif second is not None:
@@ -129,18 +159,8 @@ def _part(
         stop = match.start()
     rest = text[end:stop].strip()
     if body is None and rest.startswith("{"):
-        raise FormatError("the body is no JSON", source=name, offset=end)
+        raise FormatError("the body is no JSON", source=documents.name, offset=end)
     return IpsPart(header, body, rest, start, warnings), stop, found
-
-
-def _document(text: str, end: int, name: str) -> JsonDocument | None:
-    start = next_document(text, end)
-    if not text.startswith(("{", "["), start):
-        return None
-    try:
-        return read_json(text, start, name)
-    except FormatError:
-        return None
 
 
 def next_document(text: str, start: int) -> int:
