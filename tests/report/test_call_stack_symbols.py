@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 
 from machtrace.model.report import Report
+from machtrace.model.symbol import SourceLocation
 from machtrace.report.call_stack_symbols.lines import read_line
 from machtrace.report.reading import read_source
 from machtrace.report.source import ReportSource
@@ -146,3 +147,20 @@ def test_lines(
     assert found is not None
     assert (found.image, found.address) == (image, address)
     assert (found.symbol, found.symbol_offset, found.image_offset) == (symbol, offset, image_offset)
+
+
+def test_lines_of_crash_reports_may_stand_alone() -> None:
+    """Where an image begins and how far in it the frame is are no symbol; a place may follow."""
+    report = stacks(
+        "0   libstatusbar.dylib   0x01997c1c 0x1995000 + 11292\n"
+        "1   Demo                 0x0000000101682194 run() + 16 (Demo.swift:31)\n"
+        "2   Demo                 0x0000000101682200 0x101680000 + 1\n"
+        "3   ???                  0x1862f694c (Missing)\n"
+    )
+    bar, run, odd, missing = report.threads[0].frames
+    assert (bar.symbol, bar.offset, report.images[0].load_address) == (None, 11292, 0x1995000)
+    assert run.symbol is not None
+    assert (run.symbol.name, run.symbol.offset) == ("run()", 16)
+    assert run.location == SourceLocation("Demo.swift", 31)
+    assert odd.symbol is not None  # the numbers do not add up
+    assert (missing.address, missing.symbol, missing.image) == (0x1862F694C, None, None)

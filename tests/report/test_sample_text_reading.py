@@ -7,6 +7,7 @@ import pytest
 from machtrace.model.report import Report
 from machtrace.model.reported_frame import Adjustment
 from machtrace.model.reported_tree import SampledNode
+from machtrace.report.reading import read_source
 from machtrace.report.sample.lines import graph_frame, thread_heading
 from machtrace.report.sample.reader import read
 from machtrace.report.source import ReportSource
@@ -130,3 +131,38 @@ def test_what_is_no_line_of_the_graph_is_kept() -> None:
     report = sampled("    1 Thread_1\n      odd line\n\nSort by top of stack:\n        a  3\n")
     assert report.details["call graph"] == ["      odd line"]
     assert report.details["Sort by top of stack:"] == ["        a  3"]
+
+
+def test_a_graph_may_stand_alone() -> None:
+    """As it is copied; memory of no image has none."""
+    text = (
+        "Call graph:\n    100 Thread_7001\n    + 100 start  (in dyld) + 4  [0x104]\n"
+        "    +   100 ???  (in <unknown binary>)  [0x5000]\n"
+    )
+    (report,) = read_source(ReportSource("graph", text.encode())).reports
+    assert [one.name for one in report.images] == ["dyld"]
+    assert [(one.frame.address, one.frame.image) for one in report.trees[0].nodes] == [
+        (0x104, 0),
+        (0x5000, None),
+    ]
+
+
+def test_version_6_has_fewer_brackets() -> None:
+    """Neither around numbers of processes, nor around addresses, of which nothing else is said."""
+    text = (
+        "Analysis of sampling App (pid 455) every 1 millisecond\nProcess:         App 455\n"
+        "Parent Process:  launchd 1\nReport Version:  6\n\nCall graph:\n"
+        "    100 Thread_7001\n      100 start\n        100 0x100000ed8\n"
+    )
+    (report,) = read_source(ReportSource("sample", text.encode())).reports
+    process = report.process
+    assert (process.name, process.pid, process.parent, process.parent_pid) == (
+        "App",
+        455,
+        "launchd",
+        1,
+    )
+    assert [(one.frame.address, name(one)) for one in report.trees[0].nodes] == [
+        (None, "start"),
+        (0x100000ED8, None),
+    ]

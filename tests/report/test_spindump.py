@@ -107,3 +107,14 @@ def test_a_microstackshot_has_one_tree_of_all_threads() -> None:
     (tree,) = report.trees
     assert (tree.thread, [node.samples for node in tree.nodes]) == (None, [6, 2])
     assert report.details["Heaviest stack for the target process"] == ["  6  a (App + 1) [0x1]"]
+
+
+def test_images_that_are_not_listed_begin_where_offsets_say() -> None:
+    """Blocks that were copied have no list."""
+    text = (
+        b"Process:         sh [7]\nPath:            /bin/sh\nNum samples:     3 (1-3)\n\n"
+        b"  Thread 0x18    3 samples (1-3)    priority 31 (base 31)\n"
+        b"  3  ??? (sh + 10774) [0x104010a16]\n"
+    )
+    (image,) = spun(text).images
+    assert (image.name, image.load_address) == ("sh", 0x104010A16 - 10774)

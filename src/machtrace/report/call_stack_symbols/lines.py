@@ -6,6 +6,8 @@ import re
 from typing import NamedTuple
 from uuid import UUID
 
+from machtrace.model.symbol import SourceLocation
+
 LONGEST_LINE = 16384
 LONGEST_TEXT = 1 << 22
 """Of a line that is a whole array."""
@@ -18,6 +20,10 @@ _APPLE = re.compile(
     r"(?P<address>0x[0-9a-fA-F]{8,16})[ \t]++(?P<name>\S.{0,12000}+)"
 )
 """What is before the offset, which is found from the end: no step may be tried again and again."""
+_LOCATION = re.compile(r"(?P<file>[^():\s][^():]{0,1000}):(?P<line>[0-9]{1,9})")
+"""In brackets behind the offset: lines of crash reports that were named have it."""
+_MISSING = "(Missing)"
+"""What Crashlytics has for a name that it does not know."""
 _OFFSET = re.compile(r"0x[0-9a-fA-F]{1,16}|[0-9]{1,19}")
 _BLANKS = " \t"
 _GLIBC = re.compile(
@@ -48,6 +54,7 @@ class StackLine(NamedTuple):
     """From the image's header, where the line says that instead of a symbol."""
     uuid: UUID | None
     """Of the image, which stands where a name was redacted."""
+    location: SourceLocation | None = None
 
 
 def read_line(text: str) -> StackLine | None:
@@ -59,8 +66,10 @@ def read_line(text: str) -> StackLine | None:
         return StackLine(None, "", int(match["address"], 16), None, None, None, None)
     text = text.removeprefix("(").removeprefix("[").strip(" \t\"',)]")
     text = text if not text.count("[") > text.count("]") else text + "]"
-    if text[:1].isdecimal() and (found := _apple(text)) is not None:
-        return found
+    if text[:1].isdecimal():
+        found = _apple(text) or _located(text)
+        if found is not None:
+            return found
     match = _GLIBC.fullmatch(text) or _EXECINFO.fullmatch(text)
     return None if match is None else _glibc(match)
 
@@ -75,6 +84,24 @@ def read_lines(text: str) -> tuple[StackLine, ...]:
         return () if found is None else (found,)
     pieces = text.replace("\\t", " ").replace("\\n", '"').replace('\\"', '"').split('"')
     return tuple(one for piece in pieces if (one := read_line(piece)) is not None)
+
+
+def _located(text: str) -> StackLine | None:
+    """A line as crash reports have it where names are known: with file and line; or not at all.
+
+    The bracket that ends it is taken off with those of arrays.
+    """
+    before, bracket, last = text.rpartition(" (")
+    if not bracket:
+        return None
+    if f"({last})" == _MISSING:
+        found = _apple(f"{before} ??? + 0")
+        return None if found is None else found._replace(image_offset=None)
+    match = _LOCATION.fullmatch(last)
+    found = None if match is None else _apple(before)
+    if match is None or found is None:
+        return None
+    return found._replace(location=SourceLocation(match["file"], int(match["line"]) or None))
 
 
 def _apple(text: str) -> StackLine | None:
@@ -92,13 +119,17 @@ def _apple(text: str) -> StackLine | None:
     is_image = (
         uuid is not None or name == image or (len(image) == IMAGE_WIDTH and name.startswith(image))
     )
+    address = int(match["address"], 16)
     if is_image and uuid is None:
         image = name
+    elif name.startswith("0x") and _OFFSET.fullmatch(name) is not None:
+        # Lines of crash reports: where the image begins, and how far in it the address is.
+        is_image = int(name, 16) + offset == address
     is_known = name != "???" and not (image == "???" and name.startswith("0x"))
     return StackLine(
         number=int(match["number"]),
         image="" if image == "???" else image,
-        address=int(match["address"], 16),
+        address=address,
         symbol=None if is_image or not is_known else name,
         symbol_offset=offset if is_known and not is_image else None,
         image_offset=offset if is_image and is_known else None,

@@ -75,7 +75,9 @@ class _Reader:
         if line.symbol is not None:
             symbol = ReportedSymbol(line.symbol, line.symbol_offset)
         self._frames.append(
-            ReportedFrame(Avma(line.address), index, offset, Adjustment.RETURN, symbol)
+            ReportedFrame(
+                Avma(line.address), index, offset, Adjustment.RETURN, symbol, line.location
+            )
         )
 
     def keep(self, line: str) -> None:

@@ -27,6 +27,9 @@ _WHERE = re.compile(
 )
 """What follows the image."""
 _BARE = re.compile(r"\[(?P<address>0x[0-9a-fA-F]{1,16})[^\[\]]*\]")
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]{1,16}")
+_NO_IMAGE = "<unknown binary>"
+"""What stands for an image where memory is none's: code that was made at run time."""
 _MOST_BRACKETS = 8
 """That an image's name may have."""
 _STEP = 2
@@ -124,7 +127,7 @@ def graph_frame(text: str) -> GraphFrame:
         )
     return GraphFrame(
         symbol,
-        image,
+        None if image == _NO_IMAGE else image,
         None if match["base"] is None else int(match["base"], 16),
         _number(addresses[0]),
         location,
@@ -148,6 +151,8 @@ def _image_and_place(text: str) -> tuple[str, re.Match[str] | None]:
 
 def _without_image(text: str) -> GraphFrame:
     """A frame outside of all images: ``???  [0x1234]``."""
+    if _ADDRESS.fullmatch(text) is not None:  # all that version 6 has where it has no name
+        return GraphFrame(None, None, None, int(text, 16), None, {})
     what, _, rest = text.rpartition(" ")
     bare = _BARE.fullmatch(rest)
     if bare is None:

@@ -23,6 +23,8 @@ from machtrace.report.sample.lines import (
 from machtrace.report.source import ReportSource
 
 _ANALYSIS = re.compile(r"^(?:Analysis of sampling |Sampling process )", re.MULTILINE)
+_PROCESS = re.compile(r"^((?:Process|Parent Process):[ \t]+\S.{0,400}) ([0-9]{1,10})$")
+"""As version 6 has it, without brackets around the number."""
 _GRAPH = "Call graph:"
 _IMAGES = "Binary Images:"
 _LOOKED_AT = 1 << 16
@@ -33,7 +35,7 @@ def recognises(source: ReportSource) -> bool:
     head = source.text[:_LOOKED_AT]
     if _ANALYSIS.search(head) is not None and f"\n{_GRAPH}" in source.text:
         return True
-    _, graph, rest = head.partition(f"\n{_GRAPH}\n")
+    _, graph, rest = f"\n{head}".partition(f"\n{_GRAPH}\n")
     return bool(graph) and " Thread_" in rest[:400]
 
 
@@ -56,7 +58,7 @@ def _report(head: list[str], graph: _Graph, sections: dict[str, JsonValue]) -> R
     header = Header()
     for line in head:
         if line.strip() != "----":
-            header.read(line)
+            header.read(_PROCESS.sub(r"\1 [\2]", line))
     report = Report(
         kind=ReportKind.SAMPLE,
         incident=header.incident(),

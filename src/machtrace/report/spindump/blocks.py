@@ -149,6 +149,14 @@ def _frame(frame: SpunFrame, images: ListedImages) -> ReportedFrame:
         base = images.base(index)
         if base is not None and frame.address >= base:
             offset = frame.address - base
+    elif (
+        offset is not None
+        and index is not None
+        and frame.address is not None
+        and offset <= frame.address
+        and images.base(index) is None
+    ):
+        images.set_base(index, Avma(frame.address - offset))
     symbol = None if frame.name is None else ReportedSymbol(frame.name, frame.offset)
     location = None
     if frame.file is not None:
