@@ -118,3 +118,14 @@ def test_frames_of_images_without_a_place_keep_their_addresses() -> None:
     ]
     entries = json.loads(ips_text(made).partition("\n")[2])["threads"][0]["frames"]
     assert ["address" in one for one in entries] == [True, True, False]
+
+
+def test_a_stackshot_says_why_and_when() -> None:
+    """As devices write them."""
+    more = {"reason": "Power assertion timeout", "date": "2020-10-14 09:29:19.55 +0100"}
+    more |= {"product": "Watch4,2", "build": "Watch OS 7.0.1 (18R395)", "crashReporterKey": "key"}
+    report = read(f'{{"bug_type": "288"}}\n{json.dumps(STACKSHOT | more)}')
+    assert report.application_information == (("", ("Power assertion timeout",)),)
+    assert report.incident.time == more["date"]
+    assert (report.system.model, report.system.crash_reporter_key) == ("Watch4,2", "key")
+    assert json.loads(ips_text(report).partition("\n")[2]) == STACKSHOT | more

@@ -14,6 +14,7 @@ from machtrace.model.reported_process import Incident, ReportedSystem
 from machtrace.report.ips.jetsam import parted
 
 _SAID = "panicString"
+_REASON = "reason"
 
 
 def is_panic(body: Details) -> bool:
@@ -22,8 +23,8 @@ def is_panic(body: Details) -> bool:
 
 
 def last_words(body: Details) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """What the kernel said, as what an application says of itself."""
-    said = body.get(_SAID)
+    """What the kernel said, as what an application says of itself; of a stackshot why it is."""
+    said = body.get(_SAID, body.get(_REASON))
     return (("", (said,)),) if isinstance(said, str) and said else ()
 
 

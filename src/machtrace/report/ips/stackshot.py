@@ -12,6 +12,7 @@ are taken out; all other keys stay.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from machtrace.model.address import Avma, ImageOffset
@@ -54,12 +55,15 @@ def read_stackshot(incident: Incident, body: dict[str, JsonValue], warnings: lis
         task, left[pid] = _task(pid, process, images)
         others.append(task)
     name, build = parted(body.get("build"))
-    product = body.get("product")
+    product, date, key = body.get("product"), body.get("date"), body.get("crashReporterKey")
     return Report(
         kind=ReportKind.APPLE_IPS,
-        incident=incident,
+        incident=replace(incident, time=date) if isinstance(date, str) else incident,
         system=ReportedSystem(
-            model=product if isinstance(product, str) else None, os_name=name, os_build=build
+            model=product if isinstance(product, str) else None,
+            os_name=name,
+            os_build=build,
+            crash_reporter_key=key if isinstance(key, str) else None,
         ),
         application_information=last_words(body),
         others=tuple(others),
