@@ -104,8 +104,15 @@ def test_what_has_no_header_of_its_own_gets_one() -> None:
 def test_frames_of_images_without_a_place_keep_their_addresses() -> None:
     """MetricKit's frames may be of several launches: no one place of their image is right."""
     frames = tuple(
-        ReportedFrame(Avma(address), 0, ImageOffset(offset), Adjustment.EXACT)
-        for address, offset in ((0x1000_4000, 0x4000), (0x2000_4000, 0x4000), (0x8000, 0x8000))
+        ReportedFrame(
+            None if address is None else Avma(address), 0, ImageOffset(offset), Adjustment.EXACT
+        )
+        for address, offset in (
+            (0x1000_4000, 0x4000),
+            (0x2000_4000, 0x4000),
+            (0x8000, 0x8000),
+            (None, 0x4000),
+        )
     )
     made = Report(
         kind=ReportKind.METRICKIT,
@@ -117,7 +124,17 @@ def test_frames_of_images_without_a_place_keep_their_addresses() -> None:
         (one.address, one.image, one.offset) for one in frames
     ]
     entries = json.loads(ips_text(made).partition("\n")[2])["threads"][0]["frames"]
-    assert ["address" in one for one in entries] == [True, True, False]
+    assert ["address" in one for one in entries] == [True, True, False, True]
+    again = read(ips_text(made))
+    assert json.loads(ips_text(again).partition("\n")[2])["threads"][0]["frames"] == entries
+    assert read(ips_text(again)) == again
+    nowhere = Report(
+        kind=ReportKind.KSCRASH,
+        threads=(
+            ReportedThread(index=0, frames=(ReportedFrame(None, None, None, Adjustment.EXACT),)),
+        ),
+    )
+    assert read(ips_text(nowhere)).threads[0].frames[0].address is None
 
 
 def test_a_stackshot_says_why_and_when() -> None:

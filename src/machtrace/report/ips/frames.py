@@ -120,10 +120,11 @@ def _with_rest(frame: ReportedFrame, entry: dict[str, Any]) -> ReportedFrame:
         adjustment = known
         del rest["adjustment"]
     address = frame.address
-    own = rest.get("address")
-    if type(own) is int and 0 <= own < WORD and own != address:
-        address = Avma(own)
-        del rest["address"]
+    own = rest.get("address", address)
+    if own is None and address is not None:
+        address = rest.pop("address")
+    elif type(own) is int and 0 <= own < WORD and own != address:
+        address = Avma(rest.pop("address"))
     return ReportedFrame(
         address,
         frame.image,
@@ -158,7 +159,7 @@ def frame_objects(
         frames: of one stack, innermost first.
         innermost: what the first frame's address is where nothing says otherwise.
         absolute: which entry of the images stands for none.
-        bases: where the images are; a frame whose address is not at its offset from there has it.
+        bases: where the file says that images are; a frame elsewhere has its address.
         is_of_ips: nothing is added that the source had not; else every frame has a place.
     """
     entries: list[JsonValue] = []
@@ -172,8 +173,8 @@ def frame_objects(
             continue
         entry = _object(frame, usual, absolute)
         if not is_of_ips and "imageIndex" not in entry:
-            entry |= {"imageOffset": 0, "imageIndex": absolute}
-        elif not is_of_ips and _is_elsewhere(frame, bases):
+            entry |= {"imageOffset": 0, "imageIndex": absolute, "address": None}
+        elif _is_elsewhere(frame, bases):
             entry["address"] = frame.address
         entries.append(entry)
         if not frame.is_inline:
@@ -183,10 +184,13 @@ def frame_objects(
 
 def _is_elsewhere(frame: ReportedFrame, bases: Sequence[int | None]) -> bool:
     """Whether image and offset do not say where a frame is: the image has no place, or several."""
-    image, offset, address = frame.image, frame.offset, frame.address
-    if address is None or image is None or offset is None or image >= len(bases):
+    image, offset = frame.image, frame.offset
+    if image is None or offset is None or image >= len(bases):
         return False
-    return address != (bases[image] or 0) + offset
+    base = bases[image]
+    if base is None or base + offset >= WORD:
+        return frame.address is not None
+    return frame.address != base + offset
 
 
 def _object(frame: ReportedFrame, usual: Adjustment, absolute: int) -> dict[str, JsonValue]:

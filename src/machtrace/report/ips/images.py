@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from machtrace.model.address import Avma
@@ -72,3 +73,9 @@ def image_object(image: ReportedImage, *, is_of_ips: bool) -> JsonValue:
     if image.name:
         entry["name"] = image.name
     return entry | dict(image.details)
+
+
+def written_bases(images: Sequence[ReportedImage], *, is_of_ips: bool) -> list[int | None]:
+    """Where a file that is written says that images are; 0 for those that nobody knows it of."""
+    bases: list[int | None] = [image.load_address for image in images]
+    return bases if is_of_ips else [base or 0 for base in bases]

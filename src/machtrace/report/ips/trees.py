@@ -8,6 +8,7 @@ from machtrace.model.json_value import JsonValue
 from machtrace.model.report import Report
 from machtrace.model.reported_frame import Adjustment
 from machtrace.report.ips.frames import frame_objects
+from machtrace.report.ips.images import written_bases
 
 
 def tree_objects(report: Report, absolute: int) -> Iterator[JsonValue]:
@@ -17,7 +18,7 @@ def tree_objects(report: Report, absolute: int) -> Iterator[JsonValue]:
         report: whose trees they are.
         absolute: which image stands for none.
     """
-    bases = [image.load_address for image in report.images]
+    bases = written_bases(report.images, is_of_ips=False)
     for tree in report.trees:
         known: dict[str, JsonValue] = {
             "id": tree.thread,

@@ -15,7 +15,7 @@ from machtrace.report.crash.label_values import as_apple_says
 from machtrace.report.ips.documents import may_be_header
 from machtrace.report.ips.fields import EXCEPTION, PROCESS, SYSTEM, TERMINATION, in_order, put
 from machtrace.report.ips.frames import frame_objects
-from machtrace.report.ips.images import image_object
+from machtrace.report.ips.images import image_object, written_bases
 from machtrace.report.ips.jetsam import is_jetsam
 from machtrace.report.ips.panic import is_panic
 from machtrace.report.ips.reader import AFTER_BODY, BODY, HEADER, TEXT
@@ -133,7 +133,7 @@ def _body(report: Report) -> dict[str, JsonValue]:
     else:
         _put_common(body, report)
     absolute = _absolute(report)
-    bases = [image.load_address for image in report.images]
+    bases = written_bases(report.images, is_of_ips=is_of_ips)
     if report.threads or not is_of_ips:
         body["threads"] = [
             thread_object(thread, absolute, bases, is_of_ips=is_of_ips) for thread in report.threads
@@ -181,14 +181,15 @@ def _put_exceptions(body: dict[str, JsonValue], report: Report) -> None:
         put(body, TERMINATION, report.termination)
         _put_list(body, "termination", "reasons", list(report.termination.reasons))
     thrown = report.language_exception
+    is_of_ips = report.kind is ReportKind.APPLE_IPS
     if thrown is not None:
         if thrown.frames:
             body["lastExceptionBacktrace"] = frame_objects(
                 thrown.frames,
                 innermost=Adjustment.RETURN,
                 absolute=_absolute(report),
-                bases=[image.load_address for image in report.images],
-                is_of_ips=report.kind is ReportKind.APPLE_IPS,
+                bases=written_bases(report.images, is_of_ips=is_of_ips),
+                is_of_ips=is_of_ips,
             )
         if thrown.name is not None and report.kind not in _OF_APPLE:
             reason: dict[str, JsonValue] = {"type": "objc-exception", "name": thrown.name}
