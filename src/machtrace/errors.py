@@ -17,6 +17,7 @@
     │   └── CoreFileError
     ├── DebugInformationError     a file's debug information could not be read as a whole
     ├── FileAccessError           a file could not be opened or read
+    ├── AmbiguousImageError       several images have the name of one without an identifier
     ├── ArgumentError             what a function was called with makes no sense
     └── MissingExtraError         an optional library is not installed
 
@@ -30,7 +31,7 @@ command line prints an error as one line, ``what: where: remedy``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
 class MachtraceError(Exception):
@@ -202,6 +203,20 @@ class FileAccessError(MachtraceError, OSError):
         super().__init__(f"{reason}: {path}")
         self.path = path
         self.reason = reason
+
+
+class AmbiguousImageError(MachtraceError):
+    """Files of several images have the name of one that has no identifier."""
+
+    remedy = "search only the file of the build and architecture that the report is of"
+
+    def __init__(self, name: str, candidates: Sequence[str]) -> None:
+        super().__init__(
+            f"{name} has no UUID in the report, and several images are called so: "
+            f"{', '.join(candidates)}"
+        )
+        self.name = name
+        self.candidates = tuple(candidates)
 
 
 class ArgumentError(MachtraceError, ValueError):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
-from uuid import UUID
 
-from machtrace.errors import MachtraceError
+from machtrace.errors import AmbiguousImageError, MachtraceError
 from machtrace.model.address import Avma, ImageOffset, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
@@ -17,7 +16,9 @@ from machtrace.model.symbol import Certainty, FrameStatus, SourceLocation, Symbo
 from machtrace.symbolicate.demangle import demangle
 from machtrace.symbolicate.image_names import ImageNames, InlinedCall, NamedOffset
 from machtrace.symbolicate.image_source import ImageSource
+from machtrace.symbolicate.images_by_name import NamedImageFile, find_by_name
 from machtrace.symbolicate.shown_names import as_apple_shows
+from machtrace.symbolicate.symbol_store_layout import Identifier
 
 _ARCHES = {arch.value: arch for arch in Arch}
 _SOURCES: dict[Certainty, NameSource] = {
@@ -50,7 +51,7 @@ Calls = tuple[ReportCall, ...]
 
 
 class ReportNames:
-    """Names in any number of images, which are found by their UUIDs."""
+    """Names in any number of images, found by their UUIDs; those without, by their names."""
 
     def __init__(self, search: Sequence[str | Path] = ()) -> None:
         """Open nothing yet.
@@ -59,7 +60,9 @@ class ReportNames:
             search: files and folders to look for images and debug files in.
         """
         self._source = ImageSource.of(search)
-        self._images: dict[UUID, _NamedImage | FrameStatus] = {}
+        self._images: dict[Identifier, _NamedImage | FrameStatus] = {}
+        self._by_name: dict[tuple[str, str | None], NamedImageFile | None] = {}
+        self._ambiguous: list[MachtraceError] = []
 
     @property
     def problems(self) -> tuple[MachtraceError, ...]:
@@ -67,8 +70,33 @@ class ReportNames:
         opened = (one for one in self._images.values() if isinstance(one, _NamedImage))
         return (
             *self._source.places.problems,
+            *self._ambiguous,
             *(problem for one in opened for problem in one.problems),
         )
+
+    def identifier(self, image: ReportedImage) -> Identifier | None:
+        """Its own; or of one that has none, that of the only given file of its name.
+
+        None where there is neither. Raises nothing.
+        """
+        if image.uuid is not None:
+            return image.uuid
+        found = self.file_by_name(image)
+        return None if found is None else found.identifier
+
+    def file_by_name(self, image: ReportedImage) -> NamedImageFile | None:
+        """What an image without an identifier is taken for; None where there is nothing."""
+        if image.uuid is not None or not image.name:
+            return None
+        key = image.name, image.arch
+        if key not in self._by_name:
+            arch = _ARCHES.get(image.arch or "")
+            try:
+                self._by_name[key] = find_by_name(image.name, arch, self._source.places)
+            except AmbiguousImageError as error:
+                self._ambiguous.append(error)
+                self._by_name[key] = None
+        return self._by_name[key]
 
     def status(self, image: ReportedImage) -> FrameStatus:
         """SYMBOLICATED where there is a file of the image; else why there is none."""
@@ -87,27 +115,31 @@ class ReportNames:
         return dict(zip(wanted, opened.find(wanted), strict=True))
 
     def _opened(self, image: ReportedImage) -> _NamedImage | FrameStatus:
-        if image.uuid is None:
+        identifier = self.identifier(image)
+        if identifier is None:
             return FrameStatus.UNKNOWN_IMAGE
-        found = self._images.get(image.uuid)
+        found = self._images.get(identifier)
         if found is None:
-            wanted = _binary_image(image, image.uuid)
+            wanted = _binary_image(image, identifier, self.file_by_name(image))
             status = self._source.files(wanted).status
             if status is FrameStatus.SYMBOLICATED:
                 found = _NamedImage(ImageNames(wanted, source=self._source))
             else:
                 found = status
-            self._images[image.uuid] = found
+            self._images[identifier] = found
         return found
 
 
-def _binary_image(image: ReportedImage, uuid: UUID) -> BinaryImage:
-    """The image as it was linked; its UUID tells which one, so that the rest only helps to look."""
+def _binary_image(
+    image: ReportedImage, identifier: Identifier, file: NamedImageFile | None
+) -> BinaryImage:
+    """The image as it was linked; what identifies it tells which, the rest only helps to look."""
+    arch = _ARCHES.get(image.arch or "", Arch.ARM64) if file is None else file.arch
     return BinaryImage(
         path=image.path or image.name,
-        uuid=uuid,
-        arch=_ARCHES.get(image.arch or "", Arch.ARM64),
-        format=ImageFormat.MACHO,
+        uuid=identifier,
+        arch=arch,
+        format=ImageFormat.MACHO if file is None else file.format,
         load_address=Avma(0),
         header_svma=Svma(0),
         size=image.size or _LEAST,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from uuid import UUID
+from typing import TypeAlias
 
 from machtrace.model.report import Report, ReportedTask
 from machtrace.model.reported_frame import Adjustment, ReportedFrame
@@ -13,6 +13,10 @@ from machtrace.model.reported_image import ReportedImage
 from machtrace.model.symbol import FrameStatus
 from machtrace.symbolicate.report_frames import FrameNamer, Table
 from machtrace.symbolicate.report_names import ReportNames
+from machtrace.symbolicate.symbol_store_layout import Identifier
+
+Tables: TypeAlias = Mapping[Identifier, Table]
+"""For each image what is known of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,23 +57,23 @@ def symbolicate_reports(reports: Sequence[Report], names: ReportNames) -> NamedR
         reports: any number; an image that they share is looked up in once.
         names: where names are from.
     """
-    wanted = _Wanted()
+    wanted = _Wanted(names)
     for report in reports:
         for task in report.tasks:
             wanted.add(task, report)
-    tables: dict[UUID, Table] = {
-        uuid: names.find(image, wanted.offsets[uuid]) for uuid, image in wanted.images.items()
+    tables: Tables = {
+        key: names.find(image, wanted.offsets[key]) for key, image in wanted.images.items()
     }
     named = contradicted = 0
     found: list[Report] = []
     for report in reports:
         namer = FrameNamer()
-        found.append(_named(report, namer, tables))
+        found.append(_named(report, namer, names, tables))
         named += namer.named
         contradicted += namer.contradicted
     return NamedReports(
         reports=tuple(found),
-        missing=wanted.missing(names),
+        missing=wanted.missing(),
         frames=wanted.frames,
         named=named,
         contradicted=contradicted,
@@ -89,17 +93,19 @@ def stacks(task: ReportedTask, report: Report) -> Iterator[Iterable[ReportedFram
 class _Wanted:
     """What is asked for, of all reports."""
 
-    def __init__(self) -> None:
-        self.offsets: dict[UUID, set[int]] = defaultdict(set)
-        self.images: dict[UUID, ReportedImage] = {}
+    def __init__(self, names: ReportNames) -> None:
+        self._names = names
+        self.offsets: dict[Identifier, set[int]] = defaultdict(set)
+        self.images: dict[Identifier, ReportedImage] = {}
         self.frames = 0
-        self._counts: Counter[UUID | str] = Counter()
+        self._counts: Counter[Identifier | str] = Counter()
         self._nameless: dict[str, ReportedImage] = {}
 
     def add(self, task: ReportedTask, report: Report) -> None:
         """The frames of a task."""
         counts = [0] * len(task.images)
-        sets = [set() if one.uuid is None else self.offsets[one.uuid] for one in task.images]
+        keys = list(map(self._names.identifier, task.images))
+        sets = [set() if key is None else self.offsets[key] for key in keys]
         returned = Adjustment.RETURN
         total = 0
         for frames in stacks(task, report):
@@ -112,38 +118,35 @@ class _Wanted:
                     # As ReportedFrame.lookup has it: a call of that takes longer than the rest.
                     sets[image].add(offset - (adjustment is returned and offset > 0))
         self.frames += total
-        for one, count in zip(task.images, counts, strict=True):
+        for one, key, count in zip(task.images, keys, counts, strict=True):
             if not count:
                 continue
-            if one.uuid is None:
+            if key is None:
                 self._nameless.setdefault(one.name, one)
                 self._counts[one.name] += count
             else:
-                self.images.setdefault(one.uuid, one)
-                self._counts[one.uuid] += count
+                self.images.setdefault(key, one)
+                self._counts[key] += count
 
-    def missing(self, names: ReportNames) -> tuple[MissingImage, ...]:
+    def missing(self) -> tuple[MissingImage, ...]:
         """The images without files."""
         found = [
-            MissingImage(
-                image=image,
-                status=names.status(image),
-                frames=self._counts[image.name if image.uuid is None else image.uuid],
-            )
-            for image in (*self.images.values(), *self._nameless.values())
-            if names.status(image) is not FrameStatus.SYMBOLICATED
+            MissingImage(image=image, status=status, frames=self._counts[key])
+            for key, image in (*self.images.items(), *self._nameless.items())
+            if (status := self._names.status(image)) is not FrameStatus.SYMBOLICATED
         ]
         return tuple(sorted(found, key=lambda one: -one.frames))
 
 
-def _named(report: Report, namer: FrameNamer, tables: dict[UUID, Table]) -> Report:
-    task = _named_task(report, namer, tables)
+def _named(report: Report, namer: FrameNamer, names: ReportNames, tables: Tables) -> Report:
+    known = {id(task): _tables_of(task, names, tables) for task in report.tasks}
+    task = _named_task(report, namer, known[id(report)])
     exception = report.language_exception
     if exception is not None:
-        frames = namer.stack(exception.frames, _tables_of(report, tables))
+        frames = namer.stack(exception.frames, known[id(report)])
         exception = replace(exception, frames=frames)
-    others = tuple(_named_task(other, namer, tables) for other in report.others)
-    warnings = report.warnings
+    others = tuple(_named_task(other, namer, known[id(other)]) for other in report.others)
+    warnings = report.warnings + _by_name(report, names, tables)
     if namer.contradicted:
         count = namer.contradicted
         warnings += (f"{count} frame{'' if count == 1 else 's'} had wrong names in the report",)
@@ -157,8 +160,9 @@ def _named(report: Report, namer: FrameNamer, tables: dict[UUID, Table]) -> Repo
     )
 
 
-def _named_task(task: ReportedTask, namer: FrameNamer, tables: dict[UUID, Table]) -> ReportedTask:
-    known = _tables_of(task, tables)
+def _named_task(
+    task: ReportedTask, namer: FrameNamer, known: Sequence[Table | None]
+) -> ReportedTask:
     return ReportedTask(
         process=task.process,
         images=task.images,
@@ -169,6 +173,21 @@ def _named_task(task: ReportedTask, namer: FrameNamer, tables: dict[UUID, Table]
     )
 
 
-def _tables_of(task: ReportedTask, tables: dict[UUID, Table]) -> list[Table | None]:
+def _tables_of(task: ReportedTask, names: ReportNames, tables: Tables) -> list[Table | None]:
     """For each image what is known of it; None where that is nothing."""
-    return [tables.get(image.uuid) or None if image.uuid else None for image in task.images]
+    keys = map(names.identifier, task.images)
+    return [None if key is None else tables.get(key) or None for key in keys]
+
+
+def _by_name(report: Report, names: ReportNames, tables: Tables) -> tuple[str, ...]:
+    """What is to be said of images that were found by their names alone."""
+    found = {
+        image.name: file
+        for task in report.tasks
+        for image in task.images
+        if (file := names.file_by_name(image)) is not None and tables.get(file.identifier)
+    }
+    return tuple(
+        f"{name} has no UUID in the report; its names are from {file.path}, by its name alone"
+        for name, file in found.items()
+    )
