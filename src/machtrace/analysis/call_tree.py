@@ -95,15 +95,16 @@ def call_tree(
     """
     if leaf_keys is None:
         leaf_keys = keys
-    through = _weight_through(stacks, weights)
+    rows = _rows_of(stacks, weights)
+    through = _weight_through(stacks, rows, weights)
     tree = _Growing()
-    node_of_row = array("i", [OUTERMOST]) * len(stacks)
+    node_of_row: dict[int, int] = {}
     node_of_stack: dict[int, int] = {}
-    for row, frame in enumerate(stacks.frames):
+    for row in rows:
         own = weights.get(row, 0)
         if not through[row] and not own:
             continue
-        caller = stacks.callers[row]
+        frame, caller = stacks.frames[row], stacks.callers[row]
         at = OUTERMOST if caller == OUTERMOST else node_of_row[caller]
         if through[row]:
             node_of_row[row] = tree.descend(at, keys[frame])
@@ -119,10 +120,24 @@ def call_tree(
     return CallTree(tree.callers, tree.keys, tree.own, total, node_of_stack)
 
 
-def _weight_through(stacks: StackTable, weights: Mapping[int, int]) -> array[int]:
+def _rows_of(stacks: StackTable, weights: Iterable[int]) -> list[int]:
+    """The rows of these stacks alone, each after its caller: a table may have many threads'."""
+    callers = stacks.callers
+    found: set[int] = set()
+    for stack in weights:
+        row = stack
+        while row != OUTERMOST and row not in found:
+            found.add(row)
+            row = callers[row]
+    return sorted(found)
+
+
+def _weight_through(
+    stacks: StackTable, rows: Sequence[int], weights: Mapping[int, int]
+) -> dict[int, int]:
     """Of each row the weight of the stacks that go on beyond it."""
-    through = array("q", [0]) * len(stacks)
-    for row in range(len(stacks) - 1, -1, -1):
+    through = dict.fromkeys(rows, 0)
+    for row in reversed(rows):
         caller = stacks.callers[row]
         if caller != OUTERMOST:
             through[caller] += through[row] + weights.get(row, 0)

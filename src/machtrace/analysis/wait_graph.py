@@ -20,6 +20,8 @@ from machtrace.model.report import Report, ReportedTask
 
 _OWN_QUEUE = "dispatch_sync called on queue already owned by current thread"
 _CONCURRENT = "com.apple.root."
+_TWO = 2
+"""Threads of which one is another: the queue of a third would not be the only one."""
 _ON_MAIN = re.compile(r"[oO]n_?[mM]ain_?(?:[tT]hread|[qQ]ueue)")
 
 
@@ -131,14 +133,15 @@ class _Finder:
     """Finds the threads that notes and messages speak of."""
 
     def __init__(self, report: Report, nodes: Sequence[WaitNode], ranges: Sequence[range]) -> None:
-        self._nodes, self._ranges = nodes, ranges
+        self._nodes = nodes
         self._by_id: dict[int, int] = {}
         self._main: dict[int, int] = {}
         self._tasks_by_pid: dict[int, int] = {}
         self._tasks_by_name: dict[str, int] = {}
         self._serving: dict[int, list[int]] = {}
-        for task, its_range in enumerate(ranges):
-            process = report.tasks[task].process
+        self._task_of = [task for task, its_range in enumerate(ranges) for _ in its_range]
+        for task, (one, its_range) in enumerate(zip(report.tasks, ranges, strict=True)):
+            process = one.process
             if process.pid is not None:
                 self._tasks_by_pid.setdefault(process.pid, task)
             if process.name:
@@ -178,8 +181,8 @@ class _Finder:
         if main != index and _ON_MAIN.search(thread.wait.caller):
             yield self._edge(index, main, EdgeSource.CALLER, thread.samples, thread.wait.caller)
             return
-        others = [one for one in self._serving[task] if one != index]
-        if len(others) == 1:
+        others = [one for one in self._serving[task][:_TWO] if one != index]
+        if len(others) == 1 and len(self._serving[task]) <= _TWO:
             queue = self._nodes[others[0]].thread.queue
             text = f"{thread.wait.function}; {queue} alone is being served by another thread"
             yield self._edge(index, others[0], EdgeSource.ONLY_QUEUE, thread.samples, text)
@@ -235,7 +238,7 @@ class _Finder:
         )
 
     def _same_task(self, one: int, other: int) -> bool:
-        return any(one in its_range and other in its_range for its_range in self._ranges)
+        return self._task_of[one] == self._task_of[other]
 
 
 def _serves_alone(queue: str | None) -> bool:
@@ -245,14 +248,18 @@ def _serves_alone(queue: str | None) -> bool:
 
 def _deadlocks(nodes: Sequence[WaitNode], edges: Sequence[WaitEdge]) -> Iterator[Deadlock]:
     owners: list[list[int]] = [[] for _ in nodes]
+    edges_of: dict[int, list[WaitEdge]] = {}
     for edge in edges:
         if edge.owner is not None:
             owners[edge.waiter].append(edge.owner)
+            edges_of.setdefault(edge.waiter, []).append(edge)
     for component in strong_components(owners):
         members = set(component)
         if len(members) == 1 and component[0] not in owners[component[0]]:
             continue
-        inside = [edge for edge in edges if edge.waiter in members and edge.owner in members]
+        inside = [
+            edge for index in component for edge in edges_of.get(index, ()) if edge.owner in members
+        ]
         yield Deadlock(
             threads=tuple(component),
             is_certain=all(edge.source.is_certain for edge in inside),
