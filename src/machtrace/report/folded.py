@@ -23,13 +23,14 @@ def write(profile: Profile, sink: TextIO, *, merge_threads: bool = False) -> Non
     The outermost name is the thread's, unless ``merge_threads``.
     """
     table = functions_of(profile.frames)
+    keys = table.keys
     names = [_name(table, number) for number in range(len(table.functions))]
     if merge_threads:
-        tree = call_tree(profile.stacks, all_weights(profile), table.keys)
+        tree = call_tree(profile.stacks, all_weights(profile), keys)
         sink.writelines(_lines(tree, names, ()))
         return
     for thread, weights in zip(profile.threads, thread_weights(profile), strict=True):
-        tree = call_tree(profile.stacks, weights, table.keys)
+        tree = call_tree(profile.stacks, weights, keys)
         sink.writelines(_lines(tree, names, (_escaped(thread_label(thread.info)),)))
 
 

@@ -39,6 +39,8 @@ class SampleGraph:
     """By key of a function that called on."""
     keys: list[range]
     """By frame; the places that are of it."""
+    leaf_keys: list[list[int]]
+    """By frame; the functions that are of it, where a stack ends there."""
 
     @classmethod
     def of(cls, profile: Profile) -> SampleGraph:
@@ -49,13 +51,12 @@ class SampleGraph:
         places = [
             (frame, at) for frame, calls in enumerate(functions.calls) for at in range(len(calls))
         ]
-        return cls(profile, functions, places, keys)
+        leaf_keys = [[len(places) + call.function for call in calls] for calls in functions.calls]
+        return cls(profile, functions, places, keys, leaf_keys)
 
     def tree(self, weights: Mapping[int, int]) -> CallTree:
         """Calls on are merged by place, the ends of stacks by function."""
-        end = len(self.places)
-        ends = [[end + call.function for call in calls] for calls in self.functions.calls]
-        return call_tree(self.profile.stacks, weights, self.keys, leaf_keys=ends)
+        return call_tree(self.profile.stacks, weights, self.keys, leaf_keys=self.leaf_keys)
 
     def lines(self, tree: CallTree, weights: Mapping[int, int], *, is_last: bool) -> Iterator[str]:
         """A line for each node; ``is_last``: no thread follows that lines would lead to."""
