@@ -14,6 +14,7 @@ from machtrace.macho.contents import FileContents
 from machtrace.macho.symtab import parse_symbols
 from machtrace.model.arch import Arch
 from machtrace.model.image import ImageFormat
+from machtrace.model.reported_frame import NameSource
 from machtrace.report.reading import read_source
 from machtrace.report.source import ReportSource
 from machtrace.symbolicate.images_by_name import find_by_name
@@ -77,6 +78,41 @@ def test_the_only_file_of_that_name(builds):
         assert (frame.symbol.name, frame.symbol.offset) == ("first", 4)
         (warning,) = report.warnings
         assert f"App has no UUID in the report; its names are from {builds}/one/App" in warning
+
+
+def debug_lines(folder, difference=0):
+    """What a program's that has symbols has: names, and no offset in the image."""
+    path = folder / "one/App"
+    contents = FileContents(path.read_bytes(), str(path))
+    symbols = parse_symbols(contents)
+    starts = dict(zip(symbols.names(), symbols.n_value.tolist(), strict=True))
+    header = contents.image.text_segment.vmaddr
+    first, main = (BASE + starts[name] - header for name in ("_first", "_main"))
+    return (
+        f"0   App                                 {first + 4:#018x} first + 4\n"
+        f"1   App                                 {main + 8:#018x} main + {8 + difference}\n"
+        "2   UIKitCore                           0x00000001a2c1f400 UIApplicationMain + 800\n"
+    )
+
+
+def test_names_say_where_the_image_was(builds):
+    """And so what else is known of addresses in it."""
+    report, _ = named(debug_lines(builds), builds / "one")
+    first, main, other = report.threads[0].frames
+    assert report.images[0].load_address == BASE
+    assert (first.symbol.name, first.symbol.offset) == ("first", 4)
+    assert (main.symbol.name, main.symbol.offset) == ("main", 8)
+    assert first.symbol.source is not NameSource.REPORT
+    assert other.symbol.source is NameSource.REPORT
+    assert any(f"App was loaded at {BASE:#x}" in one for one in report.warnings)
+
+
+def test_names_of_another_build_say_nothing(builds):
+    """They contradict one another; what the report says stays."""
+    report, _ = named(debug_lines(builds, difference=4), builds / "one")
+    assert report.images[0].load_address is None
+    assert {one.symbol.source for one in report.threads[0].frames} == {NameSource.REPORT}
+    assert any("do not fit" in one for one in report.warnings)
 
 
 def test_several_builds_name_nothing(builds):

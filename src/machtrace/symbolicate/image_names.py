@@ -117,6 +117,19 @@ class ImageNames:
             return None
         return self._symbols.table.symbol(number)
 
+    def starts(self) -> dict[str, list[ImageOffset]]:
+        """Where the functions of each linkage name begin, as the symbol tables have them."""
+        found: dict[str, list[ImageOffset]] = {}
+        if self._symbols is None:
+            return found
+        table = self._symbols.table
+        starts = table.starts.tolist()
+        for index in table.is_named.nonzero()[0].tolist():
+            name = table.linkage_name(index)
+            if name:
+                found.setdefault(name, []).append(ImageOffset(starts[index]))
+        return found
+
     def calls(self, offset: ImageOffset) -> tuple[InlineFrame, ...]:
         """The calls at ``offset`` as the debug information has them, innermost first."""
         return () if self._index is None else self._index.inlined(offset)

@@ -114,6 +114,16 @@ class ReportNames:
         wanted = sorted(offsets)
         return dict(zip(wanted, opened.find(wanted), strict=True))
 
+    def starts(self, image: ReportedImage, name: str) -> Sequence[ImageOffset]:
+        """Where functions of this name begin; nothing of an image without a file.
+
+        Args:
+            image: where.
+            name: as linkers spell it, with or without Mach-O's underscore.
+        """
+        opened = self._opened(image)
+        return () if isinstance(opened, FrameStatus) else opened.starts(name)
+
     def _opened(self, image: ReportedImage) -> _NamedImage | FrameStatus:
         identifier = self.identifier(image)
         if identifier is None:
@@ -156,6 +166,7 @@ class _NamedImage:
         self._spelt: dict[int, tuple[str, tuple[str, ...]]] = {}
         self._paths: dict[int, str] = {}
         self._inlined: dict[InlinedCall, ReportCall] = {}
+        self._starts: dict[str, list[ImageOffset]] | None = None
 
     @property
     def problems(self) -> Sequence[MachtraceError]:
@@ -169,6 +180,11 @@ class _NamedImage:
         for one, chain in zip(new, chains, strict=True):
             known[one] = self._made(one.function, chain)
         return [known[one] for one in found]
+
+    def starts(self, name: str) -> Sequence[ImageOffset]:
+        if self._starts is None:
+            self._starts = self._names.starts()
+        return self._starts.get(name, ()) or self._starts.get(f"_{name}", ())
 
     def _made(self, function: int, chain: tuple[InlinedCall, ...]) -> Calls:
         symbol = self._function(function)

@@ -11,6 +11,7 @@ from machtrace.model.report import Report, ReportedTask
 from machtrace.model.reported_frame import Adjustment, ReportedFrame
 from machtrace.model.reported_image import ReportedImage
 from machtrace.model.symbol import FrameStatus
+from machtrace.symbolicate.placed_images import with_load_addresses
 from machtrace.symbolicate.report_frames import FrameNamer, Table
 from machtrace.symbolicate.report_names import ReportNames
 from machtrace.symbolicate.symbol_store_layout import Identifier
@@ -57,6 +58,7 @@ def symbolicate_reports(reports: Sequence[Report], names: ReportNames) -> NamedR
         reports: any number; an image that they share is looked up in once.
         names: where names are from.
     """
+    reports = [with_load_addresses(report, names) for report in reports]
     wanted = _Wanted(names)
     for report in reports:
         for task in report.tasks:
