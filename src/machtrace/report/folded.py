@@ -13,6 +13,7 @@ from machtrace.analysis.call_tree import CallTree, call_tree
 from machtrace.analysis.functions import FunctionKind, FunctionTable, functions_of
 from machtrace.analysis.profile_weights import all_weights, thread_weights
 from machtrace.model.profile import Profile
+from machtrace.report.bounded_stacks import bounded
 from machtrace.report.printable import printable
 from machtrace.report.thread_label import thread_label
 
@@ -22,6 +23,7 @@ def write(profile: Profile, sink: TextIO, *, merge_threads: bool = False) -> Non
 
     The outermost name is the thread's, unless ``merge_threads``.
     """
+    profile = bounded(profile)
     table = functions_of(profile.frames)
     keys = table.keys
     names = [_name(table, number) for number in range(len(table.functions))]

@@ -14,6 +14,7 @@ from machtrace.analysis.profile_weights import thread_weights
 from machtrace.model.image import BinaryImage
 from machtrace.model.profile import Profile, ProfileFrame
 from machtrace.model.symbol import Frame
+from machtrace.report.bounded_stacks import bounded
 from machtrace.report.protobuf import Message
 from machtrace.report.thread_label import thread_label
 
@@ -38,7 +39,7 @@ _NAME, _SYSTEM_NAME, _SOURCE = 2, 3, 4
 def data(profile: Profile) -> bytes:
     """The file."""
     # No time in the header: the same profile is the same file.
-    return gzip.compress(bytes(_Writer(profile).message()), mtime=0)
+    return gzip.compress(bytes(_Writer(bounded(profile)).message()), mtime=0)
 
 
 class _Writer:

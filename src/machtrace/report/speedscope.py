@@ -12,6 +12,7 @@ from typing import Any, TextIO
 from machtrace.analysis.functions import Function, functions_of
 from machtrace.analysis.thread_samples import ThreadSamples, thread_samples, without_repeats
 from machtrace.model.profile import Profile
+from machtrace.report.bounded_stacks import bounded
 from machtrace.report.printable import encodable
 from machtrace.report.thread_label import thread_label
 
@@ -20,6 +21,7 @@ _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 def document(profile: Profile) -> dict[str, Any]:
     """The file as values that :mod:`json` can write."""
+    profile = bounded(profile)
     table = functions_of(profile.frames)
     keys = table.keys
     stacks: dict[int, list[int]] = {}
