@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -17,6 +17,8 @@ _LEAST_ADDRESS = 1 << 32
 _PAGE = 0x1000
 """The smallest there is; on arm64 they are four times as large."""
 _UUID_DIGITS = 32
+BINARIES = "binaryInfo"
+"""The key of the images' names in the trees of iOS 27, whose frames have only UUIDs."""
 _NUMBER = re.compile(r"0x[0-9a-fA-F]{1,16}|[0-9]{1,19}")
 
 
@@ -31,6 +33,8 @@ class _Seen:
 class ImageCollector:
     """Finds each frame's image and its offset in it."""
 
+    named: Mapping[str, str] = field(default_factory=dict)
+    """Names of images by their UUIDs in capital letters, where frames have none."""
     _seen: list[_Seen] = field(default_factory=list)
     _places: dict[tuple[str, str], int | None] = field(default_factory=dict)
     may_be_adjusted: bool = True
@@ -64,7 +68,8 @@ class ImageCollector:
         given, name = entry.get("binaryUUID"), entry.get("binaryName")
         if not isinstance(given, str) and not isinstance(name, str):
             return None
-        key = (given if isinstance(given, str) else "", name if isinstance(name, str) else "")
+        uuid = given if isinstance(given, str) else ""
+        key = (uuid, name if isinstance(name, str) else self.named.get(uuid.upper(), ""))
         if key not in self._places:
             self._places[key] = self._add(*key)
         index = self._places[key]
@@ -97,6 +102,26 @@ class ImageCollector:
             )
             for one in self._seen
         )
+
+
+def binary_names(given: JsonValue) -> dict[str, str]:
+    """Names by UUIDs in capital letters.
+
+    ``binaryInfo`` was seen as a list of objects with ``uuid`` and ``name``. It is a dictionary in
+    the API, which Swift may also write as an object, or as a list of keys and values in turn.
+    """
+    found: dict[str, str] = {}
+    pairs: list[tuple[JsonValue, JsonValue]] = []
+    if isinstance(given, dict):
+        pairs = [*given.items()]
+    elif isinstance(given, list):
+        pairs = [(one.get("uuid"), one) for one in given if isinstance(one, dict)]
+        pairs += zip(given[::2], given[1::2], strict=False)
+    for uuid, one in pairs:
+        name = one.get("name") if isinstance(one, dict) else one
+        if isinstance(uuid, str) and isinstance(name, str):
+            found[uuid.upper()] = name
+    return found
 
 
 def _base(bases: Sequence[int] | set[int]) -> Avma | None:

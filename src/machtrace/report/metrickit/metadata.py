@@ -31,6 +31,8 @@ class Metadata:
 
 def read_metadata(diagnostic: Taking) -> Metadata:
     """The fields; what is none stays at its place in the diagnostic."""
+    if isinstance(diagnostic.left.get("environment"), dict):
+        return _of_environment(diagnostic)
     given = diagnostic.inner("diagnosticMetaData")
     process = ReportedProcess(
         pid=given.integer("pid"),
@@ -44,7 +46,37 @@ def read_metadata(diagnostic: Taking) -> Metadata:
         system=_system(given),
         exception=_exception(given),
         termination=_termination(given),
-        language_exception=_language_exception(given),
+        language_exception=_language_exception(given, "objectiveCexceptionReason"),
+    )
+
+
+def _of_environment(diagnostic: Taking) -> Metadata:
+    """The same of iOS 27's reports: what befell the process is said in the diagnostic itself."""
+    given = diagnostic.inner("environment")
+    process = ReportedProcess(
+        pid=given.integer("pid"),
+        identifier=given.text("bundleIdentifier"),
+        version=given.text("applicationVersion"),
+        build=given.text("applicationBuildVersion"),
+        code_type=given.text("platformArchitecture"),
+    )
+    if isinstance(given.left.get("osVersion"), dict):
+        version = given.inner("osVersion")
+        names = [version.text("platform"), version.text("number")]
+        system = ReportedSystem(
+            model=given.text("deviceType"),
+            os_name=" ".join(one for one in names if one) or None,
+            os_build=version.text("buildNumber"),
+        )
+    else:
+        system = _system(given)
+    return Metadata(
+        process=process,
+        system=system,
+        exception=_exception(diagnostic),
+        termination=_termination(diagnostic),
+        language_exception=_language_exception(diagnostic, "exceptionReason")
+        or _language_exception(diagnostic, "objectiveCExceptionReason"),
     )
 
 
@@ -81,12 +113,10 @@ def _termination(given: Taking) -> ReportedTermination | None:
     return None if reason is None else ReportedTermination(indicator=reason)
 
 
-def _language_exception(given: Taking) -> LanguageException | None:
-    if not isinstance(given.left.get("objectiveCexceptionReason"), dict):
+def _language_exception(given: Taking, key: str) -> LanguageException | None:
+    if not isinstance(given.left.get(key), dict):
         return None
-    inner = Taking.of(
-        given.left.pop("objectiveCexceptionReason"), "objectiveCexceptionReason", given.warnings
-    )
+    inner = Taking.of(given.left.pop(key), key, given.warnings)
     return LanguageException(
         name=inner.text("exceptionName"),
         reason=inner.text("composedMessage"),

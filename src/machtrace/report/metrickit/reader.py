@@ -8,20 +8,23 @@ from dataclasses import replace
 from machtrace.model.json_value import Details, JsonValue
 from machtrace.model.report import Report, ReportKind
 from machtrace.model.reported_process import Incident
+from machtrace.report.json_text import read_json
 from machtrace.report.json_writing import extent
+from machtrace.report.metrickit.images import BINARIES
 from machtrace.report.metrickit.metadata import read_metadata
 from machtrace.report.metrickit.stacks import read_tree
 from machtrace.report.source import ReportSource
 from machtrace.report.taking import Taking
 
 _CRASH = "crash"
+_MEMORY = "memory-exception"
 _KINDS = {
     "crashDiagnostics": _CRASH,
     "hangDiagnostics": "hang",
     "cpuExceptionDiagnostics": "cpu-exception",
     "diskWriteExceptionDiagnostics": "disk-write-exception",
     "appLaunchDiagnostics": "app-launch",
-    "memoryExceptionDiagnostics": "memory-exception",
+    "memoryExceptionDiagnostics": _MEMORY,
 }
 _EVENTS = {
     "crash": _CRASH,
@@ -33,9 +36,13 @@ _EVENTS = {
     "launches": "app-launch",
 }
 """What App Store Connect calls them."""
+_SINGLE = {key.removesuffix("s"): kind for key, kind in _KINDS.items()}
+"""The keys of iOS 27's reports, each of one diagnostic."""
+_ENVIRONMENT = "environment"
 _TREE = "callStackTree"
 _STACKS = "callStacks"
-_MARKS = frozenset({*_KINDS, _TREE, _STACKS})
+_THREADS = "callStackThreads"
+_MARKS = frozenset({*_KINDS, _TREE, _STACKS, _THREADS})
 _PRODUCTS, _LOGS = "productData", "diagnosticLogs"
 _PAYLOAD = "payload"
 """Where a report has what is said of all diagnostics of its payload.
@@ -53,6 +60,8 @@ def recognises(source: ReportSource) -> bool:
     if not isinstance(value, dict):
         return False
     products = value.get(_PRODUCTS)
+    if any(_is_single(value.get(key)) for key in _SINGLE):
+        return True
     return bool(_MARKS & value.keys()) or (
         isinstance(products, list)
         and any(isinstance(one, dict) and _LOGS in one for one in products)
@@ -92,7 +101,15 @@ def _sharing(said: Details, count: int, room: int) -> int:
 
 def _diagnostics(payload: Taking, room: int) -> Iterator[tuple[str | None, Taking]]:
     """What each is, where that is said, and its object."""
-    if _TREE in payload.left or _STACKS in payload.left:
+    for key, kind in _SINGLE.items():
+        one = payload.left.get(key)
+        if isinstance(one, dict) and _is_single(one):
+            del payload.left[key]
+            said: dict[str, JsonValue] = {}
+            if _ENVIRONMENT in payload.left and _ENVIRONMENT not in one:
+                said = {_ENVIRONMENT: payload.left.pop(_ENVIRONMENT)}
+            yield kind, Taking(said | one, key, [])
+    if payload.left.keys() & {_TREE, _STACKS, _THREADS}:
         alone = Taking(dict(payload.left), "", payload.warnings)
         payload.left.clear()
         yield None, alone
@@ -110,6 +127,11 @@ def _diagnostics(payload: Taking, room: int) -> Iterator[tuple[str | None, Takin
             yield None, Taking.of(joined, f"{_LOGS}[{number}]", [])
 
 
+def _is_single(value: JsonValue) -> bool:
+    """Whether it is a diagnostic as iOS 27 has it, under a key of its own."""
+    return isinstance(value, dict) and _TREE in value
+
+
 def _joined(log: JsonValue, product: dict[str, JsonValue]) -> JsonValue:
     return {**log, "product": product} if isinstance(log, dict) and product else log
 
@@ -121,6 +143,8 @@ def _report(kind: str | None, diagnostic: Taking, *, is_product: bool) -> Report
     tree = _tree(diagnostic)
     # App Store Connect has logs of hangs, launches and writes, whose roots are outermost frames.
     is_crash = (False if is_product else None) if kind is None else kind == _CRASH
+    if kind == _MEMORY:
+        is_crash = None  # of what was allocating: innermost frames first, as was seen, or last
     task, was_swapped = read_tree(tree, metadata.process, is_crash=is_crash)
     details = dict(diagnostic.details())
     if tree.details():
@@ -167,6 +191,10 @@ def _tree(diagnostic: Taking) -> Taking:
     given = diagnostic.left.get(_TREE)
     if isinstance(given, list) and len(given) == 1:
         given = given[0]
+    if isinstance(given, str) and given.lstrip().startswith("{"):  # its JSON, as the API gives it
+        document = read_json(given, len(given) - len(given.lstrip()), diagnostic.where)
+        given = document.value
+        diagnostic.warnings += document.warnings
     if isinstance(given, dict):
         del diagnostic.left[_TREE]
         return Taking(dict(given), diagnostic.where, diagnostic.warnings)
@@ -177,5 +205,9 @@ def _tree(diagnostic: Taking) -> Taking:
             inner = one.get(_STACKS) if isinstance(one, dict) else None
             stacks += inner if isinstance(inner, list) else []
         return Taking({_STACKS: stacks}, diagnostic.where, diagnostic.warnings)
-    own = {_STACKS: diagnostic.left.pop(_STACKS)} if _STACKS in diagnostic.left else {}
+    own = {
+        key: diagnostic.left.pop(key)
+        for key in (_STACKS, _THREADS, BINARIES)
+        if key in diagnostic.left
+    }
     return Taking(own, diagnostic.where, diagnostic.warnings)

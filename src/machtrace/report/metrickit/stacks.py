@@ -11,7 +11,12 @@ from machtrace.model.reported_process import ReportedProcess
 from machtrace.model.reported_thread import ReportedThread
 from machtrace.model.reported_tree import SampledNode, SampledTree
 from machtrace.model.symbol import SourceLocation
-from machtrace.report.metrickit.images import ImageCollector, as_number
+from machtrace.report.metrickit.images import (
+    BINARIES,
+    ImageCollector,
+    as_number,
+    binary_names,
+)
 from machtrace.report.metrickit.nesting import NestedFrame, is_chain, laid_out
 from machtrace.report.taking import Taking
 
@@ -33,12 +38,14 @@ def read_tree(
         is_crash: whether it is of a crash, in whose trees the root is the innermost frame; None
             where nobody says.
     """
-    images = ImageCollector()
+    images = ImageCollector(named=binary_names(tree.left.get(BINARIES)))
     threads: list[ReportedThread] = []
     trees: list[SampledTree] = []
-    for number, one in enumerate(tree.objects("callStacks")):
-        stack = Taking.of(one, f"callStacks[{number}]", tree.warnings)
-        frames = laid_out(stack.left.pop("callStackRootFrames", None), tree.warnings)
+    key = "callStackThreads" if "callStackThreads" in tree.left else "callStacks"
+    for number, one in enumerate(tree.objects(key)):
+        stack = Taking.of(one, f"{key}[{number}]", tree.warnings)
+        roots = "rootFrames" if "rootFrames" in stack.left else "callStackRootFrames"
+        frames = laid_out(stack.left.pop(roots, None), tree.warnings)
         attributed = bool(stack.boolean("threadAttributed"))
         inverted = _is_inverted(frames) if is_crash is None else is_crash
         images.may_be_adjusted = _may_be_adjusted(frames, process.code_type)
