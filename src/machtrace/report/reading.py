@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Protocol
 
 from machtrace.errors import FormatError
 from machtrace.model.report import Report
-from machtrace.report.several import following, listed
+from machtrace.report.several import Part, following, listed
 from machtrace.report.source import ReportSource
 
 
@@ -47,6 +48,9 @@ _OF_ONE_DOCUMENT = frozenset(
     }
 )
 """Those that read the first document of a file, and nothing that follows."""
+_OF_DOCUMENTS = tuple(
+    name for name in READERS if name in {*_OF_ONE_DOCUMENT, "machtrace.report.ips.reader"}
+)
 AFTER = "after"
 """The detail of what follows a report in its file and is none: its text."""
 
@@ -61,8 +65,9 @@ class ReportContents:
 
 
 def read_source(source: ReportSource) -> ReportContents:
-    """The reports in ``source``: several in lists of them, where one follows another, and in
-    payloads of several diagnostics.
+    """The reports in ``source``.
+
+    There are several in lists of them, where one follows another, and in payloads of MetricKit.
 
     Raises:
         FormatError: it is empty, of no kind that is known, or nothing could be made of it.
@@ -77,15 +82,16 @@ def read_source(source: ReportSource) -> ReportContents:
         try:
             if reader.recognises(source):
                 found = ReportContents(reader.read(source), name)
-                return _with_following(source, found) if name in _OF_ONE_DOCUMENT else found
+                if name in _OF_ONE_DOCUMENT:
+                    return _together(following(source), source.name, found)
+                return found
         except FormatError as error:
             first = first or error
     if first is not None:
         raise first
-    several = [contents for one in listed(source) if (contents := _read_one(one)) is not None]
-    if several:
-        reports = tuple(report for contents in several for report in contents.reports)
-        return ReportContents(reports, several[0].reader)
+    several = _together(listed(source), source.name, ReportContents((), ""))
+    if several.reports:
+        return several
     raise FormatError(
         "no report of a kind that is known",
         source=source.name,
@@ -95,29 +101,29 @@ def read_source(source: ReportSource) -> ReportContents:
     )
 
 
-def _with_following(source: ReportSource, found: ReportContents) -> ReportContents:
-    """The reports, and those that follow; what is none is kept with the one before it."""
-    reports = [*found.reports]
-    for one in following(source):
-        contents = _read_one(one)
-        if contents is not None:
+def _together(parts: Iterable[Part], name: str, found: ReportContents) -> ReportContents:
+    """The reports, and those of the parts; what is none is kept with the one before it."""
+    reports, reader = [*found.reports], found.reader
+    kept: dict[int, list[str]] = {}
+    for part in parts:
+        contents = _read_one(part.source(name)) if part.may_be_report else None
+        if contents is None:
+            kept.setdefault(max(len(reports) - 1, 0), []).append(part.text)
+        else:
             reports += contents.reports
-        elif reports:
-            before = reports[-1]
-            text = before.details.get(AFTER)
-            joined = f"{text}\n{one.text}" if isinstance(text, str) else one.text
-            warning = "what follows it in the file is no report; it was kept"
-            reports[-1] = replace(
-                before,
-                details={**before.details, AFTER: joined},
-                warnings=tuple(dict.fromkeys((*before.warnings, warning))),
-            )
-    return ReportContents(tuple(reports), found.reader)
+            reader = reader or contents.reader
+    for place, texts in kept.items() if reports else ():
+        reports[place] = replace(
+            reports[place],
+            details={**reports[place].details, AFTER: "\n".join(texts)},
+            warnings=(*reports[place].warnings, "there is more in the file, which is no report"),
+        )
+    return ReportContents(tuple(reports), reader)
 
 
 def _read_one(source: ReportSource) -> ReportContents | None:
     """The reports of one document of several; None where it is none."""
-    for name in READERS:
+    for name in _OF_DOCUMENTS:
         reader: ReportReader = import_module(name)
         try:
             if reader.recognises(source):
