@@ -30,6 +30,7 @@ EXAMPLES = (
     errors.DebugInformationError("/path", "its reader died"),
     errors.FileAccessError("/path", "no such file"),
     errors.MissingExtraError("emulation", extra="emulator"),
+    errors.AmbiguousImageError("App", ["/one/App (arm64)", "/two/App (arm64)"]),
     errors.ArgumentError("threads is 0", remedy="give 1 or more"),
 )
 
