@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from uuid import UUID
 
 import pytest
 
@@ -184,3 +185,71 @@ def test_a_stack_of_thirty_thousand_frames_is_read_whole() -> None:
     (report,) = read(ReportSource("deep", text.encode()))
     frames = report.threads[0].frames
     assert [one.offset for one in frames] == [4 * n for n in range(count)]
+
+
+def test_reports_of_ios_27_have_one_diagnostic() -> None:
+    """With names of images beside the tree, and what is said of the process beside both.
+
+    The shape is that of tests of an open-source library, which name iOS 27.2's SDK as its source.
+    """
+    uuids = [str(UUID(int=number)).upper() for number in (1, 2)]
+    inner = {"binaryUUID": uuids[0], "address": 0x100000500, "offsetIntoBinaryTextSegment": 0x500}
+    root = {"binaryUUID": uuids[1], "address": 0x180001234, "offsetIntoBinaryTextSegment": 0x1234}
+    names: list[object] = [
+        [{"uuid": uuids[0], "name": "App"}, {"uuid": uuids[1], "name": "libsystem_malloc.dylib"}],
+        {uuids[0].lower(): {"name": "App"}, uuids[1]: {"name": "libsystem_malloc.dylib"}},
+        [uuids[0], {"name": "App"}, uuids[1], {"name": "libsystem_malloc.dylib"}],
+    ]
+    for binaries in names:
+        stack = {"threadAttributed": True, "rootFrames": [{**root, "subFrames": [inner]}]}
+        tree = {"callStackPerThread": True, "binaryInfo": binaries, "callStackThreads": [stack]}
+        document = {
+            "timeRange": {"begin": 1.5, "end": 2.5},
+            "environment": {
+                "pid": 42,
+                "bundleIdentifier": "org.example.App",
+                "applicationVersion": "9.9",
+                "osVersion": {"platform": "iOS", "number": "27.0", "buildNumber": "24A1"},
+                "states": {},
+            },
+            "memoryExceptionDiagnostic": {"callStackTree": tree},
+        }
+        (report,) = read(ReportSource("given", json.dumps(document).encode()))
+        assert (report.incident.kind, report.process.pid) == ("memory-exception", 42)
+        assert (report.system.os_name, report.system.os_build) == ("iOS 27.0", "24A1")
+        assert report.process.version == "9.9"
+        (thread,) = report.threads
+        assert thread.crashed
+        assert [report.images[frame.image or 0].name for frame in thread.frames] == [
+            "libsystem_malloc.dylib",
+            "App",
+        ]
+        assert report.details["environment"] == {"states": {}}
+        assert report.details["payload"] == {"timeRange": {"begin": 1.5, "end": 2.5}}
+
+
+def test_a_crash_of_ios_27_says_what_befell_it() -> None:
+    """In the diagnostic itself."""
+    document = {
+        "environment": {"pid": 42},
+        "crashDiagnostic": {
+            "callStackTree": {"callStackThreads": []},
+            "exceptionType": 1,
+            "signal": 11,
+            "exceptionReason": {"exceptionName": "Bad", "composedMessage": "words"},
+        },
+    }
+    (report,) = read(ReportSource("given", json.dumps(document).encode()))
+    assert report.exception is not None
+    assert (report.exception.type, report.exception.signal) == ("EXC_BAD_ACCESS", "SIGSEGV")
+    assert report.language_exception is not None
+    assert report.language_exception.name == "Bad"
+
+
+def test_a_tree_may_be_a_text_of_json() -> None:
+    """As who keeps what the API returns writes it."""
+    tree = {"callStacks": [{"callStackRootFrames": [{"binaryName": "App", "address": 4096}]}]}
+    for given in (tree, json.dumps(tree)):
+        document = {"crashDiagnostics": [{"callStackTree": given}]}
+        (report,) = read(ReportSource("given", json.dumps(document).encode()))
+        assert [frame.address for frame in report.threads[0].frames] == [4096]
