@@ -9,7 +9,7 @@ from machtrace.errors import FormatError
 from machtrace.model.json_value import JsonValue
 from machtrace.report.json_text import read_json
 from machtrace.report.json_writing import dumps
-from machtrace.report.source import ReportSource
+from machtrace.report.source import ReportSource, next_document
 
 _KEYS = frozenset(
     {
@@ -49,7 +49,7 @@ def listed(source: ReportSource) -> Iterator[Part]:
 def following(source: ReportSource) -> Iterator[Part]:
     """What follows the first document of a file: each further object, then any other text."""
     text = source.text
-    at = _next(text, source.documents[0].end) if source.documents else len(text)
+    at = next_document(text, source.documents[0].end) if source.documents else len(text)
     while at < len(text):
         end, value = len(text), None
         if text.startswith("{", at):
@@ -60,16 +60,10 @@ def following(source: ReportSource) -> Iterator[Part]:
             else:
                 end, value = document.end, document.value
         yield Part(text[at:end], _may_be_report(value))
-        at = _next(text, end)
+        at = next_document(text, end)
 
 
 def _may_be_report(value: JsonValue) -> bool:
     return isinstance(value, dict) and (
         bool(_KEYS & value.keys()) or any(key.endswith(_ENDS) for key in value)
     )
-
-
-def _next(text: str, start: int) -> int:
-    while start < len(text) and text[start].isspace():
-        start += 1
-    return start

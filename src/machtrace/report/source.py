@@ -37,7 +37,7 @@ class ReportSource:
         found: list[JsonDocument] = []
         end = 0
         while len(found) < _DOCUMENTS:
-            start = _next(self.text, end)
+            start = next_document(self.text, end)
             if not self.text.startswith(("{", "["), start):
                 break
             try:
@@ -80,7 +80,9 @@ def _from_utf8(data: bytes) -> str:
         return _HALF.sub(r"\1\\\2", data.decode("utf-8", "surrogateescape"))
 
 
-def _next(text: str, start: int) -> int:
-    while start < len(text) and text[start].isspace():
+def next_document(text: str, start: int) -> int:
+    """Where something else than space comes next."""
+    size = len(text)
+    while start < size and text[start].isspace():
         start += 1
     return start

@@ -19,7 +19,7 @@ from machtrace.report.ips.panic import is_panic
 from machtrace.report.ips.stackshot import is_stackshot
 from machtrace.report.json_parts import JsonDocument
 from machtrace.report.json_text import read_json
-from machtrace.report.source import ReportSource
+from machtrace.report.source import ReportSource, next_document
 
 _BROKEN = 16
 """Documents of a file."""
@@ -161,11 +161,3 @@ def _part(
     if body is None and rest.startswith("{"):
         raise FormatError("the body is no JSON", source=documents.name, offset=end)
     return IpsPart(header, body, rest, start, warnings), stop, found
-
-
-def next_document(text: str, start: int) -> int:
-    """Where something else than space comes next."""
-    size = len(text)
-    while start < size and text[start].isspace():
-        start += 1
-    return start
