@@ -297,3 +297,18 @@ def test_a_file_that_was_cut_off_anywhere_is_read_or_refused() -> None:
         for report in reports:
             assert read(ips_text(report)) == (report,)
             crash_text(report)
+
+
+def test_what_is_no_header_begins_no_report_of_a_joined_file() -> None:
+    """It may say ``bug_type`` somewhere; it stays with what is before it."""
+    header = '{"bug_type":"309","incident_id":"%d"}\n'
+    body = '{"threads":[],"usedImages":[],"x":%d}\n'
+    odd = '{"x":{"bug_type":1}} and more\n'
+    text = header % 1 + body % 1 + odd + header % 2 + body % 2
+    source = ReportSource("test", text.encode())
+    first, second = read_source(source).reports
+    assert first.details["after body"] == odd.strip()
+    assert second.incident.id == "2"
+    for report in (first, second):
+        written = ReportSource("again", ips_text(report).encode())
+        assert read_source(written).reports == (report,)

@@ -154,9 +154,13 @@ def _part(
     if found:
         stop = next_document(text, end)
         return IpsPart(header, body, "", start, warnings), stop, found
-    match = _NEXT_HEADER.search(text, end)
-    if match is not None:
-        stop = match.start()
+    at = end
+    while (match := _NEXT_HEADER.search(text, at)) is not None:
+        document = documents.read(match.start())
+        if may_be_header(document.value) or is_body(document.value):
+            stop, found = match.start(), [document]
+            break
+        at = document.end
     rest = text[end:stop].strip()
     if body is None and rest.startswith("{"):
         raise FormatError("the body is no JSON", source=documents.name, offset=end)
