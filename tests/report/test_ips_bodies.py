@@ -309,6 +309,8 @@ def test_what_is_no_header_begins_no_report_of_a_joined_file() -> None:
     first, second = read_source(source).reports
     assert first.details["after body"] == odd.strip()
     assert second.incident.id == "2"
-    for report in (first, second):
+    (alone,) = read_source(ReportSource("test", (body % 1 + odd).encode())).reports
+    assert alone.details["after body"] == odd.strip()
+    for report in (first, second, alone):
         written = ReportSource("again", ips_text(report).encode())
         assert read_source(written).reports == (report,)

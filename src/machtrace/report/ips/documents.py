@@ -109,6 +109,11 @@ def ips_parts(source: ReportSource, start: int | None) -> Iterator[IpsPart]:
             return
 
 
+def _begins(document: JsonDocument) -> bool:
+    """Whether a further report begins with it."""
+    return may_be_header(document.value) or is_body(document.value)
+
+
 class _Documents:
     """Reads those of one text."""
 
@@ -151,13 +156,14 @@ def _part(
             body, end = second.value, second.end
             warnings += second.warnings
     stop = len(text)
+    found = [one for one in found if _begins(one)]
     if found:
         stop = next_document(text, end)
         return IpsPart(header, body, "", start, warnings), stop, found
     at = end
     while (match := _NEXT_HEADER.search(text, at)) is not None:
         document = documents.read(match.start())
-        if may_be_header(document.value) or is_body(document.value):
+        if _begins(document):
             stop, found = match.start(), [document]
             break
         at = document.end
