@@ -126,3 +126,16 @@ def test_reports_come_by_standard_input(folder):
     )
     assert done.returncode == 0
     assert b"Groups: 1 of 1 reports" in done.stdout
+
+
+def test_mangled_names_are_written_as_people_do(tmp_path):
+    """And grouped without the numbers of closures."""
+    for number in (0, 1):
+        name = f"$s4Demo3runyyFyycfU{'_' if number == 0 else f'{number - 1}_'}"
+        made = made_report(made_thread(0, ["system:abort", name, "main"], crashed=True))
+        (tmp_path / f"{number}.json").write_bytes(write_reports([made], "json"))
+    status, out, _ = run(tmp_path, "--groups", "--top", "5")
+    assert status == 0
+    assert "Groups: 1 of 2 reports" in out
+    assert "Demo.run()" in out
+    assert "$s4Demo" not in out

@@ -87,6 +87,9 @@ def _read(files: Sequence[str], search: Sequence[str]) -> ReadReports:
 
         names = ReportNames(search)
         read.reports = list(symbolicate_reports(read.reports, names).reports)
+    from machtrace.symbolicate.spelt_reports import spelt
+
+    read.reports = list(map(spelt, read.reports))
     return read
 
 
