@@ -174,3 +174,12 @@ def test_an_exception_without_a_stack_has_no_section_for_one() -> None:
     text = crash_text(report)
     assert "Last Exception Backtrace" not in text
     assert "*** Terminating app due to uncaught exception 'Bad', reason: 'words'" in text
+
+
+def test_numbers_of_nothing_are_no_exception() -> None:
+    """They are written again as they were."""
+    text = f"Process: Demo [7]\nException Type:  0 (0)\n\nThread 0 Crashed:\n{FRAMES}"
+    report = read(text)
+    assert report.exception is not None
+    assert (report.exception.type, report.exception.signal) == (None, None)
+    assert "Exception Type:  0 (0)\n" in crash_text(report)

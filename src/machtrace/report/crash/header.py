@@ -28,6 +28,7 @@ _BRACKETED = re.compile(
     r"(?P<namespace>[A-Z_][A-Z0-9_]{0,80}), \[(?P<code>0x[0-9a-fA-F]{1,16})\] ?(?P<indicator>.*)"
 )
 _CODES = re.compile(r"0x[0-9a-fA-F]{1,16}(?:, 0x[0-9a-fA-F]{1,16})*")
+_NOTHING = ("0", "(null)")
 _INFORMATION = "Application Specific Information"
 _TERMINATION = "Termination Reason"
 _CRASHED = ("Triggered by Thread", "Crashed Thread")
@@ -139,7 +140,8 @@ class Header:
         text = self._take("Exception Type")
         if text is None:
             return None
-        name, signal = _built(text)
+        # KSCrash writes numbers of nothing where the main thread hangs: the label's text stays.
+        name, signal = (None if one in _NOTHING else one for one in _built(text))
         codes = self._values.pop("Exception Codes", [])
         subtype = self._take("Exception Subtype")
         if subtype is None and codes and not _CODES.fullmatch(codes[0]) and len(codes) > 1:
