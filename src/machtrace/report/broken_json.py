@@ -82,12 +82,17 @@ class _Reader:
         self.text = text
         self.open: list[_Open] = []
         self.warnings: list[str] = []
+        self.untold = 0
+        """Warnings beyond those that are told: there can be one for every few characters."""
         self.skipped = 0
         """Levels that are open in what is kept as text."""
         self.skipped_from = 0
 
-    def warn(self, at: int, what: str) -> None:
-        self.warnings.append(f"character {at}: {what}")
+    def warn(self, what: str, at: int | None = None) -> None:
+        if len(self.warnings) < _TOLD:
+            self.warnings.append(what if at is None else f"character {at}: {what}")
+        else:
+            self.untold += 1
 
     def run(self, at: int) -> int:
         """Take entries that are nothing special, all at once; where they end."""
@@ -123,7 +128,7 @@ class _Reader:
 
     def cut_off(self) -> JsonValue | _Open:
         """The whole value where the text ends too early."""
-        self.warnings.append("the text ends before its JSON does")
+        self.warn("the text ends before its JSON does")
         if self.skipped:
             self._add(self.text[self.skipped_from :])
         while len(self.open) > 1:
@@ -144,7 +149,7 @@ class _Reader:
             depth = outer.depth + (0 if in_deep or self._is_deep_list(outer) else 1)
         if depth > DEEPEST:
             self.skipped, self.skipped_from = 1, at
-            self.warn(at, f"nested more than {DEEPEST} deep, kept as text")
+            self.warn(f"nested more than {DEEPEST} deep, kept as text", at)
             return
         self.open.append(_Open(mark, depth))
 
@@ -157,16 +162,16 @@ class _Reader:
     def _without_value(self, at: int) -> None:
         inner = self.open[-1]
         if inner.mark == "{" and inner.key is not None:
-            self.warn(at, "a key without a value")
+            self.warn("a key without a value", at)
             inner.add(None)
 
     def _close(self, mark: str, at: int) -> JsonValue | _Open:
         if self.open[-1].mark != _CLOSES[mark]:
             if not any(one.mark == _CLOSES[mark] for one in self.open[-3:]):
-                self.warn(at, f"{mark} closes nothing")
+                self.warn(f"{mark} closes nothing", at)
                 return self.open[0]
             while self.open[-1].mark != _CLOSES[mark]:
-                self.warn(at, f"{self.open[-1].mark} was not closed")
+                self.warn(f"{self.open[-1].mark} was not closed", at)
                 self._end()
         return self._end()
 
@@ -187,14 +192,13 @@ class _Reader:
         else:
             word = match[match.lastgroup or 0]
             if word not in _WORDS:
-                self.warn(
-                    match.start(match.lastgroup or 0), f"{word[:20]!r} is no value, kept as text"
-                )
+                at = match.start(match.lastgroup or 0)
+                self.warn(f"{word[:20]!r} is no value, kept as text", at)
             self._add(_WORDS.get(word, word))
 
     def _text(self, token: str, at: int) -> str:
         if len(token) < 2 or not token.endswith('"'):  # noqa: PLR2004 - the quotes
-            self.warn(at, "a string does not end")
+            self.warn("a string does not end", at)
             token += '"'
         inner = token[1:-1]
         return _ESCAPE.sub(_unescaped, inner) if "\\" in inner else inner
@@ -205,7 +209,7 @@ class _Reader:
             if is_key and isinstance(value, str):
                 inner.key = value
                 return
-            self.warn(0, "a value without a key")
+            self.warn("a value without a key", 0)
         inner.add(value)
 
 
@@ -235,6 +239,5 @@ def read_broken(text: str, start: int) -> JsonDocument:
     if reader.open:
         value = reader.cut_off()
     assert not isinstance(value, _Open)  # noqa: S101 - for the type checker: nothing is open
-    more = len(reader.warnings) - _TOLD
-    told = reader.warnings[:_TOLD] + ([f"{more} more of the kind"] if more > 0 else [])
-    return JsonDocument(value, end, tuple(told))
+    untold = [f"{reader.untold} more of the kind"] if reader.untold else []
+    return JsonDocument(value, end, (*reader.warnings, *untold))
