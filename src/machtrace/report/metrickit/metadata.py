@@ -34,13 +34,7 @@ def read_metadata(diagnostic: Taking) -> Metadata:
     if isinstance(diagnostic.left.get("environment"), dict):
         return _of_environment(diagnostic)
     given = diagnostic.inner("diagnosticMetaData")
-    process = ReportedProcess(
-        pid=given.integer("pid"),
-        identifier=given.text("bundleIdentifier"),
-        version=given.text("appVersion"),
-        build=given.text("appBuildVersion"),
-        code_type=given.text("platformArchitecture"),
-    )
+    process = _process(given, "appVersion", "appBuildVersion")
     return Metadata(
         process=process,
         system=_system(given),
@@ -53,13 +47,7 @@ def read_metadata(diagnostic: Taking) -> Metadata:
 def _of_environment(diagnostic: Taking) -> Metadata:
     """The same of iOS 27's reports: what befell the process is said in the diagnostic itself."""
     given = diagnostic.inner("environment")
-    process = ReportedProcess(
-        pid=given.integer("pid"),
-        identifier=given.text("bundleIdentifier"),
-        version=given.text("applicationVersion"),
-        build=given.text("applicationBuildVersion"),
-        code_type=given.text("platformArchitecture"),
-    )
+    process = _process(given, "applicationVersion", "applicationBuildVersion")
     if isinstance(given.left.get("osVersion"), dict):
         version = given.inner("osVersion")
         names = [version.text("platform"), version.text("number")]
@@ -77,6 +65,16 @@ def _of_environment(diagnostic: Taking) -> Metadata:
         termination=_termination(diagnostic),
         language_exception=_language_exception(diagnostic, "exceptionReason")
         or _language_exception(diagnostic, "objectiveCExceptionReason"),
+    )
+
+
+def _process(given: Taking, version: str, build: str) -> ReportedProcess:
+    return ReportedProcess(
+        pid=given.integer("pid"),
+        identifier=given.text("bundleIdentifier"),
+        version=given.text(version),
+        build=given.text(build),
+        code_type=given.text("platformArchitecture"),
     )
 
 
