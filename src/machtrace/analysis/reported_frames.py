@@ -28,6 +28,8 @@ _KINDS = {
     Adjustment.ALREADY_ADJUSTED: AddressKind.ADJUSTED,
     Adjustment.UNKNOWN: AddressKind.ADJUSTED,
 }
+_LONGEST_PATH = 4096
+"""Characters; every frame's line has an image's name, and longer ones are of no system."""
 _CERTAINTIES = {certainty.value: certainty for certainty in Certainty}
 
 
@@ -52,7 +54,7 @@ class ReportedFrames:
 
     def _image(self, image: ReportedImage) -> BinaryImage:
         return BinaryImage(
-            path=image.path or image.name,
+            path=(image.path or image.name)[:_LONGEST_PATH],
             uuid=image.uuid,
             arch=_ARCHES.get(image.arch or "", self._arch),
             format=ImageFormat.MACHO,
