@@ -21,6 +21,7 @@ from machtrace.model.report import Report, ReportKind
 from machtrace.model.reported_frame import Adjustment, ReportedFrame, ReportedSymbol
 from machtrace.model.reported_thread import ReportedRegister, ReportedRegisters, ReportedThread
 from machtrace.model.reported_tree import SampledNode, SampledTree
+from machtrace.report import folded
 from machtrace.report.binary_images import reported_images
 from machtrace.report.bounded_stacks import DEEPEST, bounded
 from machtrace.report.broken_json import _TOKEN
@@ -427,3 +428,38 @@ def test_our_own_json_of_many_reports_is_as_long_as_they_are() -> None:
     """A payload of a hundred keys and as many diagnostics."""
     small, large = (_read(SHAPES["diagnostics"](count)) for count in (1000, 2000))
     assert len(reports_json(large)) < _MOST * len(reports_json(small))
+
+
+@pytest.mark.parametrize(
+    "name", ["kscrash", "plcrash", "nsthread", "bs", "lldb", "sample", "folded", "html"]
+)
+def test_the_name_of_an_image_is_not_written_again_and_again(name: str) -> None:
+    """It may be as long as all of its frames, and each frame's line has it."""
+    text = (
+        f'{_HEADER}{{"usedImages":[{{"base":4096,"size":4096,"name":"{"x" * 200_000}"}}],'
+        f'"threads":[{{"frames":[{_listed(_FRAME, 1000)}]}}]}}'
+    )
+    assert len(write_reports(_read(text), name)) < 1000 * 10_000
+
+
+def test_long_names_are_cut_where_folded_stacks_have_them_too_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All stacks are there nevertheless, and how often they were seen."""
+    long = "y" * 500
+    nodes = tuple(
+        SampledNode(
+            at - 1 if at else None,
+            20 - at,
+            ReportedFrame(None, None, None, Adjustment.RETURN, ReportedSymbol(long, None)),
+        )
+        for at in range(20)
+    )
+    report = Report(kind=ReportKind.SAMPLE, trees=(SampledTree(nodes=nodes),))
+    whole = write_reports([report], "folded").decode()
+    assert whole.count(long) == 20 * 21 // 2
+    monkeypatch.setattr(folded, "ROOM", 50_000)
+    cut = write_reports([report], "folded").decode()
+    assert long not in cut
+    assert cut.count("y" * 64 + "…") == 20 * 21 // 2
+    assert [one.split(" ")[-1] for one in cut.splitlines()] == ["1"] * 20

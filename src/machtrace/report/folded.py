@@ -6,16 +6,21 @@ outermost first, with semicolons between; a space; how often it was seen.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from typing import TextIO
 
 from machtrace.analysis.call_tree import CallTree, call_tree
 from machtrace.analysis.functions import FunctionKind, FunctionTable, functions_of
 from machtrace.analysis.profile_weights import all_weights, thread_weights
-from machtrace.model.profile import Profile
+from machtrace.model.profile import OUTERMOST, Profile
 from machtrace.report.bounded_stacks import bounded
 from machtrace.report.printable import printable
 from machtrace.report.thread_label import thread_label
+
+ROOM = 1 << 28
+"""Characters of a file up to which names are written whole, however often they come."""
+_SHORT = 64
 
 
 def write(profile: Profile, sink: TextIO, *, merge_threads: bool = False) -> None:
@@ -31,9 +36,29 @@ def write(profile: Profile, sink: TextIO, *, merge_threads: bool = False) -> Non
         tree = call_tree(profile.stacks, all_weights(profile), keys)
         sink.writelines(_lines(tree, names, ()))
         return
+    room = ROOM
     for thread, weights in zip(profile.threads, thread_weights(profile), strict=True):
         tree = call_tree(profile.stacks, weights, keys)
-        sink.writelines(_lines(tree, names, (_escaped(thread_label(thread.info)),)))
+        label = _escaped(thread_label(thread.info))
+        room -= _size(tree, names, label)
+        if room < 0:  # nobody has names as long as this takes, unless to fill a disk
+            names, label = [_short(name) for name in names], _short(label)
+        sink.writelines(_lines(tree, names, (label,)))
+
+
+def _size(tree: CallTree, names: list[str], label: str) -> int:
+    """How many characters the lines have."""
+    sizes = array("q")
+    whole = 0
+    for caller, key, own in zip(tree.callers, tree.keys, tree.own, strict=True):
+        size = len(names[key]) + 1 + (len(label) if caller == OUTERMOST else sizes[caller])
+        sizes.append(size)
+        whole += size if own else 0
+    return whole
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _SHORT else f"{name[:_SHORT]}…"
 
 
 def _lines(tree: CallTree, names: list[str], first: tuple[str, ...]) -> Iterator[str]:

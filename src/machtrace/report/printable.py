@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+LONGEST_IMAGE_NAME = 4096
+"""Characters of an image's name that are written with each of its frames: no system has longer ones
+(``PATH_MAX`` of Linux), and a file that was made to fill a disk has."""
+
 
 def printable(name: str) -> str:
     r"""``name`` on one line and without power over a terminal: ``\x1b`` for an escape byte."""

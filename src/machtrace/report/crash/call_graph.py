@@ -15,6 +15,7 @@ from machtrace.model.reported_tree import SampledTree
 from machtrace.report.crash.frames import INLINED, frame_lines
 from machtrace.report.crash.image_lines import image_line
 from machtrace.report.crash.shown import shown
+from machtrace.report.printable import LONGEST_IMAGE_NAME
 
 _DEEPEST = 256
 """Columns grow with depth; what is deeper has its depth before its count."""
@@ -56,7 +57,8 @@ def _what(frame: ReportedFrame, images: Sequence[ReportedImage]) -> str:
     image = None if frame.image is None else images[frame.image]
     text = "???" if frame.symbol is None else shown(frame.symbol.name)
     if image is not None:
-        text += f"  (in {shown(image.name) or image.uuid or '???'})"
+        name = shown(image.name[:LONGEST_IMAGE_NAME])
+        text += f"  (in {name or image.uuid or '???'})"
     if frame.symbol is not None and frame.symbol.offset is not None:
         text += f" + {frame.symbol.offset}"
     elif image is not None and frame.offset is not None:

@@ -11,6 +11,7 @@ from machtrace.analysis.recursion import folds
 from machtrace.model.report import ReportedTask
 from machtrace.model.reported_frame import Adjustment, NameSource, ReportedFrame
 from machtrace.report.html.markup import element, folded, quantity, text
+from machtrace.report.printable import LONGEST_IMAGE_NAME
 
 _FOLDED_FROM = 4
 """Frames of the system in a row from which on they are folded."""
@@ -122,7 +123,8 @@ class StackLists:
         if frame.image is None:
             return "???"
         image = self._task.images[frame.image]
-        return image.name or image.path.rpartition("/")[2] or "???"
+        name = image.name or image.path.rpartition("/")[2]
+        return name[:LONGEST_IMAGE_NAME] or "???"
 
     def _row(self, row: _Row) -> str:
         """A list's item: rows by the hundred thousand, hence short tags and no attributes."""

@@ -14,7 +14,7 @@ from machtrace.model.reported_image import ReportedImage
 from machtrace.model.reported_thread import ReportedRegister, ReportedThread
 from machtrace.report.json_writing import as_text, indented
 from machtrace.report.kscrash.zones import local_time
-from machtrace.report.printable import printable
+from machtrace.report.printable import LONGEST_IMAGE_NAME, printable
 
 _X86 = "eax ebx ecx edx edi esi ebp esp ss eflags eip cs ds es fs gs"
 _X86_64 = "rax rbx rcx rdx rdi rsi rbp rsp r8 r9 r10 r11 r12 r13 r14 r15 rip rflags cs fs gs"
@@ -140,7 +140,7 @@ class _Text:
         image = None if frame.image is None else self._report.images[frame.image]
         base = 0 if image is None or image.load_address is None else image.load_address
         address = frame.address if frame.address is not None else base + (frame.offset or 0)
-        name = "???" if image is None else printable(image.name)
+        name = "???" if image is None else printable(image.name[:LONGEST_IMAGE_NAME])
         where = f"0x{base:x} + {address - base}"
         said = ""
         if frame.symbol is not None:

@@ -12,7 +12,7 @@ from machtrace.model.report import Report
 from machtrace.model.reported_frame import ReportedFrame
 from machtrace.model.reported_image import ReportedImage
 from machtrace.model.reported_thread import ReportedThread
-from machtrace.report.printable import printable
+from machtrace.report.printable import LONGEST_IMAGE_NAME, printable
 
 _ROW = 4
 _NARROW = frozenset({"arm", "armv6", "armv7", "armv7s", "armv7k", "i386"})
@@ -106,7 +106,8 @@ class _Text:
     def _frames(self, frames: Sequence[ReportedFrame]) -> Iterator[str]:
         for number, frame in enumerate(frames):
             image = None if frame.image is None else self._report.images[frame.image]
-            name = "???" if image is None else printable(image.name) or "???"
+            given = "" if image is None else image.name[:LONGEST_IMAGE_NAME]
+            name = printable(given) or "???"
             base = 0 if image is None or image.load_address is None else image.load_address
             address = frame.address if frame.address is not None else base + (frame.offset or 0)
             what = f"0x{base:x} + {address - base}"
