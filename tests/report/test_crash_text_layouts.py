@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from machtrace.model.report import Report, ReportKind
 from machtrace.model.reported_frame import Adjustment
 from machtrace.report.crash.reader import read_text
 from machtrace.report.crash.writer import crash_text
+from machtrace.report.ips.writer import ips_text
 from machtrace.report.reading import read_source
 from machtrace.report.source import ReportSource
 
@@ -135,3 +137,129 @@ def test_frames_of_one_address_are_calls_inlined_into_each_other() -> None:
         Adjustment.EXACT,
         Adjustment.RETURN,
     ]
+
+
+SIMULATED = """
+Incident Identifier: 11111111-2222-3333-4444-555555555555
+CrashReporter Key:   key
+Hardware Model:      MacBookPro18,3
+Process:             Demo [42]
+Path:                /Users/USER/*/Demo.app/Demo
+Identifier:          org.example.demo
+Version:             1.2 (3)
+Code Type:           ARM-64 (Native)
+Role:                Foreground
+Parent Process:      launchd_sim [19]
+Coalition:           com.apple.CoreSimulator [20]
+Responsible Process: SimulatorTrampoline [21]
+
+Date/Time:           2025-02-01 18:45:54.0676 -0500
+Launch Time:         2025-02-01 18:45:18.4038 -0500
+OS Version:          macOS 15.2 (24C101)
+Release Type:        User
+Report Version:      104
+
+Exception Type:  EXC_BREAKPOINT (SIGTRAP)
+Exception Codes: 0x0000000000000001, 0x0000000100004010
+Termination Reason: SIGNAL 5 Trace/BPT trap: 5
+Terminating Process: exc handler [42]
+
+Triggered by Thread:  1
+
+Thread 0::  Dispatch queue: com.apple.main-thread
+0   libsystem_kernel.dylib        \t       0x180000010 mach_msg2_trap + 8
+
+Thread 1 Crashed:
+0   Demo                          \t       0x100004010 std::vector<int>::at(int) + 8 [inlined]
+1   Demo                          \t       0x100004010 run() + 8 (Demo.swift:3)
+
+
+Binary Images:
+       0x100000000 -        0x10000ffff org.example.demo (1.2) <{first}> /Users/USER/*/Demo.app/Demo
+       0x180000000 -        0x18000ffff libkernel.dylib (*) <{second}> /usr/lib/libkernel.dylib
+
+EOF
+
+"""
+
+
+def test_programs_in_simulators_have_a_layout_of_their_own() -> None:
+    """Labels of iOS; threads and images as macOS has them, as one pair of both forms showed."""
+    uuids = ["00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"]
+    text = SIMULATED.format(first=uuids[0], second=uuids[1])
+    text = text.replace("libsystem_kernel.dylib        ", "libkernel.dylib               ")
+    place = {"imageOffset": 0x4010, "symbolLocation": 8, "imageIndex": 0}
+    image = {"source": "P", "arch": "arm64", "size": 65536}
+    body = {
+        "procRole": "Foreground",
+        "modelCode": "MacBookPro18,3",
+        "osVersion": {"train": "macOS 15.2", "build": "24C101", "releaseType": "User"},
+        "captureTime": "2025-02-01 18:45:54.0676 -0500",
+        "procLaunch": "2025-02-01 18:45:18.4038 -0500",
+        "incident": "11111111-2222-3333-4444-555555555555",
+        "pid": 42,
+        "cpuType": "ARM-64",
+        "procName": "Demo",
+        "procPath": "/Users/USER/*/Demo.app/Demo",
+        "bundleInfo": {
+            "CFBundleIdentifier": "org.example.demo",
+            "CFBundleShortVersionString": "1.2",
+            "CFBundleVersion": "3",
+        },
+        "parentProc": "launchd_sim",
+        "parentPid": 19,
+        "coalitionName": "com.apple.CoreSimulator",
+        "coalitionID": 20,
+        "responsibleProc": "SimulatorTrampoline",
+        "responsiblePid": 21,
+        "crashReporterKey": "key",
+        "userID": 501,
+        "exception": {
+            "codes": "0x0000000000000001, 0x0000000100004010",
+            "rawCodes": [1, 0x100004010],
+            "type": "EXC_BREAKPOINT",
+            "signal": "SIGTRAP",
+        },
+        "termination": {
+            "flags": 0,
+            "code": 5,
+            "namespace": "SIGNAL",
+            "indicator": "Trace/BPT trap: 5",
+            "byProc": "exc handler",
+            "byPid": 42,
+        },
+        "threads": [
+            {
+                "queue": "com.apple.main-thread",
+                "frames": [
+                    place | {"imageOffset": 16, "imageIndex": 1, "symbol": "mach_msg2_trap"}
+                ],
+            },
+            {
+                "triggered": True,
+                "frames": [
+                    place
+                    | {"symbol": "std::vector<int>::at(int)", "inline": True}
+                    | {"sourceFile": "vector"},
+                    place | {"symbol": "run()", "sourceFile": "Demo.swift", "sourceLine": 3},
+                ],
+            },
+        ],
+        "usedImages": [
+            image
+            | {"base": 0x100000000, "uuid": uuids[0], "name": "Demo"}
+            | {"path": "/Users/USER/*/Demo.app/Demo", "CFBundleShortVersionString": "1.2"}
+            | {"CFBundleIdentifier": "org.example.demo"},
+            image
+            | {"base": 0x180000000, "uuid": uuids[1], "name": "libkernel.dylib"}
+            | {"path": "/usr/lib/libkernel.dylib"},
+        ],
+    }
+    header = {"bug_type": "309", "platform": 7, "incident_id": body["incident"]}
+    data = f"{json.dumps(header)}\n{json.dumps(body)}"
+    (report,) = read_source(ReportSource("given", data.encode())).reports
+    assert crash_text(report) == text
+    (read_again,) = read_source(ReportSource("text", text.encode())).reports
+    assert crash_text(read_again) == text
+    (written,) = read_source(ReportSource("written", ips_text(report).encode())).reports
+    assert written == report

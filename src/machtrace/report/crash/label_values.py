@@ -19,13 +19,15 @@ Values = dict[str, list[str]]
 themselves, and a section's value begins with a line end."""
 _KEYS = {
     Layout.IOS: "CrashReporter Key",
+    Layout.SIMULATOR: "CrashReporter Key",
     Layout.MACOS: "Anonymous UUID",
     Layout.MACOS_26: "Crash Reporter Key",
 }
 _OF_APPLE = (ReportKind.APPLE_IPS, ReportKind.APPLE_CRASH)
 _CRASHES = frozenset({"crash", "mach", "signal", "nsexception", "cpp_exception", "user_reported"})
 """What KSCrash and MetricKit call those; they have an exception or its name."""
-_VERSIONS = {Layout.IOS: "104", Layout.MACOS: "12"}
+_OF_IOS = (Layout.IOS, Layout.SIMULATOR)
+_VERSIONS = {Layout.IOS: "104", Layout.SIMULATOR: "104", Layout.MACOS: "12"}
 
 
 def label_values(report: Report, layout: Layout) -> Values:
@@ -219,7 +221,7 @@ def _termination_values(
     termination: ReportedTermination, more: list[str], layout: Layout
 ) -> Values:
     namespace, code, indicator = termination.namespace, termination.code, termination.indicator
-    if layout is Layout.IOS or namespace is None:
+    if layout in _OF_IOS or namespace is None:
         first = " ".join(str(one) for one in (namespace, code, indicator) if one is not None)
     else:
         first = f"Namespace {namespace}"
@@ -242,7 +244,7 @@ def _crashed(report: Report, layout: Layout) -> Values:
     if thread is None:
         return {}
     text = str(thread.index)
-    if layout is Layout.IOS:
+    if layout in _OF_IOS:
         return {"Triggered by Thread": [text]}
     name = "" if thread.name is None else f"  {shown(thread.name)}"
     queue = "" if thread.queue is None else shown(thread.queue)

@@ -61,7 +61,7 @@ _IOS: tuple[Row, ...] = (
     BLANK,
     *_rows(21, "Incident Identifier", "Distributor ID", "CrashReporter Key", "Beta Identifier"),
     *_rows(21, "UDID", "Hardware Model", "Device Model", *_IDENTITY, *_STORE),
-    *_rows(21, "Code Type", "Role", "Parent Process", "Coalition"),
+    *_rows(21, "Code Type", "Role", "Parent Process", "Coalition", "Responsible Process"),
     *(BLANK, *_rows(21, *_PLUGIN), GAP),
     *_rows(21, "Date/Time", "Launch Time", "OS Version", "Release Type", "Bridge OS Version"),
     *_rows(21, "Baseband Version", "Report Version", "Incident Kind"),
@@ -72,6 +72,11 @@ _IOS: tuple[Row, ...] = (
     *(Row(BACKTRACE), GAP, Row("Kernel Triage"), GAP, Row(LAST_EXCEPTION), GAP),
     *(BLANK, Row(THREADS), BLANK, Row(STATE), GAP, Row(CALL_GRAPH), GAP, Row(OTHERS), GAP),
     *(Row(IMAGES), BLANK, Row("EOF"), BLANK),
+)
+_SIMULATOR = tuple(
+    row
+    for place, row in enumerate(_IOS)
+    if not (row is BLANK and _IOS[place + 1 : place + 2] == (Row(THREADS),))
 )
 _MACOS: tuple[Row, ...] = (
     *(BLANK, *_rows(23, *_IDENTITY, "App Item ID", "App External ID", "Code Type")),
@@ -125,6 +130,7 @@ _MACOS_26: tuple[Row, ...] = (
 )
 ROWS: dict[Layout, tuple[Row, ...]] = {
     Layout.IOS: _IOS,
+    Layout.SIMULATOR: _SIMULATOR,
     Layout.MACOS: _MACOS,
     Layout.MACOS_26: _MACOS_26,
 }

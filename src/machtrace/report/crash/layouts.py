@@ -18,6 +18,9 @@ _MAC_VERSION = re.compile(r"macOS (?P<major>[0-9]{1,3})\b")
 _FIRST_WITHOUT_VERSION = 26
 _IOS_VERSION = "104"
 _MAC_PLATFORM = 1
+_SIMULATORS = frozenset({7, 8, 9, 12})
+"""Of ``mach-o/loader.h``: of iOS, tvOS, watchOS and visionOS. Programs in them say which macOS is
+around."""
 _UPTIME = "uptime"
 """What macOS shows of every report, of iOS too, since it shows no version."""
 
@@ -26,6 +29,8 @@ class Layout(Enum):
     """A layout."""
 
     IOS = "104"
+    SIMULATOR = "104 of a simulator"
+    """Labels of iOS; threads and images as macOS has them, which is around."""
     MACOS = "12"
     MACOS_26 = "macOS 26"
 
@@ -44,9 +49,15 @@ def layout_of(report: Report) -> Layout:
         if version is None:
             is_new = is_of_mac(report) or _UPTIME in report.details
             return Layout.MACOS_26 if is_new else Layout.IOS
-        return Layout.IOS if version == _IOS_VERSION else Layout.MACOS
+        if version != _IOS_VERSION:
+            return Layout.MACOS
+        return Layout.SIMULATOR if is_of_mac(report) else Layout.IOS
     if not is_of_mac(report):
         return Layout.IOS
     match = _MAC_VERSION.match(report.system.os_name or "")
     is_new = match is not None and int(match["major"]) >= _FIRST_WITHOUT_VERSION
-    return Layout.MACOS_26 if is_new else Layout.MACOS
+    if is_new:
+        return Layout.MACOS_26
+    platform = report.incident.details.get("platform")
+    is_simulated = type(platform) is int and platform in _SIMULATORS
+    return Layout.SIMULATOR if is_simulated else Layout.MACOS

@@ -108,7 +108,10 @@ def _with_rest(frame: ReportedFrame, entry: dict[str, Any]) -> ReportedFrame:
         source = rest.get("symbolSource")
         if isinstance(source, str) and source in _SOURCES:
             symbol = symbol._replace(source=_SOURCES[rest.pop("symbolSource")])
-    if isinstance(rest.get("sourceFile"), str):
+    # Apple's text shows no file without a line: calls into templates of C++ have such.
+    if isinstance(rest.get("sourceFile"), str) and (
+        "sourceLine" in rest or "symbolSource" in entry
+    ):
         line, column = _place(rest, "sourceLine"), _place(rest, "sourceColumn")
         location = SourceLocation(rest.pop("sourceFile"), line, column)
     is_inline = rest.get("inline") is True
