@@ -98,7 +98,7 @@ def call_tree(
     rows = _rows_of(stacks, weights)
     through = _weight_through(stacks, rows, weights)
     tree = _Growing()
-    node_of_row: dict[int, int] = {}
+    node_of_row = dict[int, int]() if isinstance(through, dict) else array("q", through)
     node_of_stack: dict[int, int] = {}
     for row in rows:
         own = weights.get(row, 0)
@@ -134,9 +134,10 @@ def _rows_of(stacks: StackTable, weights: Iterable[int]) -> list[int]:
 
 def _weight_through(
     stacks: StackTable, rows: Sequence[int], weights: Mapping[int, int]
-) -> dict[int, int]:
+) -> dict[int, int] | array[int]:
     """Of each row the weight of the stacks that go on beyond it."""
-    through = dict.fromkeys(rows, 0)
+    few = len(rows) * _FEW < len(stacks)
+    through = dict.fromkeys(rows, 0) if few else array("q", [0]) * len(stacks)
     for row in reversed(rows):
         caller = stacks.callers[row]
         if caller != OUTERMOST:
@@ -145,6 +146,8 @@ def _weight_through(
 
 
 _KEY_BITS = 31
+_FEW = 8
+"""A table of stacks is gone through as a whole where one row of so many counts."""
 
 
 class _Growing:
