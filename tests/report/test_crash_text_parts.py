@@ -183,3 +183,25 @@ def test_numbers_of_nothing_are_no_exception() -> None:
     assert report.exception is not None
     assert (report.exception.type, report.exception.signal) == (None, None)
     assert "Exception Type:  0 (0)\n" in crash_text(report)
+
+
+def test_images_that_only_frames_tell_of_are_images() -> None:
+    """Where they begin is kept; no line is made for them, and none for a place that is odd."""
+    frames = (
+        "0   Demo                          \t       0x100004000 0x100000000 + 16384\n"
+        "1   Demo                          \t       0x100004010 0x100000000 + 16400\n"
+        "2   AppKit                        \t       0x190004010 -[NSApplication run] + 4\n"
+        "3   Other                         \t       0x190004010 0x100000000 + 1\n"
+        "4   ???                           \t            0x4010 0 + 16400\n"
+    )
+    text = f"Process: Demo [7]\nException Type:  EXC_CRASH\n\nThread 0 Crashed:\n{frames}"
+    report = read(text)
+    assert [(one.name, one.load_address) for one in report.images] == [("Demo", 0x100000000)]
+    assert [(one.image, one.offset) for one in report.threads[0].frames[:2]] == [
+        (0, 0x4000),
+        (0, 0x4010),
+    ]
+    written = crash_text(report)
+    assert frames.replace("0x100000000 + 1\n", "???\n") in written
+    assert "Binary Images" not in written
+    assert read(written).images == report.images

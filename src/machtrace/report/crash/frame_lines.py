@@ -14,7 +14,7 @@ from machtrace.model.json_value import NO_DETAILS, Details, JsonValue
 from machtrace.model.reported_frame import Adjustment, ReportedFrame, ReportedSymbol
 from machtrace.model.reported_image import ReportedImage
 from machtrace.model.symbol import SourceLocation
-from machtrace.report.crash.frames import IMAGE, INLINED, NUMBER, PLACE, place_text
+from machtrace.report.crash.frames import GIVEN, IMAGE, INLINED, NUMBER, PLACE, place_text
 from machtrace.report.crash.image_places import ImagePlaces
 from machtrace.report.crash.lines import LONGEST_LINE
 
@@ -29,6 +29,10 @@ _BOTH = re.compile(r"0x[0-9a-fA-F]{1,16} \+ [0-9]{1,19} \((.*)\)")
 """What KSCrash writes: the offset from the image, and in brackets the symbol."""
 _OFFSET_DIGITS = 19
 _LINE_DIGITS = 9
+UNLISTED = "unlisted"
+"""The detail, true, of an image that only lines of frames tell of: there is no line of its own."""
+_NOWHERE = ("0", "0x0")
+"""Where an image begins that there is none of, as texts had it before macOS 12: ``0 + 4096``."""
 _CUT = "..."
 """What the name of an image begins with whose own beginning was cut off."""
 _WORD = 1 << 64
@@ -39,8 +43,15 @@ class FrameLines:
     """Reads lines of frames of one report."""
 
     def __init__(self, images: Sequence[ReportedImage]) -> None:
-        self._images = images
+        self._images = [*images]
         self._places = ImagePlaces(images)
+        self._unlisted: dict[tuple[str, int], int] = {}
+        self._listed = len(self._images)
+
+    @property
+    def unlisted(self) -> tuple[ReportedImage, ...]:
+        """Images that only lines say the place of: they follow those of the list."""
+        return tuple(self._images[self._listed :])
 
     def read(self, line: str, adjustment: Adjustment, expected: int) -> ReportedFrame | None:
         """The frame of a line; None where it is none.
@@ -65,6 +76,7 @@ class FrameLines:
             index = self._places.named(name)
         else:  # a call can be the last instruction of its image
             index = self._places.find(name, address - (adjustment is Adjustment.RETURN))
+            index = self._add(name, address, what) if index is None else index
         image = None if index is None else self._images[index]
         if name != "???" and (image is None or not _is_called(image, name)):
             details[IMAGE] = name
@@ -75,6 +87,8 @@ class FrameLines:
             offset = _given_offset(what)
         if place is not None:
             details[PLACE] = place
+        elif image is None and symbol is None:
+            details |= _nowhere(what)
         return ReportedFrame(
             None if address is None else Avma(address),
             index,
@@ -86,12 +100,31 @@ class FrameLines:
             _NO_PLACE if details == _NO_PLACE else details or NO_DETAILS,
         )
 
+    def _add(self, name: str, address: int, what: str) -> int | None:
+        """The image that a line alone tells of: its name, where it begins, and how far in it is."""
+        base, offset = _into(what)
+        if name == "???" or offset is None or _BASE.fullmatch(base) is None:
+            return None
+        start = int(base, 16)
+        if not 0 < start == address - offset:
+            return None
+        if (name, start) not in self._unlisted:
+            self._unlisted[name, start] = len(self._images)
+            details: dict[str, JsonValue] = {UNLISTED: True}
+            self._images.append(ReportedImage(name=name, load_address=Avma(start), details=details))
+        return self._unlisted[name, start]
+
     def at(self, address: int) -> ReportedFrame:
         """The frame of a bare return address."""
         index = self._places.find("", address - 1)
         base = None if index is None else self._images[index].load_address
         offset = None if base is None else ImageOffset(address - base)
         return ReportedFrame(Avma(address), index, offset, Adjustment.RETURN)
+
+
+def _nowhere(what: str) -> dict[str, JsonValue]:
+    base, offset = _into(what)
+    return {GIVEN: what} if offset is not None and base in _NOWHERE else {}
 
 
 def _is_called(image: ReportedImage, name: str) -> bool:

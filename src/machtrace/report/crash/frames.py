@@ -17,6 +17,9 @@ NUMBER = "number"
 """The detail of a frame whose number is not the one that would follow."""
 PLACE = "place"
 """The detail of a frame with a place that is not a file's name and a line: ``(:-1)``."""
+GIVEN = "given"
+"""The detail of a frame in no image: what its line had after the address, where that is no usual
+text."""
 IMAGE = "image"
 """The detail of a frame whose image the text calls otherwise than the list of images does."""
 
@@ -130,7 +133,8 @@ def _what(frame: ReportedFrame, image: ReportedImage | None) -> str:
     elif image is not None and offset is not None and image.size != 0:
         text = f"{image.load_address or 0:#x} + {offset}"
     else:
-        text = "???"
+        given = details.get(GIVEN) if details else None
+        text = shown(given) if isinstance(given, str) else "???"
     if details:
         text += _place(frame)
     elif location is not None:

@@ -100,7 +100,8 @@ def read_text(text: str, start: int = 0, end: int | None = None) -> Report:
     heading = _image_section(text, start, end)
     images, odd, after = _images(text, heading, end)
     warnings: list[str] = []
-    threads = ThreadSections(FrameLines(images), warnings)
+    frames = FrameLines(images)
+    threads = ThreadSections(frames, warnings)
     parts = TextParts(threads)
     for line in _lines(text, start, heading):
         parts.read(line)
@@ -108,7 +109,7 @@ def read_text(text: str, start: int = 0, end: int | None = None) -> Report:
         parts.images()
         for line in _lines(text, after, end):
             parts.read(line)
-    return _report(parts, threads, images, odd, warnings)
+    return _report(parts, threads, (*images, *frames.unlisted), odd, warnings)
 
 
 def _image_section(text: str, start: int, end: int) -> int:

@@ -10,6 +10,7 @@ from machtrace.model.report import Report, ReportKind
 from machtrace.model.reported_image import ReportedImage
 from machtrace.model.reported_thread import ReportedThread
 from machtrace.report.crash.call_graph import call_graph_lines, other_lines
+from machtrace.report.crash.frame_lines import UNLISTED
 from machtrace.report.crash.frames import frame_lines
 from machtrace.report.crash.image_lines import image_end, image_line
 from machtrace.report.crash.instruction_stream import KEY, stream_lines
@@ -172,15 +173,16 @@ def _states(report: Report) -> Iterator[str]:
 
 def _images(report: Report, layout: Layout) -> Iterator[str]:
     order = _order(report)
-    if order is not None and IMAGES not in order and not report.images:
+    images = [image for image in report.images if image.details.get(UNLISTED) is not True]
+    if order is not None and IMAGES not in order and not images:
         return
     yield f"{IMAGES}:"
     between = _between(report.details.get(IMAGE_LINES))
-    for index, image in enumerate(report.images):
+    for index, image in enumerate(images):
         yield from between.get(index, ())
         if image.size is not None or image.load_address is not None or image.uuid is not None:
             yield from _image(image, _image_layout(image, report, layout))
-    yield from between.get(len(report.images), ())
+    yield from between.get(len(images), ())
 
 
 def _image_layout(image: ReportedImage, report: Report, layout: Layout) -> Layout:
