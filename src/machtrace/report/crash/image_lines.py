@@ -5,6 +5,9 @@ from __future__ import annotations
 from machtrace.model.reported_image import ReportedImage
 from machtrace.report.crash.shown import shown
 
+BOTH = "both"
+"""The detail, true, of an image whose line has its architecture and its version."""
+
 
 def image_end(image: ReportedImage, last: int) -> str:
     """The last address of an image, ``last`` where it says no other thing; ``???`` of none."""
@@ -23,4 +26,6 @@ def image_line(image: ReportedImage) -> str:
     name = shown(image.name) or "???"
     version = "" if image.version is None else f" ({shown(image.version)})"
     label = version if image.arch is None and version else f" {image.arch or '???'}"
+    if image.details.get(BOTH) is True:
+        label += version
     return f"{ends} {mark}{name}{label}  <{uuid}> {shown(image.path)}"

@@ -141,7 +141,7 @@ def _as_modifications(value: JsonValue) -> str | None:
         calls = value.get(key)
         if isinstance(calls, dict):
             lines.append(f"  {text}:")
-            lines += (f"    {call}: {calls[call]}" for call in _CALLS if call in calls)
+            lines += (f"    {call}: {as_text(calls[call])}" for call in _CALLS if call in calls)
     return "\n" + "\n".join(lines) if lines else None
 
 

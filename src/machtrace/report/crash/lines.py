@@ -8,6 +8,7 @@ from uuid import UUID
 from machtrace.model.address import Avma
 from machtrace.model.json_value import JsonValue
 from machtrace.model.reported_image import ReportedImage
+from machtrace.report.crash.image_lines import BOTH
 
 LONGEST_LINE = 16384
 """Characters; a longer line is kept as it is, and not taken apart."""
@@ -34,6 +35,8 @@ def read_image(line: str) -> ReportedImage | None:
     size = None if match[2] == "???" else int(match[2], 16) + 1 - start
     details: dict[str, JsonValue] = {"main": True} if label.startswith("+") else {}
     name, version, arch = _named(label.removeprefix("+").strip())
+    if version is not None and arch is not None:
+        details[BOTH] = True
     if size == _WHOLE + 1 and name == "???":  # what stands for no image: it holds nothing
         size, details = 0, {"source": "A", "uuid": str(UUID(int=0))}
     elif size is not None and size <= 0:

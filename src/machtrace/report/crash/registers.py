@@ -204,6 +204,8 @@ def read_fault(label: str, value: str) -> tuple[ReportedRegister, str | None] | 
     digits, _, said = value.partition(" ")
     if name is None or not digits.isalnum() or len(digits) > _HEXADECIMAL + 2:
         return None
+    if name == "err" and not digits.startswith("0x"):  # old texts have hexadecimal digits alone
+        return None
     try:
         number = int(digits, 16 if digits.startswith("0x") else 10)
     except ValueError:

@@ -90,6 +90,7 @@ class ThreadSections:
         self._states: dict[int, tuple[str, list[str]]] = {}
         self._streams: dict[int, list[str]] = {}
         self._faults: dict[str, tuple[ReportedRegister, str | None]] = {}
+        self._is_odd_fault = False
         self._exception: _Stack | None = None
         self._open: _Stack | list[str] | None = None
         self._free = 0
@@ -136,8 +137,10 @@ class ThreadSections:
 
     def fault(self, label: str, value: str) -> bool:
         """A label below the registers; whether it was understood."""
-        found = read_fault(label, value) if self._states else None
+        found = read_fault(label, value) if self._states and not self._is_odd_fault else None
         if found is None or label in self._faults:
+            # Those that follow one that stays a label stay labels as well: they keep their order.
+            self._is_odd_fault = self._is_odd_fault or bool(self._faults)
             return False
         self._faults[label] = found
         return True

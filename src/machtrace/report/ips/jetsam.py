@@ -31,8 +31,8 @@ def is_jetsam(body: Details) -> bool:
 def read_jetsam(incident: Incident, body: dict[str, JsonValue], warnings: list[str]) -> Report:
     """The report."""
     ended = _process(body, lambda one: isinstance(one.get("reason"), str))
-    largest = body.get("largestProcess")
-    shown = _process(body, lambda one: one.get("name") == largest) or {}
+    largest = _text(body.get("largestProcess"))
+    shown = _process(body, lambda one: _text(one.get("name")) == largest) or {}
     about = ended if ended is not None else shown
     name, build = parted(body.get("build"))
     date = body.get("date")
@@ -40,7 +40,7 @@ def read_jetsam(incident: Incident, body: dict[str, JsonValue], warnings: list[s
         kind=ReportKind.APPLE_IPS,
         incident=replace(incident, time=date) if isinstance(date, str) else incident,
         process=ReportedProcess(
-            name=_text(about.get("name")) or _text(largest), pid=_pid(about.get("pid"))
+            name=_text(about.get("name")) or largest, pid=_pid(about.get("pid"))
         ),
         system=ReportedSystem(
             model=_text(body.get("product")),
