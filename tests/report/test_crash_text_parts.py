@@ -205,3 +205,31 @@ def test_images_that_only_frames_tell_of_are_images() -> None:
     assert frames.replace("0x100000000 + 1\n", "???\n") in written
     assert "Binary Images" not in written
     assert read(written).images == report.images
+
+
+def test_what_lines_of_images_and_faults_say_more_is_written_again() -> None:
+    """Architecture and version of an image; an error code in hexadecimal digits alone."""
+    text = (
+        f"Process: Demo [7]\nException Type:  EXC_CRASH\n\nThread 0 Crashed:\n{FRAMES}\n"
+        "Thread 0 crashed with X86 Thread State (64-bit):\n  rip: 0x0000000000000001\n\n"
+        "Logical CPU:     3\nError Code:      02000148 (no mapping)\nTrap Number:     133\n\n"
+        "Binary Images:\n"
+        "       0x100000000 -        0x10000ffff +Demo x86_64 (4.9 - 1.0)"
+        "  <00000000000000000000000000000001> /a/Demo\n"
+    )
+    report = read(text)
+    state = report.threads[0].registers
+    assert state is not None
+    assert {one.name: one.value for one in state.registers}["err"] == 0x2000148
+    written = crash_text(report)
+    assert "Error Code:      02000148 (no mapping)\n" in written
+    assert "+Demo x86_64 (4.9 - 1.0)  <" in written
+    assert read(written).threads == report.threads
+    assert read(written).images == report.images
+
+
+def test_no_heading_of_images_is_added() -> None:
+    """To a text that was copied in part."""
+    text = f"Process: Demo [7]\nException Type:  EXC_CRASH\n\nThread 0 Crashed:\n{FRAMES}"
+    without = text.replace("0x100000000 + 16384", "main + 4")
+    assert "Binary Images" not in crash_text(read(without))

@@ -15,7 +15,7 @@ from machtrace.report.crash.header import Header, numbered
 from machtrace.report.crash.label_details import BY_LABEL, put
 from machtrace.report.crash.label_lines import is_usual
 from machtrace.report.crash.label_values import is_backtrace, label_values
-from machtrace.report.crash.layout_rows import PLACES, STATE, THREADS
+from machtrace.report.crash.layout_rows import IMAGES, PLACES, STATE, THREADS
 from machtrace.report.crash.layouts import layout_of
 from machtrace.report.crash.lines import LONGEST_LINE, read_image
 from machtrace.report.crash.parts import END, TextParts
@@ -281,6 +281,11 @@ def _with_what_differs(
     if odd:
         details[IMAGE_LINES] = odd
     # Labels that the text has not are written only where no order is known.
-    if added & PLACES[layout].keys() or not is_usual(layout, (label for label in order if label)):
+    is_cut = not report.images and IMAGES not in order
+    if (
+        is_cut
+        or added & PLACES[layout].keys()
+        or not is_usual(layout, (label for label in order if label))
+    ):
         details[ORDER] = [*order]
     return replace(report, details=details)

@@ -48,6 +48,8 @@ _ROSETTA = "rosetta"
 _TEMPORARIES = ("tmp0", "tmp1", "tmp2")
 _FAULT_LABELS = {"Logical CPU": "cpu", "Error Code": "err", "Trap Number": "trap"}
 _HEXADECIMAL = 16
+_TEXT = "text"
+"""The detail of an error code whose digits have no ``0x``."""
 
 
 def flavor_name(flavor: str | None) -> str:
@@ -167,7 +169,9 @@ def _fault(fault: dict[str, ReportedRegister]) -> Iterator[str]:
         yield f"Logical CPU:     {fault['cpu'].value}"
     if "err" in fault:
         own = fault["err"].description
-        yield f"Error Code:      0x{fault['err'].value:08x} {said or own or ''}"
+        text = fault["err"].details.get(_TEXT)
+        text = text if isinstance(text, str) else f"0x{fault['err'].value:08x}"
+        yield f"Error Code:      {text} {said or own or ''}"
     if "trap" in fault:
         yield f"Trap Number:     {fault['trap'].value}"
 
@@ -204,12 +208,12 @@ def read_fault(label: str, value: str) -> tuple[ReportedRegister, str | None] | 
     digits, _, said = value.partition(" ")
     if name is None or not digits.isalnum() or len(digits) > _HEXADECIMAL + 2:
         return None
-    if name == "err" and not digits.startswith("0x"):  # old texts have hexadecimal digits alone
-        return None
     try:
-        number = int(digits, 16 if digits.startswith("0x") else 10)
+        number = int(digits, 16 if digits.startswith("0x") or name == "err" else 10)
     except ValueError:
         return None
     if name != "err" and said:
         return None
-    return ReportedRegister(name, number), said or None
+    is_bare = name == "err" and not digits.startswith("0x")  # some texts have digits alone
+    details: dict[str, JsonValue] = {_TEXT: digits} if is_bare else {}
+    return ReportedRegister(name, number, details=details), said or None
