@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-INPUTS = 1500
+INPUTS = 1000
 
 if find_spec("unicorn") is None:
     pytest.skip("the emulator, unicorn, which seeds come from", allow_module_level=True)

@@ -335,6 +335,7 @@ def test_python_is_not_asked_again_and_again_where_a_file_is_broken(
 
 
 DEEP = '{"subFrames":[' * 20_000
+_CLOSED = DEEP + "]}" * 20_000
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -346,6 +347,8 @@ DEEP = '{"subFrames":[' * 20_000
         f'{_HEADER}{{"threads":[],"usedImages":[],"buildInfo":{{"ProjectName":{DEEP}',
         f'{{"report":{{}},"crash":{{"threads":[{{"crashed":true,"notable_addresses":{DEEP}',
         f'{{"callStacks":[{{"callStackRootFrames":[{{"x":{DEEP}',
+        f'{_HEADER}{{"threads":[],"usedImages":[],"extMods":{{"caller":{{"task_for_pid":{DEEP}',
+        f'{_HEADER}{{"largestProcess":{_CLOSED},"processes":[{{"name":{_CLOSED}}}]}}',
     ],
 )
 def test_details_as_deep_as_stacks_are_written(text: str, name: str) -> None:

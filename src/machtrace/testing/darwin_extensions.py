@@ -42,11 +42,13 @@ _PYCONFIG = """
 """
 
 # Zig's linker knows no bundles; a dynamic library is linked alike.
-_COMPILER = """#!{python}
-import os, sys
-arguments = ["-dynamiclib" if one == "-bundle" else one for one in sys.argv[1:]]
-command = [sys.executable, "-m", "ziglang", "cc", "-target", {target!r}, "-Werror", *arguments]
-os.execv(sys.executable, command)
+_COMPILER = """#!/bin/sh
+for argument do
+    shift
+    [ "$argument" = -bundle ] && argument=-dynamiclib
+    set -- "$@" "$argument"
+done
+exec "{zig}" cc -target {target} -Werror "$@"
 """
 _TOOLCHAIN = """
 set(CMAKE_SYSTEM_NAME Darwin)
@@ -77,7 +79,7 @@ def build_extensions(project: Path, folder: Path, arch: Arch) -> dict[str, Path]
     shutil.copytree(sysconfig.get_paths()["include"], headers)
     (headers / "pyconfig.h").write_text(_PYCONFIG, encoding="utf-8")
     compiler = folder / "compiler"
-    text = _COMPILER.format(python=sys.executable, target=_TARGETS[arch])
+    text = _COMPILER.format(zig=_zig_folder() / "zig", target=_TARGETS[arch])
     compiler.write_text(text, encoding="utf-8")
     compiler.chmod(0o755)
     toolchain = folder / "toolchain.cmake"
@@ -104,9 +106,7 @@ def imported_symbols(path: Path) -> frozenset[str]:
 
 def system_symbols(arch: Arch) -> frozenset[str]:
     """What the libraries of macOS export that libSystem is made of, by ziglang's libSystem.tbd."""
-    import ziglang  # type: ignore[import-not-found, import-untyped, unused-ignore]
-
-    path = Path(ziglang.__file__).parent / "lib/libc/darwin/libSystem.tbd"
+    path = _zig_folder() / "lib/libc/darwin/libSystem.tbd"
     text = path.read_text(encoding="utf-8")
     wanted = _EXPORTS_FOR.get(arch, frozenset({f"{arch.value}-macos"}))
     found: set[str] = set()
@@ -130,6 +130,12 @@ def _tool(name: str) -> str:
     if found is None:
         raise FileNotFoundError(f"{name} is not installed")
     return found
+
+
+def _zig_folder() -> Path:
+    import ziglang  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+    return Path(ziglang.__file__).parent
 
 
 def _run(*command: str) -> None:
