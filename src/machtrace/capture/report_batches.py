@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from machtrace.capture.collector_pause import collector_paused
 from machtrace.capture.file_replacement import replace_file
+from machtrace.capture.shown_reports import as_shown
 from machtrace.errors import MachtraceError
 from machtrace.model.report import Report
 from machtrace.report.formats import ReportFormat, report_format, write_reports
@@ -108,6 +109,7 @@ class BatchRunner:
         output = error = None
         count = len(reports)
         try:
+            reports = tuple(as_shown(reports, self._format))
             if target is not None and self._format.between is None and count > 1:
                 for number, report in enumerate(reports, 1):
                     replace_file(self._numbered(target, number), [self._format.write([report])])

@@ -9,9 +9,10 @@ from os import PathLike, fspath
 from typing import BinaryIO
 
 from machtrace.capture.file_replacement import replace_file
+from machtrace.capture.shown_reports import as_shown
 from machtrace.errors import ArgumentError, FormatError, MachtraceError
 from machtrace.model.report import Report
-from machtrace.report.formats import write_reports
+from machtrace.report.formats import report_format, write_reports
 from machtrace.report.inputs import report_inputs
 from machtrace.report.reading import read_source
 
@@ -74,7 +75,8 @@ def write_report(
         ArgumentError: there is no such format, or it is none of text and the sink takes only that.
         FileAccessError: the file cannot be written.
     """
-    data = write_reports([report] if isinstance(report, Report) else report, format)
+    reports = [report] if isinstance(report, Report) else report
+    data = write_reports(as_shown(reports, report_format(format)), format)
     if isinstance(sink, str | PathLike):
         replace_file(fspath(sink), [data])
     elif sink is None or isinstance(sink, TextIOBase):

@@ -25,6 +25,8 @@ class ReportFormat(NamedTuple):
     between: bytes | None = b"\n"
     """What parts such files where they follow each other in one; None where they cannot."""
     is_text: bool = True
+    is_view: bool = False
+    """Whether it is for looking at stacks and not for keeping a report: names are demangled."""
 
     def write(self, reports: Sequence[Report]) -> bytes:
         """The file's bytes; a text's odd bytes are what they were read from."""
@@ -61,18 +63,43 @@ FORMATS: dict[str, ReportFormat] = {
         ReportFormat("plcrash", ".crash", "machtrace.report.plcrash.text:write", holds_many=False),
         ReportFormat("nsthread", ".txt", f"{_STACKS}:nsthread_text", holds_many=True),
         ReportFormat("bs", ".txt", f"{_STACKS}:bs_text", holds_many=True),
-        ReportFormat("lldb", ".txt", f"{_STACKS}:lldb_text", holds_many=True),
-        ReportFormat("sample", ".txt", f"{_STACKS}:sample_report", holds_many=False),
-        ReportFormat("folded", ".folded", f"{_STACKS}:folded_text", holds_many=True, between=b""),
+        ReportFormat(
+            "lldb",
+            ".txt",
+            f"{_STACKS}:lldb_text",
+            holds_many=True,
+            is_view=True,
+        ),
+        ReportFormat(
+            "sample",
+            ".txt",
+            f"{_STACKS}:sample_report",
+            holds_many=False,
+            is_view=True,
+        ),
+        ReportFormat(
+            "folded",
+            ".folded",
+            f"{_STACKS}:folded_text",
+            holds_many=True,
+            between=b"",
+            is_view=True,
+        ),
         ReportFormat(
             "speedscope",
             ".speedscope.json",
             f"{_STACKS}:speedscope_json",
             holds_many=False,
             between=None,
+            is_view=True,
         ),
         ReportFormat(
-            "firefox", ".firefox.json", f"{_STACKS}:firefox_json", holds_many=False, between=None
+            "firefox",
+            ".firefox.json",
+            f"{_STACKS}:firefox_json",
+            holds_many=False,
+            between=None,
+            is_view=True,
         ),
         ReportFormat(
             "pprof",
@@ -81,8 +108,11 @@ FORMATS: dict[str, ReportFormat] = {
             holds_many=False,
             between=None,
             is_text=False,
+            is_view=True,
         ),
-        ReportFormat("html", ".html", "machtrace.report.html.page:write", holds_many=True),
+        ReportFormat(
+            "html", ".html", "machtrace.report.html.page:write", holds_many=True, is_view=True
+        ),
     )
 }
 """By name."""
