@@ -167,8 +167,22 @@ def frame_objects(
     """
     entries: list[JsonValue] = []
     usual = innermost
+    count = len(bases)
     for frame in frames:
-        details = frame.details
+        address, image, offset, adjustment, symbol, location, is_inline, details = frame
+        if (  # as nearly all are
+            image is not None
+            and image < count
+            and offset is not None
+            and address is not None
+            and address - offset == bases[image]
+            and adjustment is usual
+            and not details
+        ):
+            entries.append(_usual_object(image, offset, symbol, location, is_inline=is_inline))
+            if not is_inline:
+                usual = Adjustment.RETURN
+            continue
         if details and frame.image is None and frame.address is None and _ODD in details:
             entries.append(details[_ODD])
             if isinstance(details[_ODD], dict):
@@ -183,6 +197,39 @@ def frame_objects(
         if not frame.is_inline:
             usual = Adjustment.RETURN
     return entries
+
+
+def _usual_object(
+    image: int,
+    offset: int,
+    symbol: ReportedSymbol | None,
+    location: SourceLocation | None,
+    *,
+    is_inline: bool,
+) -> dict[str, JsonValue]:
+    """:func:`_object` of a frame that is where image and offset say, and has no details."""
+    entry: dict[str, JsonValue] = {"imageOffset": offset}
+    if symbol is not None:
+        name, into, source = symbol
+        entry["symbol"] = name
+        if into is not None:
+            entry["symbolLocation"] = into
+        if source is not NameSource.REPORT:
+            entry["symbolSource"] = source._value_  # .value takes as long as all the rest
+    entry["imageIndex"] = image
+    if location is not None:
+        _put_location(entry, location)
+    if is_inline:
+        entry["inline"] = True
+    return entry
+
+
+def _put_location(entry: dict[str, JsonValue], location: SourceLocation) -> None:
+    entry["sourceFile"] = location.path
+    if location.line is not None:
+        entry["sourceLine"] = location.line
+    if location.column is not None:
+        entry["sourceColumn"] = location.column
 
 
 def _is_elsewhere(frame: ReportedFrame, bases: Sequence[int | None]) -> bool:
@@ -211,11 +258,7 @@ def _object(frame: ReportedFrame, usual: Adjustment, absolute: int) -> dict[str,
         if symbol is not None:
             _put_symbol(entry, symbol)
     if location is not None:
-        entry["sourceFile"] = location.path
-        if location.line is not None:
-            entry["sourceLine"] = location.line
-        if location.column is not None:
-            entry["sourceColumn"] = location.column
+        _put_location(entry, location)
     if frame.is_inline:
         entry["inline"] = True
     if frame.adjustment is not usual:
