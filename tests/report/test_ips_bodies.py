@@ -314,3 +314,17 @@ def test_what_is_no_header_begins_no_report_of_a_joined_file() -> None:
     for report in (first, second, alone):
         written = ReportSource("again", ips_text(report).encode())
         assert read_source(written).reports == (report,)
+
+
+def test_a_body_without_header_ends_where_a_further_report_begins() -> None:
+    """Wherever it is in the file: also where the next header goes over several lines."""
+    header = '{"bug_type":"309","incident_id":"1"}\n'
+    body = '{"threads":[],"usedImages":[],"x":1}\n'
+    reports = read_source(ReportSource("test", (body + header[:1] + "\n" + header[1:]).encode()))
+    assert len(reports.reports) == 2
+    text = header + body + '{"threads":[],"usedImages":[],"bug_type":"1"}\n{\n' + header[1:] + body
+    found = read_source(ReportSource("test", text.encode())).reports
+    assert [report.incident.kind for report in found] == ["309", "1", "309"]
+    for report in found:
+        again = read_source(ReportSource("again", ips_text(report).encode())).reports
+        assert again == (report,)

@@ -148,6 +148,8 @@ def _part(
     warnings = first.warnings
     if is_body(header):
         header, body = None, header
+        following = None if found else documents.next(end)
+        found = found if following is None else [following]
     else:
         second = found.pop(0) if found else documents.next(end)
         if second is not None and is_header(second.value):
