@@ -10,6 +10,7 @@ from machtrace.model.reported_frame import ReportedFrame
 from machtrace.model.reported_image import ReportedImage
 from machtrace.model.symbol import SourceLocation
 from machtrace.report.crash.shown import shown
+from machtrace.report.printable import LONGEST_IMAGE_NAME
 
 INLINED = " [inlined]"
 """What Apple's text has after a call that was inlined into the next line's."""
@@ -107,7 +108,7 @@ def _number(details: Details, usual: int) -> int:
 
 def _name(names: dict[int | None, str], image: int | None, images: Sequence[ReportedImage]) -> str:
     """The column of an image's name, made once."""
-    name = "???" if image is None else shown(images[image].name)
+    name = "???" if image is None else shown(images[image].name[:LONGEST_IMAGE_NAME])
     if image is not None and not name:
         uuid = images[image].uuid
         name = "???" if uuid is None else str(uuid)

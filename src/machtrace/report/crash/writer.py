@@ -31,6 +31,7 @@ from machtrace.report.crash.recursion import elided
 from machtrace.report.crash.registers import flavor_name, register_lines
 from machtrace.report.crash.shown import shown
 from machtrace.report.crash.threads import HEADING, LINES, NAME_LINE
+from machtrace.report.json_writing import as_text
 
 
 def write(reports: Sequence[Report]) -> str:
@@ -164,7 +165,7 @@ def _states(report: Report) -> Iterator[str]:
     for thread in report.threads:
         stream = thread.details.get("instruction stream")
         rows = [*stream_lines(thread.details.get(KEY))]
-        rows += [str(line) for line in (stream if isinstance(stream, list) else ())]
+        rows += [as_text(line) for line in (stream if isinstance(stream, list) else ())]
         if rows:
             yield ""
             yield f"Thread {thread.index} instruction stream:"
