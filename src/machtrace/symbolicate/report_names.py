@@ -28,6 +28,8 @@ _SOURCES: dict[Certainty, NameSource] = {
 }
 _DEBUG = NameSource.DEBUG_INFORMATION
 _new = tuple.__new__
+_MOST_KEPT = 1 << 18
+"""Places and calls of an image that are kept for the next reports: some 100 MB."""
 _LEAST = 0x1000
 """Bytes of an image whose size is not reported."""
 
@@ -175,6 +177,9 @@ class _NamedImage:
     def find(self, offsets: Sequence[int]) -> list[Calls]:
         found = self._names.find(offsets)
         known = self._calls
+        if len(known) + len(self._inlined) > _MOST_KEPT:
+            known.clear()
+            self._inlined.clear()
         new = [one for one in dict.fromkeys(found) if one not in known]
         chains = self._names.chains([one.location for one in new])
         for one, chain in zip(new, chains, strict=True):
