@@ -346,6 +346,7 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     )
     for _, writing in pipes:
         os.close(writing)
+    os.nice(10)  # to check can wait, and must not keep workers from their turns to be captured
     try:
         return look_at(process, options, progress, [reading for reading, _ in pipes])
     finally:
