@@ -53,6 +53,7 @@ class FrameReader:
         bases = self._bases
         count = len(bases)
         adjustment = innermost
+        returned, reported = Adjustment.RETURN, NameSource.REPORT
         odd = 0
         for entry in entries:
             if not isinstance(entry, dict):
@@ -73,21 +74,24 @@ class FrameReader:
                 if size == _NAMED:
                     name, into = entry.get("symbol"), entry.get("symbolLocation")
                     if type(name) is str and type(into) is int:
-                        symbol = new(ReportedSymbol, (name, into, NameSource.REPORT))
+                        symbol = new(ReportedSymbol, (name, into, reported))
                 # Most frames by far are no more than this. Their tuples are made as such: a call
                 # of the class takes twice as long.
                 frame = new(
                     ReportedFrame,
                     (address, index, offset, adjustment, symbol, None, False, NO_DETAILS),
                 )
-                if symbol is None and size != _UNNAMED:
-                    frame = _with_rest(frame, entry)
+                if symbol is not None or size == _UNNAMED:
+                    add(frame)
+                    adjustment = returned
+                    continue
+                frame = _with_rest(frame, entry)
             else:
                 odd += 1
                 frame = _with_rest(ReportedFrame(None, None, None, adjustment), entry)
             add(frame)
             if not frame.is_inline:
-                adjustment = Adjustment.RETURN
+                adjustment = returned
         if odd:
             text = f"{where}: {odd} of {len(frames)} frames name no image of the list"
             self._warnings.append(text)
