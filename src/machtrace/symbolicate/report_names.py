@@ -28,8 +28,8 @@ _SOURCES: dict[Certainty, NameSource] = {
 }
 _DEBUG = NameSource.DEBUG_INFORMATION
 _new = tuple.__new__
-_MOST_KEPT = 1 << 18
-"""Places and calls of an image that are kept for the next reports: some 100 MB."""
+_MOST_KEPT = 1 << 19
+"""Places and calls of an image that are kept for the next reports: some 250 MB."""
 _LEAST = 0x1000
 """Bytes of an image whose size is not reported."""
 
