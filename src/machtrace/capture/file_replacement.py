@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from machtrace.errors import FileAccessError
 
 _OWNER_ONLY = 0o600
+_CLOSED = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_BINARY", 0)
+"""Not for programs that are started; and on Windows with no line ends of its own."""
 
 
 def replace_file(path: str, parts: Iterable[bytes | memoryview]) -> int:
@@ -49,8 +50,10 @@ def _mode(path: str) -> int:
 
 
 def _replace(path: Path, parts: Iterable[bytes | memoryview]) -> int:
-    descriptor, beside = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+    # Named here and not by whoever makes it: what interrupts that, too, finds what to take away.
+    beside = path.with_name(f".{path.name[:100]}.{os.urandom(8).hex()}")
     try:
+        descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | _CLOSED, _OWNER_ONLY)
         try:
             written = sum(_write(descriptor, part) for part in parts)
             os.fchmod(descriptor, _OWNER_ONLY)
@@ -58,9 +61,11 @@ def _replace(path: Path, parts: Iterable[bytes | memoryview]) -> int:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        Path(beside).replace(path)
+        beside.replace(path)
+    except FileExistsError:
+        raise  # it is somebody else's
     except BaseException:
-        Path(beside).unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
         raise
     return written
 
