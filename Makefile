@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 .PHONY: demo test lab accuracy lint bench fuzz clean
 demo: .venv/.run ; @$(BIN)/machtrace demo
-test: .venv/.dev ; @sh scripts/test.sh
+test: .venv/.dev ; $(BIN)/python -m pytest
 lab: .venv/.dev ; $(BIN)/python tests/lab/run.py
 accuracy: .venv/.dev ; $(BIN)/python tests/lab/run.py --write docs/accuracy.md
 lint: .venv/.dev ; $(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/lint-imports
