@@ -223,6 +223,57 @@ input()
     assert len(paths) == len(set(paths))
 
 
+READ_BEFORE_CODE = """
+import ctypes, mmap, os, struct, sys
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+rows = [line.split() for line in open("/proc/self/maps")]
+ranges = [tuple(int(one, 16) for one in row[0].split("-")) for row in rows]
+code = next(
+    begin
+    for (begin, _), row in zip(ranges, rows)
+    if "x" in row[1] and "libc.so" in row[-1]
+)
+# The last free page before libc's code, with a page on either side of it free, too.
+gaps = zip([end for _, end in ranges], [begin for begin, _ in ranges[1:]])
+free = [end - 8192 for begin, end in gaps if end <= code and end - begin >= 12288]
+at = free[-1]
+far = code - at
+# An executable whose code is that far from its header.
+header = bytes([127, 69, 76, 70, 2, 1, 1]).ljust(16, bytes(1))
+header += struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 2, 0, 0, 0)
+header += struct.pack("<IIQQQQQQ", 1, 4, 0, 0, 0, 4096, 4096, 4096)
+header += struct.pack("<IIQQQQQQ", 1, 5, far, far, far, 4096, 4096, 4096)
+with open(sys.argv[1], "wb") as file:
+    file.write(header.ljust(4096, bytes(1)))
+file = os.open(sys.argv[1], os.O_RDONLY)
+# MAP_SHARED | MAP_FIXED_NOREPLACE: nothing that is there goes.
+print(libc.mmap(at, 4096, mmap.PROT_READ, 0x100001, file, 0) == at, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_file_that_is_read_before_an_image_does_not_hide_it(tmp_path):
+    """Another file's code is where its own would be if it were loaded."""
+    path = tmp_path / "read"
+    process = subprocess.Popen(
+        [sys.executable, "-c", READ_BEFORE_CODE, path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout.readline() == b"True\n"
+        with LinuxProcessTarget(process.pid) as target:
+            images = [image.path for image in target.snapshot().images]
+        assert str(path) not in images
+        assert any("libc.so" in one for one in images)
+        assert any("python" in one for one in images)
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_images_that_are_loaded_later_are_found(start):
     """The same target looks again."""
     source = """

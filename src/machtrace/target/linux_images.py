@@ -109,7 +109,7 @@ class ImageFinder:
         except (FormatError, MemoryReadError):
             return None
         slide = mapping.start - elf.header_svma
-        if not _is_loaded(elf, slide, runnable):
+        if not _is_loaded(elf, slide, mapping, runnable):
             return None
         image = BinaryImage(
             path=mapping.path,
@@ -220,13 +220,22 @@ def _may_be_header(mapping: Mapping, inodes_run: set[int]) -> bool:
     )
 
 
-def _is_loaded(elf: ElfImage, slide: int, runnable: Sequence[Mapping]) -> bool:
-    """Whether the code is where it would be if it were to run, and not just a file being read."""
+def _is_loaded(elf: ElfImage, slide: int, header: Mapping, runnable: Sequence[Mapping]) -> bool:
+    """Whether the code is where it would be if it were to run, and not just a file being read.
+
+    A file that is read, such as one that names are looked up in, may lie just before an image: then
+    there is code, and it is another file's.
+    """
     code = next((s.address + slide for s in elf.load_segments if s.is_executable), None)
     if code is None:
         return False
     upto = bisect_right(runnable, code, key=_start)
-    return upto > 0 and code < runnable[upto - 1].end
+    if not upto or code >= runnable[upto - 1].end:
+        return False
+    found = runnable[upto - 1]
+    if not found.inode:  # the kernel's own, or moved to huge pages
+        return header.is_private
+    return (found.device, found.inode) == (header.device, header.inode)
 
 
 def _start(mapping: Mapping) -> int:

@@ -58,6 +58,11 @@ class Mapping(NamedTuple):
         return self.permissions[2] == "x"
 
     @property
+    def is_private(self) -> bool:
+        """Whether what the process changes there is its own, as loaders map images."""
+        return self.permissions[3] == "p"
+
+    @property
     def is_file(self) -> bool:
         """Whether it shows a file."""
         return self.inode != 0 and self.path.startswith("/")
