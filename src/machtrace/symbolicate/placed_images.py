@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.report import Report, ReportedTask
 from machtrace.model.reported_frame import ReportedFrame
 from machtrace.model.reported_image import ReportedImage
+from machtrace.symbolicate.changed_frames import with_changed_frames
 from machtrace.symbolicate.report_names import ReportNames
 
+_Task = TypeVar("_Task", bound=ReportedTask)
 _PAGE = 0x1000
 """What load addresses are multiples of, on every system."""
 _WORD = 1 << 64
@@ -51,15 +54,10 @@ def with_load_addresses(report: Report, names: ReportNames) -> Report:
 def _with(report: Report, found: Sequence[dict[int, Avma]]) -> Report:
     own, *others = found
     exception = report.language_exception
-    if exception is not None and own:
-        frames = tuple(map(_mover(own), exception.frames))
-        exception = replace(exception, frames=frames)
-    moved = _moved(report, own)
+    if exception is not None:
+        exception = replace(exception, frames=_mover(own)(exception.frames))
     return replace(
-        report,
-        images=moved.images,
-        threads=moved.threads,
-        trees=moved.trees,
+        _moved(report, own),
         language_exception=exception,
         others=tuple(map(_moved, report.others, others)),
     )
@@ -112,7 +110,9 @@ def _bases(
     return {one for one in allowed if 0 < one < _WORD and one % _PAGE == 0}
 
 
-def _mover(bases: dict[int, Avma]) -> Callable[[ReportedFrame], ReportedFrame]:
+def _mover(
+    bases: dict[int, Avma],
+) -> Callable[[Sequence[ReportedFrame]], tuple[ReportedFrame, ...]]:
     def moved(frame: ReportedFrame) -> ReportedFrame:
         base = None if frame.image is None else bases.get(frame.image)
         if base is None or frame.offset is not None or frame.address is None:
@@ -120,24 +120,14 @@ def _mover(bases: dict[int, Avma]) -> Callable[[ReportedFrame], ReportedFrame]:
         inside = frame.address >= base
         return frame._replace(offset=ImageOffset(frame.address - base)) if inside else frame
 
-    return moved
+    return lambda frames: tuple(map(moved, frames))
 
 
-def _moved(task: ReportedTask, bases: dict[int, Avma]) -> ReportedTask:
+def _moved(task: _Task, bases: dict[int, Avma]) -> _Task:
     if not bases:
         return task
-    move = _mover(bases)
-    return ReportedTask(
-        process=task.process,
-        images=tuple(
-            replace(image, load_address=bases[index]) if index in bases else image
-            for index, image in enumerate(task.images)
-        ),
-        threads=tuple(
-            replace(thread, frames=tuple(map(move, thread.frames))) for thread in task.threads
-        ),
-        trees=tuple(
-            replace(tree, nodes=tuple(node._replace(frame=move(node.frame)) for node in tree.nodes))
-            for tree in task.trees
-        ),
+    images = tuple(
+        replace(image, load_address=bases[index]) if index in bases else image
+        for index, image in enumerate(task.images)
     )
+    return with_changed_frames(replace(task, images=images), _mover(bases))

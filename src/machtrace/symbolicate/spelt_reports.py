@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
-from machtrace.model.report import Report, ReportedTask
+from machtrace.model.report import Report
 from machtrace.model.reported_frame import ReportedFrame
-from machtrace.model.reported_thread import ReportedThread
-from machtrace.model.reported_tree import SampledTree
+from machtrace.symbolicate.changed_frames import with_changed_frames
 from machtrace.symbolicate.demangle import demangle, may_be_mangled
-
-_Task = TypeVar("_Task", bound=ReportedTask)
 
 
 def spelt(report: Report) -> Report:
@@ -24,33 +20,10 @@ def spelt(report: Report) -> Report:
     frames = None if thrown is None else _frames(thrown.frames)
     if thrown is not None and frames is not None:
         report = replace(report, language_exception=replace(thrown, frames=frames))
-    others = tuple(map(_task, report.others))
+    others = tuple(with_changed_frames(other, _frames) for other in report.others)
     if any(new is not old for new, old in zip(others, report.others, strict=True)):
         report = replace(report, others=others)
-    return _task(report)
-
-
-def _task(task: _Task) -> _Task:
-    threads = tuple(map(_thread, task.threads))
-    if any(new is not old for new, old in zip(threads, task.threads, strict=True)):
-        task = replace(task, threads=threads)
-    trees = tuple(map(_tree, task.trees))
-    if any(new is not old for new, old in zip(trees, task.trees, strict=True)):
-        task = replace(task, trees=trees)
-    return task
-
-
-def _thread(thread: ReportedThread) -> ReportedThread:
-    frames = _frames(thread.frames)
-    return thread if frames is None else replace(thread, frames=frames)
-
-
-def _tree(tree: SampledTree) -> SampledTree:
-    frames = _frames([node.frame for node in tree.nodes])
-    if frames is None:
-        return tree
-    pairs = zip(tree.nodes, frames, strict=True)
-    return replace(tree, nodes=tuple(node._replace(frame=frame) for node, frame in pairs))
+    return with_changed_frames(report, _frames)
 
 
 def _frames(frames: Sequence[ReportedFrame]) -> tuple[ReportedFrame, ...] | None:
