@@ -2,7 +2,6 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include <errno.h>
 #include <sys/mman.h>
 
 #include "module_slots.h"
@@ -65,8 +64,9 @@ static PyObject *map_file(PyObject *module, PyObject *arguments)
     start = mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, descriptor, 0);
     Py_END_ALLOW_THREADS
     if (start == MAP_FAILED) {
+        PyErr_SetFromErrno(PyExc_OSError); /* before anything else changes it */
         Py_DECREF(mapping);
-        return PyErr_SetFromErrno(PyExc_OSError);
+        return NULL;
     }
     mapping->start = start;
     mapping->size = (size_t)size;
