@@ -13,7 +13,7 @@ from machtrace.analysis.reported_profile import profile_of
 from machtrace.analysis.wait_graph import wait_graph
 from machtrace.cli import report_document, report_sections
 from machtrace.cli.console import complain, output, warn
-from machtrace.cli.report_input import standard_input
+from machtrace.cli.report_input import none_found, standard_input
 from machtrace.cli.report_progress import report_progress
 from machtrace.cli.report_section import Section, show
 from machtrace.errors import FileAccessError, MachtraceError
@@ -79,8 +79,7 @@ def _read(files: Sequence[str], search: Sequence[str]) -> ReadReports:
                 read.names += [one.name] * len(found)
             progress.advance(1)
     if not read.reports and not read.failed and files:
-        given = ", ".join(map(printable, files))
-        warn(f"there is no report in {given}; give reports, or folders or archives that have some")
+        warn(none_found("there is no report", ", ".join(map(printable, files))))
     if search and read.reports:
         from machtrace.symbolicate.report_names import ReportNames
         from machtrace.symbolicate.reports import symbolicate_reports

@@ -1,4 +1,4 @@
-"""Reports that come by standard input."""
+"""What reports come by, and what is said where there are none."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from collections.abc import Iterator
 
 from machtrace.errors import FileAccessError
 from machtrace.report.packed_inputs import InputLimits, ReportInput, read_within, unpacked
+
+
+def none_found(what: str, given: str) -> str:
+    """A line for where ``given``, what the user named, has nothing: ``what`` says of what."""
+    return f"{what} in {given}; give reports, or folders or archives that have some"
 
 
 def standard_input() -> Iterator[ReportInput]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import typer
 
 from machtrace.capture.report_batches import BatchOptions
-from machtrace.cli.console import binary_output, output
+from machtrace.cli.console import binary_output, complain, output
 from machtrace.cli.report_input import standard_input
 from machtrace.cli.report_outcomes import outcomes
 from machtrace.cli.report_progress import ReportProgress, report_progress
@@ -49,8 +49,6 @@ def format_of(target: str) -> str:
 def check_format(name: str, names: Iterable[str] = FORMATS) -> None:
     """End with status 2, as for other options that are none, where no format is called ``name``."""
     if name not in names:
-        from machtrace.cli.console import complain
-
         complain(
             ArgumentError(
                 f"no format is called {printable(name)!r}",

@@ -11,11 +11,11 @@ from machtrace.capture.report_batches import (
     MissingImages,
 )
 from machtrace.cli.console import complain, warn
+from machtrace.cli.report_input import none_found
 from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.report.printable import printable
 
 _SHOWN = 10
-_REMEDY = "give reports, or folders or archives that have some"
 
 
 class Summary:
@@ -61,7 +61,7 @@ class Summary:
         if self._options.wants_names and self._reports:
             self._tell_names()
         if self._files == 0:
-            warn(f"there are no files in {self._given}; {_REMEDY}")
+            warn(none_found("there are no files", self._given))
         elif self._files > 1:
             passed = "1 file was no report"
             if self._unread > 1:
@@ -69,10 +69,8 @@ class Summary:
             rest = f", {passed}" if self._unread else ""
             rest += f", {_count(self._warned, 'file')} with oddities" if self._warned else ""
             warn(f"{_count(self._reports, 'report')} of {self._files} files{rest}")
-        elif self._unread:
-            warn(f"there is no report in {self._given}; {_REMEDY}")
-        if self._files > 1 and self._unread == self._files:
-            warn(f"there is no report in {self._given}; {_REMEDY}")
+        if self._files and self._unread == self._files:
+            warn(none_found("there is no report", self._given))
         return 1 if self._errors or not self._reports else 0
 
     def _tell_warnings(self, item: BatchItem) -> None:
