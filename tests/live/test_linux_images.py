@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from machtrace import open_target
 from machtrace.capture.pipeline import unwind
 from machtrace.elf.structs import PF_W
 from machtrace.errors import MemoryReadError
@@ -254,8 +255,9 @@ sys.stdin.read()
 """
 
 
-def test_a_file_that_is_read_before_an_image_does_not_hide_it(tmp_path):
-    """Another file's code is where its own would be if it were loaded."""
+@pytest.fixture
+def reader(tmp_path):
+    """A process that reads a file which lies where its code would be libc's, and the file."""
     path = tmp_path / "read"
     process = subprocess.Popen(
         [sys.executable, "-c", READ_BEFORE_CODE, path],
@@ -264,14 +266,35 @@ def test_a_file_that_is_read_before_an_image_does_not_hide_it(tmp_path):
     )
     try:
         assert process.stdout.readline() == b"True\n"
-        with LinuxProcessTarget(process.pid) as target:
-            images = [image.path for image in target.snapshot().images]
-        assert str(path) not in images
-        assert any("libc.so" in one for one in images)
-        assert any("python" in one for one in images)
+        yield process, path
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_file_that_is_read_before_an_image_does_not_hide_it(reader):
+    """Another file's code is where its own would be if it were loaded."""
+    process, path = reader
+    with LinuxProcessTarget(process.pid) as target:
+        images = [image.path for image in target.snapshot().images]
+    assert str(path) not in images
+    assert any("libc.so" in one for one in images)
+    assert any("python" in one for one in images)
+
+
+def test_nor_does_it_in_a_core(reader, tmp_path):
+    """That gdb made: it has what was read, too."""
+    gdb = shutil.which("gdb")
+    if gdb is None:
+        pytest.skip("gdb is not installed")
+    process, path = reader
+    core = tmp_path / "core"
+    command = [gdb, "-q", "-batch", "-nx", "-p", str(process.pid)]
+    subprocess.run([*command, "-ex", f"generate-core-file {core}"], capture_output=True, check=True)
+    with open_target(core) as target:
+        images = [image.path for image in target.snapshot().images]
+    assert str(path) not in images
+    assert any("libc.so" in one for one in images)
 
 
 def test_images_that_are_loaded_later_are_found(start):

@@ -170,7 +170,10 @@ class _Finder:
         return image_of(elf, path, address) if self._is_loaded(elf, address) else None
 
     def _is_loaded(self, elf: ElfImage, address: Avma) -> bool:
-        """Whether its code is where it would be if it were to run."""
+        """Whether its code is where it would be if it were to run, and is no other file's.
+
+        A file that the process only read may lie just before an image.
+        """
         slide = address - elf.header_svma
         code = next((s.address + slide for s in elf.load_segments if s.is_executable), None)
         if code is None:
@@ -178,13 +181,24 @@ class _Finder:
         if not self._tells_code:
             return True
         upto = bisect_right(self._mapped, code, key=_start)
-        return (
-            upto > 0 and code < self._mapped[upto - 1].end and self._mapped[upto - 1].is_executable
-        )
+        if not upto or code >= (found := self._mapped[upto - 1]).end or not found.is_executable:
+            return False
+        files = self._file_at(address), self._file_at(code)
+        return None in files or files[0] == files[1]
+
+    def _file_at(self, address: int) -> str | None:
+        """The file that is mapped there, as far as the core says."""
+        files = self._core.facts.file_mappings
+        upto = bisect_right(files, address, key=_first)
+        return files[upto - 1].path if upto and address < files[upto - 1].end else None
 
 
 def _start(mapped: MappedRange) -> int:
     return mapped.start
+
+
+def _first(mapping: FileMapping) -> int:
+    return mapping.start
 
 
 def _runs(mappings: tuple[FileMapping, ...]) -> Iterator[tuple[FileMapping, ...]]:
