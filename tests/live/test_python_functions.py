@@ -17,7 +17,7 @@ import pytest
 import machtrace as mt
 from machtrace.capture.backtraces import snapshot_with_python
 from machtrace.capture.pipeline import report
-from machtrace.errors import TargetError, TargetSpecError
+from machtrace.errors import TargetError, TargetSpecError, ThreadGoneError
 from machtrace.target.linux_process import LinuxProcessTarget
 
 PROGRAM = Path(__file__).parent / "programs" / "python_functions.py"
@@ -252,7 +252,7 @@ def test_other_kinds_of_targets_are_refused():
 
 
 def test_threads_come_and_go_meanwhile(start):
-    """Nothing hangs, and what is there fits."""
+    """All that are there at the moment are seen, and none that had ended is missed."""
     program = (
         "import threading, time\n"
         "print('ready', flush=True)\n"
@@ -261,9 +261,14 @@ def test_threads_come_and_go_meanwhile(start):
     )
     process = start(sys.executable, "-c", program)
     seen: set[str] = set()
-    for _ in range(20):
-        for stack in mt.backtraces(process.pid, python=True, lines=False):
-            seen.update(row[0] for row in functions(stack))
+    with LinuxProcessTarget(process.pid) as target:
+        for _ in range(20):
+            snapshot, runs = snapshot_with_python(target)
+            assert [] == [
+                one for one in snapshot.problems if isinstance(one.error, ThreadGoneError)
+            ]
+            assert set(runs) <= {thread.info.id for thread in snapshot.threads}
+            seen.update(one.name for found in runs.values() for run in found or () for one in run)
     assert {"<module>", "brief"} <= seen
 
 

@@ -22,7 +22,13 @@ from machtrace.target.captured_threads import CapturedThreads
 from machtrace.target.linux_access import access_error
 from machtrace.target.linux_blocked import copy_waiting
 from machtrace.target.linux_procfs import EXITED_STATES, ProcessDirectory
-from machtrace.target.linux_threads import CopiedThread, Hindrance, ThreadCopier, UncopiedThread
+from machtrace.target.linux_threads import (
+    CopiedThread,
+    Hindrance,
+    ThreadCopier,
+    ThreadCopy,
+    UncopiedThread,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,16 +62,26 @@ class Capture:
         Raises:
             TargetError: this machine lacks the memory to begin.
         """
-        source = self.source
         ids = [thread.id for thread in threads]
-        copies = source.copier.copy(ids, ranges, stack_limit=source.stack_limit)
+        copies = self.source.copier.copy(ids, ranges, stack_limit=self.source.stack_limit)
+        self.take(threads, copies, ranges, are_new=are_new)
+
+    def take(
+        self,
+        threads: Sequence[ThreadInfo],
+        copies: Sequence[ThreadCopy],
+        ranges: array[int],
+        *,
+        are_new: bool = False,
+    ) -> None:
+        """Take in copies that were made, one for each of ``threads``; see :meth:`add`."""
         for info, copy in zip(threads, copies, strict=True):
             if isinstance(copy, CopiedThread):
                 self.found.keep(info, copy)
                 continue
             if copy.is_uninterruptible or copy.why is Hindrance.BLOCKED:
                 self._keep_waiting(info, ranges)
-            error = why_not(source.directory, copy)
+            error = why_not(self.source.directory, copy)
             if not (are_new and isinstance(error, ThreadGoneError)):
                 self.found.miss(info, error)
 

@@ -54,6 +54,22 @@ class HoldingCopier:
         self, threads: Sequence[int], stack_ranges: array[int], *, stack_limit: int
     ) -> list[ThreadCopy]:
         """See :meth:`~machtrace.target.linux_threads.ThreadCopier.copy`."""
+        return self._copy(threads, stack_ranges, stack_limit)
+
+    def copy_all(self, stack_ranges: array[int], *, stack_limit: int) -> list[ThreadCopy]:
+        """One copy for each thread that there is while nothing runs.
+
+        A list made before would have threads that end until then, and lack those that start.
+
+        Raises:
+            TargetError: this machine lacks the memory or the right to begin.
+            TargetGoneError: the process exited.
+        """
+        return self._copy(None, stack_ranges, stack_limit)
+
+    def _copy(
+        self, threads: Sequence[int] | None, stack_ranges: array[int], stack_limit: int
+    ) -> list[ThreadCopy]:
         copies: list[ThreadCopy] = []
 
         def hold() -> None:
@@ -73,10 +89,12 @@ class _Hold:
         self._held: dict[int, StoppedThread] = {}
         self._uncopied: dict[int, UncopiedThread] = {}
 
-    def copy(self, threads: Sequence[int], while_held: WhileHeld) -> list[ThreadCopy]:
+    def copy(self, threads: Sequence[int] | None, while_held: WhileHeld) -> list[ThreadCopy]:
         copied: dict[int, ThreadCopy] = {}
         try:
             self._stop_all()
+            if threads is None:
+                threads = self._standing()
             for thread in self._held.values():
                 is_wanted = thread.id in threads
                 read = self._tracer.read(thread, with_stacks=is_wanted)
@@ -112,6 +130,11 @@ class _Hold:
                     self._uncopied[thread] = stopped
                 else:
                     self._held[thread] = stopped
+
+    def _standing(self) -> list[int]:
+        """What there is of threads, in the system's order."""
+        gone = {one.id for one in self._uncopied.values() if one.why is Hindrance.GONE}
+        return [thread for thread in self._directory.thread_ids() if thread not in gone]
 
     def _refined(self, uncopied: UncopiedThread) -> UncopiedThread:
         """One that has exited and is not collected yet is refused, too."""

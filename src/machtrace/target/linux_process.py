@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 
@@ -118,6 +118,18 @@ class LinuxProcessTarget(ClosedWhenLeft):
             TargetGoneError: the process exited.
             TargetAccessError: the kernel did not let any of its threads be stopped.
         """
+        return self._snapshot(
+            stack_limit,
+            self._copier,
+            lambda capture, mappings: self._copy(capture, mappings, threads),
+        )
+
+    def _snapshot(
+        self,
+        stack_limit: int,
+        copier: ThreadCopier,
+        copy: Callable[[Capture, Sequence[Mapping]], None],
+    ) -> Snapshot:
         with self._open_memory() as memory:
             mappings = self._mappings.read()
             # Before the threads: the process may exit while they are copied.
@@ -128,11 +140,11 @@ class LinuxProcessTarget(ClosedWhenLeft):
                     directory=self._directory,
                     arch=self._process.arch,
                     memory=memory,
-                    copier=self._copier,
+                    copier=copier,
                     stack_limit=max(0, min(stack_limit, MOST_STACK)),
                 )
             )
-            self._copy(capture, mappings, threads)
+            copy(capture, mappings)
             capture.check_any()
             after = self._mappings_after(mappings)
             if after != mappings:
@@ -165,13 +177,18 @@ class LinuxProcessTarget(ClosedWhenLeft):
             if isinstance(error, TargetGoneError | TargetAccessError):
                 raise
             return with_problem(self.snapshot(threads, stack_limit=stack_limit), error), {}
-        usual = self._copier
-        self._copier = HoldingCopier(self._directory, reader.while_held)
-        try:
-            snapshot = self.snapshot(threads, stack_limit=stack_limit)
-        finally:
-            self._copier = usual
-        return reader.completed(snapshot)
+        copier = HoldingCopier(self._directory, reader.while_held)
+
+        def copy(capture: Capture, mappings: Sequence[Mapping]) -> None:
+            if threads is not None:
+                self._copy(capture, mappings, threads)
+                return
+            ranges = stack_ranges(mappings)
+            copies = copier.copy_all(ranges, stack_limit=capture.source.stack_limit)
+            infos = tuple(self._describe([one.id for one in copies], before=0))
+            capture.take(infos, copies, ranges)
+
+        return reader.completed(self._snapshot(stack_limit, copier, copy))
 
     def _python_runtime(self) -> PythonRuntime:
         from machtrace.target.python_runtime import find_runtime

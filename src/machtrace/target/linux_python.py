@@ -26,39 +26,48 @@ class PythonReader:
     def __init__(self, directory: ProcessDirectory, runtime: PythonRuntime) -> None:
         self._directory = directory
         self._runtime = runtime
-        self._found: list[tuple[Sequence[int], PythonThreads | None]] = []
+        self._found: list[tuple[dict[int, ThreadId], PythonThreads | None]] = []
 
     def while_held(self, threads: Sequence[int], memory: MemoryReader | None) -> None:
         """See :data:`~machtrace.target.linux_hold.WhileHeld`."""
         found = None
+        ids: dict[int, ThreadId] = {}
         if memory is not None:
             found = read_threads(memory, self._runtime.address, self._runtime.layout)
-        self._found.append((threads, found))
+            ids = self._own_ids(threads)
+        self._found.append((ids, found))
 
     def completed(self, snapshot: Snapshot) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
         """The snapshot with what is missing, and the functions of its threads."""
         copied = {thread.info.id for thread in snapshot.threads}
         runs: dict[ThreadId, PythonRuns] = {}
-        for threads, found in self._found:
+        for ids, found in self._found:
             if found is None:
                 snapshot = with_problem(snapshot, _not_held())
                 continue
-            ids = self._own_ids([ThreadId(one) for one in threads if one in copied])
-            snapshot, some = with_functions(snapshot, found, ids)
+            known = {own: thread for own, thread in ids.items() if thread in copied}
+            snapshot, some = with_functions(snapshot, found, known)
             runs |= some
         return snapshot, runs
 
-    def _own_ids(self, threads: Sequence[ThreadId]) -> dict[int, ThreadId]:
-        """Id as the process itself knows it → as this one does; they differ in a container."""
-        ids: dict[int, ThreadId] = {}
-        for thread in threads:
-            try:
-                words = self._directory.status(thread).get("NSpid", "").split()
-            except (OSError, TargetGoneError):
-                words = []
-            own = int(words[-1]) if words and words[-1].isdecimal() else thread
-            ids[own] = thread
-        return ids
+    def _own_ids(self, threads: Sequence[int]) -> dict[int, ThreadId]:
+        """Id as the process itself knows it → as this one does; they differ in a container.
+
+        Asked while they stand still: of a thread that has ended nobody knows it any more.
+        """
+        in_container = len(self._known_as(self._directory.pid)) > 1
+        return {
+            self._known_as(thread)[-1] if in_container else thread: ThreadId(thread)
+            for thread in threads
+        }
+
+    def _known_as(self, thread: int) -> list[int]:
+        """Its ids in each namespace, from this process's inwards."""
+        try:
+            words = self._directory.status(thread).get("NSpid", "").split()
+        except (OSError, TargetGoneError):
+            words = []
+        return [int(word) for word in words if word.isdecimal()] or [thread]
 
 
 def with_functions(
