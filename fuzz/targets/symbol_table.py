@@ -18,7 +18,7 @@ from fuzz.target import ContractError, Target
 from machtrace.elf.contents import ElfFileContents
 from machtrace.macho.contents import FileContents
 from machtrace.macho.cpu import CPU_TYPE_ARM, CPU_TYPE_ARM64, CPU_TYPE_X86_64
-from machtrace.macho.structs import N_EXT, N_SECT
+from machtrace.macho.nlist import N_EXT, N_SECT
 from machtrace.model.address import ImageOffset
 from machtrace.symbolicate.elf_symbols import elf_symbol_table
 from machtrace.symbolicate.macho_first_symbol import first_symbol

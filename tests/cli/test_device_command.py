@@ -11,7 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from machtrace.cli.main import main
-from machtrace.testing.device_library import MadeUpDevice, MadeUpDevices
+from machtrace.testing.device_library import installed
+from machtrace.testing.made_up_devices import MadeUpDevice, MadeUpDevices
 
 APPS = {
     "com.example.mine": {
@@ -42,7 +43,7 @@ def machtrace(capsys, monkeypatch):
         here = [one()] if devices is None else devices
         monkeypatch.setattr(sys, "argv", ["machtrace", *map(str, words)])
         capsys.readouterr()
-        with MadeUpDevices(devices=here, **host).installed(), pytest.raises(SystemExit) as ended:
+        with installed(MadeUpDevices(devices=here, **host)), pytest.raises(SystemExit) as ended:
             main()
         gc.unfreeze()
         gc.enable()

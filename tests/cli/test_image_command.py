@@ -19,7 +19,7 @@ import pytest
 from machtrace.cli.main import main
 from machtrace.macho.contents import FileContents
 from machtrace.macho.cpu import CPU_TYPE_ARM64, CPU_TYPE_POWERPC, CPU_TYPE_X86_64
-from machtrace.macho.structs import N_EXT, N_SECT, N_UNDF
+from machtrace.macho.nlist import N_EXT, N_SECT, N_UNDF
 from machtrace.testing.macho_files import TEXT_OFFSET, BuiltSlice, BuiltSymbol, ThinFile, fat_file
 
 SYMBOLS = (

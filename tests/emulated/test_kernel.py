@@ -5,8 +5,8 @@ import struct
 import pytest
 
 from machtrace.errors import MachOError, TargetError
+from machtrace.macho.command_numbers import LC_DYLD_INFO_ONLY
 from machtrace.macho.contents import FileContents
-from machtrace.macho.structs import LC_DYLD_INFO_ONLY
 from machtrace.target.emulated_demo import PROGRAM
 from machtrace.target.emulator import Emulator
 from machtrace.target.emulator_kernel import Kernel, Leave, SystemCall

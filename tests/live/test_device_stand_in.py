@@ -22,7 +22,8 @@ from machtrace.errors import DeviceError
 from machtrace.target.device_session import LibraryAccess
 from machtrace.target.device_target import DeviceTarget
 from machtrace.target.linux_process import LinuxProcessTarget
-from machtrace.testing.device_library import MadeUpDevice, MadeUpDevices
+from machtrace.testing.device_library import installed
+from machtrace.testing.made_up_devices import MadeUpDevice, MadeUpDevices
 from machtrace.testing.usbmuxd import (
     UDID,
     MadeUpUsbmuxd,
@@ -96,7 +97,7 @@ def test_an_app_that_runs(version, debugserver, process, wait_until):
     device = MadeUpDevice(version=version, apps=APPS, running={APP: process.pid}, port=debugserver)
     with LinuxProcessTarget(process.pid) as target:
         local = target.snapshot()
-    with MadeUpDevices(devices=[device]).installed():
+    with installed(MadeUpDevices(devices=[device])):
         copied = mt.snapshot(f"device:///{APP}")
     assert copied.problems == ()
     assert len(copied.threads) == 8
@@ -111,7 +112,8 @@ def test_an_app_that_runs(version, debugserver, process, wait_until):
 def test_the_command_line(debugserver, process, wait_until):
     """``machtrace backtrace device://UDID/bundle-id``, in a process of its own."""
     script = f"""
-from machtrace.testing.device_library import MadeUpDevice, MadeUpDevices
+from machtrace.testing.device_library import installed
+from machtrace.testing.made_up_devices import MadeUpDevice, MadeUpDevices
 from machtrace.testing.usbmuxd import (
     UDID,
     MadeUpUsbmuxd,
@@ -121,7 +123,7 @@ from machtrace.testing.usbmuxd import (
 )
 device = MadeUpDevice(version="17.5", apps={APPS!r}, running={{{APP!r}: {process.pid}}},
                       port={debugserver})
-with MadeUpDevices(devices=[device]).installed():
+with installed(MadeUpDevices(devices=[device])):
     from machtrace.cli.main import main
     main()
 """
@@ -152,7 +154,7 @@ def test_an_app_that_is_launched(debugserver, build, start, wait_blocked, wait_u
         return process.pid
 
     device = MadeUpDevice(apps=APPS, launch=launch, port=debugserver)
-    with MadeUpDevices(devices=[device]).installed():
+    with installed(MadeUpDevices(devices=[device])):
         copied = mt.snapshot(f"device:///{APP}")
     assert len(copied.threads) == 8
     assert [copied.process.pid] == started
@@ -163,7 +165,7 @@ def test_a_process_by_its_id(debugserver, process):
     """``device://UDID/PID`` asks nothing of apps."""
     device = MadeUpDevice(port=debugserver)
     with (
-        MadeUpDevices(devices=[device]).installed(),
+        installed(MadeUpDevices(devices=[device])),
         DeviceTarget(f"device://{device.udid}/{process.pid}") as target,
     ):
         assert len(target.threads()) == 8
@@ -175,7 +177,7 @@ def test_a_process_that_may_not_be_attached_to(debugserver):
     """Debugserver's words, and that it takes an app signed for development."""
     app = {APP: {"Entitlements": {}}}
     device = MadeUpDevice(apps=app, running={APP: 4194303}, port=debugserver)
-    with MadeUpDevices(devices=[device]).installed(), pytest.raises(DeviceError) as refused:
+    with installed(MadeUpDevices(devices=[device])), pytest.raises(DeviceError) as refused:
         mt.snapshot(f"device:///{APP}")
     assert "which is not signed with get-task-allow" in str(refused.value)
     assert "vAttach;3fffff" in str(refused.value)
@@ -192,7 +194,7 @@ def test_ctrl_c_lets_the_process_go(debugserver, process, wait_until, monkeypatc
 
     monkeypatch.setattr("machtrace.target.gdb_stacks.StackReader.read", interrupted)
     device = MadeUpDevice(apps=APPS, running={APP: process.pid}, port=debugserver)
-    with MadeUpDevices(devices=[device]).installed(), pytest.raises(KeyboardInterrupt):
+    with installed(MadeUpDevices(devices=[device])), pytest.raises(KeyboardInterrupt):
         mt.snapshot(f"device:///{APP}")
     wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")
     assert device.calls[-1] == "close"

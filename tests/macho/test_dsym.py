@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from machtrace.errors import MemoryReadError
+from machtrace.macho.command_numbers import LC_SEGMENT_64, LC_SYMTAB
 from machtrace.macho.contents import FileContents
 from machtrace.macho.header import FileType
-from machtrace.macho.structs import LC_SEGMENT_64, LC_SYMTAB
 from machtrace.macho.symtab import parse_symbols
 
 

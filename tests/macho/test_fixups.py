@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from machtrace.errors import MachOError, MachtraceError
 from machtrace.macho.binds import imported_symbols
+from machtrace.macho.command_numbers import LC_DYLD_INFO_ONLY
 from machtrace.macho.contents import FileContents
 from machtrace.macho.fixups import rebased_pointers, slid_segment
-from machtrace.macho.structs import LC_DYLD_INFO_ONLY
 from machtrace.target.emulated_demo import PROGRAM
 
 DEMO = PROGRAM.read_bytes()

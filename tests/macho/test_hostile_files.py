@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from machtrace.errors import MachOError, MachtraceError
 from machtrace.macho.command_fields import command_fields
+from machtrace.macho.command_numbers import LC_SYMTAB
 from machtrace.macho.contents import FileContents, MemoryContents
 from machtrace.macho.cpu import CPU_TYPE_POWERPC
 from machtrace.macho.exports_trie import parse_exports, walk_exports_trie
 from machtrace.macho.fat import parse_slices
 from machtrace.macho.function_starts import decode_function_starts, parse_function_starts
 from machtrace.macho.load_commands import LoadCommand
-from machtrace.macho.structs import LC_SYMTAB, SYMTAB_COMMAND
+from machtrace.macho.structs import SYMTAB_COMMAND
 from machtrace.macho.stubs import parse_stubs
 from machtrace.macho.symtab import parse_symbols
 from machtrace.model.address import Avma

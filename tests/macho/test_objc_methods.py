@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from machtrace.errors import MachtraceError, MemoryReadError
+from machtrace.macho.command_numbers import LC_ENCRYPTION_INFO_64
 from machtrace.macho.contents import FileContents, MemoryContents
 from machtrace.macho.objc_methods import parse_objc_methods
 from machtrace.macho.objc_stubs import parse_objc_stubs
 from machtrace.macho.pointers import parse_pointers
-from machtrace.macho.structs import LC_ENCRYPTION_INFO_64
 from machtrace.macho.symtab import parse_symbols
 from machtrace.model.address import Avma, Svma
 from machtrace.testing.chained_fixups_writer import (

@@ -8,16 +8,13 @@ import numpy as np
 import pytest
 
 from machtrace.errors import MemoryReadError
+from machtrace.macho.command_numbers import LC_DYLD_INFO_ONLY, LC_DYSYMTAB, LC_SEGMENT, LC_SYMTAB
 from machtrace.macho.contents import FileContents, MemoryContents
 from machtrace.macho.cpu import CPU_TYPE_ARM64
 from machtrace.macho.header import FileType
 from machtrace.macho.pointers import Pointers, parse_pointers
 from machtrace.macho.structs import (
     DYSYMTAB_COMMAND,
-    LC_DYLD_INFO_ONLY,
-    LC_DYSYMTAB,
-    LC_SEGMENT,
-    LC_SYMTAB,
     MACH_HEADER,
     MH_MAGIC,
     SECTION,

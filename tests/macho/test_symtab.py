@@ -13,7 +13,7 @@ from machtrace.errors import MachOError
 from machtrace.macho.contents import FileContents
 from machtrace.macho.cpu import CPU_TYPE_POWERPC, CPU_TYPE_POWERPC64
 from machtrace.macho.fat import parse_slices
-from machtrace.macho.structs import N_ABS, N_EXT, N_SECT, N_UNDF
+from machtrace.macho.nlist import N_ABS, N_EXT, N_SECT, N_UNDF
 from machtrace.macho.symtab import SymbolRows, parse_symbols
 from machtrace.testing.macho_files import TEXT_OFFSET, BuiltSymbol, ThinFile
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from machtrace.errors import MachOError
 from machtrace.macho.contents import FileContents
 from machtrace.macho.cpu import CPU_TYPE_ARM, CPU_TYPE_ARM64
-from machtrace.macho.structs import N_ARM_THUMB_DEF, N_EXT, N_PEXT, N_SECT
+from machtrace.macho.nlist import N_ARM_THUMB_DEF, N_EXT, N_PEXT, N_SECT
 from machtrace.model.address import ImageOffset
 from machtrace.model.arch import Arch
 from machtrace.model.symbol import Certainty

@@ -16,8 +16,9 @@ import pytest
 import machtrace as mt
 from machtrace.model.arch import Arch
 from machtrace.target.device_target import DeviceTarget
-from machtrace.testing.device_library import MadeUpDevice, MadeUpDevices
+from machtrace.testing.device_library import installed
 from machtrace.testing.gdb_stub import SnapshotStub
+from machtrace.testing.made_up_devices import MadeUpDevice, MadeUpDevices
 
 RECORDINGS = Path(__file__).parent / "recordings"
 APP = "com.example.app"
@@ -84,7 +85,7 @@ def taken(name, pid, **facts):
     with stub.serving() as port:
         device = MadeUpDevice(apps={APP: {}}, running={APP: pid}, port=port, **facts)
         with (
-            MadeUpDevices(devices=[device]).installed(),
+            installed(MadeUpDevices(devices=[device])),
             DeviceTarget(f"device:///{APP}") as target,
         ):
             copied = target.snapshot(stack_limit=512)

@@ -16,13 +16,9 @@ from machtrace.target.device_access import Device
 from machtrace.target.device_errors import REMEDIES, device_error
 from machtrace.target.device_loop import DeviceLoop
 from machtrace.target.device_session import LibraryAccess
-from machtrace.testing.device_library import (
-    EXCEPTIONS,
-    PACKAGE,
-    MadeUpDevice,
-    MadeUpDevices,
-    library,
-)
+from machtrace.testing.device_exceptions import EXCEPTIONS
+from machtrace.testing.device_library import PACKAGE, installed, library
+from machtrace.testing.made_up_devices import MadeUpDevice, MadeUpDevices
 
 APP = "com.example.app"
 APPS = {APP: {"CFBundleDisplayName": "App", "Entitlements": {"get-task-allow": True}}}
@@ -125,7 +121,7 @@ def test_without_the_library(monkeypatch):
 
 def opened(*devices, **host):
     """What opening an app of a device that runs it as process 7 ends in."""
-    with MadeUpDevices(devices=list(devices), **host).installed():
+    with installed(MadeUpDevices(devices=list(devices), **host)):
         try:
             mt.open_target(f"device:///{APP}").close()
         except MachtraceError as error:
@@ -189,7 +185,7 @@ def test_no_device():
     both = opened(device(udid="A"), device(udid="B"))
     assert "there are 2 devices: A, B" in str(both)
     with (
-        MadeUpDevices(devices=[device(udid="A")]).installed(),
+        installed(MadeUpDevices(devices=[device(udid="A")])),
         pytest.raises(DeviceError, match="there is no device C; there are: A"),
     ):
         LibraryAccess().open("C")
@@ -202,7 +198,7 @@ def test_launch_never():
     """An app that does not run is left so."""
     one = device(running={})
     with (
-        MadeUpDevices(devices=[one]).installed(),
+        installed(MadeUpDevices(devices=[one])),
         pytest.raises(DeviceError, match=f"{APP} does not run"),
     ):
         mt.open_target(f"device:///{APP}?launch=never")
@@ -212,7 +208,7 @@ def test_launch_never():
 def test_what_was_launched_for_a_debugger_does_not_wait_for_ever():
     """Nobody came to attach: it is resumed."""
     one = device(running={}, launch=lambda *_: 12)
-    with MadeUpDevices(devices=[one]).installed(), pytest.raises(ConnectionLostError):
+    with installed(MadeUpDevices(devices=[one])), pytest.raises(ConnectionLostError):
         mt.open_target(f"device:///{APP}?until=stop&launch=always")
     assert f"launch {APP} kill_existing=True start_suspended=True" in one.calls
     assert one.calls[-2:] == ["resume 12", "close"]
@@ -248,7 +244,7 @@ def test_listing_devices():
     usb = device(udid="A-1", version="17.5")
     network = device(udid="A-1", connection="Network")
     locked = device(udid="B", failures={"create_using_usbmux": "PasswordRequiredError"})
-    with MadeUpDevices(devices=[network, usb, locked]).installed():
+    with installed(MadeUpDevices(devices=[network, usb, locked])):
         found = {one.udid: one for one in LibraryAccess().devices()}
     assert found["A-1"].connection == "USB"
     assert found["A-1"].name == "Made up"

@@ -16,7 +16,8 @@ from machtrace.capture.device_reports import (
 from machtrace.errors import ConnectionLostError, DeviceError, FileAccessError
 from machtrace.target.device_access import DeviceFile
 from machtrace.target.device_session import LibraryAccess
-from machtrace.testing.device_library import MadeUpDevice, MadeUpDevices
+from machtrace.testing.device_library import installed
+from machtrace.testing.made_up_devices import MadeUpDevice, MadeUpDevices
 
 BIG = bytes(range(256)) * 16384
 """More than one part."""
@@ -58,7 +59,7 @@ def files_in(folder):
 
 def pull(device, folder, choice=None, progress=None):
     """All reports of a device, brought here."""
-    with MadeUpDevices(devices=[device]).installed(), LibraryAccess().open(None) as session:
+    with installed(MadeUpDevices(devices=[device])), LibraryAccess().open(None) as session:
         files = chosen_reports(session, choice or ReportChoice())
         return pull_reports(session, files, folder, progress or Counting())
 
@@ -145,7 +146,7 @@ def test_names_with_tricks(name, tmp_path):
     folder = tmp_path / "reports"
     outside = {path for path in tmp_path.rglob("*") if path != folder}
     device = MadeUpDevice(reports={"good.ips": b"good"})
-    with MadeUpDevices(devices=[device]).installed(), LibraryAccess().open(None) as session:
+    with installed(MadeUpDevices(devices=[device])), LibraryAccess().open(None) as session:
         files = [
             DeviceFile(path=f"/{name}", size=4, modified=0),
             *chosen_reports(session, ReportChoice()),

@@ -21,8 +21,7 @@ from machtrace.macho.command_fields import command_fields
 from machtrace.macho.contents import FileContents
 from machtrace.macho.fat import FatSlice
 from machtrace.macho.function_starts import parse_function_starts
-from machtrace.macho.segments import Segment, protection
-from machtrace.macho.structs import (
+from machtrace.macho.nlist import (
     N_ABS,
     N_EXT,
     N_INDR,
@@ -34,6 +33,7 @@ from machtrace.macho.structs import (
     N_UNDF,
     STAB_NAMES,
 )
+from machtrace.macho.segments import Segment, protection
 from machtrace.macho.symtab import parse_symbols
 from machtrace.model.address import Svma
 from machtrace.symbolicate.macho_symbols import macho_symbol_table

@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from machtrace.macho.load_commands import LoadCommand
-from machtrace.macho.structs import (
-    BUILD_VERSION_COMMAND,
+from machtrace.macho.command_numbers import (
     LC_BUILD_VERSION,
     LC_VERSION_MIN_IPHONEOS,
     LC_VERSION_MIN_MACOSX,
     LC_VERSION_MIN_TVOS,
     LC_VERSION_MIN_WATCHOS,
-    VERSION_MIN_COMMAND,
 )
+from machtrace.macho.load_commands import LoadCommand
+from machtrace.macho.structs import BUILD_VERSION_COMMAND, VERSION_MIN_COMMAND
 
 
 class Platform(Enum):

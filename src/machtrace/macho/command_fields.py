@@ -7,14 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from machtrace.macho.build_version import BUILD_VERSION_COMMANDS, Version, parse_build_version
-from machtrace.macho.load_commands import LoadCommand
-from machtrace.macho.structs import (
-    DYLD_INFO_COMMAND,
-    DYLIB_COMMAND,
-    DYSYMTAB_COMMAND,
-    ENCRYPTION_INFO_COMMAND,
-    ENTRY_POINT_COMMAND,
-    FILESET_ENTRY_COMMAND,
+from machtrace.macho.command_numbers import (
     LC_ATOM_INFO,
     LC_CODE_SIGNATURE,
     LC_DATA_IN_CODE,
@@ -48,6 +41,15 @@ from machtrace.macho.structs import (
     LC_SOURCE_VERSION,
     LC_SYMTAB,
     LC_UUID,
+)
+from machtrace.macho.load_commands import LoadCommand
+from machtrace.macho.structs import (
+    DYLD_INFO_COMMAND,
+    DYLIB_COMMAND,
+    DYSYMTAB_COMMAND,
+    ENCRYPTION_INFO_COMMAND,
+    ENTRY_POINT_COMMAND,
+    FILESET_ENTRY_COMMAND,
     LINKEDIT_DATA_COMMAND,
     NOTE_COMMAND,
     SEGMENT_COMMAND,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from machtrace.errors import CoreFileError, FormatError
+from machtrace.macho.command_numbers import LC_NOTE, LC_THREAD, LC_UNIXTHREAD
 from machtrace.macho.core_memory import read_memory
 from machtrace.macho.core_notes import (
     ADDRESSABLE_BITS,
@@ -31,7 +32,6 @@ from machtrace.macho.load_commands import LoadCommand
 from machtrace.macho.noted_images import NotedImage, parse_image_infos, parse_load_binary
 from machtrace.macho.process_metadata import parse_process_metadata
 from machtrace.macho.segments import SEGMENT_COMMANDS
-from machtrace.macho.structs import LC_NOTE, LC_THREAD, LC_UNIXTHREAD
 from machtrace.macho.thread_state import ThreadState, parse_thread_state
 from machtrace.model.address import PacMask
 from machtrace.model.arch import Arch

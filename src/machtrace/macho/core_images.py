@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from machtrace.errors import CoreFileError, FormatError, MachtraceError, MemoryReadError
+from machtrace.macho.command_numbers import LC_ID_DYLINKER
 from machtrace.macho.contents import MemoryContents
 from machtrace.macho.core_file import CoreFile
 from machtrace.macho.dyld_images import DyldImages, find_image_infos, read_dyld_images
 from machtrace.macho.header import FileType, is_macho, parse_header
 from machtrace.macho.noted_images import NotedImage
-from machtrace.macho.structs import LC_ID_DYLINKER, MACH_HEADER_64_SIZE
+from machtrace.macho.structs import MACH_HEADER_64_SIZE
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from machtrace.errors import CoreFileError
+from machtrace.macho.command_numbers import LC_NOTE, LC_SEGMENT, LC_SEGMENT_64
 from machtrace.macho.core_note_writer import (
     WrittenImage,
     addressable_bits,
@@ -32,9 +33,6 @@ from machtrace.macho.cpu import (
 )
 from machtrace.macho.header import FileType
 from machtrace.macho.structs import (
-    LC_NOTE,
-    LC_SEGMENT,
-    LC_SEGMENT_64,
     MACH_HEADER,
     MACH_HEADER_64_SIZE,
     MH_MAGIC,

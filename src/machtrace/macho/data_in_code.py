@@ -5,9 +5,10 @@ from __future__ import annotations
 from struct import Struct
 
 from machtrace.errors import MachOError
+from machtrace.macho.command_numbers import LC_DATA_IN_CODE
 from machtrace.macho.contents import MachOContents
 from machtrace.macho.linkedit import read_table
-from machtrace.macho.structs import LC_DATA_IN_CODE, LINKEDIT_DATA_COMMAND
+from machtrace.macho.structs import LINKEDIT_DATA_COMMAND
 from machtrace.model.address import ImageOffset, Svma
 
 _ENTRY = Struct("<IHH")

@@ -6,14 +6,9 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from machtrace.macho.command_numbers import LC_REQ_DYLD
 from machtrace.macho.header import FileType
-from machtrace.macho.structs import (
-    LC_REQ_DYLD,
-    MACH_HEADER,
-    MACH_HEADER_64_SIZE,
-    MH_MAGIC,
-    MH_MAGIC_64,
-)
+from machtrace.macho.structs import MACH_HEADER, MACH_HEADER_64_SIZE, MH_MAGIC, MH_MAGIC_64
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryRegion
 

@@ -14,15 +14,7 @@ from machtrace.macho.build_version import (
     Version,
     parse_build_version,
 )
-from machtrace.macho.header import MAGICS, MachHeader, parse_header
-from machtrace.macho.load_commands import LoadCommand, parse_load_commands
-from machtrace.macho.segments import SEGMENT_COMMANDS, Section, Segment, parse_segment
-from machtrace.macho.structs import (
-    DYLD_INFO_COMMAND,
-    DYLIB_COMMAND,
-    DYSYMTAB_COMMAND,
-    ENCRYPTION_INFO_COMMAND,
-    ENTRY_POINT_COMMAND,
+from machtrace.macho.command_numbers import (
     LC_DYLD_CHAINED_FIXUPS,
     LC_DYLD_EXPORTS_TRIE,
     LC_DYLD_INFO,
@@ -40,6 +32,16 @@ from machtrace.macho.structs import (
     LC_REEXPORT_DYLIB,
     LC_SYMTAB,
     LC_UUID,
+)
+from machtrace.macho.header import MAGICS, MachHeader, parse_header
+from machtrace.macho.load_commands import LoadCommand, parse_load_commands
+from machtrace.macho.segments import SEGMENT_COMMANDS, Section, Segment, parse_segment
+from machtrace.macho.structs import (
+    DYLD_INFO_COMMAND,
+    DYLIB_COMMAND,
+    DYSYMTAB_COMMAND,
+    ENCRYPTION_INFO_COMMAND,
+    ENTRY_POINT_COMMAND,
     LINKEDIT_DATA_COMMAND,
     MACH_HEADER,
     MACH_HEADER_64_SIZE,

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from machtrace.errors import MachOError
+from machtrace.macho.command_numbers import COMMAND_NAMES
 from machtrace.macho.header import MachHeader
-from machtrace.macho.structs import COMMAND_NAMES, Layout, RowT
+from machtrace.macho.structs import Layout, RowT
 
 _HEADER_SIZE = 8
 _ALIGNMENT = 4

@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from machtrace.macho.command_numbers import LC_DYSYMTAB, LC_SYMTAB
 from machtrace.macho.contents import FileContents
+from machtrace.macho.nlist import N_SECT, N_STAB, N_TYPE
 from machtrace.macho.segments import Section
-from machtrace.macho.structs import LC_DYSYMTAB, LC_SYMTAB, N_SECT, N_STAB, N_TYPE
 from machtrace.macho.symtab import parse_symbols
 
 _RELOCATION_SIZE = 8

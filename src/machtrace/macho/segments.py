@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from machtrace.errors import MachOError
+from machtrace.macho.command_numbers import LC_SEGMENT, LC_SEGMENT_64
 from machtrace.macho.load_commands import LoadCommand
 from machtrace.macho.structs import (
-    LC_SEGMENT,
-    LC_SEGMENT_64,
     S_ATTR_DEBUG,
     S_ATTR_PURE_INSTRUCTIONS,
     S_ATTR_SOME_INSTRUCTIONS,

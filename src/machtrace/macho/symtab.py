@@ -17,7 +17,7 @@ from machtrace.errors import MachOError
 from machtrace.macho.contents import FileContents, MachOContents
 from machtrace.macho.image import MachOImage
 from machtrace.macho.linkedit import read_table
-from machtrace.macho.structs import (
+from machtrace.macho.nlist import (
     N_ABS,
     N_ARM_THUMB_DEF,
     N_EXT,
@@ -27,8 +27,8 @@ from machtrace.macho.structs import (
     N_TYPE,
     N_UNDF,
     REDACTED_NAME,
-    SymtabCommand,
 )
+from machtrace.macho.structs import SymtabCommand
 from machtrace.model.arch import Arch
 
 Mask: TypeAlias = npt.NDArray[np.bool_]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from struct import Struct
 
-from machtrace.macho.structs import LC_THREAD
+from machtrace.macho.command_numbers import LC_THREAD
 from machtrace.macho.thread_state import (
     ARM64_STATE,
     ARM_STATE,

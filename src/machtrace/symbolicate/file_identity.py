@@ -7,10 +7,11 @@ from uuid import UUID
 
 from machtrace.elf.contents import ElfFileContents
 from machtrace.errors import FormatError
+from machtrace.macho.command_numbers import LC_UUID
 from machtrace.macho.fat import is_fat, parse_slices
 from machtrace.macho.header import is_macho, parse_header
 from machtrace.macho.load_commands import parse_load_commands
-from machtrace.macho.structs import LC_UUID, UUID_COMMAND
+from machtrace.macho.structs import UUID_COMMAND
 from machtrace.symbolicate.image_file import open_image_file
 from machtrace.symbolicate.symbol_store_layout import Identifier
 

@@ -14,9 +14,9 @@ from typing import TypeAlias
 from machtrace.elf.contents import ElfFileContents
 from machtrace.elf.image import ElfImage
 from machtrace.elf.structs import PT_DYNAMIC, PT_LOAD, SHT_SYMTAB
+from machtrace.macho.command_numbers import LC_SYMTAB
 from machtrace.macho.contents import FileContents
 from machtrace.macho.image import MachOImage
-from machtrace.macho.structs import LC_SYMTAB
 
 Edits: TypeAlias = tuple[tuple[int, bytes], ...]
 """Offsets in the file, or the slice, and what to put there; all within it."""

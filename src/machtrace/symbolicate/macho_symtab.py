@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.macho.image import MachOImage
+from machtrace.macho.nlist import N_EXT, N_PEXT, N_SECT, N_STAB, N_TYPE
 from machtrace.macho.segments import Section
-from machtrace.macho.structs import N_EXT, N_PEXT, N_SECT, N_STAB, N_TYPE
 from machtrace.macho.symtab import SymbolRows
 from machtrace.model.symbol import Certainty
 from machtrace.symbolicate.macho_code_sections import holds_functions, is_objc_stubs

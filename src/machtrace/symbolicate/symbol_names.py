@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from machtrace.macho.structs import REDACTED_NAME
+from machtrace.macho.nlist import REDACTED_NAME
 from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import Certainty, Symbol, unnamed
 from machtrace.symbolicate.demangle import demangle

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from struct import pack, pack_into
 
 from machtrace.macho.chained_formats import POINTER_FORMATS, PointerFormat
+from machtrace.macho.command_numbers import LC_DYLD_CHAINED_FIXUPS, LC_SEGMENT_64
 from machtrace.macho.cpu import CPU_TYPE_ARM64
 from machtrace.macho.header import FileType
 from machtrace.macho.structs import (
-    LC_DYLD_CHAINED_FIXUPS,
-    LC_SEGMENT_64,
     LINKEDIT_DATA_COMMAND,
     MACH_HEADER,
     MH_MAGIC_64,

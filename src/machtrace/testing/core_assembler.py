@@ -9,12 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import pack
 
+from machtrace.macho.command_numbers import LC_NOTE, LC_SEGMENT, LC_SEGMENT_64, LC_THREAD
 from machtrace.macho.header import FileType
 from machtrace.macho.structs import (
-    LC_NOTE,
-    LC_SEGMENT,
-    LC_SEGMENT_64,
-    LC_THREAD,
     MACH_HEADER,
     MACH_HEADER_64_SIZE,
     MH_MAGIC,

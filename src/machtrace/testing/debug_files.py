@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
+from machtrace.macho.command_numbers import LC_SEGMENT_64, LC_UUID
 from machtrace.macho.cpu import CPU_TYPE_ARM64
 from machtrace.macho.header import FileType
 from machtrace.macho.structs import (
-    LC_SEGMENT_64,
-    LC_UUID,
     MACH_HEADER,
     MACH_HEADER_64_SIZE,
     MH_MAGIC_64,

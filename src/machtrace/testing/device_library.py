@@ -1,322 +1,48 @@
-"""The part of pymobiledevice3 that is used here, for devices that are made up.
+"""The modules of pymobiledevice3 that are used here, for devices that are made up.
 
-It has the library's names and parameters and none of its code; a test compares the two where the
-library is installed. A debugserver of such a device is whatever gdb-remote stub listens at a port
-of this machine, such as lldb-server. No phone was recorded for this: what the devices say is what
-the library's documentation and source say that they do.
+They have the library's names and parameters and none of its code; a test compares the two where
+the library is installed.
 """
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Self
+from typing import Any
+
+from machtrace.testing.device_exceptions import EXCEPTIONS
+from machtrace.testing.device_services import (
+    CrashReports,
+    Files,
+    ImageMounter,
+    InstallationProxy,
+    Instruments,
+    Lockdown,
+    ProcessControl,
+    Stream,
+    Tunnel,
+)
+from machtrace.testing.made_up_devices import MadeUpDevices
 
 PACKAGE = "pymobiledevice3"
-_BASES = {
-    "PyMobileDevice3Exception": "Exception",
-    "AfcException": "PyMobileDevice3Exception",
-    "ConnectionTerminatedError": "PyMobileDevice3Exception",
-    "DeveloperModeIsNotEnabledError": "PyMobileDevice3Exception",
-    "InvalidServiceError": "LockdownError",
-    "LockdownError": "PyMobileDevice3Exception",
-    "MuxException": "PyMobileDevice3Exception",
-    "ConnectionFailedError": "MuxException",
-    "ConnectionFailedToUsbmuxdError": "ConnectionFailedError",
-    "NotPairedError": "PyMobileDevice3Exception",
-    "PairingError": "PyMobileDevice3Exception",
-    "PasswordRequiredError": "PairingError",
-    "StartServiceError": "PyMobileDevice3Exception",
-    "TunneldConnectionError": "PyMobileDevice3Exception",
-    "UserspaceTunnelUnavailableError": "PyMobileDevice3Exception",
-}
-"""Exceptions and what they are derived from."""
 
 
-def _exceptions() -> dict[str, type[Exception]]:
-    made: dict[str, type[Exception]] = {"Exception": Exception}
-
-    def make(name: str) -> type[Exception]:
-        if name not in made:
-            made[name] = type(name, (make(_BASES[name]),), {})
-        return made[name]
-
-    return {name: make(name) for name in _BASES}
-
-
-EXCEPTIONS = _exceptions()
-
-
-@dataclass(slots=True, kw_only=True)
-class MadeUpDevice:
-    """A device and what is on it."""
-
-    udid: str = "00008110-001C2D3E4F50601A"
-    connection: str = "USB"
-    version: str = "16.7"
-    is_paired: bool = True
-    has_tunnel: bool = False
-    """Whether tunneld keeps one to it."""
-    allows_own_tunnel: bool = True
-    """Whether one can be opened without an administrator."""
-    developer_mode: bool = True
-    is_image_mounted: bool = True
-    apps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    running: dict[str, int] = field(default_factory=dict)
-    """Processes by bundle id."""
-    launch: Callable[[str, bool], int] | None = None
-    """Starts an app, suspended or not; its process."""
-    port: int = 0
-    """Of this machine, where its debugserver is."""
-    reports: Mapping[str, bytes | None] = field(default_factory=dict)
-    """Contents by path, from the folder of reports; None for a link."""
-    failures: dict[str, str] = field(default_factory=dict)
-    """Which exception of the library a call of this name raises."""
-    calls: list[str] = field(default_factory=list)
-    """What was asked of it."""
-
-    def note(self, call: str) -> None:
-        """Keep that ``call`` was made; fail if it is to."""
-        self.calls.append(call)
-        if call in self.failures:
-            raise EXCEPTIONS[self.failures[call]](f"made to fail: {call}")
-
-
-@dataclass(slots=True, kw_only=True)
-class MadeUpDevices:
-    """All devices, and what of the host reaches them."""
-
-    devices: list[MadeUpDevice] = field(default_factory=list)
-    has_usbmuxd: bool = True
-    has_tunneld: bool = False
-
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        """As if the library were installed, and had these devices."""
-        made = library(self)
-        before = {name: sys.modules.get(name) for name in made}
-        sys.modules.update(made)
-        try:
-            yield
-        finally:
-            for name, module in before.items():
-                sys.modules.pop(name)
-                if module is not None:
-                    sys.modules[name] = module
-
-    def find(self, udid: str | None) -> MadeUpDevice:
-        """One of them."""
-        return next(one for one in self.devices if udid in (None, one.udid))
-
-
-class _Stream:
-    """``service_connection.ServiceConnection``."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-
-    async def recv_any(self, length: int = 4096) -> bytes:
-        """What has come; empty at the end."""
-        try:
-            return await self._reader.read(length)
-        except OSError as error:
-            raise EXCEPTIONS["ConnectionTerminatedError"] from error
-
-    async def sendall(self, payload: bytes) -> None:
-        """Send all."""
-        self._writer.write(payload)
-        await self._writer.drain()
-
-    async def close(self) -> None:
-        """Hang up."""
-        self._writer.close()
-        with suppress(OSError):
-            await self._writer.wait_closed()
-
-
-class _Provider:
-    """What lockdown clients and tunnels have in common."""
-
-    def __init__(self, device: MadeUpDevice) -> None:
-        self.device = device
-        self.product_type = "iPhone14,5"
-        self.all_values = {"DeviceName": "Made up", "ProductVersion": device.version}
-
-    @property
-    def product_version(self) -> str:
-        """Of the system."""
-        return self.device.version
-
-    @property
-    def has_developer_mode(self) -> bool:
-        """Whether there is one to turn on."""
-        return int(self.device.version.partition(".")[0]) >= 16  # noqa: PLR2004 (iOS 16)
-
-    async def get_developer_mode_status(self) -> bool:
-        """Whether it is on."""
-        return self.device.developer_mode
-
-    async def close(self) -> None:
-        """Let go."""
-        self.device.calls.append("close")
-
-    async def started(self, name: str) -> _Stream:
-        """A stream to a service."""
-        self.device.note(name)
-        if not (self.device.developer_mode and self.device.is_image_mounted):
-            raise EXCEPTIONS["InvalidServiceError"](f"the device does not offer {name}")
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.device.port)
-        return _Stream(reader, writer)
-
-
-class _Lockdown(_Provider):
-    """``lockdown.UsbmuxLockdownClient``."""
-
-    def __init__(self, device: MadeUpDevice) -> None:
-        super().__init__(device)
-        self.paired = device.is_paired
-
-    async def start_lockdown_service(self, name: str) -> _Stream:
-        """Of iOS before 17."""
-        return await self.started(name)
-
-
-class _Tunnel(_Provider):
-    """``remote.remote_service_discovery.RemoteServiceDiscoveryService``."""
-
-    async def start_lockdown_service_without_checkin(self, name: str) -> _Stream:
-        """Since iOS 17."""
-        return await self.started(name)
-
-
-class _Service:
-    """What is entered and left."""
-
-    def __init__(self, lockdown: _Provider) -> None:
-        self.device = lockdown.device
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        return None
-
-
-class _InstallationProxy(_Service):
-    async def get_apps(self, *, bundle_identifiers: list[str] | None = None) -> dict[str, Any]:
-        """Apps by bundle id."""
-        self.device.note("get_apps")
-        apps = self.device.apps
-        return {
-            key: dict(apps[key])
-            for key in apps
-            if bundle_identifiers is None or key in bundle_identifiers
-        }
-
-
-class _ImageMounter(_Service):
-    async def is_image_mounted(self, image_type: str) -> bool:
-        """Whether one of this kind is."""
-        del image_type
-        return self.device.is_image_mounted
-
-
-class _Instruments(_Service):
-    pass
-
-
-class _ProcessControl(_Service):
-    def __init__(self, provider: _Instruments) -> None:
-        self.device = provider.device
-
-    async def process_identifier_for_bundle_identifier(self, app_bundle_identifier: str) -> int:
-        """The process; 0 where there is none."""
-        self.device.note("process_identifier_for_bundle_identifier")
-        return self.device.running.get(app_bundle_identifier, 0)
-
-    async def launch(
-        self,
-        bundle_id: str,
-        *,
-        kill_existing: bool = True,
-        start_suspended: bool = False,
-    ) -> int:
-        """Start an app; its process."""
-        self.device.note(f"launch {bundle_id} {kill_existing=} {start_suspended=}")
-        self.device.note("launch")
-        assert self.device.launch is not None  # noqa: S101 - a test that forgot it
-        return self.device.launch(bundle_id, start_suspended)
-
-    async def resume(self, pid: int) -> None:
-        """Let it run."""
-        self.device.note(f"resume {pid}")
-
-
-class _Files:
-    """``services.afc.AfcService``."""
-
-    def __init__(self, device: MadeUpDevice) -> None:
-        self.device = device
-        self._open: dict[int, tuple[bytes, int]] = {}
-
-    async def listdir(self, filename: str) -> list[str]:
-        """Names in a folder."""
-        self.device.note("listdir")
-        folder = filename.strip("/")
-        start = f"{folder}/" if folder else ""
-        paths = [path.removeprefix(start) for path in self.device.reports if path.startswith(start)]
-        # A name with a trick in it, such as an absolute path, is given as it is.
-        return list(
-            dict.fromkeys(p if p.startswith(("/", "..")) else p.split("/")[0] for p in paths)
-        )
-
-    async def stat(self, filename: str) -> dict[str, Any]:
-        """What is known of a file."""
-        path = filename[1:]
-        data = self.device.reports.get(path, b"folder")
-        kind = "S_IFREG" if path in self.device.reports else "S_IFDIR"
-        return {
-            "st_ifmt": "S_IFLNK" if data is None else kind,
-            "st_size": len(data or b""),
-            "st_mtime": datetime.fromtimestamp(1_700_000_000 + len(path), UTC),
-        }
-
-    async def fopen(self, filename: str, mode: str = "r") -> int:
-        """A handle."""
-        self.device.note(f"fopen {filename} {mode}")
-        handle = len(self._open) + 1
-        self._open[handle] = (self.device.reports[filename[1:]] or b"", 0)
-        return handle
-
-    async def fread(self, handle: int, sz: int) -> bytes:
-        """The next bytes."""
-        self.device.note("fread")
-        data, at = self._open[handle]
-        self._open[handle] = data, at + sz
-        return data[at : at + sz]
-
-    async def fclose(self, handle: int) -> None:
-        """Give a handle back."""
-        self.device.note(f"fclose {handle}")
-
-
-class _CrashReports:
-    def __init__(self, lockdown: _Provider) -> None:
-        self.afc = _Files(lockdown.device)
-        self._device = lockdown.device
-
-    async def flush(self) -> None:
-        """Have the newest put where they can be read."""
-        self._device.note("flush")
-
-    async def aclose(self) -> None:
-        """Let go."""
-        self._device.calls.append("aclose")
+@contextmanager
+def installed(made_up: MadeUpDevices) -> Iterator[None]:
+    """As if the library were installed, and had these devices."""
+    made = library(made_up)
+    before = {name: sys.modules.get(name) for name in made}
+    sys.modules.update(made)
+    try:
+        yield
+    finally:
+        for name, module in before.items():
+            sys.modules.pop(name)
+            if module is not None:
+                sys.modules[name] = module
 
 
 def library(made_up: MadeUpDevices) -> dict[str, ModuleType]:  # noqa: C901 - one a function
@@ -336,32 +62,32 @@ def library(made_up: MadeUpDevices) -> dict[str, ModuleType]:  # noqa: C901 - on
             if one.connection != "tunnel"
         ]
 
-    async def create_using_usbmux(serial: str | None = None, *, autopair: bool = True) -> _Lockdown:
+    async def create_using_usbmux(serial: str | None = None, *, autopair: bool = True) -> Lockdown:
         device = made_up.find(serial)
         device.note(f"create_using_usbmux {autopair=}")
         device.note("create_using_usbmux")
-        return _Lockdown(device)
+        return Lockdown(device)
 
     async def get_tunneld_tunnels() -> dict[str, Any]:
         if not made_up.has_tunneld:
             raise EXCEPTIONS["TunneldConnectionError"]
         return {one.udid: [] for one in made_up.devices if one.has_tunnel}
 
-    async def get_tunneld_device_by_udid(udid: str) -> _Tunnel | None:
+    async def get_tunneld_device_by_udid(udid: str) -> Tunnel | None:
         device = made_up.find(udid)
         device.note("get_tunneld_device_by_udid")
-        return _Tunnel(device) if device.has_tunnel else None
+        return Tunnel(device) if device.has_tunnel else None
 
     class UserspaceRsdTunnel:
         def __init__(self, serial: str | None = None, *, autopair: bool = True) -> None:
             del autopair
             self._device = made_up.find(serial)
 
-        async def aopen(self) -> _Tunnel:
+        async def aopen(self) -> Tunnel:
             self._device.note("aopen")
             if not self._device.allows_own_tunnel:
                 raise EXCEPTIONS["UserspaceTunnelUnavailableError"]("no service for a tunnel")
-            return _Tunnel(self._device)
+            return Tunnel(self._device)
 
         async def aclose(self) -> None:
             self._device.calls.append("aclose tunnel")
@@ -372,26 +98,26 @@ def library(made_up: MadeUpDevices) -> dict[str, ModuleType]:  # noqa: C901 - on
             "usbmux": {"list_devices": list_devices, "MuxDevice": MuxDevice},
             "lockdown": {
                 "create_using_usbmux": create_using_usbmux,
-                "UsbmuxLockdownClient": _Lockdown,
+                "UsbmuxLockdownClient": Lockdown,
             },
-            "service_connection": {"ServiceConnection": _Stream},
+            "service_connection": {"ServiceConnection": Stream},
             "tunneld": {},
             "tunneld.api": {
                 "get_tunneld_tunnels": get_tunneld_tunnels,
                 "get_tunneld_device_by_udid": get_tunneld_device_by_udid,
             },
             "remote": {},
-            "remote.remote_service_discovery": {"RemoteServiceDiscoveryService": _Tunnel},
+            "remote.remote_service_discovery": {"RemoteServiceDiscoveryService": Tunnel},
             "remote.userspace_tunnel": {"UserspaceRsdTunnel": UserspaceRsdTunnel},
             "services": {},
-            "services.afc": {"AfcService": _Files},
-            "services.crash_reports": {"CrashReportsManager": _CrashReports},
+            "services.afc": {"AfcService": Files},
+            "services.crash_reports": {"CrashReportsManager": CrashReports},
             "services.dvt": {},
             "services.dvt.instruments": {},
-            "services.dvt.instruments.dvt_provider": {"DvtProvider": _Instruments},
-            "services.dvt.instruments.process_control": {"ProcessControl": _ProcessControl},
-            "services.installation_proxy": {"InstallationProxyService": _InstallationProxy},
-            "services.mobile_image_mounter": {"MobileImageMounterService": _ImageMounter},
+            "services.dvt.instruments.dvt_provider": {"DvtProvider": Instruments},
+            "services.dvt.instruments.process_control": {"ProcessControl": ProcessControl},
+            "services.installation_proxy": {"InstallationProxyService": InstallationProxy},
+            "services.mobile_image_mounter": {"MobileImageMounterService": ImageMounter},
         }
     )
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from struct import pack_into, unpack_from
 
+from machtrace.macho.command_numbers import LC_FUNCTION_STARTS, LC_SEGMENT_64
 from machtrace.macho.contents import FileContents
-from machtrace.macho.structs import LC_FUNCTION_STARTS, LC_SEGMENT_64
 
 _HEADER_SIZE, _COUNT_OFFSET = 32, 16
 """Of ``mach_header_64``, and of ``ncmds`` in it."""

@@ -8,12 +8,7 @@ from struct import Struct, pack
 from typing import NamedTuple
 
 from machtrace.macho.build_version import BUILD_VERSION_COMMANDS
-from machtrace.macho.header import FileType
-from machtrace.macho.structs import (
-    DYLD_INFO_COMMAND,
-    DYSYMTAB_COMMAND,
-    ENTRY_POINT_COMMAND,
-    INDIRECT_SYMBOL_LOCAL,
+from machtrace.macho.command_numbers import (
     LC_DATA_IN_CODE,
     LC_DYLD_INFO_ONLY,
     LC_DYSYMTAB,
@@ -22,13 +17,17 @@ from machtrace.macho.structs import (
     LC_SEGMENT,
     LC_SYMTAB,
     LC_UUID,
+)
+from machtrace.macho.header import FileType
+from machtrace.macho.nlist import N_ARM_THUMB_DEF, N_EXT, N_PEXT, N_SECT
+from machtrace.macho.structs import (
+    DYLD_INFO_COMMAND,
+    DYSYMTAB_COMMAND,
+    ENTRY_POINT_COMMAND,
+    INDIRECT_SYMBOL_LOCAL,
     LINKEDIT_DATA_COMMAND,
     MACH_HEADER,
     MH_MAGIC,
-    N_ARM_THUMB_DEF,
-    N_EXT,
-    N_PEXT,
-    N_SECT,
     SECTION,
     SEGMENT_COMMAND,
     SYMTAB_COMMAND,

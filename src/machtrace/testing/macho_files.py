@@ -8,25 +8,26 @@ from struct import Struct
 from typing import NamedTuple
 from uuid import UUID
 
-from machtrace.macho.cpu import CPU_TYPE_ARM64
-from machtrace.macho.header import FileType
-from machtrace.macho.structs import (
-    FAT_ARCH,
-    FAT_ARCH_64,
-    FAT_MAGIC,
-    FAT_MAGIC_64,
+from machtrace.macho.command_numbers import (
     LC_DYLD_EXPORTS_TRIE,
     LC_FUNCTION_STARTS,
     LC_SEGMENT,
     LC_SEGMENT_64,
     LC_SYMTAB,
     LC_UUID,
+)
+from machtrace.macho.cpu import CPU_TYPE_ARM64
+from machtrace.macho.header import FileType
+from machtrace.macho.nlist import N_EXT, N_SECT
+from machtrace.macho.structs import (
+    FAT_ARCH,
+    FAT_ARCH_64,
+    FAT_MAGIC,
+    FAT_MAGIC_64,
     LINKEDIT_DATA_COMMAND,
     MACH_HEADER,
     MH_MAGIC,
     MH_MAGIC_64,
-    N_EXT,
-    N_SECT,
     S_ATTR_PURE_INSTRUCTIONS,
     SECTION,
     SECTION_64,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from machtrace.macho.nlist import N_ARM_THUMB_DEF
 from machtrace.macho.segments import Section
-from machtrace.macho.structs import N_ARM_THUMB_DEF, S_ATTR_DEBUG
+from machtrace.macho.structs import S_ATTR_DEBUG
 from machtrace.model.address import Svma
 from machtrace.testing.macho_objects import ObjectFile, ObjectSymbol
 

@@ -7,16 +7,11 @@ from functools import cached_property
 from struct import Struct
 from typing import NamedTuple
 
+from machtrace.macho.command_numbers import LC_DATA_IN_CODE
 from machtrace.macho.contents import FileContents
+from machtrace.macho.nlist import N_EXT, N_SECT, N_STAB, N_TYPE
 from machtrace.macho.segments import Section
-from machtrace.macho.structs import (
-    LC_DATA_IN_CODE,
-    LINKEDIT_DATA_COMMAND,
-    N_EXT,
-    N_SECT,
-    N_STAB,
-    N_TYPE,
-)
+from machtrace.macho.structs import LINKEDIT_DATA_COMMAND
 from machtrace.macho.stubs import parse_indirect_symbols
 from machtrace.macho.symtab import parse_symbols
 from machtrace.model.address import FileOffset

@@ -10,12 +10,7 @@ from dataclasses import dataclass
 from struct import Struct, pack
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from machtrace.macho.cpu import CPU_TYPE_ARM64, CPU_TYPE_X86_64
-from machtrace.macho.header import FileType
-from machtrace.macho.structs import (
-    BUILD_VERSION_COMMAND,
-    DYLIB_COMMAND,
-    ENTRY_POINT_COMMAND,
+from machtrace.macho.command_numbers import (
     LC_BUILD_VERSION,
     LC_FUNCTION_STARTS,
     LC_ID_DYLIB,
@@ -24,12 +19,18 @@ from machtrace.macho.structs import (
     LC_SEGMENT_64,
     LC_SYMTAB,
     LC_UUID,
+)
+from machtrace.macho.cpu import CPU_TYPE_ARM64, CPU_TYPE_X86_64
+from machtrace.macho.header import FileType
+from machtrace.macho.nlist import N_EXT, N_SECT
+from machtrace.macho.structs import (
+    BUILD_VERSION_COMMAND,
+    DYLIB_COMMAND,
+    ENTRY_POINT_COMMAND,
     LINKEDIT_DATA_COMMAND,
     MACH_HEADER,
     MACH_HEADER_64_SIZE,
     MH_MAGIC_64,
-    N_EXT,
-    N_SECT,
     S_ATTR_PURE_INSTRUCTIONS,
     S_ATTR_SOME_INSTRUCTIONS,
     SECTION_64,
