@@ -41,14 +41,16 @@ _PYCONFIG = """
 #define SIZEOF__BOOL 1
 """
 
-# Zig's linker knows no bundles; a dynamic library is linked alike.
+# Zig's linker knows no bundles; a dynamic library is linked alike. It is linked without libraries,
+# since zig would compile compiler-rt first, for half a minute: what is left to be imported is for
+# the caller to compare with the system's list.
 _COMPILER = """#!/bin/sh
 for argument do
     shift
     [ "$argument" = -bundle ] && argument=-dynamiclib
     set -- "$@" "$argument"
 done
-exec "{zig}" cc -target {target} -Werror "$@"
+exec "{zig}" cc -target {target} -Werror -nostdlib -Wl,-undefined,dynamic_lookup "$@"
 """
 _TOOLCHAIN = """
 set(CMAKE_SYSTEM_NAME Darwin)
