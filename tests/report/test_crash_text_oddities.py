@@ -233,7 +233,7 @@ def test_a_long_line_takes_no_longer_than_it_is_long(head: str, piece: str) -> N
     for length in (16_000, 100_000):
         for tail in ("", "x", ")", "]"):
             line = head + (piece * length)[:length] + tail
-            start = time.process_time()
+            start = time.thread_time()  # what other threads of this process do does not count
             read_image(line)
             FrameLines(()).read(line, Adjustment.EXACT, 0)
             header = Header()
@@ -242,7 +242,9 @@ def test_a_long_line_takes_no_longer_than_it_is_long(head: str, piece: str) -> N
             header.process()
             header.termination()
             header.exception()
-            assert time.process_time() - start < 0.2
+            # It takes milliseconds, and many seconds where it grows with the square; in between
+            # is what a slow machine takes, and a garbage collection of a large process.
+            assert time.thread_time() - start < 1
 
 
 @pytest.mark.parametrize("piece", ["0   a \t0x1 (((((", " + + + +", "Thread 0:", "0x1 - 0x2 a <<<"])
@@ -250,10 +252,10 @@ def test_many_hostile_lines_take_seconds_at_most(piece: str) -> None:
     """20,000 of them, where a time that grows with their square would be minutes."""
     lines = "\n".join([(piece * 20)[:160]] * 20_000)
     text = f"{OLD_MAC.partition('Binary Images:')[0]}Thread 1:\n{lines}\nBinary Images:\n{lines}\n"
-    start = time.process_time()
+    start = time.thread_time()
     report = read_text(text)
     crash_text(report)
-    assert time.process_time() - start < 10
+    assert time.thread_time() - start < 10
 
 
 def test_headings_that_are_not_headings_are_kept_as_lines() -> None:

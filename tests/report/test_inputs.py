@@ -56,14 +56,14 @@ def test_what_was_made_to_fill_memory_is_not_unpacked(tmp_path, pack):
     path = tmp_path / "bomb"
     path.write_bytes(pack(bytes(200 << 20)))
     tracemalloc.start()
-    begun = time.process_time()
+    begun = time.thread_time()
     (found,) = inputs(path)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
     assert "larger than the" in found[1]
     assert most < 200 << 20
-    assert time.process_time() - begun < 10
+    assert time.thread_time() - begun < 10
 
 
 def test_many_members_share_what_one_file_may_hold(tmp_path):

@@ -57,7 +57,7 @@ class ReportedFrames:
             path=(image.path or image.name)[:_LONGEST_PATH],
             uuid=image.uuid,
             arch=_ARCHES.get(image.arch or "", self._arch),
-            format=ImageFormat.MACHO,
+            format=ImageFormat.identified_by(image.uuid),
             load_address=image.load_address or Avma(0),
             header_svma=Svma(0),
             size=image.size or 0,

@@ -13,6 +13,7 @@ from machtrace.capture.report_batches import (
 from machtrace.cli.console import complain, warn
 from machtrace.cli.report_input import none_found
 from machtrace.errors import FileAccessError, MachtraceError
+from machtrace.model.image import shown_identifier
 from machtrace.report.printable import printable
 
 _SHOWN = 10
@@ -86,7 +87,7 @@ class Summary:
             said = f", {self._contradicted} of them otherwise than the report"
         warn(f"{self._named} of {_count(self._frames, 'frame')} were named{said}")
         for one in self._missing.most_first():
-            uuid = "no UUID" if one.image.uuid is None else str(one.image.uuid).upper()
+            uuid = "no UUID" if one.image.uuid is None else shown_identifier(one.image.uuid)
             name = printable(one.image.name or one.image.path or "???")
             arch = f" {printable(one.image.arch)}" if one.image.arch else ""
             warn(f"no symbols for {name}{arch} {uuid}: {_count(one.frames, 'frame')}")

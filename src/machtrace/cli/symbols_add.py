@@ -17,10 +17,10 @@ from machtrace.cli.symbols_common import (
     StoreOption,
     counted,
     parse_size,
-    readable_identifier,
     readable_size,
     write_json,
 )
+from machtrace.model.image import shown_identifier
 
 if TYPE_CHECKING:  # they bring what reads files, which the command line's help can do without
     from machtrace.symbolicate.symbol_store import SymbolStore
@@ -148,7 +148,7 @@ def _write_text(root: Path, tally: _Tally, *, verbose: bool) -> None:
     if verbose:
         for one in tally.stored:
             state = "added" if one.is_new else "already there"
-            name = f"{readable_identifier(one.identifier)} {one.arch} {one.kind.value}"
+            name = f"{shown_identifier(one.identifier)} {one.arch} {one.kind.value}"
             sys.stdout.write(f"{name}: {state}: {_printable(one.source)}\n")
     rows = [
         ("added", len(tally.added), _added(tally.added)),
@@ -205,7 +205,7 @@ def _document(root: Path, tally: _Tally) -> dict[str, Any]:
         "store": encodable(str(root)),
         "images": [
             {
-                "uuid": readable_identifier(one.identifier),
+                "uuid": shown_identifier(one.identifier),
                 "arch": one.arch,
                 "kind": one.kind.value,
                 "new": one.is_new,

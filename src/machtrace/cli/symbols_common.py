@@ -8,11 +8,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
-from uuid import UUID
 
 import typer
-
-from machtrace.model.image import BuildId
 
 StoreOption = Annotated[
     Path | None,
@@ -67,11 +64,6 @@ def readable_size(size: int) -> str:
             return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} TB"
-
-
-def readable_identifier(identifier: UUID | BuildId) -> str:
-    """As tools print it: an upper-case UUID, a lower-case build-id."""
-    return str(identifier).upper() if isinstance(identifier, UUID) else str(identifier)
 
 
 def write_table(

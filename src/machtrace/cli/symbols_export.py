@@ -12,9 +12,9 @@ from machtrace.cli.symbols_common import (
     FormatOption,
     Output,
     StoreOption,
-    readable_identifier,
     write_json,
 )
+from machtrace.model.image import shown_identifier
 from machtrace.symbolicate.symbol_store_layout import ExportLayout
 
 if TYPE_CHECKING:  # they bring what reads files, which the command line's help can do without
@@ -93,7 +93,7 @@ def _chosen(store: SymbolStore, words: list[str]) -> tuple[list[str], list[Store
 
 def _document(one: Exported) -> dict[str, str | None]:
     return {
-        "uuid": readable_identifier(one.stored.identifier),
+        "uuid": shown_identifier(one.stored.identifier),
         "kind": one.stored.kind.value,
         "result": one.result.value,
         "path": None if one.path is None else str(one.path),

@@ -13,11 +13,11 @@ from machtrace.cli.symbols_common import (
     Output,
     StoreOption,
     counted,
-    readable_identifier,
     readable_size,
     write_json,
     write_table,
 )
+from machtrace.model.image import shown_identifier
 
 if TYPE_CHECKING:  # it brings what reads files, which the command line's help can do without
     from machtrace.symbolicate.symbol_store import StoredFile
@@ -111,7 +111,7 @@ def document(stored: StoredFile) -> dict[str, Any]:
     from machtrace.report.printable import encodable
 
     return {
-        "uuid": readable_identifier(stored.identifier),
+        "uuid": shown_identifier(stored.identifier),
         "arch": stored.arch,
         "kind": stored.kind.value,
         "name": None if stored.name is None else encodable(stored.name),
@@ -131,7 +131,7 @@ def _by_image(files: Sequence[StoredFile]) -> list[list[StoredFile]]:
 def _row(files: Sequence[StoredFile]) -> tuple[str, ...]:
     names = dict.fromkeys(one.name for one in files if one.name)
     return (
-        readable_identifier(files[0].identifier),
+        shown_identifier(files[0].identifier),
         files[0].arch or "?",
         " ".join(sorted(one.kind.value for one in files)),
         readable_size(sum(one.size for one in files)),

@@ -12,10 +12,10 @@ from machtrace.cli.symbols_common import (
     Output,
     StoreOption,
     counted,
-    readable_identifier,
     write_json,
     write_table,
 )
+from machtrace.model.image import shown_identifier
 
 if TYPE_CHECKING:  # it brings what reads files, which the command line's help can do without
     from machtrace.cli.needed_images import NeededImage
@@ -72,7 +72,7 @@ def missing(
 def _row(one: NeededImage) -> tuple[str, ...]:
     from machtrace.report.printable import printable
 
-    identifier = "without UUID" if one.identifier is None else readable_identifier(one.identifier)
+    identifier = "without UUID" if one.identifier is None else shown_identifier(one.identifier)
     what = "debug file" if one.kinds else "all"
     return identifier, one.arch or "?", what, printable(one.path or one.name or "?")
 
@@ -81,7 +81,7 @@ def _document(one: NeededImage) -> dict[str, Any]:
     from machtrace.report.printable import encodable
 
     return {
-        "uuid": None if one.identifier is None else readable_identifier(one.identifier),
+        "uuid": None if one.identifier is None else shown_identifier(one.identifier),
         "arch": one.arch,
         "name": encodable(one.name),
         "path": encodable(one.path),

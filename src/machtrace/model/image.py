@@ -18,9 +18,14 @@ class BuildId:
 
     value: bytes
 
+    @property
+    def hex(self) -> str:
+        """Lower-case digits, as a UUID's :attr:`~uuid.UUID.hex`."""
+        return self.value.hex()
+
     def __str__(self) -> str:
         """Lower-case hex, as ``readelf -n`` prints it."""
-        return self.value.hex()
+        return self.hex
 
 
 class ImageFormat(Enum):
@@ -28,6 +33,11 @@ class ImageFormat(Enum):
 
     MACHO = "macho"
     ELF = "elf"
+
+    @classmethod
+    def identified_by(cls, identifier: UUID | BuildId | None) -> ImageFormat:
+        """What has such an identifier; Mach-O where there is none."""
+        return cls.ELF if isinstance(identifier, BuildId) else cls.MACHO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +69,7 @@ class BinaryImage:
     @property
     def identifier(self) -> str | None:
         """:attr:`uuid` as tools print it: an upper-case UUID, a lower-case build-id."""
-        return str(self.uuid).upper() if isinstance(self.uuid, UUID) else _text(self.uuid)
+        return None if self.uuid is None else shown_identifier(self.uuid)
 
     @property
     def slide(self) -> int:
@@ -83,8 +93,9 @@ class BinaryImage:
         return Svma(address - self.slide)
 
 
-def _text(build_id: BuildId | None) -> str | None:
-    return None if build_id is None else str(build_id)
+def shown_identifier(identifier: UUID | BuildId) -> str:
+    """As tools print it: an upper-case UUID, a lower-case build-id."""
+    return str(identifier).upper() if isinstance(identifier, UUID) else str(identifier)
 
 
 class ImageList:

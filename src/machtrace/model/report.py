@@ -32,6 +32,9 @@ class ReportKind(Enum):
     MICROSTACKSHOT = "microstackshot"
     CALL_STACK_SYMBOLS = "call-stack-symbols"
     LLDB = "lldb"
+    GDB = "gdb"
+    SWIFT = "swift"
+    """A backtrace of Swift's runtime, as text or as JSON."""
     MACHTRACE = "machtrace"
     """A capture of machtrace's own."""
 

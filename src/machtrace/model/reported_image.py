@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from machtrace.model.address import Avma
+from machtrace.model.image import BuildId
 from machtrace.model.json_value import Details
 
 
@@ -13,8 +14,8 @@ from machtrace.model.json_value import Details
 class ReportedImage:
     """An image that a report lists, or only mentions."""
 
-    uuid: UUID | None = None
-    """None where it has none, or one of zeros."""
+    uuid: UUID | BuildId | None = None
+    """What identifies its contents; None where it has nothing, or only zeros."""
     name: str = ""
     """Empty where the report has none."""
     path: str = ""

@@ -30,11 +30,13 @@ class ReportReader(Protocol):
 READERS: tuple[str, ...] = (
     "machtrace.report.plcrash.reader",
     "machtrace.report.machtrace_json.document",
+    "machtrace.report.swift_backtrace.json_reader",
     "machtrace.report.ips.reader",
     "machtrace.report.kscrash.reader",
     "machtrace.report.metrickit.reader",
     "machtrace.report.sample.reader",
     "machtrace.report.spindump.reader",
+    "machtrace.report.swift_backtrace.reader",
     "machtrace.report.crash.reader",
     "machtrace.report.lldb_backtrace.reader",
     "machtrace.report.call_stack_symbols.reader",
@@ -43,6 +45,7 @@ READERS: tuple[str, ...] = (
 _OF_ONE_DOCUMENT = frozenset(
     {
         "machtrace.report.machtrace_json.document",
+        "machtrace.report.swift_backtrace.json_reader",
         "machtrace.report.kscrash.reader",
         "machtrace.report.metrickit.reader",
     }
@@ -96,8 +99,8 @@ def read_source(source: ReportSource) -> ReportContents:
         "no report of a kind that is known",
         source=source.name,
         offset=0,
-        remedy="give an .ips, .crash, MetricKit, KSCrash, .plcrash, sample or spindump report, or"
-        " lines of callStackSymbols or of lldb's bt",
+        remedy="give an .ips, .crash, MetricKit, KSCrash, .plcrash, sample or spindump report, a"
+        " backtrace of Swift's runtime, or lines of callStackSymbols or of lldb's bt",
     )
 
 

@@ -15,7 +15,7 @@ from machtrace.errors import AmbiguousImageError, MachtraceError
 from machtrace.macho.contents import FileContents
 from machtrace.macho.fat import parse_slices
 from machtrace.model.arch import Arch
-from machtrace.model.image import ImageFormat
+from machtrace.model.image import ImageFormat, shown_identifier
 from machtrace.symbolicate.dsym import is_dsym
 from machtrace.symbolicate.image_file import open_image_file
 from machtrace.symbolicate.search_places import SearchPlaces
@@ -103,4 +103,4 @@ def _images(path: str) -> Iterator[NamedImageFile]:
 
 
 def _told(one: NamedImageFile) -> str:
-    return f"{one.path} ({one.arch.value} {str(one.identifier).upper()})"
+    return f"{one.path} ({one.arch.value} {shown_identifier(one.identifier)})"

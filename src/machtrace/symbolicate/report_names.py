@@ -151,7 +151,7 @@ def _binary_image(
         path=image.path or image.name,
         uuid=identifier,
         arch=arch,
-        format=ImageFormat.MACHO if file is None else file.format,
+        format=ImageFormat.identified_by(identifier) if file is None else file.format,
         load_address=Avma(0),
         header_svma=Svma(0),
         size=image.size or _LEAST,

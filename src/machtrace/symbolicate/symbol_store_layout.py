@@ -52,7 +52,7 @@ class ExportLayout(StrEnum):
 
 def identifier_text(identifier: Identifier) -> str:
     """Lower-case hex without dashes, as files are keyed."""
-    return identifier.hex if isinstance(identifier, UUID) else identifier.value.hex()
+    return identifier.hex
 
 
 def parse_identifier(text: str) -> Identifier | None:

@@ -382,6 +382,48 @@ LLDB = b"""\
     frame #0: 0x00000001b4a1d000 libsystem_kernel.dylib`__workq_kernreturn + 10
 """
 
+SWIFT = """\
+About to crash
+
+*** Signal 11: Backtracing from 0x55d1cfc75746... done ***
+
+*** Program crashed: Bad pointer dereference at 0x0000000000000004 ***
+
+Platform: x86_64 Linux (Ubuntu 24.04.4 LTS)
+
+Thread 0 "prog" crashed:
+
+0 [inlined] [system] 0x000055d1cfc75746 Swift runtime failure: overflow in my prog at /<generated>
+1                    0x000055d1cfc75746 closure #1 in level(at:) + 37 in my prog at /a at b.c:39:15
+2 [ra] [thunk]       0x000055d1cfc75760 thunk for @callee_guaranteed () -> () + 2 in my prog
+3 [async]            0x000055d1cfc75800 static Main.main() in my prog at /src/main.swift:3
+4                    ...
+9 [ra] [system]      0x00007f8605975117 <unknown> in libc.so.6
+
+Thread 1:
+
+0 0x00007f8605975100
+
+
+Registers:
+
+rax 0x0000000000000000  0
+rsp 0x00007ffdb22578b0  03 00 00 00 00 00 00 00 80 0c be ee 9b 55 00 00  ········¾î·U··
+
+rflags 0x0000000000000246  ZF PF
+
+cs 0x0033  fs 0x0000  gs 0x0000
+
+
+Images (19 omitted):
+
+0x000055d1cfc70000–0x000055d1cfc7fff0 <no build ID>                    my prog   /src/my prog
+0x00007f8605900000–0x00007f8605aaf5cf 8e9fd827446c24067541ac5390e6f527 libc.so.6 /lib/libc.so.6
+0x00007f8605b00000–0x00007f8605baf5cf 446c24067541ac5390               libm.so.6 /lib/libm.so.6
+
+Backtrace took 0.05s
+""".encode()
+
 REPORT_SAMPLES: dict[str, bytes] = {
     "ips": IPS,
     "crash": CRASH,
@@ -392,5 +434,6 @@ REPORT_SAMPLES: dict[str, bytes] = {
     "spindump": SPINDUMP,
     "call-stack-symbols": CALL_STACK_SYMBOLS,
     "lldb": LLDB,
+    "swift": SWIFT,
 }
 """By the value of :class:`~machtrace.model.report.ReportKind` that they are read as."""

@@ -6,6 +6,7 @@ import re
 from uuid import UUID
 
 from machtrace.model.address import Avma
+from machtrace.model.image import BuildId
 from machtrace.model.json_value import JsonValue
 from machtrace.model.reported_image import ReportedImage
 from machtrace.report.crash.image_lines import BOTH
@@ -16,7 +17,7 @@ LONGEST_LINE = 16384
 _RANGE = re.compile(
     r"[ \t]*(0x[0-9a-fA-F]{1,16})[ \t]+-[ \t]+(0x[0-9a-fA-F]{1,16}|\?\?\?)[ \t]+(?=\S)"
 )
-_IDENTIFIER = re.compile(r"<([0-9a-fA-F-]{32,36}|\?\?\?|\(null\))>")
+_IDENTIFIER = re.compile(r"<([0-9a-fA-F-]{32,36}|(?:[0-9a-f]{2}){8,64}|\?\?\?|\(null\))>")
 _ARCH = re.compile(r"(?:arm|x86|i386|ppc|\?\?\?)[0-9a-z_-]*")
 _UUID_DIGITS = 32
 _WHOLE = (1 << 64) - 1
@@ -54,11 +55,11 @@ def read_image(line: str) -> ReportedImage | None:
     )
 
 
-def _parts(rest: str) -> tuple[str | None, UUID | None, str]:
-    """Label, UUID and path of what follows the addresses; no label where that is nothing."""
+def _parts(rest: str) -> tuple[str | None, UUID | BuildId | None, str]:
+    """Label, identifier and path of what follows the addresses; no label where that is nothing."""
     found = _IDENTIFIER.search(rest)
     if found is not None:
-        return rest[: found.start()].strip(), _uuid(found[1]), rest[found.end() :].strip()
+        return rest[: found.start()].strip(), _identifier(found[1]), rest[found.end() :].strip()
     for mark in (" /", "\t/"):
         label, space, path = rest.partition(mark)
         if space:
@@ -86,9 +87,10 @@ def _outer(label: str) -> int:
     return opened if inner > opened else opened + 1
 
 
-def _uuid(text: str) -> UUID | None:
+def _identifier(text: str) -> UUID | BuildId | None:
     digits = text.replace("-", "")
-    if len(digits) != _UUID_DIGITS:
-        return None
-    uuid = UUID(hex=digits)
-    return uuid if uuid.int else None
+    if len(digits) == _UUID_DIGITS:
+        uuid = UUID(hex=digits)
+        return uuid if uuid.int else None
+    # Others are no Mach-O's; in their place may also stand what is no number.
+    return BuildId(bytes.fromhex(text)) if text.isalnum() and text.strip("0") else None

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from machtrace.analysis.fingerprint import owners_of
 from machtrace.analysis.frame_owner import FrameOwner
+from machtrace.model.image import BuildId, shown_identifier
 from machtrace.model.report import Report, ReportedTask
 from machtrace.model.reported_frame import NameSource, ReportedFrame
 from machtrace.model.reported_image import ReportedImage
@@ -88,7 +89,8 @@ def _state(frames: int, found: int, reported: int) -> str:
 def _missing(image: ReportedImage, frames: int) -> str:
     said = f"{quantity(frames, 'frame')} of the app without names: "
     uuid = _uuid(image)
-    look = f" — give machtrace symbolicate --search the dSYM with UUID <code>{text(uuid)}</code>"
+    file = "the file with build-id" if isinstance(image.uuid, BuildId) else "the dSYM with UUID"
+    look = f" — give machtrace symbolicate --search {file} <code>{text(uuid)}</code>"
     return element("li", said + element("bdi", text(_name(image))) + (look if uuid else ""))
 
 
@@ -97,7 +99,7 @@ def _name(image: ReportedImage) -> str:
 
 
 def _uuid(image: ReportedImage) -> str:
-    return "" if image.uuid is None else str(image.uuid).upper()
+    return "" if image.uuid is None else shown_identifier(image.uuid)
 
 
 def _range(image: ReportedImage) -> str:

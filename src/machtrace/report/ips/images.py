@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from machtrace.model.address import Avma
+from machtrace.model.image import BuildId
 from machtrace.model.json_value import NO_DETAILS, JsonValue
 from machtrace.model.reported_image import ReportedImage
-from machtrace.report.ips.values import take_text, take_uuid, take_word
+from machtrace.report.ips.values import take_build_id, take_text, take_uuid, take_word
 
 _KEY = "usedImages"
 _ODD = "image"
 """The detail that an entry is kept under that is no image."""
+_BUILD_ID = "buildId"
+"""What identifies an ELF image; no writer of Apple's has it."""
 _UNKNOWN: dict[str, JsonValue] = {
     "source": "P",
     "base": 0,
@@ -42,7 +45,7 @@ def _image(entry: JsonValue) -> ReportedImage:
     rest: dict[str, Any] = dict(entry)
     base = take_word(rest, "base")
     return ReportedImage(
-        uuid=take_uuid(rest, "uuid"),
+        uuid=take_uuid(rest, "uuid") or take_build_id(rest, _BUILD_ID),
         name=take_text(rest, "name") or "",
         path=take_text(rest, "path") or "",
         arch=take_text(rest, "arch"),
@@ -66,7 +69,9 @@ def image_object(image: ReportedImage, *, is_of_ips: bool) -> JsonValue:
         entry["CFBundleShortVersionString"] = image.version
     if image.size is not None:
         entry["size"] = image.size
-    if image.uuid is not None:
+    if isinstance(image.uuid, BuildId):  # readers of these files want a UUID in the place of one
+        entry[_BUILD_ID] = str(image.uuid)
+    elif image.uuid is not None:
         entry["uuid"] = str(image.uuid)
     if image.path:
         entry["path"] = image.path

@@ -6,12 +6,16 @@ written of an object is the object again.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
+from machtrace.model.image import BuildId
+
 WORD = 1 << 64
 _UUID_DIGITS = 32
+_BUILD_ID = re.compile(r"([0-9a-f]{2}){2,64}")
 
 
 def take_text(rest: dict[str, Any], key: str) -> str | None:
@@ -39,6 +43,15 @@ def take_uuid(rest: dict[str, Any], key: str) -> UUID | None:
     if is_usual:
         del rest[key]
     return uuid
+
+
+def take_build_id(rest: dict[str, Any], key: str) -> BuildId | None:
+    """A build-id, spelt as it is written."""
+    value = rest.get(key)
+    if isinstance(value, str) and _BUILD_ID.fullmatch(value):
+        del rest[key]
+        return BuildId(bytes.fromhex(value))
+    return None
 
 
 @lru_cache(maxsize=1 << 14)

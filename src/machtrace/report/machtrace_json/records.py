@@ -7,10 +7,12 @@ import types
 import typing
 from collections.abc import Mapping
 from enum import Enum
-from functools import cache
+from functools import cache, reduce
+from operator import or_
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from machtrace.model.image import BuildId
 from machtrace.model.json_value import JsonValue
 from machtrace.report.machtrace_json.values import (
     PLAIN,
@@ -19,16 +21,16 @@ from machtrace.report.machtrace_json.values import (
     UnfitError,
     details,
     enum,
+    identifier,
     items,
     plain,
     shown,
-    uuid,
 )
 
 _SIMPLE: dict[Any, Form] = {
     **{kind: plain(*words) for kind, words in PLAIN.items()},
     OpaqueDetails: details(),
-    UUID: uuid(),
+    UUID | BuildId: identifier(),
 }
 
 
@@ -48,7 +50,8 @@ def form_of(kind: Any) -> Form:  # noqa: ANN401 - a type, or what typing has for
 
 
 def _optional(arguments: tuple[Any, ...]) -> Form:
-    inner = form_of(next(one for one in arguments if one is not types.NoneType))
+    # What is left of several kinds has one form for all.
+    inner = form_of(reduce(or_, (one for one in arguments if one is not types.NoneType)))
 
     def write(value: Any) -> JsonValue:  # noqa: ANN401
         return None if value is None else inner.write(value)

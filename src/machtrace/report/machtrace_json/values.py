@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from machtrace.model.image import BuildId, shown_identifier
 from machtrace.model.json_value import JsonValue
+
+_BUILD_ID = re.compile(r"([0-9a-f]{2}){2,64}")
 
 
 class UnfitError(ValueError):
@@ -67,18 +71,22 @@ def items(value: JsonValue) -> list[JsonValue]:
     return value
 
 
-def uuid() -> Form:
-    """A UUID, in capitals."""
+def identifier() -> Form:
+    """A UUID in capitals with dashes, or a build-id in small letters without."""
 
-    def read(value: JsonValue) -> UUID:
+    def read(value: JsonValue) -> UUID | BuildId:
         try:
+            if isinstance(value, str) and _BUILD_ID.fullmatch(value):
+                return BuildId(bytes.fromhex(value))
             return UUID(value)  # type: ignore[arg-type]  # what is no text is refused as well
         except (ValueError, TypeError, AttributeError):
-            raise UnfitError(f"{shown(value)} is no UUID") from None
+            raise UnfitError(f"{shown(value)} is no UUID and no build-id") from None
 
-    return Form(
-        lambda value: str(value).upper(), read, lambda: {"type": "string", "format": "uuid"}
-    )
+    def schema() -> dict[str, JsonValue]:
+        uuid: JsonValue = {"type": "string", "format": "uuid"}
+        return {"anyOf": [uuid, {"type": "string", "pattern": f"^{_BUILD_ID.pattern}$"}]}
+
+    return Form(shown_identifier, read, schema)
 
 
 def enum(kind: type[Enum]) -> Form:

@@ -1,0 +1,76 @@
+"""The crashes in a text: a log, or what a terminal showed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from machtrace.model.report import Report
+from machtrace.report.source import ReportSource
+from machtrace.report.swift_backtrace.text_report import CrashText, thread_heading
+
+# On a terminal there is a sign in colour before the reason, elsewhere three stars are around it.
+_REASON = re.compile(
+    r"(?:\*\*\* |\N{BOMB} ?)?+"
+    r"(?:Program crashed: (?P<crash>[^\n]{1,1000}?)|(?P<failure>Swift runtime failure: .{1,1000}?))"
+    r"(?: \*\*\*)?+"
+)
+_BACKTRACING = re.compile(r"[^\n]{0,40}?\bSignal (?P<signal>[0-9]{1,3}): Backtracing from 0x.*+")
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*+[@-~]")
+_MARKS = ("Program crashed: ", "Swift runtime failure: ")
+
+
+def recognises(source: ReportSource) -> bool:
+    """Whether it says why a program crashed, and has threads, as Swift's runtime writes both."""
+    text = source.text
+    places = [place for mark in _MARKS if (place := text.find(mark)) >= 0]
+    if not places:
+        return False
+    start = text.rfind("\n", 0, min(places)) + 1
+    found = False
+    for line in _lines(text[start:]):
+        if found and thread_heading(line) is not None:
+            return True
+        found = found or _reason(line) is not None
+    return False
+
+
+def read(source: ReportSource) -> tuple[Report, ...]:
+    """A report of each crash in it; what was written before a crash goes with it.
+
+    Raises:
+        FormatError: there is none.
+    """
+    crashes: list[CrashText] = []
+    before: list[str] = []
+    signal: int | None = None
+    for line in _lines(source.text):
+        if (match := _BACKTRACING.fullmatch(line)) is not None:
+            # The next crash begins: what follows is no longer of the last one.
+            signal = int(match["signal"])
+            before.append(line)
+        elif (reason := _reason(line)) is not None:
+            crashes.append(CrashText(reason, signal, before))
+            before, signal = [], None
+        elif crashes and not before:
+            crashes[-1].take(line)
+        elif line.strip():
+            before.append(line)
+    if not crashes:
+        raise source.error("there is no crash in it")
+    if before:
+        crashes[-1].leave(before)
+    return tuple(crash.report() for crash in crashes)
+
+
+def _lines(text: str) -> Iterator[str]:
+    for line in text.split("\n"):
+        yield (_CONTROL.sub("", line) if "\x1b" in line else line).rstrip()
+
+
+def _reason(line: str) -> str | None:
+    """Why a program crashed; None where a line does not say that."""
+    if not any(mark in line for mark in _MARKS) or "Backtracing from" in line:
+        return None
+    match = _REASON.fullmatch(line)
+    return None if match is None else match["crash"] or match["failure"]
