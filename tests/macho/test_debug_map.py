@@ -24,7 +24,7 @@ from machtrace.model.arch import Arch
 from machtrace.testing.debug_files import BuiltPart, fat_of, static_archive, thin_archive
 from machtrace.testing.macho_files import BuiltSymbol, ThinFile
 
-QUICK = settings(max_examples=200, deadline=2000, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=200, deadline=20_000, suppress_health_check=list(HealthCheck))
 SO, OSO, FUN, BNSYM, ENSYM, STSYM = 0x64, 0x66, 0x24, 0x2E, 0x4E, 0x26
 
 

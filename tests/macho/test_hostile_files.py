@@ -37,7 +37,7 @@ SMALL = ThinFile(
 BIG_ENDIAN = ThinFile(
     cputype=CPU_TYPE_POWERPC, is_64=False, little_endian=False, symbols=SMALL.symbols
 )
-QUICK = settings(max_examples=150, deadline=2000, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=150, deadline=20_000, suppress_health_check=list(HealthCheck))
 
 
 def _read_everything(contents: FileContents | MemoryContents) -> None:

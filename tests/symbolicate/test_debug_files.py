@@ -360,7 +360,7 @@ def test_what_dwz_moved_away_is_said(program, tmp_path):
     assert str(BuildId(bytes(range(20)))) in told.detail
 
 
-@settings(max_examples=60, deadline=2000, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=20_000, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_damaged_elf_files_are_a_status(program, tmp_path, data):
     """Whatever the bytes of headers, sections and links of the binary and of its debug file are."""

@@ -361,7 +361,7 @@ def test_spotlight_is_not_asked_where_there_is_none_or_no_need(tmp_path):
     assert 1 == len(asked)
 
 
-@settings(max_examples=100, deadline=2000, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=20_000, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_damaged_files_are_a_status(tmp_path, data):
     """Whatever the bytes of a dSYM, its property list and the binary are."""

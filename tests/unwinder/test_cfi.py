@@ -468,7 +468,8 @@ def test_one_malformed_function_does_not_take_the_others_with_it(
 
 
 @given(data=st.data())
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# The first example of each file compiles it, and a busy machine takes its time.
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 def test_changed_bytes_give_a_rule_or_an_error(
     zig: Callable[..., Path], macho: Callable[[Arch], Path], data: st.DataObject
 ) -> None:

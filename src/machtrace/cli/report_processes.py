@@ -73,10 +73,11 @@ def _no_interruption() -> Iterator[None]:
 
 def _begin(options: BatchOptions, parent: int) -> None:
     global _runner  # noqa: PLW0603 - what a child process keeps between its batches
-    signal.signal(signal.SIGTERM, _leave)
     Thread(target=_follow, args=(parent,), daemon=True).start()
     gc.disable()  # what a batch leaves is looked at after it; the names that are kept never go
     _runner = BatchRunner(options)
+    # Last: until now there was nothing to tidy up, and what is raised here would be told.
+    signal.signal(signal.SIGTERM, _leave)
 
 
 def _leave(_signal: int, _frame: FrameType | None) -> None:

@@ -33,6 +33,7 @@ class ReportKind(Enum):
     CALL_STACK_SYMBOLS = "call-stack-symbols"
     LLDB = "lldb"
     GDB = "gdb"
+    SANITIZER = "sanitizer"
     SWIFT = "swift"
     """A backtrace of Swift's runtime, as text or as JSON."""
     MACHTRACE = "machtrace"

@@ -32,8 +32,9 @@ def _line(frame: Frame, pointer_size: int) -> str:
     address = frame.address.address
     base = 0 if frame.image is None else frame.image.load_address
     name = f"0x{0:0{2 * pointer_size}x}" if frame.image is None else printable(frame.image.name)
-    if frame.symbol is not None and frame.symbol.is_named and frame.symbol_offset is not None:
-        symbol, offset = printable(frame.symbol.name), frame.symbol_offset
+    if frame.symbol is not None and frame.symbol.is_named:
+        # A name that a report has may be in no image: where it begins is not known then.
+        symbol, offset = printable(frame.symbol.name), frame.symbol_offset or 0
     else:
         symbol, offset = f"0x{base:x}", address - base
     return f"{name:<30s}  0x{address:08x} {symbol} + {offset}"

@@ -50,6 +50,8 @@ def _calls(frame: Frame, pointer_size: int) -> Iterator[str]:
         text += f" {printable(frame.image.name)}"
         if frame.symbol is not None:
             text += f"`{_symbol(frame.symbol, frame.image)}"
+    elif frame.symbol is not None and frame.symbol.is_named:
+        text += f" `{printable(frame.symbol.name)}"  # of a report that does not say in which image
     for call in frame.inlined:
         yield f"{text} [inlined] {printable(call.name) or '?'}{_place(call.location)}"
     for function in frame.python:

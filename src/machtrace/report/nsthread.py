@@ -33,8 +33,9 @@ def line(index: int, frame: Frame, *, pointer_size: int = 8) -> str:
     """One frame as ``callStackSymbols`` prints it."""
     address = frame.address.address
     image = printable(frame.image.name) if frame.image is not None else "???"
-    if frame.symbol is not None and frame.symbol.is_named and frame.symbol_offset is not None:
-        symbol, offset = printable(_spelt(frame.symbol, frame.image)), frame.symbol_offset
+    if frame.symbol is not None and frame.symbol.is_named:
+        # A name that a report has may be in no image: where it begins is not known then.
+        symbol, offset = printable(_spelt(frame.symbol, frame.image)), frame.symbol_offset or 0
     elif frame.image is not None:
         symbol, offset = image, frame.image.offset_of(address)
     else:

@@ -39,6 +39,8 @@ READERS: tuple[str, ...] = (
     "machtrace.report.swift_backtrace.reader",
     "machtrace.report.crash.reader",
     "machtrace.report.lldb_backtrace.reader",
+    "machtrace.report.sanitizer.reader",
+    "machtrace.report.gdb_backtrace.reader",
     "machtrace.report.call_stack_symbols.reader",
 )
 """The modules, in the order in which they are asked: the surest marks first."""
@@ -99,8 +101,8 @@ def read_source(source: ReportSource) -> ReportContents:
         "no report of a kind that is known",
         source=source.name,
         offset=0,
-        remedy="give an .ips, .crash, MetricKit, KSCrash, .plcrash, sample or spindump report, a"
-        " backtrace of Swift's runtime, or lines of callStackSymbols or of lldb's bt",
+        remedy="give an .ips, .crash, MetricKit, KSCrash, .plcrash, sample or spindump report, what"
+        " a sanitizer or Swift's runtime wrote, or lines of callStackSymbols, lldb's or gdb's bt",
     )
 
 

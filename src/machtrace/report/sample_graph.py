@@ -141,7 +141,8 @@ class SampleGraph:
         if function.kind is FunctionKind.PYTHON:
             return f"{printable(function.name)}  (in Python)"
         if function.image is None:
-            return "???" if function.kind is FunctionKind.NATIVE else function.name
+            is_unknown = function.kind is FunctionKind.NATIVE and not function.is_named
+            return "???" if is_unknown else printable(function.name)
         name = printable(function.name) if function.is_named else "???"
         return f"{name}  (in {printable(function.image.name) or '?'})"
 

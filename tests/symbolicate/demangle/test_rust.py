@@ -120,9 +120,9 @@ def test_back_references_do_not_multiply():
             name += "Thh" + "E"
         else:
             name += f"TB{_base_62(places[-2])}B{_base_62(places[-2])}E"
-    begun = time.process_time()
+    begun = time.thread_time()
     assert name + "E" == demangle(name + "E")
-    assert time.process_time() - begun < 10
+    assert time.thread_time() - begun < 10
 
 
 def _base_62(value: int) -> str:

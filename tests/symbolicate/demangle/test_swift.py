@@ -135,9 +135,9 @@ HOSTILE = {
 @pytest.mark.parametrize("simplified", [False, True])
 def test_hostile_names(name: str, simplified: bool):  # noqa: FBT001
     """Time and output have limits, however much a name stands for."""
-    start = time.process_time()
+    start = time.thread_time()
     found = demangle_swift(name, simplified=simplified)
-    assert time.process_time() - start < SECONDS
+    assert time.thread_time() - start < SECONDS
     assert len(found or "") <= 1 << 21
 
 
