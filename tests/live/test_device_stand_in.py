@@ -6,12 +6,15 @@ is what runs with a phone, but for the library.
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
 import shutil
 import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -44,14 +47,25 @@ APPS = {
 }
 
 
+_PORTS = itertools.count(20000 + os.getpid() * 97 % 10000)
+
+
+def free_port():
+    """A port that nobody listens on, given once; no connection is from it meanwhile."""
+    for port in _PORTS:  # lower than those that the system gives to connections
+        with socket.socket() as one, suppress(OSError):
+            one.bind(("", port))
+            return port
+    raise AssertionError
+
+
 @pytest.fixture
 def debugserver():
     """lldb-server without a process, as debugserver is on a device; its port."""
     server = next(filter(None, map(shutil.which, LLDB_SERVERS)), None)
     if server is None:
         pytest.skip("lldb-server is not installed")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     stub = subprocess.Popen(
         [server, "gdbserver", f"127.0.0.1:{port}"],
         stdin=subprocess.DEVNULL,
@@ -92,11 +106,12 @@ def addresses(snapshot):
 
 
 @pytest.mark.parametrize("version", ["16.7", "17.5"])
-def test_an_app_that_runs(version, debugserver, process, wait_until):
+def test_an_app_that_runs(version, debugserver, process, wait_until, wait_blocked):
     """Before tunnels and since: the stacks that the kernel of this machine gives; then it runs."""
     device = MadeUpDevice(version=version, apps=APPS, running={APP: process.pid}, port=debugserver)
     with LinuxProcessTarget(process.pid) as target:
         local = target.snapshot()
+    wait_blocked(process.pid, "spin")  # until then they are about to make their calls again
     with installed(MadeUpDevices(devices=[device])):
         copied = mt.snapshot(f"device:///{APP}")
     assert copied.problems == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import os
 import re
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -38,10 +40,16 @@ def program(*names):
     return found
 
 
+_PORTS = itertools.count(20000 + os.getpid() * 97 % 10000)
+
+
 def free_port():
-    """A port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+    """A port that nobody listens on, given once; no connection is from it meanwhile."""
+    for port in _PORTS:  # lower than those that the system gives to connections
+        with socket.socket() as one, suppress(OSError):
+            one.bind(("", port))
+            return port
+    raise AssertionError
 
 
 def state(pid):
@@ -106,13 +114,27 @@ def addresses(snapshot):
     }
 
 
+@pytest.fixture
+def wait_undisturbed(wait_until, wait_blocked):
+    """Waits until the process is as before: right after it was let go, calls are made again."""
+
+    def wait(pid):
+        wait_until(lambda: state(pid) == ("S", 0), "it waits, untraced")
+        wait_blocked(pid, "spin")
+
+    return wait
+
+
 @ATTACH
-def test_same_stacks_as_gdb_shows(attach, build, start, wait_blocked, gdb, listening):
+def test_same_stacks_as_gdb_shows(
+    attach, build, start, wait_blocked, gdb, listening, wait_undisturbed
+):
     """Every frame of every thread, signal handlers on both stacks too; names and images."""
     process = start(build("threads"))
     wait_blocked(process.pid, "spin")
     with LinuxProcessTarget(process.pid) as target:
         local = target.snapshot()
+    wait_undisturbed(process.pid)
     with GdbRemoteTarget(attach(listening, process.pid)) as target:
         listed = target.threads()
         copied = target.snapshot()
@@ -127,6 +149,7 @@ def test_same_stacks_as_gdb_shows(attach, build, start, wait_blocked, gdb, liste
     assert copied.process.pid == process.pid
     assert copied.process.path == local.process.path
     found = addresses(copied)
+    wait_undisturbed(process.pid)
     expected = {one["id"]: one["addresses"] for one in gdb(process.pid)["threads"]}
     (running,) = (t.info.id for t in copied.threads if t.info.name == "spin")
     assert found.pop(running)[1:] == expected.pop(running)[1:]
@@ -257,8 +280,10 @@ class Cutting:
                         return
 
     def close(self):
-        """Listen no more."""
+        """Listen no more, and leave no thread behind."""
+        self.server.shutdown(socket.SHUT_RDWR)
         self.server.close()
+        self._thread.join(DEADLINE_S)
 
 
 @pytest.mark.parametrize("after", [2000, 12000, 30000])
@@ -300,7 +325,7 @@ def test_ctrl_c_lets_the_process_go(
     wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")
 
 
-def test_the_command_line(build, start, wait_blocked, listening, tmp_path):
+def test_the_command_line(build, start, wait_blocked, listening, tmp_path, wait_undisturbed):
     """``backtrace`` and ``snapshot`` take the spec as any other."""
     process = start(build("threads", "-g"))
     wait_blocked(process.pid, "spin")
@@ -319,6 +344,7 @@ def test_the_command_line(build, start, wait_blocked, listening, tmp_path):
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.startswith("* thread #1, name = 'threads-g'\n  * frame #0: 0x")
     assert "`descend at threads.c:" in shown.stdout
+    wait_undisturbed(process.pid)
     saved = machtrace("snapshot", attach_lldb(listening, process.pid), "-o", core)
     assert saved.returncode == 0, saved.stderr
     again = machtrace("backtrace", core, "--format", "lldb")
@@ -396,9 +422,12 @@ def test_qemu_as_lldb_shows_it(arm64_program, listening):
     copied = mt.snapshot(f"gdb://127.0.0.1:{ports[1]}?until=stop")
     found = [[one.address for one in walk.addresses] for walk in mt.unwind(copied)]
     assert len(found) == len(expected) == 2
-    # lldb ends the second thread at its first function; the call's return address is there too.
-    assert [stack[: len(other)] for stack, other in zip(found, expected, strict=True)] == expected
     assert found[0] == expected[0]
+    # The second thread may be on either side of the instruction by which it begins to wait. lldb
+    # ends it at its first function; the call's return address is there too.
+    assert abs(found[1][0] - expected[1][0]) <= 64
+    assert len(expected[1]) >= 7
+    assert found[1][1 : len(expected[1])] == expected[1][1:]
 
 
 # --- processes that signals had stopped before ---
@@ -412,8 +441,9 @@ def test_a_stopped_process_stays_stopped(
     """SIGSTOP before the stub came: copied all the same, and stopped afterwards, by nobody."""
     process = start(build("threads"))
     wait_blocked(process.pid, "spin")
+    tasks = [int(task.name) for task in Path(f"/proc/{process.pid}/task").iterdir()]
     os.kill(process.pid, signal.SIGSTOP)
-    wait_until(lambda: state(process.pid) == ("T", 0), "it is stopped")
+    wait_until(lambda: all(state(task) == ("T", 0) for task in tasks), "it is stopped")
     if when == "attached before":
         spec = (attach_lldb if stub == "lldb-server" else attach_gdb)(listening, process.pid)
     else:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,13 @@ from machtrace.errors import (
 from machtrace.target.linux_process import LinuxProcessTarget
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="takes root, to become another user")
+
+
+def another_thread(pid):
+    """Of a process, not the main one: its id may be the lower one, where ids began again."""
+    return next(
+        int(task.name) for task in Path(f"/proc/{pid}/task").iterdir() if int(task.name) != pid
+    )
 
 
 def test_process_that_never_was():
@@ -75,7 +84,7 @@ def test_this_process():
 def test_thread_of_another_process(build, start):
     """The remedy names the process."""
     process = start(build("threads"))
-    thread = max(int(task.name) for task in Path(f"/proc/{process.pid}/task").iterdir())
+    thread = another_thread(process.pid)
     with pytest.raises(TargetSpecError, match=f"is a thread of process {process.pid}") as caught:
         LinuxProcessTarget(thread)
     assert str(process.pid) in caught.value.remedy
@@ -169,7 +178,7 @@ def test_process_that_is_traced_already(build, start, copier):
 def test_thread_that_is_traced_already(build, start, copier):
     """The others are captured; that one is a problem."""
     process = start(build("threads"))
-    thread = max(int(task.name) for task in Path(f"/proc/{process.pid}/task").iterdir())
+    thread = another_thread(process.pid)
     start(build("tracer"), str(thread))
     with LinuxProcessTarget(process.pid, copier=copier) as target:
         snapshot = target.snapshot()
@@ -181,8 +190,13 @@ def test_thread_that_is_traced_already(build, start, copier):
 
 
 def open_files():
-    """How many files this process has open."""
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+    """The files that this process has open, by number and name."""
+    gc.collect()  # what earlier tests left to it is not closed meanwhile
+    found = set()
+    for number in os.listdir("/proc/self/fd"):  # noqa: PTH208 - closed before names are read
+        with suppress(FileNotFoundError):
+            found.add((number, str(Path(f"/proc/self/fd/{number}").readlink())))
+    return found
 
 
 def test_nothing_is_left_open(start, copier):
@@ -195,5 +209,5 @@ def test_nothing_is_left_open(start, copier):
     opened = open_files()
     with LinuxProcessTarget(process.pid, copier=copier) as target:
         target.snapshot()
-    assert open_files() == opened
-    assert opened == before + 2  # the pipes of the child
+    assert open_files() <= opened
+    assert len(opened - before) == 2  # the pipes of the child

@@ -57,6 +57,7 @@ def test_c_program_without_frame_pointers(build, start, wait_blocked, copier, gd
     wait_blocked(process.pid, "spin")
     with LinuxProcessTarget(process.pid, copier=copier) as target:
         snapshot = target.snapshot()
+    wait_blocked(process.pid, "spin")  # until then they are about to make their calls again
     found, expected = addresses(snapshot), truth(gdb, process.pid)
     (running,) = (t.info.id for t in snapshot.threads if t.info.name == "spin")
     # It is in the same function, not at the same instruction.
@@ -90,6 +91,7 @@ def test_cpython(start, wait_blocked, copier, gdb):
     with LinuxProcessTarget(process.pid, copier=copier) as target:
         snapshot = target.snapshot()
     assert len(snapshot.threads) == 6
+    wait_blocked(process.pid)
     assert addresses(snapshot) == truth(gdb, process.pid)
     assert {walked.stop.reason for walked in unwind(snapshot)} == {StopReason.ROOT}
 
@@ -103,6 +105,7 @@ def test_node(start, wait_blocked, gdb):
     wait_blocked(process.pid)
     with LinuxProcessTarget(process.pid) as target:
         snapshot = target.snapshot()
+    wait_blocked(process.pid)
     found, expected = addresses(snapshot), truth(gdb, process.pid)
     assert set(found) == set(expected)
     native = {

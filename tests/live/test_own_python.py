@@ -53,11 +53,11 @@ def test_functions_are_at_the_run_that_they_share() -> None:
     thread = threading.Thread(target=start, args=(event,))
     thread.start()
     try:
-        deadline = time.monotonic() + 20
-        while "wait" not in str(found := runs(mt.backtrace(thread, python=True, lines=False))):
-            assert time.monotonic() < deadline
         functions = ["wait", "wait", "leaf", "middle", "<lambda>", "<lambda>"]
-        assert found[0] == functions
+        deadline = time.monotonic() + 20
+        # It may be on its way there still.
+        while (found := runs(mt.backtrace(thread, python=True, lines=False)))[:1] != [functions]:
+            assert time.monotonic() < deadline, found
         assert found[1] == ["through_c", "<lambda>", "<lambda>"]
         assert found[2] == ["through_c", "start"]
         assert found[-1] == ["run", "_bootstrap_inner", "_bootstrap"]
@@ -83,9 +83,10 @@ def test_a_generator_has_a_run_of_its_own_or_shares_one() -> None:
 
 def test_threads_that_fight_for_the_lock_are_of_one_moment() -> None:
     """The innermost Python function is one whose code the stack's run can be in."""
-    done = threading.Event()
+    done, begun = threading.Event(), threading.Semaphore(0)
 
     def spin(depth: int) -> None:
+        begun.release()
         while not done.is_set():
             through_c(lambda: sorted(range(50), key=lambda one: -one)) if depth else through_c(int)
 
@@ -93,6 +94,7 @@ def test_threads_that_fight_for_the_lock_are_of_one_moment() -> None:
     for thread in threads:
         thread.start()
     try:
+        assert all(begun.acquire(timeout=20) for _ in threads)
         for _ in range(2):
             for stack in mt.backtraces("self", python=True, lines=False):
                 if not stack.thread.name or "spin" not in stack.thread.name:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,15 @@ pytest.importorskip("machtrace._native._self", reason="the extension is not buil
 
 from machtrace.capture.unwinding import Unwinder
 from machtrace.target.self_process import SelfTarget
+from machtrace.target.self_series import CaptureSeries
+
+
+def wait_for_captures(series: CaptureSeries, count: int) -> None:
+    """However long so many take: on a busy machine most may be late."""
+    deadline = time.monotonic() + 30
+    while series.counts.captures < count:
+        assert time.monotonic() < deadline, series.counts
+        time.sleep(0.01)
 
 
 def test_threads_that_fight_for_the_interpreters_lock_do_not_slow_it() -> None:
@@ -34,6 +44,7 @@ def test_threads_that_fight_for_the_interpreters_lock_do_not_slow_it() -> None:
     try:
         with SelfTarget() as target, target.series(50) as series:
             time.sleep(1)
+            wait_for_captures(series, 20)
             series.stop()
             done.set()  # what was captured is taken without a fight for each call
             captures = list(series.take())
@@ -42,8 +53,8 @@ def test_threads_that_fight_for_the_interpreters_lock_do_not_slow_it() -> None:
         for thread in threads:
             thread.join()
     counts = series.counts
-    assert counts.captures + counts.late >= 40
-    assert len(captures) == counts.captures > 10
+    assert len(captures) == counts.captures >= 20
+    assert captures[-1].tick < counts.captures + counts.late + counts.lost
     assert [one.tick for one in captures] == sorted({one.tick for one in captures})
     unwinder = Unwinder()
     for capture in captures:
@@ -58,10 +69,11 @@ def test_a_thread_that_keeps_the_interpreters_lock_is_seen_where_it_keeps_it() -
     """No Python code runs for all of that time."""
     libc = ctypes.PyDLL(None)  # keeps the lock, unlike CDLL
     with SelfTarget() as target, target.series(200) as series:
-        time.sleep(0.05)
+        wait_for_captures(series, 1)
+        before, deadline = series.counts.captures, time.monotonic() + 30
         began = time.monotonic_ns()
-        end = time.monotonic() + 0.5
-        while time.monotonic() < end:
+        while series.counts.captures < before + 50:
+            assert time.monotonic() < deadline, series.counts
             libc.usleep(500_000)  # a capture ends it early, as it does any sleep
         ended = time.monotonic_ns()
         captures = [one for one in series.take() if began < one.began_ns < ended]
@@ -102,28 +114,35 @@ def test_records_are_taken_in_parts() -> None:
     from machtrace.target.self_records import RecordReader
 
     with SelfTarget() as target, target.series(200) as series:
-        time.sleep(0.3)
+        wait_for_captures(series, 20)
         series.stop()
+        # The largest of those that are not parted themselves has the mappings' text.
+        maps = Path("/proc/self/maps")
+        most = 200_000 + (len(maps.read_bytes()) if maps.exists() else 0)
         reader, ticks = RecordReader(), []
         while True:
-            part = series.take_records(200_000)
+            part = series.take_records(most)
             if not part:
                 break
-            assert len(part) <= 200_000
+            assert len(part) <= most
             ticks += [one.tick for one in reader.read(part)]
     assert len(ticks) == series.counts.captures > 0
 
 
 def test_all_together_stand_still_at_one_time() -> None:
     """The last was stopped before the first went on."""
-    threads = [threading.Thread(target=time.sleep, args=(1,)) for _ in range(4)]
+    done = threading.Event()
+    threads = [threading.Thread(target=done.wait) for _ in range(4)]
     for thread in threads:
         thread.start()
-    with SelfTarget() as target, target.series(100, together=True) as series:
-        time.sleep(0.3)
-        series.stop()
-        captures = list(series.take())
-    assert captures
+    try:
+        with SelfTarget() as target, target.series(100, together=True) as series:
+            wait_for_captures(series, 10)
+            series.stop()
+            captures = list(series.take())
+    finally:
+        done.set()
+    assert len(captures) >= 10
     for capture in captures:
         spans = [
             (one.taken_at_ns, one.taken_at_ns + one.stopped_for_ns)
@@ -174,7 +193,7 @@ with SelfTarget() as target, target.series(200) as series:
 print("well")
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=250, check=False
     )
     assert (done.stdout, done.stderr) == ("well\n", "")
 
@@ -188,7 +207,7 @@ series = SelfTarget().series(1000)
 time.sleep(0.1)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=250, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -196,7 +215,8 @@ time.sleep(0.1)
 def test_a_series_captures_while_another_does() -> None:
     """Both take turns; neither captures its own thread, and each may capture the other's."""
     with SelfTarget() as target, target.series(100) as first, target.series(100) as second:
-        time.sleep(0.5)
+        wait_for_captures(first, 6)
+        wait_for_captures(second, 6)
         # Names are those that threads have when captures are taken.
         captures = [*first.take(), *second.take()]
     assert first.counts.captures > 5
@@ -204,5 +224,7 @@ def test_a_series_captures_while_another_does() -> None:
     names = {one.info.name for capture in captures for one in capture.snapshot.threads}
     assert "machtrace" in names
     reasons = {str(one.error) for capture in captures for one in capture.snapshot.problems}
-    # The other's thread blocks signals while it ends; on a busy machine one may be late.
-    assert all("in time" in reason or "blocks" in reason for reason in reasons), reasons
+    # The other's thread blocks signals while it ends, and a library's for good; other tests'
+    # threads may end meanwhile; and on a busy machine one may be late.
+    expected = ("in time", "blocks", "has exited")
+    assert all(any(part in reason for part in expected) for reason in reasons), reasons

@@ -37,14 +37,16 @@ def interpreter(version):
 
 
 @pytest.fixture(params=VERSIONS)
-def running(request):
+def running(request, wait_until):
     """A program of each version that is here, and what it says of itself."""
     command = [interpreter(request.param), "-I", PROGRAM]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            told = json.loads(process.stdout.readline())
+            told = {int(one): rows for one, rows in json.loads(process.stdout.readline()).items()}
             assert process.stdout.readline() == "ready\n"
-            yield process, {int(thread): rows for thread, rows in told.items()}
+            tasks = Path(f"/proc/{process.pid}/task")
+            wait_until(lambda: len(list(tasks.iterdir())) == len(told), "who told it has ended")
+            yield process, told
         finally:
             process.kill()
 
@@ -185,7 +187,7 @@ def test_threads_that_run_are_of_one_moment(version, start):
     assert asked > 40 * 12
 
 
-def test_a_fork_has_its_own_threads():
+def test_a_fork_has_its_own_threads(wait_blocked):
     """The child's main thread is the one that forked."""
     program = (
         "import os, time\n"
@@ -198,7 +200,7 @@ def test_a_fork_has_its_own_threads():
     ) as process:
         pid = int(process.stdout.readline().split()[1])
         try:
-            time.sleep(0.1)
+            wait_blocked(pid)
             (stack,) = mt.backtraces(pid, python=True, lines=False)
             assert [row[0] for row in functions(stack)] == ["child", "<module>"]
         finally:
@@ -208,7 +210,7 @@ def test_a_fork_has_its_own_threads():
 @pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("unshare") is None, reason="takes root and unshare"
 )
-def test_in_a_container_threads_have_other_ids():
+def test_in_a_container_threads_have_other_ids(wait_blocked):
     """The interpreter there knows its threads by the container's numbers."""
     program = (
         "import threading, time\n"
@@ -223,7 +225,7 @@ def test_in_a_container_threads_have_other_ids():
             if process.stdout.readline() != "ready\n":
                 pytest.skip("no namespace can be made here")
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-            time.sleep(0.1)
+            wait_blocked(int(children))
             stacks = mt.backtraces(int(children), python=True, lines=False)
             named = [[row[0] for row in functions(stack)] for stack in stacks]
             assert named[0] == ["wait_here", "<module>"]
@@ -261,8 +263,10 @@ def test_threads_come_and_go_meanwhile(start):
     )
     process = start(sys.executable, "-c", program)
     seen: set[str] = set()
+    looks, deadline = 0, time.monotonic() + 60
     with LinuxProcessTarget(process.pid) as target:
-        for _ in range(20):
+        while looks < 20 or ("brief" not in seen and time.monotonic() < deadline):
+            looks += 1
             snapshot, runs = snapshot_with_python(target)
             assert [] == [
                 one for one in snapshot.problems if isinstance(one.error, ThreadGoneError)
@@ -272,17 +276,17 @@ def test_threads_come_and_go_meanwhile(start):
     assert {"<module>", "brief"} <= seen
 
 
-def test_the_command_shows_them(start):
+def test_the_command_shows_them(start, wait_blocked):
     """In text, in lldb's form and in JSON; other formats have no place for them."""
     program = (
         "import time\ndef waits():\n    print('ready', flush=True)\n    time.sleep(100)\nwaits()"
     )
     process = start(sys.executable, "-c", program)
-    time.sleep(0.1)
+    wait_blocked(process.pid)
 
     def run(*words):
         command = [sys.executable, "-m", "machtrace", "backtrace", str(process.pid), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
     text = run("--python")
     assert 0 == text.returncode

@@ -274,7 +274,7 @@ def external(pid: int, hz: float, until: float, checker: Checker, watch: Watch) 
     """Capture the process from here, as often as it can be done, up to that rate."""
     with LinuxProcessTarget(pid) as target:
         due = time.monotonic()
-        while time.monotonic() < until:
+        while time.monotonic() < until or not checker.counts["captures"]:
             began = time.monotonic_ns()
             snapshot = target.snapshot(stack_limit=1 << 20)
             checker.taken_ns.append(time.monotonic_ns() - began)

@@ -152,15 +152,15 @@ static bool has_ended(const struct machtrace_thread_status *status)
     return status->state == 0 || status->state == 'Z' || status->state == 'X';
 }
 
-/* Whether an earlier signal still waits for this thread to take it. */
-static bool is_overdue(pid_t thread)
+/* Whether an earlier signal still waits for this thread to take it; and how the thread stands. */
+static bool is_overdue(pid_t thread, struct machtrace_thread_status *status)
 {
     for (size_t index = 0; index < OVERDUE_MAX; index++) {
         uint64_t token = atomic_load(&overdue[index].token);
         if (token == 0 || overdue[index].thread != thread)
             continue;
-        struct machtrace_thread_status status = machtrace_status_of(thread);
-        if (status.pending >> (own_signal - 1) & 1)
+        *status = machtrace_status_of(thread);
+        if (status->pending >> (own_signal - 1) & 1)
             return true;
         atomic_compare_exchange_strong(&overdue[index].token, &token, 0); /* of another thread */
     }
@@ -183,8 +183,12 @@ static bool ask(struct machtrace_own_thread *thread, size_t index, uint64_t requ
 {
     struct slot *slot = &slots[index];
     pid_t id = (pid_t)thread->id;
-    if (is_overdue(id)) {
-        thread->outcome = MACHTRACE_OWN_BLOCKED;
+    struct machtrace_thread_status status;
+    if (is_overdue(id, &status)) {
+        /* It blocks the signal, or has not had its turn since. */
+        bool is_blocked = status.blocked >> (own_signal - 1) & 1;
+        thread->outcome = is_blocked ? MACHTRACE_OWN_BLOCKED : MACHTRACE_OWN_NOT_STOPPED;
+        thread->uninterruptible = !is_blocked && status.state == 'D';
         return false;
     }
     slot->thread = thread;

@@ -56,23 +56,24 @@ struct tracer {
     bool must_end; /* it traces what it cannot let go of */
 };
 
-/* Whether the kernel shows the thread in state D. Allocates nothing. */
-static bool is_uninterruptible(pid_t thread)
+/* The letter of the state that the kernel shows the thread in; 0 where it shows none. Allocates
+ * nothing. */
+static char state_of(pid_t thread)
 {
     char path[32];
     char text[128];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)thread);
     int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0)
-        return false;
+        return '\0';
     ssize_t size = read(file, text, sizeof text - 1);
     close(file);
     if (size <= 0)
-        return false;
+        return '\0';
     text[size] = '\0';
     /* "tid (name) state ...": a name may itself hold a parenthesis. */
     const char *after_name = strrchr(text, ')');
-    return after_name != NULL && after_name[1] == ' ' && after_name[2] == 'D';
+    return after_name != NULL && after_name[1] == ' ' ? after_name[2] : '\0';
 }
 
 /* `code` is a signal with, above it, a ptrace event. */
@@ -183,7 +184,16 @@ static size_t give_up(struct tracer *tracer)
         struct machtrace_thread *thread = pending->thread;
         if (pending->is_late)
             continue;
-        bool sleeps = is_uninterruptible(thread->id);
+        char state = state_of(thread->id);
+        if (state == 'Z' || state == 'X') {
+            /* Of a main thread nobody is told until all others of its process are collected, and
+             * those that are traced here are when this OS thread ends. */
+            thread->outcome = MACHTRACE_GONE;
+            pending->is_late = true;
+            tracer->must_end = true;
+            continue;
+        }
+        bool sleeps = state == 'D';
         int64_t at = machtrace_now();
         if (!sleeps || pending->awake == 0)
             pending->awake = at;

@@ -55,6 +55,7 @@ _WALL = 0x40000000
 _WAIT = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG | _WALL if os.name == "posix" else 0
 
 _REGISTERS_MAX = 512
+_EXITED_STATES = (b"Z", b"X")
 
 # A thread on another CPU stops within tens of microseconds, less than a sleep takes to end: yield
 # that long, then sleep for longer and longer.
@@ -132,8 +133,11 @@ class _Read:
 
 
 def may_be_traced(copy: ThreadCopy) -> bool:
-    """Whether the thread could not be let go of."""
-    return isinstance(copy, UncopiedThread) and copy.why in (Hindrance.NOT_STOPPED, Hindrance.GONE)
+    """Whether the thread could not be let go of; one that was gone before is not traced."""
+    return isinstance(copy, UncopiedThread) and (
+        copy.why is Hindrance.NOT_STOPPED
+        or (copy.why is Hindrance.GONE and copy.errno != errno.ESRCH)
+    )
 
 
 def in_thread_of_its_own(work: Callable[[], None]) -> None:
@@ -180,9 +184,12 @@ class CtypesCopier:
     ) -> list[ThreadCopy]:
         """See :meth:`~machtrace.target.linux_threads.ThreadCopier.copy`."""
         copies: list[ThreadCopy] = []
+        tracers: list[Tracer] = []  # one for all: its buffers take long to make
 
         def copy_on() -> None:
-            tracer = Tracer(stack_ranges, stack_limit)
+            if not tracers:
+                tracers.append(Tracer(stack_ranges, stack_limit))
+            (tracer,) = tracers
             for thread in threads[len(copies) :]:
                 copies.append(tracer.copy(thread))
                 if may_be_traced(copies[-1]):
@@ -242,7 +249,7 @@ class Tracer:
             return _uncopied(thread, Hindrance.REFUSED, ctypes.get_errno())
         asked = time.monotonic_ns()
         if self._ptrace(_PTRACE_INTERRUPT, thread, None, None) == -1:
-            return _uncopied(thread, Hindrance.GONE, ctypes.get_errno())
+            return _uncopied(thread, Hindrance.GONE)
         return asked
 
     def await_stop(self, thread: int, asked: int) -> StoppedThread | UncopiedThread:
@@ -256,7 +263,7 @@ class Tracer:
             id=thread,
             why=Hindrance.NOT_STOPPED,
             errno=0,
-            is_uninterruptible=_is_uninterruptible(thread),
+            is_uninterruptible=_state(thread) == b"D",
         )
 
     def read(self, thread: StoppedThread, *, with_stacks: bool = True) -> _Read:
@@ -276,6 +283,8 @@ class Tracer:
 
     def copy_of(self, thread: StoppedThread, read: _Read, resumed: int) -> ThreadCopy:
         """What is in the buffers since :meth:`read`, of a thread that ran on at ``resumed``."""
+        if read.failure == errno.ESRCH:
+            return _uncopied(thread.id, Hindrance.GONE)
         if read.failure:
             return _uncopied(thread.id, Hindrance.FAILED, read.failure)
         return CopiedThread(
@@ -310,14 +319,9 @@ class Tracer:
         event, sleep = self._event, _FIRST_SLEEP_S
         awake = asked  # when it was last seen in no uninterruptible sleep
         while True:
-            event.pid = 0
-            if self._waitid(os.P_PID, thread, self._event_at, _WAIT) == -1:
-                if ctypes.get_errno() == errno.ECHILD:
-                    return _EXITED
-            elif event.pid:
-                if event.code in (os.CLD_TRAPPED, os.CLD_STOPPED):
-                    return _trapped(event.status)
-                return _EXITED
+            stop = self._look(thread)
+            if stop is not None:
+                return stop
             waited = time.monotonic_ns() - asked
             if waited < _SPIN_NS:
                 self._yield()
@@ -327,12 +331,28 @@ class Tracer:
             if self._ptrace(_PTRACE_GETSIGINFO, thread, None, self._event_at) == 0:
                 is_event = event.code >> 8 == _PTRACE_EVENT_STOP
                 return _trapped(event.code if is_event else event.signal)
-            if not _is_uninterruptible(thread):
+            state = _state(thread)
+            if state in _EXITED_STATES:
+                # Of a main thread nobody is told until all others of its process are collected,
+                # and those that are traced here are when this tracer ends.
+                return _EXITED
+            if state != b"D":
                 awake = time.monotonic_ns()
             if waited >= STOP_LIMIT_NS or time.monotonic_ns() - awake >= SLEEP_LIMIT_NS:
                 return _TIMED_OUT
             time.sleep(sleep)
             sleep = min(2 * sleep, _LONGEST_SLEEP_S)
+
+    def _look(self, thread: int) -> _Stop | None:
+        """What the kernel tells of a thread; None where there is nothing yet."""
+        event = self._event
+        event.pid = 0
+        if self._waitid(os.P_PID, thread, self._event_at, _WAIT) == -1:
+            return _EXITED if ctypes.get_errno() == errno.ECHILD else None
+        if not event.pid:
+            return None
+        is_stop = event.code in (os.CLD_TRAPPED, os.CLD_STOPPED)
+        return _trapped(event.status) if is_stop else _EXITED
 
     def _read_stacks(self, thread: int, registers_size: int) -> tuple[tuple[int, int], ...]:
         """Start (Avma) and size of what was read into each buffer."""
@@ -388,12 +408,12 @@ def _uncopied(thread: int, why: Hindrance, error: int = 0) -> UncopiedThread:
     return UncopiedThread(id=thread, why=why, errno=error)
 
 
-def _is_uninterruptible(thread: int) -> bool:
-    """Whether the kernel shows the thread in state D."""
+def _state(thread: int) -> bytes:
+    """The letter of the state that the kernel shows the thread in; empty where it shows none."""
     try:
         with open(f"/proc/{thread}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - in a hurry
             text = file.read(128)
     except OSError:
-        return False
+        return b""
     # "tid (name) state ...": a name may itself hold a parenthesis.
-    return text[text.rfind(b")") :].startswith(b") D")
+    return text[text.rfind(b")") :][2:3]

@@ -34,7 +34,7 @@ static pid_t child;
 static pthread_mutex_t held = PTHREAD_MUTEX_INITIALIZER;
 
 static long do_read(void) { char byte; return read(empty[0], &byte, 1); }
-static long do_write(void) { static char bytes[1 << 20]; return write(full[1], bytes, sizeof bytes); }
+static long do_write(void) { static char bytes[1 << 22]; return write(full[1], bytes, sizeof bytes); }
 static long do_accept(void) { return accept(listening, NULL, NULL); }
 static long do_recv(void) { char byte; return recv(pair[0], &byte, 1, 0); }
 static long do_limited(void) { char byte; return recv(limited[0], &byte, 1, 0); }
@@ -207,18 +207,20 @@ int main(void)
     struct machtrace_own_capture capture = {.ranges = &everywhere,
                                             .range_count = 1,
                                             .stack_limit = 1 << 14,
-                                            .answer_limit = 5000000000,
-                                            .sleep_limit = 1000000000,
+                                            .answer_limit = 20000000000,
+                                            .sleep_limit = 20000000000,
                                             .threads = threads,
                                             .thread_count = COUNT};
     if (machtrace_own_begin(0) != 0)
         return 3;
     machtrace_own_copy(&capture);
     machtrace_own_end();
-    usleep(300000);
     for (size_t index = 0; index < COUNT; index++) {
         if (threads[index].outcome != MACHTRACE_OWN_COPIED)
             return 4;
+        /* It has run since, to answer: it sleeps again where the call goes on. */
+        while (!ended[index] && state_of(ids[index]) != 'S')
+            usleep(1000);
         printf("%s: %s\n", calls[index].name,
                !ended[index]        ? "goes on"
                : errors[index] == 0 ? "fewer bytes"

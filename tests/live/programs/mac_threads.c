@@ -69,7 +69,7 @@ int main(void)
     dispatch_async_f(dispatch_queue_create("com.example.machtrace", NULL), NULL, serve);
     while (atomic_load(&arrived) < KINDS)
         usleep(1000);
-    usleep(100000);
+    usleep(500000);
     puts("ready");
     fflush(stdout);
     while (fgets(line, sizeof line, stdin) != NULL) {

@@ -107,8 +107,8 @@ static void *hold(void *unused)
     return NULL;
 }
 
-/* Whether the thread that keeps the lock is copied. */
-static int copy_holder(void)
+/* What became of the thread that keeps the lock, which is to be copied. */
+static enum machtrace_own_outcome copy_holder(void)
 {
     static unsigned char buffer[1 << 18];
     static const struct machtrace_own_range everywhere = {0, UINT64_C(1) << 63};
@@ -122,15 +122,17 @@ static int copy_holder(void)
     struct machtrace_own_capture capture = {.ranges = &everywhere,
                                             .range_count = 1,
                                             .stack_limit = sizeof buffer / 2,
-                                            .answer_limit = 1000000000,
-                                            .sleep_limit = 1000000000,
+                                            .answer_limit = 20000000000,
+                                            .sleep_limit = 20000000000,
                                             .threads = &thread,
                                             .thread_count = 1};
     if (machtrace_own_begin(0) != 0)
-        return 0;
+        return MACHTRACE_OWN_FAILED;
     machtrace_own_copy(&capture);
     machtrace_own_end();
-    return is_listed && thread.outcome == MACHTRACE_OWN_COPIED && thread.stacks[0].size > 0;
+    if (thread.outcome == MACHTRACE_OWN_COPIED && (!is_listed || thread.stacks[0].size == 0))
+        return MACHTRACE_OWN_FAILED;
+    return thread.outcome;
 }
 
 int main(int count, char **arguments)
@@ -143,7 +145,7 @@ int main(int count, char **arguments)
                                                .stack_limit = 1 << 16,
                                                .answer_limit = 100000000,
                                                .sleep_limit = 2000000,
-                                               .room = 1 << 24,
+                                               .room = 1 << 28, /* until the thread has begun, too */
                                                .text_most = 1 << 20,
                                                .mappings = machtrace_own_mappings};
     int error;
@@ -154,9 +156,15 @@ int main(int count, char **arguments)
     while (!is_there)
         usleep(100);
     uint64_t before = machtrace_series_count(series).captures;
-    if (!copy_holder())
-        return 4;
     struct timespec pause = {0, 1000000};
+    enum machtrace_own_outcome outcome = copy_holder();
+    /* Where the series asked it in vain just before, it owes that answer until it has its turn. */
+    while (outcome == MACHTRACE_OWN_BLOCKED || outcome == MACHTRACE_OWN_NOT_STOPPED) {
+        nanosleep(&pause, NULL);
+        outcome = copy_holder();
+    }
+    if (outcome != MACHTRACE_OWN_COPIED)
+        return 4;
     while (machtrace_series_count(series).captures < before + 20)
         nanosleep(&pause, NULL);
     uint64_t after = machtrace_series_count(series).captures;

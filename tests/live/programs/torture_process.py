@@ -149,13 +149,13 @@ class Progress:
 
 
 def repeat(step: Callable[[], None], count: Callable[[], None], rest: float) -> None:
-    """Do one thing until the end, and rest between the times, for so many seconds."""
+    """Do one thing until the end, but once at least, and rest between for so many seconds."""
     try:
-        while not done.is_set():
+        while True:
             step()
             count()
-            if rest:
-                done.wait(rest)
+            if done.wait(rest) if rest else done.is_set():
+                return
     except BaseException as error:  # noqa: BLE001 - told at the end
         failures.append(f"{getattr(step, '__name__', step)}: {error!r}")
         done.set()

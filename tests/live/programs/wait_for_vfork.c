@@ -1,18 +1,18 @@
-/* The calling thread waits for a child that shares its memory, in uninterruptible sleep. */
+/* The calling thread waits for a child that shares its memory, in uninterruptible sleep, until a
+ * byte comes from a descriptor, or for a minute. */
 #define _GNU_SOURCE
-#include <stdlib.h>
+#include <poll.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-void wait_for_vfork(int milliseconds);
+void wait_for_vfork(int descriptor);
 
-void wait_for_vfork(int milliseconds)
+void wait_for_vfork(int descriptor)
 {
-    struct timespec left = {milliseconds / 1000, milliseconds % 1000 * 1000000L};
+    struct pollfd end = {descriptor, POLLIN, 0};
     pid_t child = vfork();
     if (child == 0) {
-        nanosleep(&left, NULL);
+        poll(&end, 1, 60000);
         _exit(0);
     }
     waitpid(child, NULL, 0);
