@@ -69,6 +69,11 @@ def read(data: bytes) -> Report:
         ("#1  0x12 in pause () from /lib/a b.so", "pause", "()", "/lib/a b.so", None),
         ("#1  0x12 in ?? ()", None, "()", None, None),
         ("#1  0x12 in ?? () from /lib/c.so", None, "()", "/lib/c.so", None),
+        ("#1  0x12 in poll () at /lib/c.so.6", "poll", "()", "/lib/c.so.6", None),
+        ("#1  0x12 in  ()", None, "()", None, None),
+        # What Python prints of an object is cut at its length, without its last brackets.
+        ("#1  0x12 in f (a=<A(b=(1, 2...(truncated)) at a.c:3", "f", None, None, ("a.c", 3)),
+        ('#1  0x12 in f (a=0x1 \\"b (c\\") at a.c:3', "f", None, None, ("a.c", 3)),
         (
             "#2  0x12 in std::function<void (int)>::operator()(int) const (this=0x0) at f.h:9",
             "std::function<void (int)>::operator()(int) const",
@@ -112,7 +117,16 @@ def test_frames(
 
 
 @pytest.mark.parametrize(
-    "line", ["#1 and more", "#include <a.h>", "# 1  main () at a.c:1", "#1  0x"]
+    "line",
+    [
+        "#1 and more",
+        "#include <a.h>",
+        "# 1  main () at a.c:1",
+        "#1  0x",
+        "#1  0x0000000000000012 poll (libc.so.6 + 0x12)",  # systemd's
+        "#1  0x12 in f (a",
+        "#1  0x12 in f (a) and more",
+    ],
 )
 def test_what_is_no_frame(line: str) -> None:
     """Other lines begin so, too."""
@@ -151,6 +165,60 @@ def test_a_whole_text() -> None:
         "#0  raise_it (id=<optimized out>) at ./nptl/pthread_kill.c:44" in report.details["lines"]
     )
     assert main.details["lines"] == ['        local = {a = 1, b = "#3"}']
+
+
+def test_what_a_terminal_showed() -> None:
+    """Lines wrapped in all the ways that gdb has had, and what it asks where a page is full."""
+    (thread,) = read(
+        b"#0  0x01 in one ()\n   from /lib/a b.so\n"
+        b"#1  0x02 in\n    two (a=1,\n    b=2) at\n    /src/c.c:5\n"
+        b"#2  0x03 in three (a=1,\n"
+        b"--Type <RET> for more, q to quit, c to continue without paging--\n"
+        b"\tb=2)\n\tat d.c:6\n\tlocal = 3\n"
+    ).threads
+    assert [frame.symbol and frame.symbol.name for frame in thread.frames] == [
+        "one",
+        "two",
+        "three",
+    ]
+    places = [
+        frame.location and (frame.location.path, frame.location.line) for frame in thread.frames
+    ]
+    assert places == [None, ("/src/c.c", 5), ("d.c", 6)]
+    assert thread.frames[1].details == {"arguments": "(a=1, b=2)"}
+    assert thread.details["lines"][1:] == ["\tlocal = 3"]
+
+
+def test_what_is_shown_by_itself_and_again() -> None:
+    """Where the program stopped is no stack of its own."""
+    report = read(
+        b"Program terminated with signal SIGSEGV, Segmentation fault.\n#0  0x01 in one ()\n"
+        b"(gdb) bt\n#0  0x01 in one ()\n#1  0x02 in two () from C:\\a\\b.dll\n"
+    )
+    (thread,) = report.threads
+    assert thread.crashed
+    assert [frame.address for frame in thread.frames] == [1, 2]
+    assert report.details["lines"][1:] == ["#0  0x01 in one ()", "(gdb) bt"]
+    assert report.images[0].name == "b.dll"
+
+
+def test_an_indentation_of_its_own() -> None:
+    """Other lines with a number sign may have another."""
+    (thread,) = read(b"  #1 a thing to do\n\n    #0  one (a=1,\n        b=2) at a.c:3\n").threads
+    assert [frame.details["arguments"] for frame in thread.frames] == ["(a=1, b=2)"]
+
+
+def test_frames_that_kde_leaves_out() -> None:
+    """Those of its handler: the first that is shown is what the signal interrupted."""
+    (thread,) = read(
+        b"Application: A (a), signal: Aborted\n\n Thread 1 (Thread 0x12 (LWP 3)):\n"
+        b" [KCrash Handler]\n #6  0x01 in one ()\n #7  0x02 in two ()\n"
+    ).threads
+    assert thread.id == 3
+    assert [(frame.details["number"], frame.adjustment) for frame in thread.frames] == [
+        (6, Adjustment.EXACT),
+        (7, Adjustment.RETURN),
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -170,6 +170,32 @@ def test_names_with_the_words_that_part_them(
         assert frame.image == 0  # by its address
 
 
+def test_a_terminal_without_room() -> None:
+    """Where a frame is in the source stands below it; a call of nothing is at no address."""
+    null, first, second = frames(
+        "0 null\n1 f() + 5 in a.dll\n  at Sources\\a b.swift:8:17\n\n    8│   at once\n"
+        "  at once\n\n2 g() + 9 in a.dll\n"
+    )
+    assert (null.address, null.symbol) == (0, None)
+    assert first.location is not None
+    assert (first.location.path, first.location.line) == ("Sources\\a b.swift", 8)
+    assert second.location is None
+    (report,) = read(f"{HEAD}1 f() in a.dll\n\nThread 1:\n\n  at b.swift:8:17\n")
+    assert report.threads[1].details == {"lines": ["  at b.swift:8:17"]}
+
+
+def test_a_crash_of_the_compiler() -> None:
+    """LLVM writes its stack before Swift's runtime does."""
+    dump, crash = read(
+        "Stack dump:\n0.\tProgram arguments: swift-frontend\n"
+        "#0 0x0000000000001234 f(int) (/usr/bin/swift-frontend+0x234)\n"
+        f"#1 0x0000000000001250 main a.cpp:1:2\n\n{HEAD}0 0x1234 f(int) in swift-frontend\n"
+    )
+    assert (dump.kind, crash.kind) == (ReportKind.SANITIZER, ReportKind.SWIFT)
+    assert [len(report.threads[0].frames) for report in (dump, crash)] == [2, 1]
+    assert crash.details == {}
+
+
 def test_identifiers_of_macos_are_uuids() -> None:
     """Elsewhere 16 bytes are a build-id, as lld makes them."""
     digits = "6fdbb104c032301189bae26d5506e11a"

@@ -162,9 +162,20 @@ def test_dumps_of_llvm_s_tools() -> None:
     [
         ("#0 0x12 in operator/(A, B) /a b/c.cc:3:4", "operator/(A, B)", None, "/a b/c.cc"),
         ("#0 0x12 in f(int (*)(char)) <stdin>:1", "f(int (*)(char))", None, "<stdin>"),
-        ("#0 0x12 in -[A b:c:]+0x3f (App:x86_64+0x100003f20)", "-[A b:c:]+0x3f", "App", None),
+        ("#0 0x12 in -[A b:c:]+0x3f (App:x86_64+0x100003f20)", "-[A b:c:]", "App", None),
         ("#0 0x12  (/a (copy)/b:c+0x12)", None, "/a (copy)/b:c", None),
         ("#0 0x12 (<unknown module>)", None, None, None),
+        ("#0 0x12 in f C:\\a b\\c.cc:3", "f", None, "C:\\a b\\c.cc"),
+        (
+            "#0 0x12 in f<(lambda at /a.cc:1:2)> /b c.cc:3:4",
+            "f<(lambda at /a.cc:1:2)>",
+            None,
+            "/b c.cc",
+        ),
+        ("#0 f <null> (a.out+0x12)", "f", "a.out", None),
+        ("#0 f <null>:2 (a.out+0x12)", "f", "a.out", None),
+        ("#0 <null> <null> (0x12)", None, None, None),
+        ("  * #3 f() a.c:3 (a.out+0x12)", "f()", "a.out", "a.c"),
         ("  #3 f() a.c:3 (a.out+0x12) (BuildId: 0011)", "f()", "a.out", "a.c"),
     ],
 )
@@ -174,6 +185,46 @@ def test_frames(line: str, name: str | None, path: str | None, place: str | None
     assert frame is not None
     assert (frame.name, frame.path) == (name, path)
     assert (frame.location and frame.location.path) == place
+
+
+def test_what_apple_s_symbolizers_say() -> None:
+    """How far into a function, where they have no file."""
+    frame = parse_frame_line("#0 0x12 in -[A b:]+0x3f (App:arm64+0x100003f20)")
+    assert frame is not None
+    assert (frame.name, frame.into) == ("-[A b:]", 0x3F)
+
+
+def test_a_frame_of_no_module_is_in_its_stack() -> None:
+    """Its address stands where a module does."""
+    (report,) = read(
+        "WARNING: ThreadSanitizer: data race (pid=3)\n  Write of size 4 by main thread:\n"
+        "  * #0 f a.c:1 (a.out+0x12)\n    #1 <null> <null> (0x000123450000)\n"
+        "    #2 g b.c:2 (a.out+0x34)\n"
+    )
+    (thread,) = report.threads
+    assert [frame.address for frame in thread.frames] == [None, 0x123450000, None]
+    assert thread.name == "Write of size 4 by main thread:"
+
+
+def test_a_stack_that_others_write_into() -> None:
+    """It goes on where its numbers do."""
+    (report,) = read(
+        "==1==ERROR: AddressSanitizer: SEGV\n    #0 0x12 in f /a.c:1\nsaid by another\n"
+        "    #1 0x34 in g /a.c:2\n\nallocated here:\n    #0 0x56 in h /a.c:3\n"
+    )
+    first, second = report.threads
+    assert (len(first.frames), first.details) == (2, {"lines": ["said by another"]})
+    assert second.name == "allocated here:"
+
+
+@pytest.mark.parametrize("head", ["==5== ERROR: libFuzzer: deadly signal\n", "Fatal signal 6\n"])
+def test_stacks_of_fuzzers_and_of_nobody(head: str) -> None:
+    """Symbolized, they have no module; only sanitizers print an address, a file and a column."""
+    (report,) = read(f"{head}    #0 0x12 in f /a.c:1:2\n    #1 0x34 in g b.c:2:3\n")
+    assert len(report.threads[0].frames) == 2
+    is_fuzzer = "libFuzzer" in head
+    assert (report.exception and report.exception.type) == ("libFuzzer" if is_fuzzer else None)
+    assert report.process.pid == (5 if is_fuzzer else None)
 
 
 def test_other_lines_with_a_number_sign() -> None:

@@ -9,13 +9,14 @@ from machtrace.model.symbol import SourceLocation
 
 LONGEST_LINE = 16384
 _FRAME = re.compile(
-    r"#(?P<number>[0-9]{1,9})[ \t]++(?:(?P<address>0x[0-9a-fA-F]{1,16}) in )?(?P<rest>\S.*)"
+    r"#(?P<number>[0-9]{1,9})[ \t]++(?:(?P<address>0x[0-9a-fA-F]{1,16}) in )?+(?!0x)(?P<rest>.*+)"
 )
 # A text or a character among the arguments may have brackets of its own. A text without an end
 # takes all that follows: to look for ends from each of its marks would take a square of time.
-_BRACKET = re.compile(r"""[()]|"(?:[^"\\]|\\.)*+\\?+(?:"|\Z)|'(?:\\[^']{1,8}|[^'\\])'""")
+_BRACKET = re.compile(r"""[()]|\\.|"(?:[^"\\]|\\.)*+\\?+(?:"|\Z)|'(?:\\[^']{1,8}|[^'\\])'""")
 _AT = re.compile(r" at (?P<file>\S.*):(?P<line>[0-9]{1,9})")
-_FROM = re.compile(r" from (?P<path>\S.*)")
+# Where a distribution changes gdb, the library has *at* before it, and no line behind it.
+_FROM = re.compile(r" (?:from|at) (?P<path>\S.*)")
 SIGNAL_HANDLER = "<signal handler called>"
 """The name of what stands between a handler and what the signal interrupted."""
 _UNKNOWN = "??"
@@ -42,15 +43,18 @@ def parse_frame_line(line: str) -> GdbFrameLine | None:
     if match is None:
         return None
     parts = _parts(match["rest"])
+    if parts is None and match["address"] is not None:
+        parts = _parts_of_cut(match["rest"])
     if parts is None:
         return None
     name, arguments, after = parts
-    place, source = _AT.fullmatch(after), _FROM.fullmatch(after)
+    place = _AT.fullmatch(after)
+    source = _FROM.fullmatch(after) if place is None else None
     address = match["address"]
     return GdbFrameLine(
         int(match["number"]),
         None if address is None else int(address, 16),
-        None if name == _UNKNOWN else name,
+        None if name in ("", _UNKNOWN) else name,
         arguments,
         None if source is None else source["path"],
         None if place is None else SourceLocation(place["file"], int(place["line"]) or None),
@@ -67,8 +71,17 @@ def _parts(text: str) -> tuple[str, str, str] | None:
             opened.append(bracket.start())
         elif bracket[0] == ")" and opened:
             start = opened.pop()
-            after = text[bracket.end() :]
-            is_last = not after or after.startswith((" at ", " from "))
+            end = bracket.end()
+            is_last = end == len(text) or text.startswith((" at ", " from "), end)
             if is_last and not opened and text[start - 1 : start] == " ":
-                return text[: start - 1], text[start : bracket.end()], after
+                return text[: start - 1], text[start:end], text[end:]
     return None
+
+
+def _parts_of_cut(text: str) -> tuple[str, str, str] | None:
+    """The same where printers in Python cut the arguments, whose brackets are then not closed."""
+    start, end = text.find(" ("), text.rfind(")") + 1
+    after = text[end:]
+    if start < 0 or end <= start or (after and not after.startswith((" at ", " from "))):
+        return None
+    return text[:start], text[start + 1 : end], after

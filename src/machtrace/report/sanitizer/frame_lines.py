@@ -9,7 +9,7 @@ from machtrace.model.symbol import SourceLocation
 
 LONGEST_LINE = 16384
 _FRAME = re.compile(
-    r"[ \t]*+#(?P<number>[0-9]{1,9})[ \t]++"
+    r"[ \t]*+(?:\*[ \t]++)?#(?P<number>[0-9]{1,9})[ \t]++"
     r"(?:(?P<address>0x[0-9a-fA-F]{1,16})(?![0-9a-fA-F])[ \t]*+)?(?P<in>in )?(?P<rest>.*+)"
 )
 _BRACKETS = re.compile(r"[()]")
@@ -18,8 +18,14 @@ _MODULE = re.compile(
     r"(?P<path>.+?)(?::(?P<arch>[a-z][a-z0-9_]{1,15}))?\+(?P<offset>0x[0-9a-f]{1,16})"
 )
 _LINE_AND_COLUMN = re.compile(r"(?<=\S):([0-9]{1,9})(?::([0-9]{1,9}))?\Z")
+_INTO = re.compile(r"(?P<name>.*\S)\+(?P<offset>0x[0-9a-f]{1,16})")
+_ADDRESS = re.compile(r"(?P<before>.*\S) \((?P<address>0x[0-9a-fA-F]{1,16})\)")
+# Clang names what has no name by its place: ``f<(lambda at /a.cc:1:2)>``.
+_FILE = re.compile(r"(?<! at) (?=/|[A-Za-z]:[/\\])")
 _NOTHING = ("(<unknown module>)", "<null> <null>")
 """What stands for no module, and for no function and no file."""
+_NULL = "<null>"
+"""What stands for no function, and for no file."""
 _LINE_DIGITS = 20
 """Characters of a line and a column at most."""
 _BUILD_ID_LENGTH = 160
@@ -36,6 +42,8 @@ class SanitizerFrameLine(NamedTuple):
     is_return_address: bool
     """Whether it is as it was on the stack, as in dumps of LLVM's own tools."""
     name: str | None
+    into: int | None
+    """How far into it: what Apple's symbolizers say in place of a file."""
     location: SourceLocation | None
     path: str | None
     """Of the module."""
@@ -56,15 +64,20 @@ def parse_frame_line(line: str) -> SanitizerFrameLine | None:
     if build_id is not None:
         rest = rest[: build_id.start()]
     rest, module = _without_module(rest)
-    name, location = (None, None) if rest in _NOTHING else _named(rest)
     address = match["address"]
+    elsewhere = _ADDRESS.fullmatch(rest) if address is None else None
+    if elsewhere is not None:
+        rest, address = elsewhere["before"], elsewhere["address"]
+    name, location = (None, None) if rest in _NOTHING else _named(rest)
+    into = _INTO.fullmatch(name) if name is not None and location is None else None
     if address is None and module is None and location is None:
         return None
     return SanitizerFrameLine(
         int(match["number"]),
         None if address is None else int(address, 16),
-        address is not None and len(address) == _PADDED and match["in"] is None,
-        name,
+        len(match["address"] or "") == _PADDED and match["in"] is None,
+        name if into is None else into["name"],
+        None if into is None else int(into["offset"], 16),
         location,
         None if module is None else module["path"],
         None if module is None else module["arch"],
@@ -96,10 +109,11 @@ def _named(text: str) -> tuple[str | None, SourceLocation | None]:
     """A function, and the file that follows it; both may have spaces."""
     numbers = _LINE_AND_COLUMN.search(text, max(0, len(text) - _LINE_DIGITS))
     if numbers is None:
-        return text or None, None
-    place = text.find(" /")
-    if place < 0:
-        place = text.rfind(" ", 0, numbers.start())
+        return text.removesuffix(" " + _NULL) or None, None
+    found = _FILE.search(text)
+    place = text.rfind(" ", 0, numbers.start()) if found is None else found.start()
     name, file = text[: max(place, 0)].rstrip(), text[place + 1 : numbers.start()]
+    if file == _NULL:
+        return name or None, None
     line, column = int(numbers[1]) or None, int(numbers[2] or 0) or None
     return name or None, SourceLocation(file, line, column)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from uuid import UUID
 
 from machtrace.model.address import Avma, ImageOffset
@@ -12,6 +13,7 @@ from machtrace.report.sanitizer.frame_lines import SanitizerFrameLine
 _PROGRAM_BASE = 1 << 32
 """Where programs of macOS are linked to be; libraries are linked to be at 0."""
 _UUID_BYTES = 16
+_FOLDERS = re.compile(r".*[/\\]")
 
 
 class Modules:
@@ -40,8 +42,8 @@ class Modules:
             self._images.append(
                 ReportedImage(
                     uuid=_identifier(line),
-                    name=line.path.rpartition("/")[2],
-                    path=line.path if "/" in line.path else "",
+                    name=_FOLDERS.sub("", line.path),
+                    path=line.path if _FOLDERS.match(line.path) else "",
                     arch=line.arch,
                     load_address=base,
                 )

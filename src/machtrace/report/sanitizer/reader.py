@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from machtrace.model.address import Avma
 from machtrace.model.json_value import JsonValue
@@ -11,43 +11,46 @@ from machtrace.model.report import Report, ReportKind
 from machtrace.model.reported_frame import Adjustment, ReportedFrame, ReportedSymbol
 from machtrace.model.reported_process import ReportedException, ReportedProcess
 from machtrace.model.reported_thread import ReportedThread
+from machtrace.report.log_lines import log_lines
 from machtrace.report.sanitizer.frame_lines import SanitizerFrameLine, parse_frame_line
 from machtrace.report.sanitizer.modules import Modules
 from machtrace.report.source import ReportSource
 
 _FINDING = re.compile(
-    r"(?:=+(?P<pid>[0-9]{1,9})=+)?[ \t]*+(?:ERROR|WARNING): (?P<tool>[A-Za-z]{1,40}Sanitizer): "
+    r"[ \t]*+(?:=+(?P<pid>[0-9]{1,9})=+)?[ \t]*+(?:ERROR|WARNING): "
+    r"(?P<tool>[A-Za-z]{1,40}Sanitizer|libFuzzer): "
     r"(?P<what>.+)"
 )
 _ADDRESS = re.compile(r"\baddress (?P<address>0x[0-9a-fA-F]{1,16})")
 _PID = re.compile(r"\(pid=([0-9]{1,9})\)")
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*+[@-~]")
+_WORDS = ("Sanitizer: ", ": runtime error: ", "ERROR: libFuzzer: ")
+_MARK = re.compile(r"()[ \t]*+(?:\*[ \t]++)?#[0-9]{1,9}[ \t]")
 _LOOKED_AT = 1 << 18
 _LONGEST = 1024
 _LINES = "lines"
 
 
 def recognises(source: ReportSource) -> bool:
-    """Whether frames with modules, or with a sanitizer's word, are near the beginning."""
+    """Whether frames with modules, or columns, or a sanitizer's word, are near the beginning."""
     head = source.text[:_LOOKED_AT]
     if "#0 " not in head:
         return False
     found = False
-    for line in _lines(head):
+    for line in log_lines(head, _MARK):
         if _is_frame(line):
             parsed = parse_frame_line(line)
-            if parsed is not None and (found or parsed.path is not None):
+            if parsed is not None and (found or parsed.path is not None or _has_column(parsed)):
                 return True
-        found = found or "Sanitizer: " in line or ": runtime error: " in line
+        found = found or any(word in line for word in _WORDS)
     return False
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
     """A report of each finding."""
     findings = [_Finding(None)]
-    for line in _lines(source.text):
+    for line in log_lines(source.text, _MARK):
         head = line[:_LONGEST]
-        match = _FINDING.fullmatch(head) if "Sanitizer: " in head else None
+        match = _FINDING.fullmatch(head) if any(word in head for word in _WORDS) else None
         if match is not None:
             findings.append(_Finding(match))
         findings[-1].take(line)
@@ -58,13 +61,14 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     return tuple(one.report() for one in findings)
 
 
-def _lines(text: str) -> Iterator[str]:
-    for line in text.split("\n"):
-        yield (_CONTROL.sub("", line) if "\x1b" in line else line).rstrip()
-
-
 def _is_frame(line: str) -> bool:
-    return line.lstrip()[:1] == "#"
+    return line.lstrip(" \t*")[:1] == "#"
+
+
+def _has_column(frame: SanitizerFrameLine) -> bool:
+    """Whether it has what gdb, which has frames with an address and a file too, does not print."""
+    place = frame.location
+    return frame.address is not None and place is not None and place.column is not None
 
 
 class _Finding:
@@ -90,9 +94,17 @@ class _Finding:
             if line.strip():
                 self._pending.append(line)
             return
-        if not self._stacks or frame.number == 0 or self._pending:
+        if self._follows(frame):
+            self._leave()
+        else:
             self._begin()
         self._stacks[-1][1].append(frame)
+
+    def _follows(self, frame: SanitizerFrameLine) -> bool:
+        """Whether it is of the stack before it: others write to the same log, too."""
+        if not self._stacks or frame.number == 0:
+            return False
+        return not self._pending or frame.number == self._stacks[-1][1][-1].number + 1
 
     def _begin(self) -> None:
         """A stack begins: the last line before it says what it is of."""
@@ -176,7 +188,7 @@ def _frame(line: SanitizerFrameLine, number: int, modules: Modules) -> ReportedF
         image,
         offset,
         Adjustment.RETURN if line.is_return_address else Adjustment.ALREADY_ADJUSTED,
-        None if line.name is None else ReportedSymbol(line.name, None),
+        None if line.name is None else ReportedSymbol(line.name, line.into),
         line.location,
         is_inline=False,
         details=details,

@@ -26,6 +26,7 @@ _TRIED = 32
 _OF_FUNCTIONS = {*"()<>:"}
 """What names of functions have, and those of images have not."""
 _UNKNOWN = "<unknown>"
+_NO_ADDRESS = "null"
 OMITTED = "..."
 """What stands for frames that are not shown, in the place of a number or of an address."""
 
@@ -59,6 +60,8 @@ def parse_frame_line(line: str, images: Collection[str]) -> SwiftFrameLine | Non
     rest = match["rest"]
     if OMITTED in (match["number"], rest):
         return SwiftFrameLine(None, (), None, None, None, None, None)
+    if rest == _NO_ADDRESS:
+        return SwiftFrameLine(int(match["number"]), (), 0, None, None, None, None)
     address = match["address"]
     what, image, file = _parted(rest or "", images)
     if address is None and image is None:

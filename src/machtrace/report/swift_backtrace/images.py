@@ -14,7 +14,7 @@ _IMAGE = re.compile(
     r"[ \t]*+(?P<start>0x[0-9a-fA-F]{1,16})(?:\u2013|-)(?P<end>0x[0-9a-fA-F]{1,16})[ \t]++"
     r"(?P<identifier>(?:[0-9a-fA-F]{2}){1,64}+|<no build ID>)[ \t]++(?P<rest>\S.*)"
 )
-_PATH = re.compile(r"[ \t]++(?=/)")
+_PATH = re.compile(r"(?<![ \t])[ \t]++(?=/)")
 
 
 def parse_image_line(line: str, *, is_macho: bool) -> ReportedImage | None:

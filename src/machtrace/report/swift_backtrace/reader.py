@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from machtrace.model.report import Report
+from machtrace.report.log_lines import log_lines
+from machtrace.report.sanitizer import reader as sanitizer_reader
 from machtrace.report.source import ReportSource
 from machtrace.report.swift_backtrace.text_report import CrashText, thread_heading
 
@@ -16,8 +17,8 @@ _REASON = re.compile(
     r"(?: \*\*\*)?+"
 )
 _BACKTRACING = re.compile(r"[^\n]{0,40}?\bSignal (?P<signal>[0-9]{1,3}): Backtracing from 0x.*+")
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*+[@-~]")
 _MARKS = ("Program crashed: ", "Swift runtime failure: ")
+_MARK = re.compile(rf"([ \t]*+)(?:\*\*\* |\N{{BOMB}} ?)?+(?:{'|'.join(_MARKS)})")
 
 
 def recognises(source: ReportSource) -> bool:
@@ -28,7 +29,7 @@ def recognises(source: ReportSource) -> bool:
         return False
     start = text.rfind("\n", 0, min(places)) + 1
     found = False
-    for line in _lines(text[start:]):
+    for line in log_lines(text[start:], _MARK):
         if found and thread_heading(line) is not None:
             return True
         found = found or _reason(line) is not None
@@ -38,19 +39,24 @@ def recognises(source: ReportSource) -> bool:
 def read(source: ReportSource) -> tuple[Report, ...]:
     """A report of each crash in it; what was written before a crash goes with it.
 
+    Where Swift's compiler crashes, LLVM writes a stack first: that is a report of its own.
+
     Raises:
         FormatError: there is none.
     """
+    dumps: list[Report] = []
     crashes: list[CrashText] = []
     before: list[str] = []
     signal: int | None = None
-    for line in _lines(source.text):
+    for line in log_lines(source.text, _MARK):
         if (match := _BACKTRACING.fullmatch(line)) is not None:
             # The next crash begins: what follows is no longer of the last one.
             signal = int(match["signal"])
             before.append(line)
         elif (reason := _reason(line)) is not None:
-            crashes.append(CrashText(reason, signal, before))
+            dump = _stack_dump(source.name, before)
+            dumps += dump
+            crashes.append(CrashText(reason, signal, [] if dump else before))
             before, signal = [], None
         elif crashes and not before:
             crashes[-1].take(line)
@@ -60,12 +66,13 @@ def read(source: ReportSource) -> tuple[Report, ...]:
         raise source.error("there is no crash in it")
     if before:
         crashes[-1].leave(before)
-    return tuple(crash.report() for crash in crashes)
+    return (*dumps, *(crash.report() for crash in crashes))
 
 
-def _lines(text: str) -> Iterator[str]:
-    for line in text.split("\n"):
-        yield (_CONTROL.sub("", line) if "\x1b" in line else line).rstrip()
+def _stack_dump(name: str, lines: list[str]) -> tuple[Report, ...]:
+    """What LLVM, or a sanitizer, wrote into these lines; nothing where neither did."""
+    source = ReportSource(name, "\n".join(lines).encode("utf-8", "surrogateescape"))
+    return sanitizer_reader.read(source) if sanitizer_reader.recognises(source) else ()
 
 
 def _reason(line: str) -> str | None:

@@ -20,6 +20,7 @@ from machtrace.report.swift_backtrace.registers import parse_register_line
 _THREAD = re.compile(r'Thread (?P<number>[0-9]{1,9})(?: "(?P<name>.*)")?(?P<crashed> crashed)?:')
 _PLATFORM = re.compile(r"Platform: (?P<arch>\S{1,40}) (?P<system>.*\S)")
 _IMAGES = re.compile(r"Images(?: \((?:[0-9]{1,9} omitted|only mentioned)\))?:")
+_PLACE = re.compile(r"[ \t]++at \S.*")
 _REGISTERS = "Registers:"
 _TOOK = "Backtrace took "
 _LINES, _BEFORE, _AFTER = "lines", "lines before", "lines after"
@@ -61,6 +62,7 @@ class CrashText:
         self._reason, self._signal, self._before = reason, signal, before
         self._after: list[str] = []
         self._part = _Part.HEAD
+        self._is_after_frame = False
         self._head: list[JsonValue] = []
         self._threads: list[_ThreadText] = []
         self._registers: list[ReportedRegister] = []
@@ -91,10 +93,12 @@ class CrashText:
                 thread = self._threads[-1]
                 if registers := () if thread.frames else parse_register_line(line):
                     thread.registers.extend(registers)
-                elif parse_frame_line(line, ()) is None:
-                    thread.other.append(line)
+                elif self._is_place(line):
+                    thread.frames[-1] += " " + line.strip()
+                    self._is_after_frame = False
                 else:
-                    thread.frames.append(line)
+                    self._is_after_frame = parse_frame_line(line, ()) is not None
+                    (thread.frames if self._is_after_frame else thread.other).append(line)
             case _Part.REGISTERS if registers := parse_register_line(line):
                 self._registers.extend(registers)
             case _Part.IMAGES if parse_image_line(line[:LONGEST_LINE], is_macho=False) is not None:
@@ -103,6 +107,13 @@ class CrashText:
                 self._platform = match
             case _:
                 self._head.append(line)
+
+    def _is_place(self, line: str) -> bool:
+        """Whether it is where the frame above is: a terminal may have no room behind that."""
+        frames = self._threads[-1].frames
+        if not self._is_after_frame or not frames or len(frames[-1]) + len(line) > LONGEST_LINE:
+            return False
+        return _PLACE.fullmatch(line) is not None
 
     def leave(self, lines: list[str]) -> None:
         """Keep lines that follow it."""
