@@ -6,15 +6,11 @@ is what runs with a phone, but for the library.
 
 from __future__ import annotations
 
-import itertools
-import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,6 +22,7 @@ from machtrace.target.device_session import LibraryAccess
 from machtrace.target.device_target import DeviceTarget
 from machtrace.target.linux_process import LinuxProcessTarget
 from machtrace.testing.device_library import installed
+from machtrace.testing.free_port import free_port
 from machtrace.testing.made_up_devices import MadeUpDevice, MadeUpDevices
 from machtrace.testing.usbmuxd import (
     UDID,
@@ -45,18 +42,6 @@ APPS = {
         "Entitlements": {"get-task-allow": True},
     }
 }
-
-
-_PORTS = itertools.count(20000 + os.getpid() * 97 % 10000)
-
-
-def free_port():
-    """A port that nobody listens on, given once; no connection is from it meanwhile."""
-    for port in _PORTS:  # lower than those that the system gives to connections
-        with socket.socket() as one, suppress(OSError):
-            one.bind(("", port))
-            return port
-    raise AssertionError
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
 import os
 import re
@@ -14,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,6 +25,7 @@ from machtrace.target import gdb_process
 from machtrace.target.gdb_process import GdbRemoteTarget
 from machtrace.target.linux_process import LinuxProcessTarget
 from machtrace.testing.elf_compiler import compile_elf
+from machtrace.testing.free_port import free_port
 
 DEADLINE_S = 30
 LLDB_SERVERS = ("lldb-server", *(f"lldb-server-{version}" for version in range(22, 13, -1)))
@@ -38,18 +37,6 @@ def program(*names):
     if found is None:
         pytest.skip(f"{names[-1] if len(names) > 1 else names[0]} is not installed")
     return found
-
-
-_PORTS = itertools.count(20000 + os.getpid() * 97 % 10000)
-
-
-def free_port():
-    """A port that nobody listens on, given once; no connection is from it meanwhile."""
-    for port in _PORTS:  # lower than those that the system gives to connections
-        with socket.socket() as one, suppress(OSError):
-            one.bind(("", port))
-            return port
-    raise AssertionError
 
 
 def state(pid):

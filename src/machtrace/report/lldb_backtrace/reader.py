@@ -12,6 +12,7 @@ from machtrace.model.reported_image import ReportedImage
 from machtrace.model.reported_process import ReportedException
 from machtrace.model.reported_thread import ReportedThread
 from machtrace.model.symbol import SourceLocation
+from machtrace.report.line_and_column import line_and_column, located
 from machtrace.report.source import ReportSource
 
 LONGEST_LINE = 16384
@@ -26,9 +27,6 @@ _SIGNAL = re.compile(r"signal (?P<name>SIG[A-Z0-9]{1,20})")
 _ADDRESS = re.compile(r"\baddress=(?P<address>0x[0-9a-fA-F]{1,16})")
 _ID = re.compile(r"\btid = (?P<value>0x[0-9a-fA-F]{1,16}|[0-9]{1,19})")
 _STOP = "stop reason = "
-_LINE_AND_COLUMN = re.compile(r"(?<=\S):([0-9]{1,9})(?::([0-9]{1,9}))?\Z")
-_LINE_DIGITS = 20
-"""Characters of a line and a column at most."""
 _AT = " at "
 _INTO = re.compile(r"(?P<name>.*\S) \+ (?P<offset>[0-9]{1,19})")
 _MARKS = (" [opt]", " [artificial]", " [async]", " [hidden]", " [history]")
@@ -177,13 +175,12 @@ def _placed(text: str) -> tuple[str, SourceLocation | None]:
 
     Found from the end: a pattern that tries every *at* with every colon takes minutes of a text.
     """
-    numbers = _LINE_AND_COLUMN.search(text, max(0, len(text) - _LINE_DIGITS))
+    numbers = line_and_column(text)
     at = -1 if numbers is None else text.rfind(_AT, 0, numbers.start())
     while numbers is not None and at > 0:
         file = text[at + len(_AT) : numbers.start()]
         if file and not file[0].isspace() and not text[at - 1].isspace():
-            line, column = int(numbers[1]) or None, int(numbers[2] or 0) or None
-            return text[:at], SourceLocation(file, line, column)
+            return text[:at], located(file, numbers)
         at = text.rfind(_AT, 0, at)
     return text, None
 

@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 from machtrace.model.symbol import SourceLocation
+from machtrace.report.line_and_column import line_and_column, located
 
 LONGEST_LINE = 16384
 _FRAME = re.compile(
@@ -17,7 +18,6 @@ _BUILD_ID = re.compile(r"[ \t]*\(BuildId: (?P<digits>(?:[0-9a-fA-F]{2}){1,64})\)
 _MODULE = re.compile(
     r"(?P<path>.+?)(?::(?P<arch>[a-z][a-z0-9_]{1,15}))?\+(?P<offset>0x[0-9a-f]{1,16})"
 )
-_LINE_AND_COLUMN = re.compile(r"(?<=\S):([0-9]{1,9})(?::([0-9]{1,9}))?\Z")
 _INTO = re.compile(r"(?P<name>.*\S)\+(?P<offset>0x[0-9a-f]{1,16})")
 _ADDRESS = re.compile(r"(?P<before>.*\S) \((?P<address>0x[0-9a-fA-F]{1,16})\)")
 # Clang names what has no name by its place: ``f<(lambda at /a.cc:1:2)>``.
@@ -26,8 +26,6 @@ _NOTHING = ("(<unknown module>)", "<null> <null>")
 """What stands for no module, and for no function and no file."""
 _NULL = "<null>"
 """What stands for no function, and for no file."""
-_LINE_DIGITS = 20
-"""Characters of a line and a column at most."""
 _BUILD_ID_LENGTH = 160
 _PADDED = 18
 """Characters of an address that LLVM prints; sanitizers pad them to twelve digits."""
@@ -107,7 +105,7 @@ def _opened(text: str) -> int:
 
 def _named(text: str) -> tuple[str | None, SourceLocation | None]:
     """A function, and the file that follows it; both may have spaces."""
-    numbers = _LINE_AND_COLUMN.search(text, max(0, len(text) - _LINE_DIGITS))
+    numbers = line_and_column(text)
     if numbers is None:
         return text.removesuffix(" " + _NULL) or None, None
     found = _FILE.search(text)
@@ -115,5 +113,4 @@ def _named(text: str) -> tuple[str | None, SourceLocation | None]:
     name, file = text[: max(place, 0)].rstrip(), text[place + 1 : numbers.start()]
     if file == _NULL:
         return name or None, None
-    line, column = int(numbers[1]) or None, int(numbers[2] or 0) or None
-    return name or None, SourceLocation(file, line, column)
+    return name or None, located(file, numbers)

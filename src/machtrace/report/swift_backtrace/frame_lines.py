@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from machtrace.model.symbol import SourceLocation
+from machtrace.report.line_and_column import line_and_column, located
 
 LONGEST_LINE = 16384
 _FRAME = re.compile(
@@ -17,9 +18,6 @@ _FRAME = re.compile(
 )
 _ATTRIBUTE = re.compile(r"\[([a-z]+)\]")
 _INTO = re.compile(r"(?P<name>.*\S) (?P<sign>[+-]) (?P<offset>[0-9]{1,18})")
-_LINE_AND_COLUMN = re.compile(r"(?<=\S):([0-9]{1,9})(?::([0-9]{1,9}))?\Z")
-_LINE_DIGITS = 20
-"""Characters of a line and a column at most."""
 _AT, _IN = " at ", " in "
 _TRIED = 32
 """Places where a file, or an image, may begin: function names have these words, too."""
@@ -125,8 +123,5 @@ def _name_and_offset(text: str) -> tuple[str | None, int | None]:
 
 
 def _location(text: str) -> SourceLocation:
-    numbers = _LINE_AND_COLUMN.search(text, max(0, len(text) - _LINE_DIGITS))
-    if numbers is None:
-        return SourceLocation(text, None)
-    line, column = int(numbers[1]) or None, int(numbers[2] or 0) or None
-    return SourceLocation(text[: numbers.start()], line, column)
+    numbers = line_and_column(text)
+    return SourceLocation(text) if numbers is None else located(text[: numbers.start()], numbers)
