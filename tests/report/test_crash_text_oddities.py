@@ -276,3 +276,20 @@ def is_read_as(text: str) -> Report | None:
         return read_source(ReportSource("a text", text.encode())).reports[0]
     except FormatError:
         return None
+
+
+@pytest.mark.parametrize(
+    ("digits", "identifier"),
+    [
+        ("4" * 33, None),
+        ("0" * 40, None),
+        ("4" * 34, "4" * 34),
+        ("8e9fd827446c24067541ac5390e6f527fb5947bb", "8e9fd827446c24067541ac5390e6f527fb5947bb"),
+        ("4-" * 17, None),
+    ],
+)
+def test_what_stands_in_the_place_of_a_uuid(digits: str, identifier: str | None) -> None:
+    """A build-id is one; of what has too many digits, or half a byte, nothing is made."""
+    image = read_image(f"  0x1000 - 0x1fff a (*) <{digits}> /b")
+    assert image is not None
+    assert (None if image.uuid is None else str(image.uuid)) == identifier

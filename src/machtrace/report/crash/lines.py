@@ -10,6 +10,7 @@ from machtrace.model.image import BuildId
 from machtrace.model.json_value import JsonValue
 from machtrace.model.reported_image import ReportedImage
 from machtrace.report.crash.image_lines import BOTH
+from machtrace.report.identifiers import build_id
 
 LONGEST_LINE = 16384
 """Characters; a longer line is kept as it is, and not taken apart."""
@@ -92,5 +93,5 @@ def _identifier(text: str) -> UUID | BuildId | None:
     if len(digits) == _UUID_DIGITS:
         uuid = UUID(hex=digits)
         return uuid if uuid.int else None
-    # Others are no Mach-O's; in their place may also stand what is no number.
-    return BuildId(bytes.fromhex(text)) if text.isalnum() and text.strip("0") else None
+    found = build_id(text)  # in whose place may also stand what is no number
+    return found if found is not None and any(found.value) else None

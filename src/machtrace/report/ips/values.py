@@ -6,16 +6,15 @@ written of an object is the object again.
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
 from machtrace.model.image import BuildId
+from machtrace.report.identifiers import build_id
 
 WORD = 1 << 64
 _UUID_DIGITS = 32
-_BUILD_ID = re.compile(r"([0-9a-f]{2}){2,64}")
 
 
 def take_text(rest: dict[str, Any], key: str) -> str | None:
@@ -48,10 +47,10 @@ def take_uuid(rest: dict[str, Any], key: str) -> UUID | None:
 def take_build_id(rest: dict[str, Any], key: str) -> BuildId | None:
     """A build-id, spelt as it is written."""
     value = rest.get(key)
-    if isinstance(value, str) and _BUILD_ID.fullmatch(value):
+    found = build_id(value) if isinstance(value, str) else None
+    if found is not None:
         del rest[key]
-        return BuildId(bytes.fromhex(value))
-    return None
+    return found
 
 
 @lru_cache(maxsize=1 << 14)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple
@@ -10,8 +9,7 @@ from uuid import UUID
 
 from machtrace.model.image import BuildId, shown_identifier
 from machtrace.model.json_value import JsonValue
-
-_BUILD_ID = re.compile(r"([0-9a-f]{2}){2,64}")
+from machtrace.report.identifiers import BUILD_ID, build_id
 
 
 class UnfitError(ValueError):
@@ -76,15 +74,15 @@ def identifier() -> Form:
 
     def read(value: JsonValue) -> UUID | BuildId:
         try:
-            if isinstance(value, str) and _BUILD_ID.fullmatch(value):
-                return BuildId(bytes.fromhex(value))
+            if isinstance(value, str) and (found := build_id(value)) is not None:
+                return found
             return UUID(value)  # type: ignore[arg-type]  # what is no text is refused as well
         except (ValueError, TypeError, AttributeError):
             raise UnfitError(f"{shown(value)} is no UUID and no build-id") from None
 
     def schema() -> dict[str, JsonValue]:
         uuid: JsonValue = {"type": "string", "format": "uuid"}
-        return {"anyOf": [uuid, {"type": "string", "pattern": f"^{_BUILD_ID.pattern}$"}]}
+        return {"anyOf": [uuid, {"type": "string", "pattern": f"^{BUILD_ID.pattern}$"}]}
 
     return Form(shown_identifier, read, schema)
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from uuid import UUID
 
 from machtrace.model.address import Avma, ImageOffset
-from machtrace.model.image import BuildId
 from machtrace.model.reported_image import ReportedImage
+from machtrace.report.identifiers import identifier
 from machtrace.report.sanitizer.frame_lines import SanitizerFrameLine
 
 _PROGRAM_BASE = 1 << 32
 """Where programs of macOS are linked to be; libraries are linked to be at 0."""
-_UUID_BYTES = 16
 _FOLDERS = re.compile(r".*[/\\]")
 
 
@@ -41,7 +39,7 @@ class Modules:
                 base = Avma(line.address - offset)
             self._images.append(
                 ReportedImage(
-                    uuid=_identifier(line),
+                    uuid=identifier(line.build_id, is_macho=line.arch is not None),
                     name=_FOLDERS.sub("", line.path),
                     path=line.path if _FOLDERS.match(line.path) else "",
                     arch=line.arch,
@@ -59,11 +57,3 @@ def _from_header(line: SanitizerFrameLine) -> ImageOffset | None:
     if line.arch is not None and offset >= _PROGRAM_BASE:
         offset -= _PROGRAM_BASE
     return ImageOffset(offset) if offset < _PROGRAM_BASE else None
-
-
-def _identifier(line: SanitizerFrameLine) -> UUID | BuildId | None:
-    data = bytes.fromhex(line.build_id or "")
-    if not any(data):
-        return None
-    is_macho = line.arch is not None and len(data) == _UUID_BYTES
-    return UUID(bytes=data) if is_macho else BuildId(data)

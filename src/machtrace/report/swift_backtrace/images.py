@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from uuid import UUID
 
 from machtrace.model.address import Avma
-from machtrace.model.image import BuildId
 from machtrace.model.reported_image import ReportedImage
+from machtrace.report.identifiers import identifier
 
-_UUID_DIGITS = 32
 _IMAGE = re.compile(
     r"[ \t]*+(?P<start>0x[0-9a-fA-F]{1,16})(?:\u2013|-)(?P<end>0x[0-9a-fA-F]{1,16})[ \t]++"
     r"(?P<identifier>(?:[0-9a-fA-F]{2}){1,64}+|<no build ID>)[ \t]++(?P<rest>\S.*)"
@@ -22,7 +20,7 @@ def parse_image_line(line: str, *, is_macho: bool) -> ReportedImage | None:
 
     Args:
         line: without its end, of no more than some thousand characters.
-        is_macho: see :func:`identifier`.
+        is_macho: see :func:`~machtrace.report.identifiers.identifier`.
     """
     match = _IMAGE.fullmatch(line)
     if match is None:
@@ -36,20 +34,3 @@ def parse_image_line(line: str, *, is_macho: bool) -> ReportedImage | None:
         load_address=Avma(start),
         size=end - start if end >= start else None,
     )
-
-
-def identifier(digits: str | None, *, is_macho: bool) -> UUID | BuildId | None:
-    """What digits identify: Mach-O has a UUID; ELF has a build-id, which may be as long.
-
-    Args:
-        digits: an even number of them; None, or others, is none.
-        is_macho: whether the report is of a system of Apple's.
-    """
-    try:
-        data = bytes.fromhex(digits or "")
-    except ValueError:
-        return None
-    if not any(data):
-        return None
-    is_uuid = is_macho and len(data) * 2 == _UUID_DIGITS
-    return UUID(bytes=data) if is_uuid else BuildId(data)

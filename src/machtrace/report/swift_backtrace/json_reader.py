@@ -10,11 +10,11 @@ from machtrace.model.reported_image import ReportedImage
 from machtrace.model.reported_process import Incident, ReportedProcess, ReportedSystem
 from machtrace.model.reported_thread import ReportedRegister, ReportedRegisters, ReportedThread
 from machtrace.model.symbol import SourceLocation
+from machtrace.report.identifiers import identifier
 from machtrace.report.listed_images import ListedImages
 from machtrace.report.source import ReportSource
 from machtrace.report.swift_backtrace.crash import exception
 from machtrace.report.swift_backtrace.frames import FrameMaker, omitted
-from machtrace.report.swift_backtrace.images import identifier
 from machtrace.report.taking import Taking
 
 _KIND = "crashReport"
