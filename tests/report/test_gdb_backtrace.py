@@ -13,7 +13,7 @@ from machtrace.model.reported_frame import Adjustment
 from machtrace.report.gdb_backtrace.frame_lines import parse_frame_line
 from machtrace.report.reading import read_source
 from machtrace.report.source import ReportSource
-from machtrace.testing.report_samples import GDB
+from machtrace.testing.log_samples import GDB
 
 SOURCE = """\
 #include <pthread.h>

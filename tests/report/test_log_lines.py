@@ -10,7 +10,7 @@ from machtrace.report.formats import write_reports
 from machtrace.report.log_lines import log_lines
 from machtrace.report.reading import read_source
 from machtrace.report.source import ReportSource
-from machtrace.testing.report_samples import GDB, SANITIZER, SWIFT
+from machtrace.testing.log_samples import GDB, SANITIZER, SWIFT
 
 MARK = re.compile("([ ]*)#")
 

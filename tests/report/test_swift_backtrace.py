@@ -14,7 +14,7 @@ from machtrace.model.reported_frame import Adjustment, ReportedFrame
 from machtrace.report.formats import write_reports
 from machtrace.report.reading import read_source
 from machtrace.report.source import ReportSource
-from machtrace.testing.report_samples import SWIFT
+from machtrace.testing.log_samples import SWIFT
 
 HEAD = "*** Program crashed: System trap at 0x0000000000001004 ***\n\nThread 0 crashed:\n\n"
 IMAGES = "Images:\n\n0x0000000000001000–0x0000000000002000 {} prog /usr/bin/prog\n"

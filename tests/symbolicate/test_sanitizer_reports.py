@@ -20,7 +20,7 @@ from machtrace.report.sanitizer.frame_lines import parse_frame_line
 from machtrace.report.source import ReportSource
 from machtrace.symbolicate.report_names import ReportNames
 from machtrace.symbolicate.reports import symbolicate_reports
-from machtrace.testing.report_samples import SANITIZER
+from machtrace.testing.log_samples import SANITIZER
 
 SOURCE = """\
 #include <stdlib.h>
