@@ -72,7 +72,7 @@ DEADLINE_S = 20
 PATIENCE_NS = 10_000_000_000
 _LIMITS = {
     "linux_native": ("STOP_LIMIT_NS",),
-    "linux_ptrace": ("STOP_LIMIT_NS",),
+    "linux_tracer": ("STOP_LIMIT_NS",),
     "self_copier": ("ANSWER_LIMIT_NS", "LOCKED_ANSWER_LIMIT_NS", "SLEEP_LIMIT_NS"),
     "self_series": ("ANSWER_LIMIT_NS", "SLEEP_LIMIT_NS"),
 }

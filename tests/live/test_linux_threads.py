@@ -190,7 +190,9 @@ while input():
 @pytest.fixture
 def slow_locks(copier, monkeypatch):
     """Threads may sleep for long: those that start and end others wait for locks of the kernel."""
-    monkeypatch.setattr(sys.modules[type(copier).__module__], "SLEEP_LIMIT_NS", PATIENCE_NS)
+    tracing = "linux_native" if "native" in type(copier).__module__ else "linux_tracer"
+    module = sys.modules[f"machtrace.target.{tracing}"]
+    monkeypatch.setattr(module, "SLEEP_LIMIT_NS", PATIENCE_NS)
 
 
 @pytest.mark.usefixtures("slow_locks")

@@ -15,13 +15,14 @@ from machtrace.errors import MemoryReadError
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
 from machtrace.target.linux_procfs import EXITED_STATES, ProcessDirectory
-from machtrace.target.linux_ptrace import StoppedThread, Tracer, in_thread_of_its_own
+from machtrace.target.linux_ptrace import in_thread_of_its_own
 from machtrace.target.linux_threads import (
     CopiedThread,
     Hindrance,
     ThreadCopy,
     UncopiedThread,
 )
+from machtrace.target.linux_tracer import StoppedThread, Tracer
 
 _PAGE = 4096
 _MOST_PAGES = 1 << 13
