@@ -96,8 +96,9 @@ class _Hold:
             self._stop_all()
             if threads is None:
                 threads = self._standing()
+            wanted = frozenset(threads)
             for thread in self._held.values():
-                is_wanted = thread.id in threads
+                is_wanted = thread.id in wanted
                 read = self._tracer.read(thread, with_stacks=is_wanted)
                 if is_wanted:
                     copied[thread.id] = self._tracer.copy_of(thread, read, thread.stopped)
