@@ -9,16 +9,16 @@ from random import Random
 
 import pytest
 
-from machtrace.macho.contents import FileContents
+from machtrace.formats.macho.contents import FileContents
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.image import ImageList
 from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.snapshot import ProcessInfo, Snapshot
 from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
-from machtrace.testing.emulated_run import EmulatedRun, Moment
-from machtrace.testing.lab_policies import image_of
-from machtrace.testing.macho_compiler import COMPACT_TABLES, DWARF_TABLES, compile_macho
+from tests.support.emulated.run import EmulatedRun, Moment
+from tests.support.lab.policies import image_of
+from tests.support.compilers.executables import COMPACT_TABLES, DWARF_TABLES, compile_macho
 
 SOURCE = Path(__file__).parent / "programs" / "nested.c"
 BUILDS = {

@@ -6,11 +6,11 @@ import subprocess
 
 import pytest
 
-from machtrace.capture.pipeline import report, unwind
+from machtrace.pipeline.pipeline import build_capture, unwind
 from machtrace.model.arch import Arch
-from machtrace.report import lldb
-from machtrace.target.open import open_target
-from machtrace.testing.cores import synthetic_process
+from machtrace.render import lldb
+from machtrace.targets.open import open_target
+from tests.support.writers.processes import synthetic_process
 
 LLDB = next((name for name in ("lldb-19", "lldb") if shutil.which(name)), None)
 
@@ -51,7 +51,7 @@ def test_bt_all(benchmark, core):
     def run():
         sink = io.StringIO()
         with open_target(core) as target:
-            lldb.write(report(target.snapshot()), sink)
+            lldb.write(build_capture(target.snapshot()), sink)
         return sink.getvalue()
 
     assert benchmark(run).count("\n") > 1000

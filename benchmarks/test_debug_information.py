@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from machtrace.macho.contents import FileContents
-from machtrace.symbolicate.debug_file import DebugFile, FoundBy
-from machtrace.symbolicate.image_file import open_image_file
-from machtrace.symbolicate.index_build import build_index
-from machtrace.symbolicate.index_cache import IndexCache, index_name
-from machtrace.symbolicate.index_folder import IndexFolder
+from machtrace.formats.macho.contents import FileContents
+from machtrace.images.debug_file import DebugFile, FoundBy
+from machtrace.images.open_file import open_image_file
+from machtrace.lines.index_builder import build_index
+from machtrace.lines.index_cache import IndexCache, index_name
+from machtrace.lines.index_folder import IndexFolder
 
 PROGRAM = Path(__file__).parent / "programs" / "inlined_calls.py"
 PEER = shutil.which("llvm-symbolizer-19") or shutil.which("llvm-symbolizer")
@@ -33,9 +33,9 @@ ONE_BY_ONE = 20_000
 STARTED = """
 import sys, time
 start = time.perf_counter()
-from machtrace.symbolicate.debug_index import DebugIndex
-from machtrace.symbolicate.image_file import open_image_file
-from machtrace.symbolicate.symcache import SymCache
+from machtrace.lines.index import DebugIndex
+from machtrace.images.open_file import open_image_file
+from machtrace.lines.symcache import SymCache
 print(len(DebugIndex(SymCache(open_image_file(sys.argv[1]))).inlined(int(sys.argv[2]))))
 with open("/proc/self/status") as status:
     memory = [line.split()[1] for line in status if line.startswith("VmRSS")]

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from machtrace.target.linux_process import LinuxProcessTarget
-from machtrace.target.linux_ptrace import CtypesCopier
+from machtrace.targets.linux.process import LinuxProcessTarget
+from machtrace.targets.linux.ctypes_copier import CtypesCopier
 
-NativeCopier = pytest.importorskip("machtrace.target.linux_native").NativeCopier
+NativeCopier = pytest.importorskip("machtrace.targets.linux.copier").NativeCopier
 
 PROGRAM = """
 import threading

@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from machtrace.macho.contents import FileContents
-from machtrace.report.reading import read_source
-from machtrace.report.source import ReportSource
-from machtrace.symbolicate.image_file import open_image_file
+from machtrace.formats.macho.contents import FileContents
+from machtrace.reports.readers import read_source
+from machtrace.reports.source import ReportSource
+from machtrace.images.open_file import open_image_file
 
 PROGRAMS = Path(__file__).parent / "programs"
 PEER = shutil.which("llvm-symbolizer-19") or shutil.which("llvm-symbolizer")

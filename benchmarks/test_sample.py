@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from machtrace.capture.sampling import sample
+from machtrace.sampling.api import sample
 
 SOURCE = Path(__file__).parent.parent / "tests" / "live" / "programs" / "shares.c"
 SECONDS = 5

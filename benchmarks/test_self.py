@@ -9,7 +9,7 @@ import pytest
 
 import machtrace as mt
 
-_self = pytest.importorskip("machtrace._native._self")
+_inprocess = pytest.importorskip("machtrace._native._inprocess")
 
 DEPTH = 30
 

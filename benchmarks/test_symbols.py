@@ -19,12 +19,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from machtrace.macho.contents import FileContents
-from machtrace.macho.segments import Section
-from machtrace.symbolicate.image_file import open_image_file
-from machtrace.symbolicate.symbolicator import Symbolicator
-from machtrace.testing.exports_trie_writer import uleb
-from machtrace.testing.macho_files import TEXT_OFFSET, BuiltSymbol, ThinFile
+from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.segments import Section
+from machtrace.images.open_file import open_image_file
+from machtrace.symbolizer.symbolicator import Symbolicator
+from tests.support.writers.exports_trie_writer import uleb
+from tests.support.writers.macho import TEXT_OFFSET, BuiltSymbol, ThinFile
 
 PEER = shutil.which("llvm-symbolizer-19") or shutil.which("llvm-symbolizer")
 MADE = 400_000
@@ -36,24 +36,24 @@ FRESH = 7
 
 FIRST = """
 import sys
-from machtrace.macho.contents import FileContents
-from machtrace.symbolicate.image_file import open_image_file
-from machtrace.symbolicate.image_symbols import ImageSymbols
+from machtrace.formats.macho.contents import FileContents
+from machtrace.images.open_file import open_image_file
+from machtrace.symbols.image_symbols import ImageSymbols
 data = open_image_file(sys.argv[1])
 print(ImageSymbols(FileContents(data, sys.argv[1])).find(int(sys.argv[2])).name)
 """
 FIRST_COLUMN = """
 import sys
 import numpy as np
-from machtrace.symbolicate.symbolicator import Symbolicator
+from machtrace.symbolizer.symbolicator import Symbolicator
 print(*Symbolicator().lookup(sys.argv[1], np.array([int(sys.argv[2])], np.uint64)).names())
 """
 MEMORY = """
 import sys
 import numpy as np
-from machtrace.macho.contents import FileContents
-from machtrace.symbolicate.image_file import open_image_file
-from machtrace.symbolicate.macho_symbols import macho_symbol_table
+from machtrace.formats.macho.contents import FileContents
+from machtrace.images.open_file import open_image_file
+from machtrace.symbols.macho.table import macho_symbol_table
 def resident():
     with open("/proc/self/status") as status:
         fields = dict(line.split(":", 1) for line in status)
@@ -259,7 +259,7 @@ def test_memory(benchmark, image, note):
 @pytest.mark.benchmark(group="index")
 def test_table(benchmark, image, note):
     """All functions of the image, from the mapped file."""
-    from machtrace.symbolicate.macho_symbols import macho_symbol_table
+    from machtrace.symbols.macho.table import macho_symbol_table
 
     contents = FileContents(open_image_file(image), str(image))
     table, rate = timed(benchmark, lambda: macho_symbol_table(contents), 1, 5)

@@ -14,9 +14,9 @@ import tracemalloc
 
 import pytest
 
-from machtrace.capture.unwinding import Unwinder
-from machtrace.macho.core_writer import core_bytes
-from machtrace.testing.cores import synthetic_process
+from machtrace.unwinder.unwinder import Unwinder
+from machtrace.formats.macho.core.writer import core_bytes
+from tests.support.writers.processes import synthetic_process
 from machtrace.unwinder.thread_walker import PythonWalker
 
 DEPTH = 20
@@ -28,7 +28,7 @@ def unwinder(request, monkeypatch, recording):
     """An unwinder that has walked everything once, so that all rules are known."""
     if request.param == "python":
         monkeypatch.setattr(
-            "machtrace.capture.unwinding.thread_walker",
+            "machtrace.unwinder.unwinder.thread_walker",
             lambda rules, _arch, mask: PythonWalker(rules, mask),
         )
     else:

@@ -8,13 +8,13 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-from machtrace.elf.contents import ElfFileContents
-from machtrace.macho.contents import FileContents
+from machtrace.formats.elf.contents import ElfFileContents
+from machtrace.formats.macho.contents import FileContents
 from machtrace.model.arch import Arch
-from machtrace.testing.debug_programs import DSYMUTIL, INLINED_C, make_dsym
-from machtrace.testing.elf_compiler import compile_elf
-from machtrace.testing.lab_builds import build_program
-from machtrace.testing.macho_compiler import compile_macho
+from tests.support.compilers.debug_programs import DSYMUTIL, INLINED_C, make_dsym
+from tests.support.compilers.elf_compiler import compile_elf
+from tests.support.lab.builds import build_program
+from tests.support.compilers.executables import compile_macho
 
 ROOT = Path(__file__).parents[1]
 _LAB = ROOT / "tests" / "lab" / "programs"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from machtrace.mapped_file import mapped_file
-from machtrace.symbolicate.image_file import open_image_file
+from machtrace.images.open_file import open_image_file
 
 
 def descriptors():

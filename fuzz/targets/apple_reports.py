@@ -11,12 +11,12 @@ from fuzz.mutation import Mutation, insert_token
 from fuzz.target import ContractError, Target
 from machtrace.errors import MachtraceError
 from machtrace.model.report import Report, ReportKind
-from machtrace.report.crash.reader import read_text
-from machtrace.report.crash.writer import crash_text
-from machtrace.report.ips import reader as ips
-from machtrace.report.ips.writer import ips_text
-from machtrace.report.source import ReportSource
-from machtrace.testing.report_samples import REPORT_SAMPLES
+from machtrace.reports.crash.reader import read_text
+from machtrace.reports.crash.writer import crash_text
+from machtrace.reports.ips import reader as ips
+from machtrace.reports.ips.writer import ips_text
+from machtrace.reports.source import ReportSource
+from tests.support.reports.samples import REPORT_SAMPLES
 
 _CONTROL = re.compile(r"\\x[0-9a-f]{2}|\\u202[89]|\\[nrt]")
 """Characters that a line cannot have are spelt out, and read as they were spelt."""

@@ -1,6 +1,6 @@
 """Mutated files with DWARF, of which an index is made in a child that may die of them.
 
-The child is forked, and is else what :mod:`machtrace.symbolicate.index_child` is. That it dies
+The child is forked, and is else what :mod:`machtrace.lines.worker` is. That it dies
 is no finding: that is what it is for. An index that it made is opened and asked.
 """
 
@@ -16,13 +16,13 @@ from tempfile import TemporaryFile
 from fuzz.programs import debug_programs
 from fuzz.target import Target
 from fuzz.targets.symcache import ask
-from machtrace.elf.contents import ElfFileContents
-from machtrace.macho.contents import FileContents
-from machtrace.symbolicate.debug_file import DebugFile, FoundBy
-from machtrace.symbolicate.debug_index import DebugIndex
-from machtrace.symbolicate.index_build import BuildLimits, index_task
-from machtrace.symbolicate.index_child import IndexTask, build
-from machtrace.symbolicate.symcache import SymCache
+from machtrace.formats.elf.contents import ElfFileContents
+from machtrace.formats.macho.contents import FileContents
+from machtrace.images.debug_file import DebugFile, FoundBy
+from machtrace.lines.index import DebugIndex
+from machtrace.lines.index_builder import BuildLimits, index_task
+from machtrace.lines.worker import IndexTask, build
+from machtrace.lines.symcache import SymCache
 
 _MOST = 20_000
 """Inputs of a run: each takes a process."""

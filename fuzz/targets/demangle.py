@@ -12,8 +12,8 @@ from random import Random
 from fuzz.mutation import Mutation, insert_token
 from fuzz.name_mutation import gap, letter, part
 from fuzz.target import ContractError, Target
-from machtrace.symbolicate.demangle import DemangleStyle, demangle
-from machtrace.symbolicate.demangle.cplusplus import (
+from machtrace.demangler import DemangleStyle, demangle
+from machtrace.demangler.itanium.demangler import (
     demangle_cplusplus,
     demangle_type,
     read_cplusplus,

@@ -17,9 +17,9 @@ from fuzz.frames import STACK, try_rule
 from fuzz.mutation import Mutation, insert_token, place, write_number
 from fuzz.programs import elf_programs, macho_programs
 from fuzz.target import Target
-from machtrace.elf.contents import ElfContents
-from machtrace.elf.segments import Section, Segment
-from machtrace.elf.structs import (
+from machtrace.formats.elf.contents import ElfContents
+from machtrace.formats.elf.segments import Section, Segment
+from machtrace.formats.elf.structs import (
     LAYOUTS,
     PF_X,
     PT_GNU_EH_FRAME,
@@ -28,10 +28,10 @@ from machtrace.elf.structs import (
     ElfType,
 )
 from machtrace.errors import MachtraceError, MemoryReadError
-from machtrace.macho.contents import MachOContents
+from machtrace.formats.macho.contents import MachOContents
 from machtrace.model.address import FileOffset, Svma
 from machtrace.model.arch import Arch
-from machtrace.unwinder.cfi import CallFrameRules
+from machtrace.unwinder.sources.cfi import CallFrameRules
 
 HEADER_AT = Svma(0x4000)
 FRAMES_AT = Svma(0x20000)

@@ -11,12 +11,12 @@ from random import Random
 from fuzz.mutation import Mutation, write_number
 from fuzz.programs import macho_programs
 from fuzz.target import ContractError, Target
-from machtrace.macho.chained_formats import POINTER_FORMATS
-from machtrace.macho.contents import FileContents
-from machtrace.macho.pointers import parse_pointers
+from machtrace.formats.macho.fixups.chained_formats import POINTER_FORMATS
+from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.fixups.pointers import parse_pointers
 from machtrace.model.address import Svma
-from machtrace.target.emulated_demo import PROGRAM
-from machtrace.testing.chained_fixups_writer import (
+from machtrace.targets.emulator.demo import PROGRAM
+from tests.support.writers.chained_fixups import (
     DATA_OFFSET,
     PAGE_SIZE,
     Import,

@@ -18,16 +18,16 @@ from fuzz.target import Target
 from machtrace.errors import MachtraceError, MemoryReadError
 from machtrace.model.address import FileOffset, Svma
 from machtrace.model.arch import Arch
-from machtrace.unwinder.arm_instruction_sets import InstructionSets
-from machtrace.unwinder.arm_prologue import ArmInstructionRules
-from machtrace.unwinder.call_site_rules import CallSiteRules
-from machtrace.unwinder.call_witness import CallWitness
-from machtrace.unwinder.function_bounds import FunctionBounds
-from machtrace.unwinder.prologue import InstructionRules
+from machtrace.unwinder.arch.arm32.arm_instruction_sets import InstructionSets
+from machtrace.unwinder.arch.arm32.analysis import ArmInstructionRules
+from machtrace.unwinder.code.call_site_rules import CallSiteRules
+from machtrace.unwinder.code.code_check import CodeCheck
+from machtrace.unwinder.functions.bounds import FunctionBounds
+from machtrace.unwinder.arch.arm64.analysis import InstructionRules
 from machtrace.unwinder.rules import RuleSource, frame_pointer_rule
-from machtrace.unwinder.work import Work
-from machtrace.unwinder.x86_prologue import X86InstructionRules
-from machtrace.unwinder.x86_registers import MODE_32, MODE_64
+from machtrace.unwinder.step_budget import StepBudget
+from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
+from machtrace.unwinder.arch.x86.registers import MODE_32, MODE_64
 
 CODE_AT = Svma(0x1000)
 MACHINES = (Arch.ARM64, Arch.X86_64, Arch.I386, Arch.ARMV7)
@@ -68,9 +68,9 @@ class Code:
             return None
         return Svma(self._cuts[index]), Svma(self._cuts[index + 1])
 
-    def sources(self, arch: Arch) -> tuple[tuple[RuleSource, ...], CallWitness | None]:
+    def sources(self, arch: Arch) -> tuple[tuple[RuleSource, ...], CodeCheck | None]:
         """What answers for this code, and what checks answers of others, all in one walk."""
-        work = Work()
+        work = StepBudget()
         if arch is Arch.ARMV7:
             arm = ArmInstructionRules(self, self.function_at, InstructionSets({}))
             arm.draw_on(work)
@@ -79,11 +79,11 @@ class Code:
             mode = MODE_32 if arch is Arch.I386 else MODE_64
             x86 = X86InstructionRules(self, self.function_at, mode=mode)
             x86.draw_on(work)
-            return (x86, CallSiteRules(x86)), CallWitness(x86, self, arch)
+            return (x86, CallSiteRules(x86)), CodeCheck(x86, self, arch)
         sections = [(CODE_AT, CODE_AT + len(self._code))]
         rules = InstructionRules(self, self.function_at, sections)
         rules.draw_on(work)
-        return (rules, CallSiteRules(rules)), CallWitness(rules, self, arch)
+        return (rules, CallSiteRules(rules)), CodeCheck(rules, self, arch)
 
 
 def run(data: bytes) -> None:

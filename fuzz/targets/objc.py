@@ -12,16 +12,16 @@ from random import Random
 from fuzz.mutation import Mutation, write_number
 from fuzz.target import ContractError, Target
 from machtrace.errors import MemoryReadError
-from machtrace.macho.contents import FileContents, MachOContents, MemoryContents
-from machtrace.macho.pointers import parse_pointers
-from machtrace.macho.swift_contexts import ContextKind
+from machtrace.formats.macho.contents import FileContents, MachOContents, MemoryContents
+from machtrace.formats.macho.fixups.pointers import parse_pointers
+from machtrace.formats.macho.metadata.swift_contexts import ContextKind
 from machtrace.model.address import Avma, Svma
-from machtrace.symbolicate.objc_names import objc_names, objc_stub_names
-from machtrace.symbolicate.swift_names import swift_names
-from machtrace.target.emulated_demo import PROGRAM
-from machtrace.testing.chained_fixups_writer import DATA_OFFSET, IMAGE_SVMA, TEXT_OFFSET
-from machtrace.testing.objc_metadata_writer import ListKind, ObjcMetadata
-from machtrace.testing.swift_metadata_writer import SwiftMetadata
+from machtrace.symbols.objc import objc_names, objc_stub_names
+from machtrace.symbols.swift import swift_names
+from machtrace.targets.emulator.demo import PROGRAM
+from tests.support.writers.chained_fixups import DATA_OFFSET, IMAGE_SVMA, TEXT_OFFSET
+from tests.support.writers.objc_metadata_writer import ListKind, ObjcMetadata
+from tests.support.writers.swift_metadata import SwiftMetadata
 
 _BASE = Svma(IMAGE_SVMA + DATA_OFFSET)
 _LOADED = Avma(IMAGE_SVMA + 0x7C4000)

@@ -10,8 +10,8 @@ from random import Random
 
 from fuzz.mutation import Mutation, write_number
 from fuzz.target import ContractError, Target
-from machtrace.symbolicate.go_pclntab import GoFunctions
-from machtrace.testing.go_pclntab_writer import MAGICS, BuiltFunction, go_pclntab
+from machtrace.formats.gopclntab import GoFunctions
+from tests.support.writers.pclntab import MAGICS, BuiltFunction, go_pclntab
 
 _TEXT = 0x100001000
 _LOOKUPS = 200

@@ -10,9 +10,9 @@ from fuzz.target import ContractError, Target
 from machtrace.errors import MachtraceError
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryRegion
-from machtrace.target.python_layout import HEAD_SIZE, layout_of
-from machtrace.target.python_threads import read_threads
-from machtrace.testing.python_memory import PythonMemory
+from machtrace.cpython.layout import HEAD_SIZE, layout_of
+from machtrace.cpython.threads import read_threads
+from tests.support.writers.python_memory import PythonMemory
 
 _MINORS = (11, 12, 13, 14)
 _RUNTIME = 16

@@ -8,12 +8,12 @@ from contextlib import suppress
 from fuzz.mutation import Mutation, insert_token
 from fuzz.target import ContractError, Target
 from machtrace.errors import ArgumentError, MachtraceError
-from machtrace.report.formats import FORMATS, write_reports
-from machtrace.report.machtrace_json.document import reports_json
-from machtrace.report.reading import read_source
-from machtrace.report.source import ReportSource
-from machtrace.testing.report_samples import REPORT_SAMPLES
-from machtrace.testing.report_variants import REPORT_VARIANTS
+from machtrace.reports.formats import FORMATS, write_reports
+from machtrace.reports.machtrace_json import reports_json
+from machtrace.reports.readers import read_source
+from machtrace.reports.source import ReportSource
+from tests.support.reports.samples import REPORT_SAMPLES
+from tests.support.reports.variants import REPORT_VARIANTS
 
 
 def run(data: bytes) -> None:

@@ -16,10 +16,10 @@ from fuzz.mutation import Mutation, write_number
 from fuzz.programs import ROOT, kept, part_of
 from fuzz.target import ContractError, Target
 from machtrace.errors import MachtraceError
-from machtrace.macho.contents import FileContents
-from machtrace.macho.pointers import parse_pointers
-from machtrace.macho.symtab import parse_symbols
-from machtrace.symbolicate.rtti_names import rtti_names
+from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.fixups.pointers import parse_pointers
+from machtrace.formats.macho.tables.symtab import parse_symbols
+from machtrace.symbols.rtti import rtti_names
 
 _SOURCE = ROOT / "tests" / "symbolicate" / "classes.cpp"
 _OPTIONS = ("-std=c++20", "-O1", "-shared", "-nostdlib", "-nostdlib++", "-fno-exceptions", "-w")

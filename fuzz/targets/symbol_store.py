@@ -14,12 +14,12 @@ from tempfile import TemporaryDirectory
 from fuzz.mutation import Mutation, insert_token
 from fuzz.target import ContractError, Target
 from machtrace.errors import FormatError
-from machtrace.report.binary_images import reported_images
-from machtrace.symbolicate.symbol_store import SymbolStore
-from machtrace.symbolicate.symbol_store_archive import UnpackLimits
-from machtrace.symbolicate.symbol_store_cleaning import misplaced
-from machtrace.symbolicate.symbol_store_writing import UNFINISHED
-from machtrace.testing.symbol_files import APP, DSYM, INTEL_APP, add, fat, zipped
+from machtrace.reports.image_lists import listed_images
+from machtrace.symbolstore.store import SymbolStore
+from machtrace.symbolstore.archive import UnpackLimits
+from machtrace.symbolstore.gc import misplaced
+from machtrace.symbolstore.atomic_write import UNFINISHED
+from tests.support.writers.symbol_files import APP, DSYM, INTEL_APP, add, fat, zipped
 
 _LIMITS = UnpackLimits(member_bytes=1 << 20, total_bytes=1 << 22)
 _MOST = 20_000
@@ -47,7 +47,7 @@ def run(data: bytes) -> None:
         if any(one.name.startswith(UNFINISHED) for one in store.root.rglob("*")):
             raise ContractError("a scratch file is left")
     with suppress(FormatError):
-        reported_images(data.decode("utf-8", "replace"), "fuzz")
+        listed_images(data.decode("utf-8", "replace"), "fuzz")
 
 
 def _seeds() -> Sequence[bytes]:

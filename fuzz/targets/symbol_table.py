@@ -15,17 +15,17 @@ import numpy as np
 from fuzz.mutation import Mutation, insert_token, write_number
 from fuzz.programs import elf_programs, kept, macho_programs
 from fuzz.target import ContractError, Target
-from machtrace.elf.contents import ElfFileContents
-from machtrace.macho.contents import FileContents
-from machtrace.macho.cpu import CPU_TYPE_ARM, CPU_TYPE_ARM64, CPU_TYPE_X86_64
-from machtrace.macho.nlist import N_EXT, N_SECT
+from machtrace.formats.elf.contents import ElfFileContents
+from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.cpu import CPU_TYPE_ARM, CPU_TYPE_ARM64, CPU_TYPE_X86_64
+from machtrace.formats.macho.nlist import N_EXT, N_SECT
 from machtrace.model.address import ImageOffset
-from machtrace.symbolicate.elf_symbols import elf_symbol_table
-from machtrace.symbolicate.macho_first_symbol import first_symbol
-from machtrace.symbolicate.macho_symbols import macho_symbol_table
-from machtrace.symbolicate.symbol_table import SymbolTable
-from machtrace.testing.exports_trie_writer import uleb, write_exports_trie
-from machtrace.testing.macho_files import TEXT_OFFSET, BuiltSymbol, ThinFile
+from machtrace.symbols.elf import elf_symbol_table
+from machtrace.symbols.macho_first_symbol import first_symbol
+from machtrace.symbols.macho.table import macho_symbol_table
+from machtrace.symbols.table import SymbolTable
+from tests.support.writers.exports_trie_writer import uleb, write_exports_trie
+from tests.support.writers.macho import TEXT_OFFSET, BuiltSymbol, ThinFile
 
 _LOOKUPS = 12
 _LARGEST = 1 << 17

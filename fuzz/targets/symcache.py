@@ -12,10 +12,10 @@ from fuzz.mutation import Mutation, write_number
 from fuzz.programs import debug_programs
 from fuzz.target import ContractError, Target
 from machtrace.model.address import ImageOffset
-from machtrace.symbolicate.debug_index import DebugIndex
-from machtrace.symbolicate.index_build import build_index
-from machtrace.symbolicate.symcache import SymCache
-from machtrace.testing.debug_programs import debug_file
+from machtrace.lines.index import DebugIndex
+from machtrace.lines.index_builder import build_index
+from machtrace.lines.symcache import SymCache
+from tests.support.compilers.debug_programs import debug_file
 
 _HEADER_SIZE = 80
 _COUNTS_OFFSET = 44

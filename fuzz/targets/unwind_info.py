@@ -18,11 +18,11 @@ from fuzz.mutation import Mutation, insert_token, place, write_number
 from fuzz.programs import macho_programs
 from fuzz.target import Target
 from machtrace.errors import MachtraceError, MemoryReadError
-from machtrace.macho.contents import MachOContents
-from machtrace.macho.unwind_info import UnwindInfo
+from machtrace.formats.macho.contents import MachOContents
+from machtrace.formats.macho.tables.unwind_info import UnwindInfo
 from machtrace.model.address import ImageOffset, Svma
 from machtrace.model.arch import Arch
-from machtrace.unwinder.compact import CompactRules
+from machtrace.unwinder.sources.compact import CompactRules
 from machtrace.unwinder.rules import UnwindRule, frame_pointer_rule
 
 ARCHITECTURES = (Arch.ARM64, Arch.X86_64, Arch.I386, Arch.ARMV7K, Arch.ARM64_32, Arch.ARM64E)

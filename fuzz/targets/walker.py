@@ -18,18 +18,18 @@ from struct import pack, unpack_from
 from fuzz.mutation import Mutation, place, write_number
 from fuzz.programs import elf_programs, kept, macho_programs, part_of
 from fuzz.target import ContractError, Target
-from machtrace.elf.contents import ElfFileContents
+from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.errors import MachtraceError
-from machtrace.macho.contents import FileContents
+from machtrace.formats.macho.contents import FileContents
 from machtrace.model.address import Avma, FileOffset, PacMask, Svma
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import Walk
 from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
-from machtrace.testing.emulated_run import STACK_SIZE, EmulatedRun, Moment
-from machtrace.unwinder.image_rules import image_rules
-from machtrace.unwinder.process_rules import ImageRules, ProcessRules
+from tests.support.emulated.run import STACK_SIZE, EmulatedRun, Moment
+from machtrace.unwinder.sources.of_image import image_rules
+from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from machtrace.unwinder.quickest_walker import thread_walker
 from machtrace.unwinder.thread_walker import PythonWalker, ThreadWalker
 
@@ -62,9 +62,9 @@ class World:
             data[start : start + len(patch)] = patch[: len(data) - start]
         return world_of(bytes(data), self.image)
 
-    def rules(self) -> ProcessRules:
+    def rules(self) -> RuleCache:
         """The rules of the process, nothing of them asked for yet."""
-        return ProcessRules(ImageList([self.image]), self.image.arch, self._sources)
+        return RuleCache(ImageList([self.image]), self.image.arch, self._sources)
 
     def _sources(self, _: BinaryImage) -> ImageRules:
         return image_rules(self.contents, self.image.arch)
@@ -108,7 +108,7 @@ def worlds() -> tuple[World, ...]:
 
 
 @cache
-def _known_rules(number: int) -> ProcessRules:
+def _known_rules(number: int) -> RuleCache:
     return worlds()[number].rules()
 
 

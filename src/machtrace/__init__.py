@@ -4,7 +4,7 @@
           └──▶ images (uuid, load address, segments) ──────────────────────┴▶ symbolicate ──▶ frames
     frames ──▶ report
 
-Each arrow is a value of :mod:`machtrace.model`. Only :mod:`machtrace.target` talks to a
+Each arrow is a value of :mod:`machtrace.model`. Only :mod:`machtrace.targets` talks to a
 process; all else is a function of what it returned.
 
     >>> import machtrace as mt
@@ -19,35 +19,35 @@ from importlib import import_module
 TYPE_CHECKING = False  # as type checkers read it; typing's own costs an import
 
 if TYPE_CHECKING:
-    from machtrace.capture.backtraces import backtraces, snapshot
-    from machtrace.capture.call_stack import call_stack_return_addresses, call_stack_symbols
-    from machtrace.capture.explanation import explain
-    from machtrace.capture.own_backtrace import backtrace
-    from machtrace.capture.report_files import read_report, read_reports, write_report
-    from machtrace.capture.sampling import sample
-    from machtrace.capture.saving import save_snapshot
-    from machtrace.capture.unwinding import Unwinder, unwind
+    from machtrace.pipeline.backtraces import backtraces, snapshot
+    from machtrace.pipeline.inprocess.fast_path import call_stack_return_addresses, call_stack_symbols
+    from machtrace.pipeline.explanation import explain
+    from machtrace.pipeline.inprocess.backtrace import backtrace
+    from machtrace.reports.files import read_report, read_reports, write_report
+    from machtrace.sampling.api import sample
+    from machtrace.pipeline.snapshot_writer import save_snapshot
+    from machtrace.unwinder.unwinder import Unwinder, unwind
     from machtrace.errors import MachtraceError
-    from machtrace.symbolicate.symbolicator import Symbolicator
-    from machtrace.target.open import open_target
+    from machtrace.symbolizer.symbolicator import Symbolicator
+    from machtrace.targets.open import open_target
 
 _HOMES = {
     "MachtraceError": "machtrace.errors",
-    "Symbolicator": "machtrace.symbolicate.symbolicator",
-    "Unwinder": "machtrace.capture.unwinding",
-    "backtrace": "machtrace.capture.own_backtrace",
-    "backtraces": "machtrace.capture.backtraces",
-    "call_stack_return_addresses": "machtrace.capture.call_stack",
-    "call_stack_symbols": "machtrace.capture.call_stack",
-    "explain": "machtrace.capture.explanation",
-    "open_target": "machtrace.target.open",
-    "read_report": "machtrace.capture.report_files",
-    "read_reports": "machtrace.capture.report_files",
-    "sample": "machtrace.capture.sampling",
-    "save_snapshot": "machtrace.capture.saving",
-    "snapshot": "machtrace.capture.backtraces",
-    "unwind": "machtrace.capture.unwinding",
-    "write_report": "machtrace.capture.report_files",
+    "Symbolicator": "machtrace.symbolizer.symbolicator",
+    "Unwinder": "machtrace.unwinder.unwinder",
+    "backtrace": "machtrace.pipeline.inprocess.backtrace",
+    "backtraces": "machtrace.pipeline.backtraces",
+    "call_stack_return_addresses": "machtrace.pipeline.inprocess.fast_path",
+    "call_stack_symbols": "machtrace.pipeline.inprocess.fast_path",
+    "explain": "machtrace.pipeline.explanation",
+    "open_target": "machtrace.targets.open",
+    "read_report": "machtrace.reports.files",
+    "read_reports": "machtrace.reports.files",
+    "sample": "machtrace.sampling.api",
+    "save_snapshot": "machtrace.pipeline.snapshot_writer",
+    "snapshot": "machtrace.pipeline.backtraces",
+    "unwind": "machtrace.unwinder.unwinder",
+    "write_report": "machtrace.reports.files",
 }
 
 __all__ = [

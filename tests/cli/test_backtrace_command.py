@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from machtrace.macho.core_writer import core_bytes
+from machtrace.formats.macho.core.writer import core_bytes
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
-from machtrace.testing.cores import synthetic_process
+from tests.support.writers.processes import synthetic_process
 
 
 @pytest.fixture(scope="module")

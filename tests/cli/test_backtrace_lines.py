@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from machtrace.testing.debug_programs import debug_file
+from tests.support.compilers.debug_programs import debug_file
 
 SOURCE = """\
 #include <unistd.h>

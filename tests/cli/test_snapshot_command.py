@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from machtrace.model.arch import Arch
-from machtrace.testing.cores import synthetic_process
+from tests.support.writers.processes import synthetic_process
 
 TIME = re.compile(r"stopped for [\d.]+ [µm]s")
 

@@ -21,13 +21,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from machtrace.testing.lab_architectures import ARCHITECTURES, OPTIMISATIONS, TABLES
-from machtrace.testing.lab_builds import Build, builds
-from machtrace.testing.lab_lldb import lldb_program
-from machtrace.testing.lab_programs import PROGRAMS
-from machtrace.testing.lab_report import page
-from machtrace.testing.lab_rows import METHODS, Row, measured
-from machtrace.testing.real_programs import real_programs
+from tests.support.lab.architectures import ARCHITECTURES, OPTIMISATIONS, TABLES
+from tests.support.lab.builds import Build, builds
+from tests.support.lab.lldb import lldb_program
+from tests.support.lab.programs import PROGRAMS
+from tests.support.lab.report import page
+from tests.support.lab.rows import METHODS, Row, measured
+from tests.support.lab.real_programs import real_programs
 
 HERE = Path(__file__).parent
 SOURCES = HERE / "programs"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from machtrace.model.arch import Arch
-from machtrace.testing.emulated_run import EmulatedRun, Moment
-from machtrace.testing.lab_builds import build_program
+from tests.support.emulated.run import EmulatedRun, Moment
+from tests.support.lab.builds import build_program
 
 PROGRAMS = Path(__file__).parent / "programs"
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from machtrace.testing.lab import Conditions, Result, run
-from machtrace.testing.lab_architectures import ARCHITECTURES
-from machtrace.testing.lab_builds import Built, builds, make
-from machtrace.testing.lab_policies import documents_policy, policies
-from machtrace.testing.lab_rows import disassembled
+from tests.support.lab.run import Conditions, Result, run
+from tests.support.lab.architectures import ARCHITECTURES
+from tests.support.lab.builds import Built, builds, make
+from tests.support.lab.policies import documents_policy, policies
+from tests.support.lab.rows import disassembled
 
 _BETWEEN_SIGNALS = 31
 PROGRAMS = Path(__file__).parent / "programs"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from machtrace.testing.lab import run
-from machtrace.testing.lab_architectures import ARCHITECTURES
-from machtrace.testing.lab_builds import Build, make
-from machtrace.testing.lab_policies import policies
-from machtrace.testing.real_programs import libc_program, real_programs
+from tests.support.lab.run import run
+from tests.support.lab.architectures import ARCHITECTURES
+from tests.support.lab.builds import Build, make
+from tests.support.lab.policies import policies
+from tests.support.lab.real_programs import libc_program, real_programs
 
 LAB = Path(__file__).parent
 FETCHED = LAB.parents[1] / "build" / "lab-sources"

@@ -76,7 +76,7 @@ _LIMITS = {
     "self_copier": ("ANSWER_LIMIT_NS", "LOCKED_ANSWER_LIMIT_NS", "SLEEP_LIMIT_NS"),
     "self_series": ("ANSWER_LIMIT_NS", "SLEEP_LIMIT_NS"),
 }
-"""What says how long threads may take to stop, by the module of ``machtrace.target``."""
+"""What says how long threads may take to stop, by the module of ``machtrace.targets``."""
 _RAN = ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
 COMPILE = ["-O2", "-fomit-frame-pointer", "-pthread"]
 
@@ -86,7 +86,7 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads have more time to stop than users would wait: on a busy machine a turn takes long."""
     for name, limits in _LIMITS.items():
         try:
-            module = importlib.import_module(f"machtrace.target.{name}")
+            module = importlib.import_module(f"machtrace.targets.{name}")
         except ImportError:
             continue  # of another system, or without its extension
         for limit in limits:
@@ -189,14 +189,14 @@ def wait_blocked(wait_until: Callable[..., None]) -> Callable[..., None]:
 def copier(request: pytest.FixtureRequest) -> Any:
     """Each way to stop and copy threads."""
     if request.param == "ctypes":
-        from machtrace.target.linux_ptrace import CtypesCopier
+        from machtrace.targets.linux.ctypes_copier import CtypesCopier
 
         return CtypesCopier()
     try:
-        from machtrace.target.linux_native import NativeCopier
+        from machtrace.targets.linux.copier import PtraceCopier
     except ImportError:
         pytest.skip("the extension is not built")
-    return NativeCopier()
+    return PtraceCopier()
 
 
 @pytest.fixture(scope="session")
@@ -226,8 +226,8 @@ def as_nobody() -> Callable[[Callable[[], Any]], Any]:
     """Runs a function in a child process of this one, as an ordinary user; its result as JSON."""
 
     def run(function: Callable[[], Any]) -> Any:
-        from machtrace.capture.pipeline import unwind
-        from machtrace.target.linux_process import LinuxProcessTarget
+        from machtrace.pipeline.pipeline import unwind
+        from machtrace.targets.linux.process import LinuxProcessTarget
 
         # What is imported later might not be readable.
         with subprocess.Popen(["sleep", "60"]) as process:

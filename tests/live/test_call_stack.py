@@ -17,10 +17,10 @@ import pytest
 
 import machtrace as mt
 
-pytest.importorskip("machtrace._native._self", reason="the extension is not built")
+pytest.importorskip("machtrace._native._inprocess", reason="the extension is not built")
 
 PROGRAMS = Path(__file__).parent / "programs"
-NATIVE = Path(mt.__file__).parent / "_native"
+NATIVE = Path(__file__).parents[2] / "native"
 CALLBACK = ctypes.CFUNCTYPE(None)
 LINE = re.compile(r"(\d+) +(\S+) +0x([0-9a-f]{16}) (\S+) \+ (\d+)")
 
@@ -155,7 +155,7 @@ def test_the_same_frames_in_another_order_are_another_stack() -> None:
 def test_what_the_cache_tells_apart(sanitizer: str, tmp_path: Path) -> None:
     """Order, repetition, and stacks of one hash; and it has an end."""
     flags = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
-    sources = [f"-I{NATIVE}", str(NATIVE / "stack_cache.c"), *flags]
+    sources = [f"-I{NATIVE}", str(NATIVE / "inprocess/core/stack_cache.c"), *flags]
     program = compiled(PROGRAMS / "stack_cache.c", tmp_path / "cache", "-O1", "-g", *sources)
     done = subprocess.run([str(program)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -167,7 +167,7 @@ def test_what_the_cache_tells_apart(sanitizer: str, tmp_path: Path) -> None:
 def test_the_short_walk_finds_what_the_whole_one_finds(sanitizer: str, tmp_path: Path) -> None:
     """Or nothing: of rules and stacks at random, sound and damaged."""
     flags = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
-    parts = [str(NATIVE / f"{name}.c") for name in ("plain_walk", "rule_table", "stack_walk")]
+    parts = [str(NATIVE / f"walk/{name}.c") for name in ("plain_walk", "rule_table", "stack_walk")]
     sources = [f"-I{NATIVE}", *parts, *flags]
     program = compiled(PROGRAMS / "plain_walk.c", tmp_path / "walk", "-O1", "-g", *sources)
     done = subprocess.run([str(program), "30000"], capture_output=True, text=True, check=False)

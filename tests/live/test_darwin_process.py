@@ -21,7 +21,7 @@ from machtrace.errors import TargetAccessError, TargetSpecError
 
 if sys.platform != "darwin":
     pytest.skip("takes a Mac: processes are captured by Mach task ports", allow_module_level=True)
-pytest.importorskip("machtrace._native._task", reason="the extension is not built")
+pytest.importorskip("machtrace._native._darwin_task", reason="the extension is not built")
 
 DEPTH = 40
 WAITING = {"deep", "com.example.machtrace"}

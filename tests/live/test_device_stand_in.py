@@ -18,13 +18,13 @@ import pytest
 
 import machtrace as mt
 from machtrace.errors import DeviceError
-from machtrace.target.device_session import LibraryAccess
-from machtrace.target.device_target import DeviceTarget
-from machtrace.target.linux_process import LinuxProcessTarget
-from machtrace.testing.device_library import installed
-from machtrace.testing.free_port import free_port
-from machtrace.testing.made_up_devices import MadeUpDevice, MadeUpDevices
-from machtrace.testing.usbmuxd import (
+from machtrace.targets.ios.session import LibraryAccess
+from machtrace.targets.ios.target import DeviceTarget
+from machtrace.targets.linux.process import LinuxProcessTarget
+from tests.support.stand_ins.pymobiledevice3 import installed
+from tests.support.stand_ins.free_port import free_port
+from tests.support.stand_ins.devices import MadeUpDevice, MadeUpDevices
+from tests.support.stand_ins.usbmuxd import (
     UDID,
     MadeUpUsbmuxd,
     forward_to,
@@ -112,9 +112,9 @@ def test_an_app_that_runs(version, debugserver, process, wait_until, wait_blocke
 def test_the_command_line(debugserver, process, wait_until):
     """``machtrace backtrace device://UDID/bundle-id``, in a process of its own."""
     script = f"""
-from machtrace.testing.device_library import installed
-from machtrace.testing.made_up_devices import MadeUpDevice, MadeUpDevices
-from machtrace.testing.usbmuxd import (
+from tests.support.stand_ins.pymobiledevice3 import installed
+from tests.support.stand_ins.devices import MadeUpDevice, MadeUpDevices
+from tests.support.stand_ins.usbmuxd import (
     UDID,
     MadeUpUsbmuxd,
     forward_to,
@@ -192,7 +192,7 @@ def test_ctrl_c_lets_the_process_go(debugserver, process, wait_until, monkeypatc
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("machtrace.target.gdb_stacks.StackReader.read", interrupted)
+    monkeypatch.setattr("machtrace.targets.gdbremote.stacks.RemoteStackReader.read", interrupted)
     device = MadeUpDevice(apps=APPS, running={APP: process.pid}, port=debugserver)
     with installed(MadeUpDevices(devices=[device])), pytest.raises(KeyboardInterrupt):
         mt.snapshot(f"device:///{APP}")

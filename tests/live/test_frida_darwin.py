@@ -19,9 +19,9 @@ import machtrace as mt
 from machtrace.errors import TargetError, ThreadGoneError
 from machtrace.model.address import Avma
 from machtrace.model.stack import StopReason
-from machtrace.target import frida_script
-from machtrace.target.frida_process import FridaTarget
-from machtrace.target.frida_spec import parse_spec
+from machtrace.targets.frida import script as frida_script
+from machtrace.targets.frida.process import FridaTarget
+from machtrace.targets.frida.spec import parse_spec
 
 FRAMES = 240
 BALANCED = "suspended 0 ports 0 arrays 0 wrong 0"

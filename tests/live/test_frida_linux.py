@@ -25,9 +25,9 @@ from machtrace.errors import (
     ThreadGoneError,
 )
 from machtrace.model.stack import StopReason
-from machtrace.target.frida_process import FridaTarget
-from machtrace.target.frida_time_limit import within
-from machtrace.target.linux_process import LinuxProcessTarget
+from machtrace.targets.frida.process import FridaTarget
+from machtrace.targets.frida.frida_time_limit import within
+from machtrace.targets.linux.process import LinuxProcessTarget
 
 DEEP = 250
 

@@ -21,11 +21,11 @@ import pytest
 import machtrace as mt
 from machtrace.errors import ConnectionLostError, TargetError
 from machtrace.model.arch import Arch
-from machtrace.target import gdb_process
-from machtrace.target.gdb_process import GdbRemoteTarget
-from machtrace.target.linux_process import LinuxProcessTarget
-from machtrace.testing.elf_compiler import compile_elf
-from machtrace.testing.free_port import free_port
+from machtrace.targets.gdbremote import process as gdb_process
+from machtrace.targets.gdbremote.process import GdbRemoteTarget
+from machtrace.targets.linux.process import LinuxProcessTarget
+from tests.support.compilers.elf_compiler import compile_elf
+from tests.support.stand_ins.free_port import free_port
 
 DEADLINE_S = 30
 LLDB_SERVERS = ("lldb-server", *(f"lldb-server-{version}" for version in range(22, 13, -1)))
@@ -306,7 +306,7 @@ def test_ctrl_c_lets_the_process_go(
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("machtrace.target.gdb_stacks.StackReader.read", interrupted)
+    monkeypatch.setattr("machtrace.targets.gdbremote.stacks.RemoteStackReader.read", interrupted)
     with pytest.raises(KeyboardInterrupt):
         mt.snapshot(attach(listening, process.pid))
     wait_until(lambda: state(process.pid) == ("S", 0), "it waits, untraced")

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from machtrace.capture.pipeline import report, unwind
+from machtrace.pipeline.pipeline import build_capture, unwind
 from machtrace.model.image import ImageList
-from machtrace.report import text
-from machtrace.target.corefile import open_corefile
-from machtrace.target.linux_process import LinuxProcessTarget
+from machtrace.render import text
+from machtrace.targets.core.macho import open_corefile
+from machtrace.targets.linux.process import LinuxProcessTarget
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -39,7 +39,7 @@ def stacks(snapshot):
 def printed(snapshot):
     """As ``machtrace backtrace`` prints it."""
     sink = StringIO()
-    text.write(report(snapshot), sink)
+    text.write(build_capture(snapshot), sink)
     return sink.getvalue()
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from machtrace.capture.pipeline import report
+from machtrace.pipeline.pipeline import build_capture
 from machtrace.model.stack import StopReason
-from machtrace.target.linux_process import LinuxProcessTarget
+from machtrace.targets.linux.process import LinuxProcessTarget
 
 CALLS = 300_000
 
@@ -15,7 +15,7 @@ def test_recursion_is_counted_to_the_thread_s_start(build, start, wait_blocked, 
     wait_blocked(process.pid)
     with LinuxProcessTarget(process.pid, copier=copier) as target:
         snapshot = target.snapshot()
-    _, deep = report(snapshot, limit=64).stacks
+    _, deep = build_capture(snapshot, limit=64).stacks
     names = [frame.symbol.name if frame.symbol else None for frame in deep.frames]
 
     assert StopReason.ROOT is deep.stop.reason

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from machtrace import open_target
-from machtrace.capture.pipeline import unwind
-from machtrace.elf.structs import PF_W
+from machtrace.pipeline.pipeline import unwind
+from machtrace.formats.elf.structs import PF_W
 from machtrace.errors import MemoryReadError
 from machtrace.model.image import ImageFormat
 from machtrace.model.stack import StopReason
-from machtrace.target.linux_process import LinuxProcessTarget
+from machtrace.targets.linux.process import LinuxProcessTarget
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="takes root")
 
@@ -96,7 +96,7 @@ def test_memory_outlives_the_process(build, start):
     image = image_of(snapshot, build("undumpable"))
     header = snapshot.memory.read(image.load_address, 4)
     assert bytes(header) == b"\x7fELF"
-    from machtrace.elf.contents import ElfMemoryContents
+    from machtrace.formats.elf.contents import ElfMemoryContents
 
     elf = ElfMemoryContents(snapshot.memory, image.load_address, "image").image
     (data,) = (segment for segment in elf.load_segments if segment.flags & PF_W)

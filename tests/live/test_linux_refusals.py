@@ -17,7 +17,7 @@ from machtrace.errors import (
     TargetGoneError,
     TargetSpecError,
 )
-from machtrace.target.linux_process import LinuxProcessTarget
+from machtrace.targets.linux.process import LinuxProcessTarget
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="takes root, to become another user")
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from machtrace.elf.linux_registers import layout_of
+from machtrace.formats.elf.core.registers import layout_of
 from machtrace.errors import TargetGoneError, ThreadGoneError
 from machtrace.model.arch import Arch
-from machtrace.target.linux_process import LinuxProcessTarget
-from machtrace.target.linux_threads import RED_ZONE
+from machtrace.targets.linux.process import LinuxProcessTarget
+from machtrace.targets.shared.thread_copy import RED_ZONE
 
 NAMES = ["condition", "read", "spin", "recursion", "handler", "other stack", "sort"]
 PATIENCE_NS = 5_000_000_000
@@ -191,7 +191,7 @@ while input():
 def slow_locks(copier, monkeypatch):
     """Threads may sleep for long: those that start and end others wait for locks of the kernel."""
     tracing = "linux_native" if "native" in type(copier).__module__ else "linux_tracer"
-    module = sys.modules[f"machtrace.target.{tracing}"]
+    module = sys.modules[f"machtrace.targets.{tracing}"]
     monkeypatch.setattr(module, "SLEEP_LIMIT_NS", PATIENCE_NS)
 
 

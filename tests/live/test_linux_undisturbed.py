@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from machtrace.errors import TargetGoneError, ThreadGoneError
-from machtrace.target.linux_process import LinuxProcessTarget
+from machtrace.targets.linux.process import LinuxProcessTarget
 
 
 def state(pid: int, thread: int | None = None) -> str:

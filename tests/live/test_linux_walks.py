@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from machtrace.capture.pipeline import unwind
+from machtrace.pipeline.pipeline import unwind
 from machtrace.model.stack import AddressKind, FrameTrust, StopReason
-from machtrace.target.linux_process import LinuxProcessTarget
+from machtrace.targets.linux.process import LinuxProcessTarget
 
 PYTHON = """
 import threading

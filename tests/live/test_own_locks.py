@@ -10,19 +10,15 @@ from pathlib import Path
 
 import pytest
 
-import machtrace
-
-pytest.importorskip("machtrace._native._self", reason="the extension is not built")
+pytest.importorskip("machtrace._native._inprocess", reason="the extension is not built")
 
 PROGRAMS = Path(__file__).parent / "programs"
-NATIVE = Path(machtrace.__file__).parent / "_native"
-DOCUMENT = Path(machtrace.__file__).parents[2] / "docs/live-capture.md"
+NATIVE = Path(__file__).parents[2] / "native"
+DOCUMENT = Path(__file__).parents[2] / "docs/live-capture.md"
 CORE = [
-    *sorted(NATIVE.glob("capture_linux*.c")),
-    *(
-        NATIVE / name
-        for name in ("capture_ring.c", "capture_series.c", "own_batches.c", "linux_registers.c")
-    ),
+    *sorted(NATIVE.glob("inprocess/core/linux/*.c")),
+    *(NATIVE / "inprocess/core" / name for name in ("batches.c", "ring.c", "series.c")),
+    NATIVE / "common/linux/registers.c",
 ]
 LIMIT_S = 250
 
@@ -93,7 +89,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     begin = f"""
 import faulthandler
 faulthandler.dump_traceback_later({LIMIT_S - 10}, exit=True)
-from machtrace.target import self_copier
+from machtrace.targets import self_copier
 self_copier.ANSWER_LIMIT_NS = 10_000_000_000  # on a busy machine a turn takes long
 """
     return subprocess.run(

@@ -15,7 +15,7 @@ import machtrace as mt
 from machtrace.errors import TargetSpecError
 from machtrace.model.symbol import CallStack
 
-pytest.importorskip("machtrace._native._self", reason="the extension is not built")
+pytest.importorskip("machtrace._native._inprocess", reason="the extension is not built")
 
 
 def through_c(inner: Callable[[], object]) -> object:

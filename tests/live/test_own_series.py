@@ -15,11 +15,11 @@ import pytest
 import machtrace as mt
 from machtrace.errors import TargetError
 
-pytest.importorskip("machtrace._native._self", reason="the extension is not built")
+pytest.importorskip("machtrace._native._inprocess", reason="the extension is not built")
 
-from machtrace.capture.unwinding import Unwinder
-from machtrace.target.self_process import SelfTarget
-from machtrace.target.self_series import CaptureSeries
+from machtrace.unwinder.unwinder import Unwinder
+from machtrace.targets.inprocess.linux import SelfTarget
+from machtrace.targets.inprocess.series import CaptureSeries
 
 
 def wait_for_captures(series: CaptureSeries, count: int) -> None:
@@ -111,7 +111,7 @@ def test_what_is_not_taken_in_time_is_counted() -> None:
 
 def test_records_are_taken_in_parts() -> None:
     """As many bytes as are wanted at most; another reader makes the same of them."""
-    from machtrace.target.self_records import RecordReader
+    from machtrace.targets.inprocess.records import RecordReader
 
     with SelfTarget() as target, target.series(200) as series:
         wait_for_captures(series, 20)
@@ -173,7 +173,7 @@ def test_the_child_of_a_fork_has_no_series_and_may_begin_one() -> None:
     """It can take what was captured before, and stop what is not there."""
     code = """
 import os, time
-from machtrace.target.self_process import SelfTarget
+from machtrace.targets.inprocess.linux import SelfTarget
 with SelfTarget() as target, target.series(200) as series:
     time.sleep(0.2)
     for _ in range(10):
@@ -202,7 +202,7 @@ def test_a_process_ends_while_it_is_captured() -> None:
     """Without being stopped first: by its end, or by a signal."""
     code = """
 import os, sys, time
-from machtrace.target.self_process import SelfTarget
+from machtrace.targets.inprocess.linux import SelfTarget
 series = SelfTarget().series(1000)
 time.sleep(0.1)
 """

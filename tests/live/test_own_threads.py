@@ -19,7 +19,7 @@ import machtrace as mt
 from machtrace.errors import TargetSpecError
 from machtrace.model.symbol import CallStack
 
-pytest.importorskip("machtrace._native._self", reason="the extension is not built")
+pytest.importorskip("machtrace._native._inprocess", reason="the extension is not built")
 
 
 @contextmanager
@@ -318,16 +318,16 @@ def test_a_signal_that_somebody_else_took_is_left_to_them() -> None:
     """Another is chosen, where the user has not named one."""
     code = """
 import signal, threading, machtrace as mt
-from machtrace._native import _self
-from machtrace.target import self_copier
+from machtrace._native import _inprocess
+from machtrace.targets import self_copier
 self_copier.ANSWER_LIMIT_NS = 10_000_000_000  # on a busy machine a turn takes long
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 with mt.open_target("self") as target:
     target.snapshot()
-    first = _self.signal_in_use()
+    first = _inprocess.signal_in_use()
     signal.signal(first, signal.SIG_IGN)
     assert not target.snapshot().problems
-    assert _self.signal_in_use() != first
+    assert _inprocess.signal_in_use() != first
     assert signal.getsignal(first) is signal.SIG_IGN
 print("well")
 """

@@ -15,12 +15,10 @@ from pathlib import Path
 
 import pytest
 
-import machtrace
-
-pytest.importorskip("machtrace._native._self", reason="the extension is not built")
+pytest.importorskip("machtrace._native._inprocess", reason="the extension is not built")
 
 HERE = Path(__file__).parent
-NATIVE = Path(machtrace.__file__).parent / "_native"
+NATIVE = Path(__file__).parents[2] / "native"
 SECONDS = os.environ.get("MACHTRACE_TORTURE_SECONDS", "4")
 
 pytestmark = pytest.mark.timeout(300 + 4 * int(SECONDS))
@@ -54,7 +52,7 @@ def test_the_core_alone(sanitizer: str, tmp_path: Path) -> None:
     """Two threads sample 32 others; sanitizers find nothing."""
     program = tmp_path / "own_capture"
     flags = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
-    sources = [*sorted(NATIVE.glob("capture_linux*.c")), NATIVE / "linux_registers.c"]
+    sources = [*sorted(NATIVE.glob("inprocess/core/linux/*.c")), NATIVE / "common/linux/registers.c"]
     command = ["cc", "-std=c11", "-g", "-O1", "-pthread", "-DPROGRAM", f"-I{NATIVE}", *flags]
     command += [str(HERE / "programs/own_capture.c"), *map(str, sources)]
     built = subprocess.run(

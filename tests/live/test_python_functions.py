@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 import machtrace as mt
-from machtrace.capture.backtraces import snapshot_with_python
-from machtrace.capture.pipeline import report
+from machtrace.pipeline.backtraces import snapshot_with_python
+from machtrace.pipeline.pipeline import build_capture
 from machtrace.errors import TargetError, TargetSpecError, ThreadGoneError
-from machtrace.target.linux_process import LinuxProcessTarget
+from machtrace.targets.linux.process import LinuxProcessTarget
 
 PROGRAM = Path(__file__).parent / "programs" / "python_functions.py"
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
@@ -176,7 +176,7 @@ def test_threads_that_run_are_of_one_moment(version, start):
         for _ in range(40):
             snapshot, runs = snapshot_with_python(target)
             assert snapshot.problems == ()
-            found = report(snapshot, python=runs, lines=False)
+            found = build_capture(snapshot, python=runs, lines=False)
             assert found.problems == ()
             for stack in found.stacks:
                 names = [row[0] for row in functions(stack)]

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 import machtrace
-from machtrace.capture.sampler import FOREVER_NS, Sampler
-from machtrace.capture.sampling import duration_ns, interval_ns, sample
+from machtrace.sampling.sampler import FOREVER_NS, Sampler
+from machtrace.sampling.api import duration_ns, interval_ns, sample
 from machtrace.errors import ArgumentError, ConnectionLostError, TargetGoneError, TargetSpecError
 from machtrace.model.arch import Arch
 from machtrace.model.profile import SamplingEnd
-from machtrace.report import folded
-from machtrace.testing.cores import synthetic_process
+from machtrace.render import folded
+from tests.support.writers.processes import synthetic_process
 
 
 @pytest.fixture

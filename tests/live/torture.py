@@ -37,18 +37,18 @@ from pathlib import Path
 from typing import Any
 
 import machtrace
-from machtrace.capture.unwinding import Unwinder
+from machtrace.unwinder.unwinder import Unwinder
 from machtrace.model.address import Avma
 from machtrace.model.snapshot import Snapshot
 from machtrace.model.stack import StopReason
-from machtrace.symbolicate.symbolicator import Symbolicator
-from machtrace.target.linux_facts import FactsGatherer
-from machtrace.target.linux_identity import identify, read_mappings
-from machtrace.target.linux_memory import ProcessMemory
-from machtrace.target.linux_process import LinuxProcessTarget
-from machtrace.target.linux_procfs import ProcessDirectory
-from machtrace.target.self_records import RecordReader
-from machtrace.target.self_series import SnapshotMaker
+from machtrace.symbolizer.symbolicator import Symbolicator
+from machtrace.targets.linux.core_facts import FactsGatherer
+from machtrace.targets.linux.identity import identify, read_mappings
+from machtrace.targets.linux.memory import ProcessMemory
+from machtrace.targets.linux.process import LinuxProcessTarget
+from machtrace.targets.linux.procfs import ProcessDirectory
+from machtrace.targets.inprocess.records import RecordReader
+from machtrace.targets.inprocess.series import SnapshotMaker
 from machtrace.unwinder.stack_columns import STOPS
 
 HERE = Path(__file__).parent

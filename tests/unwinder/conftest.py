@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from machtrace.macho.contents import FileContents
+from machtrace.formats.macho.contents import FileContents
 from machtrace.model.arch import Arch
-from machtrace.testing.lab_builds import build_program
-from machtrace.testing.macho_compiler import COMPACT_TABLES, compile_macho
+from tests.support.lab.builds import build_program
+from tests.support.compilers.executables import COMPACT_TABLES, compile_macho
 
 LAB = Path(__file__).parents[1] / "lab" / "programs"
 

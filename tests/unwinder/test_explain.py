@@ -14,16 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import machtrace as mt
-from machtrace.capture.pipeline import report
-from machtrace.macho.contents import FileContents, MemoryContents
+from machtrace.pipeline.pipeline import build_capture
+from machtrace.formats.macho.contents import FileContents, MemoryContents
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.explanation import BrokenInformation, FollowedRule
 from machtrace.model.memory import LayeredMemory, MemoryRegion
 from machtrace.model.stack import AddressKind, FrameTrust, Stop, StopReason
-from machtrace.report import json_document, text
-from machtrace.target.emulated import PROGRAM
-from machtrace.testing.cores import synthetic_process
+from machtrace.render import json_document
+from machtrace.render import text
+from machtrace.targets.emulator.target import PROGRAM
+from tests.support.writers.processes import synthetic_process
 
 OBJDUMP = next((name for name in ("llvm-objdump-19", "llvm-objdump") if shutil.which(name)), None)
 
@@ -161,7 +162,7 @@ def test_tables_that_were_not_captured_are_told_of_once(snapshot, tmp_path):
             ]
             assert len(broken) == len(set(broken))
     sink = io.StringIO()
-    text.write(report(bare, explain=True), sink)
+    text.write(build_capture(bare, explain=True), sink)
     written = sink.getvalue()
     assert "call-frame information: cannot be used: cannot read" in written
     assert "malformed" not in written
@@ -188,7 +189,7 @@ def test_deep_stacks_are_explained_at_both_ends():
 def test_text_names_methods_rules_and_places(snapshot):
     """Below each frame; without the option nothing is said of it."""
     sink = io.StringIO()
-    text.write(report(snapshot, explain=True), sink)
+    text.write(build_capture(snapshot, explain=True), sink)
     written = sink.getvalue()
     assert "→ instruction analysis: interrupted" in written
     assert "cfa = fp + 16, pc = *(cfa - 8), fp = *(cfa - 16)" in written
@@ -196,14 +197,14 @@ def test_text_names_methods_rules_and_places(snapshot):
     assert "which it does not claim here" in written
 
     sink = io.StringIO()
-    text.write(report(snapshot), sink)
+    text.write(build_capture(snapshot), sink)
     assert "→" not in sink.getvalue()
 
 
 def test_json_has_the_same_as_data(snapshot):
     """Each machine frame has its explanation; each answer the documented keys."""
     sink = io.StringIO()
-    json_document.write(report(snapshot, explain=True), sink)
+    json_document.write(build_capture(snapshot, explain=True), sink)
     answers = 0
     for thread in json.loads(sink.getvalue())["threads"]:
         for frame in thread["frames"] + thread["physical_remainder"]:
@@ -227,7 +228,7 @@ def test_call_frame_information_names_its_fde(lab_program, tmp_path):
     dwarfdump = shutil.which("llvm-dwarfdump-19") or shutil.which("llvm-dwarfdump")
     if dwarfdump is None:
         pytest.skip("llvm-dwarfdump is not installed")
-    from machtrace.unwinder.cfi import CallFrameRules
+    from machtrace.unwinder.sources.cfi import CallFrameRules
 
     contents = lab_program("frames", "-O2 no fp", "dwarf", Arch.ARM64)
     assert isinstance(contents, FileContents)

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 import machtrace as mt
 from machtrace.errors import MachOError
-from machtrace.macho.function_starts import decode_function_starts
+from machtrace.formats.macho.tables.function_starts import decode_function_starts
 from machtrace.model.arch import Arch
 from machtrace.model.image import ImageList
 from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.stack import AddressKind, FrameTrust, Walk
-from machtrace.testing.cores import synthetic_process
-from machtrace.testing.synthetic_image import TEXT_OFFSET
+from tests.support.writers.processes import synthetic_process
+from tests.support.writers.synthetic_image import TEXT_OFFSET
 from machtrace.unwinder.frame_codes import KINDS, TRUSTS
 from machtrace.unwinder.thread_walker import PythonWalker
 
@@ -28,7 +28,7 @@ def walked_by(request, monkeypatch):
         pytest.importorskip("machtrace._native._walk", reason="the extensions are not built")
     else:
         monkeypatch.setattr(
-            "machtrace.capture.unwinding.thread_walker",
+            "machtrace.unwinder.unwinder.thread_walker",
             lambda rules, _arch, mask: PythonWalker(rules, mask),
         )
 

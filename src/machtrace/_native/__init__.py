@@ -1,1 +1,1 @@
-"""What must be C: stop, copy, resume; and the walk's loop. No policy, no parsing."""
+"""What must be C: stop, copy, resume; and inner loops. The sources are in native/."""

@@ -1,4 +1,4 @@
-# Which range holds an offset, and one name from a file's tables. See range_module.c.
+# Which range holds an offset, and one name from a file's tables. See ranges/module.c.
 
 from typing import final
 

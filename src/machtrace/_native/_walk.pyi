@@ -1,4 +1,4 @@
-# The loop of the stack walk. See walk_objects.h and stack_walk.h.
+# The loop of the stack walk. See walk/objects.h and walk/stack_walk.h.
 
 from collections.abc import Callable
 from typing import TypeAlias

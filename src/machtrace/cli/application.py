@@ -8,15 +8,15 @@ from typing import Annotated
 import typer
 
 from machtrace.cli.backtrace import backtrace
-from machtrace.cli.demo import demo
-from machtrace.cli.device import device_app
-from machtrace.cli.doctor import doctor
-from machtrace.cli.image import image
-from machtrace.cli.report import report
+from machtrace.cli.demo.command import demo
+from machtrace.cli.device.commands import device_app
+from machtrace.cli.doctor.command import doctor
+from machtrace.cli.image.command import image
+from machtrace.cli.reports.report import report
 from machtrace.cli.sample import sample
 from machtrace.cli.snapshot import snapshot
-from machtrace.cli.symbolicate import convert, symbolicate
-from machtrace.cli.symbols import symbols_app
+from machtrace.cli.reports.commands import convert, symbolicate
+from machtrace.cli.symbols.commands import symbols_app
 
 app = typer.Typer(
     name="machtrace",
@@ -39,7 +39,7 @@ app.add_typer(device_app, name="device")
 )
 def _atos(context: typer.Context) -> None:
     """Name addresses as Apple's atos does, with its own options: see atos -h."""
-    from machtrace.cli.atos import run  # which main() starts without coming here
+    from machtrace.cli.atos.command import run  # which main() starts without coming here
 
     raise typer.Exit(run(context.args))
 

@@ -10,13 +10,13 @@ from typing import Annotated, TextIO
 
 import typer
 
-from machtrace.cli.places import check_places
-from machtrace.cli.spec import Spec
+from machtrace.cli.places import check_search_paths
+from machtrace.cli.options import Spec
 from machtrace.model.capture import Capture
 from machtrace.model.stack import FrameTrust
 from machtrace.model.symbol import CallStack
 from machtrace.model.thread import ThreadId
-from machtrace.target.python_runs import PythonRuns
+from machtrace.cpython.runs import PythonRuns
 
 
 class Format(StrEnum):
@@ -72,11 +72,11 @@ def backtrace(  # noqa: PLR0913, PLR0917 - a parameter is an option
     ] = False,
 ) -> None:
     """Print the call stack of every thread of a process, a core or an emulated program."""
-    from machtrace.capture.backtraces import snapshot, snapshot_with_python
-    from machtrace.capture.pipeline import report
-    from machtrace.cli.console import complain_of_all, output, warn
+    from machtrace.pipeline.backtraces import snapshot, snapshot_with_python
+    from machtrace.pipeline.pipeline import build_capture
+    from machtrace.cli.console import print_errors, output, warn
 
-    check_places(search or ())
+    check_search_paths(search or ())
     if explain and format not in _TELLING:
         warn(f"--explain needs --format text or json: {format} has no place for explanations")
         raise typer.Exit(2)
@@ -92,7 +92,7 @@ def backtrace(  # noqa: PLR0913, PLR0917 - a parameter is an option
         copied, runs = snapshot_with_python(spec, threads=thread, stack_limit=stack_limit)
     else:
         copied = snapshot(spec, threads=thread, stack_limit=stack_limit)
-    result = report(
+    result = build_capture(
         copied,
         limit=limit,
         symbolicate=names,
@@ -113,7 +113,7 @@ def backtrace(  # noqa: PLR0913, PLR0917 - a parameter is an option
         for complaint in _untold(result):
             warn(f"{complaint}; --format text says where")
     if result.problems:
-        complain_of_all([problem.error for problem in result.problems])
+        print_errors([problem.error for problem in result.problems])
     if copied.problems:  # else stacks are whole; it is names and lines that may be missing
         raise typer.Exit(1)
 
@@ -154,7 +154,11 @@ def _untold(result: Capture) -> Iterator[str]:
 def write_report(result: Capture, form: Format, sink: TextIO) -> None:
     """Write ``result`` to ``sink``, with colours where standard output is a terminal."""
     from machtrace.cli.console import wants_colour
-    from machtrace.report import bs, json_document, lldb, nsthread, text
+    from machtrace.render import bs
+    from machtrace.render import json_document
+    from machtrace.render import lldb
+    from machtrace.render import nsthread
+    from machtrace.render import text
 
     match form:
         case Format.TEXT:

@@ -100,7 +100,7 @@ def _drop_output() -> None:
     os.close(devnull)
 
 
-def complain(error: MachtraceError) -> None:
+def print_error(error: MachtraceError) -> None:
     """One line on stderr: what happened, where, and what to do."""
     line = f"{error}; {error.remedy}" if error.remedy else str(error)
     warn(" ".join(line.split()))
@@ -116,10 +116,10 @@ def warn(line: str) -> None:
         sys.stderr = _nowhere()
 
 
-def complain_of_all(errors: Sequence[MachtraceError]) -> None:
+def print_errors(errors: Sequence[MachtraceError]) -> None:
     """A line each, up to a number that a person still reads."""
     for error in errors[:_SHOWN]:
-        complain(error)
+        print_error(error)
     if len(errors) > _SHOWN:
         warn(f"{len(errors) - _SHOWN} more parts could not be read; --format json lists them all")
 

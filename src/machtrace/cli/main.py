@@ -24,7 +24,7 @@ def main() -> None:
 
 
 def _run() -> int | str | None:
-    from machtrace.cli.console import complain, output, prepare_output
+    from machtrace.cli.console import print_error, output, prepare_output
     from machtrace.errors import MachtraceError
 
     # What a command makes it keeps to its end, and a hundred thousand frames are no garbage.
@@ -41,7 +41,7 @@ def _run() -> int | str | None:
             except SystemExit as done:
                 return done.code
     except MachtraceError as error:
-        complain(error)
+        print_error(error)
         return 1
     return 0
 
@@ -51,7 +51,7 @@ def _atos() -> int:
 
     What reads the other commands' options takes a tenth of a second to import.
     """
-    from machtrace.cli.atos import run
+    from machtrace.cli.atos.command import run
     from machtrace.cli.console import output
 
     with output():  # for its errors: answers are written as they are there

@@ -8,7 +8,7 @@ from pathlib import Path
 from machtrace.errors import FileAccessError
 
 
-def check_places(places: Iterable[Path]) -> None:
+def check_search_paths(places: Iterable[Path]) -> None:
     """See that all are there.
 
     Raises:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from machtrace.cli.sample_output import ProfileFormat, check_output, write_profile
-from machtrace.cli.spec import RunningSpec
-from machtrace.target.base import DEFAULT_STACK_LIMIT
+from machtrace.cli.options import RunningSpec
+from machtrace.targets.base import DEFAULT_STACK_LIMIT
 
 
 def sample(  # noqa: PLR0913, PLR0917 - a parameter is an option
@@ -65,19 +65,19 @@ def sample(  # noqa: PLR0913, PLR0917 - a parameter is an option
     early, and the end of the process does; what was taken until then is written. The status is 1
     where a part of the process could not be read.
     """
-    from machtrace.capture.sampler import Sampler
-    from machtrace.capture.sampling import duration_ns, interval_ns, running_target
-    from machtrace.capture.selection import select_threads
-    from machtrace.cli.console import complain_of_all, warn
+    from machtrace.sampling.sampler import Sampler
+    from machtrace.sampling.api import duration_ns, interval_ns, running_target
+    from machtrace.targets.selection import select_threads
+    from machtrace.cli.console import print_errors, warn
     from machtrace.cli.interruption import ended_by_ctrl_c
-    from machtrace.cli.places import check_places
+    from machtrace.cli.places import check_search_paths
     from machtrace.cli.sample_progress import progress, summary
 
     if python and not names:
         warn("--python needs names: it is by its name that CPython's loop is known")
         raise typer.Exit(2)
     interval, length = interval_ns(hz), duration_ns(duration)
-    check_places(search or ())
+    check_search_paths(search or ())
     check_output(output, format)
     with running_target(spec) as target:
         sampler = Sampler(
@@ -97,6 +97,6 @@ def sample(  # noqa: PLR0913, PLR0917 - a parameter is an option
     write_profile(profile, format, output, merge_threads=merge_threads)
     warn(summary(profile))
     if profile.problems:
-        complain_of_all([problem.error for problem in profile.problems])
+        print_errors([problem.error for problem in profile.problems])
     if sampler.problems:  # else it is names and lines that may be missing
         raise typer.Exit(1)

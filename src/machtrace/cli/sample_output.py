@@ -64,14 +64,14 @@ def write_profile(
         with console.output() as sink:
             sink.write(written.decode())
         return
-    from machtrace.capture.file_replacement import replace_file
+    from machtrace.reports.atomic_write import replace_file
 
     replace_file(str(path), [written])
 
 
 def _written(profile: Profile, form: ProfileFormat, *, merge_threads: bool) -> bytes:
     if form is ProfileFormat.PPROF:
-        from machtrace.report import pprof
+        from machtrace.render import pprof
 
         return pprof.data(profile)
     text = io.StringIO()
@@ -85,22 +85,22 @@ def _writer(form: ProfileFormat, *, merge_threads: bool) -> Callable[[Profile, T
 
     match form:
         case ProfileFormat.FOLDED:
-            from machtrace.report import folded
+            from machtrace.render import folded
 
             return partial(folded.write, merge_threads=merge_threads)
         case ProfileFormat.SPEEDSCOPE:
-            from machtrace.report import speedscope
+            from machtrace.render import speedscope
 
             return speedscope.write
         case ProfileFormat.FIREFOX:
-            from machtrace.report import firefox_profile
+            from machtrace.render import firefox
 
-            return firefox_profile.write
+            return firefox.write
         case ProfileFormat.JSON:
-            from machtrace.report import profile_json
+            from machtrace.render import profile_json
 
             return profile_json.write
         case _:
-            from machtrace.report import sample_text
+            from machtrace.render import sample_text
 
             return partial(sample_text.write, merge_threads=merge_threads)

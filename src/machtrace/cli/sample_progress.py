@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from machtrace.capture.sampler import FOREVER_NS, SamplingProgress
+from machtrace.sampling.sampler import FOREVER_NS, SamplingProgress
 from machtrace.model.profile import Profile, SamplingEnd
 
 _EVERY_NS = 100_000_000

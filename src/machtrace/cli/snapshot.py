@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from machtrace.cli.spec import Spec
+from machtrace.cli.options import Spec
 from machtrace.model.snapshot import Snapshot
-from machtrace.target.base import DEFAULT_STACK_LIMIT
+from machtrace.targets.base import DEFAULT_STACK_LIMIT
 
 if TYPE_CHECKING:  # it brings what walks and names, which the command line's help can do without
-    from machtrace.capture.saving import SavedCore
+    from machtrace.pipeline.snapshot_writer import SavedCore
 
 
 class SnapshotOutput(StrEnum):
@@ -66,8 +66,8 @@ def snapshot(
     could not be read; the rest is saved. Where the core goes to standard output, what was saved is
     told on standard error.
     """
-    from machtrace.capture.backtraces import snapshot as take
-    from machtrace.capture.saving import save_snapshot, write_snapshot
+    from machtrace.pipeline.backtraces import snapshot as take
+    from machtrace.pipeline.snapshot_writer import save_snapshot, write_snapshot
     from machtrace.cli import console
 
     if str(output) == "-":
@@ -83,7 +83,7 @@ def snapshot(
     if images is Images.NONE:
         console.warn("walks of it need its images' files: give them to backtrace with --search")
     if copied.problems:
-        console.complain_of_all([problem.error for problem in copied.problems])
+        console.print_errors([problem.error for problem in copied.problems])
         raise typer.Exit(1)
 
 
@@ -99,7 +99,7 @@ def _told(saved: SavedCore, copied: Snapshot, form: SnapshotOutput) -> str:
 
 
 def _line(saved: SavedCore, copied: Snapshot) -> str:
-    from machtrace.report.printable import printable
+    from machtrace.render.printable import printable
 
     process = copied.process
     pid = "" if process.pid is None else f" [{process.pid}]"
@@ -113,7 +113,7 @@ def _line(saved: SavedCore, copied: Snapshot) -> str:
 
 
 def _document(saved: SavedCore, copied: Snapshot) -> dict[str, Any]:
-    from machtrace.report.printable import encodable
+    from machtrace.render.printable import encodable
 
     return {
         "schema": 1,

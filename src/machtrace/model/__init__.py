@@ -1,1 +1,1 @@
-"""Values that cross a stage boundary: inert, frozen, importing only :mod:`machtrace.errors`."""
+"""The values that pass between stages; immutable, and importing only machtrace.errors."""

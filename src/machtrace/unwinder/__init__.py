@@ -1,1 +1,1 @@
-"""From registers and memory to return addresses. Functions of bytes: no files, no processes."""
+"""From registers, memory and unwind rules to return addresses, without files or processes."""

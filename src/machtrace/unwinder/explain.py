@@ -21,9 +21,9 @@ from machtrace.model.memory import MemoryReader
 from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust, Stop
 from machtrace.model.symbol import Frame
-from machtrace.unwinder.async_entry import AsyncEntryRules
-from machtrace.unwinder.call_witness import CallWitness, HasFunctions, origin_in_code
-from machtrace.unwinder.process_rules import ProcessRules
+from machtrace.unwinder.sources.async_entry import AsyncEntryRules
+from machtrace.unwinder.code.code_check import CodeCheck, HasFunctions, origin_in_code
+from machtrace.unwinder.rule_cache import RuleCache
 from machtrace.unwinder.rules import (
     RuleSource,
     UnwindRule,
@@ -56,7 +56,7 @@ class Explainer:
 
     __slots__ = ("_mask", "_name", "_rules")
 
-    def __init__(self, rules: ProcessRules, mask: PacMask, name: Namer) -> None:
+    def __init__(self, rules: RuleCache, mask: PacMask, name: Namer) -> None:
         self._rules = rules
         self._mask = mask
         self._name = name
@@ -134,7 +134,7 @@ class Explainer:
             outcome=outcome,
         )
 
-    def _answer_of_code(self, witness: CallWitness, lookup: Svma, frame: _Frame) -> MethodAnswer:
+    def _answer_of_code(self, witness: CodeCheck, lookup: Svma, frame: _Frame) -> MethodAnswer:
         rule = witness.rule_at(lookup)
         return MethodAnswer(
             method=witness.trust,

@@ -13,12 +13,12 @@ from machtrace.errors import MemoryReadError
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.memory import MemoryReader
 from machtrace.model.registers import RegisterSet
-from machtrace.unwinder.process_rules import ProcessRules
+from machtrace.unwinder.rule_cache import RuleCache
 from machtrace.unwinder.stray_call import is_arm64_call
 
 
-def is_fresh_link_register(
-    registers: RegisterSet, memory: MemoryReader, rules: ProcessRules, mask: PacMask
+def _lr_is_live(
+    registers: RegisterSet, memory: MemoryReader, rules: RuleCache, mask: PacMask
 ) -> bool:
     """Whether an interrupted function's caller is in its link register, and not yet in its record.
 

@@ -11,7 +11,7 @@ from machtrace.unwinder.rules import RuleSource
 _Source = TypeVar("_Source", bound=RuleSource)
 
 
-def built(build: Callable[[], _Source | None]) -> _Source | None:
+def source_or_none(build: Callable[[], _Source | None]) -> _Source | None:
     """What ``build`` makes; None where its tables are malformed, or were not captured."""
     try:
         return build()

@@ -9,7 +9,7 @@ from machtrace._native import _walk
 from machtrace.model.arch import Arch
 from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.frame_codes import code_of
-from machtrace.unwinder.process_rules import CACHE_LIMIT
+from machtrace.unwinder.rule_cache import CACHE_LIMIT
 from machtrace.unwinder.rules import (
     AtCfa,
     CfaPlus,
@@ -33,7 +33,7 @@ _SIZES = (4, 8)
 class NativeRules:
     """The rules of a process, again, in a table for the loop.
 
-    They are worked out by :class:`~machtrace.unwinder.process_rules.ProcessRules`. The table takes
+    They are worked out by :class:`~machtrace.unwinder.rule_cache.RuleCache`. The table takes
     32 to 64 bytes an address, and 32 to some 200 for each different rule.
     """
 

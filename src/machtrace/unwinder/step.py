@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from machtrace.dwarf.expression import evaluate
+from machtrace.formats.dwarf.expression import evaluate
 from machtrace.errors import DwarfError, MemoryReadError
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
@@ -24,7 +24,7 @@ from machtrace.unwinder.rules import (
     UnwindRule,
 )
 from machtrace.unwinder.swift_async import ADDRESS_BITS, is_async_frame_pointer
-from machtrace.unwinder.work import Work
+from machtrace.unwinder.step_budget import StepBudget
 
 NULL_PAGE = 0x1000
 """No code lies below this Avma; a "return address" there is the end of a stack, or a null call."""
@@ -54,7 +54,7 @@ def step(
     registers: RegisterSet,
     memory: MemoryReader,
     mask: PacMask,
-    work: Work | None = None,
+    work: StepBudget | None = None,
 ) -> RegisterSet | Stop:
     """The caller's registers, or why there are none.
 
@@ -95,7 +95,7 @@ class _Frame:
         registers: RegisterSet,
         memory: MemoryReader,
         mask: PacMask,
-        work: Work | None,
+        work: StepBudget | None,
     ) -> None:
         self._rule = rule
         self._registers = registers
@@ -200,7 +200,7 @@ class _Frame:
     def _evaluate(self, expression: bytes, initial: tuple[int, ...]) -> int:
         """For a register's expression the CFA is pushed first (DWARF 5, section 6.4.2.3)."""
         if self._work is None:
-            self._work = Work()
+            self._work = StepBudget()
         return evaluate(
             expression,
             self._registers,

@@ -40,7 +40,7 @@ def entry_rule(arch: Arch) -> UnwindRule:
     return UnwindRule(RegisterOffset(arch.registers.sp, word), AtCfa(-word))
 
 
-def stray_call(registers: RegisterSet, memory: MemoryReader, mask: PacMask) -> FrameTrust | None:
+def _called_bad_pointer(registers: RegisterSet, memory: MemoryReader, mask: PacMask) -> FrameTrust | None:
     """How sure it is that ``registers``, of code that nothing is known of, are at a call's target.
 
     At a null pointer they are. Elsewhere the code may be what a program generated while it ran, or

@@ -12,7 +12,7 @@ from machtrace.model.memory import LayeredMemory, MemoryReader
 from machtrace.model.stack import AddressChain, Dispute, Gap, Stop, Walk
 from machtrace.model.thread import ThreadSnapshot
 from machtrace.unwinder.frame_codes import code_of
-from machtrace.unwinder.process_rules import ProcessRules
+from machtrace.unwinder.rule_cache import RuleCache
 from machtrace.unwinder.walker import walk
 
 
@@ -76,7 +76,7 @@ class PythonWalker:
 
     __slots__ = ("_addresses", "_codes", "_mask", "_rules")
 
-    def __init__(self, rules: ProcessRules, mask: PacMask) -> None:
+    def __init__(self, rules: RuleCache, mask: PacMask) -> None:
         self._rules = rules
         self._mask = mask
         self._addresses = array("Q")

@@ -21,12 +21,12 @@ from machtrace.model.stack import (
     Walk,
 )
 from machtrace.unwinder.cycle import REMEMBERED, CycleDetector
-from machtrace.unwinder.fresh_link_register import is_fresh_link_register
-from machtrace.unwinder.kept_frames import KeptFrames
-from machtrace.unwinder.process_rules import ProcessRules
+from machtrace.unwinder.fresh_link_register import _lr_is_live
+from machtrace.unwinder.frame_limit import FrameLimiter
+from machtrace.unwinder.rule_cache import RuleCache
 from machtrace.unwinder.rules import AtCfa, UnwindRule
 from machtrace.unwinder.step import step
-from machtrace.unwinder.stray_call import entry_rule, stray_call
+from machtrace.unwinder.stray_call import entry_rule, _called_bad_pointer
 from machtrace.unwinder.swift_async import AsyncEntry, async_entry
 
 DEFAULT_DEPTH = 512
@@ -47,18 +47,18 @@ a deep stack. What memory holds bounds the other steps, and nothing else these.
 class _Machine:
     """The machine's frames, parted at the first that is of an async function."""
 
-    inner: KeptFrames
+    inner: FrameLimiter
     """Up to the async function; all where there is none."""
     stop: Stop
     entry: AsyncEntry | None
-    outer: KeptFrames | None
+    outer: FrameLimiter | None
     """From the caller of the async function."""
 
 
 def walk(
     registers: RegisterSet,
     memory: MemoryReader,
-    rules: ProcessRules,
+    rules: RuleCache,
     mask: PacMask,
     limit: int = DEFAULT_DEPTH,
 ) -> Walk:
@@ -87,9 +87,9 @@ def walk_of(chain: AddressChain, physical_remainder: AddressChain | None = None)
 
 
 def _walk_frames(
-    registers: RegisterSet, memory: MemoryReader, rules: ProcessRules, mask: PacMask, limit: int
+    registers: RegisterSet, memory: MemoryReader, rules: RuleCache, mask: PacMask, limit: int
 ) -> _Machine:
-    kept = inner = KeptFrames(limit)
+    kept = inner = FrameLimiter(limit)
     stop = Stop(StopReason.ROOT)
     entry: AsyncEntry | None = None
     for frame in machine_frames(registers, memory, rules, mask):
@@ -97,7 +97,7 @@ def _walk_frames(
             stop = frame
             break
         if frame.entry is not None:
-            entry, kept = frame.entry, KeptFrames(limit)
+            entry, kept = frame.entry, FrameLimiter(limit)
         kept.add(frame.address)
     return _Machine(inner, stop, entry, None if entry is None else kept)
 
@@ -112,7 +112,7 @@ class MachineFrame(NamedTuple):
 
 
 def machine_frames(
-    registers: RegisterSet, memory: MemoryReader, rules: ProcessRules, mask: PacMask
+    registers: RegisterSet, memory: MemoryReader, rules: RuleCache, mask: PacMask
 ) -> Iterator[MachineFrame | Stop]:
     """Every frame of a stack, innermost first; last, why it ends. See :func:`walk`."""
     rules.begin_walk()
@@ -123,7 +123,7 @@ def machine_frames(
 
 
 def _frames_from(
-    registers: RegisterSet, memory: MemoryReader, rules: ProcessRules, mask: PacMask
+    registers: RegisterSet, memory: MemoryReader, rules: RuleCache, mask: PacMask
 ) -> Iterator[MachineFrame | Stop]:
     here = FrameAddress(registers.pc, FrameTrust.CONTEXT, AddressKind.PROGRAM_COUNTER)
     yield MachineFrame(here, registers)
@@ -151,7 +151,7 @@ def find_caller(
     here: FrameAddress,
     registers: RegisterSet,
     memory: MemoryReader,
-    rules: ProcessRules,
+    rules: RuleCache,
     mask: PacMask,
 ) -> tuple[UnwindRule, FrameTrust, RegisterSet] | Stop:
     """One step of a walk: the caller's registers, and the rule that recovered them; or the end.
@@ -189,20 +189,20 @@ def find_caller(
 
 
 def _unsaved_caller(
-    registers: RegisterSet, memory: MemoryReader, rules: ProcessRules, mask: PacMask
+    registers: RegisterSet, memory: MemoryReader, rules: RuleCache, mask: PacMask
 ) -> FrameTrust | None:
     """How far it can be trusted that a frame of which nothing is known is as at its entry.
 
     None where its frame pointer is more likely to know the caller.
     """
-    found = stray_call(registers, memory, mask)
+    found = _called_bad_pointer(registers, memory, mask)
     if found is FrameTrust.PROLOGUE or (found and rules.image_at(registers.pc) is None):
         return found
-    is_fresh = is_fresh_link_register(registers, memory, rules, mask)
+    is_fresh = _lr_is_live(registers, memory, rules, mask)
     return FrameTrust.LINK_REGISTER if is_fresh else None
 
 
-def _is_nowhere(caller: RegisterSet | Stop, rules: ProcessRules) -> bool:
+def _is_nowhere(caller: RegisterSet | Stop, rules: RuleCache) -> bool:
     """Whether a step led to no caller, not even to the end, or out of all images."""
     if isinstance(caller, Stop):
         return not caller.is_complete
@@ -213,7 +213,7 @@ def disputes(
     here: FrameAddress,
     registers: RegisterSet,
     memory: MemoryReader,
-    rules: ProcessRules,
+    rules: RuleCache,
     mask: PacMask,
     caller: RegisterSet,
 ) -> tuple[Dispute, ...]:
@@ -267,7 +267,7 @@ class _Progress:
         return StopReason.DEPTH_LIMIT if self._frames > MOST_FRAMES else None
 
 
-def _no_root(stop: Stop, here: FrameAddress, rules: ProcessRules) -> Stop:
+def _no_root(stop: Stop, here: FrameAddress, rules: RuleCache) -> Stop:
     """What a guess by an interrupted function's frame pointer may say of its end.
 
     Only Apple's ABIs promise that the register is a frame pointer, or zero for the root.

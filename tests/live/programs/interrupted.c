@@ -26,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "capture_linux.h"
+#include "inprocess/core/linux/shared.h"
 
 static const struct timespec long_time = {60, 0};
 static int empty[2], full[2], pair[2], limited[2], listening, locked, set, queue;

@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "capture.h"
+#include "inprocess/core/capture.h"
 
 #define MOST 256
 #define ROOM (1 << 18)

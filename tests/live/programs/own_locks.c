@@ -27,8 +27,8 @@ __attribute__((constructor)) static void begin(void)
 
 #else
 
-#include "capture_linux.h"
-#include "capture_series.h"
+#include "inprocess/core/linux/shared.h"
+#include "inprocess/core/series.h"
 
 static int ends[2];
 static _Atomic int is_there, holder;

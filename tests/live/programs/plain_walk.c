@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plain_walk.h"
-#include "stack_walk.h"
+#include "walk/plain_walk.h"
+#include "walk/stack_walk.h"
 
 enum { SP = 7, FP = 6, OTHER = 3, SLOTS = 64, ADDRESSES = 6, MOST = 256 };
 

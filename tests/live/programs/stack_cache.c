@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "stack_cache.h"
+#include "inprocess/core/stack_cache.h"
 
 static int checks, faults;
 

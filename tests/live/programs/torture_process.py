@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import machtrace as mt
-from machtrace.target.self_process import SelfTarget
+from machtrace.targets.inprocess.linux import SelfTarget
 
 DRAIN_S = 20
 """How long captures that wait are passed on when all is over."""

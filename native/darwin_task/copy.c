@@ -1,0 +1,185 @@
+/* task.h: stop, copy, resume.
+ *
+ * While anything is suspended only the kernel is called: task_suspend2, thread_suspend,
+ * thread_get_state, vm_region_recurse_64, vm_read_overwrite, and what undoes the first two.
+ */
+#include "darwin_task/task.h"
+
+#include <mach/mach.h>
+#include <mach/thread_info.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/darwin/registers.h"
+#include "common/darwin/clock.h"
+#include "common/darwin/memory.h"
+#include "common/darwin/suspension.h"
+#include "common/darwin/thread_ports.h"
+
+_Static_assert(sizeof(machtrace_darwin_registers) <= MACHTRACE_TASK_REGISTERS_MAX, "registers");
+
+
+struct wanted {
+    thread_act_t port;      /* MACH_PORT_NULL where there is no such thread */
+    uint64_t queue_address; /* where the thread keeps its queue */
+};
+
+static void copy_stack(struct machtrace_task_capture *capture, struct machtrace_task_thread *thread,
+                       size_t *used)
+{
+    uint64_t sp = machtrace_darwin_sp(thread->registers) & capture->address_mask;
+    uint64_t start, end;
+    thread->stack_start = sp;
+    if (capture->stack_limit == 0 ||
+        machtrace_mach_find_stack(capture->port, sp, MACHTRACE_DARWIN_RED_ZONE,
+                                  capture->stack_limit, &start, &end) != KERN_SUCCESS)
+        return;
+    size_t room = capture->room - *used;
+    unsigned char *to = capture->buffer + *used;
+    size_t got;
+    if (machtrace_mach_read(capture->port, start, to,
+                            end - start < room ? (size_t)(end - start) : room,
+                            &got) != KERN_SUCCESS)
+        return;
+    thread->stack_start = start;
+    thread->stack = to;
+    thread->stack_size = got;
+    *used += got;
+}
+
+static void copy_stopped(struct machtrace_task_capture *capture,
+                         struct machtrace_task_thread *thread, const struct wanted *wanted,
+                         size_t *used)
+{
+    mach_msg_type_number_t count = MACHTRACE_DARWIN_FLAVOR_COUNT;
+    kern_return_t result = thread_get_state(wanted->port, MACHTRACE_DARWIN_FLAVOR,
+                                            (thread_state_t)(void *)thread->registers, &count);
+    if (result != KERN_SUCCESS) {
+        thread->error = result;
+        thread->outcome =
+            machtrace_mach_is_gone(result) ? MACHTRACE_TASK_GONE : MACHTRACE_TASK_FAILED;
+        return;
+    }
+    thread->registers_size = sizeof(machtrace_darwin_registers);
+    copy_stack(capture, thread, used);
+    uint64_t queue;
+    size_t got;
+    if (wanted->queue_address != 0 &&
+        machtrace_mach_read(capture->port, wanted->queue_address, (unsigned char *)&queue,
+                            sizeof queue, &got) == KERN_SUCCESS &&
+        got == sizeof queue)
+        thread->queue = queue;
+    thread->outcome = MACHTRACE_TASK_COPIED;
+}
+
+static bool suspend(struct machtrace_task_thread *thread, thread_act_t port)
+{
+    thread->asked_at = machtrace_mach_now();
+    kern_return_t result = thread_suspend(port);
+    thread->stopped_at = thread->resumed_at = machtrace_mach_now();
+    if (result == KERN_SUCCESS)
+        return true;
+    thread->error = result;
+    thread->outcome =
+        machtrace_mach_is_gone(result) ? MACHTRACE_TASK_GONE : MACHTRACE_TASK_REFUSED;
+    return false;
+}
+
+static void copy_one_at_a_time(struct machtrace_task_capture *capture, const struct wanted *wanted)
+{
+    size_t used = 0;
+    for (size_t index = 0; index < capture->thread_count; index++) {
+        struct machtrace_task_thread *thread = &capture->threads[index];
+        if (wanted[index].port == MACH_PORT_NULL || !suspend(thread, wanted[index].port))
+            continue;
+        copy_stopped(capture, thread, &wanted[index], &used);
+        kern_return_t result = machtrace_mach_resume(wanted[index].port);
+        thread->resumed_at = machtrace_mach_now();
+        if (result != KERN_SUCCESS)
+            capture->resume_error = result;
+    }
+}
+
+static kern_return_t copy_together(struct machtrace_task_capture *capture,
+                                   const struct wanted *wanted)
+{
+    task_suspension_token_t token = MACH_PORT_NULL;
+    size_t used = 0;
+    int64_t asked = machtrace_mach_now();
+    kern_return_t result = task_suspend2(capture->port, &token);
+    int64_t stopped = machtrace_mach_now();
+    if (result != KERN_SUCCESS)
+        return result;
+    for (size_t index = 0; index < capture->thread_count; index++)
+        if (wanted[index].port != MACH_PORT_NULL)
+            copy_stopped(capture, &capture->threads[index], &wanted[index], &used);
+    /* The call takes the token along. Where it fails the token is given up, which resumes as well,
+     * whatever the reason is said to be. */
+    kern_return_t resumed = task_resume2(token);
+    if (resumed != KERN_SUCCESS && mach_port_deallocate(mach_task_self(), token) != KERN_SUCCESS &&
+        !machtrace_mach_is_gone(resumed))
+        capture->resume_error = resumed;
+    int64_t let_go = machtrace_mach_now();
+    for (size_t index = 0; index < capture->thread_count; index++) {
+        capture->threads[index].asked_at = asked;
+        capture->threads[index].stopped_at = stopped;
+        capture->threads[index].resumed_at = let_go;
+    }
+    return KERN_SUCCESS;
+}
+
+/* Find the ports of the threads that are wanted. */
+static void match(const struct machtrace_thread_ports *list,
+                  const struct machtrace_task_capture *capture, struct wanted *wanted)
+{
+    for (mach_msg_type_number_t place = 0; place < list->count; place++) {
+        thread_identifier_info_data_t info;
+        mach_msg_type_number_t count = THREAD_IDENTIFIER_INFO_COUNT;
+        if (thread_info(list->ports[place], THREAD_IDENTIFIER_INFO, (thread_info_t)&info,
+                        &count) != KERN_SUCCESS)
+            continue;
+        /* Mostly all are wanted, in this very order. */
+        for (size_t step = 0; step < capture->thread_count; step++) {
+            size_t index = (place + step) % capture->thread_count;
+            if (capture->threads[index].id == info.thread_id) {
+                wanted[index] = (struct wanted){list->ports[place], info.dispatch_qaddr};
+                break;
+            }
+        }
+    }
+}
+
+static void begin(struct machtrace_task_thread *thread, enum machtrace_task_outcome outcome,
+                  kern_return_t error)
+{
+    uint64_t id = thread->id;
+    memset(thread, 0, sizeof *thread);
+    thread->id = id;
+    thread->outcome = outcome;
+    thread->error = error;
+    thread->asked_at = thread->stopped_at = thread->resumed_at = machtrace_mach_now();
+}
+
+int machtrace_task_copy(struct machtrace_task_capture *capture)
+{
+    struct machtrace_thread_ports list = {NULL, 0};
+    kern_return_t result = KERN_RESOURCE_SHORTAGE;
+    capture->resume_error = 0;
+    struct wanted *wanted = calloc(capture->thread_count + 1, sizeof *wanted);
+    if (wanted != NULL)
+        result = machtrace_take_thread_ports(capture->port, &list);
+    for (size_t index = 0; index < capture->thread_count; index++)
+        begin(&capture->threads[index], MACHTRACE_TASK_GONE, 0);
+    if (result == KERN_SUCCESS) {
+        match(&list, capture, wanted);
+        if (capture->together)
+            result = copy_together(capture, wanted);
+        else
+            copy_one_at_a_time(capture, wanted);
+    }
+    for (size_t index = 0; result != KERN_SUCCESS && index < capture->thread_count; index++)
+        begin(&capture->threads[index], MACHTRACE_TASK_REFUSED, result);
+    machtrace_release_thread_ports(&list);
+    free(wanted);
+    return result;
+}

@@ -1,0 +1,335 @@
+/* machtrace._native._darwin_task: the Python side of task.h, and no more.
+ *
+ * Built against the limited API of 3.11. The module has no state: ports are integers, which
+ * machtrace.targets.darwin.task closes. Results of the kernel are returned, not raised: what they
+ * mean is said in Python.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/darwin/memory.h"
+#include "common/module_slots.h"
+#include "darwin_task/task.h"
+
+#define LISTED_MOST 16384                      /* threads that are listed */
+#define STACK_MOST (UINT64_C(1) << 30)         /* bytes of one */
+#define STACKS_MOST (UINT64_C(1) << 32)        /* bytes of all that are copied at a time */
+#define PRESENT 32768                          /* bytes a thread that are there beforehand */
+#define READ_MOST (UINT64_C(1) << 30)
+#define LONG_READ (UINT64_C(1) << 17)
+
+/* --- processes --- */
+
+static PyObject *process(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    int pid;
+    if (!PyArg_ParseTuple(arguments, "i:process", &pid))
+        return NULL;
+    struct machtrace_task_process found;
+    int error = machtrace_task_process(pid, &found);
+    if (error != 0)
+        return Py_BuildValue("(iO)", error, Py_None);
+    return Py_BuildValue("(i(i(III)IIyyiiI))", 0, found.parent, found.user, found.real_user,
+                         found.saved_user, found.flags, found.status, found.name, found.path,
+                         found.cpu_type, found.cpu_subtype, found.code_signing);
+}
+
+static PyObject *rights(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    struct machtrace_task_rights found;
+    machtrace_task_rights(&found);
+    return Py_BuildValue("(ILNNii)", found.user,
+                         found.integrity_known ? (long long)found.integrity : -1LL,
+                         PyBool_FromLong(found.has_debugger_entitlement),
+                         PyBool_FromLong(found.is_translated), found.address_bits,
+                         found.cpu_type);
+}
+
+static PyObject *open_task(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    int pid;
+    if (!PyArg_ParseTuple(arguments, "i:open_task", &pid))
+        return NULL;
+    struct machtrace_task_port task;
+    Py_BEGIN_ALLOW_THREADS /* a daemon may be asked, and the user by it */
+    machtrace_task_open(pid, &task);
+    Py_END_ALLOW_THREADS
+    return Py_BuildValue("(Iiiii)", task.port, (int)task.kind, task.read_error, task.control_error,
+                         task.name_error);
+}
+
+static PyObject *close_task(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    unsigned int port;
+    if (!PyArg_ParseTuple(arguments, "I:close_task", &port))
+        return NULL;
+    machtrace_task_close(port);
+    Py_RETURN_NONE;
+}
+
+/* --- memory --- */
+
+static PyObject *find_region(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    unsigned int port;
+    unsigned long long address;
+    if (!PyArg_ParseTuple(arguments, "IK:find_region", &port, &address))
+        return NULL;
+    struct machtrace_mach_region region = {0, 0, 0, 0};
+    int result = machtrace_mach_find_region(port, address, &region);
+    return Py_BuildValue("(iKKiI)", result, (unsigned long long)region.start,
+                         (unsigned long long)(region.end - region.start), region.protection,
+                         region.tag);
+}
+
+/* As much as can be read. */
+static PyObject *read_range(unsigned int port, unsigned long long address, unsigned long long size)
+{
+    if (size > READ_MOST) {
+        PyErr_SetString(PyExc_ValueError, "more than a gigabyte is asked for");
+        return NULL;
+    }
+    unsigned char *bytes = malloc(size == 0 ? 1 : (size_t)size);
+    if (bytes == NULL)
+        return PyErr_NoMemory();
+    size_t got;
+    if (size < LONG_READ) { /* to get the interpreter's lock back may take longer than this does */
+        machtrace_mach_read(port, address, bytes, (size_t)size, &got);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        machtrace_mach_read(port, address, bytes, (size_t)size, &got);
+        Py_END_ALLOW_THREADS
+    }
+    PyObject *result = PyBytes_FromStringAndSize((const char *)bytes, (Py_ssize_t)got);
+    free(bytes);
+    return result;
+}
+
+static PyObject *read_memory(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    unsigned int port;
+    PyObject *ranges;
+    if (!PyArg_ParseTuple(arguments, "IO!:read_memory", &port, &PyList_Type, &ranges))
+        return NULL;
+    Py_ssize_t count = PyList_Size(ranges);
+    PyObject *found = PyList_New(count);
+    for (Py_ssize_t index = 0; found != NULL && index < count; index++) {
+        unsigned long long address, size;
+        PyObject *range = PyList_GetItem(ranges, index); /* borrowed */
+        if (range == NULL || !PyTuple_Check(range)) {
+            if (range != NULL)
+                PyErr_SetString(PyExc_TypeError, "a range is an address and a size");
+            Py_CLEAR(found);
+            break;
+        }
+        PyObject *bytes = NULL;
+        if (PyArg_ParseTuple(range, "KK", &address, &size))
+            bytes = read_range(port, address, size);
+        if (bytes == NULL || PyList_SetItem(found, index, bytes) != 0)
+            Py_CLEAR(found);
+    }
+    return found;
+}
+
+static PyObject *dyld_info(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    unsigned int port;
+    if (!PyArg_ParseTuple(arguments, "I:dyld_info", &port))
+        return NULL;
+    struct machtrace_task_images images = {0, 0, 0};
+    int result = machtrace_task_images(port, &images);
+    return Py_BuildValue("(iKKi)", result, (unsigned long long)images.address,
+                         (unsigned long long)images.size, images.format);
+}
+
+static PyObject *label_offset(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    uint16_t version, offset;
+    if (!machtrace_task_label_offset(&version, &offset))
+        Py_RETURN_NONE;
+    return Py_BuildValue("(ii)", (int)version, (int)offset);
+}
+
+/* --- threads --- */
+
+static PyObject *list_threads(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    unsigned int port;
+    if (!PyArg_ParseTuple(arguments, "I:list_threads", &port))
+        return NULL;
+    struct machtrace_task_thread_info *infos = calloc(LISTED_MOST, sizeof *infos);
+    if (infos == NULL)
+        return PyErr_NoMemory();
+    size_t count;
+    int result;
+    Py_BEGIN_ALLOW_THREADS
+    result = machtrace_task_threads(port, infos, LISTED_MOST, &count);
+    Py_END_ALLOW_THREADS
+    if (count > LISTED_MOST)
+        count = LISTED_MOST;
+    PyObject *list = PyList_New((Py_ssize_t)count);
+    for (size_t index = 0; list != NULL && index < count; index++) {
+        const struct machtrace_task_thread_info *info = &infos[index];
+        PyObject *row = Py_BuildValue("(KKKiiy)", (unsigned long long)info->id,
+                                      (unsigned long long)info->handle,
+                                      (unsigned long long)info->queue_address, info->run_state,
+                                      info->suspend_count, info->name);
+        if (row == NULL || PyList_SetItem(list, (Py_ssize_t)index, row) != 0)
+            Py_CLEAR(list);
+    }
+    free(infos);
+    return list == NULL ? NULL : Py_BuildValue("(iN)", result, list);
+}
+
+/* (id, outcome, error, uninterruptible, registers, stacks, asked, stopped, resumed, queue): the
+ * first nine as machtrace._native._ptrace has them. */
+static PyObject *thread_as_tuple(const struct machtrace_task_thread *thread)
+{
+    return Py_BuildValue("(Kiiiy#((Ky#))LLLK)", (unsigned long long)thread->id,
+                         (int)thread->outcome, thread->error, 0, (const char *)thread->registers,
+                         (Py_ssize_t)thread->registers_size,
+                         (unsigned long long)thread->stack_start,
+                         thread->stack == NULL ? "" : (const char *)thread->stack,
+                         (Py_ssize_t)thread->stack_size, (long long)thread->asked_at,
+                         (long long)thread->stopped_at, (long long)thread->resumed_at,
+                         (unsigned long long)thread->queue);
+}
+
+static PyObject *all_as_list(const struct machtrace_task_capture *capture)
+{
+    PyObject *list = PyList_New((Py_ssize_t)capture->thread_count);
+    for (size_t index = 0; list != NULL && index < capture->thread_count; index++) {
+        PyObject *row = thread_as_tuple(&capture->threads[index]);
+        if (row == NULL || PyList_SetItem(list, (Py_ssize_t)index, row) != 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+static int take_ids(PyObject *ids, struct machtrace_task_capture *capture)
+{
+    Py_ssize_t count = PyTuple_Size(ids);
+    capture->threads = calloc(count > 0 ? (size_t)count : 1, sizeof *capture->threads);
+    if (capture->threads == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    capture->thread_count = (size_t)count;
+    for (Py_ssize_t index = 0; index < count; index++) {
+        capture->threads[index].id = PyLong_AsUnsignedLongLong(PyTuple_GetItem(ids, index));
+        if (PyErr_Occurred())
+            return -1;
+    }
+    return 0;
+}
+
+/* Room for all stacks; what most of them take is there before anything is stopped. */
+static int make_room(struct machtrace_task_capture *capture)
+{
+    uint64_t room = (capture->stack_limit + 4096) * (uint64_t)(capture->thread_count + 1);
+    if (room > STACKS_MOST)
+        room = STACKS_MOST;
+    void *bytes = mmap(NULL, (size_t)room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
+    if (bytes == MAP_FAILED) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    capture->buffer = bytes;
+    capture->room = (size_t)room;
+    uint64_t present = PRESENT * (uint64_t)capture->thread_count;
+    memset(bytes, 0, (size_t)(present < room ? present : room));
+    return 0;
+}
+
+static PyObject *copy_threads(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    PyObject *ids;
+    unsigned int port;
+    unsigned long long stack_limit, address_mask;
+    int together;
+    if (!PyArg_ParseTuple(arguments, "IO!KKp:copy_threads", &port, &PyTuple_Type, &ids,
+                          &stack_limit, &address_mask, &together))
+        return NULL;
+    struct machtrace_task_capture capture = {
+        .port = port,
+        .address_mask = address_mask,
+        .stack_limit = (size_t)(stack_limit < STACK_MOST ? stack_limit : STACK_MOST),
+        .together = together != 0,
+    };
+    PyObject *result = NULL;
+    if (take_ids(ids, &capture) == 0 && make_room(&capture) == 0) {
+        int error;
+        Py_BEGIN_ALLOW_THREADS
+        error = machtrace_task_copy(&capture);
+        Py_END_ALLOW_THREADS
+        PyObject *rows = all_as_list(&capture);
+        result = rows == NULL ? NULL : Py_BuildValue("(iiN)", error, capture.resume_error, rows);
+    }
+    if (capture.buffer != NULL)
+        munmap(capture.buffer, capture.room);
+    free(capture.threads);
+    return result;
+}
+
+static PyMethodDef methods[] = {
+    {"process", process, METH_VARARGS,
+     PyDoc_STR("process(pid, /)\n--\n\nWhat the system says of a process without its port.")},
+    {"rights", rights, METH_NOARGS,
+     PyDoc_STR("rights()\n--\n\nWhat this process may do, and where it runs.")},
+    {"open_task", open_task, METH_VARARGS,
+     PyDoc_STR("open_task(pid, /)\n--\n\nA task port; 0 with the reasons where there is none.")},
+    {"close_task", close_task, METH_VARARGS,
+     PyDoc_STR("close_task(port, /)\n--\n\nGive a task port back.")},
+    {"find_region", find_region, METH_VARARGS,
+     PyDoc_STR("find_region(port, address, /)\n--\n\nThe region there, or the next above.")},
+    {"read_memory", read_memory, METH_VARARGS,
+     PyDoc_STR("read_memory(port, ranges, /)\n--\n\nThe bytes of each range, as far as they can "
+               "be read.")},
+    {"dyld_info", dyld_info, METH_VARARGS,
+     PyDoc_STR("dyld_info(port, /)\n--\n\nWhere dyld keeps its list of images.")},
+    {"label_offset", label_offset, METH_NOARGS,
+     PyDoc_STR("label_offset()\n--\n\nWhere a dispatch queue has its label.")},
+    {"list_threads", list_threads, METH_VARARGS,
+     PyDoc_STR("list_threads(port, /)\n--\n\nThe threads of a task, in the kernel's order.")},
+    {"copy_threads", copy_threads, METH_VARARGS,
+     PyDoc_STR("copy_threads(port, threads, stack_limit, address_mask, together, /)\n--\n\n"
+               "Stop, copy and resume threads.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {
+    MACHTRACE_GIL_SLOT
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "_darwin_task",
+    .m_doc = "Look at other processes of macOS by their task ports.",
+    .m_size = 0,
+    .m_methods = methods,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__darwin_task(void);
+
+PyMODINIT_FUNC PyInit__darwin_task(void)
+{
+    return PyModuleDef_Init(&definition);
+}

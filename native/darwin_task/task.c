@@ -1,0 +1,105 @@
+/* task.h: task ports, where dyld keeps its list of images, and where queues have labels. */
+#include "darwin_task/task.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <mach-o/dyld_images.h>
+#include <mach/mach.h>
+#include <mach/mach_traps.h>
+#include <mach/task_info.h>
+#include <unistd.h>
+
+_Static_assert(sizeof(mach_port_t) == sizeof(uint32_t), "mach_port_t");
+_Static_assert(TASK_DYLD_INFO == 17, "TASK_DYLD_INFO");
+/* Packed to four bytes (mach/task_info.h), so that no padding follows the format. */
+_Static_assert(sizeof(task_dyld_info_data_t) == 20, "task_dyld_info");
+_Static_assert(offsetof(task_dyld_info_data_t, all_image_info_format) == 16, "task_dyld_info");
+_Static_assert(TASK_DYLD_INFO_COUNT == 5, "TASK_DYLD_INFO_COUNT");
+_Static_assert(TASK_DYLD_ALL_IMAGE_INFO_64 == 1, "TASK_DYLD_ALL_IMAGE_INFO_64");
+
+/* mach-o/dyld_images.h, as machtrace.formats.macho.dyld_images reads it: a change there must be seen. */
+_Static_assert(sizeof(struct dyld_image_info) == 24, "dyld_image_info");
+_Static_assert(sizeof(struct dyld_uuid_info) == 24, "dyld_uuid_info");
+_Static_assert(offsetof(struct dyld_all_image_infos, infoArray) == 8, "infoArray");
+_Static_assert(offsetof(struct dyld_all_image_infos, dyldImageLoadAddress) == 32, "dyld");
+_Static_assert(offsetof(struct dyld_all_image_infos, uuidArrayCount) == 88, "uuidArrayCount");
+_Static_assert(offsetof(struct dyld_all_image_infos, uuidArray) == 96, "uuidArray");
+_Static_assert(offsetof(struct dyld_all_image_infos, sharedCacheSlide) == 152, "slide");
+_Static_assert(offsetof(struct dyld_all_image_infos, sharedCacheUUID) == 160, "uuid");
+_Static_assert(offsetof(struct dyld_all_image_infos, sharedCacheBaseAddress) == 176, "base");
+_Static_assert(offsetof(struct dyld_all_image_infos, infoArrayChangeTimestamp) == 184, "time");
+_Static_assert(offsetof(struct dyld_all_image_infos, dyldPath) == 192, "dyldPath");
+
+/* No public header declares it; libsystem_kernel has it since macOS 11, and a program that is to
+ * run on an older one finds it missing. */
+extern int task_read_for_pid(mach_port_name_t target, int pid, mach_port_name_t *task)
+    __attribute__((weak_import));
+
+void machtrace_task_open(int pid, struct machtrace_task_port *task)
+{
+    *task = (struct machtrace_task_port){0, MACHTRACE_TASK_NONE, 0, 0, 0};
+    mach_port_name_t port = MACH_PORT_NULL;
+    if (pid == getpid()) {
+        /* Nobody needs to be asked. One more right to our own port, which is given up later. */
+        task->control_error =
+            mach_port_mod_refs(mach_task_self(), mach_task_self(), MACH_PORT_RIGHT_SEND, 1);
+        if (task->control_error == KERN_SUCCESS) {
+            task->port = mach_task_self();
+            task->kind = MACHTRACE_TASK_CONTROL;
+        }
+        return;
+    }
+    if (task_read_for_pid == NULL) {
+        task->read_error = ENOSYS;
+    } else if (task_read_for_pid(mach_task_self(), pid, &port) != 0) {
+        task->read_error = errno != 0 ? errno : EPERM;
+    } else if (MACH_PORT_VALID(port)) {
+        task->port = port;
+        task->kind = MACHTRACE_TASK_READ;
+        return;
+    } else {
+        task->read_error = ESRCH; /* it ended meanwhile: success, and no port */
+    }
+    port = MACH_PORT_NULL;
+    kern_return_t result = task_for_pid(mach_task_self(), pid, &port);
+    if (result == KERN_SUCCESS && MACH_PORT_VALID(port)) {
+        task->port = port;
+        task->kind = MACHTRACE_TASK_CONTROL;
+        return;
+    }
+    task->control_error = result == KERN_SUCCESS ? KERN_FAILURE : result;
+    port = MACH_PORT_NULL;
+    task->name_error = task_name_for_pid(mach_task_self(), pid, &port);
+    if (task->name_error == KERN_SUCCESS && MACH_PORT_VALID(port))
+        mach_port_deallocate(mach_task_self(), port);
+}
+
+void machtrace_task_close(uint32_t port)
+{
+    if (MACH_PORT_VALID(port))
+        mach_port_deallocate(mach_task_self(), port);
+}
+
+int machtrace_task_images(uint32_t port, struct machtrace_task_images *images)
+{
+    task_dyld_info_data_t info;
+    mach_msg_type_number_t count = TASK_DYLD_INFO_COUNT;
+    kern_return_t result = task_info(port, TASK_DYLD_INFO, (task_info_t)&info, &count);
+    if (result == KERN_SUCCESS)
+        *images = (struct machtrace_task_images){info.all_image_info_addr,
+                                                 info.all_image_info_size,
+                                                 info.all_image_info_format};
+    return result;
+}
+
+bool machtrace_task_label_offset(uint16_t *version, uint16_t *offset)
+{
+    /* libdispatch's layout_private.h: dqo_version, dqo_label, and more behind. Debuggers find it
+     * by this name, so it stays. */
+    const uint16_t *offsets = dlsym(RTLD_DEFAULT, "dispatch_queue_offsets");
+    if (offsets == NULL)
+        return false;
+    *version = offsets[0];
+    *offset = offsets[1];
+    return true;
+}

@@ -1,0 +1,155 @@
+/* Look at another process of macOS: its threads, memory and images, by its task port.
+ *
+ * Plain C without Python: task.c (ports, images), threads.c (listing),
+ * copy.c (stop, copy, resume) and process.c (what the system says of a
+ * process, and of the right to look at it); common/darwin/memory.h reads memory. See
+ * docs/decisions/0027-darwin-tasks.md.
+ *
+ * Every function gives back what it took of the kernel: thread ports, arrays, tokens. Only the
+ * port of machtrace_task_open is the caller's, until machtrace_task_close. Results are
+ * kern_return_t (mach/kern_return.h) unless it is said otherwise.
+ */
+#ifndef MACHTRACE_TASK_DARWIN_H
+#define MACHTRACE_TASK_DARWIN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* --- the right to look --- */
+
+enum machtrace_task_port_kind {
+    MACHTRACE_TASK_NONE = 0,
+    MACHTRACE_TASK_READ = 1,   /* task_read_for_pid, since macOS 11: all that is needed here */
+    MACHTRACE_TASK_CONTROL = 2 /* task_for_pid */
+};
+
+struct machtrace_task_port {
+    uint32_t port; /* 0 where there is none */
+    enum machtrace_task_port_kind kind;
+    int read_error;    /* errno of task_read_for_pid; ENOSYS where the system has none */
+    int control_error; /* kern_return_t of task_for_pid; 0 where it was not asked */
+    int name_error;    /* kern_return_t of task_name_for_pid; 0 where it was not asked, or may be
+                        * had: then there is such a process, and it is the right that lacks */
+};
+
+/* The port with the fewest rights that will do. Sets all of `task`. */
+void machtrace_task_open(int pid, struct machtrace_task_port *task);
+
+void machtrace_task_close(uint32_t port);
+
+/* --- what the system says, without a port --- */
+
+#define MACHTRACE_PATH_MAX 4096
+
+struct machtrace_task_process {
+    int32_t parent;
+    uint32_t user;      /* effective */
+    uint32_t real_user; /* real */
+    uint32_t saved_user;
+    uint32_t flags;         /* PROC_FLAG_… of sys/proc_info.h, PROC_FLAG_ROSETTA among them */
+    uint32_t status;        /* SZOMB and its kin: sys/proc.h */
+    char name[16];          /* ends with a NUL */
+    char path[MACHTRACE_PATH_MAX]; /* of the program's file; empty where it cannot be told */
+    int32_t cpu_type;       /* 0 where it cannot be told: of another user's process */
+    int32_t cpu_subtype;
+    uint32_t code_signing;  /* CS_… of kern/cs_blobs.h; 0 where it cannot be told */
+    bool code_signing_known;
+};
+
+/* 0, or an errno: ESRCH where there is no such process. */
+int machtrace_task_process(int pid, struct machtrace_task_process *process);
+
+struct machtrace_task_rights {
+    uint32_t user;                 /* effective, of this process */
+    uint32_t integrity;            /* csr_config_t: the parts of SIP that are switched off */
+    bool integrity_known;
+    bool has_debugger_entitlement; /* com.apple.security.cs.debugger */
+    bool is_translated;            /* this process, by Rosetta */
+    int32_t address_bits;          /* of a pointer, machdep.virtual_address_size; 0 unknown */
+    int32_t cpu_type;              /* that this is compiled for */
+};
+
+void machtrace_task_rights(struct machtrace_task_rights *rights);
+
+/* --- images; memory is read by common/darwin/memory.h --- */
+
+struct machtrace_task_images {
+    uint64_t address; /* of struct dyld_all_image_infos in the task */
+    uint64_t size;
+    int32_t format; /* TASK_DYLD_ALL_IMAGE_INFO_32 or _64 */
+};
+
+int machtrace_task_images(uint32_t port, struct machtrace_task_images *images);
+
+/* Where libdispatch has the label of a queue, by its own table; false where there is none. The
+ * table is that of this process; all processes of an architecture share one libdispatch. */
+bool machtrace_task_label_offset(uint16_t *version, uint16_t *offset);
+
+/* --- threads --- */
+
+#define MACHTRACE_THREAD_NAME_MAX 64
+
+struct machtrace_task_thread_info {
+    uint64_t id; /* thread_identifier_info.thread_id */
+    uint64_t handle; /* what pthread_self() is there, and an offset */
+    uint64_t queue_address; /* where its queue's address is; 0 where it has had none */
+    int32_t run_state; /* TH_STATE_… */
+    int32_t suspend_count;
+    char name[MACHTRACE_THREAD_NAME_MAX]; /* ends with a NUL */
+};
+
+/* The threads in the kernel's order, as many as there is room for, and how many there are. */
+int machtrace_task_threads(uint32_t port, struct machtrace_task_thread_info *infos, size_t room,
+                           size_t *count);
+
+/* arm_thread_state64_t has 272 bytes, x86_thread_state64_t 168. */
+#define MACHTRACE_TASK_REGISTERS_MAX 272
+
+enum machtrace_task_outcome { /* as in ptrace/ptrace.h and inprocess/core/capture.h */
+    MACHTRACE_TASK_COPIED = 0,
+    MACHTRACE_TASK_GONE = 1,    /* it has ended */
+    MACHTRACE_TASK_REFUSED = 2, /* the kernel did not let it be stopped; see error */
+    MACHTRACE_TASK_FAILED = 4   /* it was stopped, but could not be copied; see error */
+};
+
+struct machtrace_task_thread {
+    uint64_t id; /* set by the caller */
+
+    enum machtrace_task_outcome outcome;
+    int error; /* kern_return_t, or 0 */
+    unsigned char registers[MACHTRACE_TASK_REGISTERS_MAX];
+    size_t registers_size;
+    uint64_t stack_start;
+    unsigned char *stack; /* within the capture's buffer; NULL where nothing could be read */
+    size_t stack_size;
+    uint64_t queue; /* dispatch_queue_t that it was serving; 0 where there was none */
+    /* Monotonic clock, in ns: when the stop was asked for, when the thread stood still, and when
+     * it was let go. */
+    int64_t asked_at;
+    int64_t stopped_at;
+    int64_t resumed_at;
+};
+
+struct machtrace_task_capture {
+    uint32_t port;
+    uint64_t address_mask; /* the bits of a stack pointer that are address */
+    size_t stack_limit;    /* bytes of each stack, its red zone not counted */
+    /* Whether the whole task is suspended, by a token that the kernel takes back should this
+     * process end meanwhile; else each thread for its own copy only. */
+    bool together;
+    struct machtrace_task_thread *threads;
+    size_t thread_count;
+    unsigned char *buffer; /* for all stacks, one behind the other */
+    size_t room;           /* bytes of it; what does not fit is not copied */
+    int resume_error;      /* set where a thread or the task could not be let go; 0 */
+};
+
+/* Copy threads. Sets the outcome of each; KERN_SUCCESS, or why the task's threads could not be
+ * listed or the task not be suspended: then all are REFUSED, and nothing was stopped.
+ *
+ * While anything is suspended only the kernel is called: nothing is allocated, no lock is taken.
+ * Whatever fails, all that was suspended is resumed. */
+int machtrace_task_copy(struct machtrace_task_capture *capture);
+
+#endif

@@ -1,0 +1,162 @@
+/* Whether images came or went, asked without waiting for the loader; see inprocess/core/capture.h.
+ *
+ * glibc counts what is loaded and unloaded, and tells both numbers to the function that is given
+ * to dl_iterate_phdr(3), under a lock that it holds until that function returns. Such a function
+ * may block, and where it is Python's it waits for the interpreter's lock, which who asks here may
+ * hold. So the lock is only ever tried. It has no name outside of the loader, but while it is held
+ * by a thread it says so: it is the one recursive mutex of the loader's data whose owner is the
+ * thread that dl_iterate_phdr has just called back. Where none or several look so (another C
+ * library, such as musl, which calls back without a lock) dl_iterate_phdr is called as it is.
+ */
+#define _GNU_SOURCE
+#include "inprocess/core/capture.h"
+
+#include <link.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/auxv.h>
+
+#define TRIES 32 /* until a lock that is held counts as held for long */
+
+static _Atomic uint64_t unknown = UINT64_C(1) << 63;
+static struct machtrace_own_range own_image;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static int counters(struct dl_phdr_info *info, size_t size, void *data)
+{
+    (void)size;
+    uint64_t *changes = data;
+    /* Apart, so that one of each does not look like none: there are fewer than 2^31 of either. */
+    *changes = (uint64_t)info->dlpi_adds << 32 | (uint32_t)info->dlpi_subs;
+    return 1;
+}
+
+static bool holds(const struct dl_phdr_info *info, uint64_t address,
+                  struct machtrace_own_range *range)
+{
+    *range = (struct machtrace_own_range){UINT64_MAX, 0};
+    bool is_within = false;
+    for (size_t index = 0; index < info->dlpi_phnum; index++) {
+        const ElfW(Phdr) *header = &info->dlpi_phdr[index];
+        if (header->p_type != PT_LOAD)
+            continue;
+        uint64_t first = info->dlpi_addr + header->p_vaddr;
+        uint64_t last = first + header->p_memsz;
+        is_within = is_within || (address >= first && address < last);
+        range->start = first < range->start ? first : range->start;
+        range->end = last > range->end ? last : range->end;
+    }
+    return is_within;
+}
+
+static int this_object(struct dl_phdr_info *info, size_t size, void *data)
+{
+    (void)size;
+    (void)data;
+    struct machtrace_own_range range;
+    bool is_this = holds(info, (uint64_t)(uintptr_t)&own_image, &range);
+    if (is_this)
+        own_image = range;
+    return is_this;
+}
+
+#ifdef __GLIBC__
+
+static pthread_mutex_t *loader_lock;
+
+struct found {
+    pthread_mutex_t *lock;
+    size_t count;
+};
+
+/* struct __pthread_mutex_s (bits/struct_mutex.h) of both architectures begins with lock, count,
+ * owner, users and kind, four bytes each. */
+static void look_for_lock(const struct dl_phdr_info *info, const ElfW(Phdr) *header,
+                          struct found *found)
+{
+    uint64_t start = (info->dlpi_addr + header->p_vaddr + 7) & ~UINT64_C(7);
+    uint64_t end = info->dlpi_addr + header->p_vaddr + header->p_memsz;
+    for (uint64_t at = start; at + sizeof(pthread_mutex_t) <= end; at += 8) {
+        const _Atomic int *fields = (const _Atomic int *)(uintptr_t)at;
+        if (atomic_load(&fields[0]) > 0 && fields[1] >= 1 && fields[3] == 1 &&
+            fields[4] == PTHREAD_MUTEX_RECURSIVE_NP && (uint64_t)fields[2] == machtrace_own_id()) {
+            found->lock = (pthread_mutex_t *)(uintptr_t)at;
+            found->count++;
+        }
+    }
+}
+
+static int loader_object(struct dl_phdr_info *info, size_t size, void *data)
+{
+    (void)size;
+    if (info->dlpi_addr == 0 || info->dlpi_addr != getauxval(AT_BASE))
+        return 0;
+    for (size_t index = 0; index < info->dlpi_phnum; index++) {
+        const ElfW(Phdr) *header = &info->dlpi_phdr[index];
+        if (header->p_type == PT_LOAD && (header->p_flags & PF_W) != 0)
+            look_for_lock(info, header, data);
+    }
+    return 1;
+}
+
+static void find_lock(void)
+{
+    struct found found = {NULL, 0};
+    dl_iterate_phdr(loader_object, &found);
+    if (found.count == 1)
+        loader_lock = found.lock;
+}
+
+/* Whether the loader's list can be asked now, by this thread. */
+static bool enter_loader(void)
+{
+    for (int attempt = 0; loader_lock != NULL && pthread_mutex_trylock(loader_lock) != 0; attempt++) {
+        if (attempt == TRIES)
+            return false;
+        sched_yield();
+    }
+    return true;
+}
+
+static void leave_loader(void)
+{
+    if (loader_lock != NULL)
+        pthread_mutex_unlock(loader_lock);
+}
+
+#else
+
+static void find_lock(void) {}
+
+static bool enter_loader(void)
+{
+    return true;
+}
+
+static void leave_loader(void) {}
+
+#endif
+
+static void look_at_loader(void)
+{
+    dl_iterate_phdr(this_object, NULL);
+    find_lock();
+}
+
+uint64_t machtrace_own_image_changes(void)
+{
+    uint64_t changes = 0;
+    pthread_once(&once, look_at_loader);
+    if (!enter_loader())
+        return atomic_fetch_add(&unknown, 1);
+    dl_iterate_phdr(counters, &changes);
+    leave_loader();
+    return changes;
+}
+
+struct machtrace_own_range machtrace_own_image(void)
+{
+    pthread_once(&once, look_at_loader);
+    return own_image;
+}

@@ -1,0 +1,40 @@
+/* What the parts of inprocess/core/capture.h for Linux share. */
+#ifndef MACHTRACE_CAPTURE_LINUX_H
+#define MACHTRACE_CAPTURE_LINUX_H
+
+#include <stdint.h>
+#include <sys/types.h>
+#include <time.h>
+#include <ucontext.h>
+
+#include "inprocess/core/capture.h"
+
+/* What the kernel says of a thread. */
+struct machtrace_thread_status {
+    char state; /* as ps shows it; 0 where the thread is gone */
+    uint64_t pending, blocked;
+};
+
+struct machtrace_thread_status machtrace_status_of(pid_t thread);
+
+/* What this process has mapped, as /proc/self/maps says it: bytes of it, `room` at most; or -1.
+ * Allocates nothing, and takes no lock of this process. */
+int64_t machtrace_own_mappings(char *text, size_t room);
+
+/* Let the calling thread have short turns of a processor, which come sooner: each thread that it
+ * asks may run before it goes on. It gets no more of the processor for that, and needs no right.
+ * Linux 6.12 and later heed it; others leave things as they are. */
+void machtrace_own_short_turns(void);
+
+/* Copy the calling thread as it was in `context`, in the handler of a signal. */
+void machtrace_copy_interrupted(const struct machtrace_own_capture *capture,
+                                struct machtrace_own_thread *thread, const ucontext_t *context);
+
+static inline int64_t machtrace_now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+#endif

@@ -1,0 +1,99 @@
+/* Captures of all threads at a rate, by a thread of their own.
+ *
+ * Plain C without Python, over capture.h. The thread needs no lock but that of machtrace_own_begin,
+ * and allocates nothing once it runs: it captures while the process' other threads hold whatever
+ * lock, the interpreter's, malloc's and the loader's among them. What it captured waits in a ring
+ * until it is taken; where the ring is full, captures are counted and left out.
+ */
+#ifndef MACHTRACE_CAPTURE_SERIES_H
+#define MACHTRACE_CAPTURE_SERIES_H
+
+#include "inprocess/core/capture.h"
+#include "inprocess/core/ring.h"
+
+#define MACHTRACE_SERIES_THREADS_MAX 4096
+
+struct machtrace_series_options {
+    int64_t interval; /* ns from one capture to the next */
+    size_t stack_limit;
+    int64_t answer_limit; /* these as in struct machtrace_own_capture */
+    int64_t sleep_limit;
+    bool together;
+    int signal;       /* as for machtrace_own_begin */
+    size_t room;      /* bytes of the ring */
+    size_t text_most; /* bytes of what is mapped, at most */
+    /* What is mapped, as text: as many bytes as there are, `room` at most, or -1. Asked for before
+     * the first capture, and before and after each when images had changed. Allocates nothing. NULL
+     * where the system has no such text. */
+    int64_t (*mappings)(char *text, size_t room);
+    void (*prepare_thread)(void); /* called by the thread before all else, or NULL */
+};
+
+/* What is taken: such records, one after the other, each at a multiple of 16 bytes. Their count is,
+ * of a THREAD, how many stacks it has; of a CAPTURE, how many threads. */
+enum machtrace_series_kind {
+    MACHTRACE_SERIES_MAPPINGS = 1, /* before the threads of the next CAPTURE, or after them */
+    MACHTRACE_SERIES_THREAD = 2,   /* of the next CAPTURE */
+    MACHTRACE_SERIES_CAPTURE = 3   /* ends a capture */
+};
+
+struct machtrace_series_mappings {
+    struct machtrace_series_record record;
+    uint64_t text_size; /* its bytes follow */
+};
+
+struct machtrace_series_thread {
+    struct machtrace_series_record record;
+    uint64_t id;
+    uint64_t pthread;
+    int32_t outcome;
+    int32_t error;
+    uint32_t uninterruptible;
+    uint32_t registers_size;
+    int64_t asked_at;
+    int64_t stopped_at;
+    int64_t resumed_at;
+    uint64_t stack_start[MACHTRACE_OWN_STACKS_MAX]; /* their bytes follow */
+    uint64_t stack_size[MACHTRACE_OWN_STACKS_MAX];
+    unsigned char registers[MACHTRACE_OWN_REGISTERS_MAX];
+};
+
+struct machtrace_series_capture {
+    struct machtrace_series_record record;
+    uint64_t tick;     /* from 0: how many intervals after the first it was due */
+    uint64_t listed;   /* threads that there were, that of the series not counted */
+    int64_t began_at;  /* monotonic clock, in ns */
+    int64_t ended_at;
+    uint64_t images_changed; /* whether any came or went meanwhile */
+};
+
+struct machtrace_series_counts {
+    uint64_t captures; /* that are in the ring or were taken */
+    uint64_t late;     /* that were not made, since the one before was not done in time */
+    uint64_t lost;     /* that were made, and for which there was no room */
+    uint64_t refused;  /* for which machtrace_own_begin or the list of threads failed */
+    int32_t error;     /* the last errno of those */
+};
+
+struct machtrace_series;
+
+/* NULL with *error set where there is no signal, memory or thread for it. */
+struct machtrace_series *machtrace_series_start(const struct machtrace_series_options *options,
+                                                int *error);
+
+/* Bytes that would be taken now. */
+size_t machtrace_series_waiting(const struct machtrace_series *series, size_t most);
+
+/* Take so many bytes at most, whole records; how many. By one thread at a time. */
+size_t machtrace_series_take(struct machtrace_series *series, unsigned char *to, size_t most);
+
+struct machtrace_series_counts machtrace_series_count(const struct machtrace_series *series);
+
+/* End the thread, and wait for it; what was captured can be taken still. Twice does nothing more.
+ * In the child of a fork there is no such thread. */
+void machtrace_series_stop(struct machtrace_series *series);
+
+/* Stop, and give back all memory. */
+void machtrace_series_free(struct machtrace_series *series);
+
+#endif

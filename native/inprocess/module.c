@@ -1,0 +1,341 @@
+/* machtrace._native._inprocess: the Python side of inprocess/core/capture.h, and no more.
+ *
+ * Built against the limited API of 3.11. The module has no state but the buffers that threads are
+ * copied to, which are kept from one capture to the next.
+ */
+#include "inprocess/objects.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "inprocess/core/capture.h"
+#include "common/module_slots.h"
+#include "inprocess/core/batches.h"
+#if defined(__APPLE__)
+#include "inprocess/images.h"
+#endif
+
+#define BATCH 16 /* threads that are asked at a time */
+#define RED_ZONE 128
+#define LIMIT_MOST (UINT64_C(1) << 32)
+
+/* Used between machtrace_own_begin and machtrace_own_end only. */
+static struct machtrace_own_buffers buffers;
+
+/* Copy out of the buffer what is to be kept. */
+static void keep(struct machtrace_own_thread *thread, void *unused)
+{
+    (void)unused;
+    for (size_t index = 0; index < thread->stack_count; index++) {
+        struct machtrace_own_stack *stack = &thread->stacks[index];
+        if (stack->size == 0)
+            continue;
+        unsigned char *copy = malloc(stack->size);
+        if (copy != NULL) {
+            memcpy(copy, stack->bytes, stack->size);
+        } else {
+            stack->size = 0;
+            thread->outcome = MACHTRACE_OWN_FAILED;
+            thread->error = ENOMEM;
+        }
+        stack->bytes = copy;
+    }
+}
+
+static int run(const struct machtrace_own_capture *all, int signal)
+{
+    int error = machtrace_own_begin(signal);
+    if (error != 0)
+        return error;
+    size_t batch = all->together ? MACHTRACE_OWN_THREADS_MAX : BATCH;
+    if (batch > all->thread_count)
+        batch = all->thread_count;
+    error = batch == 0 ? 0 : machtrace_own_buffers_have(&buffers, batch, all->stack_limit);
+    if (error == 0)
+        machtrace_own_copy_all(&buffers, all, keep, NULL);
+    machtrace_own_end();
+    return error;
+}
+
+/* (id, outcome, error, uninterruptible, registers, stacks, asked, stopped, resumed, pthread) */
+static PyObject *thread_as_tuple(const struct machtrace_own_thread *thread)
+{
+    PyObject *stacks = PyTuple_New((Py_ssize_t)thread->stack_count);
+    if (stacks == NULL)
+        return NULL;
+    for (size_t index = 0; index < thread->stack_count; index++) {
+        const struct machtrace_own_stack *stack = &thread->stacks[index];
+        PyObject *pair = Py_BuildValue("(Ky#)", (unsigned long long)stack->start,
+                                       stack->bytes == NULL ? "" : (const char *)stack->bytes,
+                                       (Py_ssize_t)stack->size);
+        if (pair == NULL || PyTuple_SetItem(stacks, (Py_ssize_t)index, pair) != 0) {
+            Py_DECREF(stacks);
+            return NULL;
+        }
+    }
+    return Py_BuildValue("(Kiiiy#NLLLK)", (unsigned long long)thread->id, (int)thread->outcome,
+                         thread->error, (int)thread->uninterruptible,
+                         (const char *)thread->registers, (Py_ssize_t)thread->registers_size,
+                         stacks, (long long)thread->asked_at, (long long)thread->stopped_at,
+                         (long long)thread->resumed_at, (unsigned long long)thread->pthread);
+}
+
+static PyObject *all_as_list(const struct machtrace_own_capture *capture)
+{
+    PyObject *list = PyList_New((Py_ssize_t)capture->thread_count);
+    for (size_t index = 0; list != NULL && index < capture->thread_count; index++) {
+        PyObject *item = thread_as_tuple(&capture->threads[index]);
+        if (item == NULL || PyList_SetItem(list, (Py_ssize_t)index, item) != 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+static int take_ids(PyObject *ids, struct machtrace_own_capture *capture)
+{
+    Py_ssize_t count = PyTuple_Size(ids);
+    if (count < 0)
+        return -1;
+    capture->threads = calloc(count > 0 ? (size_t)count : 1, sizeof *capture->threads);
+    if (capture->threads == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    capture->thread_count = (size_t)count;
+    for (Py_ssize_t index = 0; index < count; index++) {
+        unsigned long long id = PyLong_AsUnsignedLongLong(PyTuple_GetItem(ids, index));
+        if (PyErr_Occurred())
+            return -1;
+        if (id == 0 || id > INT32_MAX || id == machtrace_own_id()) {
+            PyErr_SetString(PyExc_ValueError, "not the id of another thread");
+            return -1;
+        }
+        capture->threads[index].id = id;
+    }
+    return 0;
+}
+
+static void let_go(struct machtrace_own_capture *capture)
+{
+    for (size_t thread = 0; capture->threads != NULL && thread < capture->thread_count; thread++)
+        for (size_t index = 0; index < capture->threads[thread].stack_count; index++)
+            free(capture->threads[thread].stacks[index].bytes);
+    free(capture->threads);
+}
+
+static PyObject *failed_to_begin(int error)
+{
+    errno = error;
+    return PyErr_SetFromErrno(PyExc_OSError);
+}
+
+/* The threads and their Python frames, of one moment: the interpreter's lock is held from before
+ * the frames are asked for until they are written down, and nothing is collected. */
+static PyObject *run_locked(struct machtrace_own_capture *capture, int signal,
+                            PyObject *current_frames)
+{
+    int was_collecting = PyGC_Disable();
+    PyObject *frames = PyObject_CallObject(current_frames, NULL);
+    PyObject *chains = NULL, *result = NULL;
+    if (frames != NULL && PyDict_Check(frames)) {
+        int error = run(capture, signal);
+        if (error != 0)
+            failed_to_begin(error);
+        else
+            chains = machtrace_python_frames(frames);
+    } else if (frames != NULL) {
+        PyErr_SetString(PyExc_TypeError, "frames are in a dictionary");
+    }
+    if (was_collecting)
+        PyGC_Enable();
+    if (chains != NULL) {
+        PyObject *rows = all_as_list(capture);
+        result = rows == NULL ? NULL : Py_BuildValue("(NO)", rows, chains);
+    }
+    Py_XDECREF(chains);
+    Py_XDECREF(frames); /* last: what this ends may run anything */
+    return result;
+}
+
+static PyObject *copy_threads(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    PyObject *ids;
+    Py_buffer ranges;
+    unsigned long long stack_limit;
+    long long answer_limit;
+    long long sleep_limit;
+    int signal, together;
+    PyObject *current_frames;
+    if (!PyArg_ParseTuple(arguments, "O!y*KLLipO:copy_threads", &PyTuple_Type, &ids, &ranges,
+                          &stack_limit, &answer_limit, &sleep_limit, &signal, &together,
+                          &current_frames))
+        return NULL;
+    struct machtrace_own_capture capture = {
+        .ranges = ranges.buf,
+        .range_count = (size_t)ranges.len / sizeof *capture.ranges,
+        .stack_limit = (size_t)stack_limit,
+        .answer_limit = answer_limit,
+        .sleep_limit = sleep_limit,
+        .together = together != 0,
+    };
+    PyObject *result = NULL;
+    if (stack_limit > LIMIT_MOST) {
+        PyErr_SetString(PyExc_ValueError, "the stack limit exceeds four gigabytes");
+    } else if (take_ids(ids, &capture) == 0) {
+        if (current_frames != Py_None) {
+            result = run_locked(&capture, signal, current_frames);
+        } else {
+            int error;
+            Py_BEGIN_ALLOW_THREADS
+            error = run(&capture, signal);
+            Py_END_ALLOW_THREADS
+            PyObject *rows = error != 0 ? failed_to_begin(error) : all_as_list(&capture);
+            result = rows == NULL ? NULL : Py_BuildValue("(N{})", rows);
+        }
+    }
+    let_go(&capture);
+    PyBuffer_Release(&ranges);
+    return result;
+}
+
+static PyObject *copy_here(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    Py_buffer ranges;
+    unsigned long long stack_limit;
+    if (!PyArg_ParseTuple(arguments, "y*K:copy_here", &ranges, &stack_limit))
+        return NULL;
+    struct machtrace_own_capture capture = {
+        .ranges = ranges.buf,
+        .range_count = (size_t)ranges.len / sizeof *capture.ranges,
+        .stack_limit = (size_t)stack_limit,
+    };
+    struct machtrace_own_thread thread = {.id = machtrace_own_id()};
+    PyObject *result = NULL;
+    if (stack_limit > LIMIT_MOST) {
+        PyErr_SetString(PyExc_ValueError, "the stack limit exceeds four gigabytes");
+    } else {
+        thread.room = 2 * ((size_t)stack_limit + RED_ZONE);
+        void *bytes = mmap(NULL, thread.room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
+        if (bytes == MAP_FAILED) {
+            PyErr_NoMemory();
+        } else {
+            thread.buffer = bytes;
+            machtrace_own_copy_here(&capture, &thread);
+            result = thread_as_tuple(&thread);
+            munmap(bytes, thread.room);
+        }
+    }
+    PyBuffer_Release(&ranges);
+    return result;
+}
+
+static PyObject *list_threads(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    uint64_t ids[4096];
+    int64_t count = machtrace_own_list(ids, sizeof ids / sizeof *ids);
+    if (count < 0)
+        return PyErr_SetFromErrno(PyExc_OSError);
+    size_t known = (size_t)count < sizeof ids / sizeof *ids ? (size_t)count : sizeof ids / sizeof *ids;
+    PyObject *tuple = PyTuple_New((Py_ssize_t)known);
+    for (size_t index = 0; tuple != NULL && index < known; index++) {
+        PyObject *id = PyLong_FromUnsignedLongLong(ids[index]);
+        if (id == NULL || PyTuple_SetItem(tuple, (Py_ssize_t)index, id) != 0)
+            Py_CLEAR(tuple);
+    }
+    return tuple;
+}
+
+static PyObject *own_image(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    struct machtrace_own_range range = machtrace_own_image();
+    return Py_BuildValue("(KK)", (unsigned long long)range.start, (unsigned long long)range.end);
+}
+
+static PyObject *image_changes(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(machtrace_own_image_changes());
+}
+
+static PyObject *signal_in_use(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyLong_FromLong(machtrace_own_signal());
+}
+
+static PyMethodDef methods[] = {
+    {"copy_threads", copy_threads, METH_VARARGS,
+     PyDoc_STR("copy_threads(threads, ranges, stack_limit, answer_limit_ns, sleep_limit_ns, "
+               "signal, together, current_frames, /)\n--\n\n"
+               "Copy other threads of this process; with sys._current_frames also what they run.")},
+    {"copy_here", copy_here, METH_VARARGS,
+     PyDoc_STR("copy_here(ranges, stack_limit, /)\n--\n\nCopy the calling thread.")},
+    {"list_threads", list_threads, METH_NOARGS,
+     PyDoc_STR("list_threads()\n--\n\nThe ids of this process' threads, 4096 at most.")},
+    {"read_file", machtrace_read_file, METH_VARARGS,
+     PyDoc_STR("read_file(path, /)\n--\n\nThe bytes of a file of /proc, read at once.")},
+    {"read_memory", machtrace_read_memory, METH_VARARGS,
+     PyDoc_STR("read_memory(address, size, /)\n--\n\nBytes of this process' memory.")},
+    {"own_image", own_image, METH_NOARGS,
+     PyDoc_STR("own_image()\n--\n\nWhere this extension is: start and end.")},
+#if defined(__APPLE__)
+    {"own_images", machtrace_own_images, METH_NOARGS,
+     PyDoc_STR("own_images()\n--\n\nThe images of this process, as dyld told of them.")},
+#endif
+    {"image_changes", image_changes, METH_NOARGS,
+     PyDoc_STR("image_changes()\n--\n\nA number that changes with the images of this process.")},
+    {"signal_in_use", signal_in_use, METH_NOARGS,
+     PyDoc_STR("signal_in_use()\n--\n\nWhich signal stops threads; 0 where none has yet.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static int add_type(PyObject *module, PyType_Spec *spec)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    if (type == NULL)
+        return -1;
+    int error = PyModule_AddType(module, (PyTypeObject *)type);
+    Py_DECREF(type);
+    return error;
+}
+
+static int module_exec(PyObject *module)
+{
+    machtrace_own_image_changes(); /* the first call may wait */
+    return add_type(module, &machtrace_own_stacks_spec) != 0 ||
+                   add_type(module, &machtrace_own_series_spec) != 0
+               ? -1
+               : 0;
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, module_exec},
+    MACHTRACE_GIL_SLOT
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "_inprocess",
+    .m_doc = "Stop, copy, resume: threads of this process; and the calling thread's own walk.",
+    .m_size = 0,
+    .m_methods = methods,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__inprocess(void);
+
+PyMODINIT_FUNC PyInit__inprocess(void)
+{
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,20 @@
+/* What the parts of machtrace._native._inprocess share. */
+#ifndef MACHTRACE_OWN_OBJECTS_H
+#define MACHTRACE_OWN_OBJECTS_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+extern PyType_Spec machtrace_own_stacks_spec;
+extern PyType_Spec machtrace_own_series_spec;
+
+/* From what sys._current_frames returns: a dictionary from pthread to a list of (code, line,
+ * whether the frame began a run of the interpreter's loop: 1, 0, or -1 unknown), innermost first.
+ * Runs no Python code as long as nothing is collected meanwhile. */
+PyObject *machtrace_python_frames(PyObject *current_frames);
+
+/* Functions of the module: (path) and (address, size) to bytes. */
+PyObject *machtrace_read_file(PyObject *module, PyObject *arguments);
+PyObject *machtrace_read_memory(PyObject *module, PyObject *arguments);
+
+#endif

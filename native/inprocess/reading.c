@@ -1,0 +1,68 @@
+/* Reading what a snapshot of this process takes: see self_directory.py. */
+#include "inprocess/objects.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "inprocess/core/capture.h"
+
+/* Without giving up the interpreter's lock, which takes longer to get back than this does. */
+PyObject *machtrace_read_file(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    const char *path;
+    if (!PyArg_ParseTuple(arguments, "s:read_file", &path))
+        return NULL;
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return PyErr_SetFromErrno(PyExc_OSError);
+    size_t room = 1 << 16, size = 0;
+    char *bytes = malloc(room);
+    ssize_t got = 0;
+    while (bytes != NULL && (got = read(file, bytes + size, room - size)) > 0) {
+        size += (size_t)got;
+        if (size == room) {
+            char *more = realloc(bytes, room *= 2);
+            if (more == NULL)
+                free(bytes);
+            bytes = more;
+        }
+    }
+    int error = errno;
+    close(file);
+    PyObject *result = NULL;
+    errno = error;
+    if (bytes == NULL)
+        PyErr_NoMemory();
+    else if (got < 0)
+        PyErr_SetFromErrno(PyExc_OSError);
+    else
+        result = PyBytes_FromStringAndSize(bytes, (Py_ssize_t)size);
+    free(bytes);
+    return result;
+}
+
+/* As read_file: without giving up the interpreter's lock. Memory that is not there is an error. */
+PyObject *machtrace_read_memory(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    unsigned long long address;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(arguments, "Kn:read_memory", &address, &size))
+        return NULL;
+    if (size < 0) {
+        PyErr_SetString(PyExc_ValueError, "no such size");
+        return NULL;
+    }
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, size);
+    if (bytes == NULL)
+        return NULL;
+    if (machtrace_own_read(address, PyBytes_AsString(bytes), (size_t)size) != (size_t)size) {
+        Py_DECREF(bytes);
+        errno = EFAULT;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    return bytes;
+}

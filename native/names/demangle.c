@@ -1,0 +1,84 @@
+#include "names/demangle.h"
+
+#include <stdlib.h>
+
+#include "names/reader.h"
+
+#define MOST_MEMORY ((size_t)1 << 22)
+#define ON_STACK 12288
+
+/* Whether the function is a block's code, whose name goes on with that and a number. */
+static bool is_block(struct reader *r)
+{
+    static const char invoke[] = "_block_invoke";
+    const size_t size = sizeof invoke - 1;
+    if (r->size - r->at < size || memcmp(r->name + r->at, invoke, size) != 0)
+        return false;
+    r->at += size;
+    const bool is_numbered = take(r, '_');
+    if (machtrace_read_digits(r, false).size == 0 && is_numbered)
+        fail(r);
+    if (r->at != r->size && look(r, 0) != '.')
+        fail(r);
+    return true;
+}
+
+static char *whole(struct reader *r, size_t *length)
+{
+    enum { BLOCK, NAME, OPENING, REST, CLOSING, PARTS };
+    piece name = machtrace_read_encoding(r);
+    struct text parts[PARTS] = {[NAME] = machtrace_piece_text(&r->arena, name)};
+    if (is_block(r))
+        parts[BLOCK] = TEXT("invocation function for block in ");
+    if (r->at != r->size) {
+        if (look(r, 0) != '.' && look(r, 0) != '$')
+            fail(r);
+        if (!r->simplified) {
+            parts[OPENING] = TEXT(" (");
+            parts[REST] = (struct text){r->name + r->at, r->size - r->at};
+            parts[CLOSING] = TEXT(")");
+        }
+    }
+    *length = 0;
+    for (int part = 0; part < PARTS; part++)
+        *length += parts[part].size;
+    char *found = malloc(*length + 1);
+    char *to = found;
+    for (int part = 0; found != NULL && part < PARTS; part++) {
+        if (parts[part].size == 0)
+            continue;
+        memcpy(to, parts[part].start, parts[part].size);
+        to += parts[part].size;
+    }
+    return found;
+}
+
+/* In a function of its own, so that the reader is not among what longjmp() may spoil. */
+static char *tried(struct reader *r, size_t *length)
+{
+    return setjmp(r->arena.failed) == 0 ? whole(r, length) : NULL;
+}
+
+char *machtrace_cplusplus_name(const char *mangled, size_t size, int simplified, size_t *length)
+{
+    _Alignas(16) char first[ON_STACK];
+    struct reader reader = {
+        .arena = {.at = first, .end = first + sizeof first, .left = MOST_MEMORY},
+        .name = mangled,
+        .size = size,
+        .lambda_level = -1,
+        .simplified = simplified != 0,
+        .takes_arguments = true,
+    };
+    char *found = NULL;
+    while (reader.at < 4 && look(&reader, 0) == '_')
+        reader.at++;
+    if (reader.at != 0 && take(&reader, 'Z'))
+        found = tried(&reader, length);
+    while (reader.arena.chunks != NULL) {
+        struct chunk *next = reader.arena.chunks->next;
+        free(reader.arena.chunks);
+        reader.arena.chunks = next;
+    }
+    return found;
+}

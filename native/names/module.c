@@ -1,0 +1,57 @@
+/* machtrace._native._names: C++ names, read in C. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "names/demangle.h"
+#include "common/module_slots.h"
+
+static PyObject *cplusplus_name(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    PyObject *name;
+    int simplified;
+    if (!PyArg_ParseTuple(arguments, "Up:cplusplus_name", &name, &simplified))
+        return NULL;
+    Py_ssize_t size;
+    const char *mangled = PyUnicode_AsUTF8AndSize(name, &size);
+    if (mangled == NULL) {
+        PyErr_Clear(); /* a lone surrogate: no text, so no name of a compiler's */
+        Py_RETURN_NONE;
+    }
+    if (size != PyUnicode_GetLength(name) || memchr(mangled, '\0', (size_t)size) != NULL)
+        Py_RETURN_NONE; /* not of ASCII, or no symbol's name */
+    size_t length;
+    char *found = machtrace_cplusplus_name(mangled, (size_t)size, simplified, &length);
+    if (found == NULL)
+        Py_RETURN_NONE;
+    PyObject *text = PyUnicode_DecodeUTF8(found, (Py_ssize_t)length, "strict");
+    free(found);
+    return text;
+}
+
+static PyMethodDef methods[] = {
+    {"cplusplus_name", cplusplus_name, METH_VARARGS,
+     PyDoc_STR("cplusplus_name(mangled, simplified, /)\n--\n\n"
+               "The name as people write it; None of what is not read here.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {
+    MACHTRACE_GIL_SLOT
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "_names",
+    .m_doc = PyDoc_STR("C++ names, read in C."),
+    .m_methods = methods,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__names(void);
+
+PyMODINIT_FUNC PyInit__names(void) { return PyModuleDef_Init(&definition); }

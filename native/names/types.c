@@ -1,0 +1,183 @@
+#include "names/reader.h"
+
+static const char *builtin(char letter)
+{
+    switch (letter) {
+    case 'v': return "void";
+    case 'w': return "wchar_t";
+    case 'b': return "bool";
+    case 'c': return "char";
+    case 'a': return "signed char";
+    case 'h': return "unsigned char";
+    case 's': return "short";
+    case 't': return "unsigned short";
+    case 'i': return "int";
+    case 'j': return "unsigned int";
+    case 'l': return "long";
+    case 'm': return "unsigned long";
+    case 'x': return "long long";
+    case 'y': return "unsigned long long";
+    case 'n': return "__int128";
+    case 'o': return "unsigned __int128";
+    case 'f': return "float";
+    case 'd': return "double";
+    case 'e': return "long double";
+    case 'g': return "__float128";
+    case 'z': return "...";
+    default: return NULL;
+    }
+}
+
+static piece function_type(struct reader *r)
+{
+    struct function_tail tail = {.exception = TEXT("")};
+    tail.qualifiers = machtrace_read_qualifiers(r);
+    if (take_two(r, "Do"))
+        tail.exception = TEXT(" noexcept");
+    expect(r, 'F');
+    (void)take(r, 'Y');
+    struct pieces parts = {0};
+    machtrace_pieces_add(&r->arena, &parts, machtrace_read_type(r));
+    while (!take(r, 'E')) {
+        if (take(r, 'v'))
+            continue;
+        bool lvalue = look(r, 0) == 'R' && look(r, 1) == 'E';
+        if (lvalue || (look(r, 0) == 'O' && look(r, 1) == 'E')) {
+            r->at += 2;
+            struct text both[] = {tail.qualifiers, lvalue ? TEXT(" &") : TEXT(" &&")};
+            tail.qualifiers = machtrace_text_joined(&r->arena, both, 2);
+            break;
+        }
+        machtrace_pieces_add(&r->arena, &parts, machtrace_read_type(r));
+    }
+    return lift_list(r, machtrace_make_function, &parts, &tail);
+}
+
+static piece dimensioned(struct reader *r, piece_maker make)
+{
+    struct text dimension = machtrace_read_digits(r, false);
+    expect(r, '_'); /* an expression is not read here */
+    return lift(r, make, machtrace_read_type(r), &dimension);
+}
+
+static piece d_type(struct reader *r)
+{
+    const char *found = NULL;
+    switch (look(r, 1)) {
+    case 'd': found = "decimal64"; break;
+    case 'e': found = "decimal128"; break;
+    case 'f': found = "decimal32"; break;
+    case 'h': found = "half"; break;
+    case 'i': found = "char32_t"; break;
+    case 's': found = "char16_t"; break;
+    case 'u': found = "char8_t"; break;
+    case 'a': found = "auto"; break;
+    case 'c': found = "decltype(auto)"; break;
+    case 'n': found = "std::nullptr_t"; break;
+    default: fail(r); /* not read here, or with more behind it */
+    }
+    r->at += 2;
+    return plain(r, constant_text(found));
+}
+
+static piece read_new_type(struct reader *r)
+{
+    static const uint8_t one = 1, two = 2;
+    static const struct text complex = {" complex", 8}, imaginary = {" imaginary", 10};
+    static const struct text keywords[] = {{"struct ", 7}, {"union ", 6}, {"enum ", 5}};
+    switch (look(r, 0)) {
+    case 'P':
+        r->at++;
+        return lift(r, machtrace_make_pointer, machtrace_read_type(r), NULL);
+    case 'R':
+        r->at++;
+        return lift(r, machtrace_make_reference, machtrace_read_type(r), &one);
+    case 'O':
+        r->at++;
+        return lift(r, machtrace_make_reference, machtrace_read_type(r), &two);
+    case 'C':
+        r->at++;
+        return lift(r, machtrace_make_suffixed, machtrace_read_type(r), &complex);
+    case 'G':
+        r->at++;
+        return lift(r, machtrace_make_suffixed, machtrace_read_type(r), &imaginary);
+    case 'r':
+    case 'V':
+    case 'K': {
+        size_t start = r->at;
+        struct text all = machtrace_read_qualifiers(r);
+        if (look(r, 0) == 'F' || (look(r, 0) == 'D' && look(r, 1) == 'o')) {
+            r->at = start;
+            return function_type(r);
+        }
+        return lift(r, machtrace_make_qualified, machtrace_read_type(r), &all);
+    }
+    case 'F': return function_type(r);
+    case 'A': r->at++; return dimensioned(r, machtrace_make_array);
+    case 'M': {
+        r->at++;
+        piece owner = machtrace_read_type(r);
+        return lift_two(r, machtrace_make_pointer_to_member, owner, machtrace_read_type(r));
+    }
+    case 'T': {
+        const char *keyword = memchr("sue", look(r, 1), 3);
+        if (keyword != NULL) {
+            size_t which = look(r, 1) == 's' ? 0 : look(r, 1) == 'u' ? 1 : 2;
+            r->at += 2;
+            return lift(r, machtrace_make_prefixed, machtrace_read_name(r, NULL), &keywords[which]);
+        }
+        piece found = machtrace_read_template_parameter(r);
+        if (!r->takes_arguments || look(r, 0) != 'I')
+            return found;
+        substitute_later(r, found);
+        return machtrace_read_with_arguments(r, found, false);
+    }
+    case 'D':
+        if (take_two(r, "Dp"))
+            return machtrace_piece_expanded(&r->arena, machtrace_read_type(r));
+        if (look(r, 1) == 'o')
+            return function_type(r);
+        if (!take_two(r, "Dv"))
+            fail(r);
+        return dimensioned(r, machtrace_make_vector);
+    case 'u': {
+        r->at++;
+        const struct operation of = {machtrace_read_source_name(r), PRIMARY, 0};
+        if (!take(r, 'I'))
+            return plain(r, of.symbol);
+        piece inner = machtrace_read_type(r);
+        expect(r, 'E');
+        return lift(r, machtrace_make_applied, inner, &of);
+    }
+    case 'U': fail(r); /* not read here */
+    default: return machtrace_read_name(r, NULL);
+    }
+}
+
+piece machtrace_read_type(struct reader *r)
+{
+    const char letter = look(r, 0);
+    const char *plain_type = builtin(letter);
+    if (plain_type != NULL) {
+        r->at++;
+        return plain(r, constant_text(plain_type));
+    }
+    if (letter == 'D' && memchr("defhisuacn", look(r, 1), 10) != NULL)
+        return d_type(r);
+    deeper(r);
+    piece found;
+    if (letter == 'S' && look(r, 1) != 't') {
+        bool is_known;
+        found = machtrace_read_unscoped(r, NULL, &is_known);
+        if (look(r, 0) != 'I' || !r->takes_arguments) {
+            r->depth--;
+            return found;
+        }
+        found = machtrace_read_with_arguments(r, found, false);
+    } else {
+        found = read_new_type(r);
+    }
+    substitute_later(r, found);
+    r->depth--;
+    return found;
+}

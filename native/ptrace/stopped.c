@@ -1,0 +1,225 @@
+#define _GNU_SOURCE
+#include "ptrace/stopped.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/linux/registers.h"
+
+/* Bytes below the stack pointer that a leaf function may use (System V psABI for
+ * x86-64, 3.2.2); other architectures have none, and lose nothing by it. */
+#define RED_ZONE 128
+
+/* The first bytes of a buffer for stacks, which are present before a thread is
+ * stopped. Few stacks are deeper, and to have more ready takes longer than all else. */
+#define PRESENT_SIZE (256 * 1024)
+
+/* How far up a stack a signal frame is looked for. */
+#define SIGNAL_FRAME_REACH (64 * 1024)
+
+#ifndef NT_ARM_TLS
+#define NT_ARM_TLS 0x401
+#endif
+
+/* Buffers of the last capture, for the next: to make them takes longer than to copy ten threads. */
+struct spare {
+    size_t size;
+};
+static _Atomic(struct spare *) spare; /* at the beginning of its own memory */
+
+int64_t machtrace_now(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (int64_t)at.tv_sec * 1000000000 + at.tv_nsec;
+}
+
+static size_t whole_size(size_t size)
+{
+    return size * MACHTRACE_STACKS_MAX;
+}
+
+int machtrace_scratch_take(struct machtrace_scratch *scratch, size_t stack_limit)
+{
+    size_t size = ((RED_ZONE + stack_limit) | 4095) + 1;
+    struct spare *kept = atomic_exchange(&spare, NULL);
+    if (kept != NULL && kept->size != size) {
+        munmap(kept, whole_size(kept->size));
+        kept = NULL;
+    }
+    unsigned char *memory = (unsigned char *)kept;
+    if (kept == NULL) {
+        void *mapped = mmap(NULL, whole_size(size), PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (mapped == MAP_FAILED)
+            return errno;
+        memory = mapped;
+        /* Copying takes no page faults in the buffer that is always used: what most stacks
+         * need of it is present before the first stop. */
+        memset(memory, 0, size < PRESENT_SIZE ? size : PRESENT_SIZE);
+    }
+    scratch->size = size;
+    for (size_t index = 0; index < MACHTRACE_STACKS_MAX; index++)
+        scratch->stacks[index] = memory + index * size;
+    return 0;
+}
+
+void machtrace_scratch_give_back(struct machtrace_scratch *scratch)
+{
+    unsigned char *memory = scratch->stacks[0];
+    size_t size = scratch->size;
+    /* What deep stacks took is given back. */
+    if (size > PRESENT_SIZE)
+        madvise(memory + PRESENT_SIZE, whole_size(size) - PRESENT_SIZE, MADV_DONTNEED);
+    struct spare *given = (struct spare *)(void *)memory;
+    given->size = size;
+    struct spare *other = atomic_exchange(&spare, given);
+    if (other != NULL)
+        munmap(other, whole_size(other->size));
+}
+
+/* The end of the mapping that holds `address`, or of the next one above: a stack
+ * may have grown down, or been mapped, since the mappings were read. */
+static uint64_t mapping_end(const struct machtrace_capture *capture, uint64_t address)
+{
+    size_t low = 0;
+    size_t high = capture->mapping_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (capture->mappings[middle].end <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < capture->mapping_count ? capture->mappings[low].end : UINT64_MAX;
+}
+
+/* As many bytes as can be read; whole pages at the far end. */
+static ssize_t read_memory(pid_t thread, uint64_t address, unsigned char *to, size_t size)
+{
+    struct iovec here = {to, size};
+    struct iovec there = {(void *)(uintptr_t)address, size};
+    return process_vm_readv(thread, &here, 1, &there, 1, 0);
+}
+
+/* What the thread's own block (pthread_self) is at, or 0. */
+static uint64_t thread_pointer(const struct machtrace_thread *thread)
+{
+    uint64_t pointer;
+    if (machtrace_thread_pointer(thread->registers, thread->registers_size, &pointer))
+        return pointer;
+#if defined(__aarch64__)
+    struct iovec tls = {&pointer, sizeof pointer};
+    if (ptrace(PTRACE_GETREGSET, thread->id, (void *)NT_ARM_TLS, &tls) == 0 &&
+        tls.iov_len >= sizeof pointer)
+        return pointer;
+#endif
+    return 0;
+}
+
+/* To the end of the stack: of one that was made for a thread, its block is there, and the kernel
+ * shows the stack and what else is mapped behind it as one range. */
+static struct machtrace_stack read_stack(const struct machtrace_capture *capture, pid_t thread,
+                                         uint64_t sp, uint64_t block, unsigned char *to)
+{
+    uint64_t start = sp < RED_ZONE ? 0 : sp - RED_ZONE;
+    uint64_t end = mapping_end(capture, sp);
+    if (block > sp && block < end)
+        end = block;
+    if (end - sp > capture->stack_limit)
+        end = sp + capture->stack_limit;
+    ssize_t size = read_memory(thread, start, to, (size_t)(end - start));
+    if (size <= 0) {
+        /* The red zone may lie in the guard page below the stack. */
+        uint64_t page = sp & ~((uint64_t)sysconf(_SC_PAGESIZE) - 1);
+        if (page <= start)
+            return (struct machtrace_stack){sp, 0, NULL};
+        start = page;
+        size = read_memory(thread, start, to, (size_t)(end - start));
+        if (size <= 0)
+            return (struct machtrace_stack){sp, 0, NULL};
+    }
+    return (struct machtrace_stack){start, (size_t)size, to};
+}
+
+static void keep(struct machtrace_thread *thread)
+{
+    for (size_t index = 0; index < thread->stack_count; index++) {
+        struct machtrace_stack *stack = &thread->stacks[index];
+        if (stack->size == 0)
+            continue;
+        unsigned char *copy = malloc(stack->size);
+        if (copy != NULL)
+            memcpy(copy, stack->bytes, stack->size);
+        else {
+            stack->size = 0;
+            thread->outcome = MACHTRACE_FAILED;
+            thread->error = ENOMEM;
+        }
+        stack->bytes = copy;
+    }
+}
+
+static void copy_stopped(const struct machtrace_capture *capture,
+                         const struct machtrace_scratch *scratch, struct machtrace_thread *thread)
+{
+    struct iovec registers = {thread->registers, sizeof thread->registers};
+    if (ptrace(PTRACE_GETREGSET, thread->id, (void *)NT_PRSTATUS, &registers) == -1) {
+        thread->error = errno;
+        thread->outcome = errno == ESRCH ? MACHTRACE_GONE : MACHTRACE_FAILED;
+        return;
+    }
+    thread->registers_size = registers.iov_len;
+    thread->outcome = MACHTRACE_COPIED;
+    uint64_t sp;
+    if (!machtrace_stack_pointer(thread->registers, thread->registers_size, &sp))
+        return;
+    uint64_t block = thread_pointer(thread);
+    struct machtrace_stack stack = read_stack(capture, thread->id, sp, block, scratch->stacks[0]);
+    thread->stacks[thread->stack_count++] = stack;
+    size_t reach = stack.size < SIGNAL_FRAME_REACH ? stack.size : SIGNAL_FRAME_REACH;
+    uint64_t interrupted;
+    if (!machtrace_interrupted_sp(stack.bytes, reach, sp, thread->registers_size, &interrupted))
+        return;
+    stack = read_stack(capture, thread->id, interrupted, block, scratch->stacks[1]);
+    if (stack.size != 0)
+        thread->stacks[thread->stack_count++] = stack;
+}
+
+/* A few system calls fail with EINTR when their thread is stopped, though no
+ * signal came (signal(7), "Interruption of system calls ... by stop signals").
+ * Where waiting again is exactly what the program asked for, have the kernel do
+ * so: ERESTARTNOHAND still is EINTR if a handler runs. */
+static void restart_system_call(struct machtrace_thread *thread)
+{
+    if (machtrace_mark_restart(thread->registers, thread->registers_size)) {
+        struct iovec registers = {thread->registers, thread->registers_size};
+        ptrace(PTRACE_SETREGSET, thread->id, (void *)NT_PRSTATUS, &registers);
+    }
+}
+
+void machtrace_stopped_release(pid_t thread, struct machtrace_stop stop)
+{
+    ptrace(PTRACE_DETACH, thread, NULL, (void *)(intptr_t)stop.signal);
+}
+
+void machtrace_stopped_copy(const struct machtrace_capture *capture,
+                            const struct machtrace_scratch *scratch,
+                            struct machtrace_thread *thread, struct machtrace_stop stop)
+{
+    thread->stopped_at = machtrace_now();
+    copy_stopped(capture, scratch, thread);
+    if (stop.by_interrupt)
+        restart_system_call(thread);
+    machtrace_stopped_release(thread->id, stop);
+    thread->resumed_at = machtrace_now();
+    keep(thread);
+}

@@ -1,0 +1,211 @@
+/* See range_index.h. */
+#include "ranges/index.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+#define PLACES 64u         /* of one word */
+#define LEAST_ROOM 1048576 /* bytes that a map may take however few ranges there are */
+#define ROOM_A_ROW 96      /* bytes that it may take for each */
+#define BUCKETS_A_ROW 4
+
+#if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__)
+/* Every such processor since 2008 counts bits, but compilers may not take that for granted. */
+#define COUNTS_BITS 1
+#else
+#define COUNTS_BITS 0
+#endif
+
+static inline uint32_t bits_portable(uint64_t word)
+{
+#if (defined(__GNUC__) || defined(__clang__)) && !defined(__x86_64__)
+    return (uint32_t)__builtin_popcountll(word);
+#else
+    word -= (word >> 1) & 0x5555555555555555u;
+    word = (word & 0x3333333333333333u) + ((word >> 2) & 0x3333333333333333u);
+    word = (word + (word >> 4)) & 0x0F0F0F0F0F0F0F0Fu;
+    return (uint32_t)((word * 0x0101010101010101u) >> 56);
+#endif
+}
+
+static unsigned trailing_zeros(uint64_t number)
+{
+    unsigned zeros = 0;
+    while (zeros < 63 && (number >> zeros & 1) == 0)
+        zeros++;
+    return zeros;
+}
+
+size_t machtrace_range_index_size(const struct machtrace_range_index *index)
+{
+    size_t places = (size_t)(index->span >> index->shift);
+    if (index->words != NULL)
+        return (places / PLACES + 1) * sizeof *index->words;
+    return index->buckets == NULL ? 0 : (places + 2) * sizeof *index->buckets;
+}
+
+void machtrace_range_index_free(struct machtrace_range_index *index)
+{
+    free(index->words);
+    free(index->buckets);
+    index->words = NULL;
+    index->buckets = NULL;
+}
+
+/* Whether the answers at one word's places are `values[row]` and those that follow it. */
+static bool is_run(const int32_t *values, size_t row, size_t last)
+{
+    for (size_t at = row; at <= last; at++) {
+        if (values[at] < 0 || values[at] != values[row] + (int32_t)(at - row))
+            return false;
+    }
+    return true;
+}
+
+static void fill_words(struct machtrace_range_index *index)
+{
+    size_t words = (size_t)(index->span >> index->shift) / PLACES + 1;
+    size_t row = 0; /* the next to be placed */
+    for (size_t number = 0; number < words; number++) {
+        struct machtrace_rank_word *word = &index->words[number];
+        size_t before = row; /* rows that start before this word */
+        while (row < index->count) {
+            uint64_t place = (index->starts[row] - index->first) >> index->shift;
+            if (place / PLACES != number)
+                break;
+            word->bits |= (uint64_t)1 << (place % PLACES);
+            row++;
+        }
+        /* The first word's first place has a bit, so there always is a row. */
+        size_t current = before == 0 ? 0 : before - 1;
+        uint32_t bias = before == 0 ? 1 : 0;
+        if (index->values == NULL) {
+            word->before = (uint32_t)current - bias;
+        } else if (is_run(index->values, current, row - 1)) {
+            word->before = (uint32_t)index->values[current] - bias;
+        } else {
+            word->before = (uint32_t)current - bias;
+            word->mapped = 1;
+        }
+    }
+}
+
+static void fill_buckets(struct machtrace_range_index *index)
+{
+    size_t buckets = (size_t)(index->span >> index->shift) + 2;
+    size_t row = 0;
+    for (size_t number = 0; number < buckets; number++) {
+        while (row < index->count &&
+               (index->starts[row] - index->first) >> index->shift < (uint64_t)number)
+            row++;
+        index->buckets[number] = (uint32_t)row;
+    }
+}
+
+enum machtrace_index_result machtrace_range_index_make(struct machtrace_range_index *index,
+                                                       const uint64_t *starts,
+                                                       const int32_t *values, size_t count)
+{
+    uint64_t distances = 0;
+    bool unique = true;
+    for (size_t row = 1; row < count; row++) {
+        if (starts[row] < starts[row - 1])
+            return MACHTRACE_INDEX_NOT_SORTED;
+        unique &= starts[row] != starts[row - 1];
+        distances |= starts[row] - starts[0];
+    }
+    *index = (struct machtrace_range_index){
+        .starts = starts,
+        .values = values,
+        .count = count,
+        .first = starts[0],
+        .span = starts[count - 1] - starts[0],
+        .shift = distances == 0 ? 0 : trailing_zeros(distances),
+    };
+    uint64_t room = LEAST_ROOM + (uint64_t)ROOM_A_ROW * count;
+    uint64_t words = (index->span >> index->shift) / PLACES + 1;
+    if (unique && words <= room / sizeof *index->words) {
+        index->words = calloc((size_t)words, sizeof *index->words);
+        if (index->words == NULL)
+            return MACHTRACE_INDEX_NO_MEMORY;
+        fill_words(index);
+        return MACHTRACE_INDEX_MADE;
+    }
+    index->shift = 0;
+    while (index->span >> index->shift > (uint64_t)BUCKETS_A_ROW * count)
+        index->shift++;
+    index->buckets = malloc(((size_t)(index->span >> index->shift) + 2) * sizeof *index->buckets);
+    if (index->buckets == NULL)
+        return MACHTRACE_INDEX_NO_MEMORY;
+    fill_buckets(index);
+    return MACHTRACE_INDEX_MADE;
+}
+
+/* --- lookups: written once, compiled with and without the instruction that counts bits --- */
+
+#define FIND_IN_WORDS(name, attribute, count_bits)                                                 \
+    attribute static void name(const struct machtrace_range_index *index, const uint64_t *offsets, \
+                               size_t count, uint64_t back, int32_t *found)                        \
+    {                                                                                              \
+        const struct machtrace_rank_word *words = index->words;                                    \
+        const uint64_t first = index->first, span = index->span;                                   \
+        const unsigned shift = index->shift;                                                       \
+        for (size_t at = 0; at < count; at++) {                                                    \
+            uint64_t offset = offsets[at] - back;                                                  \
+            if (offsets[at] < back || offset < first) {                                            \
+                found[at] = -1;                                                                    \
+                continue;                                                                          \
+            }                                                                                      \
+            uint64_t distance = offset - first;                                                    \
+            uint64_t place = (distance < span ? distance : span) >> shift;                         \
+            const struct machtrace_rank_word *word = &words[place / PLACES];                       \
+            uint64_t upto = word->bits << (PLACES - 1 - place % PLACES);                           \
+            uint32_t answer = word->before + count_bits(upto);                                     \
+            found[at] = word->mapped ? index->values[answer] : (int32_t)answer;                    \
+        }                                                                                          \
+    }
+
+#if COUNTS_BITS
+#define BITS_BY_INSTRUCTION(word) ((uint32_t)__builtin_popcountll(word))
+FIND_IN_WORDS(find_by_instruction, __attribute__((target("popcnt"))), BITS_BY_INSTRUCTION)
+#endif
+FIND_IN_WORDS(find_portably, , bits_portable)
+
+static void find_in_buckets(const struct machtrace_range_index *index, const uint64_t *offsets,
+                            size_t count, uint64_t back, int32_t *found)
+{
+    for (size_t at = 0; at < count; at++) {
+        uint64_t offset = offsets[at] - back;
+        if (offsets[at] < back || offset < index->first) {
+            found[at] = -1;
+            continue;
+        }
+        uint64_t distance = offset - index->first;
+        size_t bucket = (size_t)((distance < index->span ? distance : index->span) >> index->shift);
+        size_t low = index->buckets[bucket], high = index->buckets[bucket + 1];
+        while (low < high) { /* the first row that starts behind the offset */
+            size_t middle = low + (high - low) / 2;
+            if (index->starts[middle] <= offset)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        found[at] = index->values == NULL ? (int32_t)(low - 1) : index->values[low - 1];
+    }
+}
+
+void machtrace_range_index_find(const struct machtrace_range_index *index, const uint64_t *offsets,
+                                size_t count, uint64_t back, int32_t *found)
+{
+    if (index->words == NULL) {
+        find_in_buckets(index, offsets, count, back, found);
+        return;
+    }
+#if COUNTS_BITS
+    if (__builtin_cpu_supports("popcnt")) {
+        find_by_instruction(index, offsets, count, back, found);
+        return;
+    }
+#endif
+    find_portably(index, offsets, count, back, found);
+}

@@ -1,0 +1,278 @@
+/* machtrace._native._ranges: the Python side of range_index.h and symbol_scan.h, and no more.
+ *
+ * Built against the limited API of 3.11. Columns come and go through the buffer protocol.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/module_slots.h"
+#include "ranges/index.h"
+#include "ranges/symbol_scan.h"
+
+#define MOST_ALIASES 4096 /* symbols at one address that are told of */
+
+struct index_object {
+    PyObject_HEAD
+    struct machtrace_range_index index;
+    Py_buffer starts, values; /* obj is NULL where there is none */
+};
+
+static int take_column(PyObject *object, Py_buffer *column, int flags, Py_ssize_t size,
+                       const char *what)
+{
+    if (PyObject_GetBuffer(object, column, PyBUF_C_CONTIGUOUS | flags) != 0)
+        return -1;
+    if (column->itemsize != size || (uintptr_t)column->buf % (uintptr_t)size != 0) {
+        PyBuffer_Release(column);
+        PyErr_Format(PyExc_ValueError, "%s are of %d bytes each, aligned", what, (int)size);
+        return -1;
+    }
+    return 0;
+}
+
+/* --- RangeIndex --- */
+
+static PyObject *index_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
+{
+    static char *names[] = {"starts", "values", NULL};
+    PyObject *starts, *values = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O|O:RangeIndex", names, &starts,
+                                     &values))
+        return NULL;
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    struct index_object *self = (struct index_object *)allocate(type, 0);
+    if (self == NULL)
+        return NULL;
+    enum machtrace_index_result result;
+    size_t count;
+    if (take_column(starts, &self->starts, 0, (Py_ssize_t)sizeof(uint64_t), "starts") != 0)
+        goto failed;
+    count = (size_t)(self->starts.len / (Py_ssize_t)sizeof(uint64_t));
+    if (values != Py_None) {
+        if (take_column(values, &self->values, 0, (Py_ssize_t)sizeof(int32_t), "values") != 0)
+            goto failed;
+        if ((size_t)self->values.len != count * sizeof(int32_t)) {
+            PyErr_SetString(PyExc_ValueError, "each start has one value");
+            goto failed;
+        }
+    }
+    if (count == 0 || count > INT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "1 to 2147483647 ranges can be indexed");
+        goto failed;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    result = machtrace_range_index_make(&self->index, self->starts.buf, self->values.buf, count);
+    Py_END_ALLOW_THREADS
+    if (result == MACHTRACE_INDEX_MADE)
+        return (PyObject *)self;
+    if (result == MACHTRACE_INDEX_NO_MEMORY)
+        PyErr_NoMemory();
+    else
+        PyErr_SetString(PyExc_ValueError, "the starts do not ascend");
+failed:
+    Py_DECREF(self);
+    return NULL;
+}
+
+static void index_dealloc(PyObject *object)
+{
+    struct index_object *self = (struct index_object *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    machtrace_range_index_free(&self->index);
+    PyBuffer_Release(&self->starts);
+    PyBuffer_Release(&self->values);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+static PyObject *index_find(PyObject *object, PyObject *arguments)
+{
+    /* Nothing changes an index once it is made, so lookups need no lock. */
+    struct index_object *self = (struct index_object *)object;
+    PyObject *offsets, *found;
+    unsigned long long back;
+    if (!PyArg_ParseTuple(arguments, "OOK:find", &offsets, &found, &back))
+        return NULL;
+    Py_buffer in, out;
+    if (take_column(offsets, &in, 0, (Py_ssize_t)sizeof(uint64_t), "offsets") != 0)
+        return NULL;
+    if (take_column(found, &out, PyBUF_WRITABLE, (Py_ssize_t)sizeof(int32_t), "answers") != 0) {
+        PyBuffer_Release(&in);
+        return NULL;
+    }
+    size_t count = (size_t)(in.len / (Py_ssize_t)sizeof(uint64_t));
+    int fits = (size_t)out.len == count * sizeof(int32_t);
+    if (fits) {
+        Py_BEGIN_ALLOW_THREADS
+        machtrace_range_index_find(&self->index, in.buf, count, back, out.buf);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&in);
+    PyBuffer_Release(&out);
+    if (!fits) {
+        PyErr_SetString(PyExc_ValueError, "each offset has one answer");
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *index_nbytes(PyObject *object, void *unused)
+{
+    (void)unused;
+    return PyLong_FromSize_t(machtrace_range_index_size(&((struct index_object *)object)->index));
+}
+
+static PyMethodDef index_methods[] = {
+    {"find", index_find, METH_VARARGS,
+     PyDoc_STR("find(offsets, found, back, /)\n--\n\n"
+               "For each of the 64-bit offsets, less back, the value of its range, else -1.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef index_properties[] = {
+    {"nbytes", index_nbytes, NULL, PyDoc_STR("Bytes that the index takes beside its columns."),
+     NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot index_slots[] = {
+    {Py_tp_doc, PyDoc_STR("RangeIndex(starts, values=None)\n--\n\n"
+                          "Ranges by their 64-bit starts, with a 32-bit value each or their row.")},
+    {Py_tp_new, index_new},
+    {Py_tp_dealloc, index_dealloc},
+    {Py_tp_methods, index_methods},
+    {Py_tp_getset, index_properties},
+    {0, NULL},
+};
+
+static PyType_Spec index_spec = {
+    .name = "machtrace._native._ranges.RangeIndex",
+    .basicsize = (int)sizeof(struct index_object),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = index_slots,
+};
+
+/* --- one answer --- */
+
+static PyObject *function_holding(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    Py_buffer table;
+    unsigned long long base, address;
+    int is_arm;
+    if (!PyArg_ParseTuple(arguments, "y*KpK:function_holding", &table, &base, &is_arm, &address))
+        return NULL;
+    struct machtrace_function found;
+    int result = machtrace_function_holding(table.buf, (size_t)table.len, base, is_arm != 0,
+                                            address, &found);
+    PyBuffer_Release(&table);
+    if (result != 0)
+        Py_RETURN_NONE;
+    return Py_BuildValue("KK", (unsigned long long)found.start, (unsigned long long)found.next);
+}
+
+static PyObject *symbols_at(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    Py_buffer table, strings, sections;
+    unsigned long long base, low, high, address;
+    int is_64;
+    if (!PyArg_ParseTuple(arguments, "y*y*py*KKKK:symbols_at", &table, &strings, &is_64, &sections,
+                          &base, &low, &high, &address))
+        return NULL;
+    PyObject *result = NULL, *rows = NULL;
+    uint32_t *numbers = malloc(MOST_ALIASES * sizeof *numbers);
+    if (numbers == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    if (sections.len != 256) {
+        PyErr_SetString(PyExc_ValueError, "there are 256 section numbers");
+        goto done;
+    }
+    struct machtrace_symbol_scan scan = {
+        .table = table.buf,
+        .count = (size_t)table.len / (is_64 ? 16 : 12),
+        .is_64 = is_64 != 0,
+        .strings = strings.buf,
+        .strings_size = (size_t)strings.len,
+        .sections = sections.buf,
+        .base = base,
+        .bounds = {low, high},
+    };
+    struct machtrace_symbol_place place;
+    size_t count = 0;
+    bool found;
+    Py_BEGIN_ALLOW_THREADS
+    found = machtrace_symbol_at(&scan, address, &place);
+    if (found)
+        count = machtrace_symbols_at(&scan, place.start, numbers, MOST_ALIASES);
+    Py_END_ALLOW_THREADS
+    if (!found) {
+        result = Py_NewRef(Py_None);
+        goto done;
+    }
+    rows = PyList_New(0);
+    for (size_t index = 0; rows != NULL && index < count && index < MOST_ALIASES; index++) {
+        PyObject *number = PyLong_FromUnsignedLong(numbers[index]);
+        if (number == NULL || PyList_Append(rows, number) != 0)
+            Py_CLEAR(rows);
+        Py_XDECREF(number);
+    }
+    if (rows != NULL)
+        result = Py_BuildValue("KKN", (unsigned long long)place.start,
+                               (unsigned long long)place.end, rows);
+done:
+    free(numbers);
+    PyBuffer_Release(&table);
+    PyBuffer_Release(&strings);
+    PyBuffer_Release(&sections);
+    return result;
+}
+
+static PyMethodDef methods[] = {
+    {"function_holding", function_holding, METH_VARARGS,
+     PyDoc_STR("function_holding(table, base, is_arm, address, /)\n--\n\n"
+               "The (start, next start) around an address in LC_FUNCTION_STARTS, or None.")},
+    {"symbols_at", symbols_at, METH_VARARGS,
+     PyDoc_STR("symbols_at(table, strings, is_64, sections, base, low, high, address, /)\n--\n\n"
+               "The (start, end, rows) of the symbols from low to high that name an address, or\n"
+               "None; base is where the image begins.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static int module_exec(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &index_spec, NULL);
+    if (type == NULL)
+        return -1;
+    int error = PyModule_AddType(module, (PyTypeObject *)type);
+    Py_DECREF(type);
+    return error;
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, module_exec},
+    MACHTRACE_GIL_SLOT
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "_ranges",
+    .m_doc = "Which range holds an offset, for millions of them, and one name from a file's tables.",
+    .m_size = 0,
+    .m_methods = methods,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__ranges(void);
+
+PyMODINIT_FUNC PyInit__ranges(void)
+{
+    return PyModuleDef_Init(&definition);
+}

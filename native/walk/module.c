@@ -1,0 +1,105 @@
+/* machtrace._native._walk: its types and its one function. */
+#include "walk/objects.h"
+
+#include "walk/function_starts.h"
+#include "common/module_slots.h"
+
+static PyObject *function_starts(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    Py_buffer table;
+    unsigned long long base;
+    if (!PyArg_ParseTuple(arguments, "y*K:function_starts", &table, &base))
+        return NULL;
+    PyObject *starts = NULL;
+    int64_t count = machtrace_function_starts_count(table.buf, (size_t)table.len);
+    if (count >= 0 && count <= PY_SSIZE_T_MAX / (int64_t)sizeof(uint64_t)) {
+        /* A bytearray's memory is aligned for any item. */
+        starts = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)count * (Py_ssize_t)sizeof(uint64_t));
+        if (starts != NULL && count != 0 &&
+            machtrace_function_starts_decode(table.buf, base,
+                                             (uint64_t *)(void *)PyByteArray_AsString(starts),
+                                             (size_t)count) != 0)
+            Py_CLEAR(starts);
+    }
+    PyBuffer_Release(&table);
+    if (starts == NULL && !PyErr_Occurred())
+        Py_RETURN_NONE;
+    return starts;
+}
+
+static PyMethodDef methods[] = {
+    {"function_starts", function_starts, METH_VARARGS,
+     PyDoc_STR("function_starts(table, base, /)\n--\n\n"
+               "The starts in LC_FUNCTION_STARTS, 8 bytes each; None of a malformed table.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static int module_exec(PyObject *module)
+{
+    struct module_state *state = PyModule_GetState(module);
+    state->table_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &machtrace_table_spec, NULL);
+    if (state->table_type == NULL || PyModule_AddType(module, state->table_type) != 0)
+        return -1;
+    PyObject *walker = PyType_FromModuleAndSpec(module, &machtrace_walker_spec, NULL);
+    if (walker == NULL)
+        return -1;
+    int error = PyModule_AddType(module, (PyTypeObject *)walker);
+    Py_DECREF(walker);
+    if (error != 0)
+        return -1;
+    static const struct {
+        const char *name;
+        int value;
+    } constants[] = {
+        {"ROOT", MACHTRACE_ROOT},           {"NO_RULE", MACHTRACE_NO_RULE},
+        {"DECLINED", MACHTRACE_DECLINED},   {"PUSHED", MACHTRACE_PUSHED},
+        {"PASSED", MACHTRACE_PASSED},       {"TOO_DEEP", MACHTRACE_TOO_DEEP},
+        {"DOES_NOT_FIT", DOES_NOT_FIT},     {"AT_CFA", MACHTRACE_AT_CFA},
+        {"CFA_PLUS", MACHTRACE_CFA_PLUS},   {"IN_REGISTER", MACHTRACE_IN_REGISTER},
+        {"LOST", MACHTRACE_LOST},
+    };
+    for (size_t index = 0; index < sizeof constants / sizeof *constants; index++) {
+        if (PyModule_AddIntConstant(module, constants[index].name, constants[index].value) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int module_traverse(PyObject *module, visitproc visit, void *arg)
+{
+    struct module_state *state = PyModule_GetState(module);
+    Py_VISIT(state->table_type);
+    return 0;
+}
+
+static int module_clear(PyObject *module)
+{
+    struct module_state *state = PyModule_GetState(module);
+    Py_CLEAR(state->table_type);
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, module_exec},
+    MACHTRACE_GIL_SLOT
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "_walk",
+    .m_doc = "The loop of the stack walk, for frames that need no thought.",
+    .m_size = sizeof(struct module_state),
+    .m_methods = methods,
+    .m_slots = slots,
+    .m_traverse = module_traverse,
+    .m_clear = module_clear,
+};
+
+PyMODINIT_FUNC PyInit__walk(void);
+
+PyMODINIT_FUNC PyInit__walk(void)
+{
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,35 @@
+/* The walk of a stack whose every frame needs two registers, and words that lie above it.
+ *
+ * So are nearly all stacks of compiled code. Nothing else of the registers is kept, which is
+ * most of what stack_walk.h does; where any frame needs more, the whole walk is for that.
+ */
+#ifndef MACHTRACE_PLAIN_WALK_H
+#define MACHTRACE_PLAIN_WALK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "walk/rule_table.h"
+
+/* Where a walk begins, and the stack that it is on, to whose end it may go. */
+struct machtrace_plain_start {
+    uint64_t pc; /* a program counter, no return address */
+    uint64_t sp;
+    uint64_t fp;
+    const unsigned char *stack; /* at sp */
+    size_t stack_size;
+    uint64_t mask; /* the bits of a pointer that are address */
+};
+
+/* What the rule at an address says, if it is plain; sets rule->plain and rule->fp_offset. */
+void machtrace_plain_classify(const struct machtrace_machine *machine, struct machtrace_rule *rule,
+                              const struct machtrace_recovery *registers);
+
+/* Walk to the end of the stack. Returns how many addresses were found, innermost first; 0 where a
+ * frame is not plain, a rule is missing, or there is no room. */
+size_t machtrace_plain_walk(const struct machtrace_table *table,
+                            const struct machtrace_plain_start *start, uint64_t *addresses,
+                            size_t room);
+
+#endif

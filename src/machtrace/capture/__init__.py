@@ -1,1 +1,0 @@
-"""The pipeline: one target in, call stacks out."""

@@ -1,0 +1,1 @@
+"""The command machtrace atos, with the options of Apple's."""

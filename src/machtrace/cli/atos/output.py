@@ -1,0 +1,120 @@
+"""Answers as ``atos`` prints them; see ``docs/atos.md`` for where each form is from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from machtrace.cli.atos.arguments import AtosRequest
+from machtrace.model.address import ImageOffset
+from machtrace.model.symbol import Certainty, InlineFrame, Symbol
+from machtrace.render.printable import printable
+from machtrace.demangler.apple_style import apple_style
+
+if TYPE_CHECKING:  # whoever asks has imported it
+    from machtrace.symbolizer.image_names import ImageNames, NamedOffset
+
+_GENERATED = "<compiler-generated>"
+_FEW = 8
+"""Addresses that are named one by one, where that is quicker."""
+_NARROW = (1 << 32) - 1
+_REMEMBERED = 1 << 18
+"""Source locations and functions whose words are kept; at the limit all are forgotten."""
+
+
+class AnswerWriter:
+    """Puts what is known of addresses in one image into words."""
+
+    __slots__ = ("_frames", "_image", "_request", "_starts")
+
+    def __init__(self, image: str, request: AtosRequest) -> None:
+        """``image``: its name."""
+        self._image = f" (in {printable(image)})"
+        self._request = request
+        self._frames: dict[int, str | None] = {}
+        self._starts: dict[int, tuple[str, int] | None] = {}
+
+    def answers(self, names: ImageNames, offsets: Sequence[int], shown: Sequence[int]) -> list[str]:
+        """An answer for each offset from the image's header; ``shown`` are the addresses to show.
+
+        Each ends as it is to be printed.
+        """
+        if len(offsets) <= _FEW and not names.needs_index:
+            starts = [self._start(names.symbol(ImageOffset(offset))) for offset in offsets]
+            return list(map(self._named, offsets, shown, starts))
+        if len(self._frames) + len(self._starts) > _REMEMBERED:
+            self._frames, self._starts = {}, {}
+        found = names.find(offsets)
+        return [self._answer(names, *one) for one in zip(offsets, shown, found, strict=True)]
+
+    def _answer(self, names: ImageNames, offset: int, address: int, found: NamedOffset) -> str:
+        function, location = found
+        if location >= 0:
+            if location not in self._frames:
+                self._frames[location] = self._frames_at(names, offset, function)
+            frames = self._frames[location]
+            if frames is not None:
+                return frames
+        if function not in self._starts:
+            self._starts[function] = self._start(names.function(function))
+        return self._named(offset, address, self._starts[function])
+
+    def _named(self, offset: int, address: int, start: tuple[str, int] | None) -> str:
+        if start is None:
+            return self.ended(unnamed_address(address) + self._image)
+        name, begin = start
+        return self.ended(f"{name or unnamed_address(address)}{self._image} + {offset - begin}")
+
+    def ended(self, line: str) -> str:
+        """``line`` as the only one of an answer."""
+        return self.block([line])
+
+    def block(self, lines: Sequence[str]) -> str:
+        """The lines of one answer: with inlined calls each has the delimiter behind it."""
+        if not self._request.inline:
+            return lines[-1] + "\n"
+        end = self._request.delimiter
+        return "".join(f"{line}{end}" for line in lines) + "\n"
+
+    def _frames_at(self, names: ImageNames, offset: int, function: int) -> str | None:
+        """The answer that the debug information gives; None where it has no line."""
+        frames = names.calls(ImageOffset(offset))
+        if not frames or frames[-1].location is None:
+            return None
+        symbol = names.function(function)
+        lines = [self.frame(one, None) for one in frames[:-1]]
+        lines.append(self.frame(frames[-1], symbol))
+        return self.block(lines)
+
+    def frame(self, frame: InlineFrame, symbol: Symbol | None) -> str:
+        """A call with its place in the source; ``symbol`` names it where it has no name."""
+        name = apple_style(frame.linkage_name, frame.name)
+        if not name and symbol is not None:
+            name = apple_style(symbol.linkage_name, symbol.name)
+        place = frame.location
+        text = f"{printable(name or '???')}{self._image}"
+        return text if place is None else f"{text} ({self._source(place.path)}:{place.line or 0})"
+
+    def _source(self, path: str) -> str:
+        name = path.replace("\\", "/").rpartition("/")[2]
+        if name == _GENERATED:
+            return f"/{name}"
+        return printable(path if self._request.full_path else name)
+
+    def _start(self, symbol: Symbol | None) -> tuple[str, int] | None:
+        """What to call a function, empty where it has no name, and where it begins."""
+        if symbol is None:
+            return None
+        if not symbol.is_named:
+            return "", symbol.offset
+        name = apple_style(symbol.linkage_name, symbol.name)
+        if symbol.certainty is Certainty.STUB:
+            name = f"DYLD-STUB$${name}"
+        elif self._request.dedup and symbol.aliases:
+            name = ", ".join((name, *symbol.aliases))
+        return printable(name), symbol.offset
+
+
+def unnamed_address(address: int) -> str:
+    """An address in an image in which nothing is known of it."""
+    return f"{address:#018x}" if address > _NARROW else f"{address:#010x}"

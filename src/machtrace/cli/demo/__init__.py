@@ -1,0 +1,1 @@
+"""The command machtrace demo, and the process with threads that it captures."""

@@ -1,0 +1,1 @@
+"""The command machtrace doctor, one module for each group of checks."""

@@ -1,0 +1,83 @@
+"""Checks of what macOS allows; none of them was run on a Mac yet."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+from machtrace.cli.doctor.findings import Check, Finding, State
+
+_TOPIC = "rights"
+_PATIENCE_S = 10
+
+
+def _printed(*command: str) -> str:
+    """What a program of the system prints; empty where it is not there or fails."""
+    program = shutil.which(command[0])
+    if program is None:
+        return ""
+    try:
+        done = subprocess.run(  # noqa: S603 - programs of the system, by name
+            [program, *command[1:]],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PATIENCE_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout
+
+
+def tasks() -> Finding:
+    """Who may have task ports (``task_for_pid``) of other processes."""
+    return tasks_of(os.geteuid(), _printed("DevToolsSecurity", "-status"), _printed("id", "-Gn"))
+
+
+def tasks_of(user: int, developer_mode: str, groups: str) -> Finding:
+    """:func:`tasks` for a user id, and what ``DevToolsSecurity -status`` and ``id -Gn`` print."""
+    if user == 0:
+        return Finding(
+            State.OK, "root may have those of programs that System Integrity Protection leaves"
+        )
+    entitled = "sign the interpreter with com.apple.security.cs.debugger, or run with sudo"
+    if "enabled" not in developer_mode:
+        return Finding(
+            State.LIMITED,
+            "developer mode is off: the system asks for a password, or refuses",
+            f"sudo DevToolsSecurity -enable; then {entitled}",
+        )
+    if "_developer" not in groups.split():
+        return Finding(
+            State.LIMITED,
+            "this user is not of the group _developer",
+            f"sudo dseditgroup -o edit -t group -a staff _developer; then {entitled}",
+        )
+    return Finding(State.LIMITED, "given to programs that are signed for it, and to root", entitled)
+
+
+def integrity() -> Finding:
+    """System Integrity Protection, which keeps the system's own programs from everybody."""
+    return integrity_of(_printed("csrutil", "status"))
+
+
+def integrity_of(status: str) -> Finding:
+    """:func:`integrity` from what ``csrutil status`` prints."""
+    if not status.strip():
+        return Finding(State.LIMITED, "csrutil does not say", "see: csrutil status")
+    if "disabled" in status:
+        return Finding(State.OK, "disabled: the system's programs can be captured, too")
+    return Finding(
+        State.LIMITED,
+        "enabled: the system's programs and hardened ones without get-task-allow are kept from "
+        "root, too",
+        "build the program with com.apple.security.get-task-allow, as Xcode does for debugging",
+    )
+
+
+CHECKS = (
+    Check(_TOPIC, "task_for_pid", tasks),
+    Check(_TOPIC, "System Integrity Protection", integrity),
+)

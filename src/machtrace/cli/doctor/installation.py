@@ -1,0 +1,142 @@
+"""Checks of the package itself: its extensions, its libraries, and programs beside it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from functools import partial
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple
+
+from machtrace.cli.doctor.findings import Check, Finding, State
+
+
+class _Extension(NamedTuple):
+    name: str
+    without: str
+    """What is so where it is not there."""
+    state: State
+    """How much that is."""
+
+
+class _Library(NamedTuple):
+    package: str
+    module: str
+    extra: str
+    """Empty where it comes with the package."""
+    gives: str
+
+
+class _Peers(NamedTuple):
+    name: str
+    programs: tuple[str, ...]
+    use: str
+    remedy: str
+
+
+_EXTENSIONS = (
+    _Extension("_ptrace", "threads of other processes are stopped for longer", State.LIMITED),
+    _Extension("_inprocess", "threads of this process cannot be captured", State.MISSING),
+    _Extension("_walk", "stacks are walked more slowly", State.LIMITED),
+    _Extension("_ranges", "names are looked up more slowly", State.LIMITED),
+    _Extension("_names", "C++ names are read more slowly", State.LIMITED),
+)
+_LINUX_ONLY = frozenset({"_ptrace"})
+
+_LIBRARIES = (
+    _Library("numpy", "numpy", "", "tables in bulk"),
+    _Library("symbolic", "symbolic", "", "source lines and inlined calls"),
+    _Library("unicorn", "unicorn", "emulator", "the target emulated:demo"),
+    _Library("frida", "frida", "frida", "targets frida://"),
+    _Library("pymobiledevice3", "pymobiledevice3", "device", "targets device://, iOS devices"),
+    _Library("pyarrow", "pyarrow", "arrow", "columns for Arrow"),
+)
+
+_PEERS = (
+    _Peers(
+        "debug stubs",
+        ("lldb-server", "gdbserver", "qemu-aarch64", "qemu-x86_64", "debugserver"),
+        "targets gdb:// of this machine",
+        "install gdbserver, lldb or qemu-user by the system's package manager",
+    ),
+    _Peers(
+        "debuggers",
+        ("lldb", "gdb"),
+        "to look further into saved cores",
+        "install gdb or lldb by the system's package manager",
+    ),
+)
+_NEWEST_SUFFIX = range(25, 10, -1)
+"""Versions that Debian puts behind the names of LLVM's programs."""
+
+
+def extension(one: _Extension) -> Finding:
+    """Whether a C extension is built, and can be loaded."""
+    try:
+        import_module(f"machtrace._native.{one.name}")
+    except ImportError as error:
+        remedy = "install machtrace from a wheel, or where there is a C compiler"
+        return Finding(one.state, f"{one.without} ({error})", remedy)
+    return Finding(State.OK, "loaded")
+
+
+def library(one: _Library) -> Finding:
+    """Whether a library is there and can be imported, and which."""
+    command = f"pip install 'machtrace[{one.extra}]'" if one.extra else f"pip install {one.package}"
+    try:
+        import_module(one.module)
+    except ImportError as error:
+        absent = isinstance(error, ModuleNotFoundError) and error.name in (one.module, None)
+        why = "not installed" if absent else f"cannot be imported ({error})"
+        return Finding(State.MISSING, f"{why}; it gives {one.gives}", command)
+    except Exception as error:  # noqa: BLE001 - whatever a broken library does at its import
+        text = f"cannot be imported ({error}); it gives {one.gives}"
+        return Finding(State.MISSING, text, command)
+    try:
+        number = version(one.package)
+    except PackageNotFoundError:
+        number = "of an unknown version"
+    return Finding(State.OK, f"{number}: {one.gives}")
+
+
+def peers(one: _Peers) -> Finding:
+    """Which programs that work together with this one are there."""
+    found = [program for program in one.programs if _path(program)]
+    if found:
+        return Finding(State.OK, f"{', '.join(found)}: {one.use}")
+    return Finding(State.MISSING, f"none of {', '.join(one.programs)}; {one.use}", one.remedy)
+
+
+def _path(program: str) -> str | None:
+    names = (program, *(f"{program}-{number}" for number in _NEWEST_SUFFIX))
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+def interpreter() -> Finding:
+    """What runs this."""
+    implementation = sys.implementation.name
+    text = f"{implementation} {sys.version.split()[0]}, {sys.platform}, {sys.executable}"
+    if implementation != "cpython":
+        return Finding(State.LIMITED, text, "use CPython for extensions and Python functions")
+    return Finding(State.OK, text)
+
+
+CHECKS = (
+    Check("package", "interpreter", interpreter),
+    *(
+        Check("package", f"extension {one.name}", partial(extension, one))
+        for one in _EXTENSIONS
+        if sys.platform == "linux" or one.name not in _LINUX_ONLY
+    ),
+    *(
+        Check(
+            "package",
+            f"extra {one.extra} ({one.package})" if one.extra else one.package,
+            partial(library, one),
+            is_needed=not one.extra,
+        )
+        for one in _LIBRARIES
+    ),
+    *(Check("beside it", one.name, partial(peers, one)) for one in _PEERS),
+)

@@ -1,0 +1,1 @@
+"""The command machtrace image: what a program or library file holds."""

@@ -1,0 +1,76 @@
+"""Opening the files that ``machtrace image`` shows."""
+
+from __future__ import annotations
+
+from os.path import isdir
+from pathlib import Path
+
+from machtrace.cli.image.description import DescribedImage
+from machtrace.cli.image.macho import DescribedMachO
+from machtrace.errors import FileAccessError, FormatError, MachOError
+from machtrace.formats.macho.fat import is_fat, parse_slices
+from machtrace.formats.macho.header import is_macho
+from machtrace.images.open_file import open_image_file
+
+_ELF_MAGIC = b"\x7fELF"
+_ARCHIVE_MAGIC = b"!<arch>\n"
+
+
+def open_described(path: Path, arch: str | None) -> tuple[Path, tuple[DescribedImage, ...]]:
+    """The file that ``path`` names, and its images; ``arch`` picks one of a fat file's.
+
+    Raises:
+        FileAccessError: there is no such file, or it cannot be read.
+        FormatError: it is neither Mach-O nor ELF, is malformed, or has no slice for ``arch``.
+    """
+    path = _in_bundle(path)
+    data = open_image_file(path)
+    source = str(path)
+    if bytes(data[:4]) == _ELF_MAGIC:
+        from machtrace.cli.image.elf import DescribedElf
+
+        elf = DescribedElf(data, source)
+        _check_arch(arch, [elf.arch], source)
+        return path, (elf,)
+    if bytes(data[:8]) == _ARCHIVE_MAGIC:
+        raise MachOError(
+            "a static library is an archive of object files",
+            source=source,
+            offset=0,
+            remedy="unpack it with ar -x and give one of the files",
+        )
+    if not is_macho(data) and not is_fat(data):
+        raise MachOError(
+            "neither Mach-O nor ELF",
+            source=source,
+            offset=0,
+            remedy="give an executable, a library, an object file, a core or a dSYM",
+        )
+    slices = parse_slices(data, source)
+    _check_arch(arch, [part.arch_name for part in slices], source)
+    chosen = (part for part in slices if arch in (None, part.arch_name))
+    return path, tuple(DescribedMachO(part, source) for part in chosen)
+
+
+def _check_arch(wanted: str | None, there: list[str], source: str) -> None:
+    if wanted is not None and wanted not in there:
+        raise FormatError(
+            f"nothing in the file is for {wanted}",
+            source=source,
+            offset=0,
+            remedy=f"give --arch one of {', '.join(there)}",
+        )
+
+
+def _in_bundle(path: Path) -> Path:
+    """The file in a dSYM bundle; anything else as it is."""
+    inside = path / "Contents" / "Resources" / "DWARF"
+    if path.suffix != ".dSYM" or not isdir(inside):  # noqa: PTH112 - Path.is_dir may raise
+        return path
+    try:
+        files = sorted(inside.iterdir())
+    except OSError as error:
+        raise FileAccessError(str(inside), error.strerror or "cannot be read") from error
+    if len(files) != 1:
+        raise FileAccessError(str(inside), f"{len(files)} files in a dSYM; give one of them")
+    return files[0]

@@ -1,0 +1,45 @@
+"""The words that name a target, as commands take them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from machtrace.errors import TargetSpecError
+from machtrace.targets.open import SELF
+
+
+def _other_than_self(spec: str) -> str:
+    """The spec, unless it names the command that reads it.
+
+    Raises:
+        TargetSpecError: it does: who says so means a program of theirs.
+    """
+    if spec == SELF:
+        raise TargetSpecError(
+            "self is this very command",
+            remedy='give a process id, or call machtrace.backtraces("self") in the program',
+        )
+    return spec
+
+
+Spec = Annotated[
+    str,
+    typer.Argument(
+        metavar="SPEC",
+        help="A process id, a core file, gdb://host:port, device://UDID/bundle-id,"
+        " frida://local/PID, or emulated:demo.",
+        callback=_other_than_self,
+    ),
+]
+
+RunningSpec = Annotated[
+    str,
+    typer.Argument(
+        metavar="SPEC",
+        help="A process id, gdb://host:port, device://UDID/bundle-id, or frida://local/PID.",
+        callback=_other_than_self,
+    ),
+]
+"""Of what can be looked at again and again."""

@@ -1,0 +1,148 @@
+"""Reading reports, and putting together what is asked of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from machtrace.reports.analysis.differences import function_differences, group_differences
+from machtrace.reports.analysis.function_costs import FunctionCosts, function_costs
+from machtrace.reports.analysis.groups import report_groups
+from machtrace.reports.analysis.reported_stacks import profile_of
+from machtrace.reports.analysis.waits.graph import wait_graph
+from machtrace.cli.reports import document
+from machtrace.cli.reports import sections
+from machtrace.cli.console import print_error, output, warn
+from machtrace.reports.report_input import none_found, standard_input
+from machtrace.cli.reports.progress import report_progress
+from machtrace.cli.reports.report_section import Section, show
+from machtrace.errors import FileAccessError, MachtraceError
+from machtrace.model.report import Report
+from machtrace.reports.inputs import ReportInput, report_inputs
+from machtrace.render.printable import printable
+from machtrace.reports.readers import read_source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is asked for."""
+
+    top: int | None
+    groups: bool
+    explain: bool
+    waits: bool
+    before: tuple[str, ...]
+    search: tuple[str, ...]
+    is_json: bool
+
+
+@dataclass(slots=True)
+class ReadReports:
+    """Reports, with the names of what they were read from."""
+
+    reports: list[Report]
+    names: list[str]
+    failed: bool = False
+    """Whether a file that was named could not be read."""
+
+
+def run(files: Sequence[str], wanted: Wanted) -> int:
+    """Say it on standard output; the exit status."""
+    read = _read(files, wanted.search)
+    before = _read(wanted.before, wanted.search) if wanted.before else None
+    if not read.reports or (before is not None and not before.reports):
+        return 1
+    if wanted.is_json:
+        with output() as sink:
+            json.dump(_document(read, before, wanted), sink, indent=2)
+            sink.write("\n")
+    else:
+        show(_sections(read, before, wanted))
+    return int(read.failed or (before is not None and before.failed))
+
+
+def _read(files: Sequence[str], search: Sequence[str]) -> ReadReports:
+    read = ReadReports([], [])
+    inputs = [one for file in files for one in _inputs(file, read)]
+    with report_progress(len(inputs)) as progress:
+        for one in inputs:
+            try:
+                if isinstance(one.source, MachtraceError):
+                    raise one.source
+                found = read_source(one.source).reports
+            except MachtraceError as error:
+                if one.is_named or isinstance(error, FileAccessError):
+                    print_error(error)
+                    read.failed = True
+            else:
+                read.reports += found
+                read.names += [one.name] * len(found)
+            progress.advance(1)
+    if not read.reports and not read.failed and files:
+        warn(none_found("there is no report", ", ".join(map(printable, files))))
+    if search and read.reports:
+        from machtrace.symbolizer.report_names import ReportNames
+        from machtrace.symbolizer.report_symbolicator import symbolicate_reports
+
+        names = ReportNames(search)
+        read.reports = list(symbolicate_reports(read.reports, names).reports)
+    from machtrace.symbolizer.demangled_reports import demangled_report
+
+    read.reports = list(map(demangled_report, read.reports))
+    return read
+
+
+def _inputs(file: str, read: ReadReports) -> Iterator[ReportInput]:
+    if file == "-":
+        yield from standard_input()
+        return
+    try:
+        yield from report_inputs(file)
+    except MachtraceError as error:
+        print_error(error)
+        read.failed = True
+
+
+def _costs(reports: Sequence[Report]) -> FunctionCosts:
+    return function_costs(profile_of(report) for report in reports)
+
+
+def _sections(read: ReadReports, before: ReadReports | None, wanted: Wanted) -> Iterator[Section]:
+    if before is not None:
+        groups = group_differences(before.reports, read.reports)
+        yield sections.group_changes(groups, len(before.reports), len(read.reports))
+        changes = function_differences(_costs(before.reports), _costs(read.reports))
+        yield sections.function_changes(changes, wanted.top or len(changes))
+    if wanted.groups:
+        found = report_groups(read.reports)
+        yield sections.groups(found, len(read.reports))
+        if wanted.explain:
+            yield from map(sections.explanation, found)
+    if wanted.waits:
+        for report, name in zip(read.reports, read.names, strict=True):
+            yield from sections.waits(wait_graph(report), name)
+    if wanted.top and before is None:
+        yield sections.functions(_costs(read.reports), wanted.top)
+
+
+def _document(read: ReadReports, before: ReadReports | None, wanted: Wanted) -> dict[str, object]:
+    found: dict[str, object] = {"reports": read.names}
+    if before is not None:
+        found["before"] = before.names
+        changes = group_differences(before.reports, read.reports)
+        found["group_differences"] = list(map(document.group_change, changes))
+        costs = function_differences(_costs(before.reports), _costs(read.reports))
+        shown = costs[: wanted.top]
+        found["function_differences"] = list(map(document.function_change, shown))
+    if wanted.groups:
+        found["groups"] = list(map(document.group, report_groups(read.reports)))
+    if wanted.waits:
+        graphs = map(wait_graph, read.reports)
+        found["waits"] = [
+            document.waits(graph, name)
+            for graph, name in zip(graphs, read.names, strict=True)
+        ]
+    if wanted.top and before is None:
+        found["functions"] = document.functions(_costs(read.reports), wanted.top)
+    return found

@@ -1,0 +1,67 @@
+"""``machtrace symbolicate`` and ``machtrace convert``: reports in, reports out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_FILES_HELP = "Reports of any kind, folders and archives of them; - is standard input."
+
+
+def symbolicate(
+    files: Annotated[list[str], typer.Argument(metavar="FILE…", help=_FILES_HELP)],
+    *,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--search", "-s", metavar="PATH", help="A dSYM, an image, or a folder to look in."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="OUT", help="A file; of several reports a folder; - is here."
+        ),
+    ] = None,
+    format: Annotated[  # noqa: A002 - the option's name
+        str, typer.Option("--format", "-f", help="apple, ips, json and more: see convert --help.")
+    ] = "apple",
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes; as many as pay when not given.")
+    ] = None,
+) -> None:
+    """Give the frames of reports their names, source lines and inlined calls.
+
+    Frames of which no symbols are found stay as the report has them; the images that symbols were
+    missing for are listed on standard error, with their UUIDs. The status is 1 where a file could
+    not be read.
+    """
+    from machtrace.reports.batches import BatchOptions
+    from machtrace.cli.reports.run import check_format, run
+
+    check_format(format)
+    options = BatchOptions(format=format, search=tuple(search or ()))
+    raise typer.Exit(run(files, options, output, jobs))
+
+
+def convert(
+    source: Annotated[str, typer.Argument(metavar="FILE", help=_FILES_HELP)],
+    target: Annotated[
+        str, typer.Argument(metavar="OUT", help="A file, or a folder; - is standard output.")
+    ] = "-",
+    *,
+    format: Annotated[  # noqa: A002 - the option's name
+        str | None,
+        typer.Option("--format", "-f", help="apple, ips, json, …; else by the name of OUT."),
+    ] = None,
+) -> None:
+    """Write a report in another format, with the names that it has."""
+    from machtrace.reports.batches import BatchOptions
+    from machtrace.cli.reports.run import check_format, format_of, run
+
+    if format is not None:
+        check_format(format)
+    options = BatchOptions(format=format or format_of(target), wants_names=False)
+    raise typer.Exit(run([source], options, None if target == "-" else Path(target), None))

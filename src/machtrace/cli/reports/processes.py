@@ -1,0 +1,99 @@
+"""Batches of reports in several processes."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+from collections import deque
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from threading import Thread
+from types import FrameType
+
+from machtrace.reports.batches import BatchOptions, BatchOutcome, BatchRunner
+from machtrace.cli.reports.outputs import Task
+from machtrace.errors import MachtraceError
+
+_runner: BatchRunner | None = None
+"""Of a child process."""
+
+
+def run_in_processes(
+    batches: Iterator[list[Task]], options: BatchOptions, processes: int
+) -> Generator[BatchOutcome]:
+    """The outcomes, in the order of the batches; each process keeps the images that it opened.
+
+    At most one batch more than there are processes is held here. When it is left early, as by
+    Ctrl-C, the children end at once, and leave no file half written.
+
+    Raises:
+        MachtraceError: a process died.
+    """
+    pool = ProcessPoolExecutor(
+        processes, multiprocessing.get_context("spawn"), _begin, (options, os.getpid())
+    )
+    waiting: deque[Future[BatchOutcome]] = deque()
+    is_done = False
+    try:
+        for batch in batches:
+            with _no_interruption():
+                waiting.append(pool.submit(_run, batch))
+            if len(waiting) > processes:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+        is_done = True
+    except BrokenProcessPool as error:
+        raise MachtraceError(
+            "a process that named reports died, perhaps for lack of memory", remedy="try --jobs 1"
+        ) from error
+    finally:
+        if not is_done:
+            for child in multiprocessing.active_children():
+                child.terminate()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _no_interruption() -> Iterator[None]:
+    """SIGINT waits here; and children that are started here never get it: their parent ends them.
+
+    It is not ignored, which children would inherit as well, since one in this moment would be lost.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin(options: BatchOptions, parent: int) -> None:
+    global _runner  # noqa: PLW0603 - what a child process keeps between its batches
+    Thread(target=_follow, args=(parent,), daemon=True).start()
+    gc.disable()  # what a batch leaves is looked at after it; the names that are kept never go
+    _runner = BatchRunner(options)
+    # Last: until now there was nothing to tidy up, and what is raised here would be told.
+    signal.signal(signal.SIGTERM, _leave)
+
+
+def _leave(_signal: int, _frame: FrameType | None) -> None:
+    """End through everything that tidies up: a file that is being written is taken away."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit(1)
+
+
+def _follow(parent: int) -> None:
+    """End this process with the one that started it, however that ends."""
+    started_by = multiprocessing.parent_process()
+    if started_by is not None and started_by.pid == parent:
+        started_by.join()
+        os._exit(1)
+
+
+def _run(batch: list[Task]) -> BatchOutcome:
+    assert _runner is not None  # noqa: S101 - for the type checker: _begin came first
+    return _runner.run(batch)

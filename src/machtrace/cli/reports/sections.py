@@ -1,0 +1,164 @@
+"""What analyses found, as sections of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from machtrace.reports.analysis.differences import Change, FunctionDifference, GroupDifference
+from machtrace.reports.analysis.function_costs import FunctionCosts, FunctionKey
+from machtrace.reports.analysis.groups import Counts, ReportGroup
+from machtrace.reports.analysis.waits.graph import WaitGraph
+from machtrace.cli.reports.report_section import Section
+
+_NUMBERS = frozenset({0, 1, 2, 3})
+
+
+def functions(costs: FunctionCosts, count: int) -> Section:
+    """Those that most stacks end in."""
+    rows = tuple(
+        (
+            str(one.own),
+            _percent(costs.share(one.own)),
+            str(one.total),
+            _percent(costs.share(one.total)),
+            _function(one.function),
+        )
+        for one in costs.functions[:count]
+    )
+    return Section(
+        title=f"Functions of {costs.weight} stacks",
+        headings=("own", "", "total", "", "function"),
+        rows=rows,
+        right=_NUMBERS,
+    )
+
+
+def groups(found: Sequence[ReportGroup], reports: int) -> Section:
+    """Groups, the largest first."""
+    rows = tuple(
+        (
+            str(group.count),
+            group.fingerprint.hash + ("*" if group.fingerprint.is_build_sensitive else ""),
+            group.fingerprint.title,
+            _counts(group.exceptions),
+            _counts(group.versions),
+        )
+        for group in found
+    )
+    sensitive = any(group.fingerprint.is_build_sensitive for group in found)
+    note = "* frames without names: another build has another fingerprint"
+    return Section(
+        title=f"Groups: {len(found)} of {reports} reports",
+        headings=("reports", "fingerprint", "frame", "what befell", "versions"),
+        rows=rows,
+        right=frozenset({0}),
+        lines=(note,) if sensitive else (),
+    )
+
+
+def explanation(group: ReportGroup) -> Section:
+    """Why a group has the fingerprint that it has."""
+    fingerprint = group.fingerprint
+    stack = "no stack" if group.subject is None else group.subject.value
+    return Section(
+        title=f"Fingerprint {fingerprint.hash}",
+        lines=(f"of {stack}, and there of {fingerprint.basis.value}",),
+        headings=("frame", "image", "what counted", "why"),
+        rows=tuple(
+            (str(one.place), one.image, one.name, one.reason.value) for one in fingerprint.frames
+        ),
+        right=frozenset({0}),
+    )
+
+
+def waits(graph: WaitGraph, name: str) -> Iterator[Section]:
+    """Who waits for whom in one report; nothing where nobody does."""
+    threads = graph.threads
+    lines: list[str] = []
+    for one in graph.deadlocks:
+        labels = [threads[index].thread.label for index in one.threads]
+        sure = "" if one.is_certain else " (partly a guess)"
+        noted = ", as the system itself says" if one.is_noted else ""
+        what = "waits for itself" if len(labels) == 1 else "wait for one another"
+        lines.append(f"DEADLOCK{sure}: {', '.join(labels)} {what}{noted}")
+    for event, waiting in graph.shared_events:
+        labels = [threads[index].thread.label for index in waiting]
+        said = " ".join(f"{one:#x}" for one in event)
+        lines.append(f"{', '.join(labels)} wait for the same event {said}")
+    rows = [
+        (
+            threads[edge.waiter].thread.label,
+            edge.owner_label or "???",
+            edge.source.value if edge.source.is_certain else f"guess: {edge.source.value}",
+            edge.text,
+        )
+        for edge in graph.edges
+    ]
+    for index in graph.ownerless:
+        wait = threads[index].thread.wait
+        if wait is not None:
+            row = (threads[index].thread.label, "not known", wait.kind.value, wait.function)
+            rows.append(row)
+    if rows or lines:
+        yield Section(
+            title=f"Waits in {name}",
+            headings=("thread", "waits for", "known by", "what says so"),
+            rows=tuple(rows),
+            lines=tuple(lines),
+        )
+
+
+def group_changes(found: Sequence[GroupDifference], before: int, after: int) -> Section:
+    """Groups that are new, gone, more or less frequent."""
+    changed = [one for one in found if one.change is not Change.SAME]
+    same = len(found) - len(changed)
+    return Section(
+        title=f"Groups: {before} reports before, {after} after",
+        headings=("", "before", "after", "fingerprint", "frame"),
+        rows=tuple(
+            (
+                one.change.value,
+                str(one.before),
+                str(one.after),
+                one.group.fingerprint.hash,
+                one.group.fingerprint.title,
+            )
+            for one in changed
+        ),
+        right=frozenset({1, 2}),
+        lines=(f"{same} more have the same share as before",) if same else (),
+    )
+
+
+def function_changes(found: Sequence[FunctionDifference], count: int) -> Section:
+    """Functions whose shares changed most."""
+    changed = [one for one in found if one.own_change or one.total_change]
+    return Section(
+        title=f"Functions: {len(changed)} have another share",
+        headings=("own", "change", "total", "change", "function"),
+        rows=tuple(
+            (
+                f"{one.own_before} → {one.own_after}",
+                f"{100 * one.own_change:+.1f} %",
+                f"{one.total_before} → {one.total_after}",
+                f"{100 * one.total_change:+.1f} %",
+                _function(one.function),
+            )
+            for one in changed[:count]
+        ),
+        right=_NUMBERS,
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _function(function: FunctionKey) -> str:
+    return f"{function.name} ({function.image})" if function.image else function.name
+
+
+def _counts(counts: Counts) -> str:
+    if len(counts) == 1:
+        return counts[0][0]
+    return ", ".join(f"{label} ({count})" for label, count in counts)

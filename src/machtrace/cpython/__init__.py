@@ -1,0 +1,1 @@
+"""Python functions of other processes, read from CPython's structures in their memory."""

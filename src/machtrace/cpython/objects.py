@@ -1,0 +1,178 @@
+"""Python objects in another process's memory: text, bytes and code.
+
+Each is known by its type's name, so that memory which was something else is never taken for one.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from struct import Struct
+from typing import NamedTuple
+
+from machtrace.errors import FormatError
+from machtrace.model.address import Avma
+from machtrace.model.memory import MemoryReader
+from machtrace.model.symbol import PythonFrame, SourceLocation
+from machtrace.cpython.layout import PythonLayout
+from machtrace.cpython.python_lines import LineTable
+
+_POINTER = Struct("<Q")
+_INT = Struct("<i")
+_UINT = Struct("<I")
+
+_KIND_SHIFT, _KIND_MASK = 2, 7
+_COMPACT, _ASCII = 1 << 5, 1 << 6
+"""``PyASCIIObject.state``: two bits for interning, three for the kind, then these."""
+_CODECS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
+"""By bytes a character."""
+
+_LONGEST_TEXT = 1 << 14
+"""Characters; names of functions and files are shorter."""
+_LONGEST_TABLE = 1 << 21
+"""Bytes of a table of lines; those of the largest generated modules are a few hundred KiB."""
+_UNIT = 2
+"""Bytes of an instruction, or of one of its inline caches (``_Py_CODEUNIT``)."""
+_LARGEST_CODE = 1 << 26
+_MOST_BYTES = 1 << 23
+"""Of all names and tables of one moment, while everything stands still."""
+
+
+class PythonCode:
+    """What is known of a piece of code.
+
+    Args:
+        name: its qualified name.
+        path: of its file.
+        first_line: of its first line.
+        table: of its lines.
+        count: of its instructions.
+    """
+
+    def __init__(self, *, name: str, path: str, first_line: int, table: bytes, count: int) -> None:
+        self.name = name
+        self.path = path
+        self.first_line = first_line
+        self.table = table
+        self.count = count
+
+    @cached_property
+    def lines(self) -> LineTable:
+        """Which takes longer than all else, and is not needed while a process stands still."""
+        return LineTable(self.table, self.first_line)
+
+
+class Standing(NamedTuple):
+    """Where a function stands."""
+
+    code: PythonCode
+    instruction: int
+    """Its number."""
+
+    def function(self) -> PythonFrame:
+        """With its name and line."""
+        code = self.code
+        line = code.lines.line(self.instruction)
+        return PythonFrame(code.name, SourceLocation(code.path, line))
+
+
+class PythonObjects:
+    """Reads objects, each piece of code once.
+
+    Args:
+        memory: the process's, which does not change meanwhile.
+        layout: the interpreter's.
+    """
+
+    def __init__(self, memory: MemoryReader, layout: PythonLayout) -> None:
+        self._memory = memory
+        self._layout = layout
+        self._left = _MOST_BYTES
+        self._types: dict[int, bytes] = {}
+        self._codes: dict[int, PythonCode] = {}
+
+    def standing(self, code: int, instruction: int) -> Standing:
+        """The function that has its code at ``code`` and stands at ``instruction`` (Avmas).
+
+        Raises:
+            MemoryReadError: it is in memory that cannot be read.
+            FormatError: it is no code, or the instruction is not its.
+        """
+        known = self._codes.get(code)
+        if known is None:
+            known = self._codes[code] = self._code(code)
+        offset = instruction - code - self._layout.code_instructions
+        # The last instruction that ran is, before the first, the one before it.
+        if not -_UNIT <= offset < known.count * _UNIT or offset % _UNIT:
+            raise self._error("an instruction outside of its code", instruction)
+        return Standing(known, offset // _UNIT)
+
+    def pointer(self, address: int) -> int:
+        """The pointer at ``address``.
+
+        Raises:
+            MemoryReadError: it cannot be read.
+        """
+        value: int = _POINTER.unpack(self._memory.read(Avma(address), _POINTER.size))[0]
+        return value
+
+    def _code(self, address: int) -> PythonCode:
+        layout = self._layout
+        self._check_type(address, b"code")
+        count = self.pointer(address + layout.size)
+        if count > _LARGEST_CODE:
+            raise self._error("code of impossible size", address)
+        at = Avma(address + layout.code_first_line)
+        return PythonCode(
+            name=self.text(self.pointer(address + layout.code_name)),
+            path=self.text(self.pointer(address + layout.code_file)),
+            first_line=_INT.unpack(self._memory.read(at, _INT.size))[0],
+            table=self._bytes(self.pointer(address + layout.code_lines)),
+            count=count,
+        )
+
+    def text(self, address: int) -> str:
+        """A ``str``; what no text can have is shown as U+FFFD.
+
+        Raises:
+            MemoryReadError: it is in memory that cannot be read.
+            FormatError: it is no ``str``, or longer than any name.
+        """
+        layout, memory = self._layout, self._memory
+        self._check_type(address, b"str")
+        length = self.pointer(address + layout.text_length)
+        state: int = _UINT.unpack(memory.read(Avma(address + layout.text_state), _UINT.size))[0]
+        width = state >> _KIND_SHIFT & _KIND_MASK
+        codec = _CODECS.get(width)
+        if codec is None or not state & _COMPACT or length > _LONGEST_TEXT:
+            raise self._error("a str that is no name", address)
+        start = layout.text_ascii if state & _ASCII else layout.text_compact
+        data = self._read(address + start, length * width)
+        try:
+            return data.decode(codec, "surrogatepass")
+        except UnicodeDecodeError:
+            return data.decode(codec, "replace")
+
+    def _bytes(self, address: int) -> bytes:
+        self._check_type(address, b"bytes")
+        size = self.pointer(address + self._layout.size)
+        if size > _LONGEST_TABLE:
+            raise self._error("a table of lines of impossible size", address)
+        return self._read(address + self._layout.bytes_start, size)
+
+    def _read(self, address: int, size: int) -> bytes:
+        self._left -= size
+        if self._left < 0:
+            raise self._error("more names and lines than a program has", address)
+        return bytes(self._memory.read(Avma(address), size))
+
+    def _check_type(self, address: int, name: bytes) -> None:
+        kind = self.pointer(address + self._layout.object_type)
+        known = self._types.get(kind)
+        if known is None:
+            text = self.pointer(kind + self._layout.type_name)
+            known = self._types[kind] = bytes(self._memory.read(Avma(text), len(name) + 1))
+        if known != name + b"\0":
+            raise self._error(f"no {name.decode()}", address)
+
+    def _error(self, what: str, address: int) -> FormatError:
+        return FormatError(what, source="CPython's memory", offset=address, remedy="capture again")

@@ -1,0 +1,150 @@
+"""Finding CPython in a process: the image that has ``_PyRuntime``, and the version's layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from struct import Struct
+
+import numpy as np
+
+from machtrace.formats.elf.contents import ElfContents, ElfFileContents, ElfMemoryContents
+from machtrace.formats.elf.dynamic_symbols import dynamic_symbol_tables
+from machtrace.formats.elf.symtab import parse_symbols, symbol_dtype
+from machtrace.errors import FormatError, MachtraceError, TargetError
+from machtrace.model.address import Avma
+from machtrace.model.image import BinaryImage, ImageFormat
+from machtrace.model.memory import MemoryReader
+from machtrace.cpython.layout import COOKIE, HEAD_SIZE, PythonLayout, layout_of
+
+_RUNTIME = "_PyRuntime"
+_VERSION = "Py_Version"
+_SECTION = ".PyRuntime"
+"""Since 3.13 it is a section of its own, which is left where symbols are stripped."""
+
+_WORD = Struct("<Q")
+_WIDE = 8
+
+FileOf = Callable[[BinaryImage], memoryview | bytes | None]
+"""The bytes of an image's file; None where it cannot be had."""
+
+
+@dataclass(frozen=True, slots=True)
+class PythonRuntime:
+    """A CPython in a process."""
+
+    address: int
+    """Of its ``_PyRuntime`` (Avma)."""
+    layout: PythonLayout
+    image: BinaryImage
+
+
+def find_runtime(
+    images: Iterable[BinaryImage], memory: MemoryReader, file_of: FileOf, program: str
+) -> PythonRuntime:
+    """The CPython that a process runs; of several the one whose image is named after it.
+
+    Args:
+        images: the process's.
+        memory: the process's.
+        file_of: see :data:`FileOf`; asked where an image's symbols are not in memory.
+        program: the path of the program, which may have CPython in itself.
+
+    Raises:
+        TargetError: there is none.
+        FormatError: its layout is not known.
+        MemoryReadError: it is in memory that cannot be read.
+    """
+    ordered = sorted(images, key=lambda image: _unlikely(image, program))
+    for image in ordered:
+        if image.format is not ImageFormat.ELF:
+            continue
+        places = _places(image, memory, file_of)
+        address = places.get(_RUNTIME)
+        if address is None:
+            continue
+        if image.arch.pointer_size != _WIDE:
+            raise FormatError(
+                "a 32-bit CPython, whose functions are not read",
+                source=image.path,
+                offset=0,
+                remedy="leave Python functions out",
+            )
+        head = bytes(memory.read(Avma(address), HEAD_SIZE))
+        version = None
+        if not head.startswith(COOKIE) and _VERSION in places:
+            version = _WORD.unpack(memory.read(Avma(places[_VERSION]), _WORD.size))[0]
+        return PythonRuntime(address, layout_of(head, version, image.path), image)
+    raise TargetError(
+        "no CPython is found in the process",
+        remedy="leave Python functions out; of an interpreter whose symbols were stripped they "
+        "cannot be read before 3.13",
+    )
+
+
+def _unlikely(image: BinaryImage, program: str) -> tuple[bool, bool]:
+    return "python" not in image.name, image.path != program
+
+
+def _places(image: BinaryImage, memory: MemoryReader, file_of: FileOf) -> dict[str, int]:
+    """Name → Avma of what is looked for; empty where the image has no CPython."""
+    try:
+        loaded = ElfMemoryContents(memory, image.load_address, image.path)
+        found = _exported(loaded)
+    except MachtraceError:
+        found = {}
+    if _RUNTIME in found or "python" not in image.name:
+        return found
+    data = file_of(image)
+    if data is None:
+        return found
+    try:
+        contents = ElfFileContents(data, image.path)
+        return _in_file(contents, image.load_address - contents.image.header_svma)
+    except MachtraceError:
+        return found
+
+
+def _exported(contents: ElfMemoryContents) -> dict[str, int]:
+    """From the dynamic symbols, which are in memory."""
+    dtype = symbol_dtype(contents.image.layout)
+    tables = dynamic_symbol_tables(contents, dtype.itemsize)
+    if tables is None:
+        return {}
+    table, strings = tables
+    text = bytes(strings)
+    rows = np.frombuffer(table, dtype)
+    found: dict[str, int] = {}
+    for name in (_RUNTIME, _VERSION):
+        offsets = _offsets(text, name.encode() + b"\0")
+        defined = np.isin(rows["st_name"], offsets) & (rows["st_value"] != 0)
+        values = rows["st_value"][defined & (rows["st_shndx"] != 0)]
+        if not offsets or not len(values):
+            return found
+        found[name] = int(values[0]) + contents.slide
+    return found
+
+
+def _offsets(text: bytes, name: bytes) -> list[int]:
+    """Where names end so: linkers let a name be the end of a longer one."""
+    found: list[int] = []
+    at = text.find(name)
+    while at >= 0:
+        found.append(at)
+        at = text.find(name, at + 1)
+    return found
+
+
+def _in_file(contents: ElfContents, slide: int) -> dict[str, int]:
+    """From the file's symbol table, or the section."""
+    found: dict[str, int] = {}
+    section = contents.image.section(_SECTION)
+    if section is not None:
+        found[_RUNTIME] = section.address + slide
+        return found
+    symbols = parse_symbols(contents)
+    wanted = {_RUNTIME, _VERSION}
+    for row, name in enumerate(symbols.names()):
+        if name in wanted and symbols.rows["st_value"][row]:
+            found[name] = int(symbols.rows["st_value"][row]) + slide
+    return found

@@ -1,0 +1,1 @@
+"""C++ names mangled by the rules of the Itanium C++ ABI."""

@@ -1,0 +1,216 @@
+"""What all parts of the C++ grammar share: the place in the name, its tables, and the limits.
+
+The grammar is that of the Itanium C++ ABI, section 5.1.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from machtrace.demangler.itanium.nodes import Node, UnreadableNameError
+
+_MOST_TEXT = 1 << 22
+"""Characters of all pieces together that a name may take: substitutions that repeat themselves
+would otherwise make a text of any length from a short name."""
+_DEEPEST = 128
+"""Levels of types, names and expressions within one another."""
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_END = "\0"
+
+
+class Cursor(ABC):
+    """A place in a mangled name, and the tables that its later parts refer to."""
+
+    def __init__(self, mangled: str, at: int, *, simplified: bool) -> None:
+        if _END in mangled:
+            raise UnreadableNameError
+        self.name = mangled + _END + _END  # so that two characters can always be looked at
+        self.at = at
+        self.simplified = simplified
+        """Whether parameters and template arguments are not shown."""
+        self.substitutions: list[Node] = []
+        self.template_levels: list[list[Node]] = []
+        """What ``T_`` stands for, of the template and the generic lambdas around."""
+        self.lambda_level = -1
+        """The template level that a lambda's ``auto`` parameters make; -1 outside of any."""
+        self.takes_arguments = True
+        """Whether template arguments after a type are the type's."""
+        self.allows_forward = False
+        """Whether template arguments may be referred to that follow."""
+        self.forward: dict[int, str] = {}
+        """What is to be put in for those, by number."""
+        self.forward_indices: dict[int, int] = {}
+        """Which arguments they are, by number."""
+        self.in_template_arguments = False
+        """Whether a ``>`` would end the list."""
+        self._text_left = _MOST_TEXT
+        self._depth = 0
+
+    def fail(self) -> UnreadableNameError:
+        """To be raised by who finds that the name is not of the grammar."""
+        return UnreadableNameError(self.at)
+
+    def spend(self, node: Node) -> Node:
+        """``node``, its length taken off what there may be."""
+        self._text_left -= len(node.left) + len(node.right) + 16
+        if self._text_left < 0:
+            raise UnreadableNameError
+        return node
+
+    def deeper(self) -> None:
+        """One level more; :meth:`higher` is for when it ends well."""
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise UnreadableNameError
+
+    def higher(self) -> None:
+        """One level less."""
+        self._depth -= 1
+
+    def take(self, text: str) -> bool:
+        """Whether ``text`` is next; if so, pass over it."""
+        if self.name.startswith(text, self.at):
+            self.at += len(text)
+            return True
+        return False
+
+    def expect(self, text: str) -> None:
+        """Pass over ``text``, which must be next."""
+        if not self.name.startswith(text, self.at):
+            raise UnreadableNameError(self.at)
+        self.at += len(text)
+
+    def number(self, *, signed: bool = False) -> str:
+        """Digits, after an ``n`` for a minus where one may be; the empty text where none are."""
+        name, start = self.name, self.at
+        at = start
+        if signed and name[at] == "n":
+            at += 1
+        while "0" <= name[at] <= "9":
+            at += 1
+        self.at = at
+        return name[start:at]
+
+    def sequence_number(self) -> int:
+        """``_`` is 0, ``0_`` 1 and so on, to the base of 36."""
+        value = -1
+        while (digit := _DIGITS.find(self.name[self.at])) >= 0:
+            value = max(value, 0) * 36 + digit
+            self.at += 1
+            if value > len(self.name):
+                raise UnreadableNameError
+        self.expect("_")
+        return value + 1
+
+    def source_name(self) -> str:
+        """``<length><identifier>``."""
+        digits = self.number()
+        if not digits or len(digits) > 9 or digits[0] == "0":  # noqa: PLR2004 (no longer name)
+            raise UnreadableNameError
+        end = self.at + int(digits)
+        if end > len(self.name) - 2:
+            raise UnreadableNameError
+        found = self.name[self.at : end]
+        self.at = end
+        return "(anonymous namespace)" if found.startswith("_GLOBAL__N") else found
+
+    def nodes_until(self, end: str, parse: Callable[[], Node]) -> list[Node]:
+        """What ``parse`` finds, until ``end``, which is passed over."""
+        found = []
+        while not self.take(end):
+            found.append(parse())
+        return found
+
+    def lift(self, make: Callable[..., Node], *parts: Node) -> Node:
+        """What ``make`` makes of ``parts``; made anew for each element of a pack in them."""
+        node = self.spend(make(*parts))
+        for part in parts:
+            if part.make is not None:
+                node.length = part.length
+                node.make = lambda index: self.lift(make, *[one.at(index) for one in parts])
+                break
+        return node
+
+    def lift_list(self, make: Callable[[list[Node]], Node], parts: list[Node]) -> Node:
+        """As :meth:`lift`, of a list."""
+        return self.lift(lambda *nodes: make(list(nodes)), *parts)
+
+    def expanded(self, pattern: Node) -> Node:
+        """A pack expansion: ``pattern`` for each element, with commas."""
+        if pattern.make is None:
+            return self.spend(Node(pattern.text + "..."))
+        texts = []
+        for index in range(pattern.length):
+            text = pattern.make(index).text
+            if text:
+                texts.append(text)
+        return self.spend(Node(", ".join(texts)))
+
+    @contextmanager
+    def unrelated_templates(self) -> Iterator[None]:
+        """Within, ``T_`` is not that of what is around."""
+        levels, self.template_levels = self.template_levels, []
+        yield
+        self.template_levels = levels
+
+    @contextmanager
+    def greater_than_is_plain(self) -> Iterator[None]:
+        """Within parentheses, a ``>`` ends no template argument list."""
+        before, self.in_template_arguments = self.in_template_arguments, False
+        yield
+        self.in_template_arguments = before
+
+    def substitution(self) -> Node:
+        """What ``S<number>_`` stands for, behind the ``S``."""
+        index = self.sequence_number()
+        if index >= len(self.substitutions):
+            raise UnreadableNameError
+        return self.substitutions[index]
+
+    # The parts of the grammar need one another; each is in a module of its own.
+
+    @abstractmethod
+    def type(self) -> Node:
+        """``<type>``."""
+
+    @abstractmethod
+    def expression(self) -> Node:
+        """``<expression>``."""
+
+    @abstractmethod
+    def literal(self) -> Node:
+        """``<expr-primary>``."""
+
+    @abstractmethod
+    def any_name(self) -> Node:
+        """``<name>``, where nothing is asked of how it ends."""
+
+    @abstractmethod
+    def encoding(self) -> Node:
+        """``<encoding>``."""
+
+    @abstractmethod
+    def template_arguments(self, *, remember: bool) -> Node:
+        """``<template-args>``; ``remember``: they are what ``T_`` is from here on."""
+
+    @abstractmethod
+    def template_parameter(self) -> Node:
+        """``<template-param>``."""
+
+    @abstractmethod
+    def decltype(self) -> Node:
+        """``<decltype>``."""
+
+    @abstractmethod
+    def constraint(self) -> Node:
+        """``<constraint-expression>``."""
+
+    @abstractmethod
+    def operator_symbol(self) -> Node:
+        """``<operator-name>``."""
+
+    @abstractmethod
+    def unscoped_name_or_substitution(self) -> tuple[Node, bool]:
+        """A name outside of any class, and whether it is a substitution alone."""

@@ -1,0 +1,1 @@
+"""Rust names of both manglings: v0, and the legacy one."""

@@ -1,0 +1,1 @@
+"""Swift names of all versions of the mangling."""

@@ -1,0 +1,174 @@
+"""Functions, variables and what they are made of (Mangling.rst, "Entities")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from machtrace.demangler.swift.functions import (
+    popped_function_type,
+    popped_labels,
+)
+from machtrace.demangler.swift.machine import Machine
+from machtrace.demangler.swift.swift_macros import macro_expansion
+from machtrace.demangler.swift.nodes import (
+    DECLARATION_NAMES,
+    ENTITIES,
+    Kind,
+    Node,
+    NotUnderstoodError,
+)
+
+ACCESSORS = {
+    "m": "materializeForSet",
+    "s": "setter",
+    "g": "getter",
+    "G": "getter",
+    "w": "willset",
+    "W": "didset",
+    "r": "read",
+    "y": "read2",
+    "M": "modify",
+    "x": "modify2",
+    "i": "init",
+    "b": "borrow",
+    "z": "mutate",
+    "aO": "owningMutableAddressor",
+    "ao": "nativeOwningMutableAddressor",
+    "aP": "nativePinningMutableAddressor",
+    "au": "unsafeMutableAddressor",
+    "lO": "owningAddressor",
+    "lo": "nativeOwningAddressor",
+    "lp": "nativePinningAddressor",
+    "lu": "unsafeAddressor",
+}
+"""By their letters (``ACCESSOR``)."""
+_ADDRESSORS = frozenset("al")
+
+
+def function(machine: Machine) -> Node:
+    """``F``: a function, with its labels, type and generic signature."""
+    signature = machine.pop(Kind.GENERIC_SIGNATURE)
+    type_ = popped_function_type(machine, Kind.FUNCTION_TYPE, [])
+    labels = popped_labels(machine, type_)
+    if signature:
+        type_ = Node(Kind.TYPE, [Node(Kind.DEPENDENT_GENERIC_TYPE, [signature, type_])])
+    return _named(machine, Kind.FUNCTION, labels, type_)
+
+
+def _named(machine: Machine, kind: Kind, labels: Node | None, type_: Node) -> Node:
+    name = machine.need_any(DECLARATION_NAMES)
+    context = machine.context()
+    return Node(kind, [context, name, labels, type_] if labels else [context, name, type_])
+
+
+def _declaration(kind: Kind) -> Callable[[Machine], Node]:
+    """The operator of declarations with a name and a type."""
+
+    def operator(machine: Machine) -> Node:
+        type_ = machine.need(Kind.TYPE)
+        return _named(machine, kind, popped_labels(machine, type_), type_)
+
+    return operator
+
+
+_variable = _declaration(Kind.VARIABLE)
+
+
+def variable(machine: Machine) -> Node:
+    """``v``: a variable, or an accessor of one."""
+    return _accessed(machine, _variable(machine))
+
+
+def subscript(machine: Machine) -> Node:
+    """``i``: a subscript, or an accessor of one."""
+    private = machine.pop(Kind.PRIVATE_NAME)
+    type_ = machine.need(Kind.TYPE)
+    labels = popped_labels(machine, type_)
+    children = [machine.context(), labels, type_, private]
+    return _accessed(machine, Node(Kind.SUBSCRIPT, [one for one in children if one]))
+
+
+def _accessed(machine: Machine, storage: Node) -> Node:
+    letters = machine.character()
+    if letters == "p":
+        return storage
+    if letters in _ADDRESSORS:
+        letters += machine.character()
+    if name := ACCESSORS.get(letters):
+        return Node(Kind.ACCESSOR, [storage], name)
+    raise NotUnderstoodError
+
+
+def static(machine: Machine) -> Node:
+    """``Z``: a member of the type instead of its instances."""
+    return Node(Kind.STATIC, [machine.need_any(ENTITIES)])
+
+
+def function_entity(machine: Machine) -> Node:
+    """``f``: initialisers, deinitialisers, closures, default arguments, macros."""
+    operator = _FUNCTION_ENTITIES.get(machine.character())
+    if operator is None:
+        raise NotUnderstoodError
+    return operator(machine)
+
+
+def _initializer(kind: Kind) -> Callable[[Machine], Node]:
+    def operator(machine: Machine) -> Node:
+        private = machine.pop(Kind.PRIVATE_NAME)
+        type_ = machine.need(Kind.TYPE)
+        labels = popped_labels(machine, type_)
+        children = [machine.context(), labels, type_, private]
+        return Node(kind, [one for one in children if one])
+
+    return operator
+
+
+def _deinitializer(of_class: str, of_others: str = "") -> Callable[[Machine], Node]:
+    def operator(machine: Machine) -> Node:
+        context = machine.context()
+        is_class = not of_others or context.kind is Kind.CLASS
+        return Node(Kind.DEINITIALIZER, [context], of_class if is_class else of_others)
+
+    return operator
+
+
+def _beginning(text: str) -> Callable[[Machine], Node]:
+    def operator(machine: Machine) -> Node:
+        return Node(Kind.INITIALIZER, [machine.context()], text)
+
+    return operator
+
+
+def _closure(kind: Kind) -> Callable[[Machine], Node]:
+    def operator(machine: Machine) -> Node:
+        number = machine.index()
+        type_ = machine.need(Kind.TYPE)
+        return Node(kind, [machine.context(), type_], index=number)
+
+    return operator
+
+
+def _default_argument(machine: Machine) -> Node:
+    number = machine.index()
+    return Node(Kind.DEFAULT_ARGUMENT, [machine.context()], index=number)
+
+
+_FUNCTION_ENTITIES: dict[str, Callable[[Machine], Node]] = {
+    "D": _deinitializer("__deallocating_deinit", "deinit"),
+    "d": _deinitializer("deinit"),
+    "Z": _deinitializer("__isolated_deallocating_deinit", "deinit"),
+    "E": _deinitializer("__ivar_destroyer"),
+    "e": _deinitializer("__ivar_initializer"),
+    "i": _beginning("variable initialization expression"),
+    "P": _beginning("property wrapper backing initializer"),
+    "W": _beginning("property wrapper init from projected value"),
+    "F": _beginning("property wrapped field init accessor"),
+    "C": _initializer(Kind.ALLOCATOR),
+    "c": _initializer(Kind.CONSTRUCTOR),
+    "U": _closure(Kind.EXPLICIT_CLOSURE),
+    "u": _closure(Kind.IMPLICIT_CLOSURE),
+    "A": _default_argument,
+    "m": _declaration(Kind.MACRO),
+    "M": macro_expansion,
+    "p": _declaration(Kind.GENERIC_PARAMETER_DECLARATION),
+}

@@ -1,0 +1,171 @@
+"""The stack machine that reads a mangled Swift name (Mangling.rst, "Mangling").
+
+The grammar is postfix: operands are pushed, and an operator takes what it needs from the stack and
+pushes what it makes of it. Operators are functions of the machine that return a node; what an
+operator misses ends the reading with :class:`NotUnderstoodError`, or with IndexError where the
+stack or the name is at its end. No operator calls itself, whatever the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from machtrace.demangler.swift.swift_cursor import SwiftCursor
+from machtrace.demangler.swift.nodes import (
+    CONTEXTS,
+    Kind,
+    Node,
+    NotUnderstoodError,
+)
+
+MOST_NODES = 8_000
+"""Pushed for one name; the longest names in use make some hundreds."""
+_MOST_DIGITS = 9
+
+
+class Machine(SwiftCursor):
+    """A name, how far it is read, and what has been read of it.
+
+    Args:
+        text: the name.
+        at: where the prefix ends.
+        labels_in_types: argument labels stand in the types of functions, as they did in Swift 4.0.
+    """
+
+    __slots__ = ("labels_in_types", "room", "stack", "substitutions", "words")
+
+    def __init__(self, text: str, at: int, *, labels_in_types: bool = False) -> None:
+        super().__init__(text, at)
+        self.labels_in_types = labels_in_types
+        self.stack: list[Node] = []
+        self.substitutions: list[Node] = []
+        self.words: list[str] = []
+        self.room = MOST_NODES
+
+    def digits(self) -> str:
+        """The digits from here on; may be none."""
+        text, start = self.text, self.at
+        at = start
+        while "0" <= text[at] <= "9":
+            at += 1
+        self.at = at
+        return text[start:at]
+
+    def natural(self) -> int | None:
+        """The number that is next (``NATURAL``), or None."""
+        digits = self.digits()
+        if len(digits) > _MOST_DIGITS:
+            raise NotUnderstoodError
+        return int(digits) if digits else None
+
+    def index(self) -> int:
+        """A number and an underscore (``INDEX``): ``_`` is 0, ``0_`` is 1."""
+        number = self.natural()
+        self.expect("_")
+        return 0 if number is None else number + 1
+
+    def spend(self, nodes: int) -> None:
+        """Count what a name makes beyond a node for each of its operators: there is a limit."""
+        self.room -= nodes
+        if self.room < 0:
+            raise NotUnderstoodError
+
+    def push_again(self, node: Node, times: int) -> None:
+        """Push ``node`` some more times."""
+        self.spend(times)
+        self.stack.extend([node] * times)
+
+    def substitutable(self, node: Node) -> Node:
+        """``node``, which what follows may refer to (Mangling.rst, "Substitutions")."""
+        self.substitutions.append(node)
+        return node
+
+    def pop(self, kind: Kind) -> Node | None:
+        """The last node if it is a ``kind``."""
+        stack = self.stack
+        return stack.pop() if stack and stack[-1].kind is kind else None
+
+    def need(self, kind: Kind) -> Node:
+        """The last node, which has to be a ``kind``."""
+        node = self.stack.pop()
+        if node.kind is not kind:
+            raise NotUnderstoodError
+        return node
+
+    def pop_any(self, kinds: Collection[Kind]) -> Node | None:
+        """The last node if it is one of ``kinds``."""
+        stack = self.stack
+        return stack.pop() if stack and stack[-1].kind in kinds else None
+
+    def need_any(self, kinds: Collection[Kind]) -> Node:
+        """The last node, which has to be one of ``kinds``."""
+        node = self.stack.pop()
+        if node.kind not in kinds:
+            raise NotUnderstoodError
+        return node
+
+    def need_type(self) -> Node:
+        """The last node, which has to be a type: what the :attr:`Kind.TYPE` node wraps."""
+        return self.need(Kind.TYPE).children[0]
+
+    def pop_all(self, kind: Kind) -> list[Node]:
+        """The last nodes that are of ``kind``, in the order in which they were pushed."""
+        found = []
+        while node := self.pop(kind):
+            found.append(node)
+        found.reverse()
+        return found
+
+    def first_element(self) -> bool:
+        """Whether the element that is popped next is the first of its list."""
+        return self.pop(Kind.FIRST_ELEMENT) is not None
+
+    def types(self) -> list[Node]:
+        """A list of types: the mark of an empty list, or types of which the first is marked."""
+        if self.pop(Kind.EMPTY_LIST):
+            return []
+        found, first = [], False
+        while not first:
+            first = self.first_element()
+            found.append(self.need(Kind.TYPE))
+        found.reverse()
+        return found
+
+    def module(self) -> Node | None:
+        """The last node as a module: an identifier, or a module known by a letter."""
+        if name := self.pop(Kind.IDENTIFIER):
+            return Node(Kind.MODULE, text=name.text)
+        return self.pop(Kind.MODULE)
+
+    def need_module(self) -> Node:
+        """The last node as a module, which it has to be."""
+        module = self.module()
+        if module is None:
+            raise NotUnderstoodError
+        return module
+
+    def context(self) -> Node:
+        """The last node as what other declarations are in (Mangling.rst, "Entities")."""
+        if module := self.module():
+            return module
+        node = self.stack.pop()
+        if node.kind is Kind.TYPE:
+            node = node.children[0]
+        if node.kind not in CONTEXTS:
+            raise NotUnderstoodError
+        return node
+
+
+def wrapped(kind: Kind, children: list[Node], text: str = "") -> Node:
+    """A type made of ``children``, wrapped as all types are."""
+    return Node(Kind.TYPE, [Node(kind, children, text)])
+
+
+def phrase(text: str, *children: Node) -> Node:
+    """Words about ``children``: ``text`` has ``{0}`` where the first goes."""
+    return Node(Kind.PHRASE, children, text)
+
+
+def by_style(full: Node, simplified: Node) -> Node:
+    """What is printed in one form, and what in the other."""
+    return Node(Kind.BY_STYLE, [full, simplified])

@@ -1,0 +1,1 @@
+"""Swift names of Swift 3 and earlier."""

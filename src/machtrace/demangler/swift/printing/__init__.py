@@ -1,0 +1,1 @@
+"""How the tree of a Swift name is printed."""

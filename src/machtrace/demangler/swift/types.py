@@ -1,0 +1,286 @@
+"""Types (Mangling.rst, "Types")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from machtrace.demangler.swift.functions import function_type
+from machtrace.demangler.swift.generics import popped_protocol
+from machtrace.demangler.swift.machine import Machine, phrase, wrapped
+from machtrace.demangler.swift.nodes import (
+    DECLARATION_NAMES,
+    REQUIREMENTS,
+    Kind,
+    Node,
+    NotUnderstoodError,
+)
+
+_BUILTINS = {
+    "b": "BridgeObject",
+    "B": "UnsafeValueBuffer",
+    "e": "Executor",
+    "I": "IntLiteral",
+    "O": "UnknownObject",
+    "o": "NativeObject",
+    "p": "RawPointer",
+    "j": "Job",
+    "D": "DefaultActorStorage",
+    "d": "NonDefaultDistributedActorStorage",
+    "c": "RawUnsafeContinuation",
+    "t": "SILToken",
+    "w": "Word",
+    "P": "PackIndex",
+    "A": "ImplicitActor",
+}
+_BUILTIN = "Builtin."
+_LARGEST_BUILTIN = 4096
+
+
+def declared_type(kind: Kind) -> Callable[[Machine], Node]:
+    """The operator of a kind of declared types: ``C``, ``V``, ``O``, ``P``, ``a``, ``XY``."""
+
+    def operator(machine: Machine) -> Node:
+        name = machine.need_any(DECLARATION_NAMES)
+        return machine.substitutable(wrapped(kind, [machine.context(), name]))
+
+    return operator
+
+
+def builtin_type(machine: Machine) -> Node:
+    """``B``: a type of the compiler's own."""
+    c = machine.character()
+    if name := _BUILTINS.get(c):
+        return wrapped(Kind.BUILTIN, [], _BUILTIN + name)
+    if c in "fiv":
+        return wrapped(Kind.BUILTIN, [], _BUILTIN + _sized_builtin(machine, c))
+    if c == "T":
+        return wrapped(Kind.BUILTIN_TUPLE, [], "Builtin.TheTupleType")
+    if c == "W":
+        return wrapped(Kind.SUGARED, [machine.need(Kind.TYPE)], "Builtin.Borrow<{0}>")
+    if c == "V":
+        element, size = machine.need(Kind.TYPE), machine.need(Kind.TYPE)
+        return wrapped(Kind.SUGARED, [size, element], "Builtin.FixedArray<{0}, {1}>")
+    raise NotUnderstoodError
+
+
+def _sized_builtin(machine: Machine, c: str) -> str:
+    size = machine.index() - 1
+    if not 0 < size <= _LARGEST_BUILTIN:
+        raise NotUnderstoodError
+    if c == "f":
+        return f"FPIEEE{size}"
+    if c == "i":
+        return f"Int{size}"
+    element = machine.need_type()
+    if element.kind is not Kind.BUILTIN:
+        raise NotUnderstoodError
+    return f"Vec{size}x{element.text.removeprefix(_BUILTIN)}"
+
+
+def tuple_type(machine: Machine) -> Node:
+    """``t``: a tuple; before each type may stand its label, and ``d`` where it is variadic."""
+    elements: list[Node] = []
+    first = machine.pop(Kind.EMPTY_LIST) is not None
+    while not first:
+        first = machine.first_element()
+        variadic = machine.pop(Kind.VARIADIC) is not None
+        label = machine.pop(Kind.IDENTIFIER)
+        element = machine.need(Kind.TYPE)
+        text = label.text if label else ""
+        elements.append(Node(Kind.TUPLE_ELEMENT, [element], text, int(variadic)))
+    elements.reverse()
+    return wrapped(Kind.TUPLE, elements)
+
+
+def modified(text: str) -> Callable[[Machine], Node]:
+    """The operator of a word before a type: ``z``, ``h``, ``n``, and others."""
+
+    def operator(machine: Machine) -> Node:
+        return wrapped(Kind.MODIFIED, [machine.need(Kind.TYPE)], text)
+
+    return operator
+
+
+def metatype(machine: Machine) -> Node:
+    """``m``: the type of a type."""
+    return wrapped(Kind.METATYPE, [machine.need(Kind.TYPE)])
+
+
+def protocol_list(machine: Machine) -> Node:
+    """``p``: an existential type."""
+    return wrapped(Kind.PROTOCOL_LIST, _protocols(machine))
+
+
+def _protocols(machine: Machine) -> list[Node]:
+    if machine.pop(Kind.EMPTY_LIST):
+        return []
+    found, first = [], False
+    while not first:
+        first = machine.first_element()
+        found.append(popped_protocol(machine))
+    found.reverse()
+    return found
+
+
+def integer_type(machine: Machine) -> Node:
+    """``$``: an integer that is an argument of a generic type."""
+    negative = machine.skip("n")
+    number = machine.index()
+    return wrapped(Kind.INTEGER, [], str(-number if negative else number))
+
+
+def special_type(machine: Machine) -> Node:
+    """``X``: types that are seldom written."""
+    operator = _SPECIAL.get(machine.character())
+    if operator is None:
+        raise NotUnderstoodError
+    return operator(machine)
+
+
+def _foreign_function(machine: Machine) -> Node:
+    """``Xz``: a C function or block with the type that Clang gives it."""
+    c = machine.character()
+    if c == "C":
+        return function_type(Kind.C_FUNCTION_TYPE, clang=True)(machine)
+    if c == "B":
+        return function_type(Kind.BLOCK_TYPE, clang=True)(machine)
+    raise NotUnderstoodError
+
+
+_REPRESENTATIONS = {"t": "@thin ", "T": "@thick ", "o": "@objc_metatype "}
+
+
+def _represented(kind: Kind) -> Callable[[Machine], Node]:
+    def operator(machine: Machine) -> Node:
+        representation = _REPRESENTATIONS.get(machine.character())
+        if representation is None:
+            raise NotUnderstoodError
+        return wrapped(kind, [machine.need(Kind.TYPE)], representation)
+
+    return operator
+
+
+def _existential_metatype(machine: Machine) -> Node:
+    return wrapped(Kind.EXISTENTIAL_METATYPE, [machine.need(Kind.TYPE)])
+
+
+def _constrained_existential(machine: Machine) -> Node:
+    requirements: list[Node] = []
+    first = False
+    while not first:
+        first = machine.first_element()
+        requirements.append(machine.need_any(REQUIREMENTS))
+    requirements.reverse()
+    base = machine.need(Kind.TYPE)
+    return wrapped(Kind.CONSTRAINED_EXISTENTIAL, [base, Node(Kind.LIST, requirements, ", ")])
+
+
+def _with_class(machine: Machine) -> Node:
+    superclass = machine.need(Kind.TYPE)
+    return wrapped(Kind.PROTOCOL_LIST_WITH_CLASS, [superclass, *_protocols(machine)])
+
+
+def _with_any_object(machine: Machine) -> Node:
+    return wrapped(Kind.PROTOCOL_LIST_WITH_ANY_OBJECT, _protocols(machine))
+
+
+def _dynamic_self(machine: Machine) -> Node:
+    return wrapped(Kind.DYNAMIC_SELF, [machine.need(Kind.TYPE)])
+
+
+def _error_type(_machine: Machine) -> Node:
+    return wrapped(Kind.ERROR_TYPE, [])
+
+
+def _box_of_one(machine: Machine) -> Node:
+    return wrapped(Kind.SUGARED, [machine.need(Kind.TYPE)], "@box {0}")
+
+
+def _box(*, generic: bool) -> Callable[[Machine], Node]:
+    """``Xx`` and ``XX``: a box of SIL with its fields; mutable ones are mangled as ``inout``."""
+
+    def operator(machine: Machine) -> Node:
+        rest: list[Node] = []
+        if generic:
+            signature = machine.need(Kind.GENERIC_SIGNATURE)
+            rest = [signature, Node(Kind.LIST, machine.types(), ", ")]
+        fields = Node(Kind.BOX_LAYOUT, [_field(one) for one in machine.types()])
+        return wrapped(Kind.BOX, [fields, *rest])
+
+    return operator
+
+
+def _field(type_: Node) -> Node:
+    inner = type_.children[0]
+    if inner.kind is Kind.MODIFIED and inner.text == "inout ":
+        return phrase("var {0}", inner.children[0])
+    return phrase("let {0}", type_)
+
+
+def _anonymous_context(machine: Machine) -> Node:
+    types = Node(Kind.LIST, machine.types())
+    name = machine.need(Kind.IDENTIFIER)
+    return Node(Kind.ANONYMOUS_CONTEXT, [machine.context(), name, types])
+
+
+def _existential_shape(*, generic: bool) -> Callable[[Machine], Node]:
+    """``Xg`` and ``XG``: what existential types with constraints have in common."""
+
+    def operator(machine: Machine) -> Node:
+        type_ = machine.need(Kind.TYPE)
+        if generic and (signature := machine.pop(Kind.GENERIC_SIGNATURE)):
+            shape = phrase("existential shape for {0} any {1}", signature, type_)
+        else:
+            shape = phrase("existential shape for any {0}", type_)
+        return Node(Kind.WHERE, [shape])
+
+    return operator
+
+
+def _sugared(machine: Machine) -> Node:
+    """``XS``: types as the source spells them, for debuggers."""
+    c = machine.character()
+    last = machine.need(Kind.TYPE)
+    if c in _SUGAR_OF_TWO:
+        return wrapped(Kind.SUGARED, [machine.need(Kind.TYPE), last], _SUGAR_OF_TWO[c])
+    if c == "q":
+        return wrapped(Kind.OPTIONAL, [last], "?")
+    if c in _SUGAR:
+        return wrapped(Kind.SUGARED, [last], _SUGAR[c])
+    raise NotUnderstoodError
+
+
+_SUGAR = {"a": "[{0}]", "p": "({0})"}
+_SUGAR_OF_TWO = {"A": "[{0} of {1}]", "D": "[{0} : {1}]"}
+
+
+_SPECIAL: dict[str, Callable[[Machine], Node]] = {
+    "E": function_type(Kind.FUNCTION_TYPE),
+    "A": function_type(Kind.AUTOCLOSURE_TYPE),
+    "f": function_type(Kind.THIN_TYPE),
+    "K": function_type(Kind.AUTOCLOSURE_TYPE),
+    "U": function_type(Kind.UNCURRIED_TYPE),
+    "L": function_type(Kind.BLOCK_TYPE, text="@escaping "),
+    "B": function_type(Kind.BLOCK_TYPE),
+    "C": function_type(Kind.C_FUNCTION_TYPE),
+    "z": _foreign_function,
+    "g": _existential_shape(generic=False),
+    "G": _existential_shape(generic=True),
+    "o": modified("unowned "),
+    "u": modified("unowned(unsafe) "),
+    "w": modified("weak "),
+    "b": _box_of_one,
+    "D": _dynamic_self,
+    "M": _represented(Kind.METATYPE),
+    "m": _represented(Kind.EXISTENTIAL_METATYPE),
+    "P": _constrained_existential,
+    "p": _existential_metatype,
+    "c": _with_class,
+    "l": _with_any_object,
+    "x": _box(generic=False),
+    "X": _box(generic=True),
+    "Y": declared_type(Kind.OTHER_NOMINAL),
+    "Z": _anonymous_context,
+    "e": _error_type,
+    "S": _sugared,
+}

@@ -1,1 +1,0 @@
-"""DWARF call-frame information: bytes in, rows out. Knows no container format."""

@@ -1,0 +1,130 @@
+"""Encoded pointers of ``.eh_frame`` (Linux Standard Base, Core, section 10.5: ``DW_EH_PE_*``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from machtrace.formats.cursor import ByteCursor
+
+OMIT = 0xFF
+"""There is no pointer."""
+
+ABSOLUTE = 0x00
+"""Both an application (no base) and a form (as wide as a pointer)."""
+
+FORM = 0x0F
+"""The half of an encoding that says how the number itself is written."""
+
+_INDIRECT = 0x80
+_APPLICATION = 0x70
+_PC_RELATIVE = 0x10
+_FUNCTION_RELATIVE = 0x40
+
+_ULEB128, _SLEB128 = 0x01, 0x09
+_FIXED = {
+    # Size (0: that of a pointer) and signedness.
+    0x00: (0, False),
+    0x02: (2, False),
+    0x03: (4, False),
+    0x04: (8, False),
+    0x08: (0, True),
+    0x0A: (2, True),
+    0x0B: (4, True),
+    0x0C: (8, True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PointerForm:
+    """An encoding taken apart; only those that can be decoded exist."""
+
+    size: int | None
+    """In bytes; None where the pointer is a LEB128."""
+    signed: bool
+    application: int
+    """``DW_EH_PE_pcrel`` and so on; 0 is none."""
+    is_indirect: bool
+    """Whether the result is the address of the pointer that is meant."""
+
+    @property
+    def is_absolute(self) -> bool:
+        """Whether nothing is added to it."""
+        return self.application == ABSOLUTE
+
+    @property
+    def is_relative_to_itself(self) -> bool:
+        """Whether its own place is added to it: ``DW_EH_PE_pcrel``."""
+        return self.application == _PC_RELATIVE
+
+
+@cache
+def pointer_form(encoding: int, pointer_size: int) -> PointerForm | None:
+    """What ``encoding`` means; None where it is :data:`OMIT` or nothing that is known.
+
+    ``DW_EH_PE_aligned`` is not: how long it is depends on where it is, and no linker writes it.
+    """
+    application, form = encoding & _APPLICATION, encoding & FORM
+    if encoding == OMIT or application > _FUNCTION_RELATIVE:
+        return None
+    indirect = bool(encoding & _INDIRECT)
+    if form in (_ULEB128, _SLEB128):
+        return PointerForm(None, form == _SLEB128, application, indirect)
+    fixed = _FIXED.get(form)
+    if fixed is None:
+        return None
+    return PointerForm(fixed[0] or pointer_size, fixed[1], application, indirect)
+
+
+def read_number(cursor: ByteCursor, form: PointerForm, *, little_endian: bool) -> int:
+    """The number at ``cursor``, with nothing added to it.
+
+    Raises:
+        DwarfError: it is cut short.
+    """
+    if form.size is None:
+        return cursor.sleb128() if form.signed else cursor.uleb128()
+    order: Literal["little", "big"] = "little" if little_endian else "big"
+    return int.from_bytes(cursor.take(form.size), order, signed=form.signed)
+
+
+def skip_pointer(cursor: ByteCursor, encoding: int, *, pointer_size: int) -> None:
+    """Pass over a pointer that is not needed, whatever it is relative to.
+
+    Raises:
+        DwarfError: it is cut short, or encoded in no known way.
+    """
+    if encoding != OMIT:
+        read_number(cursor, _known_form(cursor, encoding, pointer_size), little_endian=True)
+
+
+def read_pointer(
+    cursor: ByteCursor,
+    encoding: int,
+    here: int,
+    *,
+    pointer_size: int,
+    little_endian: bool = True,
+) -> int:
+    """The address at ``cursor``, as wide as a pointer.
+
+    ``here`` is the address of the byte at offset 0 of the cursor.
+
+    Raises:
+        DwarfError: it is cut short, omitted, indirect, or relative to something other than its own
+            place, which no compiler for the machines here does with addresses of code.
+    """
+    form = _known_form(cursor, encoding, pointer_size)
+    if form.is_indirect or not (form.is_absolute or form.is_relative_to_itself):
+        raise cursor.fail(f"pointer encoding {encoding:#04x} of an address of code")
+    base = here + cursor.offset if form.is_relative_to_itself else 0
+    number = read_number(cursor, form, little_endian=little_endian)
+    return (number + base) & ((1 << (8 * pointer_size)) - 1)
+
+
+def _known_form(cursor: ByteCursor, encoding: int, pointer_size: int) -> PointerForm:
+    form = pointer_form(encoding, pointer_size)
+    if form is None:
+        raise cursor.fail(f"unknown pointer encoding {encoding:#04x}")
+    return form

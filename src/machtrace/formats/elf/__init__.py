@@ -1,0 +1,1 @@
+"""ELF images: bytes in, tables out."""

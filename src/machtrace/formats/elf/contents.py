@@ -1,0 +1,218 @@
+"""ELF images as bytes to read: as a file, or as loaded into a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Protocol
+
+from machtrace.formats.elf.compression import decompress_section
+from machtrace.formats.elf.dynamic import read_soname
+from machtrace.formats.elf.headers import HEADER_SIZE, ElfHeader, read_header
+from machtrace.formats.elf.image import ElfImage
+from machtrace.formats.elf.notes import build_id_in
+from machtrace.formats.elf.sections import first_section, read_sections
+from machtrace.formats.elf.segments import Section, Segment, read_segments
+from machtrace.formats.elf.structs import PN_XNUM, PT_NOTE, SHF_COMPRESSED, SHT_NOTE
+from machtrace.errors import ElfError, MemoryReadError
+from machtrace.model.address import Avma, FileOffset, Svma
+from machtrace.model.contents import ImageContents
+from machtrace.model.image import BuildId
+from machtrace.model.memory import MemoryReader
+
+_NOTES_LIMIT = 1 << 16
+"""Bytes of all notes together that are searched for the build-id; those of a program are a few
+hundred, and any number of headers may name the same ones."""
+
+_NoteRange = tuple[int, int, int]
+"""Where notes are, their size in bytes and their alignment."""
+
+MEMORY_READ_LIMIT = 1 << 28
+"""Bytes of one read from memory. In a file a size can be checked against the file's; in memory
+only headers say how large an image is, and they may be anything."""
+
+
+class ElfContents(ImageContents, Protocol):
+    """The bytes of an ELF image, and what its headers say."""
+
+    @property
+    def image(self) -> ElfImage:
+        """Its headers."""
+        ...
+
+    @property
+    def slide(self) -> int:
+        """What memory has added to the addresses that the loader relocates; 0 in a file."""
+        ...
+
+
+class ElfFileContents:
+    """An ELF file.
+
+    Args:
+        data: The whole file; a memory map does, and is not copied.
+        source: What to call it in errors.
+
+    Raises:
+        ElfError: it is no ELF, or its headers are not inside it.
+    """
+
+    __slots__ = ("_data", "_loaded", "image", "source")
+
+    slide = 0
+
+    def __init__(self, data: bytes | memoryview, source: str) -> None:
+        self.source = source
+        self._data = memoryview(data).cast("B").toreadonly()
+        header = read_header(self._data, source)
+        segments = self._read_segments(header)
+        sections = read_sections(self._data, header, source)
+        image = ElfImage(header=header, segments=segments, sections=sections)
+        self._loaded = tuple((s.address, s.file_size, s.offset) for s in image.load_segments)
+        self.image = image
+        """Its headers."""
+        self.image = replace(image, build_id=self._build_id(image), soname=read_soname(self, image))
+
+    def read_svma(self, address: Svma, size: int, /) -> memoryview:
+        """See :meth:`~machtrace.model.contents.ImageContents.read_svma`.
+
+        Bytes that a segment has in memory but not in the file (``.bss``) cannot be read.
+        """
+        for begins, file_size, offset in self._loaded:
+            delta = address - begins
+            if delta >= 0 and 0 <= size <= file_size - delta:
+                begin = offset + delta
+                if begin + size <= len(self._data):
+                    return self._data[begin : begin + size]
+        raise MemoryReadError(address, size)
+
+    def read_file(self, offset: FileOffset, size: int, /) -> memoryview:
+        """See :meth:`~machtrace.model.contents.ImageContents.read_file`."""
+        if offset < 0 or size < 0 or offset + size > len(self._data):
+            raise MemoryReadError(offset, size)
+        return self._data[offset : offset + size]
+
+    def read_section(self, section: Section, /) -> memoryview:
+        """The bytes of ``section``, decompressed if need be.
+
+        Raises:
+            ElfError: they are not inside the file, or not what they claim to be.
+        """
+        if not section.has_bytes:
+            return memoryview(b"")
+        try:
+            data = self.read_file(section.offset, section.size)
+        except MemoryReadError:
+            raise ElfError(
+                f"section {section.name} of {section.size} bytes is outside the file",
+                source=self.source,
+                offset=section.offset,
+            ) from None
+        if section.flags & SHF_COMPRESSED:
+            return decompress_section(data, self.image.layout, f"{self.source} {section.name}")
+        return data
+
+    def _read_segments(self, header: ElfHeader) -> tuple[Segment, ...]:
+        count = header.program_header_count
+        if count == PN_XNUM:
+            count = first_section(self._data, header, self.source)[7]
+        at, size = header.program_headers_offset, count * header.program_header_size
+        if at + size > len(self._data):
+            raise ElfError(
+                f"{count} program headers do not fit the file's {len(self._data)} bytes",
+                source=self.source,
+                offset=at,
+            )
+        return read_segments(self._data[at : at + size], header, count, self.source)
+
+    def _build_id(self, image: ElfImage) -> BuildId | None:
+        ranges = [(s.offset, s.file_size, s.alignment) for s in image.segments if s.type == PT_NOTE]
+        ranges += [(s.offset, s.size, 4) for s in image.sections if s.type == SHT_NOTE]
+        for offset, size, alignment in _within_limit(ranges):
+            notes = self._data[offset : offset + size]
+            found = build_id_in(notes, image.layout, alignment=alignment)
+            if found is not None:
+                return found
+        return None
+
+
+class ElfMemoryContents:
+    """An ELF image as a process has it: the vdso, a deleted file, a file of another system.
+
+    Only the headers, the notes and the dynamic section are read at once. There are no section
+    headers in memory: :attr:`image` has segments only.
+
+    Args:
+        memory: The target's memory.
+        load_address: Where the ELF header is, an Avma.
+        source: What to call it in errors.
+
+    Raises:
+        ElfError: there is no ELF header, or a malformed one.
+        MemoryReadError: the headers could not be read.
+    """
+
+    __slots__ = ("_memory", "image", "slide", "source")
+
+    def __init__(self, memory: MemoryReader, load_address: Avma, source: str) -> None:
+        self.source = source
+        self._memory = memory
+        header = read_header(memory.read(load_address, HEADER_SIZE), source)
+        count = header.program_header_count
+        size = count * header.program_header_size
+        at = load_address + header.program_headers_offset
+        segments = read_segments(memory.read(Avma(at), size), header, count, source)
+        image = ElfImage(header=header, segments=segments)
+        self.slide = load_address - image.header_svma
+        """What to add to an Svma to get an Avma."""
+        self.image = image
+        """Its headers."""
+        self.image = replace(
+            image,
+            build_id=self._build_id(image),
+            soname=read_soname(self, image, slide=self.slide),
+        )
+
+    def read_svma(self, address: Svma, size: int, /) -> memoryview:
+        """See :meth:`~machtrace.model.contents.ImageContents.read_svma`."""
+        for segment in self.image.load_segments:
+            delta = address - segment.address
+            room = min(segment.memory_size - delta, MEMORY_READ_LIMIT)
+            if delta >= 0 and 0 <= size <= room:
+                return memoryview(self._memory.read(Avma(address + self.slide), size))
+        raise MemoryReadError(address, size)
+
+    def read_file(self, offset: FileOffset, size: int, /) -> memoryview:
+        """See :meth:`~machtrace.model.contents.ImageContents.read_file`.
+
+        Only what a segment brought into memory can be read.
+        """
+        for segment in self.image.load_segments:
+            delta = offset - segment.offset
+            if delta >= 0 and 0 <= size <= segment.file_size - delta:
+                return self.read_svma(Svma(segment.address + delta), size)
+        raise MemoryReadError(offset, size)
+
+    def _build_id(self, image: ElfImage) -> BuildId | None:
+        notes_at = [
+            (s.address, s.memory_size, s.alignment) for s in image.segments if s.type == PT_NOTE
+        ]
+        for address, size, alignment in _within_limit(notes_at):
+            try:
+                notes = self.read_svma(Svma(address), size)
+            except MemoryReadError:
+                continue
+            found = build_id_in(notes, image.layout, alignment=alignment)
+            if found is not None:
+                return found
+        return None
+
+
+def _within_limit(ranges: Iterable[_NoteRange]) -> Iterator[_NoteRange]:
+    """Each range once, until together they are :data:`_NOTES_LIMIT` bytes; the last is cut."""
+    room = _NOTES_LIMIT
+    for start, size, alignment in dict.fromkeys(ranges):
+        kept = min(size, room)
+        if kept:
+            yield start, kept, alignment
+        room -= kept

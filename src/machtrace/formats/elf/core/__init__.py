@@ -1,0 +1,1 @@
+"""ELF core files: threads, memory and images of a Linux process."""

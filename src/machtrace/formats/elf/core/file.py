@@ -1,0 +1,298 @@
+"""An ELF core: the notes of its process and threads, and where it has which memory.
+
+Cores are written by the kernel (``fs/binfmt_elf.c``), by gdb's ``gcore``, by emulators and by
+:mod:`machtrace.formats.elf.core.writer`. They all have a note for each thread, one behind the other, those
+that follow up to the next belonging to it; and what is about the process somewhere between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from machtrace.formats.elf.core import notes
+from machtrace.formats.elf.core.notes import (
+    MACHTRACE,
+    NT_MACHTRACE,
+    PAC_MASK,
+    read_file_mappings,
+    read_process_status,
+    read_thread_status,
+)
+from machtrace.formats.elf.headers import ElfHeader, read_header
+from machtrace.formats.elf.core.registers import RegisterLayout, layout_for, read_registers
+from machtrace.formats.elf.notes import read_notes
+from machtrace.formats.elf.sections import first_section
+from machtrace.formats.elf.structs import PF_X, PN_XNUM, PT_LOAD, PT_NOTE, ElfType
+from machtrace.errors import CoreFileError, ElfError, FormatError
+from machtrace.model.address import PacMask
+from machtrace.model.core_memory import CoreMemory, CoreSegment, map_memory
+from machtrace.model.linux import LinuxFacts
+from machtrace.model.process_metadata import NotedThread, ProcessMetadata, metadata_of_json
+from machtrace.model.registers import RegisterSet
+from machtrace.model.thread import ThreadId
+
+_MOST_SEGMENTS = 1 << 18
+"""Linux lets a process have 65,530 mappings unless told otherwise (``vm.max_map_count``)."""
+_MOST_PROBLEMS = 64
+"""Bad notes that are told of one by one."""
+_FATAL_SIGNALS = frozenset({3, 4, 5, 6, 7, 8, 11, 24, 25, 31})
+"""Those whose default is to write a core (signal(7)): SIGQUIT, SIGILL, SIGTRAP, SIGABRT, SIGBUS,
+SIGFPE, SIGSEGV, SIGXCPU, SIGXFSZ, SIGSYS. A debugger that writes one stops threads by others."""
+_ADDRESS_LIMIT = 1 << 64
+_USER_END = 1 << 63
+"""Above it is the kernel's half; x86-64 cores have its vsyscall page, which is there."""
+_LEAST_ADDRESS_BITS = 39
+"""Of an arm64 process, by how Linux can be built."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElfCoreThread:
+    """One thread's notes."""
+
+    index: int
+    """1-based, in the core's order."""
+    id: ThreadId
+    registers: RegisterSet
+    native_registers: bytes
+    """As ``pr_reg`` has them."""
+    signal: int
+    """That which ended the process, or stopped the thread; 0 for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class MappedRange:
+    """Where the process had memory, whether or not the core holds it."""
+
+    start: int
+    end: int
+    is_executable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElfCore:
+    """A core, read as far as it can be."""
+
+    source: str
+    """What to call it in errors."""
+    header: ElfHeader
+    memory: CoreMemory
+    mapped: tuple[MappedRange, ...]
+    """By address."""
+    threads: tuple[ElfCoreThread, ...]
+    facts: LinuxFacts
+    pid: int | None
+    pointer_mask: PacMask
+    metadata: ProcessMetadata | None
+    """None where another writer wrote it."""
+    problems: tuple[FormatError, ...] = ()
+    """What could not be read."""
+
+    @property
+    def noted_threads(self) -> tuple[NotedThread, ...]:
+        """What the metadata says of each thread."""
+        noted = () if self.metadata is None else self.metadata.threads
+        return noted if len(noted) == len(self.threads) else (NotedThread(),) * len(self.threads)
+
+
+def parse_elf_core(data: memoryview, source: str) -> ElfCore:
+    """Read the whole of a core but its memory, which is only mapped.
+
+    Raises:
+        ElfError: ``data`` is no ELF, of a machine that is not known here, or cut off in its header.
+        CoreFileError: it is an ELF but no core, or of a machine whose stacks are not walked here.
+    """
+    header = read_header(data, source)
+    if header.type is not ElfType.CORE:
+        raise CoreFileError(
+            f"an ELF file of type {header.type.name.lower()}, not a core",
+            source=source,
+            offset=16,
+            remedy="give a core; machtrace image describes other ELF files",
+        )
+    layout = layout_for(header.arch)
+    if layout is None or not header.layout.little_endian:
+        order = "" if header.layout.little_endian else "big-endian "
+        raise CoreFileError(
+            f"stacks of {order}{header.arch.value} Linux processes cannot be walked",
+            source=source,
+            offset=18,
+            remedy="give a core of an x86_64, i386, arm64 or arm process",
+        )
+    return _Parser(data, source, header, layout).parse()
+
+
+@dataclass(slots=True)
+class _Parser:
+    data: memoryview
+    source: str
+    header: ElfHeader
+    registers: RegisterLayout
+    problems: list[FormatError] = field(default_factory=list)
+    bad_notes: int = 0
+    left: int = 0
+    """Bytes of notes that may still be read: headers that name the same ones name more than the
+    file has."""
+    threads: list[ElfCoreThread] = field(default_factory=list)
+    facts: LinuxFacts = field(default_factory=LinuxFacts)
+    pid: int | None = None
+    signature_bits: int = 0
+    metadata: ProcessMetadata | None = None
+
+    def parse(self) -> ElfCore:
+        segments = list(self._segments())
+        self.left = len(self.data)
+        for kind, _, offset, _, size, _ in segments:
+            if kind == PT_NOTE:
+                self._read_notes(offset, size)
+        if self.bad_notes > _MOST_PROBLEMS:
+            self.problems.append(
+                CoreFileError(
+                    f"{self.bad_notes - _MOST_PROBLEMS} more notes that could not be read",
+                    source=self.source,
+                    offset=0,
+                )
+            )
+        stated_at = self.header.program_headers_offset
+        memory = map_memory(
+            (
+                CoreSegment(address, size, offset, bool(flags & PF_X), stated_at)
+                for kind, flags, offset, address, size, _ in segments
+                if kind == PT_LOAD and address + size <= _ADDRESS_LIMIT
+            ),
+            self.data,
+            self.source,
+            self.problems,
+        )
+        mapped = tuple(
+            MappedRange(address, address + in_memory, bool(flags & PF_X))
+            for kind, flags, _, address, _, in_memory in sorted(segments, key=_address)
+            if kind == PT_LOAD and in_memory
+        )
+        if not self.threads:
+            self._problem("a core without threads", 0)
+        return ElfCore(
+            source=self.source,
+            header=self.header,
+            memory=memory,
+            mapped=mapped,
+            threads=tuple(self.threads),
+            facts=replace(self.facts, signal=self._signal()),
+            pid=self.pid,
+            pointer_mask=self._pointer_mask(mapped),
+            metadata=self.metadata,
+            problems=tuple(self.problems),
+        )
+
+    def _segments(self) -> Iterator[tuple[int, int, int, int, int, int]]:
+        """Type, flags, file offset, address, size in the file and in memory of each."""
+        header, layout = self.header, self.header.layout.program_header
+        count, at = header.program_header_count, header.program_headers_offset
+        if count == PN_XNUM:
+            try:
+                count = first_section(self.data, header, self.source)[7]
+            except ElfError as error:
+                self.problems.append(error)
+        room = max(0, len(self.data) - at) // layout.size
+        there = min(count, room, _MOST_SEGMENTS)
+        if count > there:
+            self._problem(f"{count} program headers, of which {there} can be read", at)
+        for fields in layout.iter_unpack(self.data[at : at + there * layout.size]):
+            if header.layout.is_64:
+                kind, flags, offset, address, _, size, in_memory, _ = fields
+            else:
+                kind, offset, address, _, size, in_memory, flags, _ = fields
+            yield kind, flags, offset, address, size, in_memory
+
+    def _read_notes(self, offset: int, size: int) -> None:
+        if offset + size > len(self.data):
+            self._problem(
+                f"the file is cut off in the notes: {offset + size - len(self.data)} bytes "
+                "are missing",
+                min(offset, len(self.data)),
+            )
+        size = min(size, max(0, len(self.data) - offset))
+        if size > self.left:
+            self._problem("notes that share their bytes", offset)
+            return
+        self.left -= size
+        for note in read_notes(self.data[offset : offset + size], self.header.layout):
+            try:
+                self._read_note(note.owner, note.type, note.description)
+            except FormatError as error:
+                self.bad_notes += 1
+                if self.bad_notes <= _MOST_PROBLEMS:
+                    self.problems.append(error)
+
+    def _read_note(self, owner: bytes, kind: int, data: bytes) -> None:
+        layout = self.header.layout
+        source = f"{self.source} note {kind:#x}"
+        if owner == MACHTRACE.encode():
+            if kind == NT_MACHTRACE and self.metadata is None:
+                self.metadata = metadata_of_json(data)
+                if self.metadata is None:
+                    raise CoreFileError("no JSON object", source=source, offset=0)
+            return
+        if kind == notes.NT_PRSTATUS:
+            status = read_thread_status(data, layout, self.registers, source)
+            self.threads.append(
+                ElfCoreThread(
+                    index=len(self.threads) + 1,
+                    id=ThreadId(status.id),
+                    registers=read_registers(status.registers, source),
+                    native_registers=status.registers,
+                    signal=status.signal,
+                )
+            )
+        elif kind == notes.NT_ARM_PAC_MASK and len(data) >= PAC_MASK.size:
+            self.signature_bits |= PAC_MASK.unpack_from(data)[1]
+        elif owner != b"GNU":
+            self._read_process_note(kind, data, source)
+
+    def _read_process_note(self, kind: int, data: bytes, source: str) -> None:
+        layout = self.header.layout
+        match kind:
+            case notes.NT_PRPSINFO:
+                info = read_process_status(data, layout, source)
+                self.pid = info.pid
+                self.facts = replace(
+                    self.facts,
+                    name=info.name,
+                    arguments=info.arguments,
+                    parent=info.parent,
+                    user=info.user,
+                    group=info.group,
+                )
+            case notes.NT_AUXV:
+                self.facts = replace(self.facts, auxiliary_vector=data)
+            case notes.NT_FILE:
+                mappings, problem = read_file_mappings(data, layout, source)
+                self.facts = replace(self.facts, file_mappings=mappings)
+                if problem is not None:
+                    raise problem
+            case _:
+                pass  # floating point, vectors, debug registers: nothing that a walk takes
+
+    def _signal(self) -> int:
+        """What ended the process: the first thread is the one that it reached."""
+        first = self.threads[0].signal if self.threads else 0
+        return first if first in _FATAL_SIGNALS else 0
+
+    def _pointer_mask(self, mapped: tuple[MappedRange, ...]) -> PacMask:
+        if self.metadata is not None and self.metadata.pointer_mask is not None:
+            return PacMask(self.metadata.pointer_mask)
+        if not self.header.arch.is_arm64 or not self.header.layout.is_64:
+            return PacMask()
+        if self.signature_bits:
+            lowest = self.signature_bits & -self.signature_bits
+            return PacMask(lowest - 1)
+        # The main stack is near the end of the address space.
+        highest = max((one.end for one in mapped if one.end <= _USER_END), default=0)
+        return PacMask.of_width(max(_LEAST_ADDRESS_BITS, max(0, highest - 1).bit_length()))
+
+    def _problem(self, message: str, offset: int) -> None:
+        self.problems.append(CoreFileError(message, source=self.source, offset=offset))
+
+
+def _address(segment: tuple[int, int, int, int, int, int]) -> int:
+    return segment[3]

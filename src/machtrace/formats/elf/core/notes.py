@@ -1,0 +1,237 @@
+"""The notes of an ELF core: threads, the process, what it had mapped.
+
+Sources: ``struct elf_prstatus`` and ``elf_prpsinfo`` (``linux/elfcore.h``; of 32-bit processes
+``fs/compat_binfmt_elf.c``), ``fs/binfmt_elf.c`` (``fill_files_note``), ``struct user_pac_mask``
+(``asm/ptrace.h``). All numbers are of the process' own width and byte order, which is little-endian
+on every machine here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import NamedTuple
+
+from machtrace.formats.elf.core.registers import RegisterLayout
+from machtrace.formats.elf.structs import ElfLayout
+from machtrace.errors import CoreFileError
+from machtrace.model.address import Avma, FileOffset
+from machtrace.model.linux import FileMapping, LinuxFacts
+
+CORE = "CORE"
+LINUX = "LINUX"
+MACHTRACE = "machtrace"
+"""Owners of notes. What ours says: :mod:`machtrace.model.process_metadata`."""
+
+NT_PRSTATUS = 1
+NT_PRPSINFO = 3
+NT_AUXV = 6
+NT_FILE = 0x46494C45
+NT_SIGINFO = 0x53494749
+NT_ARM_PAC_MASK = 0x406
+NT_MACHTRACE = 0x4D414348
+"""Of no other owner: binutils takes a note of any owner by its type."""
+
+FILE_PAGE = 4096
+"""The unit of file offsets in the ``NT_FILE`` notes that are written."""
+
+PAC_MASK = Struct("<2Q")
+"""Bits of data and of instruction pointers that are signature."""
+_SIGNED_BITS = (1 << 55) - 1
+"""Bit 55 tells the halves of the address space apart; those above are tags."""
+
+_SIGINFO_SIZE = 128
+_HEADER = Struct("<3ih2x")
+"""``pr_info``: signal, code, error number; ``pr_cursig``."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusLayout:
+    """Where ``elf_prstatus`` has what."""
+
+    ids: int
+    """Offset of ``pr_pid``, ``pr_ppid``, ``pr_pgrp`` and ``pr_sid``, of 32 bits each."""
+    registers: int
+    """Offset of ``pr_reg``."""
+    word: int
+    """Bytes of a long, to which the whole is padded behind ``pr_fpvalid``."""
+
+    @classmethod
+    def of(cls, layout: ElfLayout) -> StatusLayout:
+        """Of a process of this width."""
+        return cls(32, 112, 8) if layout.is_64 else cls(24, 72, 4)
+
+    def size(self, registers: int) -> int:
+        """Bytes of the whole, with ``registers`` bytes of registers."""
+        return -(-(self.registers + registers + 4) // self.word) * self.word
+
+
+_IDS = Struct("<4i")
+_INFO_64 = Struct("<4b4xQ2I4i16s80s")
+_INFO_32 = Struct("<4bI2H4i16s80s")
+"""State, its letter, zombie, nice, flags, user, group, process, parent, process group, session,
+name, arguments."""
+
+
+class ThreadStatus(NamedTuple):
+    """``NT_PRSTATUS``."""
+
+    id: int
+    signal: int
+    """``pr_cursig``; Linux gives every thread that which ended the process."""
+    registers: bytes
+
+
+class ProcessStatus(NamedTuple):
+    """``NT_PRPSINFO``."""
+
+    pid: int
+    parent: int
+    user: int
+    group: int
+    name: str
+    arguments: str
+
+
+def read_thread_status(
+    data: bytes, layout: ElfLayout, registers: RegisterLayout, source: str
+) -> ThreadStatus:
+    """A thread's note.
+
+    Raises:
+        CoreFileError: it is cut short.
+    """
+    status = StatusLayout.of(layout)
+    size = registers.words.size
+    if len(data) < status.registers + size:
+        raise CoreFileError(
+            f"a thread's status of {len(data)} bytes, {status.size(size)} are needed for "
+            f"{registers.arch.value}",
+            source=source,
+            offset=0,
+        )
+    return ThreadStatus(
+        id=_IDS.unpack_from(data, status.ids)[0],
+        signal=_HEADER.unpack_from(data)[3],
+        registers=data[status.registers : status.registers + size],
+    )
+
+
+def thread_status(status: ThreadStatus, facts: LinuxFacts, pid: int, layout: ElfLayout) -> bytes:
+    """The bytes of ``NT_PRSTATUS``."""
+    places = StatusLayout.of(layout)
+    data = bytearray(places.size(len(status.registers)))
+    _HEADER.pack_into(data, 0, status.signal, 0, 0, status.signal)
+    _IDS.pack_into(data, places.ids, _id(status.id), _id(facts.parent), _id(pid), _id(pid))
+    data[places.registers : places.registers + len(status.registers)] = status.registers
+    return bytes(data)
+
+
+def read_process_status(data: bytes, layout: ElfLayout, source: str) -> ProcessStatus:
+    """The process' note.
+
+    Raises:
+        CoreFileError: it is cut short.
+    """
+    info = _INFO_64 if layout.is_64 else _INFO_32
+    if len(data) < info.size:
+        raise CoreFileError(
+            f"a process' status of {len(data)} bytes, {info.size} are needed",
+            source=source,
+            offset=0,
+        )
+    _, _, _, _, _, user, group, pid, parent, _, _, name, arguments = info.unpack_from(data)
+    return ProcessStatus(pid, parent, user, group, _text(name), _text(arguments).rstrip())
+
+
+def process_status(facts: LinuxFacts, pid: int, layout: ElfLayout) -> bytes:
+    """The bytes of ``NT_PRPSINFO``."""
+    info, largest = (_INFO_64, (1 << 32) - 1) if layout.is_64 else (_INFO_32, (1 << 16) - 1)
+    user, group = min(facts.user, largest), min(facts.group, largest)
+    name, arguments = _bytes(facts.name)[:15], _bytes(facts.arguments)[:79]
+    ids = (_id(pid), _id(facts.parent), _id(pid), _id(pid))
+    return info.pack(0, ord("R"), 0, 0, 0, user, group, *ids, name, arguments)
+
+
+def read_file_mappings(
+    data: bytes, layout: ElfLayout, source: str
+) -> tuple[tuple[FileMapping, ...], CoreFileError | None]:
+    """``NT_FILE``: the mappings, by address, and what is wrong with the note."""
+    word = layout.pointer_size
+    head = Struct("<2Q" if layout.is_64 else "<2I")
+    entry = Struct("<3Q" if layout.is_64 else "<3I")
+    if len(data) < head.size:
+        return (), CoreFileError("a list of files cut short", source=source, offset=len(data))
+    count, page = head.unpack_from(data)
+    room = (len(data) - head.size) // entry.size
+    names = data[head.size + min(count, room) * entry.size :].split(b"\0")
+    found = [
+        FileMapping(Avma(start), Avma(end), FileOffset(offset * page), _text(name))
+        for (start, end, offset), name in zip(
+            entry.iter_unpack(data[head.size : head.size + min(count, room) * entry.size]),
+            names,
+            strict=False,
+        )
+        # What is larger is no offset, and could not be written again.
+        if start < end and name and offset * page // FILE_PAGE < 1 << (8 * word)
+    ]
+    problem = None
+    if count > min(room, len(names)):
+        problem = CoreFileError(
+            f"a list of {count} files that ends after {len(found)}", source=source, offset=word
+        )
+    return tuple(sorted(found)), problem
+
+
+def file_mappings(mappings: Sequence[FileMapping], layout: ElfLayout) -> bytes:
+    """The bytes of ``NT_FILE``."""
+    form = "Q" if layout.is_64 else "I"
+    words = [len(mappings), FILE_PAGE]
+    for mapping in mappings:
+        words += (mapping.start, mapping.end, mapping.offset // FILE_PAGE)
+    names = b"".join(_bytes(mapping.path).replace(b"\0", b"") + b"\0" for mapping in mappings)
+    return Struct(f"<{len(words)}{form}").pack(*words) + names
+
+
+def pac_mask(address_bits: int) -> bytes:
+    """The bytes of ``NT_ARM_PAC_MASK``; ``address_bits`` are those of a pointer that are not."""
+    mask = ~address_bits & _SIGNED_BITS
+    return PAC_MASK.pack(mask, mask)
+
+
+def signal_information(signal: int) -> bytes:
+    """The bytes of ``NT_SIGINFO``: of ``siginfo_t`` no more than the number is known."""
+    return signal.to_bytes(4, "little").ljust(_SIGINFO_SIZE, b"\0")
+
+
+def note(owner: str, kind: int, description: bytes) -> bytes:
+    """A whole note."""
+    name = owner.encode() + b"\0"
+    head = Struct("<3I").pack(len(name), len(description), kind)
+    return head + _padded(name) + _padded(description)
+
+
+def auxiliary_values(vector: bytes, layout: ElfLayout) -> Iterator[tuple[int, int]]:
+    """Types (``AT_``) and values in ``vector``, up to its end or ``AT_NULL``."""
+    pair = Struct("<2Q" if layout.is_64 else "<2I")
+    for kind, value in pair.iter_unpack(vector[: len(vector) // pair.size * pair.size]):
+        if not kind:
+            return
+        yield kind, value
+
+
+def _padded(data: bytes) -> bytes:
+    return data.ljust(-(-len(data) // 4) * 4, b"\0")
+
+
+def _id(number: int) -> int:
+    return number if 0 <= number < 1 << 31 else 0
+
+
+def _text(data: bytes) -> str:
+    return data.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

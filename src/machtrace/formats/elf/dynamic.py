@@ -1,0 +1,80 @@
+"""The dynamic section: what the loader reads, and all that is left in memory (gABI, chapter 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from machtrace.formats.elf.image import ElfImage
+from machtrace.formats.elf.structs import DT_NULL, DT_SONAME, DT_STRSZ, DT_STRTAB, PT_DYNAMIC
+from machtrace.errors import MemoryReadError
+from machtrace.model.address import Svma
+from machtrace.model.contents import ImageContents
+
+ENTRY_LIMIT = 4096
+"""Entries read; real tables have tens."""
+
+_NAME_LIMIT = 4096
+_STEP = 64
+
+_NOTHING: Mapping[int, int] = MappingProxyType({})
+
+
+def read_dynamic(contents: ImageContents, image: ElfImage) -> Mapping[int, int]:
+    """``DT_`` number → value, the first of each; empty where there is no dynamic section.
+
+    Raises:
+        MemoryReadError: it lies in no segment, or could not be read.
+    """
+    segment = image.segment(PT_DYNAMIC)
+    if segment is None:
+        return _NOTHING
+    layout = image.layout.dynamic
+    count = min(segment.file_size // layout.size, ENTRY_LIMIT)
+    entries: dict[int, int] = {}
+    if not count:
+        return entries
+    for tag, value in layout.iter_unpack(contents.read_svma(segment.address, count * layout.size)):
+        if tag == DT_NULL:
+            break
+        entries.setdefault(tag, value)
+    return entries
+
+
+def dynamic_address(value: int, image: ElfImage, *, slide: int = 0) -> Svma:
+    """The stated address in a ``d_ptr``.
+
+    glibc's loader adds the slide to these in memory, musl's does not, and the vdso's are never
+    touched; so in a loaded image (``slide`` not 0) it depends on which of the two is inside.
+    """
+    if slide and image.file_offset_of(Svma(value)) is None:
+        unslid = Svma(value - slide)
+        if image.file_offset_of(unslid) is not None:
+            return unslid
+    return Svma(value)
+
+
+def read_soname(contents: ImageContents, image: ElfImage, *, slide: int = 0) -> str | None:
+    """``DT_SONAME``; None where there is none or it cannot be read. Raises nothing."""
+    try:
+        entries = read_dynamic(contents, image)
+        name, strings = entries.get(DT_SONAME), entries.get(DT_STRTAB)
+        if name is None or strings is None:
+            return None
+        table = dynamic_address(strings, image, slide=slide)
+        size = min(entries.get(DT_STRSZ, 0) - name, _NAME_LIMIT)
+        return _c_string(contents, Svma(table + name), size)
+    except MemoryReadError:
+        return None
+
+
+def _c_string(contents: ImageContents, address: Svma, limit: int) -> str | None:
+    """The string at ``address``, read a little at a time, for memory may be far away."""
+    kept = bytearray()
+    while len(kept) < limit:
+        part = bytes(contents.read_svma(Svma(address + len(kept)), min(_STEP, limit - len(kept))))
+        head, end, _ = part.partition(b"\0")
+        kept += head
+        if end:
+            return kept.decode("utf-8", "replace")
+    return None

@@ -1,0 +1,80 @@
+"""What an ELF file is, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from machtrace.formats.elf.headers import ElfHeader
+from machtrace.formats.elf.segments import Section, Segment, loaded_range
+from machtrace.formats.elf.structs import PT_LOAD, ElfLayout, ElfType
+from machtrace.model.address import FileOffset, Svma
+from machtrace.model.arch import Arch
+from machtrace.model.image import BuildId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElfImage:
+    """An ELF file's headers, whether it was read from a file or from memory."""
+
+    header: ElfHeader
+    segments: tuple[Segment, ...]
+    """Program headers, in the file's order."""
+    sections: tuple[Section, ...] = ()
+    """Section headers, in the file's order; none where it was read from memory, or stripped."""
+    build_id: BuildId | None = None
+    soname: str | None = None
+    """``DT_SONAME``."""
+
+    @property
+    def arch(self) -> Arch:
+        """What it runs on."""
+        return self.header.arch
+
+    @property
+    def layout(self) -> ElfLayout:
+        """Its width and byte order."""
+        return self.header.layout
+
+    @property
+    def type(self) -> ElfType:
+        """Whether it is an executable, a shared object, a core or an object file."""
+        return self.header.type
+
+    @property
+    def header_svma(self) -> Svma:
+        """The page of the lowest ``PT_LOAD``: where the header is when loaded."""
+        return loaded_range(self.segments)[0]
+
+    @property
+    def size(self) -> int:
+        """Bytes from :attr:`header_svma` to the end of the code; see :func:`loaded_range`."""
+        return loaded_range(self.segments)[1]
+
+    @property
+    def load_segments(self) -> Iterator[Segment]:
+        """The ``PT_LOAD`` ones."""
+        return (segment for segment in self.segments if segment.type == PT_LOAD)
+
+    def segment(self, kind: int) -> Segment | None:
+        """The first of type ``kind`` (a ``PT_`` number)."""
+        return next((segment for segment in self.segments if segment.type == kind), None)
+
+    def section(self, name: str) -> Section | None:
+        """The first called ``name``."""
+        return next((section for section in self.sections if section.name == name), None)
+
+    def file_offset_of(self, address: Svma) -> FileOffset | None:
+        """Where the file has the byte at ``address``; None where it has none."""
+        for segment in self.load_segments:
+            delta = address - segment.address
+            if 0 <= delta < segment.file_size:
+                return FileOffset(segment.offset + delta)
+        return None
+
+    def loaded_end(self, address: Svma) -> Svma | None:
+        """Where the file's bytes of the segment that holds ``address`` end."""
+        for segment in self.load_segments:
+            if segment.address <= address < segment.address + segment.file_size:
+                return Svma(segment.address + segment.file_size)
+        return None

@@ -1,0 +1,272 @@
+"""The symbol tables, as columns (gABI, chapter 4, "Symbol Table": ``Elf32_Sym``, ``Elf64_Sym``).
+
+There may be hundreds of thousands of symbols, of which a few are asked for by name. So rows stay
+as they lie in the file, questions about kinds are answered for all at once, and a name is decoded
+when it is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from machtrace.formats.elf.contents import ElfContents, ElfFileContents
+from machtrace.formats.elf.dynamic_symbols import dynamic_symbol_tables
+from machtrace.formats.elf.image import ElfImage
+from machtrace.formats.elf.segments import Section
+from machtrace.formats.elf.structs import SHT_DYNSYM, SHT_SYMTAB, ElfLayout
+from machtrace.errors import ElfError
+from machtrace.model.arch import Arch
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+"""One truth a symbol."""
+
+_SHN_UNDEF, _SHN_LORESERVE, _SHN_XINDEX = 0, 0xFF00, 0xFFFF
+_STB_LOCAL = 0
+_STT_NOTYPE, _STT_FUNC, _STT_GNU_IFUNC = 0, 2, 10
+_TYPE_BITS = 0xF
+_BIND_SHIFT = 4
+_LONGEST_NAME = 1 << 16
+_NAME_CHUNK = 256
+_SHARED_NAMES = 16
+"""How many times over the string table may be used before names must be overlapping on purpose."""
+
+
+def symbol_dtype(layout: ElfLayout) -> np.dtype[np.void]:
+    """``Elf64_Sym`` or ``Elf32_Sym`` as a structured type, its fields so named."""
+    order = layout.byte_order
+    kinds = {
+        "st_name": f"{order}u4",
+        "st_info": "u1",
+        "st_other": "u1",
+        "st_shndx": f"{order}u2",
+        "st_value": f"{order}u{layout.pointer_size}",
+        "st_size": f"{order}u{layout.pointer_size}",
+    }
+    names = ["st_name", "st_info", "st_other", "st_shndx", "st_value", "st_size"]
+    if not layout.is_64:
+        names = ["st_name", "st_value", "st_size", "st_info", "st_other", "st_shndx"]
+    return np.dtype([(name, kinds[name]) for name in names])
+
+
+class SymbolRows:
+    """All entries of a symbol table, in its order; nothing is left out or sorted."""
+
+    __slots__ = ("_image", "_source", "_strings", "rows")
+
+    def __init__(
+        self, rows: npt.NDArray[np.void], strings: memoryview, image: ElfImage, source: str
+    ) -> None:
+        self.rows = rows
+        """Of :func:`symbol_dtype`, in the file's byte order."""
+        self._strings = strings
+        self._image = image
+        self._source = source
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    # --- columns ---
+
+    @property
+    def addresses(self) -> npt.NDArray[np.uint64]:
+        """``st_value`` as an :data:`Svma`; the bit that marks Thumb functions is removed."""
+        values = self.rows["st_value"].astype(np.uint64)
+        if self._image.arch is Arch.ARM:
+            values[self._has_type(_STT_FUNC)] &= ~np.uint64(1)
+        return values
+
+    @property
+    def sizes(self) -> npt.NDArray[np.uint64]:
+        """``st_size``, in bytes; 0 is unknown."""
+        return self.rows["st_size"].astype(np.uint64)
+
+    @property
+    def section_indices(self) -> npt.NDArray[np.uint16]:
+        """``st_shndx``: an index into :attr:`ElfImage.sections`, or something special."""
+        return self.rows["st_shndx"].astype(np.uint16)
+
+    # --- kinds ---
+
+    @property
+    def is_defined(self) -> Mask:
+        """At an address in this image: neither undefined, nor absolute, nor common."""
+        index = self.section_indices
+        mask: Mask = (index != _SHN_UNDEF) & ((index < _SHN_LORESERVE) | (index == _SHN_XINDEX))
+        return mask
+
+    @property
+    def is_global(self) -> Mask:
+        """Of global or weak binding: the name to prefer where several are at one address."""
+        mask: Mask = (self.rows["st_info"] >> _BIND_SHIFT) != _STB_LOCAL
+        return mask
+
+    @property
+    def is_thumb(self) -> Mask:
+        """A function of Thumb instructions; false of every CPU but arm."""
+        if self._image.arch is not Arch.ARM:
+            return np.zeros(len(self), np.bool_)
+        mask: Mask = self._has_type(_STT_FUNC) & ((self.rows["st_value"] & 1) != 0)
+        return mask
+
+    @property
+    def is_function(self) -> Mask:
+        """Names instructions.
+
+        These are functions, resolvers of indirect functions, and labels without a type in
+        executable sections, as assembly code has them. Among the last are not: what marks where
+        instructions and data alternate (``$x``, ``$d``), local labels and ``annobin``'s marks
+        (``.…``), and the end of a section (``etext``).
+        """
+        typed = self._has_type(_STT_FUNC) | self._has_type(_STT_GNU_IFUNC)
+        labels = np.flatnonzero(self._has_type(_STT_NOTYPE) & self.is_defined)
+        first = self._first_bytes(labels)
+        labels = labels[(first != 0) & (first != ord("$")) & (first != ord("."))]
+        mask: Mask = typed & self.is_defined
+        mask[labels[self._is_executable(labels)]] = True
+        mask &= self.rows["st_value"] != 0
+        return mask
+
+    def _has_type(self, kind: int) -> Mask:
+        mask: Mask = (self.rows["st_info"] & _TYPE_BITS) == kind
+        return mask
+
+    def _is_executable(self, rows: npt.NDArray[np.intp]) -> Mask:
+        """Whether each of ``rows`` is inside an executable section, or segment if none is known."""
+        addresses = self.addresses[rows]
+        sections = self._image.sections
+        ranges = [(s.address, s.end) for s in (sections or self._image.segments) if s.is_executable]
+        if not ranges:
+            return np.zeros(len(rows), np.bool_)
+        ranges.sort()
+        starts = np.array([start for start, _ in ranges], np.uint64)
+        ends = np.array([end for _, end in ranges], np.uint64)
+        index = starts.searchsorted(addresses, side="right").astype(np.int64) - 1
+        mask: Mask = (index >= 0) & (addresses < ends[np.maximum(index, 0)])
+        return mask
+
+    def _first_bytes(self, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.uint8]:
+        """The first byte of each name; 0 where there is none."""
+        strings = np.frombuffer(self._strings, np.uint8)
+        at = self.rows["st_name"][rows].astype(np.int64)
+        inside = at < len(strings)
+        first = np.zeros(len(rows), np.uint8)
+        first[inside] = strings[at[inside]]
+        return first
+
+    # --- names ---
+
+    def name_bytes(self, row: int) -> bytes:
+        """The name of one symbol as the table spells it, at most 64 KiB; empty without one."""
+        start, found = int(self.rows["st_name"][row]), b""
+        while start and len(found) < _LONGEST_NAME:
+            chunk = bytes(self._strings[start + len(found) : start + len(found) + _NAME_CHUNK])
+            head, end, _ = chunk.partition(b"\0")
+            found += head
+            if end or not chunk:
+                break
+        return found[:_LONGEST_NAME]
+
+    def name(self, row: int) -> str:
+        r"""The name of one symbol, without a version; empty where it has none.
+
+        Linkers write versions into ``.symtab`` as ``name@@VERSION`` and ``name@VERSION``. Bytes
+        that are no UTF-8 are shown as ``\x..``, so that no two names become one.
+        """
+        return _without_version(self.name_bytes(row))
+
+    def names(self, rows: Iterable[int] | None = None) -> list[str]:
+        """The names of many symbols (None: of all), in the order asked for.
+
+        Raises:
+            ElfError: together they are many times as long as the table they are in, which only a
+                made-up file does.
+        """
+        chosen = self.rows["st_name"]
+        if rows is not None:
+            chosen = chosen[np.fromiter(rows, np.intp)]
+        strings = bytes(self._strings) + b"\0"
+        room = _SHARED_NAMES * len(strings)
+        names: dict[int, str] = {0: ""}
+        for at in np.unique(chosen).tolist():
+            if not 0 < at < len(strings):
+                names[at] = ""
+                continue
+            end = min(strings.find(b"\0", at), at + _LONGEST_NAME)
+            room -= end - at
+            if room < 0:
+                raise ElfError("the names of symbols overlap", source=self._source, offset=at)
+            names[at] = _without_version(strings[at:end])
+        return [names[at] for at in chosen.tolist()]
+
+
+def _without_version(name: bytes) -> str:
+    at = name.find(b"@")
+    return (name[:at] if at > 0 else name).decode("utf-8", "backslashreplace")
+
+
+def parse_symbols(contents: ElfContents) -> SymbolRows:
+    """``.symtab``, all symbols; empty where it was stripped, and of an image in memory.
+
+    Raises:
+        ElfError: the table or its strings are not in the file.
+    """
+    return _of_section(contents, SHT_SYMTAB) or _empty(contents)
+
+
+def parse_dynamic_symbols(contents: ElfContents) -> SymbolRows:
+    """``.dynsym``, what other images can link to; empty where there is none.
+
+    Where there are no section headers the dynamic section says where it is.
+
+    Raises:
+        ElfError: the table or its strings are not in the file.
+        MemoryReadError: they are in memory that cannot be read.
+    """
+    found = _of_section(contents, SHT_DYNSYM)
+    if found is not None:
+        return found
+    if contents.image.sections:
+        return _empty(contents)
+    dtype = symbol_dtype(contents.image.layout)
+    tables = dynamic_symbol_tables(contents, dtype.itemsize)
+    if tables is None:
+        return _empty(contents)
+    table, strings = tables
+    return SymbolRows(np.frombuffer(table, dtype), strings, contents.image, contents.source)
+
+
+def _empty(contents: ElfContents) -> SymbolRows:
+    rows = np.zeros(0, symbol_dtype(contents.image.layout))
+    return SymbolRows(rows, memoryview(b""), contents.image, contents.source)
+
+
+def _of_section(contents: ElfContents, kind: int) -> SymbolRows | None:
+    image = contents.image
+    section = next((s for s in image.sections if s.type == kind), None)
+    if section is None or not isinstance(contents, ElfFileContents):
+        return None
+    dtype = symbol_dtype(image.layout)
+    _check_entry_size(section, dtype.itemsize, contents.source)
+    if not section.link < len(image.sections):
+        raise ElfError(
+            f"section {section.name} names no string table",
+            source=contents.source,
+            offset=section.offset,
+        )
+    table = contents.read_section(section)
+    table = table[: len(table) // dtype.itemsize * dtype.itemsize]
+    strings = contents.read_section(image.sections[section.link])
+    return SymbolRows(np.frombuffer(table, dtype), strings, image, contents.source)
+
+
+def _check_entry_size(section: Section, size: int, source: str) -> None:
+    if section.entry_size != size:
+        raise ElfError(
+            f"section {section.name} has entries of {section.entry_size} bytes, not {size}",
+            source=source,
+            offset=section.offset,
+        )

@@ -1,0 +1,200 @@
+"""Go's table of functions, files and lines: ``.gopclntab``, ``__gopclntab``.
+
+Go programs carry it for their own tracebacks, so stripping leaves it. Source: Go,
+``runtime/symtab.go`` (``pcHeader``, ``moduledata``) and ``runtime/runtime2.go`` (``_func``) of the
+releases that changed it: 1.2, 1.16, 1.18 and 1.20. Since 1.26 the header no longer says where code
+begins; ``moduledata`` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from machtrace.errors import FormatError
+from machtrace.formats.go_pc_values import pc_value
+
+_MAGICS = {0xFFFFFFFB: 2, 0xFFFFFFFA: 16, 0xFFFFFFF0: 18, 0xFFFFFFF1: 20}
+"""The release of Go 1 that brought each magic number."""
+_HEADER = 8
+_LONGEST_NAME = 1 << 16
+_NAME, _PC_FILE, _PC_LINE, _UNIT = 1, 5, 6, 8
+"""Places among the four-byte fields of a ``_func``, counted from its entry."""
+
+Addresses = npt.NDArray[np.uint64]
+
+
+class GoLocation(NamedTuple):
+    """A place in Go source."""
+
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What a header says: offsets from the start of the table."""
+
+    release: int
+    little_endian: bool
+    quantum: int
+    """Bytes of the shortest instruction."""
+    pointer_size: int
+    functions: int
+    """How many there are."""
+    text_start: int
+    """What entries count from; 0 where the header does not say, or they are addresses."""
+    names: int
+    units: int
+    files: int
+    pc_values: int
+    table: int
+    """Of the functions' entries."""
+
+
+class GoFunctions:
+    """The functions of a Go program, by address."""
+
+    __slots__ = ("_data", "_layout", "_records", "ends", "starts")
+
+    def __init__(self, data: memoryview, source: str, *, text_start: int | None = None) -> None:
+        """Read the header and the functions' entries.
+
+        Args:
+            data: the section.
+            source: what to call it in errors.
+            text_start: where Go's code begins (Svma), for tables that do not say.
+
+        Raises:
+            FormatError: it is no such table, or cut short.
+        """
+        self._data = data
+        self._layout = layout = _parse_header(data, source)
+        width = 4 if layout.release >= 18 else layout.pointer_size  # noqa: PLR2004 (Go 1.18)
+        kind = np.dtype(("<" if layout.little_endian else ">") + f"u{width}")
+        count = 2 * layout.functions + 1
+        room = len(data) - layout.table
+        if room < 0 or count > room // width:
+            message = f"{layout.functions} functions do not fit into {max(0, room)} bytes"
+            raise FormatError(message, source=source, offset=layout.table)
+        words = np.frombuffer(data, kind, count, layout.table).astype(np.uint64)
+        base = np.uint64(0)
+        if width == 4 and layout.release >= 18:  # noqa: PLR2004 (Go 1.18)
+            start = layout.text_start or text_start
+            if start is None:
+                raise FormatError("where code begins is not known", source=source, offset=_HEADER)
+            base = np.uint64(start & (1 << 64) - 1)
+        entries = words[::2] + base
+        ordered = entries[:-1] < entries[1:]
+        kept = np.flatnonzero(ordered)
+        self.starts: Addresses = entries[:-1][kept]
+        """Where functions begin (Svma), as the table has them: sorted."""
+        self.ends: Addresses = entries[1:][kept]
+        """Where each ends: where the next begins."""
+        self._records = words[1::2][kept]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def name(self, row: int) -> str:
+        """The function's name, with its package; empty where the table is damaged."""
+        offset = self._field(row, _NAME)
+        return "" if offset is None else self._string(self._layout.names, offset)
+
+    def location(self, row: int, address: int) -> GoLocation | None:
+        """The source line of an address (Svma) in the function; None where the table has none.
+
+        Of a call that the compiler inlined it is the line in the inlined function.
+        """
+        line = self._value(row, _PC_LINE, address)
+        file = self._value(row, _PC_FILE, address)
+        if line is None or file is None or line < 0 or file < 0:
+            return None
+        path = self._file(row, file)
+        return GoLocation(path, line) if path else None
+
+    def _file(self, row: int, number: int) -> str:
+        layout = self._layout
+        if layout.release < 16:  # noqa: PLR2004 (Go 1.16)
+            offset = self._word(layout.files + 4 * number)
+            return "" if offset is None else self._string(0, offset)
+        unit = self._field(row, _UNIT)
+        if unit is None:
+            return ""
+        offset = self._word(layout.units + 4 * (unit + number))
+        return "" if offset is None else self._string(layout.files, offset)
+
+    def _value(self, row: int, field: int, address: int) -> int | None:
+        offset = self._field(row, field)
+        if not offset:
+            return None
+        return pc_value(
+            self._data[self._layout.pc_values + offset :],
+            int(self.starts[row]),
+            address,
+            self._layout.quantum,
+        )
+
+    def _field(self, row: int, number: int) -> int | None:
+        """A four-byte field of the function's record; the entry before them may be a pointer."""
+        layout = self._layout
+        entry = 4 if layout.release >= 18 else layout.pointer_size  # noqa: PLR2004 (Go 1.18)
+        start = int(self._records[row])
+        if layout.release >= 16:  # noqa: PLR2004 (Go 1.16)
+            start += layout.table
+        return self._word(start + entry + 4 * (number - 1))
+
+    def _word(self, at: int) -> int | None:
+        if not 0 <= at <= len(self._data) - 4:
+            return None
+        order = "little" if self._layout.little_endian else "big"
+        return int.from_bytes(self._data[at : at + 4], order)  # type: ignore[arg-type]
+
+    def _string(self, table: int, offset: int) -> str:
+        start = table + offset
+        found = bytes(self._data[start : start + _LONGEST_NAME])
+        end = found.find(0)
+        return found[:end].decode("utf-8", "replace") if end >= 0 else ""
+
+
+def _parse_header(data: memoryview, source: str) -> _Layout:
+    """The header, of whichever release.
+
+    Raises:
+        FormatError: it is none, or cut short.
+    """
+
+    def wrong(message: str, offset: int = 0) -> FormatError:
+        return FormatError(message, source=source, offset=offset)
+
+    magic = bytes(data[:4])
+    little = int.from_bytes(magic, "little") in _MAGICS
+    release = _MAGICS.get(int.from_bytes(magic, "little" if little else "big"))
+    if release is None or len(data) < _HEADER:
+        raise wrong(f"no table of Go functions begins with {magic.hex()}")
+    quantum, pointer_size = data[6], data[7]
+    if data[4] or data[5] or quantum not in {1, 2, 4} or pointer_size not in {4, 8}:
+        raise wrong("not a header of Go's", 4)
+    fields = 1 if release < 16 else 7 if release < 18 else 8  # noqa: PLR2004 (see _MAGICS)
+    size = fields * pointer_size
+    if len(data) < _HEADER + size:
+        raise wrong("the header is cut short", _HEADER)
+    kind = np.dtype(("<" if little else ">") + f"u{pointer_size}")
+    words = [int(word) for word in np.frombuffer(data, kind, fields, _HEADER)]
+    if release < 16:  # noqa: PLR2004 (Go 1.16)
+        table = _HEADER + pointer_size
+        after = table + 2 * words[0] * pointer_size + pointer_size
+        files = int.from_bytes(data[after : after + 4], "little" if little else "big")
+        return _Layout(
+            *(release, little, quantum, pointer_size, words[0], 0),
+            *(0, 0, files, 0, table),
+        )
+    text_start = words[2] if release >= 18 else 0  # noqa: PLR2004 (Go 1.18)
+    names, units, files, pc_values, table = words[-5:]
+    return _Layout(
+        *(release, little, quantum, pointer_size, words[0], text_start),
+        *(names, units, files, pc_values, table),
+    )

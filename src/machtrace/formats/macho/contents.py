@@ -1,0 +1,143 @@
+"""A Mach-O's bytes by stated address or file offset, of a file and of loaded memory."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from machtrace.errors import MachOError, MemoryReadError
+from machtrace.formats.macho.image import MachOImage, parse_image
+from machtrace.model.address import Avma, FileOffset, Svma
+from machtrace.model.contents import ImageContents
+from machtrace.model.memory import MemoryReader
+
+_ADDRESS_BITS = (1 << 64) - 1
+
+
+class MachOContents(ImageContents, Protocol):
+    """A Mach-O's bytes, with its load commands read."""
+
+    @property
+    def image(self) -> MachOImage:
+        """Its header and load commands."""
+        ...
+
+
+class FileContents:
+    """A thin Mach-O file, or a slice of a fat one. An :class:`ImageContents`."""
+
+    __slots__ = ("data", "image", "source")
+
+    def __init__(self, data: bytes | memoryview, source: str) -> None:
+        """Parse the load commands; nothing else is looked at.
+
+        Raises:
+            MachOError: the header or a load command is malformed or cut short.
+        """
+        self.data = memoryview(data)
+        """All of it."""
+        self.source = source
+        """What to call it in errors."""
+        self.image: MachOImage = parse_image(self._read_header, source)
+        """Its header and load commands."""
+
+    def _read_header(self, offset: int, size: int) -> memoryview:
+        if offset + size > len(self.data):
+            raise MachOError(
+                f"{size} bytes of header wanted, {max(0, len(self.data) - offset)} left",
+                source=self.source,
+                offset=offset,
+            )
+        return self.data[offset : offset + size]
+
+    def read_svma(self, address: Svma, size: int, /) -> memoryview:
+        """Exactly ``size`` bytes at a stated address.
+
+        Raises:
+            MemoryReadError: any of them is in no segment, or is one of the zeros at a segment's
+                end that no file holds.
+        """
+        for segment in self.image.segments:
+            begin = address - segment.vmaddr
+            if begin >= 0 and size >= 0 and begin + size <= min(segment.filesize, segment.vmsize):
+                start = segment.fileoff + begin
+                if start + size <= len(self.data):
+                    return self.data[start : start + size]
+        raise MemoryReadError(address, size)
+
+    def read_file(self, offset: FileOffset, size: int, /) -> memoryview:
+        """Exactly ``size`` bytes at a file offset (of the slice, in a fat file).
+
+        Raises:
+            MemoryReadError: any of them is beyond the file.
+        """
+        if offset < 0 or size < 0 or offset + size > len(self.data):
+            raise MemoryReadError(offset, size)
+        return self.data[offset : offset + size]
+
+
+class MemoryContents:
+    """A Mach-O as it is loaded in a target. An :class:`ImageContents`.
+
+    Only the header, the load commands and what is asked for are read.
+    """
+
+    __slots__ = ("_memory", "image", "load_address", "source")
+
+    def __init__(self, memory: MemoryReader, load_address: Avma, source: str) -> None:
+        """Parse the load commands at ``load_address``.
+
+        Raises:
+            MachOError: the header or a load command is malformed.
+            MemoryReadError: they cannot be read.
+        """
+        self._memory = memory
+        self.load_address = load_address
+        """Where the header is."""
+        self.source = source
+        """What to call it in errors."""
+        self.image: MachOImage = parse_image(self._read_header, source)
+        """Its header and load commands."""
+
+    @property
+    def slide(self) -> int:
+        """What to add to an :data:`Svma` to get an :data:`Avma`; may be negative."""
+        return self.load_address - self.image.header_svma
+
+    def _read_header(self, offset: int, size: int) -> memoryview:
+        return memoryview(self._memory.read(Avma(self.load_address + offset), size))
+
+    def read_svma(self, address: Svma, size: int, /) -> memoryview:
+        """Exactly ``size`` bytes at a stated address.
+
+        Raises:
+            MemoryReadError: any of them is in no segment, or cannot be read.
+        """
+        for segment in self.image.segments:
+            begin = address - segment.vmaddr
+            if begin >= 0 and size >= 0 and begin + size <= segment.vmsize:
+                avma = Avma((address + self.slide) & _ADDRESS_BITS)
+                return memoryview(self._memory.read(avma, size))
+        raise MemoryReadError(address, size)
+
+    def read_around(self, address: Svma, size: int, /) -> memoryview:
+        """Exactly ``size`` bytes at an address that counts as the image's do, in it or elsewhere.
+
+        Raises:
+            MemoryReadError: any of them cannot be read.
+        """
+        return memoryview(self._memory.read(Avma((address + self.slide) & _ADDRESS_BITS), size))
+
+    def read_file(self, offset: FileOffset, size: int, /) -> memoryview:
+        """Exactly ``size`` bytes at a file offset, through the segment that was mapped from there.
+
+        Of an image in a shared cache, offsets count from the start of the cache's file, and its
+        segments say so too.
+
+        Raises:
+            MemoryReadError: any of them is in no segment, or cannot be read.
+        """
+        for segment in self.image.segments:
+            begin = offset - segment.fileoff
+            if begin >= 0 and size >= 0 and begin + size <= min(segment.filesize, segment.vmsize):
+                return self.read_svma(Svma(segment.vmaddr + begin), size)
+        raise MemoryReadError(offset, size)

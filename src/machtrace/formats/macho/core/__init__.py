@@ -1,0 +1,1 @@
+"""Mach-O cores: reading and writing."""

@@ -1,0 +1,262 @@
+"""A core of a Darwin process (``MH_CORE``): its memory, its threads, its notes.
+
+A core is a Mach-O whose segments are ranges of the process' memory and whose thread commands hold
+registers (xnu: ``bsd/kern/kern_core.c``, ``osfmk/kdp/user_core.c``; lldb: ``process save-core``).
+Cores are often cut off or partly bad; what can be read is kept, and what cannot is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from machtrace.errors import CoreFileError, FormatError
+from machtrace.formats.macho.command_numbers import LC_NOTE, LC_THREAD, LC_UNIXTHREAD
+from machtrace.formats.macho.core.core_memory import read_memory
+from machtrace.formats.macho.core.notes import (
+    ADDRESSABLE_BITS,
+    ALL_IMAGE_INFOS,
+    LOAD_BINARY,
+    MAIN_BINARY,
+    PROCESS_METADATA,
+    AddressableBits,
+    MainBinary,
+    Note,
+    parse_addressable_bits,
+    parse_main_binary,
+    parse_note,
+)
+from machtrace.formats.macho.header import FileType, MachHeader, parse_header
+from machtrace.formats.macho.load_commands import LoadCommand
+from machtrace.formats.macho.core.noted_images import NotedImage, parse_image_infos, parse_load_binary
+from machtrace.formats.macho.core.process_metadata import parse_process_metadata
+from machtrace.formats.macho.segments import SEGMENT_COMMANDS
+from machtrace.formats.macho.thread_state import ThreadState, parse_thread_state
+from machtrace.model.address import PacMask
+from machtrace.model.arch import Arch
+from machtrace.model.core_memory import CoreMemory
+from machtrace.model.process_metadata import ProcessMetadata
+
+_COMMAND_HEADER_SIZE = 8
+_KERNEL_HALF = 1 << 63
+_LEAST_ADDRESS_BITS = 39
+"""Pointers of every 64-bit Apple device have at least as many (iOS: 39, macOS: 47)."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class CoreThread:
+    """One thread command."""
+
+    index: int
+    """1-based, in the core's order."""
+    state: ThreadState | FormatError
+    """What it says, or what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreFile:
+    """A core, read as far as it can be."""
+
+    source: str
+    """What to call it in errors."""
+    arch: Arch
+    cputype: int
+    """``CPU_TYPE_ARM64`` and its kin, as the header spells :attr:`arch`."""
+    memory: CoreMemory
+    threads: tuple[CoreThread, ...]
+    pointer_mask: PacMask
+    """From "process metadata", if it says, or "addrable bits"; without them, as wide as the
+    captured addresses need."""
+    metadata: ProcessMetadata
+    noted_images: tuple[NotedImage, ...] = ()
+    main_binary: MainBinary | None = None
+    problems: tuple[FormatError, ...] = ()
+    """What could not be read, threads apart: those say so themselves."""
+
+
+@dataclass(slots=True)
+class _Parts:
+    """The load commands of a core, sorted by what they are."""
+
+    segments: list[LoadCommand] = field(default_factory=list)
+    threads: list[LoadCommand] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+
+
+def parse_core(data: memoryview, source: str) -> CoreFile:
+    """Read the whole of a core but its memory, which is only mapped.
+
+    Raises:
+        MachOError: ``data`` is no Mach-O, or not even its header is whole.
+        CoreFileError: it is a Mach-O but no core, or of a CPU whose stacks are not walked here.
+    """
+    header = parse_header(data, source)
+    arch = header.arch
+    if header.filetype is not FileType.CORE:
+        raise CoreFileError(
+            f"a Mach-O of type {header.filetype.name.lower()}, not a core",
+            source=source,
+            offset=12,
+            remedy="give a core; machtrace image describes other Mach-O files",
+        )
+    if arch is None or not header.little_endian:
+        raise CoreFileError(
+            f"stacks of {header.arch_name} cannot be walked",
+            source=source,
+            offset=4,
+            remedy="give a core of an arm64, x86_64, arm or i386 process",
+        )
+    problems: list[FormatError] = []
+    parts = _sort(_commands(header, data, source, problems), source, problems)
+    if not parts.threads:
+        problems.append(CoreFileError("a core without threads", source=source, offset=header.size))
+    memory = read_memory(parts.segments, data, source, problems)
+    notes = _NoteReader(data, source, parts.notes, problems)
+    metadata = notes.first(PROCESS_METADATA, parse_process_metadata) or ProcessMetadata()
+    bits = notes.first(ADDRESSABLE_BITS, parse_addressable_bits)
+    mask = (
+        _pointer_mask(arch, bits, memory)
+        if metadata.pointer_mask is None
+        else PacMask(metadata.pointer_mask)
+    )
+    threads = tuple(
+        CoreThread(index, _thread_state(command, arch, mask, source))
+        for index, command in enumerate(parts.threads, 1)
+    )
+    return CoreFile(
+        source=source,
+        arch=_arch_of_threads(threads, arch),
+        cputype=header.cputype,
+        memory=memory,
+        threads=threads,
+        pointer_mask=mask,
+        metadata=metadata,
+        noted_images=notes.images(),
+        main_binary=notes.first(MAIN_BINARY, parse_main_binary),
+        problems=tuple(problems),
+    )
+
+
+def _commands(
+    header: MachHeader, data: memoryview, source: str, problems: list[FormatError]
+) -> Iterator[LoadCommand]:
+    """Commands as far as they go; the last one may be cut off by the end of the file."""
+    claimed = header.size + header.sizeofcmds
+    end = min(claimed, len(data))
+    at = header.size
+    for index in range(header.ncmds):
+        size = int.from_bytes(data[at + 4 : at + 8], "little")
+        if at + _COMMAND_HEADER_SIZE > end:
+            problems.append(
+                CoreFileError(
+                    f"the file ends after {index} of {header.ncmds} load commands, "
+                    f"{claimed - len(data)} bytes early"
+                    if claimed > len(data)
+                    else f"{header.ncmds - index} of {header.ncmds} load commands do not fit in "
+                    f"the {header.sizeofcmds} bytes they are given",
+                    source=source,
+                    offset=end,
+                )
+            )
+            return
+        if size < _COMMAND_HEADER_SIZE or size % 4:
+            problems.append(
+                CoreFileError(
+                    f"load command {index} of {header.ncmds} has the size {size}; "
+                    "those behind it cannot be found",
+                    source=source,
+                    offset=at,
+                )
+            )
+            return
+        cmd = int.from_bytes(data[at : at + 4], "little")
+        yield LoadCommand(cmd, at, data[at : min(at + size, end)])
+        at += size
+
+
+def _sort(commands: Iterator[LoadCommand], source: str, problems: list[FormatError]) -> _Parts:
+    parts = _Parts()
+    for command in commands:
+        if command.cmd in SEGMENT_COMMANDS:
+            parts.segments.append(command)
+        elif command.cmd in (LC_THREAD, LC_UNIXTHREAD):
+            parts.threads.append(command)
+        elif command.cmd == LC_NOTE:
+            try:
+                parts.notes.append(parse_note(command, source))
+            except CoreFileError as error:
+                problems.append(error)
+    return parts
+
+
+def _thread_state(
+    command: LoadCommand, arch: Arch, mask: PacMask, source: str
+) -> ThreadState | FormatError:
+    try:
+        return parse_thread_state(
+            command.data, arch, mask=mask, source=source, offset=command.offset
+        )
+    except FormatError as error:
+        return error
+
+
+def _arch_of_threads(threads: tuple[CoreThread, ...], arch: Arch) -> Arch:
+    """The core's architecture, unless its threads show that it calls an arm64_32 process arm."""
+    for thread in threads:
+        if isinstance(thread.state, ThreadState):
+            return thread.state.registers.arch
+    return arch
+
+
+def _pointer_mask(arch: Arch, bits: AddressableBits | None, memory: CoreMemory) -> PacMask:
+    if not arch.is_arm64 or arch.pointer_size == 4:  # noqa: PLR2004 (bytes)
+        return PacMask()
+    highest = memory.highest_address
+    if highest >= _KERNEL_HALF:
+        # Of a kernel's addresses the bits above are ones; cutting them off would be wrong.
+        return PacMask()
+    if bits is not None:
+        return PacMask.of_width(bits.low)
+    return PacMask.of_width(max(_LEAST_ADDRESS_BITS, highest.bit_length()))
+
+
+class _NoteReader:
+    """Reads notes by owner; a bad one becomes a problem."""
+
+    def __init__(
+        self, data: memoryview, source: str, notes: list[Note], problems: list[FormatError]
+    ) -> None:
+        self._data = data
+        self._source = source
+        self._notes = notes
+        self._problems = problems
+
+    def first(self, owner: str, parse: Callable[[memoryview, Note, str], _T]) -> _T | None:
+        """What the first note of ``owner`` says; writers write one."""
+        for note in self._notes:
+            if note.owner == owner:
+                return self._read(note, parse)
+        return None
+
+    def images(self) -> tuple[NotedImage, ...]:
+        """The images of "all image infos", then one for each "load binary"."""
+        images: list[NotedImage] = []
+        listed, problems = self.first(ALL_IMAGE_INFOS, parse_image_infos) or ((), ())
+        images.extend(listed)
+        self._problems.extend(problems)
+        for note in self._notes:
+            if note.owner == LOAD_BINARY:
+                image = self._read(note, parse_load_binary)
+                if image is not None:
+                    images.append(image)
+        return tuple(images)
+
+    def _read(self, note: Note, parse: Callable[[memoryview, Note, str], _T]) -> _T | None:
+        try:
+            return parse(self._data, note, self._source)
+        except FormatError as error:
+            self._problems.append(error)
+            return None

@@ -1,0 +1,262 @@
+"""Which images the process of a core had loaded, and where.
+
+In this order, the first that gives any: the notes "all image infos" and "load binary"; dyld's own
+list, found through "main bin spec" or through dyld's header in memory; every Mach-O header in
+memory. What a header in memory says of its image counts for more than what is said about it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from machtrace.errors import CoreFileError, FormatError, MachtraceError, MemoryReadError
+from machtrace.formats.macho.command_numbers import LC_ID_DYLINKER
+from machtrace.formats.macho.contents import MemoryContents
+from machtrace.formats.macho.core.file import CoreFile
+from machtrace.formats.macho.dyld_images import DyldImages, find_image_infos, read_dyld_images
+from machtrace.formats.macho.header import FileType, is_macho, parse_header
+from machtrace.formats.macho.core.noted_images import NotedImage
+from machtrace.formats.macho.structs import MACH_HEADER_64_SIZE
+from machtrace.model.address import Avma, Svma
+from machtrace.model.arch import Arch
+from machtrace.model.image import BinaryImage, ImageFormat, ImageList
+from machtrace.model.process_metadata import NotedExtent
+
+_ADDRESS_LIMIT = 1 << 64
+_LC_STR_OFFSET = 8
+"""Where ``struct dylinker_command`` keeps the offset of its name."""
+_PROGRAM_SVMA = {8: Svma(1 << 32), 4: Svma(0x4000)}
+"""Where the header of a program is linked to be, by pointer size, unless its author says
+otherwise: behind a ``__PAGEZERO`` of 4 GiB, or of 16 KiB. A library is linked at 0."""
+_LARGEST_CODE = 1 << 30
+"""Bytes of ``__TEXT`` that an image is believed to have at most where nothing tells."""
+_LEAST_BUDGET = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CoreImages:
+    """The images of a core."""
+
+    images: ImageList
+    program: BinaryImage | None
+    """The main executable."""
+    problems: tuple[MachtraceError, ...] = ()
+    """What was amiss with some of them."""
+
+
+def find_images(core: CoreFile) -> CoreImages:
+    """The images of ``core``; raises nothing."""
+    finder = _Finder(core, max(_LEAST_BUDGET, core.memory.size))
+    finder.add_noted(core.noted_images)
+    if not finder.found and not finder.add_main_binary():
+        finder.add_scanned()
+    return finder.result()
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    image: BinaryImage
+    filetype: FileType | None
+    """None where its header was not captured."""
+
+
+@dataclass(slots=True)
+class _Finder:
+    core: CoreFile
+    budget: int
+    """Bytes of load commands that may still be read. Real headers do not overlap, so all of them
+    together are no longer than the memory they are in."""
+    found: dict[int, _Found] = field(default_factory=dict)
+    """By load address, in the order they were found."""
+    problems: list[MachtraceError] = field(default_factory=list)
+
+    # --- where images are named ---
+
+    def add_noted(self, noted: Sequence[NotedImage]) -> None:
+        starts = sorted({image.load_address for image in noted if image.load_address is not None})
+        extents = {extent.load_address: extent for extent in self.core.metadata.extents}
+        for index, image in enumerate(noted):
+            address = image.load_address
+            if address is None:
+                self.problems.append(
+                    CoreFileError(
+                        f"image {image.path or image.uuid or index} without a load address",
+                        source=self.core.source,
+                        offset=0,
+                    )
+                )
+            elif address not in self.found and not self.add_at(address, image.path, image.uuid):
+                extent = extents.get(address)
+                if extent is None:
+                    next_start = _after(starts, address)
+                    extent = self._guess(image, address, next_start, is_program=index == 0)
+                self._add(extent, image.path, image.uuid, self.core.arch, None)
+
+    def add_main_binary(self) -> bool:
+        """Through "main bin spec"; whether more need not be looked for."""
+        main = self.core.main_binary
+        if main is None or main.address is None:
+            return False
+        if not self._is_header(main.address):
+            return self.add_listed(main.address)
+        if not self.add_at(main.address, "", main.uuid):
+            return False
+        is_dyld = self.found[main.address].filetype is FileType.DYLINKER
+        # A kernel, or a program that runs without a system, is alone.
+        return not is_dyld or self.add_from_dyld(main.address)
+
+    def add_scanned(self) -> None:
+        """Through the headers in memory; if dyld is among them, through its list."""
+        from machtrace.formats.macho.core.header_scan import scan_headers
+
+        memory, cputype = self.core.memory, self.core.cputype
+        for regions in (memory.code, memory.regions.regions):
+            end = 0
+            for address in scan_headers(regions, cputype):
+                # What lies inside an image's code is a file that the image carries about.
+                if address >= end and self.add_at(address, "", None):
+                    end = self.found[address].image.end
+            if self.found:
+                break
+        for found in tuple(self.found.values()):
+            if found.filetype is FileType.DYLINKER and self.add_from_dyld(found.image.load_address):
+                break
+
+    # --- dyld ---
+
+    def add_from_dyld(self, dyld: Avma) -> bool:
+        """The images that the dyld at ``dyld`` lists; whether it lists any."""
+        try:
+            contents = MemoryContents(self.core.memory.regions, dyld, "dyld")
+        except (FormatError, MemoryReadError):
+            return False
+        infos = find_image_infos(contents)
+        return infos is not None and self.add_listed(infos)
+
+    def add_listed(self, infos: Avma) -> bool:
+        """The images in the ``dyld_all_image_infos`` at ``infos``; whether there are any."""
+        try:
+            listed = read_dyld_images(
+                self.core.memory.regions,
+                infos,
+                pointer_size=self.core.arch.pointer_size,
+                source=self.core.source,
+            )
+        except (FormatError, MemoryReadError) as error:
+            self.problems.append(error)
+            return False
+        self._add_dyld_images(listed)
+        return bool(listed.images)
+
+    def _add_dyld_images(self, listed: DyldImages) -> None:
+        # dyld's list has paths and an order; what it lacks, such as dyld itself, comes behind.
+        before, self.found = self.found, {}
+        self.add_noted(
+            [
+                NotedImage(path=image.path, uuid=None, load_address=image.load_address)
+                for image in listed.images
+            ]
+        )
+        if listed.dyld is not None and listed.dyld not in self.found:
+            self.add_at(listed.dyld, "", None)
+        for address, found in before.items():
+            self.found.setdefault(address, found)
+
+    # --- one image ---
+
+    def _is_header(self, address: Avma) -> bool:
+        try:
+            return is_macho(self.core.memory.regions.read(address, 4))
+        except MemoryReadError:
+            return False
+
+    def add_at(self, address: Avma, path: str, uuid: UUID | None) -> bool:
+        """The image whose header is at ``address``; False where it cannot be read."""
+        memory = self.core.memory.regions
+        source = path or f"image at {address:#x}"
+        try:
+            header = parse_header(memory.read(address, MACH_HEADER_64_SIZE), source)
+            self.budget -= header.sizeofcmds
+            if self.budget < 0:
+                raise CoreFileError(
+                    "load commands of images overlap", source=self.core.source, offset=0
+                )
+            image = MemoryContents(memory, address, source).image
+        except MemoryReadError:
+            return False
+        except FormatError as error:
+            self.problems.append(error)
+            return False
+        text = image.text_segment
+        if text is None:
+            return False
+        name = path or image.install_name or ""
+        for command in image.commands_of(LC_ID_DYLINKER):
+            name = name or command.text(
+                int.from_bytes(command.data[_LC_STR_OFFSET : _LC_STR_OFFSET + 4], "little")
+            )
+        extent = NotedExtent(load_address=address, header_svma=text.vmaddr, size=text.vmsize)
+        arch = header.arch or self.core.arch
+        self._add(extent, name, image.uuid or uuid, arch, header.filetype)
+        return True
+
+    def _guess(
+        self, noted: NotedImage, address: Avma, next_start: int, *, is_program: bool
+    ) -> NotedExtent:
+        """Where an image is whose header was not captured."""
+        svma = _PROGRAM_SVMA[self.core.arch.pointer_size] if is_program else Svma(0)
+        if noted.slide is not None:
+            svma = Svma((address - noted.slide) % _ADDRESS_LIMIT)
+        # Its own next segment ends its code, or the next image does: in a shared cache the codes
+        # of all libraries lie side by side, and their data elsewhere.
+        own = (start for _, start in noted.segments if start > address)
+        end = min(address + _LARGEST_CODE, next_start, *own)
+        return NotedExtent(load_address=address, header_svma=svma, size=end - address)
+
+    def _add(
+        self,
+        extent: NotedExtent,
+        path: str,
+        uuid: UUID | None,
+        arch: Arch,
+        filetype: FileType | None,
+    ) -> None:
+        image = BinaryImage(
+            path=path,
+            uuid=uuid,
+            arch=arch,
+            format=ImageFormat.MACHO,
+            load_address=extent.load_address,
+            header_svma=extent.header_svma,
+            size=min(extent.size, _ADDRESS_LIMIT - extent.load_address),
+        )
+        self.found[extent.load_address] = _Found(image, filetype)
+
+    # --- all ---
+
+    def result(self) -> CoreImages:
+        program = self._program()
+        images: Iterable[BinaryImage] = (found.image for found in self.found.values())
+        path = self.core.metadata.path
+        if program is not None and path and not program.path:
+            named = replace(program, path=path)
+            images = [named if image is program else image for image in images]
+            program = named
+        return CoreImages(ImageList(images), program, tuple(self.problems))
+
+    def _program(self) -> BinaryImage | None:
+        found = tuple(self.found.values())
+        for candidate in found:
+            if candidate.filetype is FileType.EXECUTE:
+                return candidate.image
+        # Every list starts with the program; where its header is there and says otherwise, the
+        # list was made without it.
+        return found[0].image if found and found[0].filetype is None else None
+
+
+def _after(starts: Sequence[int], address: int) -> int:
+    index = bisect_right(starts, address)
+    return starts[index] if index < len(starts) else _ADDRESS_LIMIT

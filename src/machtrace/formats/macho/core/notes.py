@@ -1,0 +1,210 @@
+"""What a core says of itself in ``LC_NOTE`` commands: the pointers' width, the main binary.
+
+``struct note_command`` (``mach-o/loader.h``) names an owner and a range of the file; what lies
+there is the owner's business. The owners and their formats are those that xnu writes
+(``osfmk/kdp/core_notes.h``) and that lldb writes and reads (``ObjectFileMachO.cpp``). Every number
+is little-endian, every struct packed, every file offset absolute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from struct import Struct
+from typing import Any
+from uuid import UUID
+
+from machtrace.errors import CoreFileError
+from machtrace.formats.macho.load_commands import LoadCommand
+from machtrace.model.address import Avma, FileOffset
+
+ALL_IMAGE_INFOS = "all image infos"
+PROCESS_METADATA = "process metadata"
+MAIN_BINARY = "main bin spec"
+LOAD_BINARY = "load binary"
+ADDRESSABLE_BITS = "addrable bits"
+
+NOTE_COMMAND = Struct("<2I16s2Q")
+"""``cmd``, ``cmdsize``, ``data_owner``, ``offset``, ``size``."""
+ADDRESSABLE_BITS_3 = Struct("<2IQ")
+"""``version``, ``addressing_bits``, unused."""
+NOT_KNOWN = (1 << 64) - 1
+"""Stands for an address, slide or offset that the writer did not have."""
+
+_VERSION = Struct("<I")
+_ADDRESSABLE_BITS_4 = Struct("<3I")
+_MAIN_BINARY_1 = Struct("<2IQ16s2I")
+_MAIN_BINARY_2 = Struct("<2I2Q16s2I")
+_POINTER_BITS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One LC_NOTE: whose it is, and where in the file its bytes are."""
+
+    owner: str
+    offset: FileOffset
+    size: int
+    """In bytes."""
+
+
+class BinaryKind(Enum):
+    """What the binary of a "main bin spec" note is; the value is the note's number."""
+
+    UNSPECIFIED = 0
+    KERNEL = 1
+    USER = 2
+    """A process; the address is dyld's."""
+    STANDALONE = 3
+    USER_IMAGE_INFOS = 4
+    """A process; the address is that of ``dyld_all_image_infos``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MainBinary:
+    """What a "main bin spec" note says."""
+
+    kind: BinaryKind
+    address: Avma | None
+    slide: int | None
+    """What was added to the addresses its file states."""
+    uuid: UUID | None
+    page_size: int | None
+    """In bytes."""
+    platform: int | None
+    """``PLATFORM_MACOS`` and its kin (``mach-o/loader.h``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddressableBits:
+    """How many low bits of a pointer are address, in the lower and the upper half of memory."""
+
+    low: int
+    high: int
+
+
+def parse_note(command: LoadCommand, source: str) -> Note:
+    """The owner and range of an LC_NOTE.
+
+    Raises:
+        CoreFileError: the command is too short.
+    """
+    if len(command.data) < NOTE_COMMAND.size:
+        raise CoreFileError(
+            f"LC_NOTE takes {NOTE_COMMAND.size} bytes, its cmdsize is {len(command.data)}",
+            source=source,
+            offset=command.offset,
+        )
+    _, _, owner, offset, size = NOTE_COMMAND.unpack_from(command.data)
+    # Sixteen bytes that need no NUL: "process metadata" has just so many.
+    return Note(text_of(owner), FileOffset(offset), size)
+
+
+def parse_main_binary(file: memoryview, note: Note, source: str) -> MainBinary:
+    """What a "main bin spec" note of ``file``, the whole core, says; versions 1 and 2.
+
+    Raises:
+        CoreFileError: it is cut short, or of another version.
+    """
+    (version,) = unpack_note(_VERSION, file, note, source)
+    slide = NOT_KNOWN
+    platform = 0
+    match version:
+        case 1:
+            _, kind, address, uuid, log2_page, _ = unpack_note(_MAIN_BINARY_1, file, note, source)
+        case 2:
+            _, kind, address, slide, uuid, log2_page, platform = unpack_note(
+                _MAIN_BINARY_2, file, note, source
+            )
+        case _:
+            raise unknown_version(note, version, source)
+    try:
+        known_kind = BinaryKind(kind)
+    except ValueError:
+        known_kind = BinaryKind.UNSPECIFIED
+    return MainBinary(
+        kind=known_kind,
+        address=known_address(address),
+        slide=None if slide == NOT_KNOWN else slide,
+        uuid=known_uuid(uuid),
+        page_size=1 << log2_page if 0 < log2_page < _POINTER_BITS else None,
+        platform=platform or None,
+    )
+
+
+def parse_addressable_bits(file: memoryview, note: Note, source: str) -> AddressableBits:
+    """The widths in an "addrable bits" note of ``file``, the whole core; versions 3 and 4.
+
+    Raises:
+        CoreFileError: it is cut short, of another version, or no width of a pointer.
+    """
+    (version,) = unpack_note(_VERSION, file, note, source)
+    match version:
+        case 3:
+            _, low, _ = unpack_note(ADDRESSABLE_BITS_3, file, note, source)
+            high = low
+        case 4:
+            _, low, high = unpack_note(_ADDRESSABLE_BITS_4, file, note, source)
+        case _:
+            raise unknown_version(note, version, source)
+    if not (0 < low <= _POINTER_BITS and 0 < high <= _POINTER_BITS):
+        raise CoreFileError(
+            f"pointers with {low} and {high} bits of address", source=source, offset=note.offset
+        )
+    return AddressableBits(low=low, high=high)
+
+
+def note_payload(file: memoryview, note: Note, source: str) -> memoryview:
+    """The note's bytes.
+
+    Raises:
+        CoreFileError: they go beyond the end of the file.
+    """
+    if note.offset + note.size > len(file):
+        raise CoreFileError(
+            f"note {note.owner!r} of {note.size} bytes goes beyond the end of the file, "
+            f"{len(file)} bytes",
+            source=source,
+            offset=note.offset,
+        )
+    return file[note.offset : note.offset + note.size]
+
+
+def unpack_note(layout: Struct, file: memoryview, note: Note, source: str) -> tuple[Any, ...]:
+    """The fields that the note's bytes begin with.
+
+    Raises:
+        CoreFileError: the note is shorter, or beyond the end of the file.
+    """
+    data = note_payload(file, note, source)
+    if len(data) < layout.size:
+        raise CoreFileError(
+            f"note {note.owner!r} takes {layout.size} bytes, it has {len(data)}",
+            source=source,
+            offset=note.offset,
+        )
+    return layout.unpack_from(data)
+
+
+def unknown_version(note: Note, version: int, source: str) -> CoreFileError:
+    """The error for a note of a version that nobody documented."""
+    return CoreFileError(
+        f"note {note.owner!r} is of version {version}, which is not known here",
+        source=source,
+        offset=note.offset,
+    )
+
+
+def known_address(value: int) -> Avma | None:
+    """``value``, unless it stands for none."""
+    return None if value == NOT_KNOWN else Avma(value)
+
+
+def known_uuid(value: bytes) -> UUID | None:
+    """``value``, unless it is all zeros, which stands for none."""
+    return UUID(bytes=value) if any(value) else None
+
+
+def text_of(field: bytes) -> str:
+    """A C string, as far as it goes."""
+    return field.partition(b"\0")[0].decode("utf-8", "replace")

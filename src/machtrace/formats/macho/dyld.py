@@ -1,0 +1,120 @@
+"""What dyld says of a process besides its images: the rest of ``struct dyld_all_image_infos``.
+
+Each field is there since some version of the structure (``mach-o/dyld_images.h``); of an older one
+it is left out. Only that of 64-bit processes is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from struct import Struct
+from uuid import UUID
+
+from machtrace.errors import CoreFileError, MemoryReadError
+from machtrace.formats.macho.dyld_images import DyldImages, read_dyld_images, read_path
+from machtrace.model.address import Avma
+from machtrace.model.memory import MemoryReader
+from machtrace.model.shared_cache import SharedCache
+
+_VERSION = Struct("<2I")  # version, infoArrayCount
+_UUIDS = Struct("<2Q")  # uuidArrayCount, uuidArray
+_UUIDS_AT, _UUIDS_SINCE = 88, 8
+_CACHE_UUID_AT = 160  # since version 13
+_LATER = Struct("<3Q")  # sharedCacheBaseAddress, infoArrayChangeTimestamp, dyldPath
+_LATER_AT, _LATER_SINCE = 176, 15
+_UUID_ROW = Struct("<Q16s")
+_UUID_LIMIT = 1 << 16
+_NO_UUID = bytes(16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DyldProcess:
+    """What dyld says of its process."""
+
+    version: int
+    images: DyldImages
+    uuids: Mapping[int, UUID] = field(default_factory=dict)
+    """By load address, of images outside of the shared cache."""
+    shared_cache: SharedCache | None = None
+    """None where the process has none, or dyld does not say where it is."""
+    changed_at: int | None = None
+    """``infoArrayChangeTimestamp``: another one whenever the list changed; None: not told."""
+    dyld_path: str = ""
+    """dyld's own; empty where it is not told."""
+
+
+def read_dyld_process(memory: MemoryReader, infos: Avma, *, source: str) -> DyldProcess:
+    """The structure at ``infos``.
+
+    Raises:
+        MemoryReadError: the structure or the list of images cannot be read.
+        CoreFileError: there is no such structure, or dyld was changing the list.
+    """
+    images = read_dyld_images(memory, infos, pointer_size=8, source=source)
+    version, count = _VERSION.unpack(memory.read(infos, _VERSION.size))
+    if count != len(images.images):
+        raise CoreFileError(
+            f"dyld changed its list of images at {infos:#x} meanwhile", source=source, offset=0
+        )
+    base, changed_at, path = _later(memory, infos, version)
+    return DyldProcess(
+        version=version,
+        images=images,
+        uuids=_uuids(memory, infos, version),
+        shared_cache=_shared_cache(memory, infos, base),
+        changed_at=changed_at,
+        dyld_path=read_path(memory, path),
+    )
+
+
+def change_time(memory: MemoryReader, infos: Avma) -> int | None:
+    """``infoArrayChangeTimestamp`` now; None where it cannot be told.
+
+    Raises:
+        MemoryReadError: the structure cannot be read.
+    """
+    version, _ = _VERSION.unpack(memory.read(infos, _VERSION.size))
+    return _later(memory, infos, version)[1]
+
+
+def shared_cache(memory: MemoryReader, infos: Avma) -> SharedCache | None:
+    """Where the shared cache is; None where the process has none, or dyld does not say.
+
+    Raises:
+        MemoryReadError: the structure cannot be read.
+    """
+    version, _ = _VERSION.unpack(memory.read(infos, _VERSION.size))
+    return _shared_cache(memory, infos, _later(memory, infos, version)[0])
+
+
+def _later(memory: MemoryReader, infos: Avma, version: int) -> tuple[int, int | None, int]:
+    if version < _LATER_SINCE:
+        return 0, None, 0
+    base, changed_at, path = _LATER.unpack(memory.read(Avma(infos + _LATER_AT), _LATER.size))
+    return base, changed_at, path
+
+
+def _uuids(memory: MemoryReader, infos: Avma, version: int) -> dict[int, UUID]:
+    """Without them an image's header tells: nothing is lost where they cannot be read."""
+    if version < _UUIDS_SINCE:
+        return {}
+    try:
+        count, array = _UUIDS.unpack(memory.read(Avma(infos + _UUIDS_AT), _UUIDS.size))
+        if not array or count > _UUID_LIMIT:
+            return {}
+        rows = memory.read(Avma(array), count * _UUID_ROW.size)
+    except MemoryReadError:
+        return {}
+    return {
+        address: UUID(bytes=raw)
+        for address, raw in _UUID_ROW.iter_unpack(rows)
+        if address and raw != _NO_UUID
+    }
+
+
+def _shared_cache(memory: MemoryReader, infos: Avma, base: int) -> SharedCache | None:
+    if not base:
+        return None
+    raw = bytes(memory.read(Avma(infos + _CACHE_UUID_AT), len(_NO_UUID)))
+    return SharedCache(Avma(base), None if raw == _NO_UUID else UUID(bytes=raw))

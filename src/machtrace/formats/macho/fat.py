@@ -1,0 +1,120 @@
+"""Fat files: several Mach-O files for several CPUs in one (``mach-o/fat.h``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from machtrace.errors import MachOError
+from machtrace.formats.macho.cpu import arch_name, arch_of
+from machtrace.formats.macho.header import is_macho, parse_header
+from machtrace.formats.macho.structs import FAT_ARCH, FAT_ARCH_64, FAT_MAGIC, FAT_MAGIC_64, FatArch
+from machtrace.model.address import FileOffset
+from machtrace.model.arch import Arch
+
+_HEADER_SIZE = 8
+_FAT_MAGICS = {
+    magic.to_bytes(4, order): (magic == FAT_MAGIC_64, order == "little")
+    for magic in (FAT_MAGIC, FAT_MAGIC_64)
+    for order in ("little", "big")
+}
+_MOST_SLICES = 43
+"""A Java class file starts like a fat file; where that counts slices, it has the version of its
+format, which began at 45 (The Java Virtual Machine Specification, section 4.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FatSlice:
+    """One thin Mach-O; of a file that is not fat, the file."""
+
+    cputype: int
+    cpusubtype: int
+    offset: FileOffset
+    """Of its header, in the fat file."""
+    size: int
+    """In bytes."""
+    data: memoryview
+
+    @property
+    def arch(self) -> Arch | None:
+        """The architecture; None for one whose code is not walked here, such as ppc."""
+        return arch_of(self.cputype, self.cpusubtype)
+
+    @property
+    def arch_name(self) -> str:
+        """As ``lipo`` prints it, of any CPU."""
+        return arch_name(self.cputype, self.cpusubtype)
+
+
+def is_fat(data: bytes | memoryview) -> bool:
+    """Whether ``data`` starts with a fat header, and not with a Java class file's."""
+    magic = _FAT_MAGICS.get(bytes(data[:4]))
+    if magic is None:
+        return False
+    count = int.from_bytes(data[4:8], "little" if magic[1] else "big")
+    return count <= _MOST_SLICES or bytes(data[:4]) != b"\xca\xfe\xba\xbe"
+
+
+def parse_slices(data: bytes | memoryview, source: str) -> tuple[FatSlice, ...]:
+    """The Mach-O files in ``data``: those of a fat file in its order, or ``data`` itself.
+
+    Raises:
+        MachOError: ``data`` is neither, or its slices overlap, nest or overrun it.
+    """
+    view = memoryview(data)
+    if not is_fat(view):
+        header = parse_header(view, source)
+        return (FatSlice(header.cputype, header.cpusubtype, FileOffset(0), len(view), view),)
+    wide, little_endian = _FAT_MAGICS[bytes(view[:4])]
+    layout = FAT_ARCH_64 if wide else FAT_ARCH
+    if len(view) < _HEADER_SIZE:
+        raise MachOError("the fat header is cut short", source=source, offset=0)
+    count = int.from_bytes(view[4:8], "little" if little_endian else "big")
+    if count == 0 or _HEADER_SIZE + count * layout.size > len(view):
+        raise MachOError(
+            f"the fat header counts {count} slices, the file has {len(view)} bytes",
+            source=source,
+            offset=4,
+        )
+    table = view[_HEADER_SIZE : _HEADER_SIZE + count * layout.size]
+    rows = tuple(layout.unpack_all(table, little_endian=little_endian))
+    _check_ranges(rows, _HEADER_SIZE + len(table), len(view), source, layout.size)
+    return tuple(_slice(row, view, source) for row in rows)
+
+
+def _slice(row: FatArch, view: memoryview, source: str) -> FatSlice:
+    data = view[row.offset : row.offset + row.size]
+    if not is_macho(data):
+        raise MachOError(
+            f"the {arch_name(row.cputype, row.cpusubtype)} slice holds no Mach-O",
+            source=source,
+            offset=row.offset,
+            remedy="take the slices apart with lipo -thin, and look at each; static libraries "
+            "have to be unpacked with ar",
+        )
+    return FatSlice(row.cputype, row.cpusubtype, FileOffset(row.offset), row.size, data)
+
+
+def _check_ranges(
+    rows: tuple[FatArch, ...], table_end: int, file_size: int, source: str, row_size: int
+) -> None:
+    """Refuse slices that are not apart from each other, the header and what is not there."""
+    last_end, last_name = table_end, "the fat header"
+    for index, row in sorted(enumerate(rows), key=lambda numbered: numbered[1].offset):
+        name = f"the {arch_name(row.cputype, row.cpusubtype)} slice"
+        where = _HEADER_SIZE + index * row_size
+        if row.offset + row.size > file_size:
+            raise MachOError(
+                f"{name} ends at {row.offset + row.size:#x}, the file at {file_size:#x}",
+                source=source,
+                offset=where,
+                remedy="copy or download the file again; its end is missing",
+            )
+        if row.offset < last_end:
+            raise MachOError(
+                f"{name} starts at {row.offset:#x}, inside {last_name}, "
+                f"which ends at {last_end:#x}",
+                source=source,
+                offset=where,
+                remedy="make the file again with lipo -create from its thin files",
+            )
+        last_end, last_name = row.offset + row.size, name

@@ -1,0 +1,1 @@
+"""Pointers of a Mach-O image: rebases, binds, chained fixups and relocations."""

@@ -1,0 +1,156 @@
+"""The header that a Mach-O starts with (``mach-o/loader.h``: ``struct mach_header``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from machtrace.errors import MachOError
+from machtrace.formats.macho.cpu import arch_name, arch_of
+from machtrace.formats.macho.structs import MACH_HEADER, MACH_HEADER_64_SIZE, MH_MAGIC, MH_MAGIC_64
+from machtrace.model.arch import Arch
+
+MAGICS = {
+    magic.to_bytes(4, order): (magic == MH_MAGIC_64, order == "little")
+    for magic in (MH_MAGIC, MH_MAGIC_64)
+    for order in ("little", "big")
+}
+"""The first four bytes of every thin Mach-O, with (is it 64-bit, is it little-endian)."""
+
+
+class FileType(Enum):
+    """``MH_OBJECT`` and its kin: what a Mach-O is for; the value is the header's number."""
+
+    OBJECT = 0x1
+    EXECUTE = 0x2
+    FVMLIB = 0x3
+    CORE = 0x4
+    PRELOAD = 0x5
+    DYLIB = 0x6
+    DYLINKER = 0x7
+    BUNDLE = 0x8
+    DYLIB_STUB = 0x9
+    DSYM = 0xA
+    KEXT_BUNDLE = 0xB
+    FILESET = 0xC
+    GPU_EXECUTE = 0xD
+    GPU_DYLIB = 0xE
+
+
+FLAG_NAMES = (
+    "NOUNDEFS",
+    "INCRLINK",
+    "DYLDLINK",
+    "BINDATLOAD",
+    "PREBOUND",
+    "SPLIT_SEGS",
+    "LAZY_INIT",
+    "TWOLEVEL",
+    "FORCE_FLAT",
+    "NOMULTIDEFS",
+    "NOFIXPREBINDING",
+    "PREBINDABLE",
+    "ALLMODSBOUND",
+    "SUBSECTIONS_VIA_SYMBOLS",
+    "CANONICAL",
+    "WEAK_DEFINES",
+    "BINDS_TO_WEAK",
+    "ALLOW_STACK_EXECUTION",
+    "ROOT_SAFE",
+    "SETUID_SAFE",
+    "NO_REEXPORTED_DYLIBS",
+    "PIE",
+    "DEAD_STRIPPABLE_DYLIB",
+    "HAS_TLV_DESCRIPTORS",
+    "NO_HEAP_EXECUTION",
+    "APP_EXTENSION_SAFE",
+    "NLIST_OUTOFSYNC_WITH_DYLDINFO",
+    "SIM_SUPPORT",
+    "IMPLICIT_PAGEZERO",
+    "0x20000000",
+    "0x40000000",
+    "DYLIB_IN_CACHE",
+)
+"""Of each bit of a header's flags, without its ``MH_``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachHeader:
+    """``struct mach_header`` or ``struct mach_header_64``."""
+
+    is_64: bool
+    """Which of the two it is; of an arm64_32 image it is the 32-bit one."""
+    little_endian: bool
+    cputype: int
+    cpusubtype: int
+    """Feature bits of its top byte included."""
+    filetype: FileType
+    ncmds: int
+    sizeofcmds: int
+    """In bytes, the header not counted."""
+    flags: int
+
+    @property
+    def arch(self) -> Arch | None:
+        """The architecture; None for one whose code is not walked here, such as ppc."""
+        return arch_of(self.cputype, self.cpusubtype)
+
+    @property
+    def arch_name(self) -> str:
+        """As ``lipo`` prints it, of any CPU."""
+        return arch_name(self.cputype, self.cpusubtype)
+
+    @property
+    def flag_names(self) -> tuple[str, ...]:
+        """The flags that are set, without their ``MH_``."""
+        return tuple(name for bit, name in enumerate(FLAG_NAMES) if self.flags >> bit & 1)
+
+    @property
+    def size(self) -> int:
+        """Bytes that the header takes; load commands follow."""
+        return MACH_HEADER_64_SIZE if self.is_64 else MACH_HEADER.size
+
+
+def is_macho(data: bytes | memoryview) -> bool:
+    """Whether ``data`` starts like a thin Mach-O."""
+    return bytes(data[:4]) in MAGICS
+
+
+def parse_header(data: bytes | memoryview, source: str) -> MachHeader:
+    """The header at the start of ``data``.
+
+    Raises:
+        MachOError: it is none, is cut short, or its file type does not exist.
+    """
+    magic = MAGICS.get(bytes(data[:4]))
+    if magic is None:
+        raise MachOError(
+            "not a Mach-O",
+            source=source,
+            offset=0,
+            remedy="give an executable, library, object file or dSYM of an Apple platform",
+        )
+    is_64, little_endian = magic
+    wanted = MACH_HEADER_64_SIZE if is_64 else MACH_HEADER.size
+    if len(data) < wanted:
+        raise MachOError(f"the header takes {wanted} bytes, {len(data)} are there",
+            source=source,
+            offset=0,
+        )  # fmt: skip
+    row = MACH_HEADER.unpack(data, little_endian=little_endian)
+    try:
+        filetype = FileType(row.filetype)
+    except ValueError:
+        raise MachOError(
+            f"there is no Mach-O file type {row.filetype:#x}", source=source, offset=12
+        ) from None
+    return MachHeader(
+        is_64=is_64,
+        little_endian=little_endian,
+        cputype=row.cputype,
+        cpusubtype=row.cpusubtype,
+        filetype=filetype,
+        ncmds=row.ncmds,
+        sizeofcmds=row.sizeofcmds,
+        flags=row.flags,
+    )

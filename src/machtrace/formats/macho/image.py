@@ -1,0 +1,273 @@
+"""What the header and load commands of a Mach-O say, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from uuid import UUID
+
+from machtrace.errors import MachOError
+from machtrace.formats.macho.build_version import (
+    BUILD_VERSION_COMMANDS,
+    BuildVersion,
+    Version,
+    parse_build_version,
+)
+from machtrace.formats.macho.command_numbers import (
+    LC_DYLD_CHAINED_FIXUPS,
+    LC_DYLD_EXPORTS_TRIE,
+    LC_DYLD_INFO,
+    LC_DYLD_INFO_ONLY,
+    LC_DYSYMTAB,
+    LC_ENCRYPTION_INFO,
+    LC_ENCRYPTION_INFO_64,
+    LC_FUNCTION_STARTS,
+    LC_ID_DYLIB,
+    LC_LAZY_LOAD_DYLIB,
+    LC_LOAD_DYLIB,
+    LC_LOAD_UPWARD_DYLIB,
+    LC_LOAD_WEAK_DYLIB,
+    LC_MAIN,
+    LC_REEXPORT_DYLIB,
+    LC_SYMTAB,
+    LC_UUID,
+)
+from machtrace.formats.macho.header import MAGICS, MachHeader, parse_header
+from machtrace.formats.macho.load_commands import LoadCommand, parse_load_commands
+from machtrace.formats.macho.segments import SEGMENT_COMMANDS, Section, Segment, parse_segment
+from machtrace.formats.macho.structs import (
+    DYLD_INFO_COMMAND,
+    DYLIB_COMMAND,
+    DYSYMTAB_COMMAND,
+    ENCRYPTION_INFO_COMMAND,
+    ENTRY_POINT_COMMAND,
+    LINKEDIT_DATA_COMMAND,
+    MACH_HEADER,
+    MACH_HEADER_64_SIZE,
+    SYMTAB_COMMAND,
+    UUID_COMMAND,
+    DyldInfoCommand,
+    DysymtabCommand,
+    EncryptionInfoCommand,
+    EntryPointCommand,
+    Layout,
+    RowT,
+    SymtabCommand,
+)
+from machtrace.model.address import FileOffset, ImageOffset, Svma
+from machtrace.model.arch import Arch
+
+_LOAD_DYLIB_COMMANDS = frozenset(
+    {
+        LC_LOAD_DYLIB,
+        LC_LOAD_WEAK_DYLIB,
+        LC_REEXPORT_DYLIB,
+        LC_LAZY_LOAD_DYLIB,
+        LC_LOAD_UPWARD_DYLIB,
+    }
+)
+
+HeaderReader = Callable[[int, int], memoryview]
+"""``reader(offset, size)``: exactly ``size`` bytes, ``offset`` bytes after the header's start."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkeditData:
+    """Where a table lies: what a ``linkedit_data_command`` says, or fields that mean the same."""
+
+    offset: FileOffset
+    size: int
+    """In bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class DylibName:
+    """A library as it is named in an LC_ID_DYLIB or an LC_LOAD_DYLIB."""
+
+    name: str
+    """The path that programs linked with it look for."""
+    current_version: Version
+    compatibility_version: Version
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots, for its cached properties
+class MachOImage:
+    """A parsed header with its load commands. It holds no contents and reads nothing."""
+
+    source: str
+    """What to call it in errors."""
+    header: MachHeader
+    commands: tuple[LoadCommand, ...]
+    segments: tuple[Segment, ...]
+    uuid: UUID | None = None
+    build_version: BuildVersion | None = None
+    id_dylib: DylibName | None = None
+    """Its own name, where it is a library."""
+    load_dylibs: tuple[DylibName, ...] = ()
+    """What it links with, in the order that two-level ``nlist`` ordinals count, from 1."""
+    entry: EntryPointCommand | None = None
+    """LC_MAIN; ``entryoff`` is a :data:`FileOffset`, and so counts from the header."""
+    symtab: SymtabCommand | None = None
+    dysymtab: DysymtabCommand | None = None
+    dyld_info: DyldInfoCommand | None = None
+    function_starts: LinkeditData | None = None
+    exports_trie: LinkeditData | None = None
+    """Of LC_DYLD_EXPORTS_TRIE, else of LC_DYLD_INFO; None where it is empty."""
+    chained_fixups: LinkeditData | None = None
+    encryption_info: EncryptionInfoCommand | None = None
+
+    @property
+    def arch(self) -> Arch:
+        """Its architecture.
+
+        Raises:
+            MachOError: it is of a CPU whose code is not walked here.
+        """
+        arch = self.header.arch
+        if arch is None:
+            raise MachOError(
+                f"code for {self.header.arch_name} cannot be walked",
+                source=self.source,
+                offset=4,
+                remedy="give a file for arm, arm64 or x86",
+            )
+        return arch
+
+    @property
+    def install_name(self) -> str | None:
+        """The path that a library says it is to be found at."""
+        return None if self.id_dylib is None else self.id_dylib.name
+
+    @cached_property
+    def text_segment(self) -> Segment | None:
+        """The segment that the header is in: ``__TEXT``, else the first of the file's start.
+
+        None in an object file, whose one segment has no name.
+        """
+        for segment in self.segments:
+            if segment.name == "__TEXT":
+                return segment
+        for segment in self.segments:
+            if segment.fileoff == 0 and segment.filesize and segment.name:
+                return segment
+        return None
+
+    @property
+    def header_svma(self) -> Svma:
+        """The stated address of the Mach-O header; 0 in an object file."""
+        text = self.text_segment
+        return Svma(0) if text is None else text.vmaddr
+
+    @cached_property
+    def sections(self) -> tuple[Section, ...]:
+        """All, in the order that ``nlist.n_sect`` counts, from 1."""
+        return tuple(section for segment in self.segments for section in segment.sections)
+
+    @cached_property
+    def code_sections(self) -> tuple[Section, ...]:
+        """Those that hold instructions, by address."""
+        kept = (section for section in self.sections if section.is_code and section.size)
+        return tuple(sorted(kept, key=lambda section: section.address))
+
+    def segment(self, name: str) -> Segment | None:
+        """The first segment of this name."""
+        return next((segment for segment in self.segments if segment.name == name), None)
+
+    def section(self, segment: str, name: str) -> Section | None:
+        """The first section called ``name`` whose segment is to be ``segment``."""
+        for section in self.sections:
+            if section.name == name and section.segment_name == segment:
+                return section
+        return None
+
+    def section_at(self, address: Svma) -> Section | None:
+        """The section that holds ``address``."""
+        return next((section for section in self.sections if address in section), None)
+
+    def segment_at(self, address: Svma) -> Segment | None:
+        """The segment that holds ``address``; ``__PAGEZERO`` and its like hold nothing."""
+        for segment in self.segments:
+            if address in segment and (segment.filesize or segment.initprot):
+                return segment
+        return None
+
+    def offset_of(self, address: Svma) -> ImageOffset:
+        """Bytes from the header; negative for what lies before it."""
+        return ImageOffset(address - self.header_svma)
+
+    def svma_of(self, offset: ImageOffset) -> Svma:
+        """The stated address of what is ``offset`` bytes from the header."""
+        return Svma(offset + self.header_svma)
+
+    def commands_of(self, *kinds: int) -> Iterable[LoadCommand]:
+        """Its load commands of these kinds, in order."""
+        return (command for command in self.commands if command.cmd in kinds)
+
+
+def parse_image(read: HeaderReader, source: str) -> MachOImage:
+    """Parse the header that ``read`` starts at, and the load commands behind it.
+
+    Of a command that should be there once, the first counts. Segments are kept first, whatever
+    stands before them: in a dSYM that is LC_SYMTAB.
+
+    Raises:
+        MachOError: the header or a command is malformed.
+        MemoryReadError: ``read`` says so.
+    """
+    header = parse_header(_start(read), source)
+    commands = parse_load_commands(header, read(header.size, header.sizeofcmds), source)
+    first: dict[int, LoadCommand] = {}
+    for command in commands:
+        first.setdefault(command.cmd, command)
+
+    def fields(layout: Layout[RowT], *kinds: int) -> RowT | None:
+        command = next((first[kind] for kind in kinds if kind in first), None)
+        return None if command is None else command.unpack(layout, source)
+
+    def linkedit(kind: int) -> LinkeditData | None:
+        row = fields(LINKEDIT_DATA_COMMAND, kind)
+        return None if row is None else LinkeditData(FileOffset(row.dataoff), row.datasize)
+
+    dyld_info = fields(DYLD_INFO_COMMAND, LC_DYLD_INFO_ONLY, LC_DYLD_INFO)
+    uuid = fields(UUID_COMMAND, LC_UUID)
+    exports_trie = linkedit(LC_DYLD_EXPORTS_TRIE)
+    if exports_trie is None and dyld_info is not None:
+        exports_trie = LinkeditData(FileOffset(dyld_info.export_off), dyld_info.export_size)
+    versions = (parse_build_version(c, source) for c in commands if c.cmd in BUILD_VERSION_COMMANDS)
+    return MachOImage(
+        source=source,
+        header=header,
+        commands=commands,
+        segments=tuple(parse_segment(c, source) for c in commands if c.cmd in SEGMENT_COMMANDS),
+        uuid=None if uuid is None else UUID(bytes=uuid.uuid),
+        build_version=next(versions, None),
+        id_dylib=_dylib(first[LC_ID_DYLIB], source) if LC_ID_DYLIB in first else None,
+        load_dylibs=tuple(_dylib(c, source) for c in commands if c.cmd in _LOAD_DYLIB_COMMANDS),
+        entry=fields(ENTRY_POINT_COMMAND, LC_MAIN),
+        symtab=fields(SYMTAB_COMMAND, LC_SYMTAB),
+        dysymtab=fields(DYSYMTAB_COMMAND, LC_DYSYMTAB),
+        dyld_info=dyld_info,
+        function_starts=linkedit(LC_FUNCTION_STARTS),
+        exports_trie=exports_trie if exports_trie is not None and exports_trie.size else None,
+        chained_fixups=linkedit(LC_DYLD_CHAINED_FIXUPS),
+        encryption_info=fields(ENCRYPTION_INFO_COMMAND, LC_ENCRYPTION_INFO_64, LC_ENCRYPTION_INFO),
+    )
+
+
+def _start(read: HeaderReader) -> memoryview:
+    # A 32-bit header may be all that there is, so the magic is looked at before the rest is asked.
+    magic = read(0, 4)
+    kind = MAGICS.get(bytes(magic))
+    if kind is None:
+        return magic
+    return read(0, MACH_HEADER_64_SIZE if kind[0] else MACH_HEADER.size)
+
+
+def _dylib(command: LoadCommand, source: str) -> DylibName:
+    row = command.unpack(DYLIB_COMMAND, source)
+    return DylibName(
+        command.text(row.name),
+        Version.unpack(row.current_version),
+        Version.unpack(row.compatibility_version),
+    )

@@ -1,0 +1,1 @@
+"""Runtime metadata of Objective-C, Swift and C++ in a Mach-O image."""

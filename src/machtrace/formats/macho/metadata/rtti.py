@@ -1,0 +1,171 @@
+"""Classes of C++ as their type information tells: names, bases, vtables.
+
+``dynamic_cast`` and exceptions need ``type_info`` objects at run time, so stripping leaves them.
+Source: Itanium C++ ABI, section 2.9.5 "RTTI Layout".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from machtrace.formats.macho.contents import MachOContents
+from machtrace.formats.macho.columns import Addresses
+from machtrace.formats.macho.fixups.pointers import Pointers
+from machtrace.formats.macho.scattered_records import ScatteredRecords
+from machtrace.model.address import Svma
+
+_PLAIN = "__ZTVN10__cxxabiv117__class_type_infoE"
+_SINGLE = "__ZTVN10__cxxabiv120__si_class_type_infoE"
+_MULTIPLE = "__ZTVN10__cxxabiv121__vmi_class_type_infoE"
+TYPE_INFO_VTABLES = (_PLAIN, _SINGLE, _MULTIPLE)
+"""What the first word of a class's ``type_info`` is bound to, by how it has bases."""
+_NAME_SYMBOL = "__ZTS"
+TYPE_INFO_SYMBOL = "__ZTI"
+_NAME_ADDRESS = np.uint64((1 << 63) - 1)
+"""The bits of a name's address: on arm64 the highest says that other images may have the type
+under the same name (LLVM, ``libcxx/include/typeinfo``, "NonUniqueARMRTTIBit")."""
+_MOST_BASES = 1 << 10
+_SHARED_NAMES = 16
+"""How many times over an image may be read as names before they must overlap on purpose."""
+_VIRTUAL = 1
+"""``__base_class_type_info::__virtual_mask``."""
+_OFFSET_SHIFT = 8
+
+
+class Base(NamedTuple):
+    """A direct base of a class."""
+
+    mangled: str
+    """Its name, as ``type_info`` has it; empty where that cannot be read."""
+    row: int
+    """Which of the image's classes it is; -1: none, as it is in another image."""
+    offset: int
+    """Bytes from the class's start; of a virtual base, where in the vtable that is written."""
+    is_virtual: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TypeInfos:
+    """The classes of an image that have type information, ascending by its address."""
+
+    addresses: Addresses
+    """Of the ``type_info`` objects."""
+    mangled: list[str]
+    """Each one's name, as ``type_info`` has it: a mangled type."""
+    bases: list[tuple[Base, ...]]
+    """Each one's direct bases, in their order."""
+
+    def __len__(self) -> int:
+        return len(self.addresses)
+
+    def rows_at(self, addresses: Addresses) -> npt.NDArray[np.int64]:
+        """Which one is at each of ``addresses``; -1: none."""
+        if not len(self.addresses):
+            return np.full(len(addresses), -1, np.int64)
+        rows = self.addresses.searchsorted(addresses).clip(max=len(self.addresses) - 1)
+        return np.where(self.addresses[rows] == addresses, rows, -1)
+
+
+def parse_type_infos(
+    contents: MachOContents, pointers: Pointers, definitions: Mapping[str, Svma]
+) -> TypeInfos:
+    """The classes whose type information is in an image; malformed ones are left out.
+
+    Args:
+        contents: the image, in a file.
+        pointers: where its pointers lead.
+        definitions: where the image has symbols that its pointers are bound to by name, as those
+            to weak definitions are.
+    """
+    binds = pointers.binds
+    wanted = {number for number, name in enumerate(binds.names) if name in TYPE_INFO_VTABLES}
+    rows = np.flatnonzero(np.isin(binds.symbols, np.array(sorted(wanted), np.int32)))
+    return _Reader(contents, pointers, definitions).read(
+        binds.places[rows], [binds.names[symbol] for symbol in binds.symbols[rows].tolist()]
+    )
+
+
+class _Reader:
+    def __init__(
+        self, contents: MachOContents, pointers: Pointers, definitions: Mapping[str, Svma]
+    ) -> None:
+        self._pointers = pointers
+        self._definitions = definitions
+        self._records = ScatteredRecords(contents)
+        self._size = 8 if contents.image.header.is_64 else 4
+        self._order = "<" if contents.image.header.little_endian else ">"
+
+    def read(self, places: Addresses, kinds: list[str]) -> TypeInfos:
+        names = self._names(places)
+        known = np.array([bool(name) for name in names], np.bool_)
+        kept = np.flatnonzero(known)
+        places, names = places[kept], [names[row] for row in kept.tolist()]
+        kinds = [kinds[row] for row in kept.tolist()]
+        found = TypeInfos(places, names, [() for _ in names])
+        single = np.array([kind == _SINGLE for kind in kinds], np.bool_)
+        rows = np.flatnonzero(single)
+        for row, base in zip(rows.tolist(), self._bases(places[rows], 2, found), strict=True):
+            found.bases[row] = (Base(*base, 0, is_virtual=False),)
+        for row, kind in enumerate(kinds):
+            if kind == _MULTIPLE:
+                found.bases[row] = self._several(int(places[row]), found)
+        return found
+
+    def _names(self, places: Addresses) -> list[str]:
+        at = places + np.uint64(self._size)
+        texts = self._texts(self._pointers.targets(at) & _NAME_ADDRESS)
+        # The name of a weak definition is bound by its symbol, which says it, too.
+        bound = self._pointers.symbols(at)
+        return [
+            symbol.removeprefix(_NAME_SYMBOL) if symbol.startswith(_NAME_SYMBOL) else text
+            for text, symbol in zip(texts, bound, strict=True)
+        ]
+
+    def _texts(self, addresses: Addresses) -> list[str]:
+        room = _SHARED_NAMES * self._records.size
+        found = []
+        for address in addresses.tolist():
+            text = self._records.string(address) if address and room > 0 else b""
+            room -= len(text)
+            found.append(text.decode("utf-8", "backslashreplace"))
+        return found
+
+    def _bases(self, records: Addresses, word: int, found: TypeInfos) -> list[tuple[str, int]]:
+        """What each record's ``word``-th pointer says of a base: its name and row."""
+        at = records + np.uint64(word * self._size)
+        targets = self._pointers.targets(at)
+        symbols = self._pointers.symbols(at)
+        defined = [self._definitions.get(symbol, 0) for symbol in symbols]
+        rows = found.rows_at(np.where(targets != 0, targets, np.array(defined, np.uint64)))
+        bases: list[tuple[str, int]] = []
+        for row, symbol in zip(rows.tolist(), symbols, strict=True):
+            if row >= 0:
+                bases.append((found.mangled[row], row))
+            elif symbol.startswith(TYPE_INFO_SYMBOL):
+                bases.append((symbol.removeprefix(TYPE_INFO_SYMBOL), -1))
+            else:
+                bases.append(("", -1))
+        return bases
+
+    def _several(self, place: int, found: TypeInfos) -> tuple[Base, ...]:
+        size = self._size
+        head = np.dtype([("flags", f"{self._order}u4"), ("count", f"{self._order}u4")])
+        records, known = self._records.read(np.array([place + 2 * size], np.uint64), head)
+        count = int(records["count"][0])
+        if not known[0] or count > _MOST_BASES:
+            return ()
+        entries = np.uint64(place + 2 * size + 8) + np.arange(count, dtype=np.uint64) * np.uint64(
+            2 * size
+        )
+        flags, known = self._records.read(entries + np.uint64(size), f"{self._order}i{size}")
+        bases = self._bases(entries, 0, found)
+        return tuple(
+            Base(*base, flag >> _OFFSET_SHIFT, bool(flag & _VIRTUAL))
+            for base, flag, ok in zip(bases, flags.tolist(), known.tolist(), strict=True)
+            if ok
+        )

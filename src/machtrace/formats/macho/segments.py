@@ -1,0 +1,226 @@
+"""Segments and their sections (``mach-o/loader.h``: ``segment_command``, ``section``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from machtrace.errors import MachOError
+from machtrace.formats.macho.command_numbers import LC_SEGMENT, LC_SEGMENT_64
+from machtrace.formats.macho.load_commands import LoadCommand
+from machtrace.formats.macho.structs import (
+    S_ATTR_DEBUG,
+    S_ATTR_PURE_INSTRUCTIONS,
+    S_ATTR_SOME_INSTRUCTIONS,
+    SECTION,
+    SECTION_64,
+    SECTION_ATTRIBUTES,
+    SECTION_TYPE,
+    SEGMENT_COMMAND,
+    SEGMENT_COMMAND_64,
+    VM_PROT_EXECUTE,
+    VM_PROT_READ,
+    VM_PROT_WRITE,
+)
+from machtrace.model.address import FileOffset, Svma
+
+SEGMENT_COMMANDS = frozenset({LC_SEGMENT, LC_SEGMENT_64})
+
+S_ZEROFILL = 0x1
+S_NON_LAZY_SYMBOL_POINTERS = 0x6
+S_LAZY_SYMBOL_POINTERS = 0x7
+S_SYMBOL_STUBS = 0x8
+S_GB_ZEROFILL = 0xC
+S_THREAD_LOCAL_ZEROFILL = 0x12
+
+SECTION_TYPE_NAMES = {
+    0x0: "S_REGULAR",
+    0x1: "S_ZEROFILL",
+    0x2: "S_CSTRING_LITERALS",
+    0x3: "S_4BYTE_LITERALS",
+    0x4: "S_8BYTE_LITERALS",
+    0x5: "S_LITERAL_POINTERS",
+    0x6: "S_NON_LAZY_SYMBOL_POINTERS",
+    0x7: "S_LAZY_SYMBOL_POINTERS",
+    0x8: "S_SYMBOL_STUBS",
+    0x9: "S_MOD_INIT_FUNC_POINTERS",
+    0xA: "S_MOD_TERM_FUNC_POINTERS",
+    0xB: "S_COALESCED",
+    0xC: "S_GB_ZEROFILL",
+    0xD: "S_INTERPOSING",
+    0xE: "S_16BYTE_LITERALS",
+    0xF: "S_DTRACE_DOF",
+    0x10: "S_LAZY_DYLIB_SYMBOL_POINTERS",
+    0x11: "S_THREAD_LOCAL_REGULAR",
+    0x12: "S_THREAD_LOCAL_ZEROFILL",
+    0x13: "S_THREAD_LOCAL_VARIABLES",
+    0x14: "S_THREAD_LOCAL_VARIABLE_POINTERS",
+    0x15: "S_THREAD_LOCAL_INIT_FUNCTION_POINTERS",
+    0x16: "S_INIT_FUNC_OFFSETS",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One section; its number in ``nlist`` is its place among all sections, from 1."""
+
+    name: str
+    segment_name: str
+    """Its own; in an object file the segment that holds it has none."""
+    address: Svma
+    size: int
+    """In bytes."""
+    offset: FileOffset
+    """Of its bytes; 0 where the file has none of them, as in a dSYM."""
+    align: int
+    """As a power of 2."""
+    flags: int
+    reserved1: int
+    """Of stubs and symbol pointers: index of the first one's entry in the indirect symbols."""
+    reserved2: int
+    """Of stubs: bytes that each takes."""
+    reloff: FileOffset = FileOffset(0)  # noqa: RUF009 (a NewType of int)
+    nreloc: int = 0
+
+    @property
+    def end(self) -> Svma:
+        """The address after its last byte."""
+        return Svma(self.address + self.size)
+
+    @property
+    def type(self) -> int:
+        """One of ``S_REGULAR`` and its kin."""
+        return self.flags & SECTION_TYPE
+
+    @property
+    def type_name(self) -> str:
+        """As in ``loader.h``; the number where it is not there."""
+        return SECTION_TYPE_NAMES.get(self.type) or f"{self.type:#x}"
+
+    @property
+    def attributes(self) -> int:
+        """``S_ATTR_PURE_INSTRUCTIONS`` and its kin."""
+        return self.flags & SECTION_ATTRIBUTES
+
+    @property
+    def is_code(self) -> bool:
+        """Whether it holds instructions.
+
+        A dSYM's copy of the section list may have lost the attributes, so ``__TEXT,__text``
+        counts whatever they say.
+        """
+        if self.attributes & S_ATTR_DEBUG:
+            return False
+        return bool(self.attributes & (S_ATTR_PURE_INSTRUCTIONS | S_ATTR_SOME_INSTRUCTIONS)) or (
+            self.name == "__text" and self.segment_name == "__TEXT"
+        )
+
+    @property
+    def is_zerofill(self) -> bool:
+        """Whether it is zeros that no file holds."""
+        return self.type in (S_ZEROFILL, S_GB_ZEROFILL, S_THREAD_LOCAL_ZEROFILL)
+
+    def __contains__(self, address: Svma) -> bool:
+        return self.address <= address < self.address + self.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A range of the file and where it is mapped."""
+
+    name: str
+    """Empty in an object file."""
+    vmaddr: Svma
+    vmsize: int
+    """In bytes."""
+    fileoff: FileOffset
+    filesize: int
+    """In bytes; what ``vmsize`` has more is zeros."""
+    maxprot: int
+    initprot: int
+    flags: int
+    sections: tuple[Section, ...] = ()
+
+    @property
+    def end(self) -> Svma:
+        """The address after its last byte."""
+        return Svma(self.vmaddr + self.vmsize)
+
+    @property
+    def is_executable(self) -> bool:
+        """Whether it is mapped so that its bytes can run."""
+        return bool(self.initprot & VM_PROT_EXECUTE)
+
+    def __contains__(self, address: Svma) -> bool:
+        return self.vmaddr <= address < self.vmaddr + self.vmsize
+
+
+def protection(bits: int) -> str:
+    """``VM_PROT`` bits as people write them: ``r-x``."""
+    letters = ((VM_PROT_READ, "r"), (VM_PROT_WRITE, "w"), (VM_PROT_EXECUTE, "x"))
+    return "".join(letter if bits & bit else "-" for bit, letter in letters)
+
+
+def _name(field: bytes) -> str:
+    return field.partition(b"\0")[0].decode("utf-8", "replace")
+
+
+def parse_segment(command: LoadCommand, source: str) -> Segment:
+    """The segment that an LC_SEGMENT or LC_SEGMENT_64 states.
+
+    Raises:
+        MachOError: the command is too short for its sections, or its addresses or offsets wrap.
+    """
+    is_64 = command.cmd == LC_SEGMENT_64
+    layout = SEGMENT_COMMAND_64 if is_64 else SEGMENT_COMMAND
+    section_layout = SECTION_64 if is_64 else SECTION
+    row = command.unpack(layout, source)
+    name = _name(row.segname)
+    room = (len(command.data) - layout.size) // section_layout.size
+    if row.nsects > room:
+        raise MachOError(
+            f"segment {name!r} claims {row.nsects} sections, its command holds {room}",
+            source=source,
+            offset=command.offset,
+        )
+    limit = 1 << (64 if is_64 else 32)
+    if row.vmaddr + row.vmsize > limit or row.fileoff + row.filesize > limit:
+        raise MachOError(
+            f"segment {name!r} goes beyond the end of the address space",
+            source=source,
+            offset=command.offset,
+        )
+    table = command.data[layout.size : layout.size + row.nsects * section_layout.size]
+    rows = tuple(section_layout.unpack_all(table, little_endian=command.little_endian))
+    # The end itself has to be an address: columns of ends are 64 bits wide.
+    if any(section.addr + section.size > min(limit, (1 << 64) - 1) for section in rows):
+        raise MachOError(
+            f"a section of segment {name!r} goes beyond the end of the address space",
+            source=source,
+            offset=command.offset,
+        )
+    return Segment(
+        name=name,
+        vmaddr=Svma(row.vmaddr),
+        vmsize=row.vmsize,
+        fileoff=FileOffset(row.fileoff),
+        filesize=row.filesize,
+        maxprot=row.maxprot,
+        initprot=row.initprot,
+        flags=row.flags,
+        sections=tuple(
+            Section(
+                name=_name(section.sectname),
+                segment_name=_name(section.segname),
+                address=Svma(section.addr),
+                size=section.size,
+                offset=FileOffset(section.offset),
+                align=section.align,
+                flags=section.flags,
+                reserved1=section.reserved1,
+                reserved2=section.reserved2,
+                reloff=FileOffset(section.reloff),
+                nreloc=section.nreloc,
+            )
+            for section in rows
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Tables of a Mach-O image: symbols, stubs, function starts and unwind information."""

@@ -1,0 +1,330 @@
+"""``__TEXT,__unwind_info``: which compact unwind encoding holds at an offset of an image.
+
+Source: ``mach-o/compact_unwind_encoding.h`` (``unwind_info_section_header`` and the structs
+behind it). All function offsets count from the Mach-O header, all others from the section.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import pairwise
+from struct import Struct, unpack_from
+from typing import TYPE_CHECKING
+
+from machtrace.errors import MachOError
+from machtrace.formats.macho.tables.compact_encoding import HAS_LSDA, PERSONALITY_MASK, PERSONALITY_SHIFT
+from machtrace.model.address import ImageOffset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    import numpy.typing as npt
+
+VERSION = 1
+REGULAR_PAGE = 2
+COMPRESSED_PAGE = 3
+
+_HEADER = Struct("<7I")
+_REGULAR_HEADER = Struct("<4x2H")
+_COMPRESSED_HEADER = Struct("<4x4H")
+_INDEX_ENTRY = Struct("<3I")
+"""Function, page, LSDA."""
+_REGULAR_ENTRY = Struct("<2I")
+"""Function, encoding."""
+_LSDA_ENTRY_SIZE = 8
+_FUNCTION_MASK = 0xFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class UnwindEntry:
+    """One encoding and where it holds.
+
+    The linker folds functions with equal encodings that follow each other into one entry, except
+    those whose encoding depends on the function's start (DWARF, and the x86 indirect sizes).
+    """
+
+    function_offset: ImageOffset
+    """Where it begins to hold: the start of a function, but maybe of an earlier one."""
+    end_offset: ImageOffset
+    """Where the next entry takes over."""
+    encoding: int
+    """0 where nothing is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """Where a second-level page keeps its entries."""
+
+    first_function: int
+    end_function: int
+    entries: int
+    """Bytes from the section's start."""
+    count: int
+    is_compressed: bool
+    encodings: int = 0
+    encoding_count: int = 0
+
+
+class UnwindInfo:
+    """The section, looked up without copying it."""
+
+    __slots__ = (
+        "_common",
+        "_common_count",
+        "_data",
+        "_functions",
+        "_lsda",
+        "_pages",
+        "_parsed",
+        "_personalities",
+        "source",
+    )
+
+    def __init__(self, data: bytes | memoryview, source: str) -> None:
+        """Read the header and the first-level index; ``source`` names the section in errors.
+
+        Raises:
+            MachOError: another version, or an array that does not lie in the section.
+        """
+        self._data = memoryview(data)
+        self.source = source
+        """What to call it in errors."""
+        self._parsed: dict[int, _Page] = {}
+        if len(self._data) < _HEADER.size:
+            raise self._error("unwind info is cut short", len(self._data))
+        version, common, common_count, personality, personality_count, index, index_count = (
+            _HEADER.unpack_from(self._data)
+        )
+        if version != VERSION:
+            raise self._error(f"unwind info of version {version}, not {VERSION}", 0)
+        self._check(common, common_count, 4, "common encodings")
+        self._common, self._common_count = common, common_count
+        self._check(personality, personality_count, 4, "personalities")
+        self._personalities = unpack_from(f"<{personality_count}I", self._data, personality)
+        self._check(index, index_count, _INDEX_ENTRY.size, "first-level index")
+        rows: tuple[int, ...] = unpack_from(f"<{3 * index_count}I", self._data, index)
+        self._functions, self._pages, self._lsda = rows[::3], rows[1::3], rows[2::3]
+        if any(after < before for before, after in pairwise(self._functions)):
+            raise self._error("first-level index is not in order", index)
+
+    def _error(self, message: str, offset: int) -> MachOError:
+        return MachOError(message, source=self.source, offset=offset)
+
+    def _check(self, offset: int, count: int, size: int, what: str) -> None:
+        if offset + count * size > len(self._data):
+            raise self._error(
+                f"{count} {what} do not fit in {len(self._data)} bytes of unwind info", offset
+            )
+
+    @property
+    def personalities(self) -> tuple[ImageOffset, ...]:
+        """Of each personality routine's pointer (a GOT slot), by number less 1."""
+        return tuple(ImageOffset(offset) for offset in self._personalities)
+
+    def find(self, offset: ImageOffset) -> UnwindEntry | None:
+        """The entry that holds at ``offset``; None before the first and after the last.
+
+        Raises:
+            MachOError: the page that should hold it is malformed.
+        """
+        at = bisect_right(self._functions, offset) - 1
+        if at < 0 or at + 1 >= len(self._functions):
+            return None
+        page = self._page(at)
+        if page is None:
+            return None
+        low, high = 0, page.count
+        while low < high:
+            middle = (low + high) // 2
+            if self._function(page, middle) <= offset:
+                low = middle + 1
+            else:
+                high = middle
+        if low == 0:
+            return None
+        end = page.end_function if low == page.count else self._function(page, low)
+        return UnwindEntry(
+            ImageOffset(self._function(page, low - 1)),
+            ImageOffset(end),
+            self._encoding(page, low - 1),
+        )
+
+    def _page(self, at: int) -> _Page | None:
+        """The page of a first-level entry; None where that entry only ends the one before it."""
+        page = self._parsed.get(at)
+        if page is None:
+            page = self._parse_page(at)
+            if page is not None:
+                self._parsed[at] = page
+        return page
+
+    def _parse_page(self, at: int) -> _Page | None:
+        offset = self._pages[at]
+        if offset == 0:
+            return None
+        first, end = self._functions[at], self._functions[at + 1]
+        self._check(offset, 1, _REGULAR_HEADER.size, "page header")
+        (kind,) = unpack_from("<I", self._data, offset)
+        if kind == REGULAR_PAGE:
+            entries, count = _REGULAR_HEADER.unpack_from(self._data, offset)
+            self._check(offset + entries, count, _REGULAR_ENTRY.size, "page entries")
+            return _Page(first, end, offset + entries, count, is_compressed=False)
+        if kind != COMPRESSED_PAGE:
+            raise self._error(f"second-level page of kind {kind}", offset)
+        self._check(offset, 1, _COMPRESSED_HEADER.size, "page header")
+        entries, count, encodings, encoding_count = _COMPRESSED_HEADER.unpack_from(
+            self._data, offset
+        )
+        self._check(offset + entries, count, 4, "page entries")
+        self._check(offset + encodings, encoding_count, 4, "page encodings")
+        return _Page(
+            first,
+            end,
+            offset + entries,
+            count,
+            is_compressed=True,
+            encodings=offset + encodings,
+            encoding_count=encoding_count,
+        )
+
+    def _function(self, page: _Page, index: int) -> int:
+        size = 4 if page.is_compressed else _REGULAR_ENTRY.size
+        word: int = unpack_from("<I", self._data, page.entries + index * size)[0]
+        return page.first_function + (word & _FUNCTION_MASK) if page.is_compressed else word
+
+    def _encoding(self, page: _Page, index: int) -> int:
+        if not page.is_compressed:
+            at = page.entries + index * _REGULAR_ENTRY.size + 4
+        else:
+            number = self._data[page.entries + 4 * index + 3]
+            at = self._common + 4 * number
+            if number >= self._common_count:
+                number -= self._common_count
+                at = page.encodings + 4 * number
+                if number >= page.encoding_count:
+                    raise self._error(
+                        f"encoding {number} of a page that has {page.encoding_count}",
+                        page.entries + 4 * index,
+                    )
+        encoding: int = unpack_from("<I", self._data, at)[0]
+        return encoding
+
+    def personality(self, entry: UnwindEntry) -> ImageOffset | None:
+        """Of the pointer to the routine that handles exceptions in the entry's function.
+
+        Raises:
+            MachOError: there is no routine of the entry's number.
+        """
+        number = (entry.encoding & PERSONALITY_MASK) >> PERSONALITY_SHIFT
+        if number == 0:
+            return None
+        if number > len(self._personalities):
+            raise self._error(
+                f"personality {number} of {len(self._personalities)}", entry.function_offset
+            )
+        return ImageOffset(self._personalities[number - 1])
+
+    def lsda(self, entry: UnwindEntry) -> ImageOffset | None:
+        """Of the entry's language-specific data; None where it has none.
+
+        Raises:
+            MachOError: its part of the LSDA index does not lie in the section.
+        """
+        at = bisect_right(self._functions, entry.function_offset) - 1
+        if not entry.encoding & HAS_LSDA or at < 0 or at + 1 >= len(self._functions):
+            return None
+        low, high = self._lsda[at], self._lsda[at + 1]
+        count = (high - low) // _LSDA_ENTRY_SIZE
+        if count <= 0:
+            return None
+        self._check(low, count, _LSDA_ENTRY_SIZE, "LSDA entries")
+        first, last = 0, count
+        while first < last:
+            middle = (first + last) // 2
+            function, lsda = unpack_from("<2I", self._data, low + middle * _LSDA_ENTRY_SIZE)
+            if function == entry.function_offset:
+                return ImageOffset(lsda)
+            if function < entry.function_offset:
+                first = middle + 1
+            else:
+                last = middle
+        return None
+
+    def function_starts(self) -> npt.NDArray[np.uint64]:
+        """Where entries begin, sorted, as offsets from the Mach-O header.
+
+        Only some of the functions: see :class:`UnwindEntry`. It bounds names where an image has no
+        LC_FUNCTION_STARTS, and never splits a function.
+
+        Raises:
+            MachOError: a page is malformed, or pages overlap.
+        """
+        import numpy as np
+
+        parts = [starts for _, starts, _ in self._page_columns()]
+        if not parts:
+            return np.empty(0, np.uint64)
+        return np.unique(np.concatenate(parts)).astype(np.uint64)
+
+    def columns(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
+        """Where entries begin, as offsets from the Mach-O header, sorted; and their encodings.
+
+        Each holds up to the next; the last row is where the last entry ends, with encoding 0.
+
+        Raises:
+            MachOError: a page is malformed, or pages overlap.
+        """
+        import numpy as np
+
+        if not self._functions:
+            return np.empty(0, np.uint64), np.empty(0, np.uint32)
+        starts, encodings = [], []
+        for page, functions, words in self._page_columns():
+            starts.append(functions)
+            encodings.append(self._encodings(page, words))
+        starts.append(np.array(self._functions[-1:], np.uint32))
+        encodings.append(np.zeros(1, np.uint32))
+        column = np.concatenate(starts).astype(np.uint64)
+        order = np.argsort(column, kind="stable")
+        return column[order], np.concatenate(encodings)[order]
+
+    def _page_columns(
+        self,
+    ) -> Iterator[tuple[_Page, npt.NDArray[np.uint32], npt.NDArray[np.uint32]]]:
+        """Each page with its functions, and with the words that say their encodings."""
+        import numpy as np
+
+        left = len(self._data) // 4
+        for at in range(len(self._functions) - 1):
+            page = self._page(at)
+            if page is None:
+                continue
+            left -= page.count
+            if left < 0:  # honest pages lie side by side, each entry in four bytes of its own
+                raise self._error("second-level pages overlap", self._pages[at])
+            if page.is_compressed:
+                words = np.frombuffer(self._data, "<u4", page.count, page.entries)
+                starts = (words & np.uint32(_FUNCTION_MASK)) + np.uint32(page.first_function)
+            else:
+                pairs = np.frombuffer(self._data, "<u4", 2 * page.count, page.entries)
+                starts, words = pairs[::2], pairs[1::2]
+            yield page, starts.astype(np.uint32), words
+
+    def _encodings(self, page: _Page, words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+        import numpy as np
+
+        if not page.is_compressed:
+            return words.astype(np.uint32)
+        numbers = words >> np.uint32(24)
+        # A byte can count no more than these.
+        common = np.frombuffer(self._data, "<u4", min(self._common_count, 256), self._common)
+        own = np.frombuffer(self._data, "<u4", min(page.encoding_count, 256), page.encodings)
+        both = np.concatenate([common, own])
+        if len(numbers) and int(numbers.max()) >= len(both):
+            raise self._error(
+                f"encoding {int(numbers.max())} of a page that has {len(both)}", page.entries
+            )
+        found: npt.NDArray[np.uint32] = both[numbers].astype(np.uint32)
+        return found

@@ -1,0 +1,166 @@
+"""Which paths may hold an image's files, cheap ones first; nothing is opened here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+from uuid import UUID
+
+from machtrace.model.arch import Arch
+from machtrace.model.image import BinaryImage
+from machtrace.images.debug_file import FoundBy
+from machtrace.images.dsym import beside, dwarf_files, is_dsym, named_in
+from machtrace.images.search_path import SearchPath
+from machtrace.images.search_record import Outcome, SearchRecord
+from machtrace.images.store_layout import (
+    FileKind,
+    Identifier,
+    build_id_path,
+    debuginfod_path,
+    lldb_path,
+    unified_path,
+)
+from machtrace.images.symbol_store_location import default_store_path
+
+_LAYOUTS = (unified_path, lldb_path, build_id_path, debuginfod_path)
+_OF_THE_SYSTEM = ("/usr/lib/", "/System/")
+"""Images without dSYMs, of which every process has hundreds; Spotlight takes its time."""
+_TOLD = 3
+"""Other builds of an image that are told where none is the right one."""
+
+
+class Candidate(NamedTuple):
+    """A path to try."""
+
+    path: str
+    found_by: FoundBy
+    is_proven: bool = False
+    """Whether the file is the image's even where no identifier tells."""
+    crc: int | None = None
+    """The CRC-32 that vouches for a file without an identifier."""
+
+
+def given(image: BinaryImage, places: SearchPath, record: SearchRecord) -> Iterator[Candidate]:
+    """Files that the user named, and what has the image's name in folders that they named."""
+    for place in places.paths:
+        if not os.path.isdir(place):  # noqa: PTH112 - Path.is_dir raises where it may not look
+            yield from _given_file(place, image, places, record)
+        elif is_dsym(place):
+            for path in places.in_bundle(place):
+                yield from _given_file(path, image, places, record)
+        elif image.path:
+            for path in dict.fromkeys((image.name, image.path.lstrip("/"))):
+                found = os.path.join(place, path)  # noqa: PTH118
+                yield Candidate(found, FoundBy.NAME, is_proven=True)
+
+
+def _given_file(
+    path: str, image: BinaryImage, places: SearchPath, record: SearchRecord
+) -> Iterator[Candidate]:
+    """A file, unless it is known to be other images': there may be hundreds for hundreds."""
+    identifiers = None if image.uuid is None else places.identifiers(path)
+    if identifiers is None or image.uuid in identifiers:
+        name = os.path.basename(path)  # noqa: PTH119
+        yield Candidate(path, FoundBy.GIVEN, is_proven=name == image.name)
+    else:
+        listed = [str(one).upper() if isinstance(one, UUID) else str(one) for one in identifiers]
+        record.add(path, Outcome.OTHER_IDENTIFIER, ", ".join(listed[:_TOLD]))
+
+
+def stored(image: BinaryImage, places: SearchPath, kind: FileKind) -> Iterator[Candidate]:
+    """Where the user's symbol store has the file, and the given folders would if they were one."""
+    if image.uuid is not None:
+        for place in (*places.paths, str(default_store_path())):
+            yield from in_store(place, image.uuid, image.arch, kind)
+
+
+def in_store(root: str, identifier: Identifier, arch: Arch, kind: FileKind) -> Iterator[Candidate]:
+    """What is at the places that any layout of symbol stores has for a file."""
+    for layout in _LAYOUTS:
+        inside = layout(identifier, kind)
+        if inside is not None:
+            path = os.path.join(root, inside)  # noqa: PTH118
+            # Of two architectures with one UUID a store of ours names the second.
+            yield from _file_or_bundle(f"{path}.{arch.value}", FoundBy.STORE)
+            yield from _file_or_bundle(path, FoundBy.STORE)
+
+
+def on_this_machine(image: BinaryImage) -> Iterator[Candidate]:
+    """Where the target has the image, if that is this machine."""
+    if image.local_path is not None:
+        yield Candidate(image.local_path, FoundBy.ITSELF, is_proven=True)
+    if image.path.startswith("/"):
+        yield Candidate(image.path, FoundBy.ITSELF)
+
+
+def bundles(
+    image: BinaryImage, places: SearchPath, binaries: Iterable[str], record: SearchRecord
+) -> Iterator[Candidate]:
+    """Where dSYMs are by the image's name: in given folders, and beside its ``binaries``."""
+    for place in places.paths:
+        if os.path.isdir(place) and image.path:  # noqa: PTH112
+            for bundle in named_in(place, image.path):
+                yield from _file_or_bundle(bundle, FoundBy.NAME)
+    own = (candidate.path for candidate in on_this_machine(image))
+    existing = filter(os.path.exists, dict.fromkeys((*binaries, *own)))
+    for path in dict.fromkeys(path for binary in existing for path in beside(binary)):
+        there = list(_file_or_bundle(path, FoundBy.BESIDE))
+        if not there:
+            record.add(path, Outcome.NO_FILE)
+        yield from there
+
+
+def indexed(
+    image: BinaryImage, places: SearchPath, record: SearchRecord, kind: FileKind
+) -> Iterator[Candidate]:
+    """What looking through the given folders found for the image's identifier."""
+    if image.uuid is None:
+        return
+    for place in places.paths:
+        if not os.path.isdir(place):  # noqa: PTH112
+            continue
+        index = places.index(place)
+        found = index.by_identifier.get(image.uuid, ())
+        for path in found:
+            yield Candidate(path, FoundBy.IDENTIFIER)
+        for store in index.stores:
+            if store != place:
+                yield from in_store(store, image.uuid, image.arch, kind)
+        if not found:
+            others = index.by_name.get(image.name, ()) if image.name else ()
+            told = f"; {image.name} of other builds: {', '.join(others[:_TOLD])}" if others else ""
+            record.add(place, Outcome.NO_MATCH, f"{index}{told}")
+        if index.is_cut_short:
+            record.add(place, Outcome.CUT_SHORT, str(index))
+
+
+def spotlighted(
+    image: BinaryImage, places: SearchPath, record: SearchRecord
+) -> Iterator[Candidate]:
+    """What a Mac's Spotlight knows of the image's UUID."""
+    if not isinstance(image.uuid, UUID) or image.path.startswith(_OF_THE_SYSTEM):
+        return
+    found = places.spotlight.bundles(image.uuid)
+    if found is None:
+        return
+    if not found:
+        record.add("Spotlight", Outcome.NO_MATCH)
+    for path in found:
+        if is_dsym(path) or not os.path.isdir(path):  # noqa: PTH112
+            yield from _file_or_bundle(path, FoundBy.SPOTLIGHT)
+        else:  # an archive, or an application that is indexed with what it holds
+            for inside in places.index(path).by_identifier.get(image.uuid, ()):
+                yield Candidate(inside, FoundBy.SPOTLIGHT)
+
+
+def _file_or_bundle(path: str, found_by: FoundBy) -> Iterator[Candidate]:
+    if os.path.isdir(path):  # noqa: PTH112
+        yield from _in_bundle(path, found_by)
+    elif os.path.exists(path):  # noqa: PTH110
+        yield Candidate(path, found_by)
+
+
+def _in_bundle(bundle: str, found_by: FoundBy) -> Iterator[Candidate]:
+    for path in dwarf_files(bundle):
+        yield Candidate(path, found_by)

@@ -1,0 +1,64 @@
+"""The debug map of an executable whose DWARF is still in the object files that it is made of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from machtrace.formats.macho.contents import FileContents
+from machtrace.model.arch import Arch
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedObject:
+    """An object file as the linker recorded it."""
+
+    path: str
+    """Of the object file, or of the archive that it is in."""
+    member: str | None
+    """Its name in the archive; None where it is a file of its own."""
+    modified: int
+    """When it was last changed, in seconds since 1970; 0 where the linker left that out."""
+
+    @classmethod
+    def parse(cls, text: str, modified: int) -> LinkedObject:
+        """From the linker's ``archive(member)`` or path."""
+        archive, bracket, member = text.rpartition("(")
+        if bracket and archive and member.endswith(")"):
+            return cls(archive, member[:-1], modified)
+        return cls(text, None, modified)
+
+    def __str__(self) -> str:
+        """As the linker spells it."""
+        return self.path if self.member is None else f"{self.path}({self.member})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DebugMap:
+    """Where the DWARF of an image is: in these object files, of which some are there.
+
+    :class:`~machtrace.lines.debug_map.index.DebugMapIndex` reads them.
+    """
+
+    path: str
+    """The image's file."""
+    contents: FileContents
+    """Its bytes."""
+    objects: tuple[LinkedObject, ...]
+    """In the order of the symbol table."""
+    folders: tuple[str, ...] = ()
+    """Where object files are looked for that are not where they were linked from."""
+
+    @property
+    def arch(self) -> Arch:
+        """The image's, and that of its object files."""
+        return self.contents.image.arch
+
+    def paths(self, linked: LinkedObject) -> Iterator[str]:
+        """Where the file of ``linked`` may be: where it was linked from, and in given folders."""
+        # A relative path stays one; it counts from the image.
+        yield os.path.join(os.path.dirname(self.path), linked.path)  # noqa: PTH118, PTH120
+        for folder in self.folders:
+            yield os.path.join(folder, linked.path.lstrip("/"))  # noqa: PTH118
+            yield os.path.join(folder, os.path.basename(linked.path))  # noqa: PTH118, PTH119

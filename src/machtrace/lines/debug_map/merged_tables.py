@@ -1,0 +1,166 @@
+"""The indices of an image's object files, put together as the linker put their code together."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from machtrace.formats.macho.flattened_lists import flattened
+from machtrace.lines.symcache import NONE, SymCache
+
+_Offsets = npt.NDArray[np.uint64]
+_Indices = npt.NDArray[np.int32]
+_Numbers = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MovedFunctions:
+    """Functions of one object file that are in the image; one entry a function in each column."""
+
+    linked: _Offsets
+    """Where the image has each, an :data:`ImageOffset`; none overlap."""
+    sizes: _Offsets
+    """In bytes."""
+    stated: _Offsets
+    """Where the object file's index has each."""
+
+
+class MergedTables:
+    """Many SymCaches as one, which grows; a :class:`DebugTables`.
+
+    Numbers of locations, functions and files stay as they are when more is added. A file that
+    several object files include has a number for each.
+    """
+
+    __slots__ = (
+        "_file_bases",
+        "_function_bases",
+        "_pieces",
+        "function_entry",
+        "location_file",
+        "location_function",
+        "location_line",
+        "location_parent",
+        "range_locations",
+        "range_starts",
+        "source",
+    )
+
+    def __init__(self, source: str) -> None:
+        """Without any range; ``source`` is what to call it in errors."""
+        self.source = source
+        self.range_starts: _Numbers = np.zeros(0, np.uint32)
+        self.range_locations: _Indices = np.zeros(0, np.int32)
+        self.location_file: _Indices = np.zeros(0, np.int32)
+        self.location_line: _Numbers = np.zeros(0, np.uint32)
+        self.location_function: _Indices = np.zeros(0, np.int32)
+        self.location_parent: _Indices = np.zeros(0, np.int32)
+        self.function_entry: _Numbers = np.zeros(0, np.uint32)
+        self._pieces: list[SymCache] = []
+        self._function_bases: list[int] = []
+        self._file_bases: list[int] = []
+
+    def with_more(self, added: list[tuple[SymCache, MovedFunctions]]) -> MergedTables:
+        """These tables and those of more object files."""
+        grown = MergedTables(self.source)
+        grown._pieces = [*self._pieces, *(cache for cache, _ in added)]
+        grown._function_bases = list(self._function_bases)
+        grown._file_bases = list(self._file_bases)
+        columns: list[list[npt.NDArray[np.generic]]] = [
+            [self.range_starts],
+            [self.range_locations],
+            [self.location_file],
+            [self.location_line],
+            [self.location_function],
+            [self.location_parent],
+            [self.function_entry],
+        ]
+        location_base, function_base = len(self.location_file), len(self.function_entry)
+        file_base = 0
+        if self._pieces:
+            file_base = self._file_bases[-1] + self._pieces[-1].file_count
+        for cache, moved in added:
+            starts, locations = moved_ranges(cache, moved)
+            rows = (
+                starts,
+                _above(locations, location_base),
+                _above(cache.location_file, file_base),
+                cache.location_line,
+                _above(cache.location_function, function_base),
+                _above(cache.location_parent, location_base),
+                moved_entries(cache, moved),
+            )
+            for column, part in zip(columns, rows, strict=True):
+                column.append(part)
+            grown._function_bases.append(function_base)
+            grown._file_bases.append(file_base)
+            location_base += len(cache.location_file)
+            function_base += cache.function_count
+            file_base += cache.file_count
+        return grown._filled(columns)
+
+    def _filled(self, columns: list[list[npt.NDArray[np.generic]]]) -> MergedTables:
+        starts, locations, *rest = (np.concatenate(column) for column in columns)
+        # Where a function ends another may begin: what is known comes last, and stays.
+        order = np.lexsort((locations >= 0, starts))
+        starts, locations = starts[order], locations[order]
+        last = np.append(starts[1:] != starts[:-1], np.True_)[: len(starts)]
+        self.range_starts, self.range_locations = starts[last], locations[last]
+        self.location_file, self.location_line, self.location_function = rest[:3]
+        self.location_parent, self.function_entry = rest[3:]
+        return self
+
+    def function_name(self, number: int) -> str:
+        """A function's linkage name, else its plain one; may be empty."""
+        piece = bisect_right(self._function_bases, number) - 1
+        return self._pieces[piece].function_name(number - self._function_bases[piece])
+
+    def file_path(self, number: int) -> str:
+        """A file's path, as it was recorded."""
+        piece = bisect_right(self._file_bases, number) - 1
+        return self._pieces[piece].file_path(number - self._file_bases[piece])
+
+
+def moved_ranges(cache: SymCache, moved: MovedFunctions) -> tuple[_Numbers, _Indices]:
+    """The ranges of an object file's functions, where the image has them, and their locations.
+
+    Behind each function comes a range of which nothing is known.
+    """
+    starts = cache.range_starts.astype(np.uint64)
+    stated_ends = moved.stated + moved.sizes
+    first = starts.searchsorted(moved.stated, side="right").astype(np.int64) - 1
+    end = starts.searchsorted(stated_ends, side="left").astype(np.int64)
+    first = np.maximum(first, 0)
+    counts = np.maximum(end - first, 0)
+    which, index = flattened(counts)
+    rows = first[which] + index
+    begins = np.maximum(starts[rows], moved.stated[which]) - moved.stated[which]
+    placed = begins + moved.linked[which]
+    ends = moved.linked + moved.sizes
+    both = np.concatenate([placed, ends])
+    locations = np.concatenate([cache.range_locations[rows], np.full(len(ends), -1, np.int32)])
+    fits = both < np.uint64(NONE)
+    return both[fits].astype(np.uint32), locations[fits]
+
+
+def moved_entries(cache: SymCache, moved: MovedFunctions) -> _Numbers:
+    """Where the image has the functions of an object file's index; NONE of those left out."""
+    if not len(moved.stated):
+        return np.full(cache.function_count, NONE, np.uint32)
+    order = np.argsort(moved.stated, kind="stable")
+    stated, linked, sizes = moved.stated[order], moved.linked[order], moved.sizes[order]
+    entries = cache.function_entry.astype(np.uint64)
+    row = stated.searchsorted(entries, side="right").astype(np.int64) - 1
+    at = np.maximum(row, 0)
+    distance = entries - stated[at]
+    is_in = (row >= 0) & (distance < sizes[at]) & (cache.function_entry != NONE)
+    placed = np.where(is_in, linked[at] + distance, np.uint64(NONE))
+    return np.minimum(placed, np.uint64(NONE)).astype(np.uint32)
+
+
+def _above(column: _Indices, base: int) -> _Indices:
+    """Numbers of one object file as those of all; -1 stays."""
+    return np.where(column >= 0, column + np.int32(base), np.int32(-1)).astype(np.int32)

@@ -1,0 +1,161 @@
+"""Opening the object files of a debug map, on their own or in static libraries."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+
+from machtrace.errors import FormatError, MemoryReadError
+from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.fat import parse_slices
+from machtrace.formats.macho.static_archive import (
+    ArchiveMember,
+    archive_members,
+    part_for,
+)
+from machtrace.formats.macho.tables.symtab import parse_symbols
+from machtrace.images.debug_map import DebugMap, LinkedObject
+from machtrace.images.open_file import open_image_file
+from machtrace.images.search_record import Outcome, SearchRecord
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: str
+    data: memoryview
+    modified: int
+    """In seconds since 1970."""
+
+
+class LinkedObjects:
+    """The object files of one debug map; each archive is listed once."""
+
+    __slots__ = ("_archives", "_map", "_record")
+
+    def __init__(self, debug_map: DebugMap, record: SearchRecord) -> None:
+        """Open nothing yet; ``record`` takes why there is none where there is none."""
+        self._map = debug_map
+        self._record = record
+        self._archives: dict[str, dict[str, list[ArchiveMember]]] = {}
+
+    def open(
+        self, linked: LinkedObject, names: Callable[[], frozenset[str]]
+    ) -> FileContents | None:
+        """The object file as it was when it was linked; None where it is gone or was changed.
+
+        Args:
+            linked: which.
+            names: gives the linkage names that the image has from it, which tell it from others
+                of its name in an archive.
+        """
+        is_there = False
+        for path in self._map.paths(linked):
+            try:
+                file = _File(path, open_image_file(path), _modified(path))
+            except OSError:  # a FileAccessError is one
+                continue
+            is_there = True
+            try:
+                found = self._in_file(file, linked, names)
+            except (FormatError, MemoryReadError) as error:
+                self._record.add(str(linked), Outcome.MALFORMED, str(error))
+                continue
+            if found is not None:
+                return found
+        if not is_there:
+            self._record.add(str(linked), Outcome.NO_FILE, "an object file of the debug map")
+        return None
+
+    def _in_file(
+        self, file: _File, linked: LinkedObject, names: Callable[[], frozenset[str]]
+    ) -> FileContents | None:
+        if linked.modified == 0 and self._is_newer(file):
+            self._record.add(file.path, Outcome.CHANGED, "it is newer than the image")
+            return None
+        if linked.member is None:
+            if linked.modified in (0, file.modified):
+                return self._thin(file.data, file.path)
+            self._changed(file.path, linked, file.modified)
+            return None
+        named = self._members(file).get(linked.member, [])
+        # Linkers write down when the member was changed, or the archive.
+        fitting = [one for one in named if linked.modified in (0, one.modified, file.modified)]
+        if not named:
+            self._record.add(str(linked), Outcome.NO_FILE, "the library has no such member")
+        elif not fitting:
+            self._changed(str(linked), linked, named[0].modified)
+        opened = (self._member(one, linked, file.path) for one in fitting)
+        return _defining([one for one in opened if one is not None], names)
+
+    def _members(self, file: _File) -> dict[str, list[ArchiveMember]]:
+        """The members of an archive by their names, and by the last components of those."""
+        found = self._archives.get(file.path)
+        if found is None:
+            found = self._archives[file.path] = {}
+            try:
+                part = part_for(file.data, self._map.arch, file.path)
+                for member in archive_members(part, file.path):
+                    for name in {member.name, os.path.basename(member.name)}:  # noqa: PTH119
+                        found.setdefault(name, []).append(member)
+            except FormatError as error:  # what came before is good
+                self._record.add(file.path, Outcome.MALFORMED, str(error))
+        return found
+
+    def _member(
+        self, member: ArchiveMember, linked: LinkedObject, archive: str
+    ) -> FileContents | None:
+        if member.data is not None:
+            return self._thin(member.data, f"{archive}({member.name})")
+        path = os.path.join(os.path.dirname(archive), member.name)  # noqa: PTH118, PTH120
+        try:
+            data, modified = open_image_file(path), _modified(path)
+        except OSError as error:
+            self._record.add(path, Outcome.NO_FILE, error.strerror or "")
+            return None
+        if linked.modified not in (0, modified, member.modified):
+            self._changed(path, linked, modified)
+            return None
+        return self._thin(data, path)
+
+    def _thin(self, data: memoryview, source: str) -> FileContents:
+        slices = parse_slices(data, source)
+        fitting = (part.data for part in slices if part.arch is self._map.arch)
+        return FileContents(next(fitting, data), source)
+
+    def _is_newer(self, file: _File) -> bool:
+        try:
+            return file.modified > _modified(self._map.path)
+        except OSError:
+            return False
+
+    def _changed(self, path: str, linked: LinkedObject, modified: int) -> None:
+        times = f"linked at {_time(linked.modified)}, is of {_time(modified)}"
+        self._record.add(path, Outcome.CHANGED, times)
+
+
+def _defining(
+    opened: list[FileContents], names: Callable[[], frozenset[str]]
+) -> FileContents | None:
+    """Of several members of one name, the first that defines what the image has from it."""
+    if len(opened) > 1:
+        wanted = names()
+        for one in opened:
+            symbols = parse_symbols(one)
+            if wanted <= set(symbols.names(np.flatnonzero(symbols.is_in_section).tolist())):
+                return one
+    return opened[0] if opened else None
+
+
+def _modified(path: str) -> int:
+    return int(os.stat(path).st_mtime)  # noqa: PTH116 - of thousands of object files
+
+
+def _time(seconds: int) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):  # whatever a file may claim
+        return str(seconds)

@@ -1,0 +1,1 @@
+"""One target in, call stacks out: capture, unwind and symbolicate."""

@@ -1,0 +1,1 @@
+"""Stacks of the calling process, with rules and names cached between captures."""

@@ -1,0 +1,1 @@
+"""Captures and profiles as text, and in the formats that other tools read."""

@@ -1,0 +1,49 @@
+"""BSBacktraceLogger's text, which many iOS hang monitors print and parse.
+
+``Backtrace of Thread %u:`` and, for each frame, ``%-30s  0x%08lx %s + %lu``. Where there is no
+symbol its place is taken by the image's base address as ``0x%lx``, and where there is no image
+the name is ``0x%016lx`` of nothing (``bs_logBacktraceEntry`` in ``BSBacktraceLogger.m``). That
+logger ends a stack at 50 frames; here a line says how many are missing from the middle of a deep
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TextIO
+
+from machtrace.model.capture import Capture
+from machtrace.model.stack import stretches
+from machtrace.model.symbol import CallStack, Frame
+from machtrace.render.printable import printable
+
+
+def lines(stack: CallStack, *, pointer_size: int = 8) -> Iterator[str]:
+    """The stack's lines, its heading first, without line ends."""
+    yield f"Backtrace of Thread {stack.thread.id}:"
+    for first, frames in stretches(stack.frames, stack.gap):
+        if first and stack.gap is not None:
+            yield f"... {stack.gap.count} frames not shown"
+        for frame in frames:
+            yield _line(frame, pointer_size)
+
+
+def _line(frame: Frame, pointer_size: int) -> str:
+    address = frame.address.address
+    base = 0 if frame.image is None else frame.image.load_address
+    name = f"0x{0:0{2 * pointer_size}x}" if frame.image is None else printable(frame.image.name)
+    if frame.symbol is not None and frame.symbol.is_named:
+        # A name that a report has may be in no image: where it begins is not known then.
+        symbol, offset = printable(frame.symbol.name), frame.symbol_offset or 0
+    else:
+        symbol, offset = f"0x{base:x}", address - base
+    return f"{name:<30s}  0x{address:08x} {symbol} + {offset}"
+
+
+def write(report: Capture, sink: TextIO) -> None:
+    """Every thread, after the heading that ``bs_backtraceOfAllThread`` writes."""
+    sink.write(f"Call Backtrace of {len(report.stacks)} threads:\n")
+    for stack in report.stacks:
+        for_stack = lines(stack, pointer_size=report.process.arch.pointer_size)
+        sink.writelines(text + "\n" for text in for_stack)
+        sink.write("\n")

@@ -1,0 +1,84 @@
+"""Folded stacks: a line for each, as Brendan Gregg's ``flamegraph.pl`` takes them.
+
+Source of the format: the README of github.com/brendangregg/FlameGraph: the functions of a stack,
+outermost first, with semicolons between; a space; how often it was seen.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import TextIO
+
+from machtrace.render.call_tree import CallTree, call_tree
+from machtrace.render.functions import FunctionKind, FunctionTable, functions_of
+from machtrace.render.profile_weights import all_weights, thread_weights
+from machtrace.model.profile import OUTERMOST, Profile
+from machtrace.render.bounded_stacks import bounded
+from machtrace.render.printable import printable
+from machtrace.render.thread_label import thread_label
+
+ROOM = 1 << 28
+"""Characters of a file up to which names are written whole, however often they come."""
+_SHORT = 64
+
+
+def write(profile: Profile, sink: TextIO, *, merge_threads: bool = False) -> None:
+    """A line for each distinct stack of functions, those of a thread together.
+
+    The outermost name is the thread's, unless ``merge_threads``.
+    """
+    profile = bounded(profile)
+    table = functions_of(profile.frames)
+    keys = table.keys
+    names = [_name(table, number) for number in range(len(table.functions))]
+    if merge_threads:
+        tree = call_tree(profile.stacks, all_weights(profile), keys)
+        sink.writelines(_lines(tree, names, ()))
+        return
+    room = ROOM
+    for thread, weights in zip(profile.threads, thread_weights(profile), strict=True):
+        tree = call_tree(profile.stacks, weights, keys)
+        label = _escaped(thread_label(thread.info))
+        room -= _size(tree, names, label)
+        if room < 0:  # nobody has names as long as this takes, unless to fill a disk
+            names, label = [_short(name) for name in names], _short(label)
+        sink.writelines(_lines(tree, names, (label,)))
+
+
+def _size(tree: CallTree, names: list[str], label: str) -> int:
+    """How many characters the lines have."""
+    sizes = array("q")
+    whole = 0
+    for caller, key, own in zip(tree.callers, tree.keys, tree.own, strict=True):
+        size = len(names[key]) + 1 + (len(label) if caller == OUTERMOST else sizes[caller])
+        sizes.append(size)
+        whole += size if own else 0
+    return whole
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _SHORT else f"{name[:_SHORT]}…"
+
+
+def _lines(tree: CallTree, names: list[str], first: tuple[str, ...]) -> Iterator[str]:
+    path: list[int] = []
+    for node, _ in tree.walk():
+        while path and path[-1] != tree.callers[node]:
+            path.pop()
+        path.append(node)
+        if tree.own[node]:
+            called = (names[tree.keys[one]] for one in path)
+            yield f"{';'.join((*first, *called))} {tree.own[node]}\n"
+
+
+def _name(table: FunctionTable, number: int) -> str:
+    function = table.functions[number]
+    if function.kind is FunctionKind.PYTHON:
+        return _escaped(f"{function.name} ({function.path.rpartition('/')[2]})")
+    return _escaped(function.name)
+
+
+def _escaped(name: str) -> str:
+    """A semicolon would begin another function."""
+    return printable(name).replace(";", ":") or "?"

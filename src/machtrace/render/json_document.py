@@ -1,0 +1,146 @@
+"""The machine-readable form: ``--format json``, schema 1.
+
+Addresses are integers; there is one entry a machine frame. The schema is written down in
+``docs/json-format.md``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any, TextIO
+
+from machtrace.model.capture import Capture
+from machtrace.model.explanation import FrameExplanation, StackExplanation
+from machtrace.model.image import BinaryImage
+from machtrace.model.stack import Stop, stretches
+from machtrace.model.symbol import CallStack, Frame, FrameChain
+from machtrace.render.explanation_json import explanation
+from machtrace.render.printable import encodable
+
+SCHEMA = 1
+"""Raised when a reader of the old form would misread the new one."""
+
+
+def document(report: Capture) -> dict[str, Any]:
+    """The report as values that :mod:`json` can write."""
+    process = report.process
+    return {
+        "schema": SCHEMA,
+        "process": {
+            "pid": process.pid,
+            "name": encodable(process.name),
+            "path": encodable(process.path),
+            "arch": process.arch.value,
+        },
+        "images": [image_entry(image) for image in report.images],
+        "threads": [
+            _thread(stack, explanation)
+            for stack, explanation in zip_longest(report.stacks, report.explanations)
+        ],
+        "problems": [
+            {"thread": problem.thread, "error": str(problem.error)} for problem in report.problems
+        ],
+    }
+
+
+def write(report: Capture, sink: TextIO) -> None:
+    """The document, indented, with a line end."""
+    json.dump(document(report), sink, indent=2)
+    sink.write("\n")
+
+
+def image_entry(image: BinaryImage) -> dict[str, Any]:
+    """An image, as it is in ``images[]``."""
+    return {
+        "uuid": image.identifier,
+        "path": encodable(image.path),
+        "arch": image.arch.value,
+        "load_address": image.load_address,
+        "size": image.size,
+    }
+
+
+def _thread(stack: CallStack, explained: StackExplanation | None) -> dict[str, Any]:
+    info, rest = stack.thread, stack.physical_remainder
+    return {
+        "id": info.id,
+        "index": info.index,
+        "name": None if info.name is None else encodable(info.name),
+        "queue": info.queue,
+        "crashed": info.crashed,
+        "stopped_for_ns": stack.stopped_for_ns,
+        "stop": _stop(stack.stop),
+        "gap": _gap(stack),
+        "frames": _frames(stack, None if explained is None else explained.frames),
+        "physical_stop": None if rest is None else _stop(rest.stop),
+        "physical_gap": None if rest is None else _gap(rest),
+        "physical_remainder": []
+        if rest is None
+        else _frames(rest, None if explained is None else explained.physical_remainder),
+    }
+
+
+def _stop(stop: Stop) -> dict[str, Any]:
+    return {"reason": stop.reason.value, "at": stop.at}
+
+
+def _gap(chain: FrameChain) -> dict[str, Any] | None:
+    return None if chain.gap is None else {"after": chain.gap.after, "count": chain.gap.count}
+
+
+def _frames(
+    chain: FrameChain, explained: Sequence[FrameExplanation | None] | None
+) -> list[dict[str, Any]]:
+    pieces = stretches(chain.frames, chain.gap)
+    numbered = [
+        (index, frame) for first, frames in pieces for index, frame in enumerate(frames, first)
+    ]
+    if explained is None:
+        return [frame_entry(index, frame) for index, frame in numbered]
+    return [
+        frame_entry(index, frame) | {"explanation": None if one is None else explanation(one)}
+        for (index, frame), one in zip(numbered, explained, strict=True)
+    ]
+
+
+def frame_entry(index: int, frame: Frame) -> dict[str, Any]:
+    """A frame, as it is in ``frames[]``; ``index`` is its place in the whole stack."""
+    image, symbol, location = frame.image, frame.symbol, frame.location
+    return {
+        "index": index,
+        "address": frame.address.address,
+        "kind": frame.address.kind.value,
+        "trust": frame.address.trust.value,
+        "disputed_by": [
+            {"trust": dispute.trust.value, "address": dispute.address}
+            for dispute in frame.address.disputed_by
+        ],
+        "status": frame.status.value,
+        "image": None if image is None else encodable(image.name),
+        "uuid": None if image is None else image.identifier,
+        "offset": None if image is None else image.offset_of(frame.address.address),
+        "symbol": None if symbol is None else symbol.name,
+        "symbol_offset": frame.symbol_offset,
+        "certainty": frame.certainty.value,
+        "file": None if location is None else location.path,
+        "line": None if location is None else location.line,
+        "column": None if location is None else location.column,
+        "inlined": [
+            {
+                "symbol": inlined.name,
+                "file": None if inlined.location is None else inlined.location.path,
+                "line": None if inlined.location is None else inlined.location.line,
+            }
+            for inlined in frame.inlined
+        ],
+        "python": [
+            {
+                "function": encodable(function.name),
+                "file": encodable(function.location.path),
+                "line": function.location.line,
+            }
+            for function in frame.python
+        ],
+    }

@@ -1,0 +1,90 @@
+"""lldb's ``bt all``: what people who debug on a Mac read every day.
+
+The lines follow lldb's default ``thread-format`` and ``frame-format`` settings. The selected
+thread, marked with ``*``, is the one that crashed, else the first. lldb prints a deep stack whole;
+here a line says how many frames are missing from the middle, and the others keep their numbers.
+As there, calls that were inlined are frames of their own; all have the address of the function
+that they are in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TextIO
+
+from machtrace.model.capture import Capture
+from machtrace.model.image import BinaryImage
+from machtrace.model.stack import stretches
+from machtrace.model.symbol import CallStack, Frame, SourceLocation, Symbol
+from machtrace.render.printable import printable
+
+
+def lines(stack: CallStack, *, selected: bool, pointer_size: int = 8) -> Iterator[str]:
+    """The stack's lines, its heading first, without line ends."""
+    yield ("* " if selected else "  ") + _heading(stack)
+    index = 0
+    for first, frames in stretches(stack.frames, stack.gap):
+        if first and stack.gap is not None:
+            yield f"    ... {stack.gap.count} frames not shown"
+            index += stack.gap.count
+        for frame in frames:
+            for text in _calls(frame, pointer_size):
+                mark = "*" if selected and index == 0 else " "
+                yield f"  {mark} frame #{index}: {text}"
+                index += 1
+
+
+def _heading(stack: CallStack) -> str:
+    parts = [f"thread #{stack.thread.index}"]
+    if stack.thread.name:
+        parts.append(f"name = '{printable(stack.thread.name)}'")
+    if stack.thread.queue:
+        parts.append(f"queue = '{printable(stack.thread.queue)}'")
+    return ", ".join(parts)
+
+
+def _calls(frame: Frame, pointer_size: int) -> Iterator[str]:
+    """The calls that were inlined or of Python, innermost first, and what they are in."""
+    text = f"0x{frame.address.address:0{2 * pointer_size}x}"
+    if frame.image is not None:
+        text += f" {printable(frame.image.name)}"
+        if frame.symbol is not None:
+            text += f"`{_symbol(frame.symbol, frame.image)}"
+    elif frame.symbol is not None and frame.symbol.is_named:
+        text += f" `{printable(frame.symbol.name)}"  # of a report that does not say in which image
+    for call in frame.inlined:
+        yield f"{text} [inlined] {printable(call.name) or '?'}{_place(call.location)}"
+    for function in frame.python:
+        yield f"{text} [python] {printable(function.name) or '?'}{_place(function.location)}"
+    offset = frame.symbol_offset
+    place = _place(frame.location)
+    yield text + (place or (f" + {offset}" if offset else ""))
+
+
+def _place(location: SourceLocation | None) -> str:
+    """Where in the source, as far as that is known; columns of lines often are not."""
+    if location is None:
+        return ""
+    parts = (printable(location.path.rpartition("/")[2]), location.line, location.column)
+    return " at " + ":".join(str(part) for part in parts if part is not None)
+
+
+def _symbol(symbol: Symbol, image: BinaryImage) -> str:
+    if symbol.is_named:
+        return printable(symbol.name)
+    # As lldb 21 and later have it, by the address in the file; earlier ones number them.
+    return f"___lldb_unnamed_symbol_{image.header_svma + symbol.offset:x}"
+
+
+def write(report: Capture, sink: TextIO) -> None:
+    """Every thread of the report."""
+    chosen = next((stack for stack in report.stacks if stack.thread.crashed), None)
+    if chosen is None and report.stacks:
+        chosen = report.stacks[0]
+    for stack in report.stacks:
+        sink.writelines(
+            text + "\n"
+            for text in lines(
+                stack, selected=stack is chosen, pointer_size=report.process.arch.pointer_size
+            )
+        )

@@ -1,0 +1,133 @@
+"""A profile for pprof: the gzipped protocol buffer that ``go tool pprof`` and others read.
+
+Source of the format: ``proto/profile.proto`` of github.com/google/pprof, whose field numbers these
+are. A sample has two values, how often the stack was seen and the nanoseconds that this stands for,
+and the labels ``thread`` and ``tid``.
+"""
+
+from __future__ import annotations
+
+import gzip
+
+from machtrace.render.functions import Function, functions_of
+from machtrace.render.profile_weights import thread_weights
+from machtrace.model.image import BinaryImage
+from machtrace.model.profile import Profile, ProfileFrame
+from machtrace.model.symbol import Frame
+from machtrace.render.bounded_stacks import bounded
+from machtrace.render.protobuf import Message
+from machtrace.render.thread_label import thread_label
+
+# Profile
+_SAMPLE_TYPE, _SAMPLE, _MAPPING, _LOCATION, _FUNCTION, _STRING_TABLE = 1, 2, 3, 4, 5, 6
+_TIME_NANOS, _DURATION_NANOS, _PERIOD_TYPE, _PERIOD, _DEFAULT_SAMPLE_TYPE = 9, 10, 11, 12, 14
+# ValueType
+_TYPE, _UNIT = 1, 2
+# Sample
+_LOCATION_ID, _VALUE, _LABEL = 1, 2, 3
+# Label
+_KEY, _STR, _NUM = 1, 2, 3
+# Mapping, Location and Function begin with their id
+_ID = 1
+_START, _LIMIT, _FILE_NAME, _BUILD_ID = 2, 3, 5, 6
+_HAS_FUNCTIONS, _HAS_FILES, _HAS_LINES, _HAS_INLINES = 7, 8, 9, 10
+_MAPPING_ID, _ADDRESS, _LINE = 2, 3, 4
+_FUNCTION_ID, _LINE_NUMBER, _COLUMN = 1, 2, 3
+_NAME, _SYSTEM_NAME, _SOURCE = 2, 3, 4
+
+
+def data(profile: Profile) -> bytes:
+    """The file."""
+    # No time in the header: the same profile is the same file.
+    return gzip.compress(bytes(_Writer(bounded(profile)).message()), mtime=0)
+
+
+class _Writer:
+    """Writes the messages of one profile; ids are numbers of rows, and begin with 1."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self._functions = functions_of(profile.frames)
+        self._strings: dict[str, int] = {"": 0}
+        self._mappings = {image: number for number, image in enumerate(profile.images, 1)}
+
+    def message(self) -> Message:
+        profile, written = self._profile, Message()
+        written.message(_SAMPLE_TYPE, self._value_type("samples", "count"))
+        written.message(_SAMPLE_TYPE, self._value_type("wall", "nanoseconds"))
+        for number, weights in enumerate(thread_weights(profile)):
+            for stack, weight in weights.items():
+                written.message(_SAMPLE, self._sample(number, stack, weight))
+        for image, number in self._mappings.items():
+            written.message(_MAPPING, self._mapping(number, image))
+        for number, frame in enumerate(profile.frames):
+            written.message(_LOCATION, self._location(number, frame))
+        for number, function in enumerate(self._functions.functions, 1):
+            written.message(_FUNCTION, self._function(number, function))
+        written.number(_TIME_NANOS, profile.run.started_at_ns)
+        written.number(_DURATION_NANOS, profile.run.duration_ns)
+        written.message(_PERIOD_TYPE, self._value_type("wall", "nanoseconds"))
+        written.number(_PERIOD, profile.run.interval_ns)
+        written.number(_DEFAULT_SAMPLE_TYPE, self._string("samples"))
+        for text in self._strings:
+            written.text(_STRING_TABLE, text)
+        return written
+
+    def _string(self, text: str) -> int:
+        return self._strings.setdefault(text, len(self._strings))
+
+    def _value_type(self, kind: str, unit: str) -> Message:
+        written = Message()
+        written.number(_TYPE, self._string(kind))
+        written.number(_UNIT, self._string(unit))
+        return written
+
+    def _sample(self, thread: int, stack: int, weight: int) -> Message:
+        profile, written = self._profile, Message()
+        written.numbers(_LOCATION_ID, (frame + 1 for frame in profile.stacks.frames_of(stack)))
+        written.numbers(_VALUE, (weight, weight * profile.run.interval_ns))
+        info = profile.threads[thread].info
+        name, number = Message(), Message()
+        name.number(_KEY, self._string("thread"))
+        name.number(_STR, self._string(thread_label(info)))
+        number.number(_KEY, self._string("tid"))
+        number.number(_NUM, info.id)
+        written.message(_LABEL, name)
+        written.message(_LABEL, number)
+        return written
+
+    def _mapping(self, number: int, image: BinaryImage) -> Message:
+        written = Message()
+        written.number(_ID, number)
+        written.number(_START, image.load_address)
+        written.number(_LIMIT, image.end)
+        written.number(_FILE_NAME, self._string(image.path))
+        written.number(_BUILD_ID, self._string(image.identifier or ""))
+        # All that can be known is here: nothing is to be looked up again.
+        for known in (_HAS_FUNCTIONS, _HAS_FILES, _HAS_LINES, _HAS_INLINES):
+            written.number(known, 1)
+        return written
+
+    def _location(self, number: int, frame: ProfileFrame) -> Message:
+        written = Message()
+        written.number(_ID, number + 1)
+        if isinstance(frame, Frame):
+            if frame.image is not None:
+                written.number(_MAPPING_ID, self._mappings.get(frame.image, 0))
+            written.number(_ADDRESS, frame.address.lookup)
+        for call in reversed(self._functions.calls[number]):
+            line = Message()
+            line.number(_FUNCTION_ID, call.function + 1)
+            if call.location is not None:
+                line.number(_LINE_NUMBER, call.location.line or 0)
+                line.number(_COLUMN, call.location.column or 0)
+            written.message(_LINE, line)
+        return written
+
+    def _function(self, number: int, function: Function) -> Message:
+        written = Message()
+        written.number(_ID, number)
+        written.number(_NAME, self._string(function.name))
+        written.number(_SYSTEM_NAME, self._string(function.linkage_name or function.name))
+        written.number(_SOURCE, self._string(function.path))
+        return written

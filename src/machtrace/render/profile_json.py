@@ -1,0 +1,80 @@
+"""A profile as it is, for programs: ``machtrace sample --format json``, schema 1.
+
+Addresses and times are integers. The schema is written down in ``docs/sampling.md``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TextIO
+
+from machtrace.model.profile import MissingFrames, Profile, ProfileFrame
+from machtrace.render.json_document import frame_entry, image_entry
+from machtrace.render.printable import encodable
+
+SCHEMA = 1
+"""Raised when a reader of the old form would misread the new one."""
+
+
+def document(profile: Profile) -> dict[str, Any]:
+    """The profile as values that :mod:`json` can write."""
+    process, run, samples = profile.process, profile.run, profile.samples
+    return {
+        "schema": SCHEMA,
+        "process": {
+            "pid": process.pid,
+            "name": encodable(process.name),
+            "path": encodable(process.path),
+            "arch": process.arch.value,
+        },
+        "run": {
+            "started_at_ns": run.started_at_ns,
+            "duration_ns": run.duration_ns,
+            "interval_ns": run.interval_ns,
+            "ticks": run.ticks,
+            "lost": run.lost,
+            "end": run.end.value,
+            "stopped_share": profile.stopped_share,
+        },
+        "images": [image_entry(image) for image in profile.images],
+        "threads": [
+            {
+                "id": one.info.id,
+                "name": None if one.info.name is None else encodable(one.info.name),
+                "queue": one.info.queue,
+                "is_main": one.info.is_main,
+                "samples": one.samples,
+                "stopped_ns": one.stopped_ns,
+                "longest_stop_ns": one.longest_stop_ns,
+            }
+            for one in profile.threads
+        ],
+        "frames": [_frame(frame) for frame in profile.frames],
+        "stacks": {
+            "callers": list(profile.stacks.callers),
+            "frames": list(profile.stacks.frames),
+        },
+        "samples": {
+            "times_ns": list(samples.times_ns),
+            "threads": list(samples.threads),
+            "stacks": list(samples.stacks),
+            "weights": list(samples.weights),
+        },
+        "problems": [
+            {"thread": problem.thread, "error": str(problem.error)} for problem in profile.problems
+        ],
+    }
+
+
+def write(profile: Profile, sink: TextIO) -> None:
+    """The document, with a line end."""
+    json.dump(document(profile), sink, separators=(",", ":"))
+    sink.write("\n")
+
+
+def _frame(frame: ProfileFrame) -> dict[str, Any]:
+    if isinstance(frame, MissingFrames):
+        return {"missing": frame.value}
+    entry = frame_entry(0, frame)
+    del entry["index"]  # it has a place in many stacks
+    return entry

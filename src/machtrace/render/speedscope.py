@@ -1,0 +1,74 @@
+"""A profile for speedscope (https://www.speedscope.app): one sampled profile a thread.
+
+Source of the format: ``file-format-spec.ts`` of github.com/jlfwong/speedscope, and the JSON schema
+in its npm package. The frames of a stack are functions; a sample lasts one interval of sampling.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TextIO
+
+from machtrace.render.functions import Function, functions_of
+from machtrace.render.thread_samples import ThreadSamples, thread_samples, without_repeats
+from machtrace.model.profile import Profile
+from machtrace.render.bounded_stacks import bounded
+from machtrace.render.printable import encodable
+from machtrace.render.thread_label import thread_label
+
+_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+
+
+def document(profile: Profile) -> dict[str, Any]:
+    """The file as values that :mod:`json` can write."""
+    profile = bounded(profile)
+    table = functions_of(profile.frames)
+    keys = table.keys
+    stacks: dict[int, list[int]] = {}
+
+    def stack(row: int) -> list[int]:
+        """Functions, outermost first."""
+        found = stacks.get(row)
+        if found is None:
+            frames = list(profile.stacks.frames_of(row))
+            found = stacks[row] = [one for frame in reversed(frames) for one in keys[frame]]
+        return found
+
+    def of_thread(name: str, samples: ThreadSamples) -> dict[str, Any]:
+        merged = without_repeats(samples)
+        weights = [weight * profile.run.interval_ns for weight in merged.weights]
+        return {
+            "type": "sampled",
+            "name": name,
+            "unit": "nanoseconds",
+            "startValue": 0,
+            "endValue": sum(weights),
+            "samples": [stack(row) for row in merged.stacks],
+            "weights": weights,
+        }
+
+    process = encodable(profile.process.name) or "process"
+    threads = zip(profile.threads, thread_samples(profile), strict=True)
+    return {
+        "$schema": _SCHEMA,
+        "name": process if profile.process.pid is None else f"{process} [{profile.process.pid}]",
+        "exporter": "machtrace",
+        "activeProfileIndex": 0,
+        "shared": {"frames": [_frame(function) for function in table.functions]},
+        "profiles": [of_thread(thread_label(thread.info), samples) for thread, samples in threads],
+    }
+
+
+def write(profile: Profile, sink: TextIO) -> None:
+    """The document, with a line end."""
+    json.dump(document(profile), sink, separators=(",", ":"))
+    sink.write("\n")
+
+
+def _frame(function: Function) -> dict[str, Any]:
+    frame: dict[str, Any] = {"name": encodable(function.name)}
+    if function.path:
+        frame["file"] = encodable(function.path)
+    elif function.image is not None:
+        frame["file"] = encodable(function.image.path)
+    return frame

@@ -1,1 +1,0 @@
-"""Call stacks as text, and as the formats that other tools read."""

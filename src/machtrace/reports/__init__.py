@@ -1,0 +1,1 @@
+"""Reports of crashes, hangs and samples: read, analyse, write."""

@@ -1,0 +1,1 @@
+"""What reports have in common: problems, functions, waiting threads, differences."""

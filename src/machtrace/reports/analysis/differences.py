@@ -1,0 +1,113 @@
+"""What is different between two sets of reports or profiles: functions, and groups of reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from machtrace.reports.analysis.function_costs import FunctionCosts, FunctionKey
+from machtrace.reports.analysis.groups import ReportGroup, report_groups
+from machtrace.model.report import Report
+
+
+class FunctionDifference(NamedTuple):
+    """A function in two sets; shares are of each set's own stacks, from 0 to 1."""
+
+    function: FunctionKey
+    own_before: int
+    own_after: int
+    total_before: int
+    total_after: int
+    own_share_before: float
+    own_share_after: float
+    total_share_before: float
+    total_share_after: float
+
+    @property
+    def own_change(self) -> float:
+        """By how much its own share grew; negative where it shrank."""
+        return self.own_share_after - self.own_share_before
+
+    @property
+    def total_change(self) -> float:
+        """The same of the whole share."""
+        return self.total_share_after - self.total_share_before
+
+
+class Change(Enum):
+    """What became of a group."""
+
+    NEW = "new"
+    GONE = "gone"
+    MORE = "more"
+    """Its share of the reports grew."""
+    LESS = "less"
+    SAME = "same"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDifference:
+    """A group of reports in two sets."""
+
+    group: ReportGroup
+    """That of the set after; where it is gone, of the one before."""
+    change: Change
+    before: int
+    """Reports."""
+    after: int
+
+
+def function_differences(
+    before: FunctionCosts, after: FunctionCosts
+) -> tuple[FunctionDifference, ...]:
+    """Each function of either set: those whose own or whole share changed most first."""
+    olds = {one.function: (one.own, one.total) for one in before.functions}
+    news = {one.function: (one.own, one.total) for one in after.functions}
+    found: list[FunctionDifference] = []
+    for function in {**olds, **news}:
+        own_before, total_before = olds.get(function, (0, 0))
+        own_after, total_after = news.get(function, (0, 0))
+        found.append(
+            FunctionDifference(
+                function,
+                own_before,
+                own_after,
+                total_before,
+                total_after,
+                before.share(own_before),
+                after.share(own_after),
+                before.share(total_before),
+                after.share(total_after),
+            )
+        )
+    found.sort(key=lambda one: (-abs(one.own_change), -abs(one.total_change), one.function))
+    return tuple(found)
+
+
+def group_differences(
+    before: Sequence[Report], after: Sequence[Report]
+) -> tuple[GroupDifference, ...]:
+    """Each group of either set: new ones first, then gone ones, then those that changed."""
+    olds = {group.fingerprint.hash: group for group in report_groups(before)}
+    news = {group.fingerprint.hash: group for group in report_groups(after)}
+    found: list[GroupDifference] = []
+    for key, group in {**olds, **news}.items():
+        was = olds[key].count if key in olds else 0
+        now = news[key].count if key in news else 0
+        change = _change(was * len(after), now * len(before), was=was, now=now)
+        found.append(GroupDifference(group=group, change=change, before=was, after=now))
+    order = list(Change)
+    found.sort(key=lambda one: (order.index(one.change), -one.after, -one.before))
+    return tuple(found)
+
+
+def _change(old_share: int, new_share: int, *, was: int, now: int) -> Change:
+    if not was:
+        return Change.NEW
+    if not now:
+        return Change.GONE
+    if new_share == old_share:
+        return Change.SAME
+    return Change.MORE if new_share > old_share else Change.LESS

@@ -1,0 +1,110 @@
+"""Which functions samples were in: at the top of stacks, and anywhere in them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from machtrace.render.functions import Function, functions_of
+from machtrace.render.profile_weights import all_weights
+from machtrace.model.profile import OUTERMOST, Profile, StackTable
+
+
+class FunctionKey(NamedTuple):
+    """What makes functions of several processes one: neither address nor build."""
+
+    name: str
+    image: str
+    """Its file's name; empty where no image is known."""
+
+
+class FunctionCost(NamedTuple):
+    """How many samples a function has."""
+
+    function: FunctionKey
+    own: int
+    """Stacks that end in it."""
+    total: int
+    """Stacks that it is in, each counted once however often it is in it."""
+    path: str
+    """Of its source file; empty where unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCosts:
+    """The functions of one or more profiles."""
+
+    functions: tuple[FunctionCost, ...]
+    """Those that most stacks end in first, then those that are in most."""
+    weight: int
+    """All stacks."""
+
+    def share(self, samples: int) -> float:
+        """Which part of all that is, from 0 to 1."""
+        return samples / self.weight if self.weight else 0.0
+
+
+def function_costs(profiles: Iterable[Profile]) -> FunctionCosts:
+    """What functions cost in ``profiles`` together."""
+    own: dict[FunctionKey, int] = {}
+    total: dict[FunctionKey, int] = {}
+    paths: dict[FunctionKey, str] = {}
+    weight = 0
+    for profile in profiles:
+        table = functions_of(profile.frames)
+        numbers: dict[FunctionKey, int] = {}
+        keys: list[int] = []
+        for function in table.functions:
+            key = function_key(function)
+            paths[key] = paths.get(key) or function.path
+            keys.append(numbers.setdefault(key, len(numbers)))
+        calls = [tuple(keys[call.function] for call in calls) for calls in table.calls]
+        weights = all_weights(profile)
+        weight += sum(weights.values())
+        found = _costs(profile.stacks, weights, calls, len(numbers))
+        for key, its_own, its_total in zip(numbers, *found, strict=True):
+            own[key] = own.get(key, 0) + its_own
+            total[key] = total.get(key, 0) + its_total
+    costs = [FunctionCost(key, own[key], total[key], paths[key]) for key in total if total[key]]
+    costs.sort(key=lambda one: (-one.own, -one.total, one.function))
+    return FunctionCosts(tuple(costs), weight)
+
+
+def function_key(function: Function) -> FunctionKey:
+    """What it goes by among those of other processes."""
+    return FunctionKey(function.name, "" if function.image is None else function.image.name)
+
+
+def _costs(
+    stacks: StackTable, weights: Mapping[int, int], calls: list[tuple[int, ...]], count: int
+) -> tuple[array[int], array[int]]:
+    """Of each function own and total; the time is that of the table's size, not of all stacks."""
+    own, total = array("q", bytes(8 * count)), array("q", bytes(8 * count))
+    through = array("q", bytes(8 * len(stacks)))
+    called: list[list[int]] = [[] for _ in range(len(stacks) + 1)]
+    for row in range(len(stacks) - 1, -1, -1):
+        caller = stacks.callers[row]
+        through[row] += weights.get(row, 0)
+        called[caller].append(row)  # those that nobody called are in the last place
+        if caller != OUTERMOST:
+            through[caller] += through[row]
+    open_calls = array("q", bytes(8 * count))
+    waiting = list(called[OUTERMOST])
+    while waiting:
+        row = waiting.pop()
+        if row < 0:  # all that it called is done
+            for key in calls[stacks.frames[~row]]:
+                open_calls[key] -= 1
+            continue
+        in_frame = calls[stacks.frames[row]]
+        if in_frame:
+            own[in_frame[-1]] += weights.get(row, 0)
+        for key in in_frame:
+            if not open_calls[key]:
+                total[key] += through[row]
+            open_calls[key] += 1
+        waiting.append(~row)
+        waiting += called[row]
+    return own, total

@@ -1,0 +1,1 @@
+"""Which thread waits for which, and deadlocks."""

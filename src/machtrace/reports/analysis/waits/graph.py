@@ -1,0 +1,283 @@
+"""Who waits for whom in a report, and where that goes round in a circle.
+
+An edge says how it is known. What the system itself noted is certain; what the threads' queues only
+suggest is a guess, and is called one. Who holds a lock that nothing is noted of is not known, and
+then there is no edge.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from machtrace.reports.analysis.waits.strong_components import strong_components
+from machtrace.reports.analysis.waits.frames import WaitKind
+from machtrace.reports.analysis.waits.wait_note import WaitNote
+from machtrace.reports.analysis.waits.threads import WaitingThread, waiting_threads
+from machtrace.model.report import Report, ReportedTask
+
+_OWN_QUEUE = "dispatch_sync called on queue already owned by current thread"
+_CONCURRENT = "com.apple.root."
+_TWO = 2
+"""Threads of which one is another: the queue of a third would not be the only one."""
+_ON_MAIN = re.compile(r"[oO]n_?[mM]ain_?(?:[tT]hread|[qQ]ueue)")
+
+
+class EdgeSource(Enum):
+    """How an edge is known."""
+
+    NOTE = "note"
+    """The report says whom the thread waits for."""
+    MESSAGE = "message"
+    """The process said so when it ended."""
+    CALLER = "caller"
+    """A guess: the function that waits for a queue is named after the main thread's."""
+    ONLY_QUEUE = "only queue"
+    """A guess: the thread waits for a queue, and one other thread alone is serving any."""
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it is more than a guess."""
+        return self in (EdgeSource.NOTE, EdgeSource.MESSAGE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitEdge:
+    """That one thread waits for another."""
+
+    waiter: int
+    """An index of :attr:`WaitGraph.threads`."""
+    owner: int | None
+    """The same; None where it is no thread of the report that is known."""
+    owner_label: str
+    """Who is waited for, as the report says it."""
+    source: EdgeSource
+    samples: int
+    """In how many of the waiter's samples."""
+    text: str
+    """What says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitNode:
+    """A thread in the graph."""
+
+    process: str
+    thread: WaitingThread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlock:
+    """Threads that wait for one another in a circle; one that waits for itself too."""
+
+    threads: tuple[int, ...]
+    """Indices of :attr:`WaitGraph.threads`."""
+    is_certain: bool
+    """Whether no edge of the circle is a guess."""
+    is_noted: bool
+    """Whether the system itself called it a deadlock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitGraph:
+    """The threads of all processes of a report, and what they wait for."""
+
+    threads: tuple[WaitNode, ...]
+    edges: tuple[WaitEdge, ...]
+    deadlocks: tuple[Deadlock, ...]
+    shared_events: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+    """Events of the kernel that several threads wait for, and which; who would end the wait is not
+    known."""
+    ownerless: tuple[int, ...]
+    """Threads that wait for a lock or a queue, and nothing tells who has it."""
+
+
+def wait_graph(report: Report) -> WaitGraph:
+    """The graph of ``report``."""
+    nodes: list[WaitNode] = []
+    ranges: list[range] = []
+    for task in report.tasks:
+        threads = waiting_threads(task)
+        ranges.append(range(len(nodes), len(nodes) + len(threads)))
+        process = _process_label(task)
+        nodes += [WaitNode(process=process, thread=thread) for thread in threads]
+    finder = _Finder(report, nodes, ranges)
+    edges = tuple(
+        edge
+        for task, its_range in enumerate(ranges)
+        for index in its_range
+        for edge in finder.edges(task, index)
+    )
+    known = {edge.waiter for edge in edges}
+    return WaitGraph(
+        threads=tuple(nodes),
+        edges=edges,
+        deadlocks=tuple(_deadlocks(nodes, edges)),
+        shared_events=tuple(_shared_events(nodes, ranges)),
+        ownerless=tuple(
+            index
+            for index, node in enumerate(nodes)
+            if index not in known and node.thread.wait is not None and node.thread.wait.kind.is_lock
+        ),
+    )
+
+
+def _process_label(task: ReportedTask) -> str:
+    name = task.process.name or (task.process.path or "").rpartition("/")[2] or "process"
+    return name if task.process.pid is None else f"{name} [{task.process.pid}]"
+
+
+class _Finder:
+    """Finds the threads that notes and messages speak of."""
+
+    def __init__(self, report: Report, nodes: Sequence[WaitNode], ranges: Sequence[range]) -> None:
+        self._nodes = nodes
+        self._by_id: dict[int, int] = {}
+        self._main: dict[int, int] = {}
+        self._tasks_by_pid: dict[int, int] = {}
+        self._tasks_by_name: dict[str, int] = {}
+        self._serving: dict[int, list[int]] = {}
+        self._task_of = [task for task, its_range in enumerate(ranges) for _ in its_range]
+        for task, (one, its_range) in enumerate(zip(report.tasks, ranges, strict=True)):
+            process = one.process
+            if process.pid is not None:
+                self._tasks_by_pid.setdefault(process.pid, task)
+            if process.name:
+                self._tasks_by_name.setdefault(process.name, task)
+            self._serving[task] = [
+                index for index in its_range if _serves_alone(nodes[index].thread.queue)
+            ]
+            for index in its_range:
+                thread = nodes[index].thread
+                if thread.id is not None:
+                    self._by_id.setdefault(thread.id, index)
+                if thread.is_main:
+                    self._main.setdefault(task, index)
+        said = (line for _, lines in report.application_information for line in lines)
+        self._own_queue = any(_OWN_QUEUE in line for line in said)
+        self._crashed = next(
+            (at for at, thread in zip(ranges[0], report.threads, strict=False) if thread.crashed),
+            None,
+        )
+
+    def edges(self, task: int, index: int) -> Iterator[WaitEdge]:
+        """Those of one thread."""
+        thread = self._nodes[index].thread
+        noted = False
+        for note, samples in thread.notes:
+            if note.names_owner:
+                noted = True
+                yield self._noted(task, index, note, samples)
+        if noted:
+            return
+        if self._own_queue and index == self._crashed:
+            yield self._edge(index, index, EdgeSource.MESSAGE, thread.samples, _OWN_QUEUE)
+            return
+        if thread.wait is None or thread.wait.kind is not WaitKind.DISPATCH_SYNC:
+            return
+        main = self._main.get(task, index)
+        if main != index and _ON_MAIN.search(thread.wait.caller):
+            yield self._edge(index, main, EdgeSource.CALLER, thread.samples, thread.wait.caller)
+            return
+        others = [one for one in self._serving[task][:_TWO] if one != index]
+        if len(others) == 1 and len(self._serving[task]) <= _TWO:
+            queue = self._nodes[others[0]].thread.queue
+            text = f"{thread.wait.function}; {queue} alone is being served by another thread"
+            yield self._edge(index, others[0], EdgeSource.ONLY_QUEUE, thread.samples, text)
+
+    def _noted(self, task: int, index: int, note: WaitNote, samples: int) -> WaitEdge:
+        owner: int | None = None
+        if note.is_own_thread:
+            owner = index
+        elif note.thread is not None:
+            owner = self._by_id.get(note.thread)
+        elif note.is_main_thread:
+            owner = self._main.get(self._task(note, task))
+        label = note.process or ""
+        if note.pid is not None:
+            label += f" [{note.pid}]"
+        if note.thread is not None:
+            label += f" thread {note.thread:#x}"
+        elif note.is_main_thread:
+            label += " main thread"
+        found = self._edge(index, owner, EdgeSource.NOTE, samples, note.text)
+        if owner is not None:
+            return found
+        return WaitEdge(
+            waiter=index,
+            owner=None,
+            owner_label=label.strip(),
+            source=EdgeSource.NOTE,
+            samples=samples,
+            text=note.text,
+        )
+
+    def _task(self, note: WaitNote, own: int) -> int:
+        if note.pid is not None:
+            return self._tasks_by_pid.get(note.pid, -1)
+        return own if note.process is None else self._tasks_by_name.get(note.process, -1)
+
+    def _edge(
+        self, waiter: int, owner: int | None, source: EdgeSource, samples: int, text: str
+    ) -> WaitEdge:
+        label = ""
+        if owner is not None:
+            node = self._nodes[owner]
+            label = node.thread.label
+            if not self._same_task(waiter, owner):
+                label = f"{node.process} {label}"
+        return WaitEdge(
+            waiter=waiter,
+            owner=owner,
+            owner_label=label,
+            source=source,
+            samples=samples,
+            text=text,
+        )
+
+    def _same_task(self, one: int, other: int) -> bool:
+        return self._task_of[one] == self._task_of[other]
+
+
+def _serves_alone(queue: str | None) -> bool:
+    """Whether a thread that serves the queue is the only one to."""
+    return bool(queue) and not (queue or "").startswith(_CONCURRENT)
+
+
+def _deadlocks(nodes: Sequence[WaitNode], edges: Sequence[WaitEdge]) -> Iterator[Deadlock]:
+    owners: list[list[int]] = [[] for _ in nodes]
+    edges_of: dict[int, list[WaitEdge]] = {}
+    for edge in edges:
+        if edge.owner is not None:
+            owners[edge.waiter].append(edge.owner)
+            edges_of.setdefault(edge.waiter, []).append(edge)
+    for component in strong_components(owners):
+        members = set(component)
+        if len(members) == 1 and component[0] not in owners[component[0]]:
+            continue
+        inside = [
+            edge for index in component for edge in edges_of.get(index, ()) if edge.owner in members
+        ]
+        yield Deadlock(
+            threads=tuple(component),
+            is_certain=all(edge.source.is_certain for edge in inside),
+            is_noted=any(
+                note.is_deadlock for index in component for note, _ in nodes[index].thread.notes
+            ),
+        )
+
+
+def _shared_events(
+    nodes: Sequence[WaitNode], ranges: Sequence[range]
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    waiting: dict[tuple[int, ...], list[int]] = {}
+    for its_range in ranges:
+        for index in its_range:
+            event = nodes[index].thread.event
+            if event:
+                waiting.setdefault(event, []).append(index)
+    for event, threads in waiting.items():
+        if len(threads) > 1:
+            yield event, tuple(threads)

@@ -1,0 +1,1 @@
+"""Backtraces that debuggers, runtimes and sanitizers print, alone or in logs."""

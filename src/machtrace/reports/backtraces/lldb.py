@@ -1,0 +1,216 @@
+"""The threads of a text that was copied out of lldb."""
+
+from __future__ import annotations
+
+import re
+
+from machtrace.model.address import Avma
+from machtrace.model.json_value import JsonValue
+from machtrace.model.report import Report, ReportKind
+from machtrace.model.reported_frame import Adjustment, ReportedFrame, ReportedSymbol
+from machtrace.model.reported_image import ReportedImage
+from machtrace.model.reported_process import ReportedException
+from machtrace.model.reported_thread import ReportedThread
+from machtrace.model.symbol import SourceLocation
+from machtrace.reports.backtraces.line_and_column import line_and_column, located
+from machtrace.reports.source import ReportSource
+
+LONGEST_LINE = 16384
+_THREAD = re.compile(r"[ \t]*+(?P<chosen>\*?)[ \t]*+thread #(?P<number>[0-9]{1,9})(?P<rest>.*)")
+_FRAME = re.compile(
+    r"[ \t]*+\*?[ \t]*+frame #(?P<number>[0-9]{1,9}): (?P<address>0x[0-9a-fA-F]{1,16})(?P<rest>.*)"
+)
+_QUEUE = re.compile(r"queue = '(?P<value>(?:[^'\\]|\\.)*+)'")
+_NAME = re.compile(r"\bname = '(?P<value>(?:[^'\\]|\\.)*+)'")
+_EXCEPTION = re.compile(r"(?P<type>EXC_[A-Z_]{1,40})(?: \((?P<codes>[^()]{0,400})\))?")
+_SIGNAL = re.compile(r"signal (?P<name>SIG[A-Z0-9]{1,20})")
+_ADDRESS = re.compile(r"\baddress=(?P<address>0x[0-9a-fA-F]{1,16})")
+_ID = re.compile(r"\btid = (?P<value>0x[0-9a-fA-F]{1,16}|[0-9]{1,19})")
+_STOP = "stop reason = "
+_AT = " at "
+_INTO = re.compile(r"(?P<name>.*\S) \+ (?P<offset>[0-9]{1,19})")
+_MARKS = (" [opt]", " [artificial]", " [async]", " [hidden]", " [history]")
+"""What is said behind a frame; that a call was inlined is said before its name."""
+_INLINED = " [inlined] "
+_LOOKED_AT = 1 << 18
+
+
+def recognises(source: ReportSource) -> bool:
+    """Whether frames as lldb writes them are near the beginning."""
+    head = source.text[:_LOOKED_AT]
+    return "frame #" in head and any(_FRAME.fullmatch(line) for line in _lines(head))
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.split("\n") if len(line) <= LONGEST_LINE]
+
+
+def read(source: ReportSource) -> tuple[Report, ...]:
+    """The one report in it."""
+    reader = _Reader()
+    for line in source.text.split("\n"):
+        reader.read(line.rstrip())
+    return (reader.report(),)
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._images: dict[str, int] = {}
+        self._threads: list[ReportedThread] = []
+        self._heading: re.Match[str] | None = None
+        self._frames: list[ReportedFrame] = []
+        self._other: list[JsonValue] = []
+        self._before: list[JsonValue] = []
+        self._stop: str | None = None
+
+    def read(self, line: str) -> None:
+        short = len(line) <= LONGEST_LINE
+        if short and (match := _FRAME.fullmatch(line)) is not None:
+            if int(match["number"]) == 0 and self._frames:
+                self._end()
+            self._frames.append(self._frame(match))
+        elif short and (match := _THREAD.fullmatch(line)) is not None:
+            self._end()
+            self._heading = match
+        elif line.strip():
+            in_thread = self._heading is not None or self._frames
+            (self._other if in_thread else self._before).append(line)
+
+    def _frame(self, match: re.Match[str]) -> ReportedFrame:
+        image_name, what = _image_and_function(match["rest"].strip())
+        details: dict[str, JsonValue] = {}
+        what, marks = _unmarked(what)
+        if marks:
+            details["marks"] = marks
+        number = int(match["number"])
+        if number != len(self._frames):
+            details["number"] = number
+        what, location = _placed(what)
+        into = _INTO.fullmatch(what)
+        name, offset = (what, None) if into is None else (into["name"], int(into["offset"]))
+        is_inline = _INLINED in name
+        if is_inline:
+            outer, _, name = name.partition(_INLINED)
+            details["inlined into"] = outer
+        is_called = self._is_called() if self._frames else number > 0
+        adjustment = Adjustment.RETURN if is_called else Adjustment.EXACT
+        return ReportedFrame(
+            Avma(int(match["address"], 16)),
+            self._image(image_name.strip()),
+            None,
+            adjustment,
+            ReportedSymbol(name, offset) if name else None,
+            location,
+            is_inline,
+            details,
+        )
+
+    def _is_called(self) -> bool:
+        """Whether the next frame made a call: all but the first, and what is inlined there."""
+        return any(not frame.is_inline for frame in self._frames[-1:]) or any(
+            frame.adjustment is Adjustment.RETURN for frame in self._frames[-1:]
+        )
+
+    def _image(self, name: str) -> int | None:
+        return self._images.setdefault(name, len(self._images)) if name else None
+
+    def _end(self) -> None:
+        if self._heading is None and not self._frames:
+            return
+        rest = "" if self._heading is None else self._heading["rest"]
+        details: dict[str, JsonValue] = {"lines": self._other} if self._other else {}
+        described, _, stop = rest.partition(_STOP)
+        if stop:
+            details["stop reason"] = stop
+            if self._heading is not None and (self._heading["chosen"] or self._stop is None):
+                self._stop = stop
+        if other := _unnamed(described):
+            details["heading"] = other
+        number = None if self._heading is None else int(self._heading["number"])
+        if number is not None and number != len(self._threads) + 1:
+            details["number"] = number
+        found = _found(_ID, described) or ""
+        thread_id = int(found, 16 if found.startswith("0x") else 10) if found else None
+        self._threads.append(
+            ReportedThread(
+                index=len(self._threads),
+                id=thread_id,
+                name=_found(_NAME, described),
+                queue=_found(_QUEUE, described),
+                crashed=bool(self._heading is not None and self._heading["chosen"]),
+                frames=tuple(self._frames),
+                details=details,
+            )
+        )
+        self._heading, self._frames, self._other = None, [], []
+
+    def report(self) -> Report:
+        self._end()
+        details: dict[str, JsonValue] = {"lines": self._before} if self._before else {}
+        return Report(
+            kind=ReportKind.LLDB,
+            exception=None if self._stop is None else _exception(self._stop),
+            threads=tuple(self._threads),
+            images=tuple(ReportedImage(name=name) for name in self._images),
+            details=details,
+        )
+
+
+def _found(pattern: re.Pattern[str], text: str) -> str | None:
+    match = pattern.search(text)
+    return None if match is None else match["value"]
+
+
+def _image_and_function(text: str) -> tuple[str, str]:
+    """The image's name, and what follows it: nothing where no function is known."""
+    image, tick, function = text.partition("`")
+    if tick:
+        return image, function
+    image, inlined, function = text.partition(_INLINED)
+    return image, inlined + function
+
+
+def _placed(text: str) -> tuple[str, SourceLocation | None]:
+    """A function and its place, which is behind the last *at* that can be meant.
+
+    Found from the end: a pattern that tries every *at* with every colon takes minutes of a text.
+    """
+    numbers = line_and_column(text)
+    at = -1 if numbers is None else text.rfind(_AT, 0, numbers.start())
+    while numbers is not None and at > 0:
+        file = text[at + len(_AT) : numbers.start()]
+        if file and not file[0].isspace() and not text[at - 1].isspace():
+            return text[:at], located(file, numbers)
+        at = text.rfind(_AT, 0, at)
+    return text, None
+
+
+def _unmarked(text: str) -> tuple[str, str]:
+    """A frame without the marks behind it, and these."""
+    marks: list[str] = []
+    end = len(text)
+    while (mark := next((one for one in _MARKS if text.endswith(one, 0, end)), None)) is not None:
+        marks.append(mark.strip())
+        end -= len(mark)
+    return text[:end], " ".join(reversed(marks))
+
+
+def _unnamed(heading: str) -> str:
+    """What a heading says besides queue, name and number: older ones say where the thread is."""
+    for pattern in (_QUEUE, _NAME, _ID):
+        heading = pattern.sub("", heading, count=1)
+    return ", ".join(one for part in heading.split(", ") if (one := part.strip(" \t:,")))
+
+
+def _exception(stop: str) -> ReportedException | None:
+    """What a thread stopped for, where it was an exception or a signal."""
+    match, signal = _EXCEPTION.match(stop), _SIGNAL.match(stop)
+    if match is None:
+        return None if signal is None else ReportedException(signal=signal["name"])
+    codes = match["codes"]
+    address = None if codes is None else _ADDRESS.search(codes)
+    return ReportedException(
+        type=match["type"],
+        codes=codes,
+        address=None if address is None else int(address["address"], 16),
+    )

@@ -1,0 +1,162 @@
+"""Files of reports, read, named and written: a batch at a time, here or in other processes."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from machtrace.reports.collector_pause import collector_paused
+from machtrace.reports.atomic_write import replace_file
+from machtrace.reports.shown_reports import as_shown
+from machtrace.errors import MachtraceError
+from machtrace.model.report import Report
+from machtrace.reports.formats import ReportFormat, report_format, write_reports
+from machtrace.reports.inputs import ReportInput
+from machtrace.reports.readers import read_source
+from machtrace.reports.source import ReportSource
+from machtrace.symbolizer.report_names import ReportNames
+from machtrace.symbolizer.report_symbolicator import MissingImage, symbolicate_reports
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    """What is done to each report."""
+
+    format: str
+    """Of :data:`~machtrace.reports.formats.FORMATS`."""
+    search: tuple[str, ...] = ()
+    wants_names: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchItem:
+    """One file's outcome."""
+
+    name: str
+    """As the user knows it."""
+    output: bytes | None = None
+    """What was made of it, unless it was written to a file or could not be read."""
+    error: MachtraceError | None = None
+    warnings: tuple[str, ...] = ()
+    reports: int = 0
+    is_named: bool = True
+    """Whether the user gave its path, and did not only give a folder or an archive that has it."""
+
+
+@dataclass(slots=True)
+class BatchOutcome:
+    """What became of a batch."""
+
+    items: list[BatchItem] = field(default_factory=list)
+    missing: list[MissingImage] = field(default_factory=list)
+    problems: list[MachtraceError] = field(default_factory=list)
+    """Why names or lines may be missing."""
+    frames: int = 0
+    named: int = 0
+    contradicted: int = 0
+
+
+class BatchRunner:
+    """Takes batches of files, and keeps what it opened for the next."""
+
+    def __init__(self, options: BatchOptions) -> None:
+        self._options = options
+        self._format: ReportFormat = report_format(options.format)
+        self._names = ReportNames(options.search)
+
+    def run(self, inputs: Iterable[tuple[ReportInput, str | None]]) -> BatchOutcome:
+        """Each file, and where to write what becomes of it; None keeps it in its item."""
+        with collector_paused():
+            outcome = self._run(inputs)
+        gc.collect(0)  # whoever calls may have disabled it; what is kept is looked at only once
+        return outcome
+
+    def _run(self, inputs: Iterable[tuple[ReportInput, str | None]]) -> BatchOutcome:
+        outcome = BatchOutcome()
+        read: list[tuple[ReportInput, str | None, tuple[Report, ...]]] = []
+        for one, target in inputs:
+            try:
+                reports = _reports(one)
+            except MachtraceError as error:
+                item = BatchItem(name=one.name, error=error, is_named=one.is_named)
+                outcome.items.append(item)
+            else:
+                read.append((one, target, reports))
+        named = self._named([reports for _, _, reports in read], outcome)
+        for (one, target, _), reports in zip(read, named, strict=True):
+            outcome.items.append(self._written(one, target, reports))
+        outcome.problems = list(self._names.problems)
+        return outcome
+
+    def _named(
+        self, read: Sequence[tuple[Report, ...]], outcome: BatchOutcome
+    ) -> Iterator[tuple[Report, ...]]:
+        if not self._options.wants_names:
+            return iter(read)
+        named = symbolicate_reports([one for reports in read for one in reports], self._names)
+        outcome.frames, outcome.named = named.frames, named.named
+        outcome.contradicted = named.contradicted
+        outcome.missing = list(named.missing)
+        found = iter(named.reports)
+        return iter([tuple(next(found) for _ in reports) for reports in read])
+
+    def _written(
+        self, one: ReportInput, target: str | None, reports: tuple[Report, ...]
+    ) -> BatchItem:
+        warnings = tuple(text for report in reports for text in report.warnings)
+        output = error = None
+        count = len(reports)
+        try:
+            reports = tuple(as_shown(reports, self._format))
+            if target is not None and self._format.between is None and count > 1:
+                for number, report in enumerate(reports, 1):
+                    replace_file(self._numbered(target, number), [self._format.write([report])])
+            else:
+                output = write_reports(reports, self._format.name)
+                if target is not None:
+                    replace_file(target, [output])
+                    output = None
+        except MachtraceError as refused:
+            error, output, count = refused, None, 0
+        return BatchItem(
+            name=one.name,
+            output=output,
+            error=error,
+            warnings=warnings,
+            reports=count,
+            is_named=one.is_named,
+        )
+
+    def _numbered(self, target: str, number: int) -> str:
+        stem = target.removesuffix(self._format.suffix)
+        return target if number == 1 else f"{stem}-{number}{self._format.suffix}"
+
+
+def _reports(one: ReportInput) -> tuple[Report, ...]:
+    if isinstance(one.source, MachtraceError):
+        raise one.source
+    # A source of its own: what is parsed goes with it, before the next file is.
+    return read_source(ReportSource(one.source.name, one.source.data)).reports
+
+
+class MissingImages:
+    """Adds up the images that batches had no files of."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[object] = Counter()
+        self._first: dict[object, MissingImage] = {}
+
+    def add(self, missing: Iterable[MissingImage]) -> None:
+        """Those of a batch."""
+        for one in missing:
+            key = one.image.uuid or one.image.name
+            self._counts[key] += one.frames
+            self._first.setdefault(key, one)
+
+    def most_first(self) -> list[MissingImage]:
+        """Those with the most frames first."""
+        return [
+            replace(self._first[key], frames=count) for key, count in self._counts.most_common()
+        ]

@@ -1,0 +1,1 @@
+"""Apple's text of a crash: .crash files, and what Console and Xcode show of .ips files."""

@@ -1,0 +1,221 @@
+"""Reading the lines of frames.
+
+No pattern here may take more than a time that grows with the line's length, whatever the line is:
+the parts are found from fixed points, a tab or the brackets at the end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from machtrace.model.address import Avma, ImageOffset
+from machtrace.model.json_value import NO_DETAILS, Details, JsonValue
+from machtrace.model.reported_frame import Adjustment, ReportedFrame, ReportedSymbol
+from machtrace.model.reported_image import ReportedImage
+from machtrace.model.symbol import SourceLocation
+from machtrace.reports.crash.frames import GIVEN, IMAGE, INLINED, NUMBER, PLACE, place_text
+from machtrace.reports.crash.image_places import ImagePlaces
+from machtrace.reports.crash.lines import LONGEST_LINE
+
+_TABBED = re.compile(
+    r"([0-9]{1,9})[ ]++([^\t ][^\t]*+)\t[ \t]*+(0x[0-9a-fA-F]{1,16}|\?\?\?)(?:[ \t]++(.*))?"
+)
+_NUMBERED = re.compile(r"([0-9]{1,9})[ \t]+(?=\S)")
+_ADDRESS = re.compile(r"[ \t](?:0x([0-9a-fA-F]{1,16}))(?![^ \t])")
+_LIKELY_DIGITS = 6
+_BASE = re.compile(r"0x[0-9a-fA-F]{1,16}")
+_BOTH = re.compile(r"0x[0-9a-fA-F]{1,16} \+ [0-9]{1,19} \((.*)\)")
+"""What KSCrash writes: the offset from the image, and in brackets the symbol."""
+_OFFSET_DIGITS = 19
+_LINE_DIGITS = 9
+UNLISTED = "unlisted"
+"""The detail, true, of an image that only lines of frames tell of: there is no line of its own."""
+_NOWHERE = ("0", "0x0")
+"""Where an image begins that there is none of, as texts had it before macOS 12: ``0 + 4096``."""
+_CUT = "..."
+"""What the name of an image begins with whose own beginning was cut off."""
+_WORD = 1 << 64
+_NO_PLACE: Details = {PLACE: ":-1"}
+
+
+class FrameLines:
+    """Reads lines of frames of one report."""
+
+    def __init__(self, images: Sequence[ReportedImage]) -> None:
+        self._images = [*images]
+        self._places = ImagePlaces(images)
+        self._unlisted: dict[tuple[str, int], int] = {}
+        self._listed = len(self._images)
+
+    @property
+    def unlisted(self) -> tuple[ReportedImage, ...]:
+        """Images that only lines say the place of: they follow those of the list."""
+        return tuple(self._images[self._listed :])
+
+    def read(self, line: str, adjustment: Adjustment, expected: int) -> ReportedFrame | None:
+        """The frame of a line; None where it is none.
+
+        Args:
+            line: without its end.
+            adjustment: what the frame's address is.
+            expected: the number that the frame has if none is missing before it.
+        """
+        if len(line) > LONGEST_LINE:
+            return None
+        found = _tabbed(line) if "\t" in line else None
+        found = found or _spaced(line)
+        if found is None:
+            return None
+        number, name, address, what = found
+        details: dict[str, JsonValue] = {}
+        if number != expected:
+            details[NUMBER] = number
+        offset = None
+        if address is None:
+            index = self._places.named(name)
+        else:  # a call can be the last instruction of its image
+            index = self._places.find(name, address - (adjustment is Adjustment.RETURN))
+            index = self._add(name, address, what) if index is None else index
+        image = None if index is None else self._images[index]
+        if name != "???" and (image is None or not _is_called(image, name)):
+            details[IMAGE] = name
+        if image is not None and image.load_address is not None and address is not None:
+            offset = ImageOffset(address - image.load_address)
+        symbol, location, is_inline, place = _what(what, image)
+        if image is not None and offset is None and symbol is None:
+            offset = _given_offset(what)
+        if place is not None:
+            details[PLACE] = place
+        elif image is None and symbol is None:
+            details |= _nowhere(what)
+        return ReportedFrame(
+            None if address is None else Avma(address),
+            index,
+            offset,
+            adjustment,
+            symbol,
+            location,
+            is_inline,
+            _NO_PLACE if details == _NO_PLACE else details or NO_DETAILS,
+        )
+
+    def _add(self, name: str, address: int, what: str) -> int | None:
+        """The image that a line alone tells of: its name, where it begins, and how far in it is."""
+        base, offset = _into(what)
+        if name == "???" or offset is None or _BASE.fullmatch(base) is None:
+            return None
+        start = int(base, 16)
+        if not 0 < start == address - offset:
+            return None
+        if (name, start) not in self._unlisted:
+            self._unlisted[name, start] = len(self._images)
+            details: dict[str, JsonValue] = {UNLISTED: True}
+            self._images.append(ReportedImage(name=name, load_address=Avma(start), details=details))
+        return self._unlisted[name, start]
+
+    def at(self, address: int) -> ReportedFrame:
+        """The frame of a bare return address."""
+        index = self._places.find("", address - 1)
+        base = None if index is None else self._images[index].load_address
+        offset = None if base is None else ImageOffset(address - base)
+        return ReportedFrame(Avma(address), index, offset, Adjustment.RETURN)
+
+
+def _nowhere(what: str) -> dict[str, JsonValue]:
+    base, offset = _into(what)
+    return {GIVEN: what} if offset is not None and base in _NOWHERE else {}
+
+
+def _is_called(image: ReportedImage, name: str) -> bool:
+    """Whether the image may be the one of this name, which may be cut off."""
+    return (
+        image.name.startswith(name)
+        or (name.startswith(_CUT) and image.name.endswith(name[len(_CUT) :]))
+        or image.details.get("CFBundleIdentifier") == name
+        or image.path.rpartition("/")[2] == name
+        or (not image.name and str(image.uuid) == name)
+    )
+
+
+def _given_offset(what: str) -> ImageOffset | None:
+    """The offset that the line itself has, where it is from the image's beginning."""
+    base, offset = _into(what)
+    is_offset = offset is not None and offset < _WORD and _BASE.fullmatch(base) is not None
+    return ImageOffset(offset) if is_offset and offset is not None else None
+
+
+def _tabbed(line: str) -> tuple[int, str, int | None, str] | None:
+    match = _TABBED.fullmatch(line)
+    if match is None:
+        return None
+    number, name, address, what = match.groups()
+    place = None if address == "???" else int(address, 16)
+    return int(number), name.rstrip(" "), place, (what or "").rstrip()
+
+
+def _spaced(line: str) -> tuple[int, str, int, str] | None:
+    """A line whose columns have spaces between them.
+
+    Names of images may have spaces, and even look like addresses: an address of many digits is
+    taken before others.
+    """
+    head = _NUMBERED.match(line)
+    if head is None:
+        return None
+    start = head.end()
+    first = chosen = None
+    for match in _ADDRESS.finditer(line, start):
+        first = first or match
+        if len(match[1]) >= _LIKELY_DIGITS:
+            chosen = match
+            break
+    chosen = chosen or first
+    if chosen is None or not (name := line[start : chosen.start()].strip()):
+        return None
+    return int(head[1]), name, int(chosen[1], 16), line[chosen.end() :].strip()
+
+
+def _what(
+    text: str, image: ReportedImage | None
+) -> tuple[ReportedSymbol | None, SourceLocation | None, bool, str | None]:
+    """Name and offset, source line, whether it was inlined, and a place that is no source line."""
+    is_inline = text.endswith(INLINED)
+    if is_inline:
+        text = text[: -len(INLINED)].rstrip()
+    location = place = None
+    both = _BOTH.fullmatch(text) if text.startswith("0x") else None
+    if both is not None and _into(both[1])[1] is not None:
+        text = both[1]
+    name, offset = _into(text)
+    if offset is None and text.endswith(")"):
+        before, bracket, inside = text[:-1].rpartition(" (")
+        if bracket and before and "(" not in inside and ")" not in inside:
+            location = _location(inside)
+            if location is None or place_text(location) != inside:
+                place = inside if location is not None or inside == ":-1" else None
+            if location is not None or place is not None:
+                text = before.rstrip()
+                name, offset = _into(text)
+    if name.endswith(INLINED):
+        is_inline, name = True, name[: -len(INLINED)]
+    if name in ("", "???") or (offset is not None and (_BASE.fullmatch(name) or name == "0")):
+        return None, location, is_inline, place
+    if image is not None:
+        name = name.removesuffix(f" (in {image.name})")
+    return ReportedSymbol(name, offset), location, is_inline, place
+
+
+def _into(text: str) -> tuple[str, int | None]:
+    name, plus, digits = text.rpartition(" + ")
+    if plus and digits.isdecimal() and digits.isascii() and len(digits) <= _OFFSET_DIGITS:
+        return name.rstrip(), int(digits)
+    return text, None
+
+
+def _location(inside: str) -> SourceLocation | None:
+    """A file and a line, or a file with a suffix."""
+    path, colon, digits = inside.rpartition(":")
+    if colon and path and digits.isdecimal() and digits.isascii() and len(digits) <= _LINE_DIGITS:
+        return SourceLocation(path, int(digits) or None)
+    return SourceLocation(inside, None) if "." in inside and " " not in inside else None

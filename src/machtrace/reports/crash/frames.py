@@ -1,0 +1,174 @@
+"""Lines of frames: number, image, address, and what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from machtrace.model.json_value import Details, JsonValue
+from machtrace.model.reported_frame import ReportedFrame
+from machtrace.model.reported_image import ReportedImage
+from machtrace.model.symbol import SourceLocation
+from machtrace.reports.crash.shown import shown
+from machtrace.render.printable import LONGEST_IMAGE_NAME
+
+INLINED = " [inlined]"
+"""What Apple's text has after a call that was inlined into the next line's."""
+NUMBER = "number"
+"""The detail of a frame whose number is not the one that would follow."""
+PLACE = "place"
+"""The detail of a frame with a place that is not a file's name and a line: ``(:-1)``."""
+GIVEN = "given"
+"""The detail of a frame in no image: what its line had after the address, where that is no usual
+text."""
+IMAGE = "image"
+"""The detail of a frame whose image the text calls otherwise than the list of images does."""
+
+_USUAL = 512
+"""Frames that most stacks have not more of."""
+
+
+def frame_lines(
+    frames: Sequence[ReportedFrame],
+    images: Sequence[ReportedImage],
+    between: Mapping[int, Sequence[str]] | None = None,
+    jumps: Mapping[int, int] | None = None,
+    names: dict[int | None, str] | None = None,
+) -> list[str]:
+    """A line a frame, innermost first.
+
+    Args:
+        frames: of one stack.
+        images: of the report.
+        between: lines that come before the frame of an index, or after the last one.
+        jumps: the numbers of frames, by index, that are not one more than the number before.
+        names: of images, by index; those that are missing are added, for the next stack.
+    """
+    names = {} if names is None else names
+    between = between or {}
+    jumps = jumps or {}
+    width = max(4, len(str(_last_number(frames, jumps))) + 1)
+    numbers = _numbers(width)
+    lines: list[str] = []
+    add = lines.append
+    number = 0
+    # One loop that takes each frame apart, with the usual case written out: there are very many.
+    for index, frame in enumerate(frames):
+        address, image, _, _, symbol, location, is_inline, details = frame
+        if between and index in between:
+            lines += between[index]
+        if jumps:
+            number = jumps.get(index, number)
+        column = names.get(image) or _name(names, image, images)
+        if details or symbol is None:
+            number = _number(details, number)
+            column = _said(frame) or column
+            what = _what(frame, None if image is None else images[image])
+        else:
+            what, into, _ = symbol
+            if not what.isprintable():
+                what = shown(what)
+            if into is not None:
+                what = f"{what} + {into}"
+            if location is not None:
+                file, line = _file(location.path), location.line
+                what = f"{what} ({file})" if line is None else f"{what} ({file}:{line})"
+            if is_inline:
+                what += INLINED
+        place = "???" if address is None else hex(address)
+        start = numbers[number] if number < _USUAL else f"{number:<{width}}"
+        add(f"{start}{column}{place:>18} {what}")
+        number += 1
+    if len(frames) in between:
+        lines += between[len(frames)]
+    return lines
+
+
+@lru_cache(8)
+def _numbers(width: int) -> list[str]:
+    """The column of numbers that most stacks have."""
+    return [f"{number:<{width}}" for number in range(_USUAL)]
+
+
+def _last_number(frames: Sequence[ReportedFrame], jumps: Mapping[int, int]) -> int:
+    """The highest number: columns are as wide as it needs."""
+    given = [
+        number + len(frames) - index
+        for index, frame in enumerate(frames)
+        if frame[7] and (number := _number(frame.details, 0))
+    ]
+    given += [number + len(frames) - index for index, number in jumps.items()]
+    return max([len(frames), *given]) - 1
+
+
+def _number(details: Details, usual: int) -> int:
+    given = details.get(NUMBER)
+    return given if type(given) is int and given >= 0 else usual
+
+
+def _name(names: dict[int | None, str], image: int | None, images: Sequence[ReportedImage]) -> str:
+    """The column of an image's name, made once."""
+    name = "???" if image is None else shown(images[image].name[:LONGEST_IMAGE_NAME])
+    if image is not None and not name:
+        uuid = images[image].uuid
+        name = "???" if uuid is None else str(uuid)
+    names[image] = column = f"{name:<30s}\t"
+    return column
+
+
+def frame_text(frame: ReportedFrame, images: Sequence[ReportedImage]) -> str:
+    """What is there, without the number and the image: an address, and a name or offset."""
+    image = None if frame.image is None else images[frame.image]
+    address = "???" if frame.address is None else f"{frame.address:#x}"
+    return f"{address} {_what(frame, image)}"
+
+
+def _what(frame: ReportedFrame, image: ReportedImage | None) -> str:
+    # Taken apart at once, and simple where it can be: there are very many.
+    _, _, offset, _, symbol, location, is_inline, details = frame
+    if symbol is not None:
+        name, into, _ = symbol
+        text = name if name.isprintable() else shown(name)
+        if into is not None:
+            text = f"{text} + {into}"
+    elif image is not None and offset is not None and image.size != 0:
+        text = f"{image.load_address or 0:#x} + {offset}"
+    else:
+        given = details.get(GIVEN) if details else None
+        text = shown(given) if isinstance(given, str) else "???"
+    if details:
+        text += _place(frame)
+    elif location is not None:
+        text = f"{text} ({_file_and_line(location.path, location.line)})"
+    return text + INLINED if is_inline else text
+
+
+@lru_cache(4096)
+def _file(path: str) -> str:
+    """A file's own name, as it is shown; most are asked for again and again."""
+    return shown(path.rpartition("/")[2])
+
+
+def _said(frame: ReportedFrame) -> str:
+    name = frame.details.get(IMAGE)
+    return f"{shown(name):<30s}\t" if isinstance(name, str) and name else ""
+
+
+def _place(frame: ReportedFrame) -> str:
+    given: JsonValue = frame.details.get(PLACE)
+    location = frame.location
+    if isinstance(given, str) and (location is None or given.startswith(location.path)):
+        return f" ({shown(given)})"
+    return "" if location is None else f" ({place_text(location)})"
+
+
+@lru_cache(1 << 14)
+def _file_and_line(path: str, line: int | None) -> str:
+    """A file's own name, and the line; most are asked for again and again."""
+    file = shown(path.rpartition("/")[2])
+    return file if line is None else f"{file}:{line}"
+
+
+def place_text(location: SourceLocation) -> str:
+    """What is in the brackets: the file's name, and the line where there is one."""
+    return _file_and_line(location.path, location.line)

@@ -1,0 +1,97 @@
+"""Lines of images, and what a line of any kind may be."""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+from machtrace.model.address import Avma
+from machtrace.model.image import BuildId
+from machtrace.model.json_value import JsonValue
+from machtrace.model.reported_image import ReportedImage
+from machtrace.reports.crash.image_lines import BOTH
+from machtrace.reports.identifiers import build_id
+
+LONGEST_LINE = 16384
+"""Characters; a longer line is kept as it is, and not taken apart."""
+
+_RANGE = re.compile(
+    r"[ \t]*(0x[0-9a-fA-F]{1,16})[ \t]+-[ \t]+(0x[0-9a-fA-F]{1,16}|\?\?\?)[ \t]+(?=\S)"
+)
+_IDENTIFIER = re.compile(r"<([0-9a-fA-F-]{32,36}|(?:[0-9a-f]{2}){8,64}|\?\?\?|\(null\))>")
+_ARCH = re.compile(r"(?:arm|x86|i386|ppc|\?\?\?)[0-9a-z_-]*")
+_UUID_DIGITS = 32
+_WHOLE = (1 << 64) - 1
+
+
+def read_image(line: str) -> ReportedImage | None:
+    """A line of *Binary Images*; None where it is none."""
+    match = _RANGE.match(line) if len(line) <= LONGEST_LINE else None
+    if match is None:
+        return None
+    rest = line[match.end() :].rstrip()
+    label, uuid, path = _parts(rest)
+    if label is None:
+        return None
+    start = int(match[1], 16)
+    size = None if match[2] == "???" else int(match[2], 16) + 1 - start
+    details: dict[str, JsonValue] = {"main": True} if label.startswith("+") else {}
+    name, version, arch = _named(label.removeprefix("+").strip())
+    if version is not None and arch is not None:
+        details[BOTH] = True
+    if size == _WHOLE + 1 and name == "???":  # what stands for no image: it holds nothing
+        size, details = 0, {"source": "A", "uuid": str(UUID(int=0))}
+    elif size is not None and size <= 0:
+        details["end"] = match[2]
+        size = None
+    return ReportedImage(
+        uuid=uuid,
+        name="" if name == "???" else name,
+        path="" if path == "???" else path,
+        arch=arch,
+        load_address=Avma(start),
+        size=size,
+        version=version,
+        details=details,
+    )
+
+
+def _parts(rest: str) -> tuple[str | None, UUID | BuildId | None, str]:
+    """Label, identifier and path of what follows the addresses; no label where that is nothing."""
+    found = _IDENTIFIER.search(rest)
+    if found is not None:
+        return rest[: found.start()].strip(), _identifier(found[1]), rest[found.end() :].strip()
+    for mark in (" /", "\t/"):
+        label, space, path = rest.partition(mark)
+        if space:
+            return label.strip(), None, "/" + path
+    return (None if "<" in rest else rest), None, ""
+
+
+def _named(label: str) -> tuple[str, str | None, str | None]:
+    """Name, version and architecture."""
+    version = arch = None
+    if label.endswith(")"):
+        at = label.rfind(" (", 0, _outer(label))
+        if at > 0:
+            label, version = label[:at].rstrip(), label[at + 2 : -1]
+    name, _, last = label.rpartition(" ")
+    if name and _ARCH.fullmatch(last):
+        label, arch = name.strip(), None if last == "???" else last
+    return label, version, arch
+
+
+def _outer(label: str) -> int:
+    """Where the bracket that the last one closes can be: one pair may be inside of it."""
+    inner = label.rfind(")", 0, len(label) - 1)
+    opened = label.rfind("(")
+    return opened if inner > opened else opened + 1
+
+
+def _identifier(text: str) -> UUID | BuildId | None:
+    digits = text.replace("-", "")
+    if len(digits) == _UUID_DIGITS:
+        uuid = UUID(hex=digits)
+        return uuid if uuid.int else None
+    found = build_id(text)  # in whose place may also stand what is no number
+    return found if found is not None and any(found.value) else None

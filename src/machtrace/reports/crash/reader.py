@@ -1,0 +1,291 @@
+"""Apple's text of a crash, of any layout, as reports."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from machtrace.model.json_value import JsonValue
+from machtrace.model.report import Report, ReportKind
+from machtrace.model.reported_image import ReportedImage
+from machtrace.model.reported_process import LanguageException
+from machtrace.reports.crash.frame_lines import FrameLines
+from machtrace.reports.crash.header import Header, numbered
+from machtrace.reports.crash.label_details import BY_LABEL, put
+from machtrace.reports.crash.label_lines import is_usual
+from machtrace.reports.crash.labels import is_backtrace, label_values
+from machtrace.reports.crash.layout_rows import IMAGES, PLACES, STATE, THREADS
+from machtrace.reports.crash.layouts import layout_of
+from machtrace.reports.crash.lines import LONGEST_LINE, read_image
+from machtrace.reports.crash.parts import END, TextParts
+from machtrace.reports.crash.threads import ThreadSections
+from machtrace.reports.language_exceptions import last_words
+from machtrace.reports.source import ReportSource
+
+ORDER = "order"
+"""The detail of a report whose labels come in another order than its layout's, or that has others:
+all of them, with empty texts for empty lines."""
+IMAGE_LINES = "image lines"
+"""The detail of lines among the images that are none: after how many images, and the line."""
+_MARK = re.compile(
+    r"^(?:Incident Identifier|CrashReporter Key|Hardware Model|Process|Exception Type|Date/Time):",
+    re.MULTILINE,
+)
+_THREAD = re.compile(r"^Thread [0-9]+(?: Crashed)?(?: name)?:", re.MULTILINE)
+_STACK = re.compile(
+    r"^Thread [0-9]{1,9}(?: Crashed| Highlighted| Attributed)?:[^\n]{0,1000}\n"
+    r"0[ \t]{1,8}\S[^\n]{0,400}?[ \t]0x[0-9a-fA-F]{1,16}[ \t]",
+    re.MULTILINE,
+)
+"""A thread's heading and its first frame: of a report that only a part was copied of."""
+_MANY = 3
+"""Marks that are enough by themselves, of what has neither exception nor threads."""
+_START = re.compile(
+    r"^(?:(?P<images>Binary Images):|(?:Incident Identifier|Process):[ \t])", re.MULTILINE
+)
+_LOOKED_AT = 1 << 16
+_CHUNK = 1 << 20
+_IMAGES = "Binary Images:"
+_BETWEEN = 3
+"""Lines below the heading of the images among which the first one is looked for."""
+_RESPONSIBLE = ("Responsible", "Responsible Process")
+_NOTE = "Exception Note"
+_CORPSE = "EXC_CORPSE_NOTIFY"
+
+
+def recognises(source: ReportSource) -> bool:
+    """Whether labels of such a text come first, and threads or images follow; or a part of it."""
+    if source.text.lstrip().startswith(("{", "[")):
+        return False
+    return is_crash_text(source.text) or _is_part(source.text)
+
+
+def _is_part(text: str) -> bool:
+    """Whether it is a part of such a text: threads without a header, or a header alone."""
+    if len(_MARK.findall(text[:_LOOKED_AT])) >= _MANY:
+        return True
+    return _STACK.search(text) is not None
+
+
+def is_crash_text(text: str) -> bool:
+    """The same of a text that may be the body of a file."""
+    head = text[:_LOOKED_AT]
+    if len(_MARK.findall(head)) < 2:  # noqa: PLR2004 - one may be anywhere
+        return False
+    return "Exception Type:" in head or _THREAD.search(text) is not None
+
+
+def read(source: ReportSource) -> tuple[Report, ...]:
+    """The reports in it: most texts have one."""
+    text = source.text
+    ends = [*_starts(text), len(text)]
+    return tuple(read_text(text, start, end) for start, end in zip([0, *ends], ends, strict=False))
+
+
+def _starts(text: str) -> Iterator[int]:
+    """Where further reports begin: with their first label, after images."""
+    has_images = False
+    for match in _START.finditer(text):
+        if match["images"] is not None:
+            has_images = True
+        elif has_images:
+            has_images = False
+            yield match.start()
+
+
+def read_text(text: str, start: int = 0, end: int | None = None) -> Report:
+    """The report of a text, or of a part of one."""
+    end = len(text) if end is None else end
+    heading = _image_section(text, start, end)
+    images, odd, after = _images(text, heading, end)
+    warnings: list[str] = []
+    frames = FrameLines(images)
+    threads = ThreadSections(frames, warnings)
+    parts = TextParts(threads)
+    for line in _lines(text, start, heading):
+        parts.read(line)
+    if heading < end:
+        parts.images()
+        for line in _lines(text, after, end):
+            parts.read(line)
+    return _report(parts, threads, (*images, *frames.unlisted), odd, warnings)
+
+
+def _image_section(text: str, start: int, end: int) -> int:
+    """Where the heading of the images is: the first one that an image follows, else the first."""
+    first = None
+    at = start if text.startswith(_IMAGES, start) else _next_heading(text, start, end)
+    while at < end:
+        first = at if first is None else first
+        if any(read_image(line) is not None for line in _lines_below(text, at, end)):
+            return at
+        at = _next_heading(text, at, end)
+    return end if first is None else first
+
+
+def _lines_below(text: str, heading: int, end: int) -> Iterator[str]:
+    """The next lines, as far as they are short enough to be of images."""
+    end = min(end, heading + LONGEST_LINE)
+    stop = text.find("\n", heading, end)
+    for _ in range(_BETWEEN):
+        if stop < 0:
+            return
+        start = stop + 1
+        stop = text.find("\n", start, end)
+        yield text[start : end if stop < 0 else stop]
+
+
+def _next_heading(text: str, start: int, end: int) -> int:
+    found = text.find(f"\n{_IMAGES}", start, end)
+    return end if found < 0 else found + 1
+
+
+def _lines(text: str, start: int, end: int) -> Iterator[str]:
+    """The lines, a part of the text at a time: memory is bounded by the longest one."""
+    while start < end:
+        stop = text.find("\n", min(start + _CHUNK, end), end)
+        stop = end if stop < 0 else stop
+        yield from text[start:stop].split("\n")
+        start = stop + 1
+
+
+def _images(
+    text: str, heading: int, end: int
+) -> tuple[tuple[ReportedImage, ...], list[JsonValue], int]:
+    """The images, the lines among them that are none, and where the section ends."""
+    images: list[ReportedImage] = []
+    odd: list[JsonValue] = []
+    at = text.find("\n", heading, end) + 1 if heading < end else end
+    while 0 < at < end:
+        stop = text.find("\n", at, end)
+        stop = end if stop < 0 else stop
+        line = text[at:stop]
+        if line.rstrip() == END:
+            break
+        if line.strip():
+            image = read_image(line)
+            if image is None:
+                odd.append([len(images), line])
+            else:
+                images.append(_identified(image))
+        elif images or odd:
+            break
+        at = stop + 1
+    return tuple(images), odd, at if at > 0 else end
+
+
+def _identified(image: ReportedImage) -> ReportedImage:
+    """An image whose label is its bundle's identifier gets the name of its file."""
+    name = image.path.rpartition("/")[2]
+    details = dict(image.details)
+    if name and name != image.name and "." in image.name and image.arch is None:
+        details["CFBundleIdentifier"] = image.name
+        image = replace(image, name=name)
+    if image.version == "*":
+        return replace(image, version=None, details=details)
+    return replace(image, details=details) if details else image
+
+
+def _report(
+    parts: TextParts,
+    threads: ThreadSections,
+    images: tuple[ReportedImage, ...],
+    odd: list[JsonValue],
+    warnings: list[str],
+) -> Report:
+    given = dict(parts.items())
+    header = Header()
+    for label, values in given.items():
+        for value in values:
+            header.add(label, value)
+    crashed = header.crashed_thread
+    information = header.application_information()
+    report = Report(
+        kind=ReportKind.APPLE_CRASH,
+        incident=header.incident(),
+        process=header.process(),
+        system=header.system(),
+        exception=header.exception(),
+        termination=header.termination(),
+        application_information=information,
+        language_exception=_thrown(threads.last_exception(), information),
+        threads=threads.threads(crashed),
+        images=images,
+        details=_details(given),
+        warnings=tuple(warnings),
+    )
+    return _with_what_differs(report, given, parts.order, threads, odd)
+
+
+def _thrown(
+    exception: LanguageException | None, information: tuple[tuple[str, tuple[str, ...]], ...]
+) -> LanguageException | None:
+    """The exception with its name and reason, where the runtime's last words have them."""
+    words = last_words("\n".join(lines) for _, lines in information)
+    if words is None:
+        return exception
+    name, reason = words
+    return replace(exception or LanguageException(), name=name, reason=reason)
+
+
+def _details(given: dict[str, list[str]]) -> dict[str, JsonValue]:
+    """What has keys of .ips files, and reads back as it was."""
+    details: dict[str, JsonValue] = {}
+    backtraces: list[JsonValue] = []
+    for label, values in given.items():
+        value = values[0] if len(values) == 1 else ""
+        known = BY_LABEL.get(label)
+        if known is not None and value:
+            parsed = known.parse(value)
+            if parsed is not None and known.format(parsed) == value:
+                put(details, known.path, parsed)
+        elif label == f"Application Specific Backtrace {len(backtraces)}" and value[:1] == "\n":
+            backtraces.append(value[1:])
+        elif label in _RESPONSIBLE and value:
+            name, pid = numbered(value)
+            if name is not None and pid is not None:
+                details |= {"responsibleProc": name, "responsiblePid": pid}
+        elif label == _NOTE and value == _CORPSE:
+            details["isCorpse"] = 1
+    if backtraces:
+        details["asiBacktraces"] = backtraces
+    return details
+
+
+def _with_what_differs(
+    report: Report,
+    given: dict[str, list[str]],
+    order: list[str],
+    threads: ThreadSections,
+    odd: list[JsonValue],
+) -> Report:
+    """The report, and whatever of the text would not be written as it was."""
+    layout = layout_of(report)
+    written = label_values(report, layout)
+    details = dict(report.details)
+    for label, values in given.items():
+        if written.get(label) != values:
+            details[label] = values[0] if len(values) == 1 else [*values]
+    added = written.keys() - given.keys()
+    if any(map(is_backtrace, added)):
+        details.pop("asiBacktraces", None)
+    leftovers = [*threads.leftovers()]
+    details |= {label: value for _, label, value in leftovers}
+    for part in (THREADS, STATE):
+        labels = [label for of, label, _ in leftovers if of == part]
+        if not labels:
+            continue
+        at = order.index(part) + (part == THREADS) if part in order else len(order)
+        order = [*order[:at], *labels, *order[at:]]
+    if odd:
+        details[IMAGE_LINES] = odd
+    # Labels that the text has not are written only where no order is known.
+    is_cut = not report.images and IMAGES not in order
+    if (
+        is_cut
+        or added & PLACES[layout].keys()
+        or not is_usual(layout, (label for label in order if label))
+    ):
+        details[ORDER] = [*order]
+    return replace(report, details=details)

@@ -1,0 +1,219 @@
+"""The lines of a thread's registers, written and read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from machtrace.model.json_value import JsonValue
+from machtrace.model.reported_thread import ReportedRegister, ReportedRegisters
+from machtrace.reports.crash.lines import LONGEST_LINE
+from machtrace.reports.json_writer import as_text
+
+_ARM_ROWS: tuple[tuple[str, ...], ...] = (
+    *(tuple(f"x{number}" for number in range(first, first + 4)) for first in range(0, 28, 4)),
+    ("x28", "fp", "lr"),
+    ("sp", "pc", "cpsr"),
+    ("far", "esr"),
+)
+_X86_ROWS = (
+    ("rax", "rbx", "rcx", "rdx"),
+    ("rdi", "rsi", "rbp", "rsp"),
+    ("r8", "r9", "r10", "r11"),
+    ("r12", "r13", "r14", "r15"),
+    ("rip", "rflags", "cr2"),
+)
+_ARM_32_ROWS = (
+    *(tuple(f"r{number}" for number in range(first, first + 4)) for first in range(0, 12, 4)),
+    ("ip", "sp", "lr", "pc"),
+    ("cpsr",),
+)
+_SHOWN_AS = {"rflags": "rfl"}
+_READ_AS = {"rfl": "rflags"}
+_HALF_WORDS = frozenset({"cpsr", "esr"})
+_OTHERWISE = ("cpu", "err", "trap")
+_ROW = 4
+_NAME_WIDTH = 4
+_REGISTER = re.compile(
+    r"(?<![0-9a-z])([a-z][a-z0-9_]{0,15}):[ ]?(0x[0-9a-fA-F]{1,16}|<unavailable>)"
+)
+_UNAVAILABLE = "<unavailable>"
+_STATES = {
+    "ARM Thread State (64-bit)": "ARM_THREAD_STATE64",
+    "ARM Thread State (32-bit)": "ARM_THREAD_STATE",
+    "X86 Thread State (64-bit)": "x86_THREAD_STATE",
+    "X86 Thread State (32-bit)": "x86_THREAD_STATE32",
+}
+_ROSETTA = "rosetta"
+_TEMPORARIES = ("tmp0", "tmp1", "tmp2")
+_FAULT_LABELS = {"Logical CPU": "cpu", "Error Code": "err", "Trap Number": "trap"}
+_HEXADECIMAL = 16
+_TEXT = "text"
+"""The detail of an error code whose digits have no ``0x``."""
+
+
+def flavor_name(flavor: str | None) -> str:
+    """What the heading calls the state: ``ARM Thread State (64-bit)``."""
+    text = flavor or ""
+    if " " in text:
+        return text
+    family = "X86" if text.lower().startswith("x86") else "ARM"
+    is_wide = "64" in text or (family == "X86" and "32" not in text)
+    return f"{family} Thread State ({64 if is_wide else 32}-bit)"
+
+
+def flavor_of(name: str) -> str:
+    """What .ips files call a state that a heading calls ``name``."""
+    return _STATES.get(name, name)
+
+
+def register_lines(registers: ReportedRegisters, *, in_order: bool = False) -> Iterator[str]:
+    """Apple's rows; registers that it has no place for follow, four a row.
+
+    With ``in_order`` registers that come in another order than in Apple's rows stay in it.
+    """
+    known = {register.name: register for register in registers.registers}
+    is_x86 = "rip" in known or registers.details.get("rip") == _UNAVAILABLE
+    fault = {name: known.pop(name) for name in _OTHERWISE if name in known and is_x86}
+    shown = [one for one in registers.registers if one.name not in fault]
+    texts = _Texts(shown, registers, 8 if "(32-bit)" in flavor_name(registers.flavor) else 16)
+    margin = "" if is_x86 else " "
+    rows = _X86_ROWS if is_x86 else _ARM_32_ROWS if "r0" in known else _ARM_ROWS
+    if in_order and not _is_in_rows(shown, rows):
+        rows = ()
+    for names in rows:
+        row = texts.take(names)
+        if row:
+            yield margin + row
+    for row in texts.rows():
+        yield margin + row
+    other = registers.details.get("lines")
+    yield from (as_text(line) for line in (other if isinstance(other, list) else ()))
+    yield from _rosetta(registers.details.get(_ROSETTA))
+    yield from _fault(fault)
+
+
+def _is_in_rows(shown: Sequence[ReportedRegister], rows: tuple[tuple[str, ...], ...]) -> bool:
+    """Whether the registers come as they do in the rows, those with meanings at ends of rows."""
+    names = {one.name for one in shown}
+    places = {name: place for place, name in enumerate(name for row in rows for name in row)}
+    ends = {next((name for name in reversed(row) if name in names), None) for row in rows}
+    found = [places.get(one.name, len(places)) for one in shown]
+    is_said = all(
+        one.description is None or one.name in ends for one in shown if one.name in places
+    )
+    return found == sorted(found) and len(names) == len(shown) and is_said
+
+
+class _Texts:
+    """Registers as they are shown, in the report's order; a name may come twice."""
+
+    def __init__(
+        self, shown: Sequence[ReportedRegister], registers: ReportedRegisters, digits: int
+    ) -> None:
+        self._texts = [(one.name, _text(one, digits), one.description) for one in shown]
+        names = {one.name for one in shown}
+        for name, value in registers.details.items():
+            if value == _UNAVAILABLE and name not in names:
+                self._texts.append((name, f"{_SHOWN_AS.get(name, name):>5s}: {value}", None))
+
+    def take(self, names: Sequence[str]) -> str:
+        """A row of those that are there."""
+        texts = {name: text for name, text, _ in self._texts}
+        self._texts = [one for one in self._texts if one[0] not in names]
+        return "".join(texts[name] for name in names if name in texts)
+
+    def rows(self) -> Iterator[str]:
+        """The others: four a row, or up to one whose meaning is said."""
+        row: list[str] = []
+        for _, text, said in self._texts:
+            row.append(text)
+            if said is not None or len(row) == _ROW:
+                yield "".join(row)
+                row = []
+        if row:
+            yield "".join(row)
+
+
+def _text(register: ReportedRegister, digits: int) -> str:
+    digits = 8 if register.name in _HALF_WORDS else digits
+    name = _SHOWN_AS.get(register.name, register.name)
+    said = "" if register.description is None else f" {register.description}"
+    name = f" {name}" if len(name) > _NAME_WIDTH else name
+    return f"{name:>5s}: 0x{register.value:0{digits}x}{said}"
+
+
+def _rosetta(state: JsonValue) -> Iterator[str]:
+    """What Rosetta kept of its own, under its registers."""
+    if not isinstance(state, dict):
+        return
+    shown: list[str] = []
+    for name in _TEMPORARIES:
+        register = state.get(name)
+        value = register.get("value") if isinstance(register, dict) else None
+        if type(value) is int and value >= 0:
+            shown.append(f"{name}: 0x{value:016x}")
+    if shown:
+        yield " " + " ".join(shown)
+        yield ""
+        yield ""
+
+
+def _fault(fault: dict[str, ReportedRegister]) -> Iterator[str]:
+    """What the processor said of the fault; the trap's meaning is told with the error code."""
+    if not fault:
+        return
+    said = fault["trap"].description if "trap" in fault else None
+    yield "  "
+    if "cpu" in fault:
+        yield f"Logical CPU:     {fault['cpu'].value}"
+    if "err" in fault:
+        own = fault["err"].description
+        text = fault["err"].details.get(_TEXT)
+        text = text if isinstance(text, str) else f"0x{fault['err'].value:08x}"
+        yield f"Error Code:      {text} {said or own or ''}"
+    if "trap" in fault:
+        yield f"Trap Number:     {fault['trap'].value}"
+
+
+def read_state(name: str, lines: Sequence[str]) -> ReportedRegisters:
+    """The state whose heading calls it ``name``."""
+    found: list[ReportedRegister] = []
+    details: dict[str, JsonValue] = {}
+    other: list[JsonValue] = []
+    for line in lines:
+        row = [*_REGISTER.finditer(line)] if len(line) <= LONGEST_LINE else []
+        if not row:
+            other.append(line)
+        for match in row:
+            register, value = _READ_AS.get(match[1], match[1]), match[2]
+            if value == _UNAVAILABLE:
+                details[register] = value
+            elif register in _TEMPORARIES:
+                rosetta = details.setdefault(_ROSETTA, {})
+                if isinstance(rosetta, dict):
+                    rosetta[register] = {"value": int(value, 16)}
+            else:
+                found.append(ReportedRegister(register, int(value, 16)))
+        if row and found and (said := line[row[-1].end() :].rstrip()).strip():
+            found[-1] = found[-1]._replace(description=said.removeprefix(" "))
+    if other:
+        details["lines"] = other
+    return ReportedRegisters(registers=tuple(found), flavor=flavor_of(name), details=details)
+
+
+def read_fault(label: str, value: str) -> tuple[ReportedRegister, str | None] | None:
+    """The register that a label below a state is of, and what the error code's says of the trap."""
+    name = _FAULT_LABELS.get(label)
+    digits, _, said = value.partition(" ")
+    if name is None or not digits.isalnum() or len(digits) > _HEXADECIMAL + 2:
+        return None
+    try:
+        number = int(digits, 16 if digits.startswith("0x") or name == "err" else 10)
+    except ValueError:
+        return None
+    if name != "err" and said:
+        return None
+    is_bare = name == "err" and not digits.startswith("0x")  # some texts have digits alone
+    details: dict[str, JsonValue] = {_TEXT: digits} if is_bare else {}
+    return ReportedRegister(name, number, details=details), said or None

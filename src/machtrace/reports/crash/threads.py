@@ -1,0 +1,239 @@
+"""Threads of texts: headings, frames, and the registers of the one that crashed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from machtrace.model.json_value import JsonValue
+from machtrace.model.reported_frame import Adjustment, ReportedFrame
+from machtrace.model.reported_process import LanguageException
+from machtrace.model.reported_thread import ReportedRegister, ReportedRegisters, ReportedThread
+from machtrace.reports.crash.frame_lines import FrameLines
+from machtrace.reports.crash.frames import NUMBER
+from machtrace.reports.crash.instruction_stream import KEY, read_stream
+from machtrace.reports.crash.layout_rows import STATE, THREADS
+from machtrace.reports.crash.lines import LONGEST_LINE
+from machtrace.reports.crash.registers import read_fault, read_state
+
+_NAME = re.compile(r"Thread (?P<index>[0-9]{1,9}) name:(?P<name>.*)")
+_HEADING = re.compile(
+    r"Thread (?P<index>[0-9]{1,9})(?P<word> Crashed| Highlighted| Attributed)?:(?:: ?(?P<name>.*))?"
+)
+_STATE = re.compile(r"Thread (?P<index>[0-9]{1,9}) crashed with (?P<state>.*):")
+_STREAM = re.compile(r"Thread (?P<index>[0-9]{1,9}) instruction stream:")
+_QUEUE = "Dispatch queue: "
+_ADDRESSES = re.compile(r"\(?(?P<addresses>0x[0-9a-fA-F]+(?:[ \t]+0x[0-9a-fA-F]+)*)\)?")
+_ADDRESS_LENGTH = 18
+_CRASHED = " Crashed"
+HEADING = "heading"
+"""The detail of a thread whose heading says another thing than that it crashed: ``Attributed``."""
+NAME_LINE = "name line"
+"""The detail of a thread that has a line for its name, and no name: what follows the colon."""
+LINES = "lines"
+"""The detail of lines among frames that are none: of each how many frames are before it, and it."""
+
+
+@dataclass(slots=True)
+class _Stack:
+    """A stack that lines are read into."""
+
+    reader: FrameLines
+    adjustment: Adjustment
+    frames: list[ReportedFrame] = field(default_factory=list)
+    other: list[JsonValue] = field(default_factory=list)
+    next: int = 0
+
+    def read(self, line: str) -> None:
+        frame = self.reader.read(line, self.adjustment, self.next)
+        if frame is None:
+            self.other.append([len(self.frames), line])
+            return
+        number = frame.details.get(NUMBER) if frame.details else None
+        self.next = number + 1 if type(number) is int else self.next + 1
+        self.frames.append(frame)
+        if self.frames[-2:-1] and is_expanded(self.frames[-2], frame):
+            self.frames[-2] = self.frames[-2]._replace(is_inline=True)
+            self.frames[-1] = frame._replace(adjustment=self.frames[-2].adjustment)
+        if not self.frames[-1].is_inline:
+            self.adjustment = Adjustment.RETURN
+
+    def details(self) -> dict[str, JsonValue]:
+        return {LINES: self.other} if self.other else {}
+
+
+def is_expanded(inner: ReportedFrame, outer: ReportedFrame) -> bool:
+    """Whether the first of two frames is a call inlined into the second.
+
+    A text has both with one address. Two frames of one function at one address are none: a
+    function that calls itself has such.
+    """
+    return (
+        inner.address is not None
+        and inner.address == outer.address
+        and inner.symbol is not None
+        and outer.symbol is not None
+        and inner.symbol.name != outer.symbol.name
+    )
+
+
+class ThreadSections:
+    """Takes the sections of threads, line by line."""
+
+    def __init__(self, frames: FrameLines, warnings: list[str]) -> None:
+        self._frames = frames
+        self._warnings = warnings
+        self._threads: dict[int, ReportedThread] = {}
+        self._stacks: dict[int, _Stack] = {}
+        self._names: dict[int, str] = {}
+        self._states: dict[int, tuple[str, list[str]]] = {}
+        self._streams: dict[int, list[str]] = {}
+        self._faults: dict[str, tuple[ReportedRegister, str | None]] = {}
+        self._is_odd_fault = False
+        self._exception: _Stack | None = None
+        self._open: _Stack | list[str] | None = None
+        self._free = 0
+
+    def begin(self, line: str) -> str | None:
+        """Whether a section begins with ``line``: which part of the text it is of, or None."""
+        if len(line) > LONGEST_LINE:
+            return None
+        line = line.rstrip()
+        if (match := _HEADING.fullmatch(line)) is not None:
+            self._begin_thread(match)
+            return THREADS
+        if (match := _NAME.fullmatch(line)) is not None:
+            self._names[int(match["index"])] = match["name"]
+            self._open = None
+            return THREADS
+        if (match := _STATE.fullmatch(line)) is not None:
+            lines: list[str] = []
+            self._states[int(match["index"])] = (match["state"], lines)
+            self._open = lines
+            return STATE
+        if (match := _STREAM.fullmatch(line)) is not None:
+            self._open = self._streams.setdefault(int(match["index"]), [])
+            return STATE
+        return None
+
+    def begin_exception(self) -> None:
+        """The section *Last Exception Backtrace* begins."""
+        self._exception = self._open = _Stack(self._frames, Adjustment.RETURN)
+
+    def add(self, line: str) -> bool:
+        """A line of the section that is open; False where none is."""
+        if self._open is None:
+            return False
+        if isinstance(self._open, list):
+            self._open.append(line)
+        else:
+            self._open.read(line)
+        return True
+
+    def end(self) -> None:
+        """An empty line."""
+        self._open = None
+
+    def fault(self, label: str, value: str) -> bool:
+        """A label below the registers; whether it was understood."""
+        found = read_fault(label, value) if self._states and not self._is_odd_fault else None
+        if found is None or label in self._faults:
+            # Those that follow one that stays a label stay labels as well: they keep their order.
+            self._is_odd_fault = self._is_odd_fault or bool(self._faults)
+            return False
+        self._faults[label] = found
+        return True
+
+    def _begin_thread(self, match: re.Match[str]) -> None:
+        number = int(match["index"])
+        own = self._names.pop(number, None)
+        name, queue = _name_and_queue(match["name"] or own or "")
+        if number in self._threads:
+            self._warnings.append(f"two threads have the number {number}; both were kept")
+            number = self._free
+        self._free = max(self._free, number + 1)
+        details: dict[str, JsonValue] = {}
+        if match["word"] not in (None, _CRASHED):
+            details[HEADING] = match["word"].strip()
+        if own is not None and not own.strip():
+            details[NAME_LINE] = own
+        self._threads[number] = ReportedThread(
+            index=number,
+            name=name,
+            queue=queue,
+            crashed=match["word"] == _CRASHED,
+            details=details,
+        )
+        self._open = self._stacks[number] = _Stack(self._frames, Adjustment.EXACT)
+
+    def last_exception(self) -> LanguageException | None:
+        """That section: frames, or their bare addresses in brackets."""
+        stack = self._exception
+        if stack is None:
+            return None
+        if not stack.frames and len(stack.other) == 1:
+            only = stack.other[0]
+            text = str(only[1]).strip() if isinstance(only, list) else ""
+            bare = _ADDRESSES.fullmatch(text)
+            if bare is not None:
+                words = bare["addresses"].split()
+                frames = tuple(self._frames.at(int(word[:_ADDRESS_LENGTH], 16)) for word in words)
+                return LanguageException(frames=frames, details={"addresses": text})
+        return LanguageException(frames=tuple(stack.frames), details=stack.details())
+
+    def threads(self, crashed: int | None) -> tuple[ReportedThread, ...]:
+        """All of them; ``crashed`` is the one that the header names."""
+        if any(thread.crashed for thread in self._threads.values()):
+            crashed = None
+        return tuple(self._made(thread, crashed) for thread in self._threads.values())
+
+    def _made(self, thread: ReportedThread, crashed: int | None) -> ReportedThread:
+        stack = self._stacks[thread.index]
+        details = {**thread.details, **stack.details()}
+        stream = self._streams.pop(thread.index, None)
+        if stream is not None:
+            state = read_stream(stream)
+            details[KEY if state is not None else "instruction stream"] = (
+                [*stream] if state is None else state
+            )
+        return replace(
+            thread,
+            crashed=thread.crashed or thread.index == crashed,
+            registers=self._registers(thread.index),
+            frames=tuple(stack.frames),
+            details=details,
+        )
+
+    def _registers(self, index: int) -> ReportedRegisters | None:
+        found = self._states.pop(index, None)
+        if found is None:
+            return None
+        state = read_state(*found)
+        faults = self._faults
+        self._faults = {}
+        said = next((text for _, text in faults.values() if text is not None), None)
+        more = [
+            register._replace(description=said) if register.name == "trap" else register
+            for register, _ in faults.values()
+        ]
+        return replace(state, registers=(*state.registers, *more))
+
+    def leftovers(self) -> Iterator[tuple[str, str, str]]:
+        """What is said of threads that there are not: the part, a label, and its value.
+
+        Ask for it last.
+        """
+        for index, name in self._names.items():
+            if name.strip():
+                yield THREADS, f"Thread {index} name", name.strip()
+        for index, (state, lines) in self._states.items():
+            yield STATE, f"Thread {index} crashed with {state}", "\n".join(["", *lines])
+        for index, lines in self._streams.items():
+            yield STATE, f"Thread {index} instruction stream", "\n".join(["", *lines])
+
+
+def _name_and_queue(text: str) -> tuple[str | None, str | None]:
+    before, mark, queue = text.partition(_QUEUE)
+    name = before.strip()
+    return name or None, queue.strip() if mark else None

@@ -1,0 +1,214 @@
+"""A report as Apple's text, in the layout that it was read in or that its system writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from machtrace.model.json_value import JsonValue
+from machtrace.model.report import Report, ReportKind
+from machtrace.model.reported_image import ReportedImage
+from machtrace.model.reported_thread import ReportedThread
+from machtrace.reports.crash.call_graph import call_graph_lines, other_lines
+from machtrace.reports.crash.frame_lines import UNLISTED
+from machtrace.reports.crash.frames import frame_lines
+from machtrace.reports.crash.image_lines import image_end, image_line
+from machtrace.reports.crash.instruction_stream import KEY, stream_lines
+from machtrace.reports.crash.label_lines import text_lines
+from machtrace.reports.crash.labels import Values, is_backtrace, label_values
+from machtrace.reports.crash.layout_rows import (
+    CALL_GRAPH,
+    IMAGES,
+    LAST_EXCEPTION,
+    OTHERS,
+    PLACES,
+    STATE,
+    THREADS,
+)
+from machtrace.reports.crash.layouts import Layout, is_of_mac, layout_of
+from machtrace.reports.crash.reader import IMAGE_LINES, ORDER
+from machtrace.reports.crash.recursion import elided
+from machtrace.reports.crash.registers import flavor_name, register_lines
+from machtrace.reports.crash.shown import shown
+from machtrace.reports.crash.threads import HEADING, LINES, NAME_LINE
+from machtrace.reports.json_writer import as_text
+
+
+def write(reports: Sequence[Report]) -> str:
+    """The texts of several, one after another."""
+    return "\n".join(crash_text(report) for report in reports)
+
+
+def crash_text(report: Report) -> str:
+    """The file's text."""
+    return "\n".join([*_lines(report), ""])
+
+
+def _lines(report: Report) -> Iterator[str]:
+    layout = layout_of(report)
+    values = label_values(report, layout)
+    order: list[str] | None = None
+    if report.kind is ReportKind.APPLE_CRASH:
+        values |= _as_written(report, layout)
+        order = _order(report)
+    return text_lines(
+        layout,
+        order,
+        values,
+        {
+            LAST_EXCEPTION: partial(_last_exception, report),
+            THREADS: partial(_threads, report),
+            STATE: partial(_states, report),
+            CALL_GRAPH: partial(call_graph_lines, report),
+            OTHERS: partial(other_lines, report),
+            IMAGES: partial(_images, report, layout),
+            "EOF": lambda: ["EOF"],
+        },
+    )
+
+
+def _as_written(report: Report, layout: Layout) -> Values:
+    """Labels that a text had and no field has, or not as they were."""
+    found: Values = {}
+    known = PLACES[layout]
+    order = frozenset(_order(report) or ())
+    for label, value in report.details.items():
+        if label not in known and label not in order and not is_backtrace(label):
+            continue
+        if isinstance(value, str):
+            found[label] = [value]
+        elif isinstance(value, list) and all(isinstance(one, str) for one in value):
+            found[label] = [str(one) for one in value]
+    return found
+
+
+def _order(report: Report) -> list[str] | None:
+    order = report.details.get(ORDER)
+    if not isinstance(order, list):
+        return None
+    labels = [one for one in order if isinstance(one, str)]
+    return labels if len(labels) == len(order) else None
+
+
+def _last_exception(report: Report) -> Iterator[str]:
+    thrown = report.language_exception
+    if thrown is None or not (thrown.frames or thrown.details.keys() & {"addresses", LINES}):
+        return
+    yield f"{LAST_EXCEPTION}:"
+    addresses = thrown.details.get("addresses")
+    if isinstance(addresses, str):
+        yield addresses
+    else:
+        yield from frame_lines(thrown.frames, report.images, _between(thrown.details.get(LINES)))
+
+
+def _between(lines: JsonValue) -> dict[int, list[str]]:
+    """Lines among frames, by how many frames are before them."""
+    found: dict[int, list[str]] = {}
+    for one in lines if isinstance(lines, list) else ():
+        match one:
+            case [int(at), str(line)]:
+                found.setdefault(at, []).append(line)
+            case _:
+                continue
+    return found
+
+
+def _threads(report: Report) -> Iterator[str]:
+    heading = _mac_heading if is_of_mac(report) else _heading
+    names: dict[int | None, str] = {}
+    for thread in report.threads:
+        yield from heading(thread)
+        between, jumps = elided(thread, report.images)
+        for at, lines in _between(thread.details.get(LINES)).items():
+            between.setdefault(at, []).extend(lines)
+        # As one text, which passes through fewer hands than its lines.
+        yield "\n".join([*frame_lines(thread.frames, report.images, between, jumps, names), ""])
+
+
+def _state_word(thread: ReportedThread) -> str:
+    word = thread.details.get(HEADING)
+    if isinstance(word, str):
+        return f" {word}"
+    return " Crashed" if thread.crashed else ""
+
+
+def _heading(thread: ReportedThread) -> Iterator[str]:
+    words = " " + shown(thread.name) if thread.name else " "
+    if thread.queue:
+        words += f" Dispatch queue: {shown(thread.queue)}"
+    if words != " ":
+        yield f"Thread {thread.index} name: {words}"
+    elif isinstance(thread.details.get(NAME_LINE), str):
+        yield f"Thread {thread.index} name:{thread.details[NAME_LINE]}"
+    yield f"Thread {thread.index}{_state_word(thread)}:"
+
+
+def _mac_heading(thread: ReportedThread) -> Iterator[str]:
+    words = ""
+    if thread.name or thread.queue:
+        words = f": {shown(thread.name or '')}"
+    if thread.queue:
+        words += f" Dispatch queue: {shown(thread.queue)}"
+    yield f"Thread {thread.index}{_state_word(thread)}:{words}"
+
+
+def _states(report: Report) -> Iterator[str]:
+    crashed = report.crashed_thread
+    has_one = crashed is not None and crashed.registers is not None
+    in_order = report.kind is ReportKind.APPLE_CRASH
+    for thread in report.threads:
+        if thread.registers is None or (has_one and thread is not crashed):
+            continue
+        yield f"Thread {thread.index} crashed with {flavor_name(thread.registers.flavor)}:"
+        yield from register_lines(thread.registers, in_order=in_order)
+    for thread in report.threads:
+        stream = thread.details.get("instruction stream")
+        rows = [*stream_lines(thread.details.get(KEY))]
+        rows += [as_text(line) for line in (stream if isinstance(stream, list) else ())]
+        if rows:
+            yield ""
+            yield f"Thread {thread.index} instruction stream:"
+            yield from rows
+
+
+def _images(report: Report, layout: Layout) -> Iterator[str]:
+    order = _order(report)
+    images = [image for image in report.images if image.details.get(UNLISTED) is not True]
+    if order is not None and IMAGES not in order and not images:
+        return
+    yield f"{IMAGES}:"
+    between = _between(report.details.get(IMAGE_LINES))
+    for index, image in enumerate(images):
+        yield from between.get(index, ())
+        if image.size is not None or image.load_address is not None or image.uuid is not None:
+            yield from _image(image, _image_layout(image, report, layout))
+    yield from between.get(len(images), ())
+
+
+def _image_layout(image: ReportedImage, report: Report, layout: Layout) -> Layout:
+    """That of the report, but for an image of a text that has what only another one writes."""
+    if report.kind is ReportKind.APPLE_CRASH:
+        if image.arch is not None:
+            return Layout.IOS
+        if "CFBundleIdentifier" in image.details or image.size == 0:
+            return Layout.MACOS
+    return layout
+
+
+def _image(image: ReportedImage, layout: Layout) -> Iterator[str]:
+    base = image.load_address or 0
+    is_none = image.size == 0 and not image.name
+    if layout is Layout.IOS:
+        if image.size or image.name or image.uuid is not None:
+            yield image_line(image)
+        return
+    last = (1 << 64) - 1 if is_none else base + max(1, image.size or 1) - 1
+    identifier = image.details.get("CFBundleIdentifier")
+    name = identifier if isinstance(identifier, str) and identifier else image.name
+    mark = "+" if image.details.get("main") is True else ""
+    uuid = image.uuid or image.details.get("uuid") or "???"
+    yield (
+        f"{base:>#18x} - {image_end(image, last):>18s} {mark}{shown(name) or '???'}"
+        f" ({shown(image.version or '*')}) <{uuid}> {shown(image.path) or '???'}"
+    )

@@ -1,0 +1,94 @@
+"""Reports in files: read whole, written whole."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from io import TextIOBase
+from os import PathLike, fspath
+from typing import BinaryIO
+
+from machtrace.reports.atomic_write import replace_file
+from machtrace.reports.shown_reports import as_shown
+from machtrace.errors import ArgumentError, FormatError, MachtraceError
+from machtrace.model.report import Report
+from machtrace.reports.formats import report_format, write_reports
+from machtrace.reports.inputs import report_inputs
+from machtrace.reports.readers import read_source
+
+
+def read_reports(path: str | PathLike[str]) -> tuple[Report, ...]:
+    """The reports that ``path`` leads to: a file, or all in a folder or an archive.
+
+    A file among several that is no report is passed over.
+
+    Raises:
+        FileAccessError: it cannot be read.
+        FormatError: there is no report in it.
+    """
+    found: list[Report] = []
+    first: MachtraceError | None = None
+    for one in report_inputs(fspath(path)):
+        try:
+            if isinstance(one.source, MachtraceError):
+                raise one.source
+            found += read_source(one.source).reports
+        except MachtraceError as error:
+            if one.is_named:
+                raise
+            first = first or error
+    if found:
+        return tuple(found)
+    raise first or FormatError("there is no report in it", source=fspath(path), offset=0)
+
+
+def read_report(path: str | PathLike[str]) -> Report:
+    """The one report of a file.
+
+    Raises:
+        FileAccessError: it cannot be read.
+        FormatError: there is no report in it.
+        ArgumentError: there are several, as in many payloads of MetricKit.
+    """
+    found = read_reports(path)
+    if len(found) > 1:
+        raise ArgumentError(
+            f"{fspath(path)} has {len(found)} reports", remedy="read them with read_reports"
+        )
+    return found[0]
+
+
+def write_report(
+    report: Report | Sequence[Report],
+    format: str,  # noqa: A002 - as the command line's option is called
+    sink: str | PathLike[str] | BinaryIO | TextIOBase | None = None,
+) -> None:
+    """Write one report, or several, in a format of :data:`~machtrace.reports.formats.FORMATS`.
+
+    Args:
+        report: what to write.
+        format: ``apple``, ``ips``, ``json`` and so on.
+        sink: a path, whose file is replaced when all is written; or something to write bytes or,
+            if the format is one, text to; standard output when not given.
+
+    Raises:
+        ArgumentError: there is no such format, or it is none of text and the sink takes only that.
+        FileAccessError: the file cannot be written.
+    """
+    reports = [report] if isinstance(report, Report) else report
+    data = write_reports(as_shown(reports, report_format(format)), format)
+    if isinstance(sink, str | PathLike):
+        replace_file(fspath(sink), [data])
+    elif sink is None or isinstance(sink, TextIOBase):
+        (sys.stdout if sink is None else sink).write(_text(data, format))
+    else:
+        sink.write(data)
+
+
+def _text(data: bytes, name: str) -> str:
+    try:
+        return data.decode("utf-8", "strict" if b"\0" in data else "surrogateescape")
+    except UnicodeDecodeError:
+        raise ArgumentError(
+            f"the format {name} is no text", remedy="give a path, or what bytes can be written to"
+        ) from None

@@ -1,0 +1,148 @@
+"""The head of a report's part: what befell which process where, and what is odd about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from machtrace.reports.analysis.fingerprint import Fingerprint
+from machtrace.model.json_value import JsonValue
+from machtrace.model.report import Report, ReportedTask
+from machtrace.reports.html.markup import element, folded, lines, quantity, text
+from machtrace.reports.json_writer import indented
+
+_LONGEST = 200_000
+"""Characters of further details that are shown; the formats that keep all are named then."""
+
+
+def title_of(report: Report) -> str:
+    """What a report is called in one line, as text."""
+    said = [process_title(report)]
+    exception = report.exception
+    if exception is not None and (exception.type or exception.signal):
+        said.append(exception.type or exception.signal or "")
+    elif report.incident.kind:
+        said.append(report.incident.kind)
+    if report.incident.time:
+        said.append(report.incident.time)
+    return " · ".join(said)
+
+
+def process_title(task: ReportedTask) -> str:
+    """A process and its number."""
+    process = task.process
+    name = (
+        process.name or (process.path or "").rpartition("/")[2] or process.identifier or "process"
+    )
+    return name if process.pid is None else f"{name} [{process.pid}]"
+
+
+def facts(report: Report) -> str:
+    """The table of what is known of the incident, the process and the machine."""
+    rows = "".join(
+        f"<dt>{text(label)}</dt><dd>{text(value)}</dd>" for label, value in _facts(report) if value
+    )
+    return element("dl", rows, class_="facts")
+
+
+def _facts(report: Report) -> Iterator[tuple[str, str | None]]:
+    incident, process, system = report.incident, report.process, report.system
+    exception, termination = report.exception, report.termination
+    if exception is not None:
+        signal = f" ({exception.signal})" if exception.signal and exception.type else ""
+        yield "Exception", (exception.type or exception.signal or "") + signal
+        yield "Codes", exception.codes
+        yield "Subtype", exception.subtype
+        yield "Message", exception.message
+        if exception.address is not None:
+            yield "Failed access", f"{exception.address:#x}"
+    if report.language_exception is not None:
+        yield "Thrown", report.language_exception.name
+        yield "Reason", report.language_exception.reason
+    if termination is not None:
+        code = "" if termination.code is None else f" {termination.code}"
+        said = (termination.namespace or "") + code
+        yield "Termination", " · ".join(one for one in (said, termination.indicator) if one)
+        yield "Reasons", " · ".join(termination.reasons)
+        by = termination.by_process
+        pid = "" if termination.by_pid is None else f" [{termination.by_pid}]"
+        yield "Ended by", None if by is None else by + pid
+    yield "Process", process_title(report)
+    yield "Identifier", process.identifier
+    build = f" ({process.build})" if process.build else ""
+    yield "Version", (process.version or "") + build
+    yield "Path", process.path
+    yield "Code type", process.code_type
+    pid = "" if process.parent_pid is None else f" [{process.parent_pid}]"
+    yield "Parent", None if process.parent is None else process.parent + pid
+    yield "Role", process.role
+    build = f" ({system.os_build})" if system.os_build else ""
+    yield "System", (system.os_name or "") + build
+    yield "Model", system.model
+    yield "Time", incident.time
+    yield "Launched", process.launch_time
+    yield "Incident", incident.id
+    kind = f" ({incident.kind})" if incident.kind else ""
+    yield "Kind of report", report.kind.value + kind
+
+
+def warnings(report: Report) -> str:
+    """What could not be understood."""
+    if not report.warnings:
+        return ""
+    items = "".join(element("li", text(one)) for one in report.warnings)
+    head = quantity(len(report.warnings), "warning")
+    return folded(head, element("ul", items), class_="warnings")
+
+
+def application_information(report: Report) -> str:
+    """What images said before the process ended."""
+    found: list[str] = []
+    for name, said in report.application_information:
+        head = element("h4", text(name)) if name else ""
+        found.append(head + element("pre", "\n".join(lines(one) for one in said)))
+    head = element("h3", "Application information")
+    return element("section", head + "".join(found)) if found else ""
+
+
+def grouping(found: Fingerprint) -> str:
+    """The fingerprint, and why it is this one."""
+    rows = "".join(
+        element(
+            "tr",
+            element("td", str(frame.place), class_="number")
+            + element("td", text(frame.image))
+            + element("td", element("code", text(frame.name)))
+            + element("td", text(frame.reason.value)),
+        )
+        for frame in found.frames
+    )
+    head = "<tr><th>Frame</th><th>Image</th><th>What counted</th><th>Why it counted</th></tr>"
+    note = f"It is of {text(found.basis.value)}."
+    if found.is_build_sensitive:
+        note += " Some have no name: another build has another fingerprint."
+    summary = f"Fingerprint <code>{text(found.hash)}</code> · {text(found.title)}"
+    content = element("p", note) + element("table", head + rows)
+    return folded(summary, content, class_="grouping")
+
+
+def further_details(report: Report) -> str:
+    """What the report says besides, under its source's own names."""
+    parts: dict[str, JsonValue] = {
+        "report": dict(report.details),
+        "incident": dict(report.incident.details),
+        "process": dict(report.process.details),
+        "system": dict(report.system.details),
+    }
+    if report.exception is not None:
+        parts["exception"] = dict(report.exception.details)
+    if report.termination is not None:
+        parts["termination"] = dict(report.termination.details)
+    kept: dict[str, JsonValue] = {name: part for name, part in parts.items() if part}
+    if not kept:
+        return ""
+    written = indented(kept, 1)
+    note = ""
+    if len(written) > _LONGEST:
+        note = element("p", f"The first {_LONGEST:,} characters; the format json has all.")
+        written = written[:_LONGEST]
+    return folded("What else the report says", note + element("pre", lines(written)))

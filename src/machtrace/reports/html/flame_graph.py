@@ -1,0 +1,121 @@
+"""A report's stacks as a flame graph: its data, and the elements that the page's script fills."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from machtrace.reports.analysis.frame_owner import FrameOwner, Owners
+from machtrace.render.functions import Function, functions_of
+from machtrace.render.profile_weights import thread_weights
+from machtrace.reports.analysis.reported_stacks import profile_of
+from machtrace.model.profile import OUTERMOST, Profile, StackTable
+from machtrace.model.report import Report
+from machtrace.reports.html.markup import element, quantity, script_data
+from machtrace.render.printable import printable
+from machtrace.render.thread_label import thread_label
+
+_MOST_NODES = 300_000
+"""Of one graph: what a browser still draws at once."""
+_APP, _SYSTEM, _OTHER, _THREAD = range(4)
+_KINDS = {
+    FrameOwner.APP: _APP,
+    FrameOwner.SYSTEM: _SYSTEM,
+    FrameOwner.UNKNOWN: _OTHER,
+}
+
+
+def flame_graph(report: Report) -> str:
+    """The graph of all threads and trees of ``report``, those of its other processes too."""
+    profile = profile_of(report)
+    data, left_out = flame_data(profile)
+    if not data["parents"]:
+        return ""
+    note = ""
+    if left_out:
+        said = f"{quantity(left_out, 'thread')} are not in the graph: it is full."
+        note = element("p", said, class_="none")
+    controls = (
+        '<div class="controls">'
+        '<label>Stacks <select class="mode"><option value="threads">by thread</option>'
+        '<option value="merged">of all threads together</option></select></label>'
+        '<button type="button" class="out">Zoom out</button>'
+        '<button type="button" class="reset">Show all</button></div>'
+    )
+    canvas = (
+        '<div class="scroller"><div class="spacer"><canvas tabindex="0" role="application" '
+        'aria-label="Flame graph: arrow keys move, Enter zooms in, Escape zooms out"></canvas>'
+        "</div></div>"
+    )
+    status = '<p class="status" role="status" aria-live="polite"></p>'
+    script = f'<script type="application/json">{script_data(data)}</script>'
+    no_script = (
+        "<noscript><p>The flame graph needs its script; the stacks above do not.</p></noscript>"
+    )
+    return element("div", controls + canvas + status + script, class_="flame") + note + no_script
+
+
+def flame_data(profile: Profile) -> tuple[dict[str, Any], int]:
+    """The graph's columns, and how many threads there was no room for.
+
+    ``names`` has a row ``[name, image, kind]`` for each function and thread. Nodes are columns: a
+    node's ``parents`` entry is lower than its own place, and -1 for a thread's own node; ``keys``
+    has an index of ``names``, ``own`` the samples that end there.
+    """
+    table = functions_of(profile.frames)
+    owners = Owners(profile.process.path, profile.process.name)
+    names = [_name(function, owners) for function in table.functions]
+    nodes = _Nodes(profile.stacks, table.keys)
+    left_out = 0
+    for thread, weights in zip(profile.threads, thread_weights(profile), strict=True):
+        if not weights:
+            continue
+        if len(nodes.parents) > _MOST_NODES:
+            left_out += 1
+            continue
+        nodes.add(len(names), weights)
+        names.append([thread_label(thread.info), "", _THREAD])
+    columns = {"parents": nodes.parents, "keys": nodes.keys, "own": nodes.own}
+    return {"names": names, **columns}, left_out
+
+
+class _Nodes:
+    """The columns while they are made; each thread costs what it adds, however many there are."""
+
+    def __init__(self, stacks: StackTable, frame_keys: Sequence[Sequence[int]]) -> None:
+        self.parents: list[int] = []
+        self.keys: list[int] = []
+        self.own: list[int] = []
+        self._stacks, self._frame_keys = stacks, frame_keys
+
+    def add(self, key: int, weights: Mapping[int, int]) -> None:
+        """A thread's stacks, by their rows, under a node of its own."""
+        root = self._new(-1, key)
+        callers, frames = self._stacks.callers, self._stacks.frames
+        node_of_row: dict[int, int] = {}
+        children: dict[tuple[int, int], int] = {}
+        for stack, weight in weights.items():
+            row, path = stack, []
+            while row != OUTERMOST and row not in node_of_row:
+                path.append(row)
+                row = callers[row]
+            node = root if row == OUTERMOST else node_of_row[row]
+            for row in reversed(path):
+                for called in self._frame_keys[frames[row]]:
+                    parent, node = node, children.get((node, called), -1)
+                    if node < 0:
+                        node = children[parent, called] = self._new(parent, called)
+                node_of_row[row] = node
+            self.own[node] += weight
+
+    def _new(self, parent: int, key: int) -> int:
+        self.parents.append(parent)
+        self.keys.append(key)
+        self.own.append(0)
+        return len(self.own) - 1
+
+
+def _name(function: Function, owners: Owners) -> list[str | int]:
+    image = function.image
+    kind = _OTHER if image is None else _KINDS[owners.owner(image.path, image.name).owner]
+    return [printable(function.name), "" if image is None else printable(image.name), kind]

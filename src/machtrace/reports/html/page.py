@@ -1,0 +1,148 @@
+"""The page: one file with all in it, that asks nothing of any network.
+
+Its policy (``Content-Security-Policy``) lets run its own script and style alone, by their hashes;
+without the script all but the flame graph is there.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
+from importlib import resources
+from itertools import islice
+
+from machtrace.reports.analysis.fingerprint import fingerprint
+from machtrace.reports.analysis.groups import report_groups
+from machtrace.reports.analysis.subject_stack import subject_stack
+from machtrace.reports.analysis.waits.graph import WaitGraph, wait_graph
+from machtrace.model.report import Report, ReportedTask
+from machtrace.reports.html import facts
+from machtrace.reports.html.flame_graph import flame_graph
+from machtrace.reports.html.frames import key_to_marks
+from machtrace.reports.html.images import images
+from machtrace.reports.html.markup import element, folded, quantity, text
+from machtrace.reports.html.threads import WaitLabels, stacks
+
+_CONTROLS = (
+    '<search class="tools"><label>Search <input type="search" id="search" '
+    'placeholder="function, image, file, UUID, address (press /)" autocomplete="off"></label>'
+    '<output id="found" aria-live="polite"></output>'
+    '<label><input type="checkbox" id="app-only"> app frames only</label>'
+    '<button type="button" id="open-all">Open all</button>'
+    '<button type="button" id="close-all">Close all</button></search>'
+)
+
+
+def write(reports: Sequence[Report]) -> str:
+    """The page of one report or of several."""
+    style, script = _resource("page.css"), _resource("page.js")
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    if len(reports) == 1:
+        title = facts.title_of(reports[0])
+        body = _report(reports[0], level="h2")
+    else:
+        title = quantity(len(reports), "report")
+        body = _overview(reports) + "".join(map(_folded, range(1, len(reports) + 1), reports))
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        '<meta name="referrer" content="no-referrer">'
+        f"<title>{text(title)}</title><style>{style}</style></head>\n"
+        f"<body><header><h1>{text(title)}</h1>{_CONTROLS}</header><main>{body}</main>"
+        f"<footer>{key_to_marks()}<p>Written by machtrace.</p></footer>"
+        f"<script>{script}</script></body></html>\n"
+    )
+
+
+def _folded(number: int, report: Report) -> str:
+    heading = element("b", text(facts.title_of(report)))
+    content = _report(report, level="h3")
+    return folded(heading, content, class_="report", id=f"report-{number}")
+
+
+@cache
+def _resource(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(content: str) -> str:
+    return "sha256-" + b64encode(sha256(content.encode()).digest()).decode()
+
+
+def _overview(reports: Sequence[Report]) -> str:
+    rows: list[str] = []
+    for group in report_groups(reports):
+        links = ", ".join(
+            element("a", str(index + 1), href=f"#report-{index + 1}") for index in group.reports
+        )
+        exceptions = ", ".join(f"{label} ({count})" for label, count in group.exceptions)
+        versions = ", ".join(f"{label} ({count})" for label, count in group.versions)
+        cells = (
+            element("td", f"{group.count:,}", class_="number"),
+            element("td", element("bdi", text(group.fingerprint.title))),
+            element("td", text(exceptions)),
+            element("td", text(versions)),
+            element("td", element("code", group.fingerprint.hash)),
+            element("td", links),
+        )
+        rows.append(element("tr", "".join(cells)))
+    head = "".join(
+        element("th", one, scope="col")
+        for one in ("Reports", "Problem", "Exceptions", "Versions", "Fingerprint", "Which")
+    )
+    table = element(
+        "table", element("thead", element("tr", head)) + element("tbody", "".join(rows))
+    )
+    return element("section", element("h2", "Groups") + element("div", table, class_="wide"))
+
+
+def _report(report: Report, *, level: str) -> str:
+    subject = subject_stack(report)
+    found = fingerprint(() if subject is None else subject.frames, report)
+    graph = wait_graph(report)
+    labels = WaitLabels(graph)
+    waiting = (node.thread for node in graph.threads)
+    parts = [facts.facts(report), facts.warnings(report), facts.application_information(report)]
+    if found.frames:
+        parts.append(facts.grouping(found))
+    parts.append(_deadlocks(graph))
+    for task in report.tasks:
+        listed = stacks(report, task, list(islice(waiting, _waiting_count(task))), labels)
+        tables = images(report, task)
+        if task is not report:
+            head = element("b", text(facts.process_title(task)))
+            parts.append(folded(head, listed + tables, class_="process"))
+            continue
+        if listed:
+            parts.append(element("section", element(level, "Stacks") + listed))
+        if tables:
+            parts.append(element("section", element(level, "Images") + tables))
+    flames = flame_graph(report)
+    if flames:
+        parts.append(element("section", element(level, "Flame graph") + flames))
+    return "".join([*parts, facts.further_details(report)])
+
+
+def _waiting_count(task: ReportedTask) -> int:
+    trees = sum(tree.thread is not None or len(task.trees) > 1 for tree in task.trees)
+    return len(task.threads) + trees
+
+
+def _deadlocks(graph: WaitGraph) -> str:
+    found: list[str] = []
+    for one in graph.deadlocks:
+        names = " → ".join(graph.threads[index].thread.label for index in one.threads)
+        sure = "" if one.is_certain else " (partly a guess)"
+        if len(one.threads) == 1:
+            said = f"Deadlock{sure}: {names} waits for itself"
+        else:
+            said = f"Deadlock{sure}: {names} wait for one another"
+        found.append(element("p", text(said), class_="deadlock", role="alert"))
+    return "".join(found)

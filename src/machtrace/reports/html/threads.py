@@ -1,0 +1,125 @@
+"""Threads and sampled trees: what each was doing, with its stack and registers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from machtrace.reports.analysis.subject_stack import heaviest_stack
+from machtrace.reports.analysis.waits.graph import WaitEdge, WaitGraph
+from machtrace.reports.analysis.waits.threads import WaitingThread
+from machtrace.model.report import Report, ReportedTask
+from machtrace.model.reported_thread import ReportedRegisters, ReportedThread
+from machtrace.model.reported_tree import SampledTree
+from machtrace.reports.html.frames import StackLists
+from machtrace.reports.html.markup import element, folded, quantity, text
+
+_OPEN = 3
+"""Threads of a report that says of none that it crashed, up to which all are open."""
+
+
+class WaitLabels:
+    """What is said of threads' waiting, by the graph of the whole report."""
+
+    def __init__(self, graph: WaitGraph) -> None:
+        self._graph = graph
+        self._edges: dict[int, list[WaitEdge]] = {}
+        for edge in graph.edges:
+            self._edges.setdefault(edge.waiter, []).append(edge)
+        self._deadlocked = {index for one in graph.deadlocks for index in one.threads}
+        self._places = {id(node.thread): index for index, node in enumerate(graph.threads)}
+
+    def of(self, thread: WaitingThread) -> str:
+        """Badges."""
+        index = self._places[id(thread)]
+        found = ""
+        if thread.wait is not None:
+            kind = "idle" if thread.wait.kind.is_idle else "waits"
+            label = thread.wait.kind.value
+            found += " " + element("span", text(label), class_=f"badge {kind}")
+        for edge in self._edges.get(index, ()):
+            sure = "" if edge.source.is_certain else " (a guess)"
+            label = f"waits for {edge.owner_label}{sure}"
+            found += " " + element("span", text(label), class_="badge waits", title=edge.text)
+        if index in self._deadlocked:
+            found += " " + element("span", "deadlock", class_="badge bad")
+        return found
+
+
+def stacks(
+    report: Report, task: ReportedTask, waiting: list[WaitingThread], labels: WaitLabels
+) -> str:
+    """All threads and trees of a task.
+
+    Args:
+        report: whose task it is: its exception is shown with it.
+        task: the process.
+        waiting: its threads as the wait graph has them.
+        labels: what is said of them.
+    """
+    lists = StackLists(task)
+    found: list[str] = []
+    exception = report.language_exception
+    if task is report and exception is not None and exception.frames:
+        head = "<b>Where the exception was thrown</b>"
+        content = lists.write(exception.frames)
+        found.append(folded(head, content, is_open=True, class_="thread crashed"))
+    of_threads = iter(waiting)
+    all_open = len(task.threads) <= _OPEN and not any(one.crashed for one in task.threads)
+    for thread in task.threads:
+        waits = next(of_threads, None)
+        said = "" if waits is None else labels.of(waits)
+        found.append(_thread(thread, lists, said, is_open=all_open or thread.crashed))
+    known = {(one.id, one.queue, one.name): one for one in of_threads}
+    for tree in task.trees:
+        waits = known.get((tree.thread, tree.queue, tree.name))
+        found.append(_tree(tree, task, lists, "" if waits is None else labels.of(waits)))
+    return "".join(found)
+
+
+def _thread(thread: ReportedThread, lists: StackLists, waits: str, *, is_open: bool) -> str:
+    head = element("b", f"Thread {thread.index}")
+    if thread.crashed:
+        head += " " + element("span", "crashed", class_="badge bad")
+    head += "".join(_names(thread.name, thread.queue, thread.id))
+    machine = sum(not frame.is_inline for frame in thread.frames)
+    head += waits + " " + element("small", quantity(machine, "frame"))
+    content = lists.write(thread.frames)
+    if thread.registers is not None:
+        content += _registers(thread.registers)
+    kind = "thread crashed" if thread.crashed else "thread"
+    return folded(head, content, is_open=is_open, class_=kind)
+
+
+def _names(name: str | None, queue: str | None, number: int | None) -> Iterator[str]:
+    if name:
+        yield " " + element("bdi", text(name))
+    if queue:
+        yield " " + element("bdi", text(queue), class_="queue", title="dispatch queue")
+    if number is not None:
+        yield " " + element("small", f"{number:#x}" if number >= 0 else str(number))
+
+
+def _tree(tree: SampledTree, task: ReportedTask, lists: StackLists, waits: str) -> str:
+    samples = tree.count or sum(node.samples for node in tree.nodes if node.parent is None)
+    head = element("b", "Sampled") + "".join(_names(tree.name, tree.queue, tree.thread))
+    if tree.is_attributed:
+        head += " " + element("span", "the report is about it", class_="badge bad")
+    size = f"{quantity(samples, 'sample')}, {quantity(len(tree.nodes), 'node')}"
+    head += waits + " " + element("small", size)
+    content = element("p", "Its heaviest stack; the flame graph has all.")
+    content += lists.write(heaviest_stack(tree))
+    is_open = tree.is_attributed or len(task.trees) == 1
+    return folded(head, content, is_open=is_open, class_="thread")
+
+
+def _registers(registers: ReportedRegisters) -> str:
+    cells = "".join(
+        element(
+            "span",
+            f"<b>{text(one.name)}</b> {one.value:#018x}"
+            + (f" <small>{text(one.description)}</small>" if one.description else ""),
+        )
+        for one in registers.registers
+    )
+    head = "Registers" + (f" ({text(registers.flavor)})" if registers.flavor else "")
+    return folded(head, element("div", cells, class_="registers"))

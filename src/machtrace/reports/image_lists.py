@@ -1,0 +1,184 @@
+"""The images that a crash report lists, read from any report that has such a list.
+
+Read tolerantly, and nothing else of the report: the *Binary Images* section of Apple's text
+formats (crash reports, samples, spindumps; Apple's *Examining the fields in a crash report*),
+``usedImages`` of .ips files (*Interpreting the JSON format of a crash report*), ``binary_images``
+of KSCrash's reports and ``binaryUUID`` of MetricKit's call stack trees.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from machtrace.errors import FormatError
+from machtrace.model.address import Avma
+
+_LONGEST_LINE = 8192
+_UUID = re.compile(r"<([0-9a-fA-F-]{32,36})>")
+_RANGE = re.compile(r"(0x[0-9a-fA-F]{1,16}) +- +(0x[0-9a-fA-F]{1,16}|\?\?\?) +")
+"""What is before an image's name; the one search would take the square of a line's length to look
+for this and the UUID together."""
+_VERSION = re.compile(r"\([^()]*\)$")
+_ARCH = re.compile(r"(?:arm|x86|i386|ppc)[0-9a-z_-]*$")
+_UUID_DIGITS = 32
+_NO_IMAGES = frozenset({"sharedCache"})
+"""Objects with an address and a UUID that are no image: the cache that images are in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedImage:
+    """An image as a report lists it."""
+
+    uuid: UUID
+    name: str
+    """Empty where the report has none."""
+    path: str = ""
+    """Where it was on the machine of the report; empty where that is not known."""
+    arch: str | None = None
+    """As the report has it."""
+    load_address: Avma | None = None
+    size: int | None = None
+    """In bytes."""
+
+
+def listed_images(text: str, source: str) -> tuple[ListedImage, ...]:
+    """The images that the report ``text`` lists, each UUID once, in the report's order.
+
+    Raises:
+        FormatError: no list of images is in it; ``source`` is what to call it.
+    """
+    found: dict[UUID, ListedImage] = {}
+    for image in (*_of_documents(text), *_of_lines(text)):
+        known = found.get(image.uuid)
+        if known is None or (not known.name and image.name):
+            found[image.uuid] = image
+    if not found:
+        raise FormatError(
+            "no list of binary images",
+            source=source,
+            offset=0,
+            remedy="give a core, or a crash report with its Binary Images or usedImages",
+        )
+    return tuple(found.values())
+
+
+def _of_lines(text: str) -> Iterator[ListedImage]:
+    for line in text.splitlines():
+        found = _range_and_uuid(line) if "<" in line and len(line) < _LONGEST_LINE else None
+        uuid = None if found is None else _uuid(found[1][1])
+        if found is None or uuid is None:
+            continue
+        places, identifier = found
+        name, arch = _label(line[places.end() : identifier.start()])
+        path = line[identifier.end() :].strip()
+        start = int(places[1], 16)
+        size = None if places[2] == "???" else int(places[2], 16) + 1 - start
+        yield ListedImage(
+            uuid=uuid,
+            name=name or path.rpartition("/")[2],
+            path=path,
+            arch=arch,
+            load_address=Avma(start),
+            size=size if size is not None and size > 0 else None,
+        )
+
+
+def _range_and_uuid(line: str) -> tuple[re.Match[str], re.Match[str]] | None:
+    """The first addresses and the first UUID with nothing in brackets between them."""
+    for identifier in _UUID.finditer(line):
+        start = line.rfind("<", 0, identifier.start()) + 1
+        places = _RANGE.search(line, start, identifier.start())
+        if places is not None:
+            return places, identifier
+    return None
+
+
+def _label(label: str) -> tuple[str, str | None]:
+    """The name, and the architecture where there is one, of ``+Name (1.0 - 1)``, ``Name arm64``."""
+    label = _VERSION.sub("", label.strip().removeprefix("+")).strip()
+    name, _, last = label.rpartition(" ")
+    if name and _ARCH.match(last):
+        return name.strip(), last
+    return label, None
+
+
+def _of_documents(text: str) -> Iterator[ListedImage]:
+    """The images of JSON: one document, or a header's line and one."""
+    if not text.lstrip("\ufeff \t\r\n").startswith("{"):
+        return
+    text = text.lstrip("\ufeff \t\r\n")
+    for candidate in (text, text.partition("\n")[2]):
+        try:
+            document = json.loads(candidate)
+        except (ValueError, RecursionError):
+            continue
+        yield from _of_document(document)
+        return
+
+
+def _of_document(document: object) -> Iterator[ListedImage]:
+    """Every object in ``document`` that says which image it is of, wherever it is."""
+    waiting = [document]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, list):
+            waiting += reversed(one)
+        elif isinstance(one, dict):
+            image = _image(one)
+            if image is not None:
+                yield image
+            waiting += [
+                part
+                for name, part in reversed(one.items())
+                if isinstance(part, dict | list) and name not in _NO_IMAGES
+            ]
+
+
+def _image(one: dict[str, Any]) -> ListedImage | None:
+    address = _number(one, "base", "image_addr", "load_address")
+    uuid = _uuid(one.get("binaryUUID"))
+    if uuid is None and address is not None:
+        uuid = _uuid(one.get("uuid"))
+    if uuid is None:
+        return None
+    path, name = one.get("path", ""), one.get("name", one.get("binaryName", ""))
+    path = path if isinstance(path, str) else ""
+    name = name if isinstance(name, str) else ""
+    if "/" in name:
+        path, name = path or name, name.rpartition("/")[2]
+    arch = one.get("arch")
+    return ListedImage(
+        uuid=uuid,
+        name=name or path.rpartition("/")[2],
+        path=path,
+        arch=arch if isinstance(arch, str) else None,
+        load_address=None if address is None else Avma(address),
+        size=_number(one, "size", "image_size"),
+    )
+
+
+def _number(one: dict[str, Any], *names: str) -> int | None:
+    for name in names:
+        value = one.get(name)
+        if isinstance(value, int) and 0 <= value < 1 << 64:
+            return value
+    return None
+
+
+def _uuid(text: object) -> UUID | None:
+    """The UUID that ``text`` is; None for none, and for the one of zeros that stands for none."""
+    if not isinstance(text, str):
+        return None
+    digits = text.replace("-", "")
+    if len(digits) != _UUID_DIGITS:
+        return None
+    try:
+        uuid = UUID(hex=digits)
+    except ValueError:
+        return None
+    return uuid if uuid.int else None

@@ -1,0 +1,175 @@
+"""The headers and bodies that a file is made of.
+
+Usually that is one of each. Files that were joined have several, and a text of macOS with the
+heading *Full Report* has one below what it was made into.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from machtrace.errors import FormatError
+from machtrace.model.json_value import JsonValue
+from machtrace.reports.broken_json import read_broken
+from machtrace.reports.crash.reader import is_crash_text
+from machtrace.reports.ips.jetsam import is_jetsam
+from machtrace.reports.ips.panic import is_panic
+from machtrace.reports.ips.system_reports import is_stackshot
+from machtrace.reports.json_parts import JsonDocument
+from machtrace.reports.lenient_json import read_json
+from machtrace.reports.source import ReportSource, next_document
+
+_BROKEN = 16
+"""Documents of a file."""
+_HEADER = frozenset({"bug_type", "incident_id", "os_version", "app_name", "app_version"})
+_SURE = "bug_type"
+"""The key of a header that nothing else has."""
+_BODY = frozenset({"usedImages", "threads", "procName", "procPath", "faultingThread", "bundleInfo"})
+_FULL_REPORT = re.compile(r"^-+\nFull Report\n-+\n\s{0,8}(?=\{)", re.MULTILINE)
+_NEXT_HEADER = re.compile(r'^\{(?=[^\n]{0,4096}"bug_type")', re.MULTILINE)
+
+
+class IpsPart(NamedTuple):
+    """What one report is made from."""
+
+    header: JsonValue
+    """None where a body has none."""
+    body: JsonValue
+    """None where it is none of JSON."""
+    text: str
+    """What follows: the body where that is text, else what is after it."""
+    at: int
+    """Where in the text it begins."""
+    warnings: tuple[str, ...]
+
+
+def is_header(value: JsonValue) -> bool:
+    """Whether it has the keys of headers, and not those of a body."""
+    return isinstance(value, dict) and len(_HEADER & value.keys()) > 1 and not is_body(value)
+
+
+def may_be_header(value: JsonValue) -> bool:
+    """Whether it has a key of headers: with a body below it, that is enough."""
+    return isinstance(value, dict) and bool(_HEADER & value.keys()) and not is_body(value)
+
+
+def is_body(value: JsonValue) -> bool:
+    """Whether it has the keys of a body of JSON: of a crash, a jetsam event, stackshot or panic."""
+    if not isinstance(value, dict):
+        return False
+    return (
+        len(_BODY & value.keys()) > 1 or is_jetsam(value) or is_stackshot(value) or is_panic(value)
+    )
+
+
+def begins_report(source: ReportSource) -> bool:
+    """Whether a file that begins with JSON is of this kind.
+
+    A header of one key is one where it is the key that says of which type the body is, or where
+    there is a body.
+    """
+    documents = source.documents
+    first = documents[0].value
+    if is_header(first) or is_body(first):
+        return True
+    if not isinstance(first, dict) or not may_be_header(first):
+        return False
+    if len(documents) > 1:
+        return _SURE in first or is_body(documents[1].value)
+    return _SURE in first or is_crash_text(source.rest)
+
+
+def full_report(text: str) -> int | None:
+    """Where the *Full Report* begins in a text of macOS; None where there is none."""
+    if "\nFull Report\n" not in text:
+        return None
+    match = _FULL_REPORT.search(text)
+    return None if match is None else match.end()
+
+
+def ips_parts(source: ReportSource, start: int | None) -> Iterator[IpsPart]:
+    """The parts of all reports.
+
+    Args:
+        source: of the file.
+        start: where the first one begins; None for the file's own beginning, whose documents are
+            read already.
+    """
+    text = source.text
+    documents = _Documents(text, source.name)
+    found: list[JsonDocument] = [] if start is not None else [*source.documents]
+    at = 0 if start is None else start
+    while True:
+        document = found.pop(0) if found else documents.read(at)
+        part, at, found = _part(text, at, document, found, documents)
+        yield part
+        if not found and not text.startswith("{", at):
+            return
+
+
+def _begins(document: JsonDocument) -> bool:
+    """Whether a further report begins with it."""
+    return may_be_header(document.value) or is_body(document.value)
+
+
+class _Documents:
+    """Reads those of one text."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self._text = text
+        self.name = name
+        self._broken = 0
+
+    def read(self, start: int) -> JsonDocument:
+        """The one that begins at ``start``.
+
+        Python's reader counts all lines of the text before it says that something is broken: where
+        much is, it is not asked.
+        """
+        if self._broken > _BROKEN:
+            return read_broken(self._text, start)
+        document = read_json(self._text, start, self.name)
+        self._broken += bool(document.warnings)
+        return document
+
+    def next(self, end: int) -> JsonDocument | None:
+        """The one that comes next; None where something else does."""
+        start = next_document(self._text, end)
+        return self.read(start) if self._text.startswith(("{", "["), start) else None
+
+
+def _part(
+    text: str, start: int, first: JsonDocument, found: list[JsonDocument], documents: _Documents
+) -> tuple[IpsPart, int, list[JsonDocument]]:
+    """The part that begins with ``first``, where it ends, and documents that were read of more."""
+    header, body, end = first.value, None, first.end
+    warnings = first.warnings
+    if is_body(header):
+        header, body = None, header
+        following = None if found else documents.next(end)
+        found = found if following is None else [following]
+    else:
+        second = found.pop(0) if found else documents.next(end)
+        if second is not None and is_header(second.value):
+            found = [second]
+        elif second is not None:
+            body, end = second.value, second.end
+            warnings += second.warnings
+    stop = len(text)
+    found = [one for one in found if _begins(one)]
+    if found:
+        stop = next_document(text, end)
+        return IpsPart(header, body, "", start, warnings), stop, found
+    at = end
+    while (match := _NEXT_HEADER.search(text, at)) is not None:
+        document = documents.read(match.start())
+        if _begins(document):
+            stop, found = match.start(), [document]
+            break
+        at = document.end
+    rest = text[end:stop].strip()
+    if body is None and rest.startswith("{"):
+        raise FormatError("the body is no JSON", source=documents.name, offset=end)
+    return IpsPart(header, body, rest, start, warnings), stop, found

@@ -1,0 +1,121 @@
+"""Which body an .ips file has, and what it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from machtrace.model.json_value import JsonValue
+from machtrace.model.report import Report, ReportKind
+from machtrace.model.reported_process import Incident
+from machtrace.reports.crash.reader import is_crash_text
+from machtrace.reports.crash.reader import read_text as read_crash_text
+from machtrace.reports.ips.crash_body import read_crash
+from machtrace.reports.ips.documents import IpsPart, begins_report, full_report, ips_parts
+from machtrace.reports.ips.jetsam import is_jetsam, read_jetsam
+from machtrace.reports.ips.panic import is_panic, read_panic
+from machtrace.reports.ips.system_reports import is_stackshot, read_stackshot
+from machtrace.reports.source import ReportSource
+from machtrace.reports.spindump import is_spindump, read_text
+from machtrace.reports.consume import ObjectReader
+
+AFTER_BODY = "after body"
+"""The detail of a text that follows the body: what a Mac says of itself."""
+TEXT = "text"
+"""The detail of a body that is a text of no kind that is known."""
+BODY = "body"
+"""The detail of a body of JSON that is no object, or an empty one."""
+HEADER = "header"
+"""The detail of an incident whose header was cut off: null."""
+
+
+def recognises(source: ReportSource) -> bool:
+    """Whether a header of .ips comes first; or a body whose header was cut off.
+
+    Also a text of macOS with the *Full Report* below it, which says all that the text does.
+    """
+    if source.documents:
+        return begins_report(source)
+    return full_report(source.text) is not None
+
+
+def read(source: ReportSource) -> tuple[Report, ...]:
+    """The reports in it: one, unless files were joined."""
+    start = None if source.documents else full_report(source.text)
+    return tuple(_report(part) for part in ips_parts(source, start))
+
+
+def _report(part: IpsPart) -> Report:
+    warnings = [*part.warnings]
+    incident = _incident(part, warnings)
+    if part.body is None:
+        return _without_body(part.text, incident, warnings)
+    if not isinstance(part.body, dict) or not part.body:
+        warnings.append("the body is no object, or one of nothing")
+        details: dict[str, JsonValue] = {BODY: part.body}
+        return Report(
+            kind=ReportKind.APPLE_IPS,
+            incident=incident,
+            details=_after(details, part),
+            warnings=tuple(warnings),
+        )
+    body = dict(part.body)
+    if is_stackshot(body):
+        report = read_stackshot(incident, body, warnings)
+    elif is_jetsam(body):
+        report = read_jetsam(incident, body, warnings)
+    elif is_panic(body):
+        report = read_panic(incident, body, warnings)
+    else:
+        report = read_crash(incident, ObjectReader(body, "", warnings))
+    return replace(report, details=_after(dict(report.details), part)) if part.text else report
+
+
+def _incident(part: IpsPart, warnings: list[str]) -> Incident:
+    if part.header is None:
+        taking = ObjectReader.of(part.body, "the body", [])
+        return Incident(
+            id=taking.text("incident"), kind=taking.text("bug_type"), details={HEADER: None}
+        )
+    taking = ObjectReader.of(part.header, "the header", warnings)
+    return Incident(
+        id=taking.text("incident_id"), kind=taking.text("bug_type"), details=taking.details()
+    )
+
+
+def _after(details: dict[str, JsonValue], part: IpsPart) -> dict[str, JsonValue]:
+    if part.text:
+        details[AFTER_BODY] = part.text
+    return details
+
+
+def _without_body(rest: str, incident: Incident, warnings: list[str]) -> Report:
+    stamp = incident.details.get("timestamp")
+    timed = replace(incident, time=stamp) if isinstance(stamp, str) else incident
+    if not rest:
+        warnings.append("there is a header and no body")
+        return Report(kind=ReportKind.APPLE_IPS, incident=timed, warnings=tuple(warnings))
+    if is_spindump(rest):
+        found = read_text(rest)
+        said = replace(
+            incident, time=found.incident.time, kind=found.incident.kind or incident.kind
+        )
+        said = replace(said, report_version=found.incident.report_version)
+        details = {**incident.details, "bug_type": incident.kind}
+        return replace(found, incident=replace(said, details=details), warnings=tuple(warnings))
+    if is_crash_text(rest):
+        return _with_header(read_crash_text(rest), incident, warnings)
+    return Report(
+        kind=ReportKind.APPLE_IPS,
+        incident=timed,
+        details={TEXT: rest},
+        warnings=(*warnings, "the body is text"),
+    )
+
+
+def _with_header(report: Report, header: Incident, warnings: list[str]) -> Report:
+    """A text, as iOS wrote until 14 and Xcode still exports, with what its header says."""
+    details = dict(header.details)
+    if header.id is not None and header.id != report.incident.id:
+        details["incident_id"] = header.id
+    incident = replace(report.incident, kind=header.kind, details=details)
+    return replace(report, incident=incident, warnings=(*warnings, *report.warnings))

@@ -1,0 +1,222 @@
+"""The body of a stackshot, bug type 288: the stacks of all processes at one time.
+
+``processByPid`` has processes by pid, their ``threadById`` threads by id, and these have
+``userFrames`` and ``kernelFrames``: pairs of an index in ``binaryImages`` and an offset. An image
+is a list of UUID, address and source. Source: xnu's ``tools/lldbmacros/kcdata.py``, which writes
+such files, and files of devices.
+
+Each process becomes one of the report's others, with those images that its stacks are in. Frames
+are taken out; all other keys stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from machtrace.model.address import Avma, ImageOffset
+from machtrace.model.json_value import NO_DETAILS, Details, JsonValue
+from machtrace.model.report import Report, ReportedTask, ReportKind
+from machtrace.model.reported_frame import Adjustment, ReportedFrame
+from machtrace.model.reported_image import ReportedImage
+from machtrace.model.reported_process import Incident, ReportedProcess, ReportedSystem
+from machtrace.model.reported_thread import ReportedThread
+from machtrace.reports.ips.jetsam import parted
+from machtrace.reports.ips.panic import last_words
+from machtrace.reports.ips.values import WORD, take_uuid
+
+_PROCESSES = "processByPid"
+_THREADS = "threadById"
+_KERNEL, _USER = "kernelFrames", "userFrames"
+_IMAGES = "binaryImages"
+_IMAGE_INDEX = "imageIndex"
+_ODD = "frame"
+_OF_KERNEL: Details = {"kernel": True}
+_DIGITS = 19
+
+
+def is_stackshot(body: Details) -> bool:
+    """Whether it is such a body."""
+    return isinstance(body.get(_PROCESSES), dict)
+
+
+def read_stackshot(incident: Incident, body: dict[str, JsonValue], warnings: list[str]) -> Report:
+    """The report."""
+    images = _images(body.get(_IMAGES))
+    left: dict[str, JsonValue] = {}
+    others: list[ReportedTask] = []
+    processes = body[_PROCESSES]
+    for pid, process in processes.items() if isinstance(processes, dict) else ():
+        if not isinstance(process, dict):
+            warnings.append(f"process {pid} is none; it was kept as it is")
+            left[pid] = process
+            continue
+        task, left[pid] = _task(pid, process, images)
+        others.append(task)
+    name, build = parted(body.get("build"))
+    product, date, key = body.get("product"), body.get("date"), body.get("crashReporterKey")
+    return Report(
+        kind=ReportKind.APPLE_IPS,
+        incident=replace(incident, time=date) if isinstance(date, str) else incident,
+        system=ReportedSystem(
+            model=product if isinstance(product, str) else None,
+            os_name=name,
+            os_build=build,
+            crash_reporter_key=key if isinstance(key, str) else None,
+        ),
+        application_information=last_words(body),
+        others=tuple(others),
+        details={**body, _PROCESSES: left},
+        warnings=tuple(warnings),
+    )
+
+
+def _images(entries: JsonValue) -> list[ReportedImage]:
+    return [
+        _image(index, one) for index, one in enumerate(entries if isinstance(entries, list) else ())
+    ]
+
+
+def _image(index: int, entry: JsonValue) -> ReportedImage:
+    rest: dict[str, Any] = {_IMAGE_INDEX: index}
+    uuid = base = None
+    match entry:
+        case [str(text), int(address), *more]:
+            uuid = take_uuid({"uuid": text}, "uuid")
+            base = Avma(address) if 0 <= address < WORD else None
+            if more and isinstance(more[0], str):
+                rest["source"] = more[0]
+        case _:
+            pass
+    return ReportedImage(uuid=uuid, load_address=base, details=rest)
+
+
+class _TaskImages:
+    """Those of the report's images that one process' frames are in."""
+
+    def __init__(self, images: list[ReportedImage]) -> None:
+        self._images = images
+        self._indices: dict[int, int] = {}
+        self.found: list[ReportedImage] = []
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def index(self, image: int) -> int:
+        """The index, among the process' images, of one of the report's."""
+        if image not in self._indices:
+            self._indices[image] = len(self.found)
+            self.found.append(self._images[image])
+        return self._indices[image]
+
+
+def _task(
+    pid: str, process: dict[str, JsonValue], images: list[ReportedImage]
+) -> tuple[ReportedTask, JsonValue]:
+    """A process with its threads, and its object without their frames."""
+    threads = process.get(_THREADS)
+    used = _TaskImages(images)
+    found: list[ReportedThread] = []
+    left: dict[str, JsonValue] = {}
+    for tid, thread in threads.items() if isinstance(threads, dict) else ():
+        left[tid] = thread
+        if isinstance(thread, dict):
+            read, left[tid] = _thread(len(found), tid, thread, used)
+            found.append(read)
+    name, number = process.get("procname"), process.get("pid")
+    if type(number) is not int and pid.isdecimal() and len(pid) < _DIGITS:
+        number = int(pid)
+    task = ReportedTask(
+        process=ReportedProcess(
+            name=name if isinstance(name, str) else None,
+            pid=number if type(number) is int and number >= 0 else None,
+        ),
+        threads=tuple(found),
+        images=tuple(used.found),
+    )
+    return task, {**process, _THREADS: left} if isinstance(threads, dict) else process
+
+
+def _thread(
+    index: int, tid: str, thread: dict[str, JsonValue], images: _TaskImages
+) -> tuple[ReportedThread, JsonValue]:
+    rest = dict(thread)
+    frames: list[ReportedFrame] = []
+    for key, details in ((_KERNEL, _OF_KERNEL), (_USER, NO_DETAILS)):
+        entries = rest.get(key)
+        if isinstance(entries, list) and entries:
+            del rest[key]
+            frames += _frames(entries, details, images)
+    name = rest.get("name")
+    read = ReportedThread(
+        index=index,
+        id=int(tid) if tid.isdecimal() and len(tid) < _DIGITS else None,
+        name=name if isinstance(name, str) else None,
+        frames=tuple(frames),
+    )
+    return read, rest
+
+
+def _frames(
+    entries: list[JsonValue], details: Details, images: _TaskImages
+) -> Iterator[ReportedFrame]:
+    adjustment = Adjustment.EXACT
+    for entry in entries:
+        match entry:
+            case [int(image), int(offset)] if (
+                type(image) is int
+                and type(offset) is int
+                and 0 <= image < len(images)
+                and 0 <= offset < WORD
+            ):
+                index = images.index(image)
+                base = images.found[index].load_address
+                address = None
+                if base is not None and base + offset < WORD:
+                    address = Avma(base + offset)
+                yield ReportedFrame(
+                    address, index, ImageOffset(offset), adjustment, details=details
+                )
+            case _:
+                yield ReportedFrame(None, None, None, adjustment, details={**details, _ODD: entry})
+        adjustment = Adjustment.RETURN
+
+
+def stackshot_body(report: Report) -> dict[str, JsonValue]:
+    """The body that says the same."""
+    left = report.details.get(_PROCESSES)
+    tasks = iter(report.others)
+    processes: dict[str, JsonValue] = {}
+    for pid, process in left.items() if isinstance(left, dict) else ():
+        task = next(tasks, None) if isinstance(process, dict) else None
+        processes[pid] = process if task is None else _process_object(process, task)
+    return {**report.details, _PROCESSES: processes}
+
+
+def _process_object(process: JsonValue, task: ReportedTask) -> JsonValue:
+    left = process.get(_THREADS) if isinstance(process, dict) else None
+    if not isinstance(left, dict) or not isinstance(process, dict):
+        return process
+    read = iter(task.threads)
+    threads: dict[str, JsonValue] = {}
+    for tid, rest in left.items():
+        thread = next(read, None) if isinstance(rest, dict) else None
+        threads[tid] = rest
+        if thread is not None and isinstance(rest, dict):
+            threads[tid] = {**rest, **_lists(thread, task)}
+    return {**process, _THREADS: threads}
+
+
+def _lists(thread: ReportedThread, task: ReportedTask) -> dict[str, JsonValue]:
+    found: dict[str, list[JsonValue]] = {}
+    for frame in thread.frames:
+        if frame.is_inline:
+            continue
+        entries = found.setdefault(_KERNEL if "kernel" in frame.details else _USER, [])
+        if frame.image is None:
+            entries.append(frame.details.get(_ODD))
+        else:
+            index = task.images[frame.image].details.get(_IMAGE_INDEX)
+            entries.append([index, frame.offset])
+    return {key: [*entries] for key, entries in found.items()}

@@ -1,0 +1,1 @@
+"""KSCrash's reports: JSON, and its text in Apple's format."""

@@ -1,0 +1,1 @@
+"""MetricKit's diagnostics: payloads of crashes, hangs and exceptions, and their trees."""

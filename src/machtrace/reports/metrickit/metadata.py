@@ -1,0 +1,122 @@
+"""``diagnosticMetaData``: what is said of the process, its machine and what befell it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from machtrace.model.reported_process import (
+    LanguageException,
+    ReportedException,
+    ReportedProcess,
+    ReportedSystem,
+    ReportedTermination,
+)
+from machtrace.reports.exceptions import EXCEPTION_TYPES, SIGNALS
+from machtrace.reports.consume import ObjectReader
+
+_BUILT = re.compile(r"(?P<name>[^()]*) \((?P<build>[^()]*)\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """What a diagnostic says besides its stacks."""
+
+    process: ReportedProcess
+    system: ReportedSystem
+    exception: ReportedException | None
+    termination: ReportedTermination | None
+    language_exception: LanguageException | None
+
+
+def read_metadata(diagnostic: ObjectReader) -> Metadata:
+    """The fields; what is none stays at its place in the diagnostic."""
+    if isinstance(diagnostic.left.get("environment"), dict):
+        return _of_environment(diagnostic)
+    given = diagnostic.inner("diagnosticMetaData")
+    process = _process(given, "appVersion", "appBuildVersion")
+    return Metadata(
+        process=process,
+        system=_system(given),
+        exception=_exception(given),
+        termination=_termination(given),
+        language_exception=_language_exception(given, "objectiveCexceptionReason"),
+    )
+
+
+def _of_environment(diagnostic: ObjectReader) -> Metadata:
+    """The same of iOS 27's reports: what befell the process is said in the diagnostic itself."""
+    given = diagnostic.inner("environment")
+    process = _process(given, "applicationVersion", "applicationBuildVersion")
+    if isinstance(given.left.get("osVersion"), dict):
+        version = given.inner("osVersion")
+        names = [version.text("platform"), version.text("number")]
+        system = ReportedSystem(
+            model=given.text("deviceType"),
+            os_name=" ".join(one for one in names if one) or None,
+            os_build=version.text("buildNumber"),
+        )
+    else:
+        system = _system(given)
+    return Metadata(
+        process=process,
+        system=system,
+        exception=_exception(diagnostic),
+        termination=_termination(diagnostic),
+        language_exception=_language_exception(diagnostic, "exceptionReason")
+        or _language_exception(diagnostic, "objectiveCExceptionReason"),
+    )
+
+
+def _process(given: ObjectReader, version: str, build: str) -> ReportedProcess:
+    return ReportedProcess(
+        pid=given.integer("pid"),
+        identifier=given.text("bundleIdentifier"),
+        version=given.text(version),
+        build=given.text(build),
+        code_type=given.text("platformArchitecture"),
+    )
+
+
+def _system(given: ObjectReader) -> ReportedSystem:
+    text = given.text("osVersion")
+    match = None if text is None else _BUILT.fullmatch(text)
+    return ReportedSystem(
+        model=given.text("deviceType"),
+        os_name=text if match is None else match["name"],
+        os_build=None if match is None else match["build"],
+    )
+
+
+def _exception(given: ObjectReader) -> ReportedException | None:
+    number, signal = given.left.get("exceptionType"), given.left.get("signal")
+    name = EXCEPTION_TYPES.get(number) if type(number) is int else None
+    signal_name = SIGNALS.get(signal) if type(signal) is int else None
+    if name is not None:
+        del given.left["exceptionType"]
+    if signal_name is not None:
+        del given.left["signal"]
+    code = given.left.get("exceptionCode")
+    codes: tuple[int, ...] = ()
+    if isinstance(code, int) and not isinstance(code, bool):
+        codes = (code,)
+        del given.left["exceptionCode"]
+    if name is None and signal_name is None and not codes:
+        return None
+    return ReportedException(type=name, signal=signal_name, raw_codes=codes)
+
+
+def _termination(given: ObjectReader) -> ReportedTermination | None:
+    reason = given.text("terminationReason")
+    return None if reason is None else ReportedTermination(indicator=reason)
+
+
+def _language_exception(given: ObjectReader, key: str) -> LanguageException | None:
+    if not isinstance(given.left.get(key), dict):
+        return None
+    inner = ObjectReader.of(given.left.pop(key), key, given.warnings)
+    return LanguageException(
+        name=inner.text("exceptionName"),
+        reason=inner.text("composedMessage"),
+        details=inner.details(),
+    )

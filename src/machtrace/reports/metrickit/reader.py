@@ -1,0 +1,213 @@
+"""The diagnostics of a payload, a report each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from machtrace.model.json_value import Details, JsonValue
+from machtrace.model.report import Report, ReportKind
+from machtrace.model.reported_process import Incident
+from machtrace.reports.lenient_json import read_json
+from machtrace.reports.json_writer import extent
+from machtrace.reports.metrickit.images import BINARIES
+from machtrace.reports.metrickit.metadata import read_metadata
+from machtrace.reports.metrickit.stacks import read_tree
+from machtrace.reports.source import ReportSource
+from machtrace.reports.consume import ObjectReader
+
+_CRASH = "crash"
+_MEMORY = "memory-exception"
+_KINDS = {
+    "crashDiagnostics": _CRASH,
+    "hangDiagnostics": "hang",
+    "cpuExceptionDiagnostics": "cpu-exception",
+    "diskWriteExceptionDiagnostics": "disk-write-exception",
+    "appLaunchDiagnostics": "app-launch",
+    "memoryExceptionDiagnostics": _MEMORY,
+}
+_EVENTS = {
+    "crash": _CRASH,
+    "hang": "hang",
+    "hangs": "hang",
+    "cpu usage": "cpu-exception",
+    "disk writes": "disk-write-exception",
+    "launch": "app-launch",
+    "launches": "app-launch",
+}
+"""What App Store Connect calls them."""
+_SINGLE = {key.removesuffix("s"): kind for key, kind in _KINDS.items()}
+"""The keys of iOS 27's reports, each of one diagnostic."""
+_ENVIRONMENT = "environment"
+_TREE = "callStackTree"
+_STACKS = "callStacks"
+_THREADS = "callStackThreads"
+_MARKS = frozenset({*_KINDS, _TREE, _STACKS, _THREADS})
+_PRODUCTS, _LOGS = "productData", "diagnosticLogs"
+_PAYLOAD = "payload"
+"""Where a report has what is said of all diagnostics of its payload.
+
+Where that is much and they are many, the first alone has it: else it would grow with the square of
+the file's size."""
+_ROOM = 1 << 16
+"""Characters that what is said again and again may have, even of a smaller file."""
+
+
+def recognises(source: ReportSource) -> bool:
+    """Whether it is a payload, one diagnostic, a bare tree, or App Store Connect's logs."""
+    documents = source.documents
+    value = documents[0].value if documents else None
+    if not isinstance(value, dict):
+        return False
+    products = value.get(_PRODUCTS)
+    if any(_is_single(value.get(key)) for key in _SINGLE):
+        return True
+    return bool(_MARKS & value.keys()) or (
+        isinstance(products, list)
+        and any(isinstance(one, dict) and _LOGS in one for one in products)
+    )
+
+
+def read(source: ReportSource) -> tuple[Report, ...]:
+    """A report for each diagnostic, in the file's order; one without stacks where there is none."""
+    warnings = list(source.documents[0].warnings)
+    room = max(_ROOM, len(source.text))
+    payload = ObjectReader.of(source.documents[0].value, "", warnings)
+    is_product = _PRODUCTS in payload.left
+    reports = [
+        _report(kind, one, is_product=is_product) for kind, one in _diagnostics(payload, room)
+    ]
+    around = payload.details()
+    if not reports:
+        empty = Report(kind=ReportKind.METRICKIT, details=around)
+        return (replace(empty, warnings=(*warnings, "there are no diagnostics in it")),)
+    sharing = _sharing(around, len(reports), room)
+    warnings = list(dict.fromkeys(warnings))
+    said: dict[str, JsonValue] = {_PAYLOAD: dict(around)} if around else {}
+    return tuple(
+        replace(
+            report,
+            details={**report.details, **said} if number < sharing else report.details,
+            warnings=tuple(dict.fromkeys((*warnings, *report.warnings))),
+        )
+        for number, report in enumerate(reports)
+    )
+
+
+def _sharing(said: Details, count: int, room: int) -> int:
+    """How many of ``count`` reports have what is said of all of them: all, or the first."""
+    return count if count * extent(dict(said)) <= room else 1
+
+
+def _diagnostics(payload: ObjectReader, room: int) -> Iterator[tuple[str | None, ObjectReader]]:
+    """What each is, where that is said, and its object."""
+    for key, kind in _SINGLE.items():
+        one = payload.left.get(key)
+        if isinstance(one, dict) and _is_single(one):
+            del payload.left[key]
+            said: dict[str, JsonValue] = {}
+            if _ENVIRONMENT in payload.left and _ENVIRONMENT not in one:
+                said = {_ENVIRONMENT: payload.left.pop(_ENVIRONMENT)}
+            yield kind, ObjectReader(said | one, key, [])
+    if payload.left.keys() & {_TREE, _STACKS, _THREADS}:
+        alone = ObjectReader(dict(payload.left), "", payload.warnings)
+        payload.left.clear()
+        yield None, alone
+        return
+    for key, kind in _KINDS.items():
+        for number, one in enumerate(payload.objects(key)):
+            yield kind, ObjectReader.of(one, f"{key}[{number}]", [])
+    for product in payload.objects(_PRODUCTS):
+        inner = ObjectReader.of(product, _PRODUCTS, payload.warnings)
+        logs = inner.objects(_LOGS)
+        said = dict(inner.left)
+        sharing = _sharing(said, len(logs), room)
+        for number, log in enumerate(logs):
+            joined = _joined(log, said) if number < sharing else log
+            yield None, ObjectReader.of(joined, f"{_LOGS}[{number}]", [])
+
+
+def _is_single(value: JsonValue) -> bool:
+    """Whether it is a diagnostic as iOS 27 has it, under a key of its own."""
+    return isinstance(value, dict) and _TREE in value
+
+
+def _joined(log: JsonValue, product: dict[str, JsonValue]) -> JsonValue:
+    return {**log, "product": product} if isinstance(log, dict) and product else log
+
+
+def _report(kind: str | None, diagnostic: ObjectReader, *, is_product: bool) -> Report:
+    if kind is None:
+        kind = _kind_of(diagnostic)
+    metadata = read_metadata(diagnostic)
+    tree = _tree(diagnostic)
+    # App Store Connect has logs of hangs, launches and writes, whose roots are outermost frames.
+    is_crash = (False if is_product else None) if kind is None else kind == _CRASH
+    if kind == _MEMORY:
+        is_crash = None  # of what was allocating: innermost frames first, as was seen, or last
+    task, was_swapped = read_tree(tree, metadata.process, is_crash=is_crash)
+    details = dict(diagnostic.details())
+    if tree.details():
+        details[_TREE] = dict(tree.details())
+    warnings = list(diagnostic.warnings)
+    if was_swapped:
+        warnings.append("offsetIntoBinaryTextSegment had load addresses, as iOS 14 and 15 wrote it")
+    return Report(
+        kind=ReportKind.METRICKIT,
+        incident=Incident(kind=kind),
+        process=task.process,
+        threads=task.threads,
+        trees=task.trees,
+        images=task.images,
+        system=metadata.system,
+        exception=metadata.exception,
+        termination=metadata.termination,
+        language_exception=metadata.language_exception,
+        details=details,
+        warnings=tuple(warnings),
+    )
+
+
+def _kind_of(diagnostic: ObjectReader) -> str | None:
+    """What a diagnostic without its payload is, by what only such have."""
+    metadata = diagnostic.left.get("diagnosticMetaData")
+    if not isinstance(metadata, dict):
+        return None
+    if {"exceptionType", "signal", "terminationReason"} & metadata.keys():
+        return _CRASH
+    marks = {
+        "hangDuration": "hang",
+        "totalCPUTime": "cpu-exception",
+        "writesCaused": "disk-write-exception",
+        "launchDuration": "app-launch",
+    }
+    event = metadata.get("event")
+    said = _EVENTS.get(event.lower()) if isinstance(event, str) else None
+    return said or next((kind for key, kind in marks.items() if key in metadata), None)
+
+
+def _tree(diagnostic: ObjectReader) -> ObjectReader:
+    """The object with the stacks: the diagnostic's own entry, its only item, or itself."""
+    given = diagnostic.left.get(_TREE)
+    if isinstance(given, list) and len(given) == 1:
+        given = given[0]
+    if isinstance(given, str) and given.lstrip().startswith("{"):  # its JSON, as the API gives it
+        document = read_json(given, len(given) - len(given.lstrip()), diagnostic.where)
+        given = document.value
+        diagnostic.warnings += document.warnings
+    if isinstance(given, dict):
+        del diagnostic.left[_TREE]
+        return ObjectReader(dict(given), diagnostic.where, diagnostic.warnings)
+    if isinstance(given, list):
+        del diagnostic.left[_TREE]
+        stacks: list[JsonValue] = []
+        for one in given:
+            inner = one.get(_STACKS) if isinstance(one, dict) else None
+            stacks += inner if isinstance(inner, list) else []
+        return ObjectReader({_STACKS: stacks}, diagnostic.where, diagnostic.warnings)
+    own = {
+        key: diagnostic.left.pop(key)
+        for key in (_STACKS, _THREADS, BINARIES)
+        if key in diagnostic.left
+    }
+    return ObjectReader(own, diagnostic.where, diagnostic.warnings)

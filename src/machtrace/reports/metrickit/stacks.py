@@ -1,0 +1,156 @@
+"""``callStackTree``: threads where the frames are one stack, trees where they branch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from machtrace.model.json_value import JsonValue
+from machtrace.model.report import ReportedTask
+from machtrace.model.reported_frame import Adjustment, ReportedFrame, ReportedSymbol
+from machtrace.model.reported_process import ReportedProcess
+from machtrace.model.reported_thread import ReportedThread
+from machtrace.model.reported_tree import SampledNode, SampledTree
+from machtrace.model.symbol import SourceLocation
+from machtrace.reports.metrickit.images import (
+    BINARIES,
+    ImageCollector,
+    as_number,
+    binary_names,
+)
+from machtrace.reports.metrickit.nesting import NestedFrame, is_chain, laid_out
+from machtrace.reports.consume import ObjectReader
+
+_BEGINNERS = frozenset({"dyld", "libdyld.dylib", "libsystem_pthread.dylib"})
+"""Images that threads begin in."""
+_INSTRUCTION = 4
+"""Bytes of an instruction of arm64: addresses of others were moved back by who wrote them."""
+_OFFSET = "offsetIntoBinaryTextSegment"
+
+
+def read_tree(
+    tree: ObjectReader, process: ReportedProcess, *, is_crash: bool | None
+) -> tuple[ReportedTask, bool]:
+    """The stacks, and whether offsets were load addresses.
+
+    Args:
+        tree: the object of ``callStackTree``.
+        process: whose stacks they are.
+        is_crash: whether it is of a crash, in whose trees the root is the innermost frame; None
+            where nobody says.
+    """
+    images = ImageCollector(named=binary_names(tree.left.get(BINARIES)))
+    threads: list[ReportedThread] = []
+    trees: list[SampledTree] = []
+    key = "callStackThreads" if "callStackThreads" in tree.left else "callStacks"
+    for number, one in enumerate(tree.objects(key)):
+        stack = ObjectReader.of(one, f"{key}[{number}]", tree.warnings)
+        roots = "rootFrames" if "rootFrames" in stack.left else "callStackRootFrames"
+        frames = laid_out(stack.left.pop(roots, None), tree.warnings)
+        attributed = bool(stack.boolean("threadAttributed"))
+        inverted = _is_inverted(frames) if is_crash is None else is_crash
+        images.may_be_adjusted = _may_be_adjusted(frames, process.code_type)
+        if inverted and is_chain(frames):
+            threads.append(_thread(len(threads), frames, images, stack, crashed=attributed))
+        else:
+            trees.append(_tree(frames, images, stack, attributed=attributed, inverted=inverted))
+    task = ReportedTask(
+        process=process, threads=tuple(threads), trees=tuple(trees), images=images.images()
+    )
+    return task, bool(images.swapped)
+
+
+def _may_be_adjusted(frames: Sequence[NestedFrame], code_type: str | None) -> bool:
+    """Whether an odd offset tells that it was moved back.
+
+    So it is on arm64, and never where instructions begin anywhere. Where no architecture is said,
+    most offsets must be of the kind.
+    """
+    if code_type is not None:
+        return code_type.startswith("arm64")
+    given = [frame.entry.get(_OFFSET) for frame in frames]
+    offsets = [one for one in given if type(one) is int]
+    odd = sum(one % _INSTRUCTION == _INSTRUCTION - 1 for one in offsets)
+    return 2 * odd > len(offsets)
+
+
+def _is_inverted(frames: Sequence[NestedFrame]) -> bool:
+    """Whether the root is the innermost frame, by what threads begin with."""
+    if not frames:
+        return False
+    inner = {frame.around for frame in frames}
+    first = frames[0].entry.get("binaryName")
+    last = [
+        frame.entry.get("binaryName") for index, frame in enumerate(frames) if index not in inner
+    ]
+    if first in _BEGINNERS and not any(name in _BEGINNERS for name in last):
+        return False
+    return any(name in _BEGINNERS for name in last) or is_chain(list(frames))
+
+
+def _thread(
+    index: int,
+    frames: Sequence[NestedFrame],
+    images: ImageCollector,
+    stack: ObjectReader,
+    *,
+    crashed: bool,
+) -> ReportedThread:
+    found: list[ReportedFrame] = []
+    for frame in frames:
+        samples = frame.entry.get("sampleCount")
+        if type(samples) is int and samples == 1:
+            del frame.entry["sampleCount"]
+        adjustment = Adjustment.RETURN if found else Adjustment.EXACT
+        found.append(_frame(frame.entry, images, adjustment))
+    return ReportedThread(
+        index=index, crashed=crashed, frames=tuple(found), details=stack.details()
+    )
+
+
+def _tree(
+    frames: Sequence[NestedFrame],
+    images: ImageCollector,
+    stack: ObjectReader,
+    *,
+    attributed: bool,
+    inverted: bool,
+) -> SampledTree:
+    has_inner = {frame.around for frame in frames}
+    nodes: list[SampledNode] = []
+    for index, frame in enumerate(frames):
+        samples = frame.entry.get("sampleCount")
+        if type(samples) is int and samples >= 0:
+            del frame.entry["sampleCount"]
+        else:
+            samples = 0
+        is_leaf = frame.around is None if inverted else index not in has_inner
+        adjustment = Adjustment.EXACT if is_leaf else Adjustment.RETURN
+        nodes.append(SampledNode(frame.around, samples, _frame(frame.entry, images, adjustment)))
+    return SampledTree(
+        nodes=tuple(nodes),
+        is_attributed=attributed,
+        is_inverted=inverted,
+        details=stack.details(),
+    )
+
+
+def _frame(
+    entry: dict[str, JsonValue], images: ImageCollector, adjustment: Adjustment
+) -> ReportedFrame:
+    address, image, offset = images.place(entry)
+    if images.may_be_adjusted and offset is not None and offset % _INSTRUCTION == _INSTRUCTION - 1:
+        adjustment = Adjustment.ALREADY_ADJUSTED
+    symbol = location = None
+    if isinstance(name := entry.get("symbolName"), str) and name:  # of App Store Connect
+        into = as_number(entry.get("offsetIntoSymbol"))
+        del entry["symbolName"]
+        if into is not None:
+            del entry["offsetIntoSymbol"]
+        symbol = ReportedSymbol(name, into)
+    if isinstance(file := entry.get("fileName"), str) and file:
+        line = as_number(entry.get("lineNumber"))
+        del entry["fileName"]
+        if line is not None and line > 0:
+            del entry["lineNumber"]
+        location = SourceLocation(file, line if line is not None and line > 0 else None)
+    return ReportedFrame(address, image, offset, adjustment, symbol, location, details=entry)

@@ -1,0 +1,1 @@
+"""PLCrashReporter's reports: seven letters, a version, and one protobuf message."""

@@ -1,0 +1,187 @@
+"""The one report of a .plcrash file."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from machtrace.model.json_value import JsonValue
+from machtrace.model.report import Report, ReportKind
+from machtrace.model.reported_process import (
+    Incident,
+    LanguageException,
+    ReportedException,
+    ReportedProcess,
+    ReportedSystem,
+)
+from machtrace.reports.exceptions import EXCEPTION_TYPES
+from machtrace.reports.plcrash.stacks import StackReader, read_images
+from machtrace.reports.plcrash.wire import Message
+from machtrace.reports.source import ReportSource
+
+MAGIC = b"plcrash"
+_VERSION = 1
+_SYSTEMS = {0: "Mac OS X", 1: "iPhone OS", 2: "Mac OS X", 4: "Apple tvOS"}
+_LONGEST_YEARS = 1 << 36
+_UUID_BYTES = 16
+
+
+def recognises(source: ReportSource) -> bool:
+    """Whether it begins as such files do."""
+    return source.data.startswith(MAGIC)
+
+
+def read(source: ReportSource) -> tuple[Report, ...]:
+    """The one report in it; what was cut off is missing, and a warning says so.
+
+    Raises:
+        FormatError: its version is another, or nothing is in it.
+    """
+    body = memoryview(source.data)[len(MAGIC) :]
+    if not body or body[0] != _VERSION:
+        found = body[0] if body else "none"
+        raise source.error(f"version {found} of PLCrashReporter's format")
+    message = Message(body[1:], source.name, len(MAGIC) + 1)
+    if message.error is not None and not message.rest():
+        raise message.error
+    warnings = [] if message.error is None else [f"it was cut off ({message.error})"]
+    details: dict[str, JsonValue] = {}
+    images = read_images(message, warnings)
+    stacks = StackReader(images, warnings)
+    incident, system = _incident_and_system(message, details)
+    process = _process(message, details)
+    exception = _exception(message)
+    language_exception = _language_exception(message, stacks)
+    threads = stacks.threads(message)
+    _keep(details, "", message)
+    return (
+        Report(
+            kind=ReportKind.PLCRASH,
+            incident=incident,
+            system=system,
+            process=process,
+            exception=exception,
+            language_exception=language_exception,
+            threads=threads,
+            images=images,
+            details=details,
+            warnings=tuple(warnings),
+        ),
+    )
+
+
+def _keep(details: dict[str, JsonValue], name: str, message: Message) -> None:
+    """Keep what was not taken."""
+    rest = message.rest()
+    if rest and name:
+        details[name] = rest
+    else:
+        details |= rest
+
+
+def _incident_and_system(
+    message: Message, details: dict[str, JsonValue]
+) -> tuple[Incident, ReportedSystem]:
+    system, machine, info = message.message(1), message.message(8), message.message(9)
+    number, version = system.integer(1), system.text(2)
+    numbers = {"operating_system": number, "architecture": system.integer(3)}
+    said: dict[str, JsonValue] = {key: value for key, value in numbers.items() if value is not None}
+    name = _SYSTEMS.get(number if number is not None else -1)
+    incident = Incident(id=_identifier(info.data(2)), time=_time(system.integer(4)))
+    requested = info.boolean(1)
+    if requested is not None:
+        details["user_requested"] = requested
+    found = ReportedSystem(
+        model=machine.text(1),
+        os_name=" ".join(one for one in (name, version) if one) or None,
+        os_build=system.text(5),
+        details=said | _processor(machine),
+    )
+    _keep(details, "system_info", system)
+    _keep(details, "machine_info", machine)
+    _keep(details, "report_info", info)
+    return incident, found
+
+
+def _processor(machine: Message) -> dict[str, JsonValue]:
+    processor = machine.message(2)
+    said = {
+        "processor_encoding": processor.integer(1),
+        "processor_type": processor.integer(2),
+        "processor_subtype": processor.integer(3),
+        "processor_count": machine.integer(3),
+        "logical_processor_count": machine.integer(4),
+    }
+    known: dict[str, JsonValue] = {key: one for key, one in said.items() if one is not None}
+    rest = processor.rest()
+    return known | ({"processor": rest} if rest else {})
+
+
+def _identifier(data: bytes | None) -> str | None:
+    if data is None or len(data) != _UUID_BYTES:
+        return None if data is None else data.hex()
+    digits = data.hex().upper()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _time(seconds: int | None) -> str | None:
+    """As the text has it."""
+    if seconds is None or seconds >= _LONGEST_YEARS:
+        return None if seconds is None else str(seconds)
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+    return moment.strftime("%Y-%m-%d %H:%M:%S +0000")
+
+
+def _process(message: Message, details: dict[str, JsonValue]) -> ReportedProcess:
+    application, process = message.message(2), message.message(7)
+    native = process.boolean(6)
+    found = ReportedProcess(
+        identifier=application.text(1),
+        build=application.text(2),
+        version=application.text(3),
+        name=process.text(1),
+        pid=process.integer(2),
+        path=process.text(3),
+        parent=process.text(4),
+        parent_pid=process.integer(5),
+        is_translated=None if native is None else not native,
+        launch_time=_time(process.integer(7)),
+    )
+    _keep(details, "application_info", application)
+    _keep(details, "process_info", process)
+    return found
+
+
+def _exception(message: Message) -> ReportedException | None:
+    signal = message.message(6)
+    name, code, address = signal.text(1), signal.text(2), signal.integer(3)
+    mach = signal.message(4)
+    kind, codes = mach.integer(1), mach.integers(2)
+    details: dict[str, JsonValue] = {} if code is None else {"code": code}
+    if mach_rest := _numbered(kind) | mach.rest():
+        details["mach_exception"] = mach_rest
+    details |= signal.rest()
+    if name is None and code is None and address is None and kind is None and not details:
+        return None
+    return ReportedException(
+        type=EXCEPTION_TYPES.get(-1 if kind is None else kind),
+        signal=name,
+        codes=None if code is None else f"{code} at {address or 0:#x}",
+        raw_codes=codes,
+        address=address,
+        details=details,
+    )
+
+
+def _numbered(kind: int | None) -> dict[str, JsonValue]:
+    """A kind of exception that has no name."""
+    return {} if kind is None or kind in EXCEPTION_TYPES else {"type": kind}
+
+
+def _language_exception(message: Message, stacks: StackReader) -> LanguageException | None:
+    exception = message.message(5)
+    name, reason = exception.text(1), exception.text(2)
+    frames = stacks.returns(exception)
+    details = exception.rest()
+    if name is None and reason is None and not frames and not details:
+        return None
+    return LanguageException(name=name, reason=reason, frames=frames, details=details)

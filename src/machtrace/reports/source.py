@@ -1,0 +1,88 @@
+"""The bytes of a report, and what is found out of them once."""
+
+from __future__ import annotations
+
+import re
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
+from dataclasses import dataclass
+from functools import cached_property
+
+from machtrace.errors import FormatError
+from machtrace.reports.json_parts import JsonDocument
+from machtrace.reports.lenient_json import read_json
+
+_MARKS = ((BOM_UTF8, "utf-8"), (BOM_UTF16_LE, "utf-16-le"), (BOM_UTF16_BE, "utf-16-be"))
+_HALF = re.compile(r"(?<!\\)((?:\\\\)*+)(\\u[dD][89abAB][0-9a-fA-F]{2})(?=[\udc80-\udcff])")
+_DOCUMENTS = 2
+"""JSON documents that a report may be made of: a header and a body."""
+
+
+@dataclass(frozen=True)
+class ReportSource:
+    """A file's contents."""
+
+    name: str
+    """What to call it in errors and warnings."""
+    data: bytes
+
+    @cached_property
+    def text(self) -> str:
+        r"""As text, each line ended by ``\n``; a byte that is no UTF-8 is a lone surrogate."""
+        text = _decoded(self.data)
+        return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+    @cached_property
+    def documents(self) -> tuple[JsonDocument, ...]:
+        """The JSON documents that it begins with, two at most; none where it is no JSON."""
+        found: list[JsonDocument] = []
+        end = 0
+        while len(found) < _DOCUMENTS:
+            start = next_document(self.text, end)
+            if not self.text.startswith(("{", "["), start):
+                break
+            try:
+                found.append(read_json(self.text, start, self.name))
+            except FormatError:
+                if not found:
+                    raise
+                break
+            end = found[-1].end
+        return tuple(found)
+
+    @property
+    def rest(self) -> str:
+        """The text after the first document."""
+        return self.text[self.documents[0].end :] if self.documents else self.text
+
+    def error(self, message: str) -> FormatError:
+        """An error about it as a whole."""
+        return FormatError(message, source=self.name, offset=0)
+
+
+def _decoded(data: bytes) -> str:
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            rest = data[len(mark) :]
+            return _from_utf8(rest) if encoding == "utf-8" else rest.decode(encoding, "replace")
+    if data[1:2] == b"\0" and data[:1] != b"\0":
+        return data.decode("utf-16-le", "replace")
+    if data[:1] == b"\0" and data[1:2] != b"\0":
+        return data.decode("utf-16-be", "replace")
+    return _from_utf8(data)
+
+
+def _from_utf8(data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        # Half a pair in JSON's escape and a byte that is none make a pair nobody wrote: the escape
+        # becomes text.
+        return _HALF.sub(r"\1\\\2", data.decode("utf-8", "surrogateescape"))
+
+
+def next_document(text: str, start: int) -> int:
+    """Where something else than space comes next."""
+    size = len(text)
+    while start < size and text[start].isspace():
+        start += 1
+    return start

@@ -1,0 +1,145 @@
+"""A crash as JSON: ``SWIFT_BACKTRACE=format=json``, of Swift 6.2 and later."""
+
+from __future__ import annotations
+
+from machtrace.model.address import Avma
+from machtrace.model.json_value import JsonValue
+from machtrace.model.report import Report, ReportKind
+from machtrace.model.reported_frame import ReportedFrame, ReportedSymbol
+from machtrace.model.reported_image import ReportedImage
+from machtrace.model.reported_process import Incident, ReportedProcess, ReportedSystem
+from machtrace.model.reported_thread import ReportedRegister, ReportedRegisters, ReportedThread
+from machtrace.model.symbol import SourceLocation
+from machtrace.reports.identifiers import identifier
+from machtrace.reports.images import ListedImages
+from machtrace.reports.source import ReportSource
+from machtrace.reports.swift.crash import exception
+from machtrace.reports.swift.frames import FrameMaker, omitted
+from machtrace.reports.consume import ObjectReader
+
+_KIND = "crashReport"
+_PARTS = frozenset({"description", "threads"})
+_NOT_SHOWN = ("omittedFrames", "truncated")
+_KINDS = {"programCounter": "", "returnAddress": "ra", "asyncResumePoint": "async"}
+_FLAGS = ("inlined", "runtimeFailure", "thunk", "system")
+_TOP = 1 << 64
+
+
+def recognises(source: ReportSource) -> bool:
+    """Whether it is an object of the kind that Swift's runtime writes."""
+    documents = source.documents
+    value = documents[0].value if documents else None
+    return isinstance(value, dict) and value.get("kind") == _KIND and value.keys() >= _PARTS
+
+
+def read(source: ReportSource) -> tuple[Report, ...]:
+    """The one report in it."""
+    document = source.documents[0]
+    body = ObjectReader.of(document.value, "", list(document.warnings))
+    body.text("kind")
+    system = body.text("platform")
+    is_macho = "linux" not in (system or "").lower()
+    images = ListedImages(
+        _image(ObjectReader.of(one, f"images[{number}]", body.warnings), is_macho=is_macho)
+        for number, one in enumerate(body.objects("images"))
+    )
+    maker = FrameMaker(images)
+    threads = tuple(
+        _thread(number, ObjectReader.of(one, f"threads[{number}]", body.warnings), maker)
+        for number, one in enumerate(body.objects("threads"))
+    )
+    description, fault = body.text("description") or "", _hex(body, "faultAddress")
+    told = description if fault is None else f"{description} at {fault:#x}"
+    return (
+        Report(
+            kind=ReportKind.SWIFT,
+            incident=Incident(time=body.text("timestamp")),
+            process=ReportedProcess(code_type=body.text("architecture")),
+            system=ReportedSystem(os_name=system),
+            exception=exception(told),
+            threads=threads,
+            images=images.all(),
+            details=body.details(),
+            warnings=tuple(body.warnings),
+        ),
+    )
+
+
+def _image(entry: ObjectReader, *, is_macho: bool) -> ReportedImage:
+    start, end = _hex(entry, "baseAddress"), _hex(entry, "endOfText")
+    digits = entry.left.get("buildId")
+    uuid = identifier(digits if isinstance(digits, str) else None, is_macho=is_macho)
+    if uuid is not None:
+        del entry.left["buildId"]
+    return ReportedImage(
+        uuid=uuid,
+        name=entry.text("name") or "",
+        path=entry.text("path") or "",
+        load_address=None if start is None else Avma(start),
+        size=None if start is None or end is None or end < start else end - start,
+        details=entry.details(),
+    )
+
+
+def _thread(index: int, entry: ObjectReader, maker: FrameMaker) -> ReportedThread:
+    frames = tuple(
+        _frame(ObjectReader.of(one, f"{entry.where} frames[{number}]", entry.warnings), maker)
+        for number, one in enumerate(entry.objects("frames"))
+    )
+    values = entry.inner("registers")
+    registers = tuple(
+        ReportedRegister(name, value)
+        for name in tuple(values.left)
+        if (value := _hex(values, name)) is not None
+    )
+    return ReportedThread(
+        index=index,
+        name=entry.text("name"),
+        crashed=entry.boolean("crashed") or False,
+        frames=frames,
+        registers=ReportedRegisters(registers=registers) if registers else None,
+        details=entry.details(),
+    )
+
+
+def _frame(entry: ObjectReader, maker: FrameMaker) -> ReportedFrame:
+    kind = entry.left.get("kind")
+    if kind in _NOT_SHOWN:
+        del entry.left["kind"]
+        frame = omitted(entry.integer("count"))
+        return frame._replace(details={**frame.details, **entry.details()})
+    attributes: list[str] = []
+    if isinstance(kind, str) and kind in _KINDS:
+        del entry.left["kind"]
+        attributes += [_KINDS[kind]] if _KINDS[kind] else []
+    attributes += [flag for flag in _FLAGS if entry.boolean(flag)]
+    name = entry.text("symbol")
+    symbol = None
+    if name is not None:
+        symbol = ReportedSymbol(name, entry.integer("offset", least=-_TOP))
+    frame = maker.frame(
+        _hex(entry, "address"), attributes, symbol, entry.text("image"), _location(entry)
+    )
+    return frame._replace(details={**frame.details, **entry.details()})
+
+
+def _location(entry: ObjectReader) -> SourceLocation | None:
+    place = entry.inner("sourceLocation")
+    file = place.text("file")
+    if file is None:
+        return None
+    line, column = place.integer("line"), place.integer("column")
+    return SourceLocation(file, line or None, column or None)
+
+
+def _hex(entry: ObjectReader, key: str) -> int | None:
+    """An address or a register's value, which is a string; taken where it is one."""
+    value: JsonValue = entry.left.get(key)
+    try:
+        number = int(value, 16) if isinstance(value, str) else -1
+    except ValueError:
+        number = -1
+    if not 0 <= number < _TOP:
+        return None
+    del entry.left[key]
+    return number

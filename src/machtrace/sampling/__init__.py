@@ -1,0 +1,1 @@
+"""Profiles: a snapshot of a running process at each tick."""

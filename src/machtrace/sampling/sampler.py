@@ -1,0 +1,229 @@
+"""Sampling: a snapshot of a process at each tick, for some time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from machtrace.sampling.collection import SampleCollection
+from machtrace.sampling.stacks import SampledStacks
+from machtrace.sampling.tick_clock import TickClock
+from machtrace.unwinder.unwinder import Unwinder
+from machtrace.errors import TargetError, TargetGoneError, TargetSpecError, ThreadGoneError
+from machtrace.model.profile import Profile, SamplingEnd, SamplingRun, stopped_share
+from machtrace.model.snapshot import Problem, Snapshot
+from machtrace.model.thread import ThreadId
+from machtrace.symbolizer.symbolicator import Symbolicator
+from machtrace.targets.base import DEFAULT_STACK_LIMIT, PausingTarget, PythonTarget, Target
+from machtrace.cpython.runs import PythonRuns
+from machtrace.unwinder.walker import DEFAULT_DEPTH
+
+FOREVER_NS = 1 << 62
+"""A duration that ends by itself after 146 years."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingProgress:
+    """How far sampling has got."""
+
+    elapsed_ns: int
+    ticks: int
+    lost: int
+    samples: int
+    """Of all threads together."""
+    stopped_share: float | None
+    """See :attr:`~machtrace.model.profile.Profile.stopped_share`."""
+
+
+class Sampler:
+    """Samples a target, and makes a profile of what it took.
+
+    Between ticks stacks are walked, as far as there is time; names are looked up at the end. What
+    was learnt of the target's images is kept from one tick to the next.
+
+    Args:
+        target: an open target of a process that runs; its owner closes it.
+        interval_ns: nanoseconds from tick to tick, 1 or more.
+        threads: which; None are all that there are at each tick.
+        search: files and folders with the program's images.
+        limit: how many frames of a stack are kept at most: of a deeper one those at both ends.
+        stack_limit: how many bytes of each stack are copied at most.
+        symbolicate: whether to look names up.
+        lines: whether source lines and inlined calls are wanted, where names are looked up.
+        python: whether the Python functions that CPython's loop runs are wanted. They are read
+            while all threads stand still together.
+
+    Raises:
+        TargetSpecError: Python functions are wanted, and not known of this kind of target.
+    """
+
+    def __init__(  # noqa: PLR0913 - all but the first are by keyword
+        self,
+        target: Target,
+        *,
+        interval_ns: int,
+        threads: Sequence[ThreadId] | None = None,
+        search: Sequence[str | Path] = (),
+        limit: int = DEFAULT_DEPTH,
+        stack_limit: int = DEFAULT_STACK_LIMIT,
+        symbolicate: bool = True,
+        lines: bool = True,
+        python: bool = False,
+    ) -> None:
+        if python and not isinstance(target, PythonTarget):
+            raise TargetSpecError(
+                "Python functions are not known of this kind of target",
+                remedy="leave them out, or sample a process of this machine by its id",
+            )
+        self._target = target
+        self._python_target = target if python and isinstance(target, PythonTarget) else None
+        self._interval_ns = interval_ns
+        self._wanted = threads
+        self._stack_limit = stack_limit
+        self._unwinder = Unwinder(search)
+        self._names = Symbolicator(search=search, lines=lines)
+        self._symbolicate = symbolicate
+        self._stacks = SampledStacks(self._unwinder, self._names, limit=limit)
+        self._collection = SampleCollection(self._stacks)
+        self._process = target.process
+        self._ticks = 0
+        self._walk_ns = 0
+        """What the dearest of the newest walks took."""
+
+    def run(
+        self,
+        duration_ns: int,
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+        on_tick: Callable[[SamplingProgress], None] = lambda _: None,
+    ) -> SamplingRun:
+        """Sample until ``duration_ns`` have passed, or the process or its user ends it.
+
+        What was taken before a snapshot fails is kept; only where the very first one fails, its
+        error is raised. To be called once.
+
+        Args:
+            duration_ns: nanoseconds, 1 or more; :data:`FOREVER_NS` for as long as it runs.
+            should_stop: asked several times a second; True ends sampling.
+            on_tick: told after each tick.
+
+        Raises:
+            TargetGoneError: the process has exited before it was sampled.
+            TargetAccessError: the kernel refused.
+            TargetSpecError: its process stands still between snapshots.
+            TargetError: it cannot be looked at.
+        """
+        self._prepare()
+        started_at = time.time_ns()
+        clock = TickClock(self._interval_ns, time.monotonic_ns, time.sleep)
+        end = SamplingEnd.DURATION
+        while end is SamplingEnd.DURATION and clock.wait(duration_ns, should_stop):
+            end = self._tick(clock)
+            on_tick(self._progress(clock))
+            self._walk_meanwhile(clock)
+        elapsed = max(1, clock.elapsed_ns)
+        if end is SamplingEnd.DURATION and elapsed < duration_ns:
+            end = SamplingEnd.INTERRUPTED
+        return SamplingRun(
+            started_at_ns=started_at,
+            duration_ns=elapsed,
+            interval_ns=self._interval_ns,
+            ticks=self._ticks,
+            lost=clock.lost,
+            end=end,
+        )
+
+    def profile(self, run: SamplingRun) -> Profile:
+        """Walk what was not walked yet, and name all frames; ``run`` is what :meth:`run` returned.
+
+        The target may be closed by then.
+        """
+        collection, names = self._collection, self._names
+        samples = collection.samples()
+        frames = self._stacks.frames.frames(partial(names.frame, named=self._symbolicate))
+        unread = (Problem(thread=None, error=error) for error in names.problems)
+        return Profile(
+            process=self._process,
+            images=collection.images,
+            threads=collection.threads,
+            frames=frames,
+            stacks=self._stacks.rows.table(),
+            samples=samples,
+            run=run,
+            problems=(*self.problems, *unread),
+        )
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What of the process could not be read; names and lines that are missing not among it."""
+        return self._collection.problems
+
+    def _prepare(self) -> None:
+        """Look at the process once, so that its images and most rules are known."""
+        first, python = self._snapshot()
+        target = self._target
+        if isinstance(target, PausingTarget) and not target.runs_between_snapshots:
+            raise TargetSpecError(
+                "the process stands still from one snapshot to the next, as this stub has it",
+                remedy="sample it through lldb-server or debugserver, attached to it while it "
+                "runs, or by its process id",
+            )
+        if self._python_target is not None and not python:
+            # It runs none, or it cannot be told: the problem says so, and looking takes time.
+            for problem in first.problems:
+                self._collection.miss(problem)
+            self._python_target = None
+        self._process = first.process
+        self._unwinder.columns([first])
+
+    def _snapshot(self) -> tuple[Snapshot, Mapping[ThreadId, PythonRuns]]:
+        wanted, stack_limit = self._wanted, self._stack_limit
+        if self._python_target is not None:
+            return self._python_target.snapshot_with_python(wanted, stack_limit=stack_limit)
+        return self._target.snapshot(wanted, stack_limit=stack_limit), {}
+
+    def _tick(self, clock: TickClock) -> SamplingEnd:
+        """Take one snapshot; why sampling ends with it, DURATION where it goes on."""
+        at = clock.elapsed_ns
+        collection = self._collection
+        try:
+            snapshot, python = self._snapshot()
+        except TargetGoneError:
+            return SamplingEnd.PROCESS_ENDED
+        except TargetError as error:
+            collection.miss(Problem(thread=None, error=error))
+            return SamplingEnd.TARGET_LOST
+        self._ticks += 1
+        collection.add(snapshot, at, python)
+        if self._wanted is not None:
+            gone = {p.thread for p in snapshot.problems if isinstance(p.error, ThreadGoneError)}
+            self._wanted = [thread for thread in self._wanted if thread not in gone]
+            if not self._wanted:
+                return SamplingEnd.THREADS_ENDED
+        return SamplingEnd.FULL if collection.is_full else SamplingEnd.DURATION
+
+    def _progress(self, clock: TickClock) -> SamplingProgress:
+        elapsed, collection = max(1, clock.elapsed_ns), self._collection
+        return SamplingProgress(
+            elapsed_ns=elapsed,
+            ticks=self._ticks,
+            lost=clock.lost,
+            samples=len(collection),
+            stopped_share=stopped_share(
+                collection.stopped_ns,
+                copies=collection.timed_copies,
+                rate=self._ticks * 1e9 / elapsed,
+            ),
+        )
+
+    def _walk_meanwhile(self, clock: TickClock) -> None:
+        """Walk stacks that wait, where many do, as long as there is time before the next tick."""
+        while self._collection.should_walk and clock.left_ns > 2 * self._walk_ns:
+            began = time.monotonic_ns()
+            self._collection.walk_oldest()
+            took = time.monotonic_ns() - began
+            # The dearest comes to be forgotten: a rule is worked out once.
+            self._walk_ns = max(took, self._walk_ns * 7 // 8)

@@ -1,0 +1,248 @@
+"""Names for offsets in the images of reports: each image opened once, each name made once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from machtrace.errors import AmbiguousImageError, MachtraceError
+from machtrace.model.address import Avma, ImageOffset, Svma
+from machtrace.model.arch import Arch
+from machtrace.model.image import BinaryImage, ImageFormat
+from machtrace.model.reported_frame import NameSource, ReportedSymbol
+from machtrace.model.reported_image import ReportedImage
+from machtrace.model.symbol import Certainty, FrameStatus, SourceLocation, Symbol
+from machtrace.demangler import demangle
+from machtrace.symbolizer.image_names import ImageNames, InlinedCall, NamedOffset
+from machtrace.images.resolver import ImageResolver
+from machtrace.images.images_by_name import NamedImageFile, find_by_name
+from machtrace.demangler.apple_style import apple_style
+from machtrace.images.store_layout import Identifier
+
+_ARCHES = {arch.value: arch for arch in Arch}
+_SOURCES: dict[Certainty, NameSource] = {
+    certainty: NameSource(certainty.value)
+    for certainty in Certainty
+    if certainty is not Certainty.NONE
+}
+_DEBUG = NameSource.DEBUG_INFORMATION
+_new = tuple.__new__
+_MOST_KEPT = 1 << 19
+"""Places and calls of an image that are kept for the next reports: some 250 MB."""
+_LEAST = 0x1000
+"""Bytes of an image whose size is not reported."""
+
+
+class ReportCall(NamedTuple):
+    """A function that an offset is in: itself, or inlined there."""
+
+    name: str
+    start: ImageOffset | None
+    """Of the function; None of what is inlined."""
+    source: NameSource
+    location: SourceLocation | None
+    others: tuple[str, ...] = ()
+    """Further spellings and names of the same function."""
+    symbol: ReportedSymbol | None = None
+    """Of what is inlined, made once for all frames that it is in."""
+
+
+Calls = tuple[ReportCall, ...]
+"""Innermost first; the function that holds the offset is the last. Empty where it has no name."""
+
+
+class ReportNames:
+    """Names in any number of images, found by their UUIDs; those without, by their names."""
+
+    def __init__(self, search: Sequence[str | Path] = ()) -> None:
+        """Open nothing yet.
+
+        Args:
+            search: files and folders to look for images and debug files in.
+        """
+        self._source = ImageResolver.of(search)
+        self._images: dict[Identifier, _NamedImage | FrameStatus] = {}
+        self._by_name: dict[tuple[str, str | None], NamedImageFile | None] = {}
+        self._ambiguous: list[MachtraceError] = []
+
+    @property
+    def problems(self) -> tuple[MachtraceError, ...]:
+        """Why names or lines may be missing, as far as it was seen."""
+        opened = (one for one in self._images.values() if isinstance(one, _NamedImage))
+        return (
+            *self._source.places.problems,
+            *self._ambiguous,
+            *(problem for one in opened for problem in one.problems),
+        )
+
+    def identifier(self, image: ReportedImage) -> Identifier | None:
+        """Its own; or of one that has none, that of the only given file of its name.
+
+        None where there is neither. Raises nothing.
+        """
+        if image.uuid is not None:
+            return image.uuid
+        found = self.file_by_name(image)
+        return None if found is None else found.identifier
+
+    def file_by_name(self, image: ReportedImage) -> NamedImageFile | None:
+        """What an image without an identifier is taken for; None where there is nothing."""
+        if image.uuid is not None or not image.name:
+            return None
+        key = image.name, image.arch
+        if key not in self._by_name:
+            arch = _ARCHES.get(image.arch or "")
+            try:
+                self._by_name[key] = find_by_name(image.name, arch, self._source.places)
+            except AmbiguousImageError as error:
+                self._ambiguous.append(error)
+                self._by_name[key] = None
+        return self._by_name[key]
+
+    def status(self, image: ReportedImage) -> FrameStatus:
+        """SYMBOLICATED where there is a file of the image; else why there is none."""
+        opened = self._opened(image)
+        return opened if isinstance(opened, FrameStatus) else FrameStatus.SYMBOLICATED
+
+    def find(self, image: ReportedImage, offsets: Iterable[int]) -> dict[int, Calls]:
+        """What is at each of the offsets (ImageOffset) in an image; nothing of one without a file.
+
+        Raises nothing.
+        """
+        opened = self._opened(image)
+        if isinstance(opened, FrameStatus):
+            return {}
+        wanted = sorted(offsets)
+        return dict(zip(wanted, opened.find(wanted), strict=True))
+
+    def starts(self, image: ReportedImage, name: str) -> Sequence[ImageOffset]:
+        """Where functions of this name begin; nothing of an image without a file.
+
+        Args:
+            image: where.
+            name: as linkers spell it, with or without Mach-O's underscore.
+        """
+        opened = self._opened(image)
+        return () if isinstance(opened, FrameStatus) else opened.starts(name)
+
+    def _opened(self, image: ReportedImage) -> _NamedImage | FrameStatus:
+        identifier = self.identifier(image)
+        if identifier is None:
+            return FrameStatus.UNKNOWN_IMAGE
+        found = self._images.get(identifier)
+        if found is None:
+            wanted = _binary_image(image, identifier, self.file_by_name(image))
+            status = self._source.files(wanted).status
+            if status is FrameStatus.SYMBOLICATED:
+                found = _NamedImage(ImageNames(wanted, source=self._source))
+            else:
+                found = status
+            self._images[identifier] = found
+        return found
+
+
+def _binary_image(
+    image: ReportedImage, identifier: Identifier, file: NamedImageFile | None
+) -> BinaryImage:
+    """The image as it was linked; what identifies it tells which, the rest only helps to look."""
+    arch = _ARCHES.get(image.arch or "", Arch.ARM64) if file is None else file.arch
+    return BinaryImage(
+        path=image.path or image.name,
+        uuid=identifier,
+        arch=arch,
+        format=ImageFormat.identified_by(identifier) if file is None else file.format,
+        load_address=Avma(0),
+        header_svma=Svma(0),
+        size=image.size or _LEAST,
+    )
+
+
+class _NamedImage:
+    """One image's names; what is at a place in the source, and a function's name, is made once."""
+
+    def __init__(self, names: ImageNames) -> None:
+        self._names = names
+        self._calls: dict[NamedOffset, Calls] = {}
+        self._functions: dict[int, ReportCall | None] = {-1: None}
+        self._spelt: dict[int, tuple[str, tuple[str, ...]]] = {}
+        self._paths: dict[int, str] = {}
+        self._inlined: dict[InlinedCall, ReportCall] = {}
+        self._starts: dict[str, list[ImageOffset]] | None = None
+
+    @property
+    def problems(self) -> Sequence[MachtraceError]:
+        return self._names.problems
+
+    def find(self, offsets: Sequence[int]) -> list[Calls]:
+        found = self._names.find(offsets)
+        known = self._calls
+        if len(known) + len(self._inlined) > _MOST_KEPT:
+            known.clear()
+            self._inlined.clear()
+        new = [one for one in dict.fromkeys(found) if one not in known]
+        chains = self._names.chains([one.location for one in new])
+        for one, chain in zip(new, chains, strict=True):
+            known[one] = self._made(one.function, chain)
+        return [known[one] for one in found]
+
+    def starts(self, name: str) -> Sequence[ImageOffset]:
+        if self._starts is None:
+            self._starts = self._names.starts()
+        return self._starts.get(name, ()) or self._starts.get(f"_{name}", ())
+
+    def _made(self, function: int, chain: tuple[InlinedCall, ...]) -> Calls:
+        symbol = self._function(function)
+        if not chain or chain[-1].file < 0:
+            return () if symbol is None or not symbol.name else (symbol,)
+        calls = [self._inlined.get(one) or self._inlined_call(one) for one in chain]
+        if symbol is not None:
+            calls[-1] = _joined(calls[-1], symbol)
+        return tuple(calls)
+
+    def _function(self, number: int) -> ReportCall | None:
+        """What holds an offset, as the symbol tables have it; nameless where only its start is."""
+        if number not in self._functions:
+            symbol = self._names.function(number)
+            self._functions[number] = None if symbol is None else _of_symbol(symbol)
+        return self._functions[number]
+
+    def _inlined_call(self, one: InlinedCall) -> ReportCall:
+        if one.function not in self._spelt:
+            linkage_name = self._names.linkage_name(one.function)
+            full = demangle(linkage_name)
+            shown = apple_style(linkage_name, full)
+            self._spelt[one.function] = shown or "???", (full, linkage_name)
+        name, others = self._spelt[one.function]
+        location = None
+        if one.file >= 0:
+            if one.file not in self._paths:
+                self._paths[one.file] = self._names.file_path(one.file)
+            location = SourceLocation(self._paths[one.file], one.line or None)
+        symbol = _new(ReportedSymbol, (name, None, _DEBUG))
+        call = _new(ReportCall, (name, None, _DEBUG, location, others, symbol))
+        self._inlined[one] = call
+        return call
+
+
+def _of_symbol(symbol: Symbol) -> ReportCall:
+    if not symbol.is_named:
+        return ReportCall("", symbol.offset, NameSource.EXACT, None)
+    return ReportCall(
+        name=apple_style(symbol.linkage_name, symbol.name),
+        start=symbol.offset,
+        source=_SOURCES[symbol.certainty],
+        location=None,
+        others=(symbol.name, symbol.linkage_name, *symbol.aliases),
+    )
+
+
+def _joined(call: ReportCall, symbol: ReportCall) -> ReportCall:
+    """A function by its debug information, and what symbols know of it besides."""
+    name, _, source, location, others, _ = call
+    known, start, _, _, more, _ = symbol
+    if known:
+        name = known if name == "???" else name
+        others = (*others, known, *more)
+    # Made as a tuple: there are very many, and a call of the class takes twice as long.
+    return _new(ReportCall, (name, start, source, location, others, None))

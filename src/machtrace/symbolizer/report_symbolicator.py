@@ -1,0 +1,195 @@
+"""Names for the frames of whole reports, many reports at once."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from machtrace.model.report import Report, ReportedTask
+from machtrace.model.reported_frame import Adjustment, ReportedFrame
+from machtrace.model.reported_image import ReportedImage
+from machtrace.model.symbol import FrameStatus
+from machtrace.symbolizer.slide_inference import with_load_addresses
+from machtrace.symbolizer.report_frames import FrameNamer, Table
+from machtrace.symbolizer.report_names import ReportNames
+from machtrace.images.store_layout import Identifier
+
+Tables: TypeAlias = Mapping[Identifier, Table]
+"""For each image what is known of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingImage:
+    """An image that frames are in, and of which there is no file."""
+
+    image: ReportedImage
+    """As the first report has it."""
+    status: FrameStatus
+    """Why there is none."""
+    frames: int
+    """How many frames of all reports are in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedReports:
+    """Reports with names."""
+
+    reports: tuple[Report, ...]
+    missing: tuple[MissingImage, ...]
+    """Those with the most frames first."""
+    frames: int
+    """How many frames there were."""
+    named: int
+    """How many of them got names from files."""
+    contradicted: int
+    """How many of those the reports called otherwise."""
+
+
+def symbolicate_reports(reports: Sequence[Report], names: ReportNames) -> NamedReports:
+    """The reports with names, source lines and inlined calls from files.
+
+    Frames in images without files stay as they are, with what the report says of them. A frame that
+    the report calls otherwise keeps that name in its details, as ``reported symbol``, and a warning
+    of the report counts them.
+
+    Args:
+        reports: any number; an image that they share is looked up in once.
+        names: where names are from.
+    """
+    reports = [with_load_addresses(report, names) for report in reports]
+    wanted = _Wanted(names)
+    for report in reports:
+        for task in report.tasks:
+            wanted.add(task, report)
+    tables: Tables = {
+        key: names.find(image, wanted.offsets[key]) for key, image in wanted.images.items()
+    }
+    named = contradicted = 0
+    found: list[Report] = []
+    for report in reports:
+        namer = FrameNamer()
+        found.append(_named(report, namer, names, tables))
+        named += namer.named
+        contradicted += namer.contradicted
+    return NamedReports(
+        reports=tuple(found),
+        missing=wanted.missing(),
+        frames=wanted.frames,
+        named=named,
+        contradicted=contradicted,
+    )
+
+
+def stacks(task: ReportedTask, report: Report) -> Iterator[Iterable[ReportedFrame]]:
+    """The frames of all threads and trees of a task, and of the report's exception if it is its."""
+    for thread in task.threads:
+        yield thread.frames
+    for tree in task.trees:
+        yield (node.frame for node in tree.nodes)
+    if task is report and report.language_exception is not None:
+        yield report.language_exception.frames
+
+
+class _Wanted:
+    """What is asked for, of all reports."""
+
+    def __init__(self, names: ReportNames) -> None:
+        self._names = names
+        self.offsets: dict[Identifier, set[int]] = defaultdict(set)
+        self.images: dict[Identifier, ReportedImage] = {}
+        self.frames = 0
+        self._counts: Counter[Identifier | str] = Counter()
+        self._nameless: dict[str, ReportedImage] = {}
+
+    def add(self, task: ReportedTask, report: Report) -> None:
+        """The frames of a task."""
+        counts = [0] * len(task.images)
+        keys = list(map(self._names.identifier, task.images))
+        sets = [set() if key is None else self.offsets[key] for key in keys]
+        returned = Adjustment.RETURN
+        total = 0
+        for frames in stacks(task, report):
+            for _, image, offset, adjustment, _, _, is_inline, _ in frames:
+                if is_inline:
+                    continue
+                total += 1
+                if image is not None and offset is not None:
+                    counts[image] += 1
+                    # As ReportedFrame.lookup has it: a call of that takes longer than the rest.
+                    sets[image].add(offset - (adjustment is returned and offset > 0))
+        self.frames += total
+        for one, key, count in zip(task.images, keys, counts, strict=True):
+            if not count:
+                continue
+            if key is None:
+                self._nameless.setdefault(one.name, one)
+                self._counts[one.name] += count
+            else:
+                self.images.setdefault(key, one)
+                self._counts[key] += count
+
+    def missing(self) -> tuple[MissingImage, ...]:
+        """The images without files."""
+        found = [
+            MissingImage(image=image, status=status, frames=self._counts[key])
+            for key, image in (*self.images.items(), *self._nameless.items())
+            if (status := self._names.status(image)) is not FrameStatus.SYMBOLICATED
+        ]
+        return tuple(sorted(found, key=lambda one: -one.frames))
+
+
+def _named(report: Report, namer: FrameNamer, names: ReportNames, tables: Tables) -> Report:
+    known = {id(task): _tables_of(task, names, tables) for task in report.tasks}
+    task = _named_task(report, namer, known[id(report)])
+    exception = report.language_exception
+    if exception is not None:
+        frames = namer.stack(exception.frames, known[id(report)])
+        exception = replace(exception, frames=frames)
+    others = tuple(_named_task(other, namer, known[id(other)]) for other in report.others)
+    warnings = report.warnings + _by_name(report, names, tables)
+    if namer.contradicted:
+        count = namer.contradicted
+        warnings += (f"{count} frame{'' if count == 1 else 's'} had wrong names in the report",)
+    return replace(
+        report,
+        threads=task.threads,
+        trees=task.trees,
+        language_exception=exception,
+        others=others,
+        warnings=warnings,
+    )
+
+
+def _named_task(
+    task: ReportedTask, namer: FrameNamer, known: Sequence[Table | None]
+) -> ReportedTask:
+    return ReportedTask(
+        process=task.process,
+        images=task.images,
+        threads=tuple(
+            replace(thread, frames=namer.stack(thread.frames, known)) for thread in task.threads
+        ),
+        trees=tuple(replace(tree, nodes=namer.tree(tree, known)) for tree in task.trees),
+    )
+
+
+def _tables_of(task: ReportedTask, names: ReportNames, tables: Tables) -> list[Table | None]:
+    """For each image what is known of it; None where that is nothing."""
+    keys = map(names.identifier, task.images)
+    return [None if key is None else tables.get(key) or None for key in keys]
+
+
+def _by_name(report: Report, names: ReportNames, tables: Tables) -> tuple[str, ...]:
+    """What is to be said of images that were found by their names alone."""
+    found = {
+        image.name: file
+        for task in report.tasks
+        for image in task.images
+        if (file := names.file_by_name(image)) is not None and tables.get(file.identifier)
+    }
+    return tuple(
+        f"{name} has no UUID in the report; its names are from {file.path}, by its name alone"
+        for name, file in found.items()
+    )

@@ -1,0 +1,292 @@
+"""Names for the addresses of a backtrace."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from machtrace.errors import ArgumentError, FormatError, MachtraceError, MemoryReadError
+from machtrace.formats.macho.contents import FileContents
+from machtrace.model.address import Avma, ImageOffset
+from machtrace.model.arch import Arch
+from machtrace.model.image import BinaryImage
+from machtrace.model.memory import MemoryReader
+from machtrace.model.snapshot import Snapshot
+from machtrace.model.stack import AddressChain, Backtrace, FrameAddress
+from machtrace.model.symbol import (
+    CallStack,
+    Frame,
+    FrameChain,
+    FrameStatus,
+    InlineFrame,
+    Symbol,
+)
+from machtrace.symbols.image_symbols import ImageSymbols
+
+if TYPE_CHECKING:  # they bring much that the first names can do without
+    from numpy.typing import ArrayLike
+
+    from machtrace.formats.elf.contents import ElfFileContents
+    from machtrace.lines.debug_information import AnyDebugIndex, DebugInformation
+    from machtrace.images.resolver import ImageResolver
+    from machtrace.symbolizer.columns import SymbolColumns
+
+_Answer = tuple[FrameStatus, BinaryImage | None, Symbol | None, tuple[InlineFrame, ...]]
+"""What an address is; the calls there end with the function that they are inlined into."""
+
+_REMEMBERED = 1 << 16
+"""Addresses of one snapshot whose answers are kept; at the limit all are forgotten."""
+
+
+class Symbolicator:
+    """Names any number of backtraces, and any number of offsets; opens each image once.
+
+    An image's symbols are read from the files in ``search``, else from the file where the target
+    had it, else from the snapshot's memory. A file whose UUID is not the image's is never used.
+
+    :meth:`symbolicate` gives a backtrace's frames their names. :meth:`lookup` takes a column of N
+    offsets (ImageOffset) of one image and gives columns of N rows, in the order asked for::
+
+        columns = Symbolicator(search=["symbols"]).lookup("libx.dylib", [0x1000, 0x1f40])
+        columns.names()  # ['start', None]: None where no function is
+        columns.symbols  # int32, shape (2,): an id for each function, -1 where none is
+        columns.function_starts  # uint64, shape (2,)
+        columns.lines  # uint32, shape (2,); 0 where it is unknown
+    """
+
+    def __init__(self, search: Sequence[str | Path] = (), *, lines: bool = True) -> None:
+        """Open nothing yet.
+
+        Args:
+            search: files and folders to look for images and debug files in.
+            lines: whether source lines and inlined calls are wanted. Where an image has debug
+                information, that is read as a whole once, which can take seconds, and kept.
+        """
+        self._search = search
+        self._wants_lines = lines
+        self._images: dict[Hashable, ImageSymbols] = {}
+        self._here: dict[Avma, ImageSymbols | FrameStatus] = {}
+        self._snapshot: Snapshot | None = None
+        self._found: dict[tuple[Avma, bool], _Answer] = {}
+
+    def __repr__(self) -> str:
+        """Where it searches, whether for lines, and how many images it has open."""
+        count = len(self._images) + len(self._here)
+        images = f"{count} image{'' if count == 1 else 's'}"
+        return f"<Symbolicator search={self._search!r} lines={self._wants_lines}: {images} open>"
+
+    @cached_property
+    def _files(self) -> ImageResolver:
+        from machtrace.images.resolver import ImageResolver
+
+        return ImageResolver.of(self._search)
+
+    @cached_property
+    def _debug(self) -> DebugInformation | None:
+        from machtrace.lines.debug_information import DebugInformation
+
+        return DebugInformation(self._files) if self._wants_lines else None
+
+    @property
+    def problems(self) -> tuple[MachtraceError, ...]:
+        """Why names or lines may be missing, as far as it was seen: no error of any lookup.
+
+        Places to search that are not there; debug information that nothing could be made of, and
+        object files that are gone or were changed; malformed tables of images.
+        """
+        files, debug = vars(self).get("_files"), vars(self).get("_debug")
+        images = (*self._images.values(), *self._here.values())
+        return (
+            *(() if files is None else files.places.problems),
+            *(() if debug is None else debug.problems),
+            *(
+                problem
+                for one in images
+                if isinstance(one, ImageSymbols)
+                for problem in one.problems
+            ),
+        )
+
+    # --- backtraces ---
+
+    def symbolicate(self, backtrace: Backtrace) -> CallStack:
+        """``backtrace`` with names: as many frames as it has addresses."""
+        return self._stack(backtrace, named=True)
+
+    def locate(self, backtrace: Backtrace) -> CallStack:
+        """``backtrace`` with images and without names: no file is opened."""
+        return self._stack(backtrace, named=False)
+
+    def _stack(self, backtrace: Backtrace, *, named: bool) -> CallStack:
+        def frames(chain: AddressChain) -> tuple[Frame, ...]:
+            return tuple(self.frame(one, snapshot, named=named) for one in chain.addresses)
+
+        snapshot, rest = backtrace.snapshot, backtrace.physical_remainder
+        return CallStack(
+            thread=backtrace.thread.info,
+            frames=frames(backtrace),
+            stop=backtrace.stop,
+            gap=backtrace.gap,
+            stopped_for_ns=backtrace.thread.stopped_for_ns,
+            physical_remainder=None
+            if rest is None
+            else FrameChain(frames=frames(rest), stop=rest.stop, gap=rest.gap),
+        )
+
+    def frame(self, address: FrameAddress, snapshot: Snapshot, *, named: bool = True) -> Frame:
+        """An address of a snapshot's process with its image and, unless not wanted, its name."""
+        if self._snapshot is not snapshot or len(self._found) >= _REMEMBERED:
+            self._snapshot, self._found, self._here = snapshot, {}, {}
+        key = (address.lookup, named)
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = self._find(address.lookup, snapshot, named=named)
+        status, image, symbol, calls = found
+        return Frame(
+            address=address,
+            status=status,
+            image=image,
+            symbol=symbol,
+            location=calls[-1].location if calls else None,
+            inlined=calls[:-1],
+        )
+
+    def _find(self, lookup: Avma, snapshot: Snapshot, *, named: bool) -> _Answer:
+        image = snapshot.images.find(lookup)
+        if image is None:
+            return FrameStatus.UNKNOWN_IMAGE, None, None, ()
+        if not named:
+            return FrameStatus.NOT_ASKED, image, None, ()
+        status, symbol = self._name(image, image.offset_of(lookup), snapshot.memory)
+        if self._debug is None:
+            return status, image, symbol, ()
+        offset = image.offset_of(lookup)
+        calls = self._debug.frames(image, offset)
+        if calls:
+            symbol = self._debug.symbol(image, offset, calls[-1], symbol)
+            if symbol is not None and symbol.is_named:
+                status = FrameStatus.SYMBOLICATED
+        return status, image, symbol, calls
+
+    def _name(
+        self, image: BinaryImage, offset: ImageOffset, memory: MemoryReader
+    ) -> tuple[FrameStatus, Symbol | None]:
+        symbols = self._opened(image, memory)
+        if isinstance(symbols, FrameStatus):
+            return symbols, None
+        try:
+            symbol = symbols.find(offset)
+        except (FormatError, MemoryReadError):
+            return FrameStatus.MALFORMED_FILE, None
+        if symbol is None or not symbol.is_named:
+            malformed = any(isinstance(problem, FormatError) for problem in symbols.problems)
+            status = FrameStatus.MALFORMED_FILE if malformed else FrameStatus.MISSING_SYMBOL
+            return status, symbol
+        return FrameStatus.SYMBOLICATED, symbol
+
+    def _opened(self, image: BinaryImage, memory: MemoryReader) -> ImageSymbols | FrameStatus:
+        found = self._images.get(_key(image)) or self._here.get(image.load_address)
+        if found is None:
+            from machtrace.symbols.image_opening import open_image
+
+            found = open_image(self._files, image, memory)
+            if image.uuid is None or isinstance(found, FrameStatus):
+                self._here[image.load_address] = found
+            else:
+                self._images[_key(image)] = found
+        return found
+
+    # --- columns ---
+
+    def lookup(
+        self,
+        image: str | PathLike[str] | BinaryImage,
+        offsets: ArrayLike | Iterable[int],
+        *,
+        return_addresses: bool = False,
+        arch: Arch | str | None = None,
+        threads: int = 1,
+    ) -> SymbolColumns:
+        """The functions and source lines at many offsets of one image, as columns.
+
+        Args:
+            image: a file, or an image whose files are looked for.
+            offsets: bytes from the image's header, in any order: a column of whole numbers from 0
+                to 2**64 - 1, of any integer type. It is copied.
+            return_addresses: whether they are where calls return to, and so to be looked up one
+                byte earlier, inside the call.
+            arch: of a fat file, which of its images; an :class:`Arch` or its name, ``"arm64"``.
+            threads: how many to share the work among, 1 or more.
+
+        Raises:
+            ArgumentError: an argument makes no sense: negative offsets, say, or no such ``arch``.
+            FileAccessError: there is no such file, or none for this image.
+            FormatError: it is malformed.
+            MachtraceError: a fat file has several images, or not that of ``arch``.
+        """
+        from machtrace.symbolizer.asked_offsets import offsets_array
+        from machtrace.symbolizer.columns import SymbolColumns
+
+        column = offsets_array(offsets)
+        if threads < 1 or threads != int(threads):
+            raise ArgumentError(f"threads is {threads!r}", remedy="give 1 or more")
+        wanted, symbols = self._file(image, None if arch is None else _arch(arch))
+        return SymbolColumns(
+            column,
+            symbols,
+            lambda: self._lines(wanted),
+            back=int(return_addresses),
+            threads=threads,
+        )
+
+    def _file(
+        self, image: str | PathLike[str] | BinaryImage, arch: Arch | None
+    ) -> tuple[BinaryImage, ImageSymbols]:
+        from machtrace.images.named_file import no_file, path_image
+
+        contents: FileContents | ElfFileContents | None = None
+        if isinstance(image, BinaryImage):
+            wanted, key = image, _key(image)
+        else:
+            wanted, contents = path_image(image, arch)
+            key = (contents.source, _key(wanted))  # another file may have the same identifier
+        found = self._images.get(key)
+        if found is None:
+            if contents is not None:
+                found = ImageSymbols(contents, others=lambda: self._twins(wanted))
+            else:
+                from machtrace.symbols.image_opening import open_image
+
+                opened = open_image(self._files, wanted, None)
+                if isinstance(opened, FrameStatus):
+                    raise no_file(wanted, opened)
+                found = opened
+            self._images[key] = found
+        return wanted, found
+
+    def _twins(self, image: BinaryImage) -> Sequence[FileContents | ElfFileContents]:
+        from machtrace.symbols.image_opening import twins
+
+        return twins(self._files, image, image.path)
+
+    def _lines(self, image: BinaryImage) -> AnyDebugIndex | None:
+        found = FrameStatus.NOT_ASKED if self._debug is None else self._debug.index(image)
+        return None if isinstance(found, FrameStatus) else found
+
+
+def _arch(given: Arch | str) -> Arch:
+    try:
+        return Arch(given)
+    except ValueError:
+        names = ", ".join(one.value for one in Arch)
+        text = f"no architecture is called {given!r}"
+        raise ArgumentError(text, remedy=f"choose one of: {names}") from None
+
+
+def _key(image: BinaryImage) -> Hashable:
+    if image.uuid is None:
+        return image.path, image.local_path, image.arch
+    return image.uuid, image.arch

@@ -1,0 +1,1 @@
+"""Names of functions in a Mach-O image."""

@@ -1,0 +1,45 @@
+"""Which sections of a Mach-O hold functions, and which hold other code."""
+
+from __future__ import annotations
+
+from machtrace.formats.macho.image import MachOImage
+from machtrace.formats.macho.segments import S_SYMBOL_STUBS, Section
+from machtrace.model.address import LAST_OFFSET
+
+Ranges = tuple[tuple[int, int], ...]
+"""The (start, end) of sections, as offsets from the header; by start."""
+
+
+def holds_functions(section: Section) -> bool:
+    """Whether the section's code is of functions, and not of stubs and of what binds them."""
+    if not section.is_code or not section.size or section.type == S_SYMBOL_STUBS:
+        return False
+    return section.name != "__stub_helper" and not is_objc_stubs(section)
+
+
+def is_objc_stubs(section: Section) -> bool:
+    """Whether it holds calls of ``objc_msgSend``, one for each selector."""
+    return section.name == "__objc_stubs"
+
+
+def function_sections(image: MachOImage) -> Ranges:
+    """Those that hold functions."""
+    return _ranges(image, [one for one in image.code_sections if holds_functions(one)])
+
+
+def named_sections(image: MachOImage) -> Ranges:
+    """Those in which anything has a name: functions and stubs.
+
+    What binds stubs lazily, in ``__stub_helper``, is the linker's own code.
+    """
+    kept = [one for one in image.code_sections if one.name != "__stub_helper"]
+    return _ranges(image, kept)
+
+
+def _ranges(image: MachOImage, sections: list[Section]) -> Ranges:
+    base = image.header_svma
+    return tuple(
+        (section.address - base, min(section.end - base, LAST_OFFSET))
+        for section in sections
+        if section.address >= base
+    )

@@ -1,0 +1,183 @@
+"""The names in a Mach-O image, put together: the best first, each bounded by function starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from machtrace.errors import MachtraceError
+from machtrace.formats.macho.contents import MachOContents
+from machtrace.formats.macho.tables.symtab import SymbolRows, parse_symbols
+from machtrace.model.symbol import Certainty
+from machtrace.symbols.macho.code_sections import function_sections, named_sections
+from machtrace.symbols.macho.macho_described_functions import (
+    DescribedFunctions,
+    described_functions,
+    initialisers,
+)
+from machtrace.symbols.macho.macho_exports import exported_functions
+from machtrace.symbols.macho.functions import FunctionStarts, listed_functions
+from machtrace.symbols.macho.macho_metadata import ImagePointers, MetadataNames
+from machtrace.symbols.macho.macho_stub_names import stub_names
+from machtrace.symbols.macho.linked_names import symtab_functions, symtab_stubs
+from machtrace.symbols.ranges import NamedRanges, Offsets
+from machtrace.symbols.table import CodeBounds, SymbolTable
+
+_LAST = np.uint64(2**64 - 1)
+
+
+def macho_symbol_table(
+    contents: MachOContents, others: Sequence[MachOContents] = ()
+) -> SymbolTable:
+    """The names in a Mach-O image, in a file or in memory.
+
+    They are those of the symbol table and of the exports trie; what the metadata of runtimes says
+    of functions that these leave without a name; and of stubs, what they call. A part that cannot
+    be read is among the table's ``problems``.
+
+    Args:
+        contents: the image.
+        others: files of the same image that may have more symbols: its dSYM, an unstripped twin.
+
+    Raises:
+        MachOError: a table is malformed, or points outside the image, and no other gave a name.
+        MemoryReadError: the same of a table in memory that cannot be read.
+    """
+    return _Assembly(contents).table(others)
+
+
+class _Assembly:
+    """The parts of one table, and what was wrong with others."""
+
+    def __init__(self, contents: MachOContents) -> None:
+        self._contents = contents
+        self._image = contents.image
+        self._pointers = ImagePointers(contents)
+        self._problems: list[MachtraceError] = []
+        self._found: list[NamedRanges] = []
+
+    def table(self, others: Sequence[MachOContents]) -> SymbolTable:
+        symbols = self._symbols(self._contents)
+        linked = self._linked(symbols, others)
+        # With local symbols the linker's names are all there: exports alone are all preferred.
+        has_locals = not all(bool(one.preferred.all()) for one in linked)
+        starts, described = self._functions(has_locals=has_locals)
+        if has_locals or described is None:
+            self._found += [replace(one, certainty=Certainty.EXACT) for one in linked]
+        else:
+            self._found += _by_certainty(linked, starts, described)
+        unnamed = self._unnamed(starts)
+        metadata = MetadataNames(self._contents, self._pointers, symbols, starts.offsets, unnamed)
+        if len(unnamed) or not starts.are_listed:
+            for source in metadata.functions():
+                self._add(partial(_of_whole_functions, source, starts, described))
+        self._stubs(symbols, metadata)
+        if self._problems and not any(map(len, self._found)):
+            raise self._problems[0]
+        edges = np.array(named_sections(self._image), np.uint64).reshape(-1, 2)
+        bounds = CodeBounds(
+            section_starts=edges[:, 0],
+            section_ends=edges[:, 1],
+            function_starts=starts.offsets,
+            starts_are_listed=starts.are_listed,
+        )
+        if self._pointers.problem is not None:
+            self._problems.append(self._pointers.problem)
+        return SymbolTable(tuple(self._found), bounds, tuple(self._problems))
+
+    def _linked(
+        self, symbols: SymbolRows | None, others: Sequence[MachOContents]
+    ) -> list[NamedRanges]:
+        """The names that the linker wrote."""
+        found: list[NamedRanges | None] = [None]
+        if symbols is not None:
+            found = [self._read(lambda: symtab_functions(symbols, self._image))]
+        found.append(self._read(partial(exported_functions, self._contents, found[0])))
+        found += [self._read(partial(_twin, other)) for other in others]
+        return [one for one in found if one is not None]
+
+    def _functions(self, *, has_locals: bool) -> tuple[FunctionStarts, DescribedFunctions | None]:
+        """Where functions begin; and what unwind tables say, where the linker's list is too short.
+
+        Between functions that all have names it does not matter what the list leaves out.
+        """
+        sections, problems = function_sections(self._image), self._problems
+        listed = listed_functions(self._contents, sections, problems)
+        if has_locals and listed.are_listed:
+            return listed, None
+        described = described_functions(self._contents, problems)
+        starting = initialisers(self._contents, self._pointers, problems)
+        starts = listed.merged(described.starts).merged(starting)
+        return starts, described
+
+    def _stubs(self, symbols: SymbolRows | None, metadata: MetadataNames) -> None:
+        """What calls other images."""
+        named = None
+        if symbols is not None:
+            self._add(lambda: stub_names(self._contents, symbols))
+            named = self._add(lambda: symtab_stubs(symbols, self._image))
+        if named is None or not len(named):
+            for source in metadata.stubs():
+                self._add(source)
+
+    def _add(self, source: Callable[[], NamedRanges]) -> NamedRanges | None:
+        found = self._read(source)
+        if found is not None:
+            self._found.append(found)
+        return found
+
+    def _read(self, source: Callable[[], NamedRanges]) -> NamedRanges | None:
+        try:
+            return source()
+        except MachtraceError as error:
+            self._problems.append(error)
+            return None
+
+    def _symbols(self, contents: MachOContents) -> SymbolRows | None:
+        try:
+            return parse_symbols(contents)
+        except MachtraceError as error:
+            self._problems.append(error)
+            return None
+
+    def _unnamed(self, starts: FunctionStarts) -> Offsets:
+        """The functions that have no name so far."""
+        named = np.concatenate([np.full(1, _LAST), *(source.starts for source in self._found)])
+        named.sort()
+        functions = starts.offsets
+        unnamed: Offsets = functions[named[named.searchsorted(functions)] != functions]
+        return unnamed
+
+
+def _twin(other: MachOContents) -> NamedRanges:
+    """The functions of a file that is of the same image."""
+    return symtab_functions(parse_symbols(other), other.image)
+
+
+def _by_certainty(
+    linked: list[NamedRanges], starts: FunctionStarts, described: DescribedFunctions
+) -> Iterator[NamedRanges]:
+    """The names of an image without local symbols: exact where tables bear the function out."""
+    for source in linked:
+        exact = starts.hold(source.starts) & described.describe(source.starts)
+        if not starts.are_listed:
+            exact[:] = False
+        for certainty, rows in ((Certainty.EXACT, exact), (Certainty.EXPORT, ~exact)):
+            if rows.any():
+                yield replace(source.only(np.flatnonzero(rows)), certainty=certainty)
+
+
+def _of_whole_functions(
+    source: Callable[[], NamedRanges], starts: FunctionStarts, described: DescribedFunctions | None
+) -> NamedRanges:
+    """What metadata says of functions whose end is known; it knows of no other places."""
+    names = source()
+    if starts.are_listed:
+        return names.only(np.flatnonzero(starts.hold(names.starts)))
+    whole = names.sizes > 0
+    if described is not None:
+        whole |= described.bound(names.starts)
+    return names.only(np.flatnonzero(whole))

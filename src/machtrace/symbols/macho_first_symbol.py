@@ -1,0 +1,102 @@
+"""One name from a Mach-O file without an index of all, for processes that want a few.
+
+To sort half a million symbols takes longer than everything else that a first answer takes, numpy's
+import included. So the first lookups read the tables as they lie in the file. They give what
+:class:`~machtrace.symbols.table.SymbolTable` gives, or nothing: where there is no
+table of function starts, or no symbol for the function, or no local symbol at all, as in stripped
+images, or anything is amiss, that is asked.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+
+from machtrace.errors import MachtraceError
+from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.linkedit import read_table
+from machtrace.formats.macho.structs import SymtabCommand
+from machtrace.model.address import ImageOffset
+from machtrace.model.symbol import Certainty, Symbol
+from machtrace.symbols.macho.code_sections import Ranges, function_sections, holds_functions
+from machtrace.symbols.names import LONGEST, Spelt, best_first, symbol_of
+
+_MOST_SECTIONS = 255
+"""Those that ``nlist.n_sect`` can count."""
+_NLIST_SIZE, _NLIST_64_SIZE = 12, 16
+
+
+def first_symbol(contents: FileContents, offset: ImageOffset) -> Symbol | None:
+    """The function that holds ``offset``; None where the whole table has to be asked."""
+    try:
+        from machtrace._native import _ranges
+    except ImportError:
+        return None
+    image = contents.image
+    base, is_64, symtab = image.header_svma, image.header.is_64, image.symtab
+    bounds = _bounds(contents, offset, _ranges.function_holding)
+    if bounds is None or symtab is None or not image.header.little_endian:
+        return None
+    counted = bytes([0, *map(holds_functions, image.sections[:_MOST_SECTIONS])])
+    size = symtab.nsyms * (_NLIST_64_SIZE if is_64 else _NLIST_SIZE)
+    try:
+        table = read_table(contents, symtab.symoff, size, "the symbol table")
+        strings = read_table(contents, symtab.stroff, symtab.strsize, "the string table")
+        found = _ranges.symbols_at(
+            table,
+            strings,
+            is_64,
+            counted.ljust(_MOST_SECTIONS + 1, b"\0"),
+            base,
+            base + bounds[0],
+            base + bounds[1],
+            base + offset,
+        )
+        if found is None:
+            return None
+        start, end, rows = found
+        names: list[Spelt] = [
+            (_name(contents, symtab, table, row), True, Certainty.EXACT) for row in rows
+        ]
+    except MachtraceError:
+        return None
+    best = best_first(names)
+    return symbol_of(best, ImageOffset(start - base), end - start) if best else None
+
+
+def _bounds(
+    contents: FileContents,
+    offset: ImageOffset,
+    function_holding: Callable[[memoryview, int, bool, int], tuple[int, int] | None],
+) -> tuple[int, int] | None:
+    """The (start, end) of the function around ``offset``, as far as function starts tell."""
+    image = contents.image
+    place, arch = image.function_starts, image.header.arch
+    section = _holder(function_sections(image), offset)
+    if section is None or place is None or arch is None or not place.size:
+        return None
+    try:
+        starts = read_table(contents, place.offset, place.size, "the table of function starts")
+    except MachtraceError:
+        return None
+    function = function_holding(starts, 0, arch.is_arm, offset)
+    if function is None or function[0] < section[0]:
+        return None
+    return function[0], min(function[1], section[1])
+
+
+def _holder(sections: Ranges, offset: int) -> tuple[int, int] | None:
+    index = bisect_right(sections, (offset, 1 << 64)) - 1
+    if index < 0 or offset >= sections[index][1]:
+        return None
+    return sections[index]
+
+
+def _name(contents: FileContents, symtab: SymtabCommand, table: memoryview, row: int) -> str:
+    at = row * (_NLIST_64_SIZE if contents.image.header.is_64 else _NLIST_SIZE)
+    n_strx = int.from_bytes(table[at : at + 4], "little")
+    size = min(LONGEST, symtab.strsize - n_strx)
+    if n_strx == 0 or size <= 0:
+        return ""
+    found = read_table(contents, symtab.stroff + n_strx, size, "the string table")
+    return bytes(found).partition(b"\0")[0].decode("utf-8", "backslashreplace")

@@ -1,0 +1,69 @@
+"""Names as symbol tables spell them, and as people read them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from machtrace.formats.macho.nlist import REDACTED_NAME
+from machtrace.model.address import ImageOffset
+from machtrace.model.symbol import Certainty, Symbol, unnamed
+from machtrace.demangler import demangle
+
+REDACTED = REDACTED_NAME.decode()
+"""What stands for a name that is not there."""
+LONGEST = 1 << 16
+"""Bytes of a name that are read."""
+_ALIASES_LENGTH = 1 << 20
+"""Characters of all names at one address that are made at most."""
+_TEMPORARY = re.compile(r"ltmp\d+\Z|L")
+"""Names that the assembler makes up, as Mach-O's symbol tables spell them."""
+
+Spelt: TypeAlias = tuple[str, bool, Certainty]
+"""A linkage name, whether it begins with an underscore that people do not read, and how sure it
+is."""
+
+
+def human_name(linkage_name: str, *, leading_underscore: bool) -> str:
+    """The name as people read it: demangled, else without the underscore that it may begin with."""
+    human = demangle(linkage_name)
+    if human != linkage_name:
+        return human
+    if leading_underscore and linkage_name.startswith("_"):
+        return linkage_name[1:]
+    return linkage_name
+
+
+def best_first(names: Iterable[Spelt]) -> list[Spelt]:
+    """The names of one place without what is no name; those that an assembler made up go last."""
+    found: list[Spelt] = []
+    temporary: list[Spelt] = []
+    room = _ALIASES_LENGTH
+    for one in names:
+        name, is_macho, _ = one
+        if not name or name == REDACTED:
+            continue
+        (temporary if is_macho and _TEMPORARY.match(name) else found).append(one)
+        room -= len(name)
+        if room < 0:
+            break
+    return found + temporary
+
+
+def symbol_of(names: list[Spelt], offset: ImageOffset, size: int) -> Symbol:
+    """The function at ``offset``, called by the first of ``names``; unnamed where there is none."""
+    if not names:
+        return unnamed(offset, size)
+    linkage_name, underscore, certainty = names[0]
+    name = human_name(linkage_name, leading_underscore=underscore)
+    others = dict.fromkeys(human_name(one, leading_underscore=mark) for one, mark, _ in names)
+    others.pop(name)
+    return Symbol(
+        name=name,
+        linkage_name=linkage_name,
+        offset=offset,
+        size=size,
+        certainty=certainty,
+        aliases=tuple(others),
+    )

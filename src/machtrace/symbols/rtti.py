@@ -1,0 +1,235 @@
+"""Names of C++ virtual methods, from the vtables that stripping leaves.
+
+A vtable says of a function that it is, say, the fourth virtual method of a class, not what it is
+called. ``Class::{virtual method 3}`` says that and no more: no name of C++ has braces there. Where
+a base has no vtable in the image the function may be the base's, and the name says that, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+
+import numpy as np
+
+from machtrace.formats.macho.contents import FileContents, MachOContents
+from machtrace.formats.macho.columns import Addresses
+from machtrace.formats.macho.fixups.pointers import Pointers
+from machtrace.formats.macho.metadata.rtti import TYPE_INFO_SYMBOL, TypeInfos, parse_type_infos
+from machtrace.formats.macho.tables.symtab import SymbolRows
+from machtrace.formats.macho.metadata.vtables import Vtables, parse_vtables
+from machtrace.model.address import Svma
+from machtrace.model.symbol import Certainty
+from machtrace.demangler.itanium.demangler import demangle_type
+from machtrace.symbols.ranges import NamedRanges, Offsets
+
+_MOST_BASES = 64
+"""Bases, and bases of bases, that are followed."""
+
+
+def rtti_names(
+    contents: MachOContents,
+    pointers: Callable[[], Pointers],
+    function_starts: Offsets,
+    symbols: SymbolRows | None = None,
+    wanted: Offsets | None = None,
+) -> NamedRanges:
+    """The virtual methods of an image's classes, as ``Class::{virtual method N}``.
+
+    ``N`` counts the vtable's slots from 0. A function that several classes share is the
+    base-most one's; one that unrelated classes share has a name of each. Where it may as well be
+    a base's of which the image has no vtable, the name ends with ``, perhaps inherited}``.
+
+    Args:
+        contents: the image; of one in memory nothing is found, as its pointers have no names.
+        pointers: gives where its pointers lead.
+        function_starts: where its functions begin (ImageOffset), sorted.
+        symbols: what is left of its symbol table: it has the addresses of what is bound by name.
+        wanted: those of its functions whose names are wanted, sorted; None: all.
+    """
+    if not isinstance(contents, FileContents) or not len(function_starts):
+        return no_rtti_names()
+    base = np.uint64(contents.image.header_svma)
+    where = pointers()
+    definitions = _definitions(symbols, where)
+    types = parse_type_infos(contents, where, definitions)
+    tables = parse_vtables(contents, where, types, definitions, function_starts + base)
+    finder = _Methods(types, tables, (function_starts if wanted is None else wanted) + base)
+    methods = finder.found
+
+    def name(row: int) -> str:
+        _, owner, slot = methods[row].tolist()
+        return finder.name(owner, slot)
+
+    return NamedRanges.unranked(methods[:, 0].astype(np.uint64) - base, name, Certainty.RTTI)
+
+
+def no_rtti_names() -> NamedRanges:
+    """Names of no function."""
+    return NamedRanges.unranked(np.zeros(0, np.uint64), lambda _: "", Certainty.RTTI)
+
+
+def _definitions(symbols: SymbolRows | None, pointers: Pointers) -> Mapping[str, Svma]:
+    """Where type information is that pointers are bound to by name though the image has it."""
+    wanted = {name for name in pointers.binds.names if name.startswith(TYPE_INFO_SYMBOL)}
+    if symbols is None or not wanted:
+        return {}
+    rows = np.flatnonzero(symbols.is_in_section & ~symbols.is_code)
+    values = symbols.n_value
+    found = ((symbols.name(row), row) for row in rows.tolist())
+    return {name: Svma(int(values[row])) for name, row in found if name in wanted}
+
+
+class _Methods:
+    """Which class each function is a virtual method of."""
+
+    def __init__(self, types: TypeInfos, tables: Vtables, wanted: Addresses) -> None:
+        """``wanted``: the functions whose names are wanted (Svma)."""
+        self._types = types
+        self._tables = tables
+        self._primary: dict[int, int] = {}
+        self._lines: dict[int, list[int]] = {}
+        for table, (owner, top) in enumerate(
+            zip(tables.owners.tolist(), tables.tops.tolist(), strict=True)
+        ):
+            if top == 0:
+                self._primary.setdefault(owner, table)
+        at = wanted.searchsorted(tables.functions)
+        self._is_wanted = np.append(wanted, np.uint64(0))[at] == tables.functions
+        self._is_wanted &= tables.functions != 0
+        rows = sorted(self._merged(set(self._rows())))
+        self.found = np.array(rows, np.int64).reshape(-1, 3)
+        """(function, class, slot), once each; a negative slot: see :meth:`name`."""
+
+    def name(self, owner: int, slot: int) -> str:
+        """What a virtual method is called; ``slot`` is as in :attr:`found`."""
+        mangled = self._types.mangled[owner]
+        shown = demangle_type(mangled.removeprefix("*")) or mangled
+        if slot >= 0:
+            inherited = ", perhaps inherited" if self._may_inherit(owner) else ""
+            return f"{shown}::{{virtual method {slot}{inherited}}}"
+        table, place = divmod(-slot - 1, _MOST_SLOTS)
+        part = self._part(owner, -int(self._tables.tops[table]))
+        inherited = ", perhaps inherited" if self._may_inherit(owner, of_parts=True) else ""
+        return f"{shown}::{{virtual method {place} as {part}{inherited}}}"
+
+    def _may_inherit(self, owner: int, *, of_parts: bool = False) -> bool:
+        """Whether a class has a base whose functions in the class's own vtable are not known.
+
+        Args:
+            owner: the class.
+            of_parts: ask of the vtables for all its bases, not only of its own.
+        """
+        return any(
+            base.row not in self._primary
+            for base in self._types.bases[owner]
+            if of_parts or base.is_virtual or base.offset == 0
+        )
+
+    @cached_property
+    def _functions(self) -> list[int]:
+        functions: list[int] = self._tables.functions.tolist()
+        return functions
+
+    def _rows(self) -> Iterator[tuple[int, int, int]]:
+        tables = self._tables
+        slots = np.flatnonzero(self._is_wanted)
+        of = tables.firsts.searchsorted(slots, side="right") - 1
+        places = slots - tables.firsts[of]
+        primary: set[int] = set()
+        secondary: list[tuple[int, int, int]] = []
+        for table, slot, function in zip(
+            of.tolist(), places.tolist(), tables.functions[slots].tolist(), strict=True
+        ):
+            owner = int(tables.owners[table])
+            if slot >= _MOST_SLOTS:
+                continue
+            if self._primary.get(owner) == table:
+                primary.add(function)
+                yield function, self._origin(owner, slot, function), slot
+            else:
+                secondary.append((function, owner, -(table * _MOST_SLOTS + slot) - 1))
+        # A function of a base is in the vtables that derived classes have for the base, too.
+        yield from self._own(row for row in secondary if row[0] not in primary)
+
+    def _own(self, rows: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
+        """Rows without those of classes that have the function from a base with the same one."""
+        found: dict[int, list[tuple[int, int, int]]] = {}
+        for row in rows:
+            found.setdefault(row[0], []).append(row)
+        for same in found.values():
+            owners = {owner for _, owner, _ in same}
+            for row in same:
+                if len(owners) == 1 or owners.isdisjoint(self._bases(row[1])):
+                    yield row
+
+    def _merged(self, rows: set[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
+        """Rows; those of classes that share a function of a base without a vtable made one."""
+        owners: dict[tuple[int, int], list[int]] = {}
+        for function, owner, slot in rows:
+            owners.setdefault((function, slot), []).append(owner)
+        for (function, slot), found in owners.items():
+            shared = self._common_base(found) if slot >= 0 and len(found) > 1 else None
+            for owner in found if shared is None else [shared]:
+                yield function, owner, slot
+
+    def _common_base(self, owners: list[int]) -> int | None:
+        """The nearest class that all of ``owners`` begin as, if it has no vtable of its own."""
+        shared = self._above(owners[0])
+        for owner in owners[1:]:
+            others = set(self._above(owner))
+            shared = [one for one in shared if one in others]
+        return shared[0] if shared and shared[0] not in self._primary else None
+
+    def _origin(self, owner: int, slot: int, function: int) -> int:
+        """The base-most class that has the function in this slot of its own vtable."""
+        firsts, found = self._tables.firsts, owner
+        for above in self._above(owner):
+            table = self._primary.get(above)
+            if table is None:
+                continue
+            place = int(firsts[table]) + slot
+            if place < int(firsts[table + 1]) and self._functions[place] == function:
+                found = above
+        return found
+
+    def _above(self, owner: int) -> list[int]:
+        """The classes that one's own vtable may begin as, nearest first.
+
+        They are at its objects' start, where a base without virtual methods may be, too.
+        """
+        found = self._lines.get(owner)
+        if found is None:
+            found = self._lines[owner] = self._followed(owner, only_at_start=True)
+        return found
+
+    def _bases(self, owner: int) -> list[int]:
+        """All classes that one has as bases, nearest first."""
+        return self._followed(owner, only_at_start=False)
+
+    def _followed(self, owner: int, *, only_at_start: bool) -> list[int]:
+        found = [owner]
+        for one in found:  # it grows
+            if len(found) > _MOST_BASES:
+                break
+            found += [
+                base.row
+                for base in self._types.bases[one]
+                if base.row >= 0
+                and base.row not in found
+                and not (only_at_start and (base.is_virtual or base.offset))
+            ]
+        return found[1:]
+
+    def _part(self, owner: int, offset: int) -> str:
+        """What is at an offset of a class's objects: a base, by name where it can be no other."""
+        bases = self._types.bases[owner]
+        found = [base for base in bases if not base.is_virtual and base.offset == offset]
+        found = found or [base for base in bases if base.is_virtual]
+        if len(found) == 1 and found[0].mangled:
+            return demangle_type(found[0].mangled) or found[0].mangled
+        return f"part at {offset}"
+
+
+_MOST_SLOTS = 1 << 16
+"""Slots of a vtable that are looked at."""

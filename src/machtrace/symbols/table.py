@@ -1,0 +1,291 @@
+"""The functions of one image, named where that is sure: one sorted table, in which all have an end.
+
+A symbol names the addresses from its start up to the next symbol, the next function start or the
+end of its section, whichever is first, or as far as its own stated size. A function that starts
+where no symbol is has no name, but bounds; an address in no function has neither.
+
+Function starts are seldom all: of a file of assembly code linkers tell the first, of a C++ file not
+the initialisers. So a symbol in the middle of a function is another function, and names what
+follows it. One that only the assembler knew is a label, and the function's name is the better one,
+where it has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from machtrace.errors import MachtraceError
+from machtrace.model.address import ImageOffset
+from machtrace.model.symbol import Certainty, Symbol
+from machtrace.symbols.ranges import NamedRanges, Offsets
+from machtrace.symbols.range_index import Answers, RangeIndex
+from machtrace.symbols.symbol_entries import Entries, sorted_entries
+from machtrace.symbols.names import (
+    REDACTED,
+    Spelt,
+    best_first,
+    human_name,
+    symbol_of,
+)
+
+__all__ = ["CERTAINTIES", "CodeBounds", "NamedRanges", "Offsets", "SymbolTable"]
+
+_LAST = np.uint64(2**64 - 1)
+CERTAINTIES = tuple(Certainty)
+"""What the numbers in columns of certainty stand for."""
+_NONE = CERTAINTIES.index(Certainty.NONE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CodeBounds:
+    """What ends a name besides the next name."""
+
+    section_starts: Offsets
+    section_ends: Offsets
+    """Of the sections with code; by start, not overlapping."""
+    function_starts: Offsets
+    """Sorted; empty where the image does not tell."""
+    starts_are_listed: bool = False
+    """Whether a linker listed these, so that a label behind one is in the middle of a function."""
+
+
+class SymbolTable:
+    """Functions by :data:`ImageOffset`; each has a number, its id, in the order of addresses."""
+
+    __slots__ = ("_ends", "_entry_kinds", "_entry_rows", "_firsts", "_index", "_kinds", "_starts",
+                 "problems")  # fmt: skip
+
+    def __init__(
+        self,
+        kinds: tuple[NamedRanges, ...],
+        bounds: CodeBounds,
+        problems: tuple[MachtraceError, ...] = (),
+    ) -> None:
+        """Sort everything.
+
+        Args:
+            kinds: the best first; at one address its name is the one to show.
+            bounds: the sections with code, and where functions start.
+            problems: why names may be missing.
+        """
+        self.problems = problems
+        """Parts of the image that could not be read, and so gave no names."""
+        self._kinds = kinds
+        functions = _inside(bounds.function_starts, bounds)
+        entries = sorted_entries(kinds)
+        entries = entries.only(_section_ends(entries.starts, bounds)[0])
+        entries = entries.only(~_inside_a_sized_one(entries))
+        entries = entries.only(~_labels(entries, kinds, functions, bounds))
+        starts = _merged(entries, functions)
+        self._entry_kinds, self._entry_rows = entries.kinds, entries.rows
+        self._starts: Offsets = starts
+        # Where the entries of each begin, and after the last where they end.
+        self._firsts = np.empty(len(starts) + 1, np.int32)
+        self._firsts[:-1] = entries.starts.searchsorted(starts, "left")
+        self._firsts[-1] = len(entries)
+        self._ends = _ends(starts, self._firsts[:-1], entries, bounds)
+        self._index: RangeIndex | None = None
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    # --- columns, one row a function ---
+
+    @property
+    def starts(self) -> Offsets:
+        """Where the functions begin, sorted."""
+        return self._starts
+
+    @property
+    def ends(self) -> Offsets:
+        """The offset after each one's last byte."""
+        return self._ends
+
+    @property
+    def is_named(self) -> npt.NDArray[np.bool_]:
+        """Which have a symbol at their start."""
+        mask: npt.NDArray[np.bool_] = self._firsts[:-1] < self._firsts[1:]
+        return mask
+
+    @property
+    def certainties(self) -> npt.NDArray[np.uint8]:
+        """How sure each one's name is, as a place in :data:`CERTAINTIES`."""
+        of_kind = np.array([CERTAINTIES.index(one.certainty) for one in self._kinds], np.uint8)
+        column = np.full(len(self), _NONE, np.uint8)
+        named = self.is_named
+        column[named] = of_kind[self._entry_kinds[self._firsts[:-1][named]]]
+        return column
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the table takes; names are in the image's file."""
+        columns = (self._starts, self._ends, self._firsts, self._entry_kinds, self._entry_rows)
+        return sum(column.nbytes for column in columns) + (
+            0 if self._index is None else self._index.nbytes
+        )
+
+    # --- lookups ---
+
+    def find(self, offset: ImageOffset) -> Symbol | None:
+        """The function that holds ``offset``, with or without a name; None where there is none."""
+        if not 0 <= offset <= _LAST:
+            return None
+        # A Python int would turn the whole column into floating point.
+        index = int(self._starts.searchsorted(np.uint64(offset), side="right")) - 1
+        if index < 0 or offset >= int(self._ends[index]):
+            return None
+        return self.symbol(index)
+
+    def ids(self, offsets: Offsets, *, back: int = 0, threads: int = 1) -> Answers:
+        """The id of the function that holds each offset; -1 where there is none.
+
+        Args:
+            offsets: in any order.
+            back: what to subtract from each first.
+            threads: how many to share a large column among.
+        """
+        if self._index is None:
+            self._index = _index(self._starts, self._ends)
+        return self._index.find(offsets, back=back, threads=threads)
+
+    def symbol(self, index: int) -> Symbol:
+        """The function whose id is ``index``."""
+        start = int(self._starts[index])
+        names = best_first(self._spelt(index))
+        return symbol_of(names, ImageOffset(start), int(self._ends[index]) - start)
+
+    def name(self, index: int) -> str:
+        """The name of the function whose id is ``index``, as :attr:`Symbol.name` is."""
+        spelt = self._only(index)
+        if spelt is None:
+            return self.symbol(index).name
+        return human_name(spelt[0], leading_underscore=spelt[1])
+
+    def linkage_name(self, index: int) -> str:
+        """The same as :attr:`Symbol.linkage_name` is, without demangling anything."""
+        spelt = self._only(index)
+        if spelt is None:
+            names = best_first(self._spelt(index))
+            return names[0][0] if names else ""
+        return spelt[0]
+
+    def _only(self, index: int) -> tuple[str, bool] | None:
+        """The one name of a function that has one; None where it takes more thought."""
+        first, last = self._firsts[index : index + 2]
+        if last - first != 1:
+            return None
+        kind = self._kinds[self._entry_kinds[first]]
+        spelt = kind.linkage_name(int(self._entry_rows[first]))
+        return None if not spelt or spelt == REDACTED else (spelt, kind.leading_underscore)
+
+    def _spelt(self, index: int) -> Iterator[Spelt]:
+        for at in range(int(self._firsts[index]), int(self._firsts[index + 1])):
+            kind = self._kinds[self._entry_kinds[at]]
+            name = kind.linkage_name(int(self._entry_rows[at]))
+            yield name, kind.leading_underscore, kind.certainty
+
+
+def _index(starts: Offsets, ends: Offsets) -> RangeIndex:
+    """The functions, and between them ranges of -1 where there is none."""
+    ids = np.arange(len(starts), dtype=np.int32)
+    if not len(starts):
+        return RangeIndex(starts, ids)
+    gaps = np.append(np.flatnonzero(ends[:-1] < starts[1:]), len(starts) - 1)
+    return RangeIndex(
+        np.insert(starts, gaps + 1, ends[gaps]), np.insert(ids, gaps + 1, np.int32(-1))
+    )
+
+
+def _inside(starts: Offsets, bounds: CodeBounds) -> Offsets:
+    inside, _ = _section_ends(starts, bounds)
+    return starts if inside.all() else starts[inside]
+
+
+def _section_ends(starts: Offsets, bounds: CodeBounds) -> tuple[npt.NDArray[np.bool_], Offsets]:
+    """For each start: whether it is in a code section, and where that ends."""
+    if not len(bounds.section_starts):
+        return np.zeros(len(starts), np.bool_), np.zeros(len(starts), np.uint64)
+    section = bounds.section_starts.searchsorted(starts, side="right").astype(np.int64) - 1
+    ends = bounds.section_ends[np.maximum(section, 0)]
+    return (section >= 0) & (starts < ends), ends
+
+
+def _inside_a_sized_one(entries: Entries) -> npt.NDArray[np.bool_]:
+    """Labels without a size, within a function that has one: its name is the better one."""
+    starts, sizes = entries.starts, entries.sizes
+    if sizes is None or not len(starts):
+        return np.zeros(len(starts), np.bool_)
+    reach = np.maximum.accumulate(np.where(sizes > 0, _plus(starts, sizes), np.uint64(0)))
+    before = np.concatenate([np.zeros(1, np.uint64), reach[:-1]])
+    # What starts where the function does is another name of it.
+    owner = np.maximum.accumulate(np.where(sizes > 0, starts, np.uint64(0)))
+    inside: npt.NDArray[np.bool_] = (sizes == 0) & (starts < before) & (owner < starts)
+    return inside
+
+
+def _labels(
+    entries: Entries, kinds: tuple[NamedRanges, ...], functions: Offsets, bounds: CodeBounds
+) -> npt.NDArray[np.bool_]:
+    """Labels in the middle of a function whose start has a name."""
+    labels = np.zeros(len(entries), np.bool_)
+    if not bounds.starts_are_listed or not len(functions) or not len(entries):
+        return labels
+    rows = np.flatnonzero(entries.avoided)
+    function = functions.searchsorted(entries.starts[rows], "right").astype(np.int64) - 1
+    rows, function = rows[function >= 0], function[function >= 0]
+    owner = functions[function]
+    middle = owner != entries.starts[rows]
+    rows, owner = rows[middle], owner[middle]
+    section = bounds.section_starts.searchsorted(entries.starts[rows], "right") - 1
+    same = owner >= bounds.section_starts[section]
+    rows, owner = rows[same], owner[same]
+    first = np.minimum(entries.starts.searchsorted(owner, "left"), len(entries) - 1)
+    rows = rows[entries.starts[first] == owner]
+    for number, kind in enumerate(kinds):
+        if kind.is_label is not None:
+            own = rows[entries.kinds[rows] == number]
+            labels[own] = kind.is_label(entries.rows[own].astype(np.intp))
+    # Beside the start of a function, a label is another name of it.
+    rows = np.flatnonzero(labels)
+    if len(rows):
+        labels[rows[np.isin(entries.starts[rows], entries.starts[~labels])]] = False
+    return labels
+
+
+def _merged(entries: Entries, functions: Offsets) -> Offsets:
+    """Where functions start, by symbols and otherwise; none inside of one that states its size."""
+    if entries.sizes is not None and len(entries):
+        reach = np.maximum.accumulate(
+            np.where(entries.sizes > 0, _plus(entries.starts, entries.sizes), np.uint64(0))
+        )
+        before = entries.starts.searchsorted(functions, "right").astype(np.int64) - 1
+        functions = functions[(before < 0) | (functions >= reach[np.maximum(before, 0)])]
+    both = np.concatenate([entries.starts, functions])
+    both.sort()
+    return (
+        both[np.concatenate([np.ones(1, np.bool_), both[1:] != both[:-1]])] if len(both) else both
+    )
+
+
+def _plus(starts: Offsets, sizes: Offsets) -> Offsets:
+    """The sum, held at the end of the address space: sizes come from files."""
+    ends: Offsets = starts + np.minimum(sizes, _LAST - starts)
+    return ends
+
+
+def _ends(
+    starts: Offsets, firsts: npt.NDArray[np.int32], entries: Entries, bounds: CodeBounds
+) -> Offsets:
+    """What the next function, the section and the stated size leave."""
+    following = np.append(starts[1:], _LAST)[: len(starts)]
+    ends: Offsets = np.minimum(following, _section_ends(starts, bounds)[1])
+    if entries.sizes is not None and len(entries):
+        at = np.minimum(firsts, len(entries) - 1)
+        named = entries.starts[at] == starts
+        sizes = np.where(named, entries.sizes[at], np.uint64(0))
+        ends = np.where(sizes > 0, np.minimum(ends, _plus(starts, sizes)), ends)
+    return ends

@@ -1,0 +1,130 @@
+"""Adding what users have to a symbol store: files, bundles, folders and archives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from machtrace.errors import FileAccessError
+from machtrace.images.open_file import open_image_file
+from machtrace.symbolstore.store import PutResult, SymbolStore
+from machtrace.symbolstore.archive import Unpacker, UnpackLimits
+from machtrace.symbolstore.contained_images import (
+    ZIP_MAGICS,
+    ImageFile,
+    Skipped,
+    SkipReason,
+    images_in,
+)
+from machtrace.symbolstore.symbol_store_input import InputFile
+from machtrace.images.store_layout import FileKind, Identifier, identifier_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """An image that is in the store now."""
+
+    source: str
+    """Where it came from, as the user would name it."""
+    identifier: Identifier
+    arch: str
+    kind: FileKind
+    path: Path
+    """In the store."""
+    size: int
+    """In bytes."""
+    is_new: bool
+    """Whether it was not there before."""
+
+
+AddOutcome: TypeAlias = Stored | Skipped
+
+
+class SymbolAdder:
+    """Adds files to ``store``; what archives in them may cost is limited for all together."""
+
+    __slots__ = ("_progress", "_store", "_unpacker")
+
+    def __init__(
+        self,
+        store: SymbolStore,
+        limits: UnpackLimits | None = None,
+        progress: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        """``progress`` is told of the bytes of files that were dealt with: all of each, at last."""
+        self._store = store
+        self._unpacker = Unpacker(limits or UnpackLimits(), store.root)
+        self._progress = progress
+
+    def add(self, file: InputFile) -> Iterator[AddOutcome]:
+        """Store the images in ``file``; say of each, and of what is none, what became of it.
+
+        Raises:
+            FileAccessError: the store cannot be written.
+        """
+        told = 0
+
+        def progress(size: int) -> None:
+            nonlocal told
+            size = min(size, file.size - told)
+            told += size
+            self._progress(size)
+
+        yield from self._add(file.path, str(file.path), file.path.name, progress, depth=0)
+        progress(file.size)
+
+    def _add(
+        self,
+        path: Path,
+        label: str,
+        name: str,
+        progress: Callable[[int], object],
+        *,
+        depth: int,
+    ) -> Iterator[AddOutcome]:
+        try:
+            data = open_image_file(path)
+        except FileAccessError as error:
+            is_empty = error.reason == "the file is empty"
+            reason = SkipReason.NOT_AN_IMAGE if is_empty else SkipReason.UNREADABLE
+            yield Skipped(label, reason, error.reason)
+            return
+        if bytes(data[:4]) in ZIP_MAGICS:
+            del data
+            for found in self._unpacker.members(path, label, depth=depth + 1, progress=progress):
+                if isinstance(found, Skipped):
+                    yield found
+                else:
+                    yield from self._add(
+                        found.path, found.label, found.name, lambda _: None, depth=depth + 1
+                    )
+            return
+        images, skipped = images_in(data, label)
+        yield from skipped
+        for image in images:
+            scratch = path if depth and len(image.data) == len(data) else None
+            yield self._put(image, label, name, scratch, progress)
+
+    def _put(
+        self,
+        image: ImageFile,
+        label: str,
+        name: str,
+        scratch: Path | None,
+        progress: Callable[[int], object],
+    ) -> AddOutcome:
+        result, path = self._store.put(image, name, scratch=scratch, progress=progress)
+        if result is PutResult.COLLISION:
+            detail = f"{identifier_text(image.identifier)} for {image.arch} is {path}"
+            return Skipped(label, SkipReason.COLLISION, detail)
+        return Stored(
+            source=label,
+            identifier=image.identifier,
+            arch=image.arch,
+            kind=image.kind,
+            path=path,
+            size=len(image.data),
+            is_new=result is PutResult.ADDED,
+        )

@@ -1,0 +1,240 @@
+"""Which images are in a file's bytes, and what of it cannot be kept in a symbol store, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from machtrace.formats.elf.contents import ElfFileContents
+from machtrace.formats.elf.image import ElfImage
+from machtrace.formats.elf.structs import SHT_NOBITS, ElfType
+from machtrace.errors import FormatError, MemoryReadError
+from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.fat import FatSlice, is_fat, parse_slices
+from machtrace.formats.macho.header import FileType, is_macho
+from machtrace.formats.macho.image import MachOImage
+from machtrace.formats.macho.structs import FAT_ARCH, FAT_ARCH_64, FAT_MAGIC_64
+from machtrace.model.image import ImageFormat
+from machtrace.images.store_layout import FileKind, Identifier, unified_folder
+
+ELF_MAGIC = b"\x7fELF"
+ARCHIVE_MAGICS = (b"!<arch>\n", b"!<thin>\n")
+ZIP_MAGICS = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
+"""A first member; an archive without members; one that was split, and put together again."""
+
+_KINDS = {
+    FileType.EXECUTE: FileKind.EXECUTABLE,
+    FileType.FVMLIB: FileKind.EXECUTABLE,
+    FileType.PRELOAD: FileKind.EXECUTABLE,
+    FileType.DYLIB: FileKind.EXECUTABLE,
+    FileType.DYLINKER: FileKind.EXECUTABLE,
+    FileType.BUNDLE: FileKind.EXECUTABLE,
+    FileType.KEXT_BUNDLE: FileKind.EXECUTABLE,
+    FileType.FILESET: FileKind.EXECUTABLE,
+    FileType.GPU_EXECUTE: FileKind.EXECUTABLE,
+    FileType.GPU_DYLIB: FileKind.EXECUTABLE,
+    FileType.DSYM: FileKind.DEBUGINFO,
+}
+
+
+class SkipReason(Enum):
+    """Why something was not stored; the value is how a summary counts it."""
+
+    NOT_AN_IMAGE = "no image"
+    NO_IDENTIFIER = "without UUID or build-id"
+    OBJECT_FILE = "object file"
+    STATIC_LIBRARY = "static library"
+    STUB = "stub library"
+    CORE = "core"
+    COLLISION = "other content under the same UUID"
+    MALFORMED = "malformed"
+    UNREADABLE = "unreadable"
+    TOO_LARGE = "beyond a limit"
+    TOO_DEEP = "too many archives in each other"
+    ENCRYPTED = "encrypted archive member"
+    LINK = "symbolic link out of the folder"
+
+    @property
+    def is_remarkable(self) -> bool:
+        """Whether a person would want to know of each one in a folder."""
+        return self not in (SkipReason.NOT_AN_IMAGE, SkipReason.OBJECT_FILE, SkipReason.STUB)
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether an image may have been lost by it, rather than that there is none."""
+        return self in _FAILURES
+
+
+_FAILURES = frozenset(
+    {
+        SkipReason.COLLISION,
+        SkipReason.MALFORMED,
+        SkipReason.UNREADABLE,
+        SkipReason.TOO_LARGE,
+        SkipReason.TOO_DEEP,
+        SkipReason.ENCRYPTED,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Something that was not stored."""
+
+    source: str
+    """As the user would name it; of an archive's member with the archive's name before it."""
+    reason: SkipReason
+    detail: str = ""
+    """The facts, where there are more than the reason says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageFile:
+    """One thin image: a file, or a slice of a fat one."""
+
+    identifier: Identifier
+    arch: str
+    """As ``lipo`` prints it."""
+    kind: FileKind
+    format: ImageFormat
+    data: memoryview
+    """All its bytes."""
+
+
+def may_hold_images(start: bytes) -> bool:
+    """Whether a file that begins with ``start`` (8 bytes do) is worth unpacking."""
+    return (
+        is_macho(start)
+        or is_fat(start)
+        or start.startswith((ELF_MAGIC, *ARCHIVE_MAGICS, *ZIP_MAGICS))
+    )
+
+
+def images_in(data: memoryview, source: str) -> tuple[list[ImageFile], list[Skipped]]:
+    """The images in ``data``, and what of it is none. Raises nothing.
+
+    Of a fat file, a slice that is bad does not spoil the others.
+    """
+    start = bytes(data[:8])
+    if start.startswith(ARCHIVE_MAGICS):
+        return [], [_library(source)]
+    if not may_hold_images(start):
+        return [], [Skipped(source, SkipReason.NOT_AN_IMAGE)]
+    if start.startswith(ELF_MAGIC):
+        found = [_elf(data, source)]
+    else:
+        try:
+            slices = parse_slices(data, source)
+        except FormatError as error:
+            if _is_fat_library(data):
+                return [], [_library(source)]
+            return [], [Skipped(source, SkipReason.MALFORMED, str(error))]
+        names = [source if len(slices) == 1 else f"{source} ({one.arch_name})" for one in slices]
+        found = [_macho(one, name) for one, name in zip(slices, names, strict=True)]
+    return (
+        [one for one in found if isinstance(one, ImageFile)],
+        [one for one in found if isinstance(one, Skipped)],
+    )
+
+
+def _library(source: str) -> Skipped:
+    return Skipped(
+        source, SkipReason.STATIC_LIBRARY, "its members are object files, which have no UUID"
+    )
+
+
+def _is_fat_library(data: memoryview) -> bool:
+    """Whether the first slice of a fat file is an archive of object files."""
+    little_endian = bytes(data[:1]) != b"\xca"
+    wide = int.from_bytes(data[:4], "little" if little_endian else "big") == FAT_MAGIC_64
+    layout = FAT_ARCH_64 if wide else FAT_ARCH
+    if not is_fat(data) or len(data) < 8 + layout.size:
+        return False
+    row = layout.unpack(data[8 : 8 + layout.size], little_endian=little_endian)
+    return bytes(data[row.offset : row.offset + 8]) in ARCHIVE_MAGICS
+
+
+def _macho(part: FatSlice, source: str) -> ImageFile | Skipped:
+    try:
+        image = FileContents(part.data, source).image
+    except (FormatError, MemoryReadError) as error:
+        return Skipped(source, SkipReason.MALFORMED, str(error))
+    kind = _KINDS.get(image.header.filetype)
+    if kind is None:
+        return Skipped(source, _macho_reason(image.header.filetype))
+    cut = _end(image, kind) - len(part.data)
+    if cut > 0:
+        return Skipped(source, SkipReason.MALFORMED, f"its last {cut} bytes are missing")
+    if image.uuid is None or not image.uuid.int:
+        return Skipped(
+            source, SkipReason.NO_IDENTIFIER, f"a Mach-O {kind.value} for {part.arch_name}"
+        )
+    return ImageFile(
+        identifier=image.uuid,
+        arch=part.arch_name,
+        kind=kind,
+        format=ImageFormat.MACHO,
+        data=part.data,
+    )
+
+
+def _macho_reason(filetype: FileType) -> SkipReason:
+    if filetype is FileType.OBJECT:
+        return SkipReason.OBJECT_FILE
+    return SkipReason.CORE if filetype is FileType.CORE else SkipReason.STUB
+
+
+def _end(image: MachOImage, kind: FileKind) -> int:
+    """Where the last segment ends in the file.
+
+    Of a dSYM only two segments are in it; the others say where they were in the binary.
+    """
+    segments = [
+        segment
+        for segment in image.segments
+        if kind is FileKind.EXECUTABLE or segment.name in ("__DWARF", "__LINKEDIT")
+    ]
+    return max((one.fileoff + one.filesize for one in segments if one.filesize), default=0)
+
+
+def _elf(data: memoryview, source: str) -> ImageFile | Skipped:
+    try:
+        image = ElfFileContents(data, source).image
+    except (FormatError, MemoryReadError) as error:
+        return Skipped(source, SkipReason.MALFORMED, str(error))
+    if image.type is ElfType.CORE:
+        return Skipped(source, SkipReason.CORE)
+    if image.type is ElfType.RELOCATABLE:
+        return Skipped(source, SkipReason.OBJECT_FILE)
+    kind = FileKind.DEBUGINFO if _is_debug_file(image) else FileKind.EXECUTABLE
+    reason = _elf_reason(image, kind, len(data))
+    build_id = image.build_id
+    if reason is not None or build_id is None:
+        return Skipped(source, *(reason or _no_build_id(image, kind)))
+    return ImageFile(
+        identifier=build_id,
+        arch=image.arch.value,
+        kind=kind,
+        format=ImageFormat.ELF,
+        data=data,
+    )
+
+
+def _elf_reason(image: ElfImage, kind: FileKind, size: int) -> tuple[SkipReason, str] | None:
+    """Why it cannot be kept under its build-id; None where it can, or has none."""
+    end = max((one.offset + one.file_size for one in image.load_segments), default=0)
+    if kind is FileKind.EXECUTABLE and end > size:
+        return SkipReason.MALFORMED, f"its last {end - size} bytes are missing"
+    if image.build_id is not None and unified_folder(image.build_id) is None:
+        return SkipReason.NO_IDENTIFIER, "its build-id is too long or too short to be a name"
+    return None if image.build_id and any(image.build_id.value) else _no_build_id(image, kind)
+
+
+def _no_build_id(image: ElfImage, kind: FileKind) -> tuple[SkipReason, str]:
+    return SkipReason.NO_IDENTIFIER, f"an ELF {kind.value} for {image.arch.value}"
+
+
+def _is_debug_file(image: ElfImage) -> bool:
+    """Whether ``objcopy --only-keep-debug`` made it: its code has places and no bytes."""
+    code = [one for one in image.sections if one.is_executable and one.size]
+    return bool(code) and all(one.type == SHT_NOBITS for one in code)

@@ -1,0 +1,230 @@
+"""A folder with images and their debug files, by what identifies them.
+
+The layout is Symbolicator's *unified* one, which its ``symsorter`` writes::
+
+    82/d13d98219e3040b62a07a297007a7c/executable         the program or library, one slice of it
+    82/d13d98219e3040b62a07a297007a7c/executable.meta    its name, arch and format, as JSON
+    82/d13d98219e3040b62a07a297007a7c/debuginfo          the DWARF file of its dSYM
+
+Two images of one UUID and two architectures, which linkers do not make and scripts do, are kept
+beside each other: the second as ``executable.arm64e``. Files are written under another name first
+and take their own when they are whole; what is there is never replaced. So any number of processes
+may add to a store and read from it at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from stat import S_ISREG
+
+from machtrace.errors import FileAccessError
+from machtrace.model.arch import Arch
+from machtrace.symbolstore.contained_images import ImageFile
+from machtrace.images.store_layout import (
+    FileKind,
+    Identifier,
+    parse_identifier,
+    unified_folder,
+)
+from machtrace.images.symbol_store_location import default_store_path
+from machtrace.symbolstore.symbol_store_meta import meta_path, read_meta, write_meta
+from machtrace.symbolstore.atomic_write import same_bytes, settle, write_new
+
+
+class PutResult(Enum):
+    """What became of a file that was to be stored."""
+
+    ADDED = "added"
+    PRESENT = "already there"
+    COLLISION = "collision"
+    """Other content is there under the same identifier; it was left alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    """A file in a store."""
+
+    path: Path
+    identifier: Identifier
+    kind: FileKind
+    arch: str | None
+    """None where neither its name nor its ``meta`` says."""
+    name: str | None
+    """What it was called where it came from."""
+    size: int
+    """In bytes."""
+    added: float
+    """When it was stored, in seconds since the epoch."""
+    used: float
+    """When it was last read as far as the file system tells, or was stored."""
+
+
+class SymbolStore:
+    """A symbol store in the folder ``root``, which need not exist yet."""
+
+    __slots__ = ("root",)
+
+    def __init__(self, root: str | Path | None = None) -> None:
+        """``root``: None for the default store."""
+        self.root = default_store_path() if root is None else Path(root)
+        """The folder."""
+
+    def find(
+        self,
+        identifier: Identifier,
+        arch: Arch | str | None = None,
+        kind: FileKind = FileKind.DEBUGINFO,
+    ) -> Path | None:
+        """The file of an image; None where the store has none. Raises nothing.
+
+        No folder is listed: it takes a look at two paths. With ``arch``, a file that is known to be
+        of another is not given. Who reads the file should still compare its UUID.
+        """
+        folder = unified_folder(identifier)
+        if folder is None:
+            return None
+        plain = self.root / folder / kind.value
+        if arch is None:
+            return plain if _is_file(plain) else None
+        wanted = arch.value if isinstance(arch, Arch) else arch
+        beside = plain.with_name(f"{kind.value}.{wanted}")
+        if _is_file(beside):
+            return beside
+        if not _is_file(plain):
+            return None
+        return plain if read_meta(plain).arch in (None, wanted) else None
+
+    def put(
+        self,
+        image: ImageFile,
+        name: str,
+        *,
+        scratch: Path | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> tuple[PutResult, Path]:
+        """Store ``image``, and say what became of it and where it is, or what is there instead.
+
+        ``name`` is what it was called; its last component is kept. ``scratch`` is a file
+        in the store's folder that holds just the image, which it may become. ``progress`` is told
+        of bytes as they are written.
+
+        Raises:
+            FileAccessError: the store cannot be written.
+        """
+        folder = unified_folder(image.identifier)
+        if folder is None:
+            raise FileAccessError(str(self.root), "no place for an identifier of this length in")
+        plain = self.root / folder / image.kind.value
+        for path in (plain, plain.with_name(f"{plain.name}.{image.arch}")):
+            try:
+                if scratch is None:
+                    is_new = write_new(path, image.data, progress)
+                else:
+                    is_new = settle(scratch, path)
+                if is_new or same_bytes(path, image.data):
+                    write_meta(path, image, name)  # which an interruption may have left out
+                    return PutResult.ADDED if is_new else PutResult.PRESENT, path
+            except OSError as error:
+                place = str(error.filename or path)
+                raise FileAccessError(place, error.strerror or "cannot be written") from error
+            if path is plain and read_meta(path).arch in (None, image.arch):
+                break
+        return PutResult.COLLISION, path
+
+    def files(self) -> Iterator[StoredFile]:
+        """All files of the store, in the order of their identifiers.
+
+        Raises:
+            FileAccessError: the store's folder is there and cannot be listed.
+        """
+        for folder in self.folders():
+            identifier = parse_identifier(folder.parent.name + folder.name)
+            if identifier is not None:
+                for name in _names(folder):
+                    stored = _stored(folder / name, identifier)
+                    if stored is not None:
+                        yield stored
+
+    def files_of(self, identifier: Identifier) -> list[StoredFile]:
+        """The files of one image."""
+        relative = unified_folder(identifier)
+        if relative is None:
+            return []
+        folder = self.root / relative
+        found = (_stored(folder / name, identifier) for name in _names(folder))
+        return [one for one in found if one is not None]
+
+    def folders(self) -> Iterator[Path]:
+        """The folders that hold images' files, in order.
+
+        Raises:
+            FileAccessError: the store's folder is there and cannot be listed.
+        """
+        try:
+            first = sorted(path.name for path in self.root.iterdir())
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise FileAccessError(str(self.root), error.strerror or "cannot be listed") from error
+        for start in first:
+            if len(start) == 2:  # noqa: PLR2004 - a byte in hex
+                yield from (self.root / start / rest for rest in _names(self.root / start))
+
+    def remove(self, stored: StoredFile) -> None:
+        """Take a file out of the store.
+
+        Raises:
+            FileAccessError: it cannot be removed.
+        """
+        try:
+            stored.path.unlink(missing_ok=True)
+            meta_path(stored.path).unlink(missing_ok=True)
+        except OSError as error:
+            reason = error.strerror or "cannot be removed"
+            raise FileAccessError(str(stored.path), reason) from error
+        for folder in (stored.path.parent, stored.path.parent.parent):
+            with suppress(OSError):
+                folder.rmdir()  # which refuses where there is anything left
+
+
+def _stored(path: Path, identifier: Identifier) -> StoredFile | None:
+    """What is at ``path``; None where that is no image's file."""
+    word, _, arch = path.name.partition(".")
+    kind = next((kind for kind in FileKind if kind.value == word), None)
+    if kind is None or arch == "meta" or arch.endswith(".meta"):
+        return None
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    if not S_ISREG(status.st_mode):
+        return None
+    meta = read_meta(path)
+    return StoredFile(
+        path=path,
+        identifier=identifier,
+        kind=kind,
+        arch=meta.arch or arch or None,
+        name=meta.name,
+        size=status.st_size,
+        added=status.st_mtime,
+        used=max(status.st_mtime, status.st_atime),
+    )
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except OSError:
+        return []
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return S_ISREG(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False

@@ -1,1 +1,0 @@
-"""Where stacks come from: a live process, a core, an emulator. All process I/O is here."""

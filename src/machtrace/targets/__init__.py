@@ -1,0 +1,1 @@
+"""Process access: live processes, cores, emulators, remote stubs and devices."""

@@ -1,0 +1,1 @@
+"""Mach-O and ELF core files."""

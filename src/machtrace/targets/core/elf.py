@@ -1,0 +1,155 @@
+"""A process in an ELF core file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+
+from machtrace.formats.elf.core.file import ElfCore, ElfCoreThread, parse_elf_core
+from machtrace.formats.elf.core.images import FoundImages, find_core_images
+from machtrace.errors import MachtraceError
+from machtrace.model.image import ImageList
+from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
+from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.targets.base import DEFAULT_STACK_LIMIT
+from machtrace.targets.shared.file_mapping import map_core
+from machtrace.targets.core.core_stack import noted_indexes, stack_region
+from machtrace.targets.core.target import CoreTarget
+from machtrace.targets.core.elf_core_files import images_with_files
+from machtrace.cpython.runs import PythonRuns
+
+
+class ElfCorefileTarget(CoreTarget[ElfCore]):
+    """An ELF core as a :class:`~machtrace.targets.base.Target`."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Map the file and read its notes.
+
+        Raises:
+            FileAccessError: there is no such file, or it cannot be read.
+            ElfError, CoreFileError: it is something else, and the message says what.
+        """
+        super().__init__(str(path), parse_elf_core(map_core(str(path)), str(path)))
+
+    @cached_property
+    def process(self) -> ProcessInfo:
+        """Which one; its path is that of its program."""
+        core = self.core
+        noted = core.metadata
+        return ProcessInfo(
+            pid=core.pid or (None if noted is None else noted.pid),
+            path=self._images.program or core.facts.name,
+            arch=core.header.arch,
+            pointer_mask=core.pointer_mask,
+        )
+
+    def threads(self) -> tuple[ThreadInfo, ...]:
+        """Its threads: as they were noted, else in the core's order.
+
+        Raises:
+            TargetError: the target was closed.
+        """
+        return tuple(info for _, info in self._threads())
+
+    def snapshot(
+        self,
+        threads: Collection[ThreadId] | None = None,
+        /,
+        *,
+        stack_limit: int = DEFAULT_STACK_LIMIT,
+    ) -> Snapshot:
+        """``threads`` (None: all) as the core has them; nothing is copied.
+
+        A stack that is not in the core is empty; it is named in :attr:`Snapshot.problems`, and so
+        is everything else that could not be read.
+        """
+        core, memory = self.core, self.core.memory.regions
+        listed = self._threads()
+        wanted = {info.id for _, info in listed} if threads is None else set(threads)
+        errors: list[tuple[ThreadId | None, MachtraceError]] = [(None, e) for e in core.problems]
+        notes = core.noted_threads
+        copied: list[ThreadSnapshot] = []
+        for thread, info in listed:
+            if info.id not in wanted:
+                continue
+            wanted.discard(info.id)
+            noted = notes[thread.index - 1]
+            registers = noted.restored(thread.registers)
+            stack = stack_region(memory, registers, stack_limit)
+            if not stack.data and stack_limit > 0:
+                errors.append((info.id, self._no_stack(info, registers.sp)))
+            copied.append(
+                ThreadSnapshot(
+                    info=info,
+                    registers=registers,
+                    stack=stack,
+                    taken_at_ns=noted.taken_at_ns,
+                    stopped_for_ns=noted.stopped_for_ns,
+                    native_registers=thread.native_registers,
+                )
+            )
+        errors += [(missing, self._no_thread(missing)) for missing in sorted(wanted)]
+        problems = [Problem(thread=thread, error=error) for thread, error in errors]
+        if core.metadata is not None:
+            problems += [noted.problem for noted in core.metadata.problems]
+        return Snapshot(
+            process=self.process,
+            threads=tuple(copied),
+            images=ImageList(images_with_files(core, self._images, self._path)),
+            memory=memory,
+            problems=tuple(problems),
+            linux=core.facts,
+        )
+
+    def snapshot_with_python(
+        self,
+        threads: Collection[ThreadId] | None = None,
+        /,
+        *,
+        stack_limit: int = DEFAULT_STACK_LIMIT,
+    ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
+        """See :meth:`~machtrace.targets.base.PythonTarget.snapshot_with_python`."""
+        from machtrace.targets.core.python import with_python
+
+        return with_python(self.snapshot(threads, stack_limit=stack_limit))
+
+    @cached_property
+    def _images(self) -> FoundImages:
+        return find_core_images(self.core)
+
+    def _threads(self) -> list[tuple[ElfCoreThread, ThreadInfo]]:
+        core = self.core
+        notes = core.noted_threads
+        crashed = next((place for place, one in enumerate(notes, 1) if one.crashed), None)
+        if core.metadata is None and core.facts.signal:
+            crashed = 1
+        indexes = noted_indexes(notes)
+        ids = _distinct(
+            [noted.id or one.id for one, noted in zip(core.threads, notes, strict=True)]
+        )
+        found: list[tuple[ElfCoreThread, ThreadInfo]] = []
+        for thread, noted, index, number in zip(core.threads, notes, indexes, ids, strict=True):
+            is_main = thread.id == core.pid if noted.is_main is None else noted.is_main
+            name = core.facts.name if is_main and core.metadata is None else noted.name
+            info = ThreadInfo(
+                id=number,
+                index=index,
+                name=name or None,
+                queue=noted.queue,
+                is_main=is_main,
+                crashed=thread.index == crashed,
+            )
+            found.append((thread, info))
+        return sorted(found, key=lambda one: one[1].index)
+
+
+def _distinct(ids: Sequence[ThreadId]) -> list[ThreadId]:
+    """``ids``, but one that was there already, or is none, is the lowest number that is free."""
+    taken = set(ids)
+    free = (number for number in count(1) if number not in taken)
+    given: dict[ThreadId, None] = {}
+    for number in ids:
+        given[ThreadId(next(free)) if number <= 0 or number in given else number] = None
+    return list(given)

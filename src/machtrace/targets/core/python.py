@@ -1,0 +1,80 @@
+"""Python functions of a process in an ELF core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from machtrace.formats.elf.contents import ElfFileContents
+from machtrace.formats.elf.structs import PF_W
+from machtrace.errors import MachtraceError, MemoryReadError, TargetError
+from machtrace.model.address import Avma
+from machtrace.model.image import BinaryImage, ImageFormat
+from machtrace.model.memory import LayeredMemory, MemoryRegion, RegionMemory, without_overlap
+from machtrace.model.snapshot import Snapshot
+from machtrace.model.thread import ThreadId
+from machtrace.targets.shared.file_mapping import map_file
+from machtrace.targets.linux.linux_python import with_functions, with_problem
+from machtrace.cpython.runs import PythonRuns
+from machtrace.cpython.runtime import find_runtime
+from machtrace.cpython.threads import read_threads
+
+
+def with_python(snapshot: Snapshot) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
+    """The snapshot of a core with what is missing, and the functions of its threads.
+
+    What a core leaves out because files have it comes from files of this machine, where they are
+    the images'. It takes a core with the heap, as the kernel and gdb write them.
+    """
+    files = {
+        image.load_address: data
+        for image in snapshot.images
+        if image.format is ImageFormat.ELF and (data := _file_of(image)) is not None
+    }
+    images = list(snapshot.images)
+    pieces = without_overlap(*(_unchanging(image, files) for image in images))
+    memory = LayeredMemory((snapshot.memory, RegionMemory(pieces)))
+    try:
+        runtime = find_runtime(
+            images,
+            memory,
+            lambda image: files.get(image.load_address),
+            snapshot.process.path,
+        )
+    except MemoryReadError:
+        error = TargetError(
+            "the core does not hold CPython's memory, so Python functions cannot be read",
+            remedy="write one with all of the memory, as the kernel and gdb's gcore do",
+        )
+        return with_problem(snapshot, error), {}
+    except MachtraceError as error:
+        return with_problem(snapshot, error), {}
+    found = read_threads(memory, runtime.address, runtime.layout)
+    ids = {int(thread.info.id): thread.info.id for thread in snapshot.threads}
+    return with_functions(snapshot, found, ids)
+
+
+def _file_of(image: BinaryImage) -> memoryview | None:
+    """The file at the image's path, if it is known to be the image's."""
+    path = image.local_path or image.path
+    data = map_file(path) if path.startswith("/") else None
+    if data is None or image.local_path:
+        return data
+    try:
+        return data if ElfFileContents(data, path).image.build_id == image.uuid else None
+    except MachtraceError:
+        return None
+
+
+def _unchanging(image: BinaryImage, files: dict[Avma, memoryview]) -> Iterator[MemoryRegion]:
+    data = files.get(image.load_address)
+    if data is None:
+        return
+    try:
+        elf = ElfFileContents(data, image.path).image
+    except MachtraceError:
+        return
+    slide = image.load_address - elf.header_svma
+    for segment in elf.load_segments:
+        end = segment.offset + segment.file_size
+        if not segment.flags & PF_W and end <= len(data):
+            yield MemoryRegion(Avma(segment.address + slide), data[segment.offset : end])

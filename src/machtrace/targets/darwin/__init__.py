@@ -1,0 +1,1 @@
+"""Processes of this Mac, by their task ports."""

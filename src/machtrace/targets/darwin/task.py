@@ -1,0 +1,237 @@
+"""Another process of this Mac, looked at by its task port."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from machtrace.errors import TargetError, TargetGoneError, TargetSpecError, ThreadGoneError
+from machtrace.model.address import Avma
+from machtrace.model.memory import LayeredMemory, MemoryReader, RegionMemory
+from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
+from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.targets.base import DEFAULT_STACK_LIMIT, ClosedWhenLeft
+from machtrace.targets.darwin.darwin_contexts import copy_contexts
+from machtrace.targets.darwin.copier import DarwinCopier, TaskCopier, task_error
+from machtrace.targets.darwin.access import PortRefusal, access_error
+from machtrace.targets.darwin.extension import TaskExtension, task_extension
+from machtrace.targets.darwin.images import TaskImageFinder, TaskImages
+from machtrace.targets.darwin.memory import TaskMemory
+from machtrace.targets.darwin.process import process_info, read_process, read_rights
+from machtrace.targets.darwin.queues import queue_labels, served_queues
+from machtrace.targets.darwin.kern_return import KERN_FAILURE, KERN_INVALID_ARGUMENT
+from machtrace.targets.darwin.threads import (
+    ListedThread,
+    described,
+    listed_threads,
+    main_thread,
+    thread_snapshots,
+)
+from machtrace.targets.shared.paged_memory import PagedMemory
+from machtrace.targets.shared.image_copier import ImageCopier
+
+MOST_STACK = 1 << 28
+"""Bytes of one stack; room for all is made before a thread is stopped."""
+
+_ROUNDS = 4
+"""Times that threads are looked for: a process can start them faster than they are copied."""
+
+
+class DarwinTaskTarget(ClosedWhenLeft):
+    """A process by its task port; see :class:`~machtrace.targets.base.Target`.
+
+    Never run on a Mac: see ``docs/darwin.md`` for what was tested how.
+
+    Nothing is attached between snapshots, and memory is never written. While threads are copied
+    the whole process is suspended by a token that the kernel takes back should this process end
+    meanwhile. What a snapshot has of dispatch queues' labels and of images was read while the
+    process ran.
+
+    Args:
+        pid: its id.
+        extension: what talks to the kernel; by default the one that is installed.
+
+    Raises:
+        TargetSpecError: it is this process, the kernel, a translated or 32-bit program, one for
+            another CPU than this Python; or the extension is not here.
+        TargetGoneError: there is no such process, or it has exited.
+        TargetAccessError: macOS does not let it be looked at; the remedy says what is missing.
+    """
+
+    def __init__(self, pid: int, *, extension: TaskExtension | None = None) -> None:
+        self._check(pid)
+        self._extension = task_extension() if extension is None else extension
+        facts, rights = read_process(self._extension, pid), read_rights(self._extension)
+        self._process = process_info(pid, facts, rights)
+        self._pid = pid
+        port, _, read_errno, control_result, name_result = self._extension.open_task(pid)
+        self._port = port
+        if not port:
+            refused = PortRefusal(
+                read_errno=read_errno, control_result=control_result, name_result=name_result
+            )
+            read_process(self._extension, pid)  # it may have exited meanwhile
+            raise access_error(pid, facts, rights, refused)
+        mask = self._process.pointer_mask
+        self._memory = TaskMemory(self._extension, port)
+        pages = PagedMemory(self._memory)
+        self._finder = TaskImageFinder(self._memory, pages, self._process.arch)
+        self._image_bytes = ImageCopier(self._memory, pages, self._process.arch, mask)
+        self._copier: DarwinCopier = self._make_copier()
+
+    def _check(self, pid: int) -> None:
+        if pid <= 0:
+            raise TargetSpecError(f"{pid} is no process id")
+        if pid == os.getpid():
+            raise TargetSpecError(
+                f"process {pid} is this one, which cannot suspend itself to look at its threads",
+                remedy="give self, or capture it from another process",
+            )
+
+    def _make_copier(self) -> DarwinCopier:
+        return TaskCopier(self._extension, self._pid, self._port, self._process.pointer_mask)
+
+    @property
+    def process(self) -> ProcessInfo:
+        """Which one."""
+        return self._process
+
+    def threads(self) -> tuple[ThreadInfo, ...]:
+        """See :meth:`~machtrace.targets.base.Target.threads`."""
+        listed = self._listed()
+        served = served_queues(self._memory, (one.queue_address for one in listed))
+        labels = self._labels({one.id: served.get(one.queue_address, 0) for one in listed})
+        return described(listed, labels, before=0, main=main_thread(listed))
+
+    def snapshot(
+        self,
+        threads: Collection[ThreadId] | None = None,
+        /,
+        *,
+        stack_limit: int = DEFAULT_STACK_LIMIT,
+    ) -> Snapshot:
+        """See :meth:`~machtrace.targets.base.Target.snapshot`.
+
+        Threads that are started meanwhile are copied too, if all are wanted.
+
+        Raises:
+            TargetGoneError: the process exited.
+            TargetError: the kernel did not let it be suspended.
+        """
+        images = self._images()  # before: the process may exit while its threads are copied
+        limit = max(0, min(stack_limit, MOST_STACK))
+        copied, problems = self._copy(threads, limit)
+        after = self._images()
+        if len(after.images) or not len(images.images):
+            images = after  # a thread may be in what was loaded meanwhile
+        stacks = RegionMemory(one.stack for one in copied)
+        contexts = RegionMemory(copy_contexts(self._memory, copied, self._process))
+        return Snapshot(
+            process=self._named(images),
+            threads=tuple(copied),
+            images=images.images,
+            memory=LayeredMemory((stacks, contexts, self._image_memory(images, copied))),
+            problems=(
+                *problems,
+                *(Problem(thread=None, error=error) for error in images.problems),
+            ),
+            shared_cache=images.shared_cache,
+        )
+
+    def close(self) -> None:
+        """See :meth:`~machtrace.targets.base.Target.close`."""
+        port, self._port = self._port, 0
+        if port:
+            self._extension.close_task(port)
+
+    # --- threads ---
+
+    def _listed(self) -> tuple[ListedThread, ...]:
+        if not self._port:
+            raise TargetGoneError(f"the target was closed: process {self._pid}", pid=self._pid)
+        result, rows = self._extension.list_threads(self._port)
+        if result in (KERN_FAILURE, KERN_INVALID_ARGUMENT):
+            read_process(self._extension, self._pid)  # so it answers when the task is over
+        if result:
+            raise task_error(self._pid, result, "list the threads")
+        return listed_threads(rows)
+
+    def _left_out(self) -> int:
+        """A thread that is not copied with all others; 0 is none."""
+        return 0
+
+    def _copy(
+        self, threads: Collection[ThreadId] | None, limit: int
+    ) -> tuple[list[ThreadSnapshot], list[Problem]]:
+        copied: list[ThreadSnapshot] = []
+        problems: list[Problem] = []
+        listed = self._listed()
+        main = main_thread(listed)
+        seen: set[int] = set()
+        for _ in range(_ROUNDS):
+            infos = [
+                info
+                for info in described(listed, {}, before=0, main=main)
+                if info.id not in seen
+                and (info.id != self._left_out() if threads is None else info.id in threads)
+            ]
+            more, missing = self._copy_some(infos, limit, are_new=bool(seen))
+            copied += more
+            problems += missing
+            seen.update(one.id for one in listed)
+            if threads is not None:
+                break
+            try:
+                listed = self._listed()
+            except TargetError:
+                break  # what was copied of it stays
+            if all(one.id in seen for one in listed):
+                break
+        for thread in sorted(set(threads or ()) - seen):
+            gone = ThreadGoneError(f"there is no thread {thread}", thread=thread)
+            problems.append(Problem(thread=thread, error=gone))
+        return copied, problems
+
+    def _copy_some(
+        self, infos: Sequence[ThreadInfo], limit: int, *, are_new: bool
+    ) -> tuple[list[ThreadSnapshot], list[Problem]]:
+        if not infos:
+            return [], []
+        found = self._copier.copy([info.id for info in infos], stack_limit=limit)
+        labels = self._labels(found.queues)
+        named = [replace(info, queue=labels.get(info.id)) for info in infos]
+        copied, problems = thread_snapshots(named, found.copies, self._process, are_new=are_new)
+        if found.problem is not None:
+            problems.append(Problem(thread=None, error=found.problem))
+        return copied, problems
+
+    def _labels(self, queues: dict[int, int]) -> dict[int, str]:
+        """By thread, the label of the queue that it serves."""
+        mask = self._process.pointer_mask
+        at = {thread: mask.strip(queue) for thread, queue in queues.items()}
+        labels = queue_labels(self._memory, at.values(), self._extension.label_offset())
+        return {thread: labels[queue] for thread, queue in at.items() if queue in labels}
+
+    # --- images ---
+
+    def _images(self) -> TaskImages:
+        infos = self._image_infos()
+        return TaskImages() if infos is None else self._finder.find(infos)
+
+    def _image_infos(self) -> Avma | None:
+        """Where dyld's ``dyld_all_image_infos`` is; None where that is not told."""
+        result, address, _, is_wide = self._extension.dyld_info(self._port)
+        return None if result or not address or not is_wide else Avma(address)
+
+    def _image_memory(self, images: TaskImages, copied: Sequence[ThreadSnapshot]) -> MemoryReader:
+        """What walking and naming takes of images that have no file here."""
+        values = (v for one in copied for v in (one.registers.pc, *one.registers.values) if v)
+        stacks = [one.stack for one in copied]
+        return RegionMemory(self._image_bytes.copy_used(images.images, {}, stacks, values))
+
+    def _named(self, images: TaskImages) -> ProcessInfo:
+        """The process, by the path that dyld has of its program where the system gives none."""
+        if images.program and "/" not in self._process.path:
+            return replace(self._process, path=images.program)
+        return self._process

@@ -1,0 +1,106 @@
+"""What is known of the threads of a process of macOS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from machtrace.errors import FormatError, MachtraceError
+from machtrace.formats.macho.native_state import read_native_state
+from machtrace.model.snapshot import Problem, ProcessInfo
+from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.targets.darwin.copier import why_not
+from machtrace.targets.shared.thread_copy import CopiedThread, ThreadCopy
+
+if TYPE_CHECKING:
+    from machtrace._native._darwin_task import ThreadRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedThread:
+    """A thread as the kernel lists it."""
+
+    id: int
+    queue_address: int
+    """Where it keeps the address of the queue that it serves; 0 where it never served one."""
+    name: str
+    """Empty where it has none."""
+
+
+def listed_threads(rows: Sequence[ThreadRow]) -> tuple[ListedThread, ...]:
+    """The threads of the extension's rows, in the kernel's order."""
+    return tuple(
+        ListedThread(id=row[0], queue_address=row[2], name=row[5].decode("utf-8", "replace"))
+        for row in rows
+    )
+
+
+def described(
+    threads: Iterable[ListedThread], labels: Mapping[int, str], *, before: int, main: int
+) -> tuple[ThreadInfo, ...]:
+    """What is known of ``threads``.
+
+    Args:
+        threads: in the kernel's order.
+        labels: of the queues that they serve, by thread.
+        before: how many threads there are before them.
+        main: the id of the main thread.
+    """
+    return tuple(
+        ThreadInfo(
+            id=ThreadId(one.id),
+            index=index,
+            name=one.name or None,
+            queue=labels.get(one.id),
+            is_main=one.id == main,
+        )
+        for index, one in enumerate(threads, before + 1)
+    )
+
+
+def main_thread(threads: Iterable[ListedThread]) -> int:
+    """The thread that the process began with: ids only ever grow. 0 where there is none."""
+    return min((one.id for one in threads), default=0)
+
+
+def thread_snapshots(
+    infos: Sequence[ThreadInfo],
+    copies: Sequence[ThreadCopy],
+    process: ProcessInfo,
+    *,
+    are_new: bool = False,
+) -> tuple[list[ThreadSnapshot], list[Problem]]:
+    """Copies of threads, and what is missing of them.
+
+    Args:
+        infos: of the threads.
+        copies: one for each.
+        process: theirs.
+        are_new: they started after the capture began; then one that has ended is not missed.
+    """
+    kept: list[ThreadSnapshot] = []
+    problems: list[Problem] = []
+    for info, copy in zip(infos, copies, strict=True):
+        if isinstance(copy, CopiedThread):
+            try:
+                kept.append(_snapshot(info, copy, process))
+            except FormatError as error:
+                problems.append(Problem(thread=info.id, error=error))
+            continue
+        reason: MachtraceError = why_not(copy)
+        if not (are_new and copy.why is copy.why.GONE):
+            problems.append(Problem(thread=info.id, error=reason))
+    return kept, problems
+
+
+def _snapshot(info: ThreadInfo, copy: CopiedThread, process: ProcessInfo) -> ThreadSnapshot:
+    return ThreadSnapshot(
+        info=info,
+        registers=read_native_state(
+            copy.registers, process.arch, process.pointer_mask, f"thread {info.id}"
+        ),
+        stack=copy.stacks[0],
+        taken_at_ns=copy.taken_at_ns,
+        stopped_for_ns=copy.stopped_for_ns,
+    )

@@ -1,0 +1,1 @@
+"""A process inside an emulator, the target emulated:demo."""

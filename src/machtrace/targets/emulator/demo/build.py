@@ -1,0 +1,113 @@
+"""Builds ``demo.macho`` again: ``python -m machtrace.targets.emulator.demo.build``.
+
+The compiler and linker are those of the package ziglang, which brings them for any machine. The
+same sources give the same bytes with the same version of it: no debug information, so no path and
+no time is written, and objects are named relatively to a directory that is gone afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from shutil import copyfile
+from tempfile import TemporaryDirectory
+
+from machtrace.targets.emulator.demo import BUILT_WITH, PROGRAM
+
+_CLANG = (sys.executable, "-m", "ziglang", "clang")
+_LINK = (sys.executable, "-m", "ziglang", "cc")
+
+_FLAGS = (
+    "-target",
+    "arm64-apple-macos13.0",
+    "-Os",
+    "-std=gnu17",
+    "-ffreestanding",
+    "-fno-stack-protector",
+    # Unwind tables as Xcode asks for them: compact encodings where they suffice.
+    "-fno-asynchronous-unwind-tables",
+    "-funwind-tables",
+    "-Wall",
+    "-Wextra",
+    "-Wno-unused-parameter",
+    "-Werror",
+)
+_OBJECTIVE_C = ("-fno-objc-arc", "-fno-objc-convert-messages-to-runtime-calls")
+
+_SOURCES: dict[str, tuple[str, ...]] = {
+    "stubs.S": (),
+    "runtime.c": (),
+    "runloop.c": (),
+    "objects.m": _OBJECTIVE_C,
+    "application.m": _OBJECTIVE_C,
+    "messages.m": _OBJECTIVE_C,
+    "threads.c": (),
+    # Frames that hold an async context say so, whatever the deployment target.
+    "tasks.c": ("-fswift-async-fp=always",),
+    # What arm64e code does, in an arm64 object: the linker takes no arm64e ones.
+    "signed.c": ("-mbranch-protection=pac-ret",),
+}
+"""By name of the file, with the flags that it needs besides; in the order they are linked."""
+
+_LINK_FLAGS = (
+    "-target",
+    "aarch64-macos.13.0",
+    "-nostdlib",
+    "-Wl,-e,_start",
+    "-Wl,-dead_strip_dylibs",
+)
+
+
+def compiler() -> str:
+    """The compiler at hand, as it is recorded beside what it built: ``ziglang 0.17.0``.
+
+    Raises:
+        OSError, subprocess.CalledProcessError: it is not installed, or does not run.
+    """
+    command = (sys.executable, "-m", "ziglang", "version")
+    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 (ours)
+    return f"ziglang {done.stdout.strip()}"
+
+
+def build(output: Path) -> None:
+    """Compile and link the program to ``output``.
+
+    Raises:
+        OSError, subprocess.CalledProcessError: the compiler is not installed, or a source is bad.
+    """
+    here = Path(__file__).parent
+    with TemporaryDirectory() as name:
+        work = Path(name)
+        for file in here.glob("*.[chmS]"):
+            copyfile(file, work / file.name)
+        for source, flags in _SOURCES.items():
+            _run((*_CLANG, *_FLAGS, *flags, "-c", source, "-o", f"{source}.o"), work)
+        objects = [f"{source}.o" for source in _SOURCES]
+        # The ad-hoc signature's identifier is the output's name.
+        _run((*_LINK, *_LINK_FLAGS, *objects, "-o", PROGRAM.name), work)
+        copyfile(work / PROGRAM.name, output)
+
+
+def _run(command: Sequence[str], directory: Path) -> None:
+    # The linker's caches go where everything else goes that is not kept.
+    caches = {f"ZIG_{kind}_CACHE_DIR": str(directory / ".zig") for kind in ("GLOBAL", "LOCAL")}
+    subprocess.run(  # noqa: S603 (our own interpreter and arguments)
+        command, cwd=directory, env={**os.environ, **caches}, check=True
+    )
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description="Build the program of the target emulated:demo.")
+    parser.add_argument("output", nargs="?", type=Path, default=PROGRAM, help="default: in place")
+    output: Path = parser.parse_args().output
+    build(output)
+    if output == PROGRAM:
+        BUILT_WITH.write_text(compiler() + "\n")
+
+
+if __name__ == "__main__":
+    _main()

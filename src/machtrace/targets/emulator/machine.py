@@ -1,0 +1,345 @@
+"""A process inside an emulator: a Mach-O program on an arm64 CPU of unicorn's, threads and all.
+
+There is one CPU, so threads run one at a time, each until it comes to the place where it is to
+stop, waits in the kernel, or ends. Nothing depends on time or on this machine: the same program
+comes to the same registers and the same memory.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from unicorn.unicorn_const import UC_HOOK_CODE, UC_HOOK_INTR
+
+from machtrace.errors import MachOError, TargetError
+from machtrace.formats.macho.fixups.bind_opcodes import imported_symbols
+from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.fixups.rebase_opcodes import rebased_pointers, slid_segment
+from machtrace.formats.macho.tables.symtab import parse_symbols
+from machtrace.model.address import Avma
+from machtrace.model.arch import Arch
+from machtrace.model.memory import MemoryRegion
+from machtrace.model.registers import RegisterSet
+from machtrace.model.thread import ThreadId
+from machtrace.targets.emulator.cpu import (
+    NOWHERE,
+    Cpu,
+    CpuContext,
+    CpuError,
+    new_cpu,
+    program_counter,
+    registers_of,
+    return_from_system_call,
+    start_at,
+    system_call,
+)
+from machtrace.targets.emulator.kernel import Kernel, Leave
+from machtrace.targets.emulator.shadow_stack import ShadowStack
+
+PAGE_SIZE = 0x4000
+_STACKS_START = Avma(0x16DCA0000)
+_MAIN_STACK_SIZE = 1 << 20
+_HEAP_START = Avma(0x280000000)
+_FIRST_THREAD_ID = 1001
+_BUDGET = 1_000_000
+"""Instructions after which a thread that came to no place has gone astray."""
+_SUPERVISOR_CALL = 2
+"""QEMU's EXCP_SWI: the interrupt number of ``svc``."""
+
+
+class ThreadState(Enum):
+    """What an emulated thread is doing."""
+
+    READY = "ready"
+    """It has not run, or can go on."""
+    STOPPED = "stopped"
+    """It is at the place where it was to stop."""
+    BLOCKED = "blocked"
+    """It waits in a system call."""
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class StopPlace:
+    """Where a thread is to stop: before an instruction, at the n-th time that it comes there."""
+
+    symbol: str
+    """As the symbol table spells it."""
+    offset: int = 0
+    """Bytes from the symbol to the instruction."""
+    arrival: int = 1
+    """The first time is 1."""
+
+
+class EmulatedThread:
+    """One thread, and what is kept of it while another has the CPU."""
+
+    __slots__ = ("arrivals", "context", "id", "index", "name", "shadow", "stack_end", "state")
+
+    def __init__(
+        self, index: int, stack_end: Avma, context: CpuContext, shadow: ShadowStack | None
+    ) -> None:
+        self.id = ThreadId(_FIRST_THREAD_ID + index - 1)
+        self.index = index
+        """1-based, in the order that they were made."""
+        self.name: str | None = None
+        self.stack_end = stack_end
+        """The address after its stack."""
+        self.context = context
+        """Its registers, while it does not run."""
+        self.state = ThreadState.READY
+        self.arrivals = 0
+        """How often it came to where it is to stop."""
+        self.shadow = shadow
+        """None where calls are not recorded."""
+
+    @property
+    def registers(self) -> RegisterSet:
+        """Its registers, while it does not run."""
+        return registers_of(self.context)
+
+
+class Emulator:
+    """Loads a program, and runs its threads to where they are to stop."""
+
+    def __init__(
+        self,
+        contents: FileContents,
+        *,
+        slide: int,
+        places: Mapping[str, StopPlace],
+        record_calls: bool = False,
+        watch: Callable[[EmulatedThread], None] | None = None,
+    ) -> None:
+        """Map the program and make its main thread; :meth:`run` runs it.
+
+        Args:
+            contents: an arm64 executable that imports nothing.
+            slide: bytes that it is moved by; a multiple of 16 KiB.
+            places: by thread name, where to stop; a thread without one runs until it waits.
+            record_calls: keep a shadow stack of each thread, at the cost of a callback for every
+                instruction.
+            watch: called before every instruction with the thread that is to run it, whose shadow
+                stack and registers then say where it stands; only where calls are recorded.
+
+        Raises:
+            MachOError: the program cannot be run here, or has not the symbols of ``places``.
+            TargetError: there is no such slide.
+        """
+        entry = _entry_point(contents)
+        if slide % PAGE_SIZE or contents.image.header_svma + slide < PAGE_SIZE:
+            raise TargetError(
+                f"the emulated program cannot be moved by {slide:#x} bytes",
+                remedy=f"give a multiple of {PAGE_SIZE:#x} that leaves it above the first page",
+            )
+        self._cpu = new_cpu()
+        self._fresh = self._cpu.context_save()
+        self._kernel = Kernel(self)
+        self._threads: list[EmulatedThread] = []
+        self._ready: deque[EmulatedThread] = deque()
+        self._record_calls = record_calls
+        self._watch = watch
+        self._next_stack = _STACKS_START
+        self._next_heap = _HEAP_START
+        self._regions: list[range] = []
+        self._load(contents, slide)
+        self._places = _resolve(contents, slide, places)
+        self._hook(contents, slide)
+        self.start_thread(Avma(entry + slide), _MAIN_STACK_SIZE, ())
+
+    def run(self) -> None:
+        """Run every thread that can go on, in the order that they were made.
+
+        Raises:
+            TargetError: a thread went astray, asked the kernel for what it does not have, or did
+                not come to where it is to stop.
+        """
+        while self._ready:
+            self._run(self._ready.popleft())
+        stopped = {t.name for t in self._threads if t.state is ThreadState.STOPPED}
+        for name in self._places.keys() - stopped:
+            raise TargetError(f"no thread {name} came to where it is to stop")
+
+    @property
+    def threads(self) -> tuple[EmulatedThread, ...]:
+        """Those that have not ended, in the order that they were made."""
+        return tuple(t for t in self._threads if t.state is not ThreadState.ENDED)
+
+    @property
+    def regions(self) -> tuple[MemoryRegion, ...]:
+        """Copies of the program's segments and of what it allocated; stacks are not among them."""
+        return tuple(
+            MemoryRegion(Avma(region.start), self.read(Avma(region.start), len(region)))
+            for region in self._regions
+        )
+
+    # --- what the kernel may do (CallingProcess) ---
+
+    def read(self, address: Avma, size: int, /) -> bytes:
+        """Bytes of its memory.
+
+        Raises:
+            TargetError: they are not all mapped.
+        """
+        try:
+            return bytes(self._cpu.mem_read(address, size))
+        except CpuError as error:
+            raise TargetError(f"{size} bytes at {address:#x} are not mapped: {error}") from error
+
+    def write(self, address: Avma, data: bytes, /) -> None:
+        """Change its memory.
+
+        Raises:
+            TargetError: that is not all mapped.
+        """
+        try:
+            self._cpu.mem_write(address, data)
+        except CpuError as error:
+            message = f"{len(data)} bytes at {address:#x} are not mapped: {error}"
+            raise TargetError(message) from error
+
+    def allocate(self, size: int, /) -> Avma:
+        """New memory, zeroed, at an address that is a multiple of a page."""
+        start = self._next_heap
+        size = _whole_pages(size)
+        self._cpu.mem_map(start, size)
+        self._regions.append(range(start, start + size))
+        self._next_heap = Avma(start + size)
+        return start
+
+    def start_thread(self, entry: Avma, stack_size: int, arguments: Sequence[int], /) -> None:
+        """Make another thread, to run later, with ``arguments`` in x0 and on."""
+        start = self._next_stack
+        end = Avma(start + _whole_pages(stack_size))
+        self._cpu.mem_map(start, end - start)
+        # Between two stacks a page stays unmapped, so that no overflow goes unnoticed.
+        self._next_stack = Avma(end + PAGE_SIZE)
+        running = self._cpu.context_save()
+        self._cpu.context_restore(self._fresh)
+        start_at(self._cpu, entry, end, tuple(arguments))
+        shadow = ShadowStack() if self._record_calls else None
+        thread = EmulatedThread(len(self._threads) + 1, end, self._cpu.context_save(), shadow)
+        self._cpu.context_restore(running)
+        self._threads.append(thread)
+        self._ready.append(thread)
+
+    def name_thread(self, name: str, /) -> None:
+        """Give the thread that runs a name."""
+        self._running.name = name
+
+    # --- loading ---
+
+    def _load(self, contents: FileContents, slide: int) -> None:
+        pointers = rebased_pointers(contents)
+        for segment in contents.image.segments:
+            if not segment.initprot or not segment.vmsize:
+                continue  # __PAGEZERO
+            start, size = segment.vmaddr + slide, _whole_pages(segment.vmsize)
+            try:
+                self._cpu.mem_map(start, size)
+            except CpuError as error:
+                raise MachOError(
+                    f"segment {segment.name} cannot be mapped at {start:#x}: {error}",
+                    source=contents.source,
+                    offset=segment.fileoff,
+                ) from error
+            self._cpu.mem_write(start, slid_segment(contents, segment, pointers, slide))
+            self._regions.append(range(start, start + size))
+
+    # --- running ---
+
+    def _run(self, thread: EmulatedThread) -> None:
+        self._running = thread
+        self._cpu.context_restore(thread.context)
+        try:
+            self._cpu.emu_start(program_counter(self._cpu), NOWHERE, count=_BUDGET)
+        except CpuError as error:
+            at = program_counter(self._cpu)
+            message = f"the emulated thread {thread.name} failed at {at:#x}: {error}"
+            raise TargetError(message) from error
+        thread.context = self._cpu.context_save()
+        if thread.state is ThreadState.READY:
+            raise TargetError(f"the emulated thread {thread.name} came to no place to stop at")
+
+    def _hook(self, contents: FileContents, slide: int) -> None:
+        self._cpu.hook_add(UC_HOOK_INTR, self._interrupted)
+        text = contents.image.text_segment
+        # Before the places: what the last instruction did is noted before the thread stops.
+        if self._record_calls and text is not None:
+            begin, end = text.vmaddr + slide, text.end + slide - 1
+            self._cpu.hook_add(UC_HOOK_CODE, self._came_to, begin=begin, end=end)
+        for place in {address for address, _ in self._places.values()}:
+            self._cpu.hook_add(UC_HOOK_CODE, self._arrived, begin=place, end=place)
+
+    def _interrupted(self, cpu: Cpu, interrupt: int, _: object) -> None:
+        if interrupt != _SUPERVISOR_CALL:
+            at = program_counter(cpu)
+            raise TargetError(f"the emulated thread {self._running.name} trapped at {at:#x}")
+        outcome = self._kernel.call(*system_call(cpu))
+        if not isinstance(outcome, Leave):
+            return_from_system_call(cpu, outcome)
+            return
+        ended = outcome is Leave.ENDED
+        self._running.state = ThreadState.ENDED if ended else ThreadState.BLOCKED
+        cpu.emu_stop()
+
+    def _arrived(self, cpu: Cpu, address: int, _size: int, _: object) -> None:
+        thread = self._running
+        place = self._places.get(thread.name)
+        if place is None or place[0] != address:
+            return
+        thread.arrivals += 1
+        if thread.arrivals == place[1]:
+            thread.state = ThreadState.STOPPED
+            if thread.shadow is not None:
+                thread.shadow.forget_next()
+            cpu.emu_stop()
+
+    def _came_to(self, cpu: Cpu, address: int, _size: int, _: object) -> None:
+        thread = self._running
+        if thread.shadow is None:
+            return
+        word = int.from_bytes(self.read(Avma(address), 4), "little")
+        thread.shadow.come_to(Avma(address), word)
+        if self._watch is not None:
+            thread.context = cpu.context_save()
+            self._watch(thread)
+
+
+def _whole_pages(size: int) -> int:
+    return -(-size // PAGE_SIZE) * PAGE_SIZE
+
+
+def _entry_point(contents: FileContents) -> int:
+    """The stated address that the main thread begins at.
+
+    Raises:
+        MachOError: the program cannot be run here.
+    """
+    image = contents.image
+    if image.arch is not Arch.ARM64 or image.entry is None or image.text_segment is None:
+        raise MachOError("not an arm64 executable", source=contents.source, offset=0)
+    imported = sorted(imported_symbols(contents))
+    if imported:
+        raise MachOError(
+            f"there is no library to import {imported[0]} from", source=contents.source, offset=0
+        )
+    return image.header_svma + image.entry.entryoff
+
+
+def _resolve(
+    contents: FileContents, slide: int, places: Mapping[str, StopPlace]
+) -> dict[str | None, tuple[int, int]]:
+    """By thread name, the address where it is to stop, and the how-manieth arrival that counts."""
+    symbols = parse_symbols(contents)
+    rows = symbols.is_code.nonzero()[0].tolist()
+    addresses = dict(zip(symbols.names(rows), symbols.n_value[rows].tolist(), strict=True))
+    found: dict[str | None, tuple[int, int]] = {}
+    for name, place in places.items():
+        if place.symbol not in addresses:
+            raise MachOError(f"there is no symbol {place.symbol}", source=contents.source, offset=0)
+        found[name] = (addresses[place.symbol] + slide + place.offset, place.arrival)
+    return found

@@ -1,0 +1,1 @@
+"""Processes that a Frida script is injected into."""

@@ -1,0 +1,334 @@
+"""Frida's Python library, behind :class:`~machtrace.targets.frida.agent.FridaAgent`.
+
+The only module that imports it. Everything that it is asked runs within a time limit; what comes
+after the limit, or after Ctrl-C, is undone when it comes, so that no process keeps a script.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import queue
+import time
+from collections.abc import Callable
+from importlib import resources
+from typing import Any, TypeVar
+
+from machtrace.errors import (
+    ConnectionLostError,
+    MachtraceError,
+    MissingExtraError,
+    RemoteProtocolError,
+    TargetError,
+    TargetGoneError,
+    TargetSpecError,
+)
+from machtrace.targets.frida.agent import Answer, Part, wrong
+from machtrace.targets.frida.errors import error_of
+from machtrace.targets.frida.local_process import FridaTraces, check_runs
+from machtrace.targets.frida.spec import FridaSpec, Reach
+from machtrace.targets.frida.frida_time_limit import within
+
+_MOST_BYTES = 1 << 30
+"""Bytes of one answer."""
+_MOST_MESSAGES = 1 << 16
+_LEAVING = 5.0
+"""Seconds that detaching may take."""
+_SCRIPT = "frida_agent.js"
+_SOURCES = {
+    "linux": ("frida_linux_registers.c", "frida_linux.c"),
+    "darwin": ("frida_darwin.c",),
+}
+
+_UNOBTRUSIVE = {
+    "exceptor": "off",
+    "unwind_broker": False,
+    "exit_monitor": False,
+    "thread_suspend_monitor": False,
+}
+"""What Frida would hook of the process for other scripts: signal handlers, exit, unwinding."""
+
+_Found = TypeVar("_Found")
+
+
+def agent_source() -> str:
+    """The script."""
+    return _read(_SCRIPT)
+
+
+def c_sources() -> dict[str, str]:
+    """What the script compiles in the process, by platform."""
+    return {
+        platform: "".join(f'#line 1 "{name}"\n{_read(name)}' for name in names)
+        for platform, names in _SOURCES.items()
+    }
+
+
+def _read(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def library() -> Any:  # noqa: ANN401 - it is there or not, so nothing is known of its types
+    """The library.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        return importlib.import_module("frida")
+    except ImportError as error:
+        raise MissingExtraError("frida://", extra="frida") from error
+
+
+class FridaScript:
+    """The script in one process, loaded.
+
+    Args:
+        spec: which process.
+        source: the script.
+
+    Raises:
+        MissingExtraError: Frida is not installed.
+        TargetSpecError: there is no such device or process, or it is this one.
+        TargetGoneError: there is no process of that id.
+        TargetAccessError: it may not be looked into.
+        ConnectionLostError: no server answers, or not in time.
+        TargetError: Frida cannot load the script there.
+    """
+
+    def __init__(self, spec: FridaSpec, source: str) -> None:
+        self._spec = spec
+        self._frida = library()
+        self._messages: queue.SimpleQueue[tuple[Any, bytes | None]] = queue.SimpleQueue()
+        self._count = 0
+        self._bytes = 0
+        self._number = 0
+        self._ended: str | None = None
+        self._traces: FridaTraces | None = None
+        self._session: Any = None
+        self._script: Any = None
+        try:
+            device = self._within(lambda: _device(self._frida, spec), "give the device")
+            self.pid = self._within(lambda: _process_id(device, spec), "list the processes")
+            if spec.reach is Reach.LOCAL:
+                check_runs(self.pid)
+                self._traces = FridaTraces(self.pid)
+            self._session = self._within(
+                lambda: device.attach(self.pid, **_UNOBTRUSIVE), "attach", _detach
+            )
+            if self._traces is not None:
+                self._traces.look()
+            self._session.on("detached", self._detached)
+            self._script = self._within(self._load(source), "load the script")
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, call: str, *arguments: object) -> Answer:
+        """See :meth:`~machtrace.targets.frida.agent.FridaAgent.ask`."""
+        if self._script is None:
+            raise self._gone("is closed")
+        self._number += 1
+        self._count = self._bytes = 0
+        while not self._messages.empty():
+            self._messages.get_nowait()
+        if self._ended is not None:
+            raise self._gone(f"has ended ({self._ended})")
+        request = {"id": self._number, "call": call, "args": list(arguments)}
+        deadline = time.monotonic() + self._spec.timeout
+        try:
+            self._script.post(request)
+            return self._answer(call, deadline)
+        except MachtraceError:
+            raise
+        except Exception as error:
+            raise self._told(error) from error
+
+    def close(self) -> None:
+        """See :meth:`~machtrace.targets.frida.agent.FridaAgent.close`."""
+        session, self._session, self._script = self._session, None, None
+        if session is None:
+            return
+        try:
+            self._within(lambda: _detach(session), "detach", seconds=_LEAVING)
+        except TargetError:
+            return  # it is gone, or its side takes the script away when this one ends
+        if self._traces is not None:
+            self._traces.wait_until_gone()
+
+    # --- messages ---
+
+    def _load(self, source: str) -> Callable[[], Any]:
+        def load() -> Any:  # noqa: ANN401
+            script = self._session.create_script(source, name="machtrace", runtime="qjs")
+            script.set_log_handler(lambda _level, _text: None)
+            script.on("message", self._take)
+            script.load()
+            return script
+
+        return load
+
+    def _take(self, message: Any, data: bytes | None) -> None:  # noqa: ANN401 (a thread of Frida's)
+        self._count += 1
+        self._bytes += len(data or b"")
+        if self._count <= _MOST_MESSAGES and self._bytes <= _MOST_BYTES:
+            self._messages.put((message, data))
+        elif self._count == _MOST_MESSAGES + 1 or data:
+            self._messages.put(({"type": "flood"}, None))
+
+    def _detached(self, reason: Any, *_: object) -> None:  # noqa: ANN401 (a thread of Frida's)
+        self._ended = str(reason)
+        self._messages.put(({"type": "detached"}, None))
+
+    def _answer(self, call: str, deadline: float) -> Answer:
+        parts: list[Part] = []
+        while True:
+            try:
+                message, data = self._messages.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise self._silent(f"answer {call!r}") from None
+            kind = message.get("type") if isinstance(message, dict) else None
+            if kind == "detached":
+                raise self._gone(f"ended while it was asked for {call!r} ({self._ended})")
+            if kind == "flood":
+                raise wrong("no end of messages", call, self._count)
+            if kind == "error":
+                raise wrong("an exception", call, message.get("description"))
+            payload = message.get("payload") if kind == "send" else None
+            if not isinstance(payload, dict) or payload.get("id") != self._number:
+                continue  # of what was asked before, and given up
+            if "part" in payload:
+                parts.append(Part(str(payload["part"]), data or b""))
+            elif "error" in payload:
+                raise wrong("up", call, payload["error"])
+            else:
+                return Answer(payload.get("value"), tuple(parts))
+
+    # --- time limits, and what goes wrong ---
+
+    def _within(
+        self,
+        work: Callable[[], _Found],
+        what: str,
+        undo: Callable[[_Found], object] | None = None,
+        *,
+        seconds: float | None = None,
+    ) -> _Found:
+        limit = self._spec.timeout if seconds is None else seconds
+        try:
+            return within(limit, work, undo)
+        except MachtraceError:
+            raise
+        except TimeoutError:
+            raise self._silent(what, limit) from None
+        except Exception as error:
+            raise self._told(error) from error
+
+    def _silent(self, what: str, limit: float | None = None) -> ConnectionLostError:
+        seconds = self._spec.timeout if limit is None else limit
+        return ConnectionLostError(
+            f"Frida did not {what} within {seconds:g} s: {self._spec.process} on "
+            f"{self._spec.place}",
+            remedy="look whether the process is stopped or the device asleep, or give more time "
+            "by ?timeout=SECONDS",
+        )
+
+    def _gone(self, how: str) -> TargetError:
+        message = f"{self._spec.process} on {self._spec.place} {how}"
+        if self._ended in ("process-terminated", "process-replaced"):
+            return TargetGoneError(message, pid=self.pid)
+        return ConnectionLostError(message, remedy="connect again")
+
+    def _told(self, error: Exception) -> MachtraceError:
+        if self._ended is not None:
+            return self._gone(f"has ended ({self._ended})")
+        return error_of(error, self._spec)
+
+
+def _detach(session: Any) -> None:  # noqa: ANN401
+    session.detach()
+
+
+def _device(frida: Any, spec: FridaSpec) -> Any:  # noqa: ANN401
+    if spec.reach is Reach.LOCAL:
+        return frida.get_local_device()
+    manager = frida.get_device_manager()
+    if spec.reach is Reach.REMOTE:
+        options = {} if spec.token is None else {"token": spec.token}
+        return manager.add_remote_device(spec.address, **options)
+    attached = [
+        one
+        for one in manager.enumerate_devices()
+        if one.type == "usb" and spec.address in ("", one.id)
+    ]
+    if len(attached) == 1:
+        return attached[0]
+    if not attached:
+        raise ConnectionLostError(
+            f"{spec.place} is not there",
+            remedy="connect it, unlock it, trust this computer, and start frida-server on it; "
+            "frida-ls-devices lists what Frida sees",
+        )
+    ids = ", ".join(str(one.id) for one in attached)
+    raise TargetSpecError(
+        f"{len(attached)} USB devices are there: {ids}",
+        remedy="say which: frida://usb:DEVICE-ID/NAME",
+    )
+
+
+def _process_id(device: Any, spec: FridaSpec) -> int:  # noqa: ANN401
+    pid = _process_named(device, spec) if spec.pid is None else spec.pid
+    if spec.reach is Reach.LOCAL and pid == os.getpid():
+        raise TargetSpecError(
+            f"process {pid} is this one, which cannot wait for itself",
+            remedy="give self, or capture it from another process",
+        )
+    return pid
+
+
+def _process_named(device: Any, spec: FridaSpec) -> int:  # noqa: ANN401
+    """The id of the one process, or of the one running application, of that name."""
+    wanted = spec.name.casefold()
+    processes = [(one.pid, str(one.name)) for one in device.enumerate_processes()]
+    found = {pid for pid, name in processes if name == spec.name}
+    if not found:
+        found = {pid for pid, name in processes if name.casefold() == wanted}
+    if not found:
+        applications = list(device.enumerate_applications())
+        found = {
+            one.pid for one in applications if one.pid and spec.name in (one.identifier, one.name)
+        }
+        if not found and any(spec.name in (one.identifier, one.name) for one in applications):
+            raise TargetSpecError(
+                f"{spec.name!r} is not running on {spec.place}", remedy="start the application"
+            )
+    found.discard(0)
+    if len(found) == 1:
+        return int(found.pop())
+    if found:
+        ids = ", ".join(str(pid) for pid in sorted(found))
+        raise TargetSpecError(
+            f"{len(found)} processes are called {spec.name!r} on {spec.place}: {ids}",
+            remedy="give the id of one of them",
+        )
+    raise TargetSpecError(
+        f"no process is called {spec.name!r} on {spec.place}",
+        remedy="give its id, its name or its bundle identifier; frida-ps lists them",
+    )
+
+
+def check_version(version: str) -> None:
+    """See that the other side speaks the script's language.
+
+    Raises:
+        RemoteProtocolError: it is older.
+    """
+    oldest = 17
+    major = version.partition(".")[0]
+    if not major.isdigit() or int(major) < oldest:
+        raise RemoteProtocolError(
+            f"Frida in the process is older than {oldest}",
+            asked="version",
+            came=version[:20],
+            remedy="install the same version of Frida on both sides",
+        )

@@ -1,0 +1,1 @@
+"""Processes behind a gdb-remote stub: debugserver, lldb-server, gdbserver, qemu."""

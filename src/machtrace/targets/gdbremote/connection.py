@@ -1,0 +1,222 @@
+"""A stub and its process from the first word to the last: found, stopped, left as it was."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from machtrace.errors import (
+    RemoteProtocolError,
+    TargetError,
+    TargetGoneError,
+)
+from machtrace.targets.gdbremote.gdb_departure import Departure, signal_to_deliver
+from machtrace.targets.gdbremote.features import StubFeatures, negotiate, read_documents
+from machtrace.targets.gdbremote.host import RemoteHost, host_of
+from machtrace.targets.gdbremote.detach import Connect, StubLeaver
+from machtrace.targets.gdbremote.registers import (
+    RegisterTable,
+    parse_register_documents,
+    parse_register_info,
+)
+from machtrace.targets.gdbremote.replies import (
+    ProcessGone,
+    StopReply,
+    is_error,
+    parse_stop,
+    parse_thread,
+    refused,
+)
+from machtrace.targets.gdbremote.session import FLIGHT, GdbSession
+from machtrace.targets.gdbremote.spec import RemoteSpec
+from machtrace.targets.gdbremote.stream import connect as connect_by_socket
+
+_STOPPED_ON_REQUEST = frozenset({0, 2, 5, 0x11, 0x13, 0x91})
+"""Signals by which stubs say that they stopped a process because they were asked to."""
+_PASSED = b"QPassSignals:" + b";".join(
+    b"%02x" % number for number in range(1, 65) if number not in (5, 9, 0x11, 0x13)
+)
+"""All but SIGTRAP, SIGKILL and the SIGSTOP by which a stub stops the process itself."""
+
+
+class StubConnection:
+    """What is known of a stub, and whether its process runs.
+
+    Args:
+        spec: where it is.
+        connect: makes the stream; by default a socket's.
+
+    Raises:
+        ConnectionLostError: nobody answers.
+        RemoteProtocolError: what answers is no stub, or has no registers.
+        TargetGoneError: its process has exited.
+        TargetError: it has none.
+        TargetSpecError: its machine is not known here.
+    """
+
+    def __init__(
+        self,
+        spec: RemoteSpec,
+        connect: Connect = connect_by_socket,
+    ) -> None:
+        self._spec = spec
+        self._leaver = StubLeaver(spec, connect)
+        self._is_running = False
+        self._runs_between: bool | None = None
+        self._stop: StopReply | None = None
+        self.resumed_at_ns: int | None = None
+        """When the process was last let run, by the monotonic clock."""
+        self.features = StubFeatures()
+        self.pid: int | None = None
+        self.session = GdbSession(connect(spec, spec.timeout), spec.timeout)
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
+
+    # --- the first words ---
+
+    def _begin(self) -> None:
+        session, spec = self.session, self._spec
+        self.features = negotiate(session)
+        stop = self._attach(spec.pid) if spec.pid is not None else None
+        asked = (b"?", b"qProcessInfo", b"qHostInfo", b"qC")
+        found, process_info, host_info, current, *of_leaving = session.ask_all(
+            (*asked, *self._leaver.questions(self.features))
+        )
+        if stop is None:
+            stop = self._standing(b"?", found)
+        self._stop = stop
+        self._leaver.decide(session, stop, of_leaving)
+        table = self._read_table()
+        if table is None:
+            raise RemoteProtocolError(
+                "the stub does not tell what registers it has",
+                asked="qXfer:features:read:target.xml and qRegisterInfo0",
+                came="nothing",
+                remedy="use a stub that describes its machine",
+            )
+        self.table: RegisterTable = table
+        is_linux = bool({"auxv", "libraries-svr4"} & self.features.documents)
+        self.host: RemoteHost = host_of(process_info, host_info, table, is_linux=is_linux)
+        thread = parse_thread(current.removeprefix(b"QC").decode("ascii", "replace"))
+        self.pid = self.host.pid or (None if thread is None else thread.pid) or spec.pid
+        self.host = replace(self.host, pid=self.pid)
+        session.pid = self.pid or 0
+        if spec.runs_to_stop:
+            self._run_to_stop()
+
+    def _attach(self, pid: int) -> StopReply:
+        self.session.ask(b"!")
+        request = b"vAttach;%x" % pid
+        reply = self.session.ask(request)
+        if is_error(reply) or not reply:
+            error = refused(f"the stub cannot attach to process {pid}", request, reply)
+            error.remedy = (
+                "check the process id, and the stub's rights; start gdbserver with --multi, "
+                "lldb-server gdbserver without a program"
+            )
+            raise error
+        return self._standing(request, reply)
+
+    def _standing(self, asked: bytes, reply: bytes) -> StopReply:
+        stop = parse_stop(reply)
+        if isinstance(stop, StopReply):
+            return stop
+        if isinstance(stop, ProcessGone):
+            number = self.pid or self._spec.pid or 0
+            if not stop.was_killed and not stop.code and self._leaver.how is None:
+                raise TargetError(
+                    f"the stub at {self._spec.place} has no process, or its process has exited",
+                    remedy="start it with one, or attach by gdb://host:port/PID",
+                )
+            raise TargetGoneError(f"the stub's process has ended {stop.how}", pid=number)
+        if reply in (b"OK", b"") or is_error(reply):
+            raise TargetError(
+                f"the stub at {self._spec.place} has no process (to {asked!r} it says {reply!r})",
+                remedy="start it with one, or attach by gdb://host:port/PID",
+            )
+        raise refused("no reason why the process stands still", asked, reply)
+
+    def _read_table(self) -> RegisterTable | None:
+        def document(name: str) -> bytes | None:
+            return read_documents(self.session, [f"features:{name}"], self.features)[0]
+
+        if "features" in self.features.documents:
+            table = parse_register_documents(document)
+            if table is not None and table.registers:
+                return table
+        replies: dict[int, bytes] = {}
+
+        def information(number: int) -> bytes:
+            if number not in replies:
+                count = FLIGHT if number and self.session.is_pipelined else 1
+                numbers = range(number, number + count)
+                asked = [b"qRegisterInfo%x" % one for one in numbers]
+                replies.update(zip(numbers, self.session.ask_all(asked), strict=True))
+            return replies[number]
+
+        return parse_register_info(information)
+
+    # --- running and standing ---
+
+    def stop(self) -> int | None:
+        """See that the process stands still; when it was stopped for this, else None.
+
+        Raises:
+            TargetGoneError: it has exited.
+            TargetError: the target was closed.
+            ConnectionLostError, RemoteProtocolError: the stub does not say that it stands.
+        """
+        if self.session.is_lost:
+            raise TargetError("the target was closed, or its connection broke", remedy="open it")
+        if not self._is_running:
+            return None
+        began = time.monotonic_ns()
+        self.session.interrupt()
+        self._stop = self._standing(b"\x03", self.session.wait(b"\x03", self._spec.timeout))
+        self._is_running = False
+        return began
+
+    def resume(self) -> bool:
+        """Let the process run, if it did before, and if it can be stopped again at any time.
+
+        Returns:
+            Whether it runs.
+
+        Raises:
+            ConnectionLostError: the connection broke.
+        """
+        if self.session.is_lost or self._leaver.how is not Departure.DETACH:
+            return False
+        if self._runs_between is None:
+            self._runs_between = (
+                self.features.has_thread_suffix
+                and self.features.passes_signals
+                and self.session.ask(_PASSED) == b"OK"
+            )
+        if self._runs_between:
+            self.session.tell(self._going_on())
+            self._is_running = True
+            self.resumed_at_ns = time.monotonic_ns()
+        return self._is_running
+
+    def _going_on(self) -> bytes:
+        """What lets the process run, with the signal that stopped it, if it has not had that."""
+        stop = self._stop
+        signal = 0 if stop is None else signal_to_deliver(stop)
+        if stop is None or stop.thread is None or signal in _STOPPED_ON_REQUEST:
+            return b"vCont;c"
+        return b"vCont;C%02x:%s;c" % (signal, stop.thread.text.encode())
+
+    def _run_to_stop(self) -> None:
+        request = b"vCont;c"
+        self.session.tell(request)
+        self._is_running = True
+        self._stop = self._standing(request, self.session.wait(request, self._spec.timeout))
+        self._is_running = False
+
+    def close(self) -> None:
+        """Leave the process as it was, and hang up. Raises nothing; safe to call again."""
+        self._leaver.leave(self.session, self.features, self.pid, self.stop)

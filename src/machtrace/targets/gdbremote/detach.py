@@ -1,0 +1,147 @@
+"""The last words to a stub, also to one that was given up half way, or whose connection broke."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from machtrace.errors import MachtraceError
+from machtrace.targets.gdbremote.gdb_departure import Departure, departure, was_stopped
+from machtrace.targets.gdbremote.features import StubFeatures
+from machtrace.targets.gdbremote.replies import StopReply, parse_stop
+from machtrace.targets.gdbremote.session import GdbSession
+from machtrace.targets.gdbremote.spec import RemoteSpec
+from machtrace.targets.gdbremote.stream import ByteStream
+
+Connect = Callable[[RemoteSpec, float], ByteStream]
+"""Makes the stream to a stub, in so many seconds at most."""
+
+_FIRST_PATIENCE = 0.5
+"""Seconds for the answer to the first word, where it was not waited for."""
+_PATIENCE = 1.5
+"""Seconds for the answer to one that was. The last word is said after it, come what may."""
+_RETURN_PAUSE = 0.1
+_RETURN_TIMEOUT = 1.5
+"""Seconds for coming back to a stub whose connection broke, to let its process go."""
+
+
+class StubLeaver:
+    """Knows how a stub is to be left, and does it.
+
+    Args:
+        spec: where it is.
+        connect: makes another stream to it.
+    """
+
+    def __init__(self, spec: RemoteSpec, connect: Connect) -> None:
+        self._spec = spec
+        self._connect = connect
+        self._is_done = False
+        self.how: Departure | None = None
+        """None while it is not known."""
+
+    @staticmethod
+    def questions(features: StubFeatures) -> tuple[bytes, ...]:
+        """What is asked to know how to leave, besides why the process stands still."""
+        if features.has_thread_suffix and "siginfo" in features.documents:
+            return b"qAttached", b"qXfer:siginfo:read::0,80"
+        return (b"qAttached",)
+
+    def decide(self, session: GdbSession, stop: StopReply, replies: Sequence[bytes]) -> None:
+        """Know how to leave, from the replies to :meth:`questions`.
+
+        Raises:
+            ConnectionLostError, RemoteProtocolError: the stub does not answer.
+        """
+        attached, *siginfo = replies
+        detaches_stopped = b""
+        if attached not in (b"0", b"1"):
+            detaches_stopped = session.ask(b"qSupportsDetachAndStayStopped:")
+        self.how = departure(
+            attached=attached,
+            stop=stop,
+            detaches_stopped=detaches_stopped == b"OK",
+            we_attached=self._spec.pid is not None,
+            stood_before=any(map(was_stopped, siginfo)),
+        )
+
+    def leave(
+        self,
+        session: GdbSession,
+        features: StubFeatures,
+        pid: int | None,
+        stop: Callable[[], object],
+    ) -> None:
+        """Leave the process as it was, and hang up. Raises nothing; safe to call again.
+
+        Args:
+            session: with the stub; one that is lost is made anew.
+            features: of the stub.
+            pid: of its process, where it is known.
+            stop: stops the process, if it runs.
+        """
+        is_done, self._is_done = self._is_done, True
+        try:
+            if is_done:
+                return
+            if not session.is_answered:
+                with suppress(MachtraceError):
+                    session.settle(_FIRST_PATIENCE)
+            if not session.is_answered:
+                return  # whatever is there, it is no stub
+            if not session.is_lost:
+                with suppress(MachtraceError):
+                    session.give_up(_PATIENCE)
+                with suppress(MachtraceError):
+                    stop()
+                with suppress(MachtraceError):
+                    if self.how is None:
+                        self._decide_late(session, features)
+                    if self._is_left(session, features, pid):
+                        return
+            if session.is_lost and self.how is not Departure.HANG_UP and not self._spec.given:
+                # Nobody listens where a connection was given, and its stub lets go by itself.
+                self._return(features)
+        finally:
+            session.close()
+
+    def _decide_late(self, session: GdbSession, features: StubFeatures) -> None:
+        """Know how to leave a stub that was given up before it had told enough."""
+        found, *replies = session.ask_all((b"?", *self.questions(features)))
+        stop = parse_stop(found)
+        if isinstance(stop, StopReply):
+            self.decide(session, stop, replies)
+
+    def _is_left(self, session: GdbSession, features: StubFeatures, pid: int | None) -> bool:
+        """Say the last word; whether the stub agreed, or none is needed."""
+        if self.how in (None, Departure.HANG_UP):
+            return True  # it has no process, or keeps it
+        requests = [b"D1"] if self.how is Departure.DETACH_STOPPED else [b"D"]
+        if features.has_process_ids and pid and self.how is Departure.DETACH:
+            requests.insert(0, b"D;%x" % pid)
+        return any(session.ask(request) == b"OK" for request in requests)
+
+    def _return(self, features: StubFeatures) -> None:
+        """Come back to a stub whose connection broke, and which may still hold its process."""
+        deadline = time.monotonic() + _RETURN_TIMEOUT
+        while time.monotonic() < deadline:
+            # Refused at first: a stub takes a moment to see that the connection is gone. If it
+            # stays so, the stub is gone too, and let go of its process.
+            with suppress(MachtraceError):
+                self._leave_anew(features)
+                return
+            time.sleep(_RETURN_PAUSE)
+
+    def _leave_anew(self, features: StubFeatures) -> None:
+        timeout = min(self._spec.timeout, _RETURN_TIMEOUT)
+        session = GdbSession(self._connect(self._spec, timeout), timeout)
+        try:
+            if session.ask(b"QStartNoAckMode") == b"OK":
+                session.stop_acknowledging()
+            if self.how is None:
+                self._decide_late(session, features)
+            if isinstance(parse_stop(session.ask(b"?")), StopReply):
+                self._is_left(session, StubFeatures(), None)
+        finally:
+            session.close()

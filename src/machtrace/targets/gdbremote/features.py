@@ -1,0 +1,133 @@
+"""What a stub can do, asked for once: the first words of every conversation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from machtrace.targets.gdbremote.gdb_compression import choose_compression
+from machtrace.targets.gdbremote.replies import parse_chunk, parse_supported, refused
+from machtrace.targets.gdbremote.session import GdbSession
+
+_OFFER = b"qSupported:multiprocess+;xmlRegisters=i386,arm,mips,arc;vContSupported+;no-resumed-"
+_FIRST_WORDS = (
+    _OFFER,
+    b"QThreadSuffixSupported",
+    b"x0,0",
+    # Else debugserver ends the process when a connection breaks (its RNBContext.h).
+    b"QSetDetachOnError:1",
+    b"QEnableErrorStrings",
+)
+_DEFAULT_PACKET = 400
+"""Bytes of a packet where a stub does not say: gdb's own guess."""
+_LARGEST_PACKET = 1 << 24
+_HEX = re.compile("[0-9a-fA-F]{1,8}")
+_LONGEST_DOCUMENT = 1 << 26
+_MOST_PARTS = 1 << 14
+
+
+class BinaryRead(Enum):
+    """What an answer to ``x`` looks like."""
+
+    NONE = "the stub has no x"
+    LLDB = "the bytes alone"
+    GDB = "b, then the bytes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StubFeatures:
+    """What a stub said that it can do."""
+
+    packet_size: int = _DEFAULT_PACKET
+    """Bytes of a packet, either way, at most."""
+    has_process_ids: bool = False
+    """Whether ``D`` and threads are given with a process."""
+    has_thread_suffix: bool = False
+    """Whether ``g`` and ``p`` say themselves which thread they mean."""
+    documents: frozenset[str] = frozenset()
+    """What ``qXfer`` reads."""
+    has_multiple_reads: bool = False
+    """``MultiMemRead``."""
+    binary_read: BinaryRead = BinaryRead.NONE
+    passes_signals: bool = False
+    """``QPassSignals``: a signal need not stop the process."""
+
+
+def negotiate(session: GdbSession) -> StubFeatures:
+    """Agree with the stub on how to speak, and learn what it can do.
+
+    Raises:
+        ConnectionLostError, RemoteProtocolError: it does not speak the protocol.
+    """
+    if session.ask(b"QStartNoAckMode") == b"OK":
+        session.stop_acknowledging()
+    supported, suffix, probe, *_ = session.ask_all(_FIRST_WORDS)
+    found = parse_supported(supported)
+    compression = choose_compression(found.get("SupportedCompressions", "").split(","))
+    if compression is not None:
+        name, decompress = compression
+        if session.ask(b"QEnableCompression:type:%s;" % name.encode()) == b"OK":
+            session.decompress_with(decompress)
+    return features_of(found, has_suffix=suffix == b"OK", probe=probe)
+
+
+def features_of(found: Mapping[str, str], *, has_suffix: bool, probe: bytes) -> StubFeatures:
+    """From what ``qSupported`` says, and the answer to an ``x`` of no bytes."""
+    size = found.get("PacketSize", "")
+    binary = {b"OK": BinaryRead.LLDB, b"b": BinaryRead.GDB}.get(probe, BinaryRead.NONE)
+    return StubFeatures(
+        packet_size=max(_DEFAULT_PACKET, min(int(size, 16), _LARGEST_PACKET))
+        if _HEX.fullmatch(size)
+        else _DEFAULT_PACKET,
+        has_process_ids=found.get("multiprocess") == "+",
+        has_thread_suffix=has_suffix,
+        documents=frozenset(
+            name.removeprefix("qXfer:").removesuffix(":read")
+            for name, value in found.items()
+            if name.startswith("qXfer:") and name.endswith(":read") and value == "+"
+        ),
+        has_multiple_reads=found.get("MultiMemRead") == "+",
+        binary_read=binary,
+        passes_signals=found.get("QPassSignals") == "+",
+    )
+
+
+def read_documents(
+    session: GdbSession, names: Sequence[str], features: StubFeatures
+) -> list[bytes | None]:
+    """Documents that ``qXfer`` reads, ``object:annex`` each; None for one that is not there.
+
+    The first parts of all of them come in one flight.
+
+    Raises:
+        ConnectionLostError, RemoteProtocolError: a part is none, or there is no end to them.
+    """
+    size = features.packet_size - 16
+
+    def request(name: str, at: int) -> bytes:
+        kind, _, annex = name.partition(":")
+        return b"qXfer:%s:read:%s:%x,%x" % (kind.encode(), annex.encode(), at, size)
+
+    firsts = session.ask_all([request(name, 0) for name in names])
+    documents: list[bytes | None] = []
+    for name, first in zip(names, firsts, strict=True):
+        part = None if first[:1] not in (b"l", b"m") else parse_chunk(request(name, 0), first)
+        if part is None:
+            documents.append(None)
+            continue
+        data, has_more = bytearray(part[0]), part[1]
+        parts, deadline = 0, session.deadline_of_parts()
+        while has_more:
+            session.check(deadline)
+            asked = request(name, len(data))
+            reply = session.ask(asked)
+            part = parse_chunk(asked, reply)
+            parts += 1
+            if part is None or parts > _MOST_PARTS or len(data) > _LONGEST_DOCUMENT:
+                raise refused("a document that does not end", asked, reply)
+            data += part[0]
+            has_more = part[1]
+        documents.append(bytes(data))
+    return documents

@@ -1,0 +1,341 @@
+"""A process that a gdb-remote stub has: debugserver, lldb-server, gdbserver or qemu."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from machtrace.errors import (
+    ConnectionLostError,
+    MachtraceError,
+    RemoteProtocolError,
+    TargetError,
+    TargetGoneError,
+    ThreadGoneError,
+)
+from machtrace.model.address import PacMask
+from machtrace.model.linux import FileMapping, LinuxFacts
+from machtrace.model.memory import LayeredMemory, MemoryRegion, RegionMemory, without_overlap
+from machtrace.model.registers import RegisterSet
+from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
+from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.targets.base import DEFAULT_STACK_LIMIT, ClosedWhenLeft
+from machtrace.targets.gdbremote.connection import StubConnection
+from machtrace.targets.gdbremote.host import RemoteSystem
+from machtrace.targets.gdbremote.images import RemoteImageFinder, RemoteImages
+from machtrace.targets.gdbremote.detach import Connect
+from machtrace.targets.gdbremote.memory import RemoteMemory
+from machtrace.targets.gdbremote.registers import RegisterReader
+from machtrace.targets.gdbremote.spec import RemoteSpec, parse_spec
+from machtrace.targets.gdbremote.stacks import RemoteStackReader
+from machtrace.targets.gdbremote.stream import connect as connect_by_socket
+from machtrace.targets.gdbremote.threads import RemoteThread, chosen, list_threads, read_registers
+
+_FAILURES = (ConnectionLostError, RemoteProtocolError, TargetGoneError)
+"""After these nothing more can be copied; what was is kept."""
+_LAST = 1 << 28
+"""Bytes of one stack at most, whatever is asked for."""
+
+
+@dataclass(slots=True)
+class _Copies:
+    """What one snapshot has of threads so far."""
+
+    threads: list[ThreadSnapshot]
+    problems: list[Problem]
+    records: list[MemoryRegion]
+    """Frame records that came unasked."""
+    mask: PacMask
+
+
+class GdbRemoteTarget(ClosedWhenLeft):
+    """A stub's process as a :class:`~machtrace.targets.base.Target`.
+
+    Memory and registers are never written, and the process is never ended. It stands still from
+    when the stub took it until the target is closed, and then is as it was: one that the stub
+    attached to runs, without the stub; one that it started waits where it was
+    (:mod:`machtrace.targets.gdbremote.gdb_departure`). Between two snapshots a process runs if its stub can
+    stop it again without a signal that others would get too; gdbserver cannot.
+
+    Args:
+        spec: ``gdb://host:port`` and its kin; see :func:`~machtrace.targets.gdbremote.spec.parse_spec`.
+        connect: makes the stream to the stub; by default a socket's.
+
+    Raises:
+        TargetSpecError: the words name no stub, or its machine is not known here.
+        ConnectionLostError: nobody answers there.
+        RemoteProtocolError: what answers there is no stub, or one that lacks what is needed.
+        TargetGoneError: its process has exited.
+    """
+
+    def __init__(self, spec: str | RemoteSpec, connect: Connect = connect_by_socket) -> None:
+        self._spec = parse_spec(spec) if isinstance(spec, str) else spec
+        self._stub = StubConnection(self._spec, connect)
+        try:
+            stub = self._stub
+            self._memory = RemoteMemory(stub.session, stub.features)
+            self._reader = RegisterReader.of(stub.table, stub.host.arch)
+            self._finder = RemoteImageFinder(
+                stub.session, stub.features, stub.host, self._memory, stub.pid
+            )
+            self._images: RemoteImages | None = None
+            self._listed: tuple[RemoteThread, ...] | None = None
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def process(self) -> ProcessInfo:
+        """Which one; its path is known once its images are."""
+        host = self._stub.host
+        return ProcessInfo(
+            pid=self._stub.pid,
+            path="" if self._images is None else self._images.program,
+            arch=host.arch,
+            pointer_mask=host.pointer_mask or host.usual_mask,
+        )
+
+    @property
+    def round_trips(self) -> int:
+        """How often the stub was waited for so far."""
+        return self._stub.session.round_trips
+
+    def threads(self) -> tuple[ThreadInfo, ...]:
+        """Its threads, in the stub's order.
+
+        Raises:
+            TargetGoneError: it exited.
+            ConnectionLostError, RemoteProtocolError: the stub does not tell.
+        """
+        self._stub.stop()
+        if self._listed is None:
+            self._listed = list_threads(self._stub.session, self._stub.features)
+        return tuple(self._info(index, one) for index, one in enumerate(self._listed, 1))
+
+    def snapshot(
+        self,
+        threads: Collection[ThreadId] | None = None,
+        /,
+        *,
+        stack_limit: int = DEFAULT_STACK_LIMIT,
+    ) -> Snapshot:
+        """See :meth:`~machtrace.targets.base.Target.snapshot`.
+
+        If the connection breaks, what was copied until then is given, with the reason among the
+        problems.
+
+        Raises:
+            TargetGoneError: the process exited.
+            ConnectionLostError, RemoteProtocolError: not even its threads could be copied.
+        """
+        began = self._stub.stop()
+        taken_at = time.monotonic_ns()
+        if self._listed is None:
+            self._listed = list_threads(self._stub.session, self._stub.features)
+        copies = _Copies([], [], [], self.process.pointer_mask)
+        interrupted: list[MemoryRegion] = []
+        bytes_used: list[MemoryRegion] = []
+        try:
+            self._find_images(copies)
+            self._copy(copies, threads, taken_at, max(0, min(stack_limit, _LAST)))
+            interrupted = self._interrupted(copies, stack_limit)
+            interrupted += self._finder.copy_contexts(copies.threads)
+            if self._images is not None:
+                bytes_used = self._finder.copy_used(
+                    self._images.images, copies.threads, interrupted
+                )
+        except _FAILURES as error:
+            if not copies.threads:
+                raise
+            copies.problems.append(Problem(thread=None, error=error))
+        try:
+            if self._stub.resume():
+                self._listed = None
+        except _FAILURES as error:
+            copies.problems.append(Problem(thread=None, error=error))
+        return self._result(copies, interrupted, bytes_used, began)
+
+    @property
+    def runs_between_snapshots(self) -> bool:
+        """See :meth:`~machtrace.targets.base.PausingTarget.runs_between_snapshots`."""
+        return self._stub.resumed_at_ns is not None
+
+    def close(self) -> None:
+        """Leave the process as it was, and hang up; calling it twice does nothing more."""
+        self._stub.close()
+
+    # --- threads ---
+
+    def _info(self, index: int, thread: RemoteThread) -> ThreadInfo:
+        number, pid = thread.handle.id, self._stub.pid
+        is_linux = self._stub.host.system is RemoteSystem.LINUX
+        return ThreadInfo(
+            id=ThreadId(number),
+            index=index,
+            name=thread.name,
+            queue=thread.queue,
+            # Darwin's first thread is the main one.
+            is_main=number == pid if is_linux and pid is not None else index == 1,
+        )
+
+    def _copy(
+        self,
+        copies: _Copies,
+        wanted: Collection[ThreadId] | None,
+        taken_at: int,
+        stack_limit: int,
+    ) -> None:
+        listed = chosen(self._listed or (), wanted)
+        for thread in sorted(set(wanted or ()) - {one.handle.id for _, one in listed}):
+            error = ThreadGoneError(f"there is no thread {thread}", thread=thread)
+            copies.problems.append(Problem(thread=ThreadId(thread), error=error))
+        reader = self._stack_reader()
+        expected = self._expected(listed, copies.mask)
+        values, more = read_registers(
+            self._stub.session,
+            self._stub.features,
+            self._reader,
+            [one for _, one in listed],
+            reader.requests(expected),
+        )
+        reader.learn(expected, more)
+        kept: list[tuple[ThreadInfo, RegisterSet]] = []
+        for (index, one), found in zip(listed, values, strict=True):
+            info = self._info(index, one)
+            registers = self._registers(found, copies.mask)
+            if isinstance(registers, MachtraceError):
+                copies.problems.append(Problem(thread=info.id, error=registers))
+                continue
+            kept.append((info, registers))
+            copies.records.extend(one.memory)
+        stacks = [self._nothing(registers) for _, registers in kept]
+        try:
+            stacks = reader.read([registers.sp or 0 for _, registers in kept], stack_limit)
+            if stack_limit:
+                copies.problems += _unread(kept, stacks, copies.problems)
+        finally:
+            # Without stacks, if need be: where each thread is, is good to know, too.
+            copies.threads += [
+                ThreadSnapshot(info=info, registers=registers, stack=stack, taken_at_ns=taken_at)
+                for (info, registers), stack in zip(kept, stacks, strict=True)
+            ]
+
+    def _expected(self, listed: Sequence[tuple[int, RemoteThread]], mask: PacMask) -> list[int]:
+        """Stack pointers that came with the list of threads."""
+        sets = [self._reader.of_values(one.registers, mask) for _, one in listed]
+        return list({one.sp: None for one in sets if one is not None and one.sp})
+
+    @staticmethod
+    def _nothing(registers: RegisterSet) -> MemoryRegion:
+        from machtrace.model.address import Avma
+
+        return MemoryRegion(Avma(registers.sp or 0), b"")
+
+    def _registers(
+        self, found: Mapping[int, bytes] | MachtraceError, mask: PacMask
+    ) -> RegisterSet | MachtraceError:
+        if isinstance(found, MachtraceError):
+            return found
+        registers = self._reader.of_values(found, mask)
+        if registers is None:
+            return RemoteProtocolError(
+                "registers without pc and sp", asked="registers", came=f"{len(found)} of them"
+            )
+        return registers
+
+    def _stack_reader(self) -> RemoteStackReader:
+        mappings = () if self._images is None else self._images.mappings
+        return RemoteStackReader(self._stub.session, self._memory, self._stub.host.arch, mappings)
+
+    def _interrupted(self, copies: _Copies, stack_limit: int) -> list[MemoryRegion]:
+        if self._stub.host.system is not RemoteSystem.LINUX:
+            return []
+        stacks = [(one.registers.sp or 0, one.stack) for one in copies.threads]
+        return self._stack_reader().read_interrupted(stacks, max(0, min(stack_limit, _LAST)))
+
+    # --- images ---
+
+    def _find_images(self, copies: _Copies) -> None:
+        try:
+            self._images = self._finder.find(self._stub.resumed_at_ns)
+        except ConnectionLostError:
+            self._images = self._images or RemoteImages()
+            raise
+        copies.problems += [Problem(thread=None, error=one) for one in self._images.problems]
+
+    # --- all ---
+
+    def _result(
+        self,
+        copies: _Copies,
+        interrupted: Sequence[MemoryRegion],
+        bytes_used: Sequence[MemoryRegion],
+        began: int | None,
+    ) -> Snapshot:
+        images = self._images or RemoteImages()
+        stacks = [one.stack for one in copies.threads]
+        memory = LayeredMemory(
+            (
+                RegionMemory(without_overlap(stacks, interrupted, bytes_used)),
+                RegionMemory(without_overlap(copies.records)),
+            )
+        )
+        return Snapshot(
+            process=self.process,
+            threads=tuple(self._timed(one, began) for one in copies.threads),
+            images=images.images,
+            memory=memory,
+            problems=tuple(copies.problems),
+            shared_cache=images.shared_cache,
+            linux=self._linux(images) if self._is_linux else None,
+        )
+
+    @property
+    def _is_linux(self) -> bool:
+        return self._stub.host.system is RemoteSystem.LINUX
+
+    def _timed(self, thread: ThreadSnapshot, began: int | None) -> ThreadSnapshot:
+        ended = self._stub.resumed_at_ns
+        if began is None or ended is None or ended < began:
+            return thread
+        from dataclasses import replace
+
+        return replace(thread, stopped_for_ns=ended - began)
+
+    def _linux(self, images: RemoteImages) -> LinuxFacts:
+        return LinuxFacts(
+            auxiliary_vector=images.auxiliary_vector,
+            file_mappings=tuple(
+                FileMapping(one.start, one.end, one.offset, one.path)
+                for one in images.mappings
+                if one.is_file
+            ),
+            name=images.program.rpartition("/")[2][:15],
+        )
+
+
+def _unread(
+    kept: Sequence[tuple[ThreadInfo, RegisterSet]],
+    stacks: Sequence[MemoryRegion],
+    problems: Sequence[Problem],
+) -> list[Problem]:
+    """What is wrong with threads whose stacks could not be read; once, if none could."""
+    if len(kept) + len(problems) > 1 and not any(len(one.data) for one in stacks):
+        error = TargetError(
+            "no stack of the process can be read: it ended while it was looked at, or the stub "
+            "may not read it",
+            remedy="see whether it still runs, and whether the stub's own debugger can read it",
+        )
+        return [Problem(thread=None, error=error)]
+    return [
+        Problem(
+            thread=info.id,
+            error=TargetError(
+                f"the stack of thread {info.id}, at {registers.sp or 0:#x}, cannot be read",
+                remedy="see whether the stub's own debugger can read it",
+            ),
+        )
+        for (info, registers), stack in zip(kept, stacks, strict=True)
+        if not len(stack.data)
+    ]

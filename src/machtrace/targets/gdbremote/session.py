@@ -1,0 +1,293 @@
+"""Requests and their replies, over a stream: acknowledged, counted, in time.
+
+While packets are acknowledged there is one request at a time; a packet that comes damaged is asked
+for again. Once ``QStartNoAckMode`` has ended that, many requests are sent before the first reply is
+read: a flight, which takes one round trip. Replies come in the order of requests.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from machtrace.errors import ConnectionLostError, RemoteProtocolError, TargetGoneError
+from machtrace.targets.gdbremote.gdb_compression import Decompress, plain_payload
+from machtrace.targets.gdbremote.packets import (
+    Acknowledgement,
+    DamagedPacket,
+    Event,
+    PacketDecoder,
+    Reply,
+    encode_packet,
+)
+from machtrace.targets.gdbremote.replies import ProcessGone, parse_stop, shortened
+from machtrace.targets.gdbremote.stream import ByteStream
+
+FLIGHT = 64
+"""Requests under way at most: together they are small enough that no stub has to read before it
+has written."""
+_FLIGHT_BYTES = 1 << 14
+_MOST_REPEATS = 3
+"""Times that one packet may come damaged, or be asked for again."""
+_PARTS = 3
+"""Times as long as one reply may take, that a list or document of many parts may."""
+_PATIENCE = 3.0
+"""Seconds for a reply that was awaited before."""
+INTERRUPT = b"\x03"
+_ENDED = re.compile(rb"[WX][0-9a-f]{2}(;process:[0-9a-f]+)?")
+_MAY_SAY_SO = re.compile(rb"[?\x03Dcs]|v(Cont|Attach)")
+"""Requests whose replies can be that."""
+
+
+class GdbSession:
+    """A conversation with one stub.
+
+    Args:
+        stream: to it and from it; closed with the session.
+        timeout: seconds that one reply may take.
+    """
+
+    def __init__(self, stream: ByteStream, timeout: float) -> None:
+        self._stream = stream
+        self._timeout = timeout
+        self._decoder = PacketDecoder()
+        self._acknowledges = True
+        self._decompress: Decompress | None = None
+        self._owed: deque[bytes] = deque()
+        """Requests whose replies have not come."""
+        self.round_trips = 0
+        """How often the other side was waited for."""
+        self.pid = 0
+        """Of the stub's process, once it is known; for errors."""
+        self.is_answered = False
+        """Whether a packet came that is one: a stub speaks there."""
+        self.is_lost = False
+        """Whether the connection broke, or what comes can be told apart no more."""
+
+    @property
+    def is_pipelined(self) -> bool:
+        """Whether several requests may be under way."""
+        return not self._acknowledges
+
+    def stop_acknowledging(self) -> None:
+        """From now on nothing is acknowledged: the stub has agreed."""
+        self._acknowledges = False
+        self._decoder.may_lack_checksums = True
+
+    def decompress_with(self, decompress: Decompress) -> None:
+        """From now on replies may be compressed: the stub has agreed."""
+        self._decompress = decompress
+
+    def ask(self, request: bytes, *, timeout: float | None = None) -> bytes:
+        """The reply to ``request``; empty where the stub does not know it.
+
+        Raises:
+            ConnectionLostError: none came in time, or the connection broke.
+            RemoteProtocolError: it came damaged again and again.
+        """
+        return next(self._flight((request,), timeout))
+
+    def ask_all(self, requests: Sequence[bytes]) -> list[bytes]:
+        """The replies to ``requests``, in their order, in as few round trips as may be.
+
+        Raises:
+            ConnectionLostError, RemoteProtocolError: see :meth:`ask`.
+        """
+        replies: list[bytes] = []
+        at = 0
+        while at < len(requests):
+            end, size = at + 1, len(requests[at])
+            while (
+                self.is_pipelined
+                and end < len(requests)
+                and end - at < FLIGHT
+                and size + len(requests[end]) <= _FLIGHT_BYTES
+            ):
+                size += len(requests[end])
+                end += 1
+            replies.extend(self._flight(requests[at:end], None))
+            at = end
+        return replies
+
+    def deadline_of_parts(self) -> float:
+        """By when an answer must be whole that comes by many requests; see :meth:`check`."""
+        return time.monotonic() + _PARTS * self._timeout
+
+    def tell(self, request: bytes) -> None:
+        """Send what is answered only once something happens, such as letting the process run.
+
+        Raises:
+            ConnectionLostError: the connection broke.
+        """
+        self._send(encode_packet(request))
+        if self._acknowledges:
+            self._await_acknowledgement(request)
+
+    def interrupt(self) -> None:
+        """Ask for the process to be stopped; :meth:`wait` has the stop reply.
+
+        Raises:
+            ConnectionLostError: the connection broke.
+        """
+        self._send(INTERRUPT)
+
+    def wait(self, what: bytes, timeout: float) -> bytes:
+        """The next reply, which is to one told before.
+
+        Raises:
+            ConnectionLostError, RemoteProtocolError: see :meth:`ask`.
+        """
+        self.round_trips += 1
+        return self._reply(what, time.monotonic() + timeout)
+
+    def settle(self, patience: float = _PATIENCE) -> None:
+        """Read the replies to requests that were given up, as on Ctrl-C, so that others can follow.
+
+        Args:
+            patience: seconds for one of them at most.
+
+        Raises:
+            ConnectionLostError, RemoteProtocolError: see :meth:`ask`.
+        """
+        patience = min(self._timeout, patience)
+        while self._owed:
+            self._reply(self._owed[0], time.monotonic() + patience)
+            self._owed.popleft()
+
+    def give_up(self, patience: float) -> None:
+        """Owe nothing any more: what comes is read, and what does not, is not waited for again.
+
+        A Ctrl-C comes at any moment, also when a reply was taken and not yet counted, or was lost
+        before it was looked at.
+
+        Args:
+            patience: seconds for one reply at most.
+
+        Raises:
+            ConnectionLostError: the connection broke.
+        """
+        try:
+            while self._owed:
+                self._next_reply(time.monotonic() + min(self._timeout, patience))
+                self._owed.popleft()
+        except ConnectionLostError:
+            self._owed.clear()
+        if self._acknowledges:
+            self._send(b"+")  # the stub may wait for it; one too many is skipped
+
+    def _next_reply(self, deadline: float) -> None:
+        while not isinstance(event := self._decoder.next_event(), Reply):
+            if event is None:
+                self._decoder.feed(self._stream.receive(deadline))
+        self.is_answered = True
+        if self._acknowledges:
+            self._send(b"+")
+
+    def close(self) -> None:
+        """Hang up."""
+        self.is_lost = True
+        self._stream.close()
+
+    # --- one flight ---
+
+    def _flight(self, requests: Sequence[bytes], timeout: float | None) -> Iterator[bytes]:
+        self.settle()
+        self.round_trips += 1
+        self._owed.extend(requests)
+        self._send(b"".join(map(encode_packet, requests)))
+        for request in requests:
+            deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+            reply = self._reply(request, deadline)
+            self._owed.popleft()
+            yield reply
+
+    def _send(self, data: bytes) -> None:
+        if self.is_lost:
+            raise ConnectionLostError("the connection was closed", remedy="open the target again")
+        try:
+            self._stream.send(data)
+        except ConnectionLostError:
+            self.close()
+            raise
+
+    def _reply(self, request: bytes, deadline: float) -> bytes:
+        repeats = 0
+        while True:
+            event = self._event(request, deadline)
+            match event:
+                case Reply(payload):
+                    self.is_answered = True
+                    if self._acknowledges:
+                        self._send(b"+")
+                    if self._decompress is not None:
+                        payload = plain_payload(payload, self._decompress)
+                    self._check_alive(request, payload)
+                    return payload
+                case DamagedPacket(payload, stated):
+                    repeats += 1
+                    if not self._acknowledges or repeats > _MOST_REPEATS:
+                        self.close()
+                        raise RemoteProtocolError(
+                            f"a reply came damaged {repeats} times: its checksum is "
+                            f"{stated.decode('ascii', 'replace')!r}",
+                            asked=shortened(request),
+                            came=shortened(payload),
+                            remedy="use a connection that loses nothing, such as a local one",
+                        )
+                    self._send(b"-")
+                case Acknowledgement(is_good=False):
+                    repeats += 1
+                    if repeats > _MOST_REPEATS:
+                        self.close()
+                        raise RemoteProtocolError(
+                            f"the stub refused a packet {repeats} times",
+                            asked=shortened(request),
+                            came="-",
+                        )
+                    self._send(encode_packet(request))
+                case _:
+                    continue  # an acknowledgement, or what nobody asked for
+
+    def _await_acknowledgement(self, request: bytes) -> None:
+        deadline = time.monotonic() + self._timeout
+        while not isinstance(event := self._event(request, deadline), Acknowledgement):
+            continue
+        if not event.is_good:
+            self._send(encode_packet(request))
+
+    def _event(self, request: bytes, deadline: float) -> Event:
+        try:
+            while (event := self._decoder.next_event()) is None:
+                self._decoder.feed(self._stream.receive(deadline))
+            self.check(deadline)
+        except ConnectionLostError as error:
+            self.close()
+            raise ConnectionLostError(
+                f"{error}; asked {shortened(request)}", remedy=error.remedy
+            ) from None
+        return event
+
+    def _check_alive(self, request: bytes, payload: bytes) -> None:
+        """Stubs say between two replies that the process has ended; the rest is then out of step.
+
+        Raises:
+            TargetGoneError: it has.
+        """
+        ended = _ENDED.fullmatch(payload) and parse_stop(payload)
+        # Memory may look like that, if there is as much of it as was asked for.
+        is_data = request.startswith(b"x") and request.endswith(b",%x" % len(payload))
+        if isinstance(ended, ProcessGone) and not is_data and not _MAY_SAY_SO.match(request):
+            self.close()
+            raise TargetGoneError(f"the stub's process has ended {ended.how}", pid=self.pid)
+
+    @staticmethod
+    def check(deadline: float) -> None:
+        """Give up what comes in one part after the other.
+
+        Raises:
+            ConnectionLostError: it is later than ``deadline``.
+        """
+        if time.monotonic() > deadline:
+            raise ConnectionLostError("there is no end to what the stub sends")

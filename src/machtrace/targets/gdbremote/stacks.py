@@ -1,0 +1,170 @@
+"""Copying stacks: from each stack pointer to where its stack ends, all of them in few flights."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+from machtrace.formats.elf.core.registers import layout_for
+from machtrace.model.address import Avma
+from machtrace.model.arch import Arch
+from machtrace.model.memory import MemoryRegion
+from machtrace.targets.core.core_stack import RED_ZONE, has_red_zone
+from machtrace.targets.gdbremote.memory import RemoteMemory
+from machtrace.targets.gdbremote.replies import RemoteRegion, parse_region
+from machtrace.targets.gdbremote.session import GdbSession
+from machtrace.targets.shared.proc_maps import Mapping
+from machtrace.targets.shared.signal_frame import REACH, interrupted_sp
+
+UNBOUNDED = 1 << 26
+"""Bytes of all stacks together that are copied where nothing tells where each ends.
+
+What follows a stack is mostly not there, but a machine without memory protection has it all."""
+_FIRST_STEP = 1 << 14
+_LARGEST_STEP = 1 << 18
+"""Bytes of one step: of what follows a stack no more than this is asked for in vain."""
+_MOST_PARTS = 8
+"""Adjoining regions that one stack may consist of."""
+_ADDRESSES = 1 << 64
+
+
+class RemoteStackReader:
+    """Copies the stacks of a stopped process.
+
+    Args:
+        session: with the stub.
+        memory: what it reads.
+        arch: of the process.
+        mappings: what is mapped, where the stub tells; else it is asked of each stack pointer.
+    """
+
+    def __init__(
+        self,
+        session: GdbSession,
+        memory: RemoteMemory,
+        arch: Arch,
+        mappings: Sequence[Mapping] = (),
+    ) -> None:
+        self._session = session
+        self._memory = memory
+        self._arch = arch
+        self._readable = [one for one in mappings if one.is_readable]
+        self._starts = [one.start for one in self._readable]
+        self._learnt: dict[int, bytes] = {}
+
+    def requests(self, pointers: Sequence[int]) -> list[bytes]:
+        """What :meth:`read` would ask first, for sending it along with something else."""
+        return [] if self._readable else [b"qMemoryRegionInfo:%x" % sp for sp in pointers]
+
+    def learn(self, pointers: Sequence[int], replies: Sequence[bytes]) -> None:
+        """Take the replies to :meth:`requests`."""
+        self._learnt.update(zip(pointers, replies, strict=False))
+
+    def read(self, pointers: Sequence[int], limit: int) -> list[MemoryRegion]:
+        """At most ``limit`` bytes of the stack at each of ``pointers``; empty if not readable.
+
+        Raises:
+            ConnectionLostError, RemoteProtocolError: the stub does not answer.
+        """
+        red_zone = RED_ZONE if has_red_zone(self._arch) else 0
+        known = self._bounds(pointers)
+        ranges: list[tuple[int, int]] = []
+        unbounded: list[int] = []
+        for index, (sp, bounds) in enumerate(zip(pointers, known, strict=True)):
+            if bounds is None:
+                unbounded.append(index)
+                ranges.append((sp, 0))
+                continue
+            start = max(bounds[0], sp - red_zone)
+            ranges.append((start, max(0, min(bounds[1] - start, limit))))
+        found = self._memory.read_many(ranges)
+        regions = [
+            MemoryRegion(Avma(start), data) for (start, _), data in zip(ranges, found, strict=True)
+        ]
+        for index, region in self._read_unbounded(pointers, unbounded, red_zone, limit):
+            regions[index] = region
+        return regions
+
+    def read_interrupted(
+        self, stacks: Sequence[tuple[int, MemoryRegion]], limit: int
+    ) -> list[MemoryRegion]:
+        """The stacks that signals interrupted whose handlers run on stacks of their own.
+
+        Args:
+            stacks: stack pointers and what was copied there.
+            limit: bytes of each at most.
+
+        Raises:
+            ConnectionLostError, RemoteProtocolError: the stub does not answer.
+        """
+        layout = layout_for(self._arch)
+        if layout is None:
+            return []
+        saved = [
+            interrupted_sp(memoryview(region.data)[:REACH], sp, layout) for sp, region in stacks
+        ]
+        return [r for r in self.read([sp for sp in saved if sp], limit) if len(r.data)]
+
+    def _bounds(self, pointers: Sequence[int]) -> list[tuple[int, int] | None]:
+        """Where each stack begins and ends; None where nothing tells."""
+        if self._readable:
+            return [self._mapped(sp) for sp in pointers]
+        regions = self._regions(pointers)
+        bounds: list[tuple[int, int] | None] = [
+            (one.start, one.end) if one is not None and one.is_readable else None for one in regions
+        ]
+        open_ends = [index for index, one in enumerate(regions) if one is not None and one.is_stack]
+        for _ in range(_MOST_PARTS):
+            ends = [known[1] for index in open_ends if (known := bounds[index]) is not None]
+            following = self._regions(ends)
+            left: list[int] = []
+            for index, end, one in zip(open_ends, ends, following, strict=True):
+                known = bounds[index]
+                if known and one and one.is_stack and one.is_readable and one.start == end:
+                    bounds[index] = known[0], one.end
+                    left.append(index)
+            open_ends = left
+        return bounds
+
+    def _mapped(self, sp: int) -> tuple[int, int]:
+        index = bisect_right(self._starts, sp) - 1
+        if index < 0 or sp >= self._readable[index].end:
+            return sp, sp
+        return self._readable[index].start, self._readable[index].end
+
+    def _regions(self, pointers: Sequence[int]) -> list[RemoteRegion | None]:
+        unknown = [sp for sp in dict.fromkeys(pointers) if sp not in self._learnt]
+        requests = [b"qMemoryRegionInfo:%x" % sp for sp in unknown]
+        self.learn(unknown, self._session.ask_all(requests))
+        found = [parse_region(self._learnt[sp]) for sp in pointers]
+        return [
+            one if one is not None and one.start <= sp < one.end else None
+            for sp, one in zip(pointers, found, strict=True)
+        ]
+
+    def _read_unbounded(
+        self, pointers: Sequence[int], indexes: Sequence[int], red_zone: int, limit: int
+    ) -> Iterator[tuple[int, MemoryRegion]]:
+        """In growing steps, each to the first page that is not there."""
+        starts = {index: max(0, pointers[index] - red_zone) for index in indexes}
+        held: dict[int, bytearray] = {index: bytearray() for index in indexes}
+        left, step, budget = list(indexes) if limit else [], _FIRST_STEP, UNBOUNDED
+        while left:
+            largest = min(step, budget // len(left))
+            ranges = [
+                (starts[index] + len(held[index]), min(largest, limit - len(held[index])))
+                for index in left
+            ]
+            found = self._memory.read_many(ranges)
+            following: list[int] = []
+            for index, (_, size), data in zip(left, ranges, found, strict=True):
+                held[index] += data
+                budget -= len(data)
+                if len(data) == size and size > 0 and len(held[index]) < limit:
+                    following.append(index)
+                elif not held[index] and starts[index] < pointers[index]:
+                    starts[index] = pointers[index]  # nothing is there below the stack pointer
+                    following.append(index)
+            left, step = following, min(step * 2, _LARGEST_STEP)
+        for index in indexes:
+            yield index, MemoryRegion(Avma(starts[index]), bytes(held[index]))

@@ -1,0 +1,1 @@
+"""This process: its own threads, stopped and copied from within."""

@@ -1,0 +1,123 @@
+"""This process: its other threads, and the calling one."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+from machtrace.model.memory import MemoryReader
+from machtrace.model.snapshot import Snapshot
+from machtrace.model.thread import ThreadId
+from machtrace.targets.base import DEFAULT_STACK_LIMIT
+from machtrace.targets.linux.core_facts import FactsGatherer
+from machtrace.targets.linux.identity import read_mappings
+from machtrace.targets.linux.process import LinuxProcessTarget
+from machtrace.targets.linux.procfs import ProcessDirectory
+from machtrace.targets.inprocess.threads import OwnThreads, own_copier, python_name
+
+if TYPE_CHECKING:
+    from machtrace.targets.inprocess.series import CaptureSeries
+
+SERIES_STACK_LIMIT = 1 << 20
+"""Bytes copied of each stack: of deeper ones the innermost."""
+
+SERIES_ROOM = 64 << 20
+"""Bytes of captures that wait until they are taken."""
+
+
+class SelfTarget(OwnThreads, LinuxProcessTarget):
+    """This process; see :class:`~machtrace.targets.base.Target`.
+
+    Other threads are stopped by a real-time signal, and may see what any handled signal does to
+    system calls: those with a time limit, and ``poll``, ``select``, ``epoll_wait``, ``nanosleep``
+    and ``sigwait`` in any case, end early with EINTR (signal(7)); others are restarted. Python's
+    own functions go on by themselves. The calling thread is listed, and copied where it is asked
+    for by its id, but not along with all others.
+
+    Raises:
+        TargetSpecError: this machine is not supported, or the package was installed without its
+            extensions.
+    """
+
+    _is_own = True
+
+    def __init__(self) -> None:
+        self._own_copier = own_copier()
+        super().__init__(os.getpid(), copier=self._own_copier)
+
+    def _open_directory(self, pid: int) -> ProcessDirectory:
+        from machtrace.targets.inprocess.memory import OwnDirectory
+
+        return OwnDirectory(pid)
+
+    def _open_memory(self) -> AbstractContextManager[MemoryReader]:
+        from machtrace.targets.inprocess.memory import OwnMemory
+
+        return nullcontext(OwnMemory())
+
+    def _facts_gatherer(self) -> FactsGatherer:
+        from machtrace.targets.inprocess.memory import OwnFacts
+
+        return OwnFacts(self._directory, self._process.arch)
+
+    def snapshot(
+        self,
+        threads: Collection[ThreadId] | None = None,
+        /,
+        *,
+        stack_limit: int = DEFAULT_STACK_LIMIT,
+    ) -> Snapshot:
+        """See :meth:`~machtrace.targets.base.Target.snapshot`; None is all but the calling one.
+
+        Raises:
+            TargetError: no signal can be had, or there is no memory to begin.
+        """
+        return super().snapshot(threads, stack_limit=stack_limit)
+
+    def series(
+        self,
+        hz: float,
+        *,
+        stack_limit: int = SERIES_STACK_LIMIT,
+        room: int = SERIES_ROOM,
+        together: bool = False,
+    ) -> CaptureSeries:
+        """Capture all threads at a rate from now on, whatever Python's threads do meanwhile.
+
+        A thread without Python captures, so that none of theirs needs its turn for it; whoever has
+        one takes what was captured.
+
+        Args:
+            hz: captures a second.
+            stack_limit: bytes copied of each stack at most.
+            room: bytes of captures that wait to be taken; what finds no room is counted, and lost.
+            together: whether no thread goes on before all are copied.
+
+        Raises:
+            TargetError: no signal can be had, or there is no memory or thread to begin; or a
+                number is none that can be.
+        """
+        from machtrace.targets.inprocess.series import CaptureSeries, SnapshotMaker
+
+        with self._open_memory() as memory:
+            gathered = self._facts.gather(read_mappings(self._directory), memory)
+            snapshots = SnapshotMaker(self._directory, self._process, memory, gathered, self._name)
+        return CaptureSeries(hz, snapshots, stack_limit=stack_limit, room=room, together=together)
+
+    def _own_snapshot(
+        self, threads: Collection[ThreadId] | None = None, *, stack_limit: int
+    ) -> Snapshot:
+        return self.snapshot(threads, stack_limit=stack_limit)
+
+    def _thread_ids(self) -> Sequence[int]:
+        return self._directory.thread_ids()
+
+    def _name(self, thread: int) -> str:
+        known = python_name(thread)
+        return super()._name(thread) if known is None else known
+
+    def _left_out(self) -> int:
+        return threading.get_native_id()

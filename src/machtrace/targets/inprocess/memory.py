@@ -1,0 +1,69 @@
+"""``/proc/self`` as it is read between two turns of other Python threads.
+
+Each of Python's own system calls gives up the interpreter's lock, and where many threads want it,
+to get it back takes far longer than the call. What every snapshot reads is read by the extension,
+which keeps it.
+
+Importing this raises ImportError where the package was installed without its extensions.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+
+from machtrace._native import _inprocess
+from machtrace.errors import MemoryReadError
+from machtrace.model.address import Avma
+from machtrace.model.memory import MemoryReader
+from machtrace.targets.linux.core_facts import FactsGatherer, GatheredFacts
+from machtrace.targets.shared.proc_maps import Mapping
+from machtrace.targets.linux.procfs import ProcessDirectory
+
+
+class OwnDirectory(ProcessDirectory):
+    """The directory of this process, of which the calling thread lives."""
+
+    def read(self, name: str) -> str:
+        """See :meth:`ProcessDirectory.read`."""
+        self._check_open()
+        return os.fsdecode(_inprocess.read_file(f"/proc/self/{name}"))
+
+    def thread_ids(self) -> tuple[int, ...]:
+        """See :meth:`ProcessDirectory.thread_ids`."""
+        self._check_open()
+        return tuple(sorted(_inprocess.list_threads(), key=lambda thread: thread != self.pid))
+
+    def live_thread(self) -> int:
+        """See :meth:`ProcessDirectory.live_thread`."""
+        self._check_open()
+        return threading.get_native_id()
+
+
+class OwnMemory:
+    """The memory of this process, as it is now."""
+
+    __slots__ = ()
+
+    def read(self, address: Avma, size: int, /) -> bytes:
+        """See :meth:`~machtrace.model.memory.MemoryReader.read`."""
+        try:
+            return _inprocess.read_memory(address, size)
+        except (OSError, OverflowError, ValueError, MemoryError):
+            raise MemoryReadError(address, size) from None
+
+
+class OwnFacts(FactsGatherer):
+    """Gathers the facts again only once an image was loaded or unloaded: heaps change always."""
+
+    _known: GatheredFacts | None = None
+    _changes = 0
+
+    def gather(self, mappings: Sequence[Mapping], memory: MemoryReader) -> GatheredFacts:
+        """See :meth:`FactsGatherer.gather`."""
+        changes = _inprocess.image_changes()
+        if self._known is None or changes != self._changes:
+            self._known = super().gather(mappings, memory)
+            self._changes = changes
+        return self._known

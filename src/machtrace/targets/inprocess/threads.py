@@ -1,0 +1,173 @@
+"""Threads of this process by whatever names them, and the Python functions that they run."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from machtrace.errors import TargetSpecError
+from machtrace.model.snapshot import Snapshot
+from machtrace.model.thread import ThreadId
+from machtrace.targets.base import DEFAULT_STACK_LIMIT, Target
+from machtrace.cpython.runs import PythonRuns, python_runs
+
+if TYPE_CHECKING:
+    from machtrace.targets.inprocess.copier import SignalCopier
+
+ThreadLike = threading.Thread | int | str | None
+"""A thread of this process: the object, its native id or its pthread, ``main``, ``#N`` or a name;
+None is the calling thread."""
+
+_LONGEST = 80
+"""Letters that are told of what names no thread."""
+
+
+class OwnTarget(Target, Protocol):
+    """What the target of this process offers besides, on every system."""
+
+    def python_threads(self) -> dict[ThreadId, threading.Thread]:
+        """See :meth:`OwnThreads.python_threads`."""
+        ...
+
+    def own_code(self) -> range:
+        """See :meth:`OwnThreads.own_code`."""
+        ...
+
+    def snapshot_with_python(
+        self,
+        threads: Collection[ThreadId] | None = None,
+        /,
+        *,
+        stack_limit: int = DEFAULT_STACK_LIMIT,
+    ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
+        """See :meth:`OwnThreads.snapshot_with_python`."""
+        ...
+
+    def thread_id(self, thread: ThreadLike) -> ThreadId:
+        """See :meth:`OwnThreads.thread_id`."""
+        ...
+
+
+class OwnThreads(ABC):
+    """The part of a target of this process that is the same on every system."""
+
+    _own_copier: SignalCopier
+
+    @abstractmethod
+    def _own_snapshot(
+        self, threads: Collection[ThreadId] | None = None, *, stack_limit: int
+    ) -> Snapshot:
+        """The target's ``snapshot``."""
+
+    @abstractmethod
+    def _thread_ids(self) -> Sequence[int]:
+        """Of all threads, in the kernel's order."""
+
+    def python_threads(self) -> dict[ThreadId, threading.Thread]:
+        """The threads that Python's ``threading`` knows, by id."""
+        return {
+            ThreadId(thread.native_id): thread
+            for thread in threading.enumerate()
+            if thread.native_id is not None
+        }
+
+    @staticmethod
+    def own_code() -> range:
+        """Where the extension is that copies the calling thread: its innermost frames are there."""
+        from machtrace._native import _inprocess
+
+        return range(*_inprocess.own_image())
+
+    def snapshot_with_python(
+        self,
+        threads: Collection[ThreadId] | None = None,
+        /,
+        *,
+        stack_limit: int = DEFAULT_STACK_LIMIT,
+    ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
+        """:meth:`snapshot`, and of each thread the Python functions that it was in just then.
+
+        The interpreter's lock is kept meanwhile: threads stand at a place where they have given it
+        up or wait for it. Without such a lock (free-threaded builds) both are of moments that
+        follow one another, and what runs in between may be in one of them only.
+        """
+        copier = self._own_copier
+        copier.with_python = True
+        try:
+            found = self._own_snapshot(threads, stack_limit=stack_limit)
+        finally:
+            copier.with_python = False
+        runs = {
+            ThreadId(thread): python_runs(copier.python[pthread])
+            for pthread, thread in copier.pthreads.items()
+            if pthread in copier.python
+        }
+        return found, runs
+
+    def thread_id(self, thread: ThreadLike) -> ThreadId:
+        """Which thread is meant.
+
+        Raises:
+            TargetSpecError: none answers to it.
+        """
+        if thread is None:
+            return ThreadId(threading.get_native_id())
+        if isinstance(thread, threading.Thread):
+            if thread.native_id is None or not thread.is_alive():
+                raise TargetSpecError(
+                    f"thread {thread.name} does not run", remedy="give a thread that was started"
+                )
+            return ThreadId(thread.native_id)
+        if isinstance(thread, int) and not isinstance(thread, bool):
+            return self._by_number(thread)
+        raise TargetSpecError(
+            f"a thread is not named by {_described(thread)}",
+            remedy="give a threading.Thread, a native id, a pthread, main, or a name",
+        )
+
+    def _by_number(self, number: int) -> ThreadId:
+        if number in self._thread_ids():
+            return ThreadId(number)
+        for thread in threading.enumerate():
+            if thread.ident == number and thread.native_id is not None:
+                return ThreadId(thread.native_id)
+        # Python does not know it; each thread knows its own when it copies itself.
+        self._own_snapshot(stack_limit=0)
+        found = self._own_copier.pthreads.get(number)
+        if found is None:
+            raise TargetSpecError(
+                f"no thread of this process has the id {number}",
+                remedy="give a native id or pthread of a thread that runs",
+            )
+        return ThreadId(found)
+
+
+def python_name(thread: int) -> str | None:
+    """What Python calls the thread of a native id; None where it does not know it."""
+    return next((one.name for one in threading.enumerate() if one.native_id == thread), None)
+
+
+def own_copier() -> SignalCopier:
+    """What copies threads of this process.
+
+    Raises:
+        TargetSpecError: the package was installed without its extensions.
+    """
+    try:
+        from machtrace.targets.inprocess.copier import SignalCopier
+    except ImportError as error:
+        raise TargetSpecError(
+            "threads of this process are copied by the extension _inprocess, which is not here",
+            remedy="install machtrace where there is a C compiler, or from a wheel",
+        ) from error
+    return SignalCopier()
+
+
+def _described(value: object) -> str:
+    """What was given instead, in few words."""
+    if isinstance(value, str | bytes | int | float | None):
+        text = repr(value)
+        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return f"an object of {type(value).__name__}"

@@ -1,0 +1,1 @@
+"""Apps on iOS devices, through their debugserver."""

@@ -1,0 +1,143 @@
+"""What is wanted of iOS devices, and of whatever library reaches them.
+
+Only :mod:`machtrace.targets.ios.pymobiledevice3` knows the library that does; all else of this
+package knows these protocols, and tests stand in for them.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from machtrace.errors import MachtraceError
+
+EXTRA = "device"
+"""The extra of this package that brings the library."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A device that can be reached."""
+
+    udid: str
+    connection: str
+    """``USB``, ``Network``, or ``tunnel`` where only a tunnel to it is known."""
+    name: str = ""
+    """What its owner calls it; empty where it does not tell, and so the others."""
+    product: str = ""
+    """Its model, such as iPhone15,2."""
+    version: str = ""
+    """Of its system."""
+    problem: MachtraceError | None = None
+    """Why it tells nothing of itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledApp:
+    """An app on a device."""
+
+    bundle_id: str
+    name: str
+    version: str
+    path: str
+    """Of its bundle, on the device."""
+    is_users: bool
+    """Whether a user installed it; else it is the system's."""
+    is_debuggable: bool
+    """Whether its signature has ``get-task-allow``, without which debugserver may not attach."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFile:
+    """A file among a device's crash reports."""
+
+    path: str
+    """From the folder of reports, with slashes, as the device says it: not to be trusted."""
+    size: int
+    """In bytes."""
+    modified: float
+    """Seconds since 1970."""
+
+
+class DeviceSession(Protocol):
+    """One device, connected to.
+
+    Everything raises :class:`~machtrace.errors.DeviceError` where the device refuses, and
+    :class:`~machtrace.errors.ConnectionLostError` where it went away.
+    """
+
+    @property
+    def device(self) -> Device:
+        """Which one."""
+        ...
+
+    def apps(self, bundle_ids: Collection[str] | None = None, /) -> tuple[InstalledApp, ...]:
+        """The apps of these ids that are installed; None for all."""
+        ...
+
+    def running_pid(self, bundle_id: str, /) -> int | None:
+        """The process of an app; None where it does not run."""
+        ...
+
+    def launch(self, bundle_id: str, /, *, is_suspended: bool, ends_running: bool) -> int:
+        """Start an app; its process.
+
+        Args:
+            bundle_id: which.
+            is_suspended: whether it is to wait before its first instruction for a debugger.
+            ends_running: whether a process of it that runs is ended; else that one is given.
+        """
+        ...
+
+    def resume(self, pid: int, /) -> None:
+        """Let a process run that was launched suspended and has no debugger."""
+        ...
+
+    def debugserver(self) -> socket.socket:
+        """A connection to a debugserver that has no process; the caller closes it."""
+        ...
+
+    def report_files(self) -> Iterator[DeviceFile]:
+        """The files among its crash reports, in all folders."""
+        ...
+
+    def read_report(self, path: str, /) -> Iterator[bytes]:
+        """The bytes of one of :meth:`report_files`, in parts."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the device; calling it twice does nothing more."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+
+
+class DeviceAccess(Protocol):
+    """The devices that this machine can reach."""
+
+    def devices(self) -> tuple[Device, ...]:
+        """All of them.
+
+        Raises:
+            DeviceError: what tells of devices here does not run.
+        """
+        ...
+
+    def open(self, udid: str | None, /) -> DeviceSession:
+        """Connect to one; None is for the only one there is.
+
+        Raises:
+            DeviceError: it is not there, is not paired, or there are several.
+        """
+        ...

@@ -1,0 +1,259 @@
+"""The library's devices for callers that wait: each call in time, each failure one of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Collection, Coroutine, Iterator, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from machtrace.errors import DeviceError, MissingExtraError
+from machtrace.targets.ios.access import EXTRA, Device, DeviceFile, InstalledApp
+from machtrace.targets.ios.errors import REFUSED, device_error, names_of, needs_of
+from machtrace.targets.ios.event_loop import DeviceLoop
+
+if TYPE_CHECKING:
+    from machtrace.targets.ios.pymobiledevice3 import LibraryDevice, Place
+
+_Result = TypeVar("_Result")
+_TIMEOUT = 30.0
+"""Seconds that one call may take: the longest opens a tunnel."""
+_CLOSING = 3.0
+_DEEPEST = 8
+"""Folders in folders of reports."""
+_MOST_FILES = 1 << 17
+_PIECE = 1 << 20
+_REFUSALS = frozenset({"InvalidServiceError", "StartServiceError"})
+"""Classes of the library for services that a device does not have, or does not start."""
+
+
+class LibraryAccess:
+    """See :class:`~machtrace.targets.ios.access.DeviceAccess`.
+
+    Raises:
+        MissingExtraError: the library is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import pymobiledevice3  # type: ignore[import-not-found, unused-ignore] # noqa: F401
+        except ImportError as error:
+            raise MissingExtraError("device://", extra=EXTRA) from error
+        # What it has to say comes as errors; its log would stand among our output.
+        logging.getLogger("pymobiledevice3").addHandler(logging.NullHandler())
+
+    def devices(self) -> tuple[Device, ...]:
+        """See :meth:`~machtrace.targets.ios.access.DeviceAccess.devices`."""
+        loop = DeviceLoop()
+        try:
+            return _run(loop, _all_devices(), "look for devices", None)
+        finally:
+            loop.close()
+
+    def open(self, udid: str | None, /) -> LibrarySession:
+        """See :meth:`~machtrace.targets.ios.access.DeviceAccess.open`."""
+        from machtrace.targets.ios.pymobiledevice3 import LibraryDevice, find_places
+
+        loop = DeviceLoop()
+        try:
+            place = _chosen(_run(loop, find_places(), "look for devices", None), udid)
+        except BaseException:
+            loop.close()
+            raise
+        session = LibrarySession(loop, LibraryDevice(place), place.udid)
+        try:
+            session.connect()
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+
+class LibrarySession:
+    """See :class:`~machtrace.targets.ios.access.DeviceSession`."""
+
+    def __init__(self, loop: DeviceLoop, device: LibraryDevice, udid: str) -> None:
+        self._loop = loop
+        self._library = device
+        self._udid = udid
+        self._device = Device(udid=udid, connection="")
+        self._is_closed = False
+
+    def connect(self) -> None:
+        """Talk to the device.
+
+        Raises:
+            DeviceError, ConnectionLostError: it does not, or is not paired.
+        """
+        self._do(_connected(self._library), "connect to")
+        self._device = self._library.describe()
+
+    @property
+    def device(self) -> Device:
+        """Which one."""
+        return self._device
+
+    def apps(self, bundle_ids: Collection[str] | None = None, /) -> tuple[InstalledApp, ...]:
+        """See :meth:`~machtrace.targets.ios.access.DeviceSession.apps`."""
+        return self._do(self._library.apps(bundle_ids), "list the apps of")
+
+    def running_pid(self, bundle_id: str, /) -> int | None:
+        """See :meth:`~machtrace.targets.ios.access.DeviceSession.running_pid`."""
+        return self._developer(
+            self._library.running_pid(bundle_id), f"look for the process of {bundle_id} on"
+        )
+
+    def launch(self, bundle_id: str, /, *, is_suspended: bool, ends_running: bool) -> int:
+        """See :meth:`~machtrace.targets.ios.access.DeviceSession.launch`."""
+        work = self._library.launch(bundle_id, is_suspended=is_suspended, ends_running=ends_running)
+        return self._developer(work, f"launch {bundle_id} on")
+
+    def resume(self, pid: int, /) -> None:
+        """See :meth:`~machtrace.targets.ios.access.DeviceSession.resume`."""
+        self._developer(self._library.resume(pid), f"resume process {pid} of")
+
+    def debugserver(self) -> socket.socket:
+        """See :meth:`~machtrace.targets.ios.access.DeviceSession.debugserver`."""
+        stream = self._developer(self._library.debugserver(), "start debugserver on")
+        return self._loop.socket_to(stream)
+
+    def report_files(self) -> Iterator[DeviceFile]:
+        """See :meth:`~machtrace.targets.ios.access.DeviceSession.report_files`."""
+        doing = "list the reports of"
+        self._do(self._library.open_reports(), "open the reports of")
+        folders: list[tuple[str, int]] = [("", 0)]
+        count = 0
+        while folders:
+            folder, depth = folders.pop()
+            for name in self._do(self._library.report_names(folder or "/"), doing):
+                count += 1
+                if count > _MOST_FILES:
+                    raise DeviceError(
+                        f"there is no end to the reports of device {self._udid}", udid=self._udid
+                    )
+                path = f"{folder}/{name}"
+                found = self._do(self._library.report_entry(path), doing)
+                if isinstance(found, DeviceFile):
+                    yield found
+                elif found and depth < _DEEPEST:
+                    folders.append((path, depth + 1))
+
+    def read_report(self, path: str, /) -> Iterator[bytes]:
+        """See :meth:`~machtrace.targets.ios.access.DeviceSession.read_report`."""
+        doing = f"read the report {path} of"
+        handle = self._do(self._library.open_report(path), doing)
+        try:
+            while data := self._do(self._library.read_report(handle, _PIECE), doing):
+                yield data
+        finally:
+            with suppress(Exception):
+                self._loop.run(self._library.close_report(handle), _CLOSING)
+
+    def close(self) -> None:
+        """See :meth:`~machtrace.targets.ios.access.DeviceSession.close`."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self._loop.drain()
+            with suppress(Exception):
+                self._loop.run(self._library.close(), _CLOSING)
+        finally:
+            self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None:
+        self.close()
+
+    # --- calls ---
+
+    def _do(self, work: Coroutine[Any, Any, _Result], doing: str) -> _Result:
+        return _run(self._loop, work, doing, self._udid)
+
+    def _developer(self, work: Coroutine[Any, Any, _Result], doing: str) -> _Result:
+        """A call of a service for developers; where the device has none, what it lacks for it."""
+        try:
+            return self._loop.run(work, _TIMEOUT)
+        except Exception as error:
+            told = device_error(error, doing, self._udid)
+            if not _REFUSALS.isdisjoint(names_of(error)):
+                told.remedy = REFUSED
+                lacking: Sequence[str] = ()
+                with suppress(Exception):
+                    lacking = self._loop.run(self._library.lacks(), _TIMEOUT)
+                if lacking:
+                    told = needs_of(lacking, doing, self._udid)
+            raise told from error
+
+
+def _run(
+    loop: DeviceLoop, work: Coroutine[Any, Any, _Result], doing: str, udid: str | None
+) -> _Result:
+    try:
+        return loop.run(work, _TIMEOUT)
+    except Exception as error:  # whatever a library of another's may raise
+        raise device_error(error, doing, udid) from error
+
+
+async def _connected(device: LibraryDevice) -> None:
+    await device.connect()
+    device.check_paired()
+
+
+async def _all_devices() -> tuple[Device, ...]:
+    from machtrace.targets.ios.pymobiledevice3 import find_places
+
+    return tuple(await asyncio.gather(*map(_described, await find_places())))
+
+
+async def _described(place: Place) -> Device:
+    """What a device says of itself; or why it says nothing."""
+    from machtrace.targets.ios.pymobiledevice3 import LibraryDevice
+
+    device = LibraryDevice(place)
+    told = Device(udid=place.udid, connection=place.connection)
+    try:
+        try:
+            await device.connect()
+            told = device.describe()
+            device.check_paired()
+        finally:
+            await device.close()
+    except Exception as error:  # noqa: BLE001 - whatever a library of another's may raise
+        from dataclasses import replace
+
+        return replace(told, problem=device_error(error, "use", place.udid))
+    return told
+
+
+def _chosen(places: Sequence[Place], udid: str | None) -> Place:
+    from machtrace.targets.ios.pymobiledevice3 import plain
+
+    matching = [one for one in places if udid is None or plain(one.udid) == plain(udid)]
+    if len(matching) == 1:
+        return matching[0]
+    there = ", ".join(one.udid for one in places) or "none"
+    if matching:
+        raise DeviceError(
+            f"there are {len(matching)} devices: {there}",
+            udid=None,
+            remedy="say which: device://UDID/bundle-id",
+        )
+    if udid is not None and places:
+        raise DeviceError(
+            f"there is no device {udid}; there are: {there}",
+            udid=udid,
+            remedy="connect it by USB, or give the UDID of one of these",
+        )
+    raise DeviceError("no device is connected", udid=udid)

@@ -1,0 +1,1 @@
+"""Processes of this Linux machine, by ptrace and /proc."""

@@ -1,0 +1,164 @@
+"""From copies of threads to the threads of a snapshot, and what is missing of them."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from errno import EAGAIN
+
+from machtrace.errors import (
+    MachtraceError,
+    TargetError,
+    TargetGoneError,
+    ThreadGoneError,
+)
+from machtrace.model.arch import Arch
+from machtrace.model.memory import MemoryReader
+from machtrace.model.thread import ThreadInfo
+from machtrace.targets.shared.captured_threads import CapturedThreads
+from machtrace.targets.linux.access import access_error
+from machtrace.targets.linux.blocked import copy_waiting
+from machtrace.targets.linux.procfs import EXITED_STATES, ProcessDirectory
+from machtrace.targets.shared.thread_copy import (
+    CopiedThread,
+    CaptureFailure,
+    ThreadCopier,
+    ThreadCopy,
+    UncopiedThread,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureSource:
+    """Where threads are copied from, and how."""
+
+    directory: ProcessDirectory
+    arch: Arch
+    memory: MemoryReader
+    copier: ThreadCopier
+    stack_limit: int
+
+
+@dataclass(slots=True)
+class ThreadCapture:
+    """What one snapshot has of threads so far."""
+
+    source: CaptureSource
+    found: CapturedThreads = field(default_factory=CapturedThreads)
+
+    def add(
+        self, threads: Sequence[ThreadInfo], ranges: array[int], *, are_new: bool = False
+    ) -> None:
+        """Copy ``threads``.
+
+        Args:
+            threads: which.
+            ranges: see :meth:`~machtrace.targets.shared.thread_copy.ThreadCopier.copy`.
+            are_new: they started after the capture began; then one that has ended is not missed.
+
+        Raises:
+            TargetError: this machine lacks the memory to begin.
+        """
+        ids = [thread.id for thread in threads]
+        copies = self.source.copier.copy(ids, ranges, stack_limit=self.source.stack_limit)
+        self.take(threads, copies, ranges, are_new=are_new)
+
+    def take(
+        self,
+        threads: Sequence[ThreadInfo],
+        copies: Sequence[ThreadCopy],
+        ranges: array[int],
+        *,
+        are_new: bool = False,
+    ) -> None:
+        """Take in copies that were made, one for each of ``threads``; see :meth:`add`."""
+        for info, copy in zip(threads, copies, strict=True):
+            if isinstance(copy, CopiedThread):
+                self.found.keep(info, copy)
+                continue
+            if copy.is_uninterruptible or copy.why is CaptureFailure.BLOCKED:
+                self._keep_waiting(info, ranges)
+            error = why_not(self.source.directory, copy)
+            if not (are_new and isinstance(error, ThreadGoneError)):
+                self.found.miss(info, error)
+
+    def check_any(self) -> None:
+        """Raise what the user should read instead of an empty snapshot.
+
+        Raises:
+            TargetGoneError: the process has exited.
+            TargetAccessError: every thread was refused.
+        """
+        problems = self.found.problems
+        if self.found.threads or not problems:
+            return
+        self.source.directory.live_thread()
+        refusals = [p.error for p in problems if isinstance(p.error, PermissionError)]
+        if len(refusals) == len(problems):
+            raise refusals[0]
+
+    def _keep_waiting(self, info: ThreadInfo, ranges: array[int]) -> None:
+        ends = list(ranges[1::2])
+
+        def range_end(sp: int) -> int:
+            upto = bisect_right(ends, sp)
+            return ends[upto] if upto < len(ends) else sp
+
+        try:
+            waiting = copy_waiting(
+                info,
+                self.source.arch,
+                lambda: self.source.directory.read(f"task/{info.id}/syscall"),
+                self.source.memory,
+                range_end,
+                self.source.stack_limit,
+            )
+        except (OSError, TargetGoneError):
+            return
+        if waiting is not None:
+            self.found.threads.append(waiting)
+
+
+def why_not(directory: ProcessDirectory, copy: UncopiedThread) -> MachtraceError:
+    """The error for a thread that was not copied, to be reported or raised by the caller."""
+    thread = copy.id
+    if copy.why is CaptureFailure.BLOCKED or copy.errno == EAGAIN:
+        return _why_no_answer(copy)
+    match copy.why:
+        case CaptureFailure.REFUSED if directory.state(thread) not in EXITED_STATES:
+            error = OSError(copy.errno, os.strerror(copy.errno))
+            return access_error(directory, error, thread)
+        case CaptureFailure.GONE | CaptureFailure.REFUSED:
+            return ThreadGoneError(f"thread {thread} has exited", thread=thread)
+        case CaptureFailure.NOT_STOPPED if copy.is_uninterruptible:
+            return TargetError(
+                f"thread {thread} cannot be stopped: it is in uninterruptible sleep",
+                remedy="find out what it waits for: a device, a network file system, a child",
+            )
+        case CaptureFailure.NOT_STOPPED:
+            return TargetError(
+                f"thread {thread} did not stop in time",
+                remedy="capture again when the machine is less busy",
+            )
+        case _:
+            return TargetError(
+                f"thread {thread} could not be copied ({os.strerror(copy.errno)})",
+                remedy="capture again",
+            )
+
+
+def _why_no_answer(copy: UncopiedThread) -> TargetError:
+    """The error for a thread of this process that cannot be asked by a signal."""
+    if copy.why is CaptureFailure.BLOCKED:
+        return TargetError(
+            f"thread {copy.id} blocks the signal that would stop it",
+            remedy="let it accept the signal, choose another by MACHTRACE_SIGNAL, or capture from "
+            "another process",
+        )
+    return TargetError(
+        f"thread {copy.id} could not be sent a signal: too many are on their way",
+        remedy="raise the limit of pending signals (ulimit -i), or capture less often",
+    )

@@ -1,0 +1,115 @@
+"""Whether a process id names something that can be captured, and what it is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from machtrace.formats.elf.headers import HEADER_SIZE, read_header
+from machtrace.errors import TargetSpecError
+from machtrace.model.address import PacMask
+from machtrace.model.snapshot import ProcessInfo
+from machtrace.targets.linux.access import access_error
+from machtrace.targets.shared.proc_maps import Mapping, address_width, parse_maps
+from machtrace.targets.linux.procfs import ProcessDirectory
+
+_HOSTS = ("x86_64", "aarch64")
+_LARGEST = (1 << 63) - 1
+"""``sys.maxsize`` of a 64-bit interpreter; a 32-bit one sees 64-bit threads cut short."""
+
+
+def check_host() -> None:
+    """See that processes can be captured on this machine at all.
+
+    Raises:
+        TargetSpecError: they cannot.
+    """
+    machine = os.uname().machine if sys.platform == "linux" else sys.platform
+    if machine not in _HOSTS or sys.maxsize < _LARGEST:
+        raise TargetSpecError(
+            f"processes cannot be captured on this machine ({machine})",
+            remedy=f"capture on Linux ({' or '.join(_HOSTS)}), or open a core file",
+        )
+
+
+def identify(directory: ProcessDirectory, *, is_own: bool = False) -> ProcessInfo:
+    """What process it is; this one only where that is meant (``is_own``).
+
+    Raises:
+        TargetSpecError: this one, a thread of another, or one of the kernel's.
+        TargetGoneError: it has exited.
+        TargetAccessError: the kernel does not let it be looked at.
+        FormatError: its program is for a machine that is not known here.
+    """
+    pid, status = directory.pid, directory.status()
+    process, name = int(status.get("Tgid", pid)), status.get("Name", "")
+    if process == os.getpid() and not is_own:
+        raise TargetSpecError(
+            f"process {pid} is this one, which cannot stop itself to look at its threads",
+            remedy="give self, or capture it from another process",
+        )
+    if process != pid:
+        raise TargetSpecError(
+            f"{pid} is a thread of process {process} ({name})",
+            remedy=f"give the process id {process}",
+        )
+    if directory.is_kernel_thread():
+        raise TargetSpecError(
+            f"process {pid} ({name}) is a thread of the kernel",
+            remedy="give the id of a process that runs a program",
+        )
+    try:
+        program = directory.open_live("exe")
+    except OSError as error:
+        raise access_error(directory, error) from None
+    try:
+        path = str(Path(f"/proc/self/fd/{program}").readlink()).removesuffix(" (deleted)")
+        arch = read_header(os.pread(program, HEADER_SIZE, 0), path).arch
+    finally:
+        os.close(program)
+    mask = PacMask.of_width(address_width(read_mappings(directory))) if arch.is_arm64 else PacMask()
+    return ProcessInfo(pid=pid, path=path, arch=arch, pointer_mask=mask)
+
+
+def read_mappings(directory: ProcessDirectory) -> tuple[Mapping, ...]:
+    """What the process has mapped now; to be asked again and again, see :class:`MappingsReader`.
+
+    Raises:
+        TargetGoneError: it has exited.
+        TargetAccessError: the kernel does not let it be looked at.
+    """
+    return MappingsReader(directory).read()
+
+
+class MappingsReader:
+    """Reads what one process has mapped; the very same tuple as long as that does not change."""
+
+    __slots__ = ("_directory", "_mappings", "_text")
+
+    def __init__(self, directory: ProcessDirectory) -> None:
+        self._directory = directory
+        self._text = ""
+        self._mappings: tuple[Mapping, ...] = ()
+
+    def read(self) -> tuple[Mapping, ...]:
+        """What it has mapped now. Raises as :func:`read_mappings` does."""
+        text = _maps_text(self._directory)
+        if text != self._text:
+            self._mappings = parse_maps(text, f"/proc/{self._directory.pid}/maps")
+            self._text = text
+        return self._mappings
+
+
+def _maps_text(directory: ProcessDirectory) -> str:
+    while True:
+        # Of a thread that has exited they are empty.
+        thread = directory.live_thread()
+        try:
+            text = directory.read(f"task/{thread}/maps")
+        except PermissionError as error:
+            raise access_error(directory, error) from None
+        except OSError:
+            continue
+        if text:
+            return text

@@ -1,0 +1,291 @@
+"""Another process of this Linux machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING
+
+from machtrace.errors import (
+    FormatError,
+    MemoryReadError,
+    TargetAccessError,
+    TargetError,
+    TargetGoneError,
+    TargetSpecError,
+    ThreadGoneError,
+)
+from machtrace.model.image import BinaryImage
+from machtrace.model.memory import LayeredMemory, MemoryReader, RegionMemory
+from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
+from machtrace.model.thread import ThreadId, ThreadInfo
+from machtrace.targets.base import DEFAULT_STACK_LIMIT, ClosedWhenLeft
+from machtrace.targets.shared.captured_threads import CapturedThreads
+from machtrace.targets.linux.capture import ThreadCapture, CaptureSource
+from machtrace.targets.linux.linux_copier import thread_copier
+from machtrace.targets.linux.core_facts import FactsGatherer, GatheredFacts
+from machtrace.targets.linux.identity import MappingsReader, check_host, identify
+from machtrace.targets.linux.images import ImageFinder, LoadedImages, with_earlier
+from machtrace.targets.shared.proc_maps import Mapping, stack_ranges
+from machtrace.targets.linux.memory import open_memory
+from machtrace.targets.linux.procfs import ProcessDirectory
+from machtrace.targets.shared.thread_copy import ThreadCopier
+from machtrace.cpython.runs import PythonRuns
+
+if TYPE_CHECKING:  # it brings numpy, which most captures do without
+    from machtrace.cpython.runtime import PythonRuntime
+
+MOST_STACK = 1 << 28
+"""Bytes of one stack; buffers of that size are made before a thread is stopped."""
+
+_ROUNDS = 4
+"""Times that threads are looked for: a process can start them faster than they are copied."""
+
+
+class LinuxProcessTarget(ClosedWhenLeft):
+    """A process, looked at by ptrace(2) and ``/proc``; see :class:`~machtrace.targets.base.Target`.
+
+    Nothing is attached between snapshots, and memory is never written. A thread that a signal
+    reaches while it is copied gets the signal afterwards; one that was stopped stays so. A system
+    call goes on, except that a few with a time limit may end early with EINTR, as after SIGSTOP
+    and SIGCONT (:mod:`machtrace.targets.linux.linux_restart`, which tells the one register that may be
+    changed).
+
+    Args:
+        pid: its id, as this process sees it.
+        copier: what stops and copies threads; by default the best that is here.
+
+    Raises:
+        TargetSpecError: it is this process, a thread of another, or one of the kernel's; or this
+            machine is not supported.
+        TargetGoneError: there is no such process, or it has exited.
+        TargetAccessError: the kernel does not let it be looked at.
+        FormatError: its program is for a machine that is not known here.
+    """
+
+    _is_own = False
+    """Whether it is this process."""
+
+    def __init__(self, pid: int, *, copier: ThreadCopier | None = None) -> None:
+        check_host()
+        if pid <= 0:
+            raise TargetSpecError(f"{pid} is no process id")
+        self._directory = self._open_directory(pid)
+        try:
+            self._process = identify(self._directory, is_own=self._is_own)
+            with open_memory(self._directory):
+                pass  # the right to read it is the right to stop it
+            self._mappings = MappingsReader(self._directory)
+            self._images = ImageFinder(self._directory)
+            self._facts = self._facts_gatherer()
+            self._runtime: tuple[LoadedImages, PythonRuntime] | None = None
+            self._copier = thread_copier() if copier is None else copier
+        except BaseException:
+            self._directory.close()
+            raise
+
+    def _open_directory(self, pid: int) -> ProcessDirectory:
+        return ProcessDirectory(pid)
+
+    def _open_memory(self) -> AbstractContextManager[MemoryReader]:
+        return open_memory(self._directory)
+
+    def _facts_gatherer(self) -> FactsGatherer:
+        return FactsGatherer(self._directory, self._process.arch)
+
+    @property
+    def process(self) -> ProcessInfo:
+        """Which one."""
+        return self._process
+
+    def threads(self) -> tuple[ThreadInfo, ...]:
+        """See :meth:`~machtrace.targets.base.Target.threads`."""
+        self._directory.live_thread()  # one that has exited is still listed until it is collected
+        return tuple(self._describe(self._directory.thread_ids(), before=0))
+
+    def snapshot(
+        self,
+        threads: Collection[ThreadId] | None = None,
+        /,
+        *,
+        stack_limit: int = DEFAULT_STACK_LIMIT,
+    ) -> Snapshot:
+        """See :meth:`~machtrace.targets.base.Target.snapshot`.
+
+        Threads that are started meanwhile are copied too, if all are wanted.
+
+        Raises:
+            TargetGoneError: the process exited.
+            TargetAccessError: the kernel did not let any of its threads be stopped.
+        """
+        return self._snapshot(
+            stack_limit,
+            self._copier,
+            lambda capture, mappings: self._copy(capture, mappings, threads),
+        )
+
+    def _snapshot(
+        self,
+        stack_limit: int,
+        copier: ThreadCopier,
+        copy: Callable[[ThreadCapture, Sequence[Mapping]], None],
+    ) -> Snapshot:
+        with self._open_memory() as memory:
+            mappings = self._mappings.read()
+            # Before the threads: the process may exit while they are copied.
+            images = self._images.find(mappings, memory)
+            gathered = self._facts.gather(mappings, memory)
+            capture = ThreadCapture(
+                CaptureSource(
+                    directory=self._directory,
+                    arch=self._process.arch,
+                    memory=memory,
+                    copier=copier,
+                    stack_limit=max(0, min(stack_limit, MOST_STACK)),
+                )
+            )
+            copy(capture, mappings)
+            capture.check_any()
+            after = self._mappings_after(mappings)
+            if after != mappings:
+                # A thread may be in what was loaded meanwhile, or unloaded.
+                images = with_earlier(self._images.find(after, memory), images)
+                with suppress(TargetError):
+                    gathered = self._facts.gather(after, memory)
+        return snapshot_of(self._process, capture.found, images, gathered)
+
+    def snapshot_with_python(
+        self,
+        threads: Collection[ThreadId] | None = None,
+        /,
+        *,
+        stack_limit: int = DEFAULT_STACK_LIMIT,
+    ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
+        """See :meth:`~machtrace.targets.base.PythonTarget.snapshot_with_python`.
+
+        All threads of the process stand still together until stacks and functions are read.
+
+        Raises:
+            TargetGoneError, TargetAccessError: see :meth:`snapshot`.
+        """
+        from machtrace.targets.linux.freeze import HoldingCopier
+        from machtrace.targets.linux.linux_python import PythonReader, with_problem
+
+        try:
+            reader = PythonReader(self._directory, self._python_runtime())
+        except (FormatError, MemoryReadError, TargetError) as error:
+            if isinstance(error, TargetGoneError | TargetAccessError):
+                raise
+            return with_problem(self.snapshot(threads, stack_limit=stack_limit), error), {}
+        copier = HoldingCopier(self._directory, reader.while_held)
+
+        def copy(capture: ThreadCapture, mappings: Sequence[Mapping]) -> None:
+            if threads is not None:
+                self._copy(capture, mappings, threads)
+                return
+            ranges = stack_ranges(mappings)
+            copies = copier.copy_all(ranges, stack_limit=capture.source.stack_limit)
+            infos = tuple(self._describe([one.id for one in copies], before=0))
+            capture.take(infos, copies, ranges)
+
+        return reader.completed(self._snapshot(stack_limit, copier, copy))
+
+    def _python_runtime(self) -> PythonRuntime:
+        from machtrace.cpython.runtime import find_runtime
+
+        with self._open_memory() as memory:
+            loaded = self._images.find(self._mappings.read(), memory)
+            if self._runtime is not None and self._runtime[0] is loaded:
+                return self._runtime[1]
+            files = {one.image.load_address: one.segments[:1] for one in loaded}
+
+            def file_of(image: BinaryImage) -> memoryview | None:
+                return next((one.file.data for one in files[image.load_address]), None)
+
+            images = [one.image for one in loaded]
+            runtime = find_runtime(images, memory, file_of, self._process.path)
+            self._runtime = loaded, runtime
+            return runtime
+
+    def close(self) -> None:
+        """See :meth:`~machtrace.targets.base.Target.close`."""
+        self._directory.close()
+
+    def _describe(self, threads: Sequence[int], *, before: int) -> Iterator[ThreadInfo]:
+        for index, thread in enumerate(threads, before + 1):
+            yield ThreadInfo(
+                id=ThreadId(thread),
+                index=index,
+                name=self._name(thread) or None,
+                is_main=thread == self._directory.pid,
+            )
+
+    def _name(self, thread: int) -> str:
+        """What a thread is called; empty where it has no name."""
+        try:
+            return self._directory.read(f"task/{thread}/comm").removesuffix("\n")
+        except (OSError, TargetGoneError):
+            return ""
+
+    def _left_out(self) -> int:
+        """A thread that is not copied with all others; 0 is none."""
+        return 0
+
+    def _copy(
+        self, capture: ThreadCapture, mappings: Sequence[Mapping], threads: Collection[ThreadId] | None
+    ) -> None:
+        ids = self._directory.thread_ids()
+        if threads is not None:
+            wanted = [info for info in self._describe(ids, before=0) if info.id in threads]
+            capture.add(wanted, stack_ranges(mappings))
+            for thread in threads:
+                if thread not in ids:
+                    error = ThreadGoneError(f"there is no thread {thread}", thread=thread)
+                    capture.found.problems.append(Problem(thread=thread, error=error))
+            return
+        new: Sequence[int] = ids
+        seen: set[int] = set()
+        left_out = self._left_out()
+        for _ in range(_ROUNDS):
+            described = [
+                info for info in self._describe(new, before=len(seen)) if info.id != left_out
+            ]
+            capture.add(described, stack_ranges(mappings), are_new=bool(seen))
+            seen.update(new)
+            try:
+                new = [thread for thread in self._directory.thread_ids() if thread not in seen]
+                if not new:
+                    return
+                mappings = self._mappings.read()
+            except TargetError:
+                return  # what was copied of it stays
+
+    def _mappings_after(self, mappings: tuple[Mapping, ...]) -> tuple[Mapping, ...]:
+        """What the process has mapped now; ``mappings`` where it is gone."""
+        try:
+            return self._mappings.read()
+        except TargetError:
+            return mappings
+
+
+def snapshot_of(
+    process: ProcessInfo,
+    captured: CapturedThreads,
+    images: LoadedImages,
+    gathered: GatheredFacts,
+) -> Snapshot:
+    """What was captured, with the images that there were then."""
+    regions = (
+        *(thread.stack for thread in captured.threads),
+        *captured.interrupted_stacks,
+        *(region for image in images for region in image.regions),
+    )
+    return Snapshot(
+        process=process,
+        threads=tuple(captured.threads),
+        images=images.image_list,
+        # Apart, for what the loader keeps may lie within a stack.
+        memory=LayeredMemory((RegionMemory(regions), images.files, RegionMemory(gathered.regions))),
+        problems=tuple(captured.problems),
+        linux=gathered.facts,
+    )

@@ -1,0 +1,91 @@
+"""From the words that name a target to the target."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from machtrace.errors import FileAccessError, TargetSpecError
+from machtrace.targets.base import Target
+from machtrace.targets.this_system import own_target, process_target
+
+EMULATED = "emulated:"
+SELF = "self"
+GDB = "gdb://"
+FRIDA = "frida://"
+DEVICE = "device://"
+_ID = re.compile("[0-9]+")
+_LONGEST_ID = 20
+
+
+def open_target(spec: int | str | Path | None) -> Target:
+    """Open the process, core or emulated process that ``spec`` names.
+
+    Args:
+        spec: a process id; ``self``, which is this process; the path of a core file;
+            ``gdb://host:port`` of a gdb-remote stub; ``device://UDID/bundle-id`` of an iOS
+            device; ``frida://local/PID`` and its kin; or ``emulated:demo``. None names nothing.
+
+    Raises:
+        TargetSpecError: it names nothing that can be opened.
+        TargetGoneError: there is no such process.
+        TargetAccessError: the kernel refuses to let it be looked at.
+        FileAccessError, FormatError: the file cannot be read, or is no core.
+        MissingExtraError: an optional library is needed and not there.
+        ConnectionLostError, RemoteProtocolError: no stub answers, or it makes no sense.
+        DeviceError: an iOS device is not there, or refuses.
+    """
+    if isinstance(spec, str) and len(spec) < _LONGEST_ID and _ID.fullmatch(spec.strip()):
+        spec = int(spec)
+    if isinstance(spec, int):
+        return process_target(spec)
+    if spec == SELF:
+        return own_target()
+    found = _by_scheme(spec) if isinstance(spec, str) else None
+    if found is not None:
+        return found
+    if spec is None or spec == "":
+        raise TargetSpecError("no target is named")
+    if not isinstance(spec, str | Path):
+        raise TargetSpecError(f"a target is not named by a {type(spec).__name__}")
+    path = _existing(spec)
+    from machtrace.targets.core.macho import open_corefile
+
+    return open_corefile(path)
+
+
+def _by_scheme(spec: str) -> Target | None:
+    """What ``spec`` names by how it begins; None where it begins in no way that is known."""
+    if spec.startswith(EMULATED):
+        from machtrace.targets.emulator.target import EmulatedTarget
+
+        return EmulatedTarget(spec.removeprefix(EMULATED))
+    if spec.startswith(GDB):
+        from machtrace.targets.gdbremote.process import GdbRemoteTarget
+
+        return GdbRemoteTarget(spec)
+    if spec.startswith(DEVICE):
+        from machtrace.targets.ios.target import DeviceTarget
+
+        return DeviceTarget(spec)
+    if spec.startswith(FRIDA):
+        from machtrace.targets.frida.process import FridaTarget
+
+        return FridaTarget(spec)
+    return None
+
+
+def _existing(spec: str | Path) -> Path:
+    path = Path(spec)
+    try:
+        path.stat()
+    except ValueError as error:
+        raise FileAccessError(str(path), str(error)) from error
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and "/" not in str(spec):
+            raise TargetSpecError(
+                f"no target is named {str(spec)!r}, and there is no such file"
+            ) from None
+        reason = (error.strerror or "cannot be read").lower()
+        raise FileAccessError(str(path), reason) from error
+    return path

@@ -1,0 +1,1 @@
+"""What several kinds of target need: copies of threads, paged memory, images."""

@@ -1,0 +1,118 @@
+"""From the path of a core to its bytes; or to the words for what the file is instead."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from machtrace.errors import CoreFileError, FileAccessError
+from machtrace.formats.macho.header import is_macho
+from machtrace.mapped_file import mapped_file
+
+_DESCRIBE = "give a core; machtrace image describes other Mach-O files"
+_FOREIGN = {
+    b"\xca\xfe\xba\xbe": ("a fat Mach-O, not a core", _DESCRIBE),
+    b"\xca\xfe\xba\xbf": ("a fat Mach-O, not a core", _DESCRIBE),
+    b"MDMP": (
+        "a minidump, not a core",
+        "give a Mach-O or ELF core; lldb -c reads minidumps",
+    ),
+    b"\x1f\x8b": ("a file compressed by gzip", "decompress it first, with gunzip"),
+    b"\x28\xb5\x2f\xfd": ("a file compressed by zstd", "decompress it first, with unzstd"),
+    b"\xfd7zXZ": ("a file compressed by xz", "decompress it first, with unxz"),
+    b"BZh": ("a file compressed by bzip2", "decompress it first, with bunzip2"),
+    b"\x04\x22\x4d\x18": ("a file compressed by lz4", "decompress it first, with unlz4"),
+    b"PK\x03\x04": ("a zip archive", "unpack it first, with unzip"),
+}
+"""What people give for a core, by first bytes: what it is, and what to do."""
+
+_ELF_MAGIC = b"\x7fELF"
+_ELF_BIG_ENDIAN = 2
+"""``EI_DATA``: ``ELFDATA2MSB``."""
+_ELF_CORE = 4
+"""``e_type``: ``ET_CORE``."""
+
+
+def map_core(path: str) -> memoryview:
+    """The file's bytes, mapped and not read; the mapping lives as long as a view of it.
+
+    Raises:
+        FileAccessError: there is no such file, it is none, or it cannot be read.
+        CoreFileError: it is empty, or something else than a thin Mach-O or an ELF core.
+    """
+    try:
+        mode = Path(path).stat().st_mode
+    except (OSError, ValueError) as error:
+        raise _refused(path, error) from error
+    if stat.S_ISDIR(mode):
+        raise FileAccessError(path, "a directory, not a core")
+    if not stat.S_ISREG(mode):
+        # To open a pipe would wait for whoever writes into it.
+        raise FileAccessError(path, "not a regular file")
+    data = _map(path)
+    if not len(data):
+        raise CoreFileError("the file is empty", source=path, offset=0)
+    if not (is_macho(data) or _elf_type(data) == _ELF_CORE):
+        raise _foreign(data, path)
+    return data
+
+
+def is_elf_core(path: str) -> bool:
+    """Whether the core at ``path`` is an ELF one; raises as :func:`map_core` does."""
+    return not is_macho(map_core(path))
+
+
+def map_file(path: str) -> memoryview | None:
+    """The bytes of any regular file, as :func:`map_core` gives them; None where there are none."""
+    try:
+        return _map(path) if stat.S_ISREG(Path(path).stat().st_mode) else None
+    except (OSError, ValueError, FileAccessError):
+        return None
+
+
+def _map(path: str) -> memoryview:
+    try:
+        with Path(path).open("rb") as file:
+            if not file.seek(0, os.SEEK_END):
+                return memoryview(b"")
+            return mapped_file(file.fileno())
+    except (OSError, ValueError) as error:
+        raise _refused(path, error) from error
+
+
+def _refused(path: str, error: OSError | ValueError) -> FileAccessError:
+    if isinstance(error, FileNotFoundError):
+        return FileAccessError(path, "no such file")
+    # ValueError: a NUL in the path, or a file that became empty meanwhile.
+    return FileAccessError(path, getattr(error, "strerror", None) or str(error))
+
+
+def _foreign(data: memoryview, path: str) -> CoreFileError:
+    head = bytes(data[:20])
+    if _elf_type(data) is not None:
+        return CoreFileError(
+            "an ELF file, not a core",
+            source=path,
+            offset=16,
+            remedy="give a core; machtrace image describes other ELF files",
+        )
+    for magic, (what, remedy) in _FOREIGN.items():
+        if head.startswith(magic):
+            return CoreFileError(what, source=path, offset=0, remedy=remedy)
+    return CoreFileError(
+        f"not a core: it starts with {head[:8].hex(' ')}",
+        source=path,
+        offset=0,
+        remedy="give a core, as a crash, machtrace snapshot, gdb's gcore or lldb's process "
+        "save-core writes it",
+    )
+
+
+def _elf_type(data: memoryview) -> int | None:
+    """``e_type`` of an ELF file; None where it is none."""
+    head = bytes(data[:18])
+    if not head.startswith(_ELF_MAGIC) or len(head) < 18:  # noqa: PLR2004 (bytes)
+        return None
+    is_big = head[5] == _ELF_BIG_ENDIAN
+    return int.from_bytes(head[16:18], "big" if is_big else "little")

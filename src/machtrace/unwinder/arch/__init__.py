@@ -1,0 +1,1 @@
+"""Registers, decoders and instruction analysis of each architecture."""

@@ -1,0 +1,1 @@
+"""Registers, decoders and instruction analysis of 32-bit arm, ARM and Thumb."""

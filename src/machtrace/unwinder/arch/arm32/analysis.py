@@ -1,0 +1,155 @@
+"""Rules for frames of 32-bit arm code, from its instructions.
+
+The same analysis as :mod:`machtrace.unwinder.arch.arm64.analysis` makes for AArch64. What iOS ran of this
+architecture has no unwind tables at all: exceptions were thrown with ``setjmp``. So calls are
+analysed too, for when nothing else knows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from machtrace.errors import FormatError, MemoryReadError
+from machtrace.formats.macho.contents import MachOContents
+from machtrace.formats.macho.tables.data_in_code import parse_data_in_code
+from machtrace.formats.macho.encryption import is_encrypted
+from machtrace.model.address import Svma
+from machtrace.model.arch import Arch
+from machtrace.model.contents import ImageContents
+from machtrace.model.stack import FrameTrust
+from machtrace.unwinder.arch.arm32.function_code import Code, Range
+from machtrace.unwinder.arch.arm32.arm_effects import ArmEffects
+from machtrace.unwinder.arch.arm32.arm_instruction_sets import InstructionSets
+from machtrace.unwinder.arch.arm32.registers import ARM_DARWIN, LR
+from machtrace.unwinder.code.calling_convention import Machine
+from machtrace.unwinder.code.data_flow import Flow
+from machtrace.unwinder.code.frame_state import FrameState
+from machtrace.unwinder.code.function_analysis import FunctionAnalysis
+from machtrace.unwinder.functions.bounds import FunctionAt, FunctionBounds, code_ranges
+from machtrace.unwinder.code.effects import Writes
+from machtrace.unwinder.code.return_path import rule_across_stacks
+from machtrace.unwinder.rules import Claims, UnwindRule
+from machtrace.unwinder.step_budget import StepBudget
+
+MAX_FUNCTION_SIZE = 1 << 18
+"""Bytes of one function that are analysed at most."""
+CACHED_SIZE = 1 << 20
+"""Bytes of code of all remembered functions; at the limit all are forgotten."""
+
+_LINKING = Writes((LR,))
+"""What a call itself does to registers, before its first instruction."""
+
+
+class _Function:
+    __slots__ = ("_effects", "_places", "_starts", "flow")
+
+    def __init__(self, code: Code, entry: FrameState, work: StepBudget) -> None:
+        found = ArmEffects(code)
+        self._effects = found.effects
+        self.flow = Flow(found.effects, entry, unit=1, work=work)
+        self._starts = list(found.places)
+        self._places = list(found.places.values())
+
+    def rule(self, at: int) -> UnwindRule | None:
+        """Before the instruction that starts ``at`` bytes on."""
+        index = bisect_right(self._starts, at) - 1
+        if index < 0 or self._starts[index] != at:
+            return None
+        place = self._places[index]
+        state = self.flow.state(place)
+        if state is None:
+            return None
+        return rule_across_stacks(self._effects, place, state, state.rule())
+
+    def state_in_call(self, at: int) -> FrameState | None:
+        """In the call that has that byte."""
+        index = bisect_right(self._starts, at) - 1
+        state = None if index < 0 else self.flow.state(self._places[index])
+        return None if state is None else state.after(_LINKING)
+
+
+class ArmInstructionRules(FunctionAnalysis[_Function]):
+    """Instruction analysis of one image's arm code. A :class:`RuleSource`.
+
+    It answers for interrupted frames only; for calls see
+    :class:`~machtrace.unwinder.code.call_site_rules.CallSiteRules`.
+    """
+
+    trust = FrameTrust.PROLOGUE
+    claims = Claims.EVERYWHERE
+
+    def __init__(
+        self,
+        contents: ImageContents,
+        function_at: FunctionAt,
+        sets: InstructionSets,
+        data: tuple[Range, ...] = (),
+        *,
+        machine: Machine = ARM_DARWIN,
+    ) -> None:
+        """See :class:`FunctionBounds` for ``function_at``.
+
+        ``data`` is what is not code, in Svmas, ascending; ``machine`` is the calling convention.
+        """
+        super().__init__(function_at, limit=CACHED_SIZE)
+        self._entry = FrameState.at_entry(machine, with_volatile=False)
+        self._contents = contents
+        self._sets = sets
+        self._data = data
+        self._data_starts = [start for start, _ in data]
+
+    @classmethod
+    def of_macho(cls, contents: MachOContents, arch: Arch) -> ArmInstructionRules | None:
+        """Of a Mach-O; None where its code is not 32-bit arm, or still encrypted."""
+        sections = code_ranges(contents) if arch.is_arm else ()
+        if not sections:
+            return None
+        if any(is_encrypted(contents, Svma(start), end - start) for start, end in sections):
+            return None
+        try:
+            data = parse_data_in_code(contents)
+        except (FormatError, MemoryReadError):
+            data = ()  # less is known, and what is known still holds
+        bounds = FunctionBounds.of_macho(contents)
+        return cls(contents, bounds.at, InstructionSets.of_macho(contents), data)
+
+    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
+        """See :meth:`RuleSource.rule_for`.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        found = self._function_of(lookup) if interrupted else None
+        return None if found is None else found[0].rule(found[1])
+
+    def rule_at_call(self, lookup: Svma) -> UnwindRule | None:
+        """See :class:`~machtrace.unwinder.code.call_site_rules.CallAnalysis`.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        found = self._function_of(lookup)
+        state = None if found is None else found[0].state_in_call(found[1])
+        return None if state is None else state.rule(prefers_memory=True)
+
+    def _function_of(self, address: Svma) -> tuple[_Function, int] | None:
+        """The function that holds ``address``, and how many bytes into it that is."""
+        bounds = self.function_at(address)
+        if bounds is None or bounds[1] - bounds[0] > MAX_FUNCTION_SIZE:
+            return None
+        self._allowance.begin_question()
+        function = self._function(*bounds)
+        return None if function is None else (function, address - bounds[0])
+
+    def _followed(self, start: Svma, end: Svma) -> _Function | None:
+        code = bytes(self._contents.read_svma(start, end - start))
+        work = self._allowance.work
+        is_thumb = self._sets.is_thumb(start, code)
+        found = Code(code, start, is_thumb=is_thumb, data=self._data_in(start, end), work=work)
+        return None if work.is_used_up else _Function(found, self._entry, work)
+
+    def _data_in(self, start: int, end: int) -> list[Range]:
+        first = max(0, bisect_right(self._data_starts, start) - 1)
+        last = bisect_right(self._data_starts, end)
+        ranges = ((low - start, high - start) for low, high in self._data[first:last])
+        return [(max(low, 0), high) for low, high in ranges if high > 0 and low < end - start]

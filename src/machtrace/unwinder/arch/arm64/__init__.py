@@ -1,0 +1,1 @@
+"""Registers, decoder and instruction analysis of AArch64."""

@@ -1,0 +1,358 @@
+"""Rules for interrupted frames, from what the function's instructions did to the stack so far.
+
+Compact unwind says what holds at calls. A thread that was interrupted may stand anywhere: before
+the frame is made, half-way through saving registers, behind the epilogue's loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from struct import unpack_from
+
+from machtrace.errors import MemoryReadError
+from machtrace.formats.macho.contents import MachOContents
+from machtrace.formats.macho.encryption import is_encrypted
+from machtrace.model.address import Svma
+from machtrace.model.arch import Arch
+from machtrace.model.contents import ImageContents
+from machtrace.model.stack import FrameTrust
+from machtrace.unwinder.arch.arm64.arm64_frame import ARM64, ENTRY, ENTRY_WITHOUT_VOLATILE
+from machtrace.unwinder.arch.arm64.decoder import decode
+from machtrace.unwinder.arch.arm64.registers import INSTRUCTION_SIZE, LINKING
+from machtrace.unwinder.code.data_flow import Flow
+from machtrace.unwinder.code.frame_state import FrameState
+from machtrace.unwinder.code.function_analysis import FunctionAnalysis
+from machtrace.unwinder.functions.bounds import FunctionAt, FunctionBounds, code_ranges
+from machtrace.unwinder.code.function_edges import LONGEST_BEGINNING, rule_at_edges
+from machtrace.unwinder.code.effects import (
+    Call,
+    IndirectJump,
+    Effect,
+    Jump,
+    Return,
+    Trap,
+)
+from machtrace.unwinder.arch.arm64.outlined import keeps_own_frame, leaves_frame, touches_callers_frame
+from machtrace.unwinder.code.pushed_before import entry_with, pushed_before
+from machtrace.unwinder.code.return_path import (
+    LONGEST_WAY,
+    loses_registers,
+    rule_across_stacks,
+    rule_behind_call,
+)
+from machtrace.unwinder.rules import Claims, UnwindRule
+
+MAX_INSTRUCTIONS = 1 << 16
+"""Of one function; the largest of compiled code have some tens of thousands."""
+CACHED_SIZE = 1 << 21
+"""Bytes of code of all remembered functions; at the limit all are forgotten. Each instruction takes
+some 10 to 100 bytes."""
+OUTLINED_SIZE = 64 * INSTRUCTION_SIZE
+"""Bytes of the longest piece of code that is looked at as one that the compiler cut out."""
+VIEWED_SECTION = 64 << 20
+"""Bytes of the largest section that is looked at as a whole; memory in pieces makes it a copy."""
+_JUMPS_ASKED = 8
+_READ_AT_ONCE = 1 << 12
+"""Instructions that are taken apart before what they cost is looked at."""
+_READING = 4
+"""Steps that it takes to find code."""
+_KNOWN_A_STEP = 4
+"""Instructions like others before that are read in a step."""
+_STEPS_EXPECTED = 8
+"""For an instruction of a function that is analysed."""
+_STEPS_FOR_A_START = 100
+"""To look at some first instructions, which is not begun with less."""
+_STEPS_UNKNOWN = 2
+"""For an instruction like none before."""
+_NESTING = 3
+
+
+class _Function:
+    """What is remembered of a function."""
+
+    __slots__ = ("flow", "keeps_volatile", "start")
+
+    def __init__(self, start: Svma, code: Sequence[Effect], flow: Flow) -> None:
+        self.start = start
+        self.flow = flow
+        self.keeps_volatile = len(code) * INSTRUCTION_SIZE <= OUTLINED_SIZE and not any(
+            isinstance(instruction, Call) for instruction in code
+        )
+
+    def state(self, address: Svma) -> FrameState | None:
+        return self.flow.state((address - self.start) // INSTRUCTION_SIZE)
+
+    def state_in_call(self, at: int) -> FrameState | None:
+        """The state while the call is in progress that has the byte ``at`` bytes from the start."""
+        state = self.flow.state(at // INSTRUCTION_SIZE)
+        return None if state is None else state.after(LINKING)
+
+
+class InstructionRules(FunctionAnalysis[_Function]):
+    """Instruction analysis of one image's AArch64 code. A :class:`RuleSource`.
+
+    It answers for interrupted frames, and for calls to code that the compiler outlined: there the
+    return address may be anywhere, even in a register that calls do not preserve.
+    """
+
+    trust = FrameTrust.PROLOGUE
+    claims = Claims.EVERYWHERE
+
+    def __init__(
+        self,
+        contents: ImageContents,
+        function_at: FunctionAt,
+        code_sections: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """See :class:`FunctionBounds` for ``function_at``.
+
+        ``code_sections`` are the (start, end) of what is searched for jumps into outlined code.
+        """
+        self._outlined: dict[Svma, tuple[Effect, ...] | None] = {}
+        self._sharing: dict[Svma, bool] = {}
+        kept = (self._outlined, self._sharing)
+        super().__init__(function_at, limit=CACHED_SIZE, kept_along=kept)
+        self._contents = contents
+        self._sections = tuple(code_sections)
+        self._views: dict[int, memoryview | None] = {}
+        self._nesting = 0
+        """How many functions are followed for the sake of one that they jump into."""
+
+    @classmethod
+    def of_macho(cls, contents: MachOContents, arch: Arch) -> InstructionRules | None:
+        """Of a Mach-O; None where its code is not AArch64, or still encrypted."""
+        sections = code_ranges(contents)
+        if not arch.is_arm64 or not sections:
+            return None
+        if any(is_encrypted(contents, Svma(start), end - start) for start, end in sections):
+            return None
+        return cls(contents, FunctionBounds.of_macho(contents).at, sections)
+
+    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
+        """See :meth:`RuleSource.rule_for`.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        address = Svma(lookup & -INSTRUCTION_SIZE)
+        if not interrupted and not self._involves_outlined_code(address):
+            return None
+        return self.rule_at(address, interrupted=interrupted)
+
+    def rule_at(self, address: Svma, *, interrupted: bool) -> UnwindRule | None:
+        """The rule at an instruction, whatever it calls; see :meth:`rule_for`."""
+        bounds = self.function_at(address)
+        if bounds is None:
+            return None
+        self._allowance.begin_question()
+        function = self._function(*bounds)
+        if function is None or not function.flow.is_complete:
+            if not interrupted:
+                return None
+            return rule_at_edges(self._straight, address, bounds, ENTRY, self._allowance.work)
+        state = function.state(address)
+        if state is None:
+            return None
+        if not interrupted:
+            return state.after(LINKING).rule(prefers_memory=True)
+        rule = state.rule(keeps_volatile=function.keeps_volatile)
+        size = min(bounds[1] - address, LONGEST_WAY * INSTRUCTION_SIZE)
+        ahead = () if rule is not None and not loses_registers(rule) else self._read(address, size)
+        return rule_across_stacks(ahead, 0, state, rule, unit=INSTRUCTION_SIZE)
+
+    def _straight(self, start: Svma, end: Svma) -> Iterator[tuple[int, tuple[Effect]]]:
+        """Offset and effect of the first instructions from ``start``."""
+        code = self._read(start, min(end - start, LONGEST_BEGINNING * INSTRUCTION_SIZE))
+        return ((INSTRUCTION_SIZE * index, (one,)) for index, one in enumerate(code))
+
+    def rule_at_call(self, lookup: Svma) -> UnwindRule | None:
+        """See :class:`~machtrace.unwinder.code.call_site_rules.CallAnalysis`.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        address = Svma(lookup & -INSTRUCTION_SIZE)
+        rule = self.rule_at(address, interrupted=False)
+        return rule or self._rule_ahead(Svma(address + INSTRUCTION_SIZE))
+
+    def _rule_ahead(self, behind_call: Svma) -> UnwindRule | None:
+        """The rule of a function that called, from what it does before it returns."""
+        bounds = self.function_at(behind_call)
+        if bounds is None:
+            return None
+        size = min(bounds[1] - behind_call, LONGEST_WAY * INSTRUCTION_SIZE)
+        code = self._read(behind_call, size)
+        return rule_behind_call(code, 0, ARM64, unit=INSTRUCTION_SIZE)
+
+    def state_behind_start(self, lookup: Svma, count: int) -> FrameState | None:
+        """See :class:`~machtrace.unwinder.code.code_check.CodeAnalysis`.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        self._allowance.begin_question()
+        bounds = self.function_at(lookup)
+        if bounds is None or not self._allowance.work.afford(_STEPS_FOR_A_START):
+            return None
+        state, at = ENTRY, bounds[0]
+        for instruction in self._read(at, min(count * INSTRUCTION_SIZE, bounds[1] - at)):
+            if isinstance(instruction, Call | Jump | IndirectJump | Return | Trap):
+                break
+            state = state.after(instruction)
+            at = Svma(at + INSTRUCTION_SIZE)
+        return state if at <= lookup else None
+
+    def _involves_outlined_code(self, address: Svma) -> bool:
+        """Whether a call is in, or calls, code that the compiler may have cut out of functions."""
+        around = self.function_at(address)
+        if around is not None and self._is_outlined(around[0]):
+            return True
+        instruction = self._read(address, INSTRUCTION_SIZE)[0]
+        if not isinstance(instruction, Call) or instruction.distance is None:
+            return False
+        return self._is_outlined(Svma(address + instruction.distance))
+
+    def _is_outlined(self, start: Svma, nesting: int = 0) -> bool:
+        """Whether a function shares a frame: it is short, and does so or jumps to one that does."""
+        self._allowance.work.spend(_READING)
+        found = self._sharing.get(start)
+        if found is None:
+            found = self._sharing[start] = self._shares_frame(start, nesting)
+        return found
+
+    def _shares_frame(self, start: Svma, nesting: int) -> bool:
+        bounds = self.function_at(start)
+        if bounds is None or bounds[0] != start or bounds[1] - start > OUTLINED_SIZE:
+            return False
+        body = self._read(start, bounds[1] - start)
+        if touches_callers_frame(body):
+            return True
+        last = body[-1] if body else None
+        if not isinstance(last, Jump) or last.is_conditional or nesting >= _NESTING:
+            return False
+        target = Svma(bounds[1] - INSTRUCTION_SIZE + last.distance)
+        return target not in range(*bounds) and self._is_outlined(target, nesting + 1)
+
+    def _read(self, start: Svma, size: int) -> list[Effect]:
+        """The instructions in a range; fewer where the work that may be done is used up."""
+        count = size // INSTRUCTION_SIZE  # bounds may end at data of any size
+        code = self._code(start, INSTRUCTION_SIZE * count)
+        read: list[Effect] = []
+        work = self._allowance.work
+        for at in range(0, count, _READ_AT_ONCE):
+            words = unpack_from(f"<{min(_READ_AT_ONCE, count - at)}I", code, INSTRUCTION_SIZE * at)
+            unknown = decode.cache_info().misses
+            read += map(decode, words)
+            steps = _READING + len(words) // _KNOWN_A_STEP
+            if not work.spend(steps + _STEPS_UNKNOWN * (decode.cache_info().misses - unknown)):
+                break
+        return read
+
+    def _code(self, start: Svma, size: int) -> memoryview:
+        """``size`` bytes of code, from a view of its whole section where that can be had."""
+        for low, high in self._sections:
+            if low <= start and start + size <= high <= low + VIEWED_SECTION:
+                if low not in self._views:
+                    self._views[low] = self._view(Svma(low), high - low)
+                view = self._views[low]
+                if view is not None:
+                    return view[start - low : start - low + size]
+        return self._contents.read_svma(start, size)
+
+    def _view(self, start: Svma, size: int) -> memoryview | None:
+        try:
+            return self._contents.read_svma(start, size)
+        except MemoryReadError:  # parts of it may be there
+            return None
+
+    def _followed(self, start: Svma, end: Svma) -> _Function | None:
+        count = (end - start) // INSTRUCTION_SIZE
+        if not 0 < count <= MAX_INSTRUCTIONS:
+            return None
+        work = self._allowance.work
+        code = self._read(start, count * INSTRUCTION_SIZE)
+        if work.is_used_up:
+            return None
+
+        def outlined(distance: int) -> tuple[Effect, ...] | None:
+            return self._outlined_body(Svma(start + distance))
+
+        standard = ENTRY
+        if count * INSTRUCTION_SIZE > OUTLINED_SIZE:
+            standard = ENTRY_WITHOUT_VOLATILE
+        flow = Flow(code, standard, outlined, work=work)
+        entry = None
+        if not flow.is_balanced:
+            entry = self._entry_from_jumps(start)
+            if work.is_used_up:
+                return None
+        if entry is None and _may_take_away(code):
+            pushed = pushed_before(flow, ARM64)
+            entry = entry_with(pushed, standard) if pushed else None
+        if entry is not None:
+            flow = Flow(code, entry, outlined, work=work)
+        return _Function(start, code, flow)
+
+    def _entry_from_jumps(self, start: Svma) -> FrameState | None:
+        """The state that code has at its start which other functions jump into, frame and all."""
+        work = self._allowance.work
+        if self._nesting >= _NESTING:
+            return None
+        from machtrace.unwinder.functions.branch_scan import jumps_to  # numpy comes with it
+
+        entry: FrameState | None = None
+        jumps = jumps_to(start, self._contents, self._sections, work)
+        for address in islice(jumps, _JUMPS_ASKED):
+            bounds = self.function_at(address)
+            if bounds is None or bounds[0] == start:
+                continue
+            if bounds[0] not in self._functions:
+                # Each may take so much that as much is left for the function itself.
+                count = (bounds[1] - bounds[0]) // INSTRUCTION_SIZE
+                if 2 * _STEPS_EXPECTED * count > work.left:
+                    continue
+            self._nesting += 1
+            try:
+                function = self._function(*bounds)
+            except MemoryReadError:
+                continue
+            finally:
+                self._nesting -= 1
+            state = None if function is None else function.state(address)
+            if state is not None:
+                entry = state if entry is None else entry.join(state)
+        return entry
+
+    def _outlined_body(self, target: Svma) -> tuple[Effect, ...] | None:
+        """All that a short callee does, where it neither calls nor jumps; else None."""
+        if target not in self._outlined:
+            self._allowance.work.spend(_READING)
+            try:
+                self._outlined[target] = self._straight_line(target)
+            except MemoryReadError:
+                self._outlined[target] = None
+        return self._outlined[target]
+
+    def _straight_line(self, target: Svma) -> tuple[Effect, ...] | None:
+        bounds = self.function_at(target)
+        if bounds is None or bounds[0] != target or bounds[1] - target > OUTLINED_SIZE:
+            return None
+        body: list[Effect] = []
+        for instruction in self._read(target, bounds[1] - target):
+            if isinstance(instruction, Return):
+                return None if keeps_own_frame(body) else tuple(body)
+            if isinstance(instruction, Call | Jump | IndirectJump | Trap) or leaves_frame(
+                instruction
+            ):
+                return None
+            body.append(instruction)
+        return None
+
+
+def _may_take_away(code: Sequence[Effect]) -> bool:
+    """Whether code may be such as jumpers push something for: it is short, and jumps on."""
+    if len(code) * INSTRUCTION_SIZE > OUTLINED_SIZE:
+        return False
+    is_leaving = any(isinstance(instruction, IndirectJump) for instruction in code)
+    return is_leaving and not any(isinstance(instruction, Return) for instruction in code)

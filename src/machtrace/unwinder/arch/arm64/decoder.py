@@ -1,0 +1,218 @@
+"""AArch64 instructions, as far as a walk cares for what they do.
+
+Source: *Arm Architecture Reference Manual for A-profile*, chapter C4, "A64 Instruction Set
+Encoding", whose tables the functions here follow group by group. Loads and stores are in
+:mod:`machtrace.unwinder.arch.arm64.arm64_transfers`, what is made of a word in
+:mod:`machtrace.unwinder.arm64_effects`.
+"""
+
+# ruff: noqa: PLR0911, PLR2004 (each number is a field's value in the manual's tables, each
+# return a row of one)
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from machtrace.unwinder.arch.arm64.registers import (
+    INSTRUCTION_SIZE,
+    LR,
+    SP,
+    VECTORS,
+    signed,
+    writes,
+    writes_sp,
+    writes_vector,
+)
+from machtrace.unwinder.arch.arm64.arm64_transfers import decode_transfer
+from machtrace.unwinder.code.effects import (
+    NOTHING,
+    TRAP,
+    AddConstant,
+    AddRegister,
+    Call,
+    IndirectJump,
+    InsertConstant,
+    Effect,
+    Jump,
+    MoveRegister,
+    Return,
+    SetConstant,
+    Writes,
+)
+
+_MASK_64 = (1 << 64) - 1
+
+# Swift marks the frame record of an async function by bit 60 of the saved frame pointer.
+_SET_ASYNC_TAG = 0xB24403BD  # orr x29, x29, #0x1000000000000000
+_CLEAR_ASYNC_TAG = 0x9243FBBD  # and x29, x29, #0xefffffffffffffff
+_DEBUG_TRAP = 0xF000  # __builtin_debugtrap(): a debugger goes on behind it
+
+
+@lru_cache(maxsize=1 << 14)  # code repeats itself, prologues most of all
+def decode(word: int) -> Effect:
+    """What the instruction of these 32 bits does. Every word has an answer."""
+    group = (word >> 25) & 0xF
+    if group in (0b1000, 0b1001):
+        return _immediate(word)
+    if group in (0b1010, 0b1011):
+        return _branch_or_system(word)
+    if group & 0b0101 == 0b0100:
+        return decode_transfer(word)
+    if group & 0b0111 == 0b0101:
+        return _register(word)
+    if group & 0b0111 == 0b0111:
+        return _vector(word)
+    if group == 0b0010:
+        return _scalable(word)
+    if group == 0b0000 and word >> 31:
+        return Writes((VECTORS + (word & 31),))  # SME, whose own state is not tracked
+    return TRAP
+
+
+def _immediate(word: int) -> Effect:
+    kind = (word >> 23) & 7
+    rd, rn = word & 31, (word >> 5) & 31
+    if kind == 0b010:
+        return _add_immediate(word, rd, rn)
+    if kind == 0b011:  # ADDG and SUBG may write sp; SMAX and its like (bit 22) may not
+        return writes(rd) if word & 1 << 22 else writes_sp(rd)
+    if kind == 0b100:
+        if word in (_SET_ASYNC_TAG, _CLEAR_ASYNC_TAG):
+            return NOTHING
+        return writes(rd) if (word >> 29) & 3 == 3 else writes_sp(rd)
+    if kind == 0b101:
+        return _move_wide(word, rd)
+    return writes(rd)
+
+
+def _add_immediate(word: int, rd: int, rn: int) -> Effect:
+    sets_flags = word & 1 << 29
+    if sets_flags:
+        return writes(rd)
+    if not word >> 31:
+        return writes_sp(rd)
+    amount = (word >> 10) & 0xFFF
+    if word & 1 << 22:
+        amount <<= 12
+    return AddConstant(rd, rn, -amount if word & 1 << 30 else amount)
+
+
+def _move_wide(word: int, rd: int) -> Effect:
+    if rd == SP:
+        return NOTHING
+    opcode, value = (word >> 29) & 3, (word >> 5) & 0xFFFF
+    shift = 16 * ((word >> 21) & 3)
+    mask = _MASK_64 if word >> 31 else (1 << 32) - 1
+    if opcode == 0b00:
+        return SetConstant(rd, ~(value << shift) & mask)
+    if opcode == 0b10:
+        return SetConstant(rd, (value << shift) & mask)
+    if opcode == 0b11:
+        return InsertConstant(rd, value, shift)
+    return writes(rd)
+
+
+def _branch_or_system(word: int) -> Effect:
+    top = word >> 24
+    if top & 0x7C == 0x14:  # B, BL
+        distance = signed(word, 26) * INSTRUCTION_SIZE
+        return Call(distance) if word >> 31 else Jump(distance, is_conditional=False)
+    if top & 0x7E == 0x34 or top == 0x54:  # CBZ, CBNZ; B.cond, BC.cond
+        return Jump(signed(word >> 5, 19) * INSTRUCTION_SIZE, is_conditional=True)
+    if top & 0x7E == 0x36:  # TBZ, TBNZ
+        return Jump(signed(word >> 5, 14) * INSTRUCTION_SIZE, is_conditional=True)
+    if top & 0x7E == 0x74:  # CB, CBB, CBH: compare and branch
+        return Jump(signed(word >> 5, 9) * INSTRUCTION_SIZE, is_conditional=True)
+    if top == 0x55:  # RETAASPPC, RETABSPPC
+        return Return(LR)
+    if top in (0xD6, 0xD7):
+        return _branch_register(word)
+    if top == 0xD4:
+        return _exception(word)
+    if top == 0xD5 and word & 1 << 21:  # MRS, SYSL; MRRS (bit 22) writes a pair
+        rd = word & 30
+        return Writes((rd, rd + 1)) if word & 1 << 22 and rd < LR else writes(word & 31)
+    return NOTHING
+
+
+def _branch_register(word: int) -> Effect:
+    rn = (word >> 5) & 31
+    match (word >> 21) & 0xF:
+        case 0b0000 | 0b1000:  # BR, BRAAZ, BRABZ; BRAA, BRAB
+            return IndirectJump(rn)
+        case 0b0001 | 0b1001:  # BLR and its like
+            return Call(None)
+        case 0b0010:  # RET; RETAA and RETAB name no register
+            return Return(LR if rn == SP else rn)
+        case _:
+            return TRAP
+
+
+def _exception(word: int) -> Effect:
+    opcode, number = (word >> 21) & 7, (word >> 5) & 0xFFFF
+    if opcode == 0b000:
+        return Writes((0, 1))  # SVC: a system call gives back x0 and x1
+    if opcode == 0b001 and number == _DEBUG_TRAP:
+        return NOTHING
+    return TRAP
+
+
+def _register(word: int) -> Effect:
+    rd, rn, rm = word & 31, (word >> 5) & 31, (word >> 16) & 31
+    if not word & 1 << 28:
+        if not word & 1 << 24:  # logical, shifted register
+            is_plain = word & 0xFFE0FC00 == 0xAA000000  # ORR, 64 bits, no shift
+            if not is_plain or rn != SP or rd == SP:
+                return writes(rd)
+            return SetConstant(rd, 0) if rm == SP else MoveRegister(rd, rm)
+        if word & 1 << 21 and not word & 1 << 29:
+            return _add_extended(word, rd, rn, rm)
+        return writes(rd)
+    operation = (word >> 21) & 0xF
+    if operation == 0b0010 or (operation == 0b0000 and word & 0xFC00):
+        return NOTHING  # CCMP, CCMN; RMIF, SETF8, SETF16: flags only
+    if operation == 0b0110:
+        if word & 1 << 30 and rm == 1:
+            return NOTHING  # PACIA, AUTIB, XPACI, …: the same pointer, signed or not
+        if not word & 1 << 30 and (word >> 10) & 0x3F == 0b000100:
+            return writes_sp(rd)  # IRG
+    return writes(rd)
+
+
+def _add_extended(word: int, rd: int, rn: int, rm: int) -> Effect:
+    extend = (word >> 13) & 7
+    if not word >> 31 or rm == SP or extend not in (0b010, 0b011):  # UXTW, UXTX
+        return writes_sp(rd)
+    return AddRegister(rd, rn, rm, (word >> 10) & 7, -1 if word & 1 << 30 else 1)
+
+
+def _vector(word: int) -> Effect:
+    rd = word & 31
+    if word & 0x5F000000 == 0x1E000000:
+        return _scalar_float(word, rd)
+    is_copy = word & 0xBFE08400 == 0x0E000400
+    if is_copy and (word >> 11) & 0xF in (0b0101, 0b0111):  # SMOV, UMOV
+        return writes(rd)
+    return writes_vector(rd)
+
+
+def _scalar_float(word: int, rd: int) -> Effect:
+    opcode = (word >> 16) & 7
+    if not word & 1 << 21:  # conversion between floating and fixed point
+        return writes(rd) if opcode in (0b000, 0b001) else writes_vector(rd)
+    if not word & 0xFC00:  # conversion between floating point and integer
+        return writes_vector(rd) if opcode in (0b010, 0b011, 0b111) else writes(rd)
+    if word & 0x3C00 == 0x2000 or word & 0x0C00 == 0x0400:
+        return NOTHING  # FCMP, FCCMP
+    return writes_vector(rd)
+
+
+def _scalable(word: int) -> Effect:
+    """SVE: lengths and counts, and the last element of a vector, go to general registers."""
+    rd = word & 31
+    top, kind = word >> 24, (word >> 12) & 0xF
+    if top == 0x04 and word & 1 << 21 and (kind == 0b0101 or kind >> 2 == 0b11):
+        return writes_sp(rd) if kind == 0b0101 else Writes((*writes(rd).registers, VECTORS + rd))
+    if (top == 0x05 and kind >> 1 == 0b101) or (top == 0x25 and (word >> 20) & 3 == 0b10):
+        return Writes((*writes(rd).registers, VECTORS + rd))
+    return writes_vector(rd)

@@ -1,0 +1,347 @@
+"""Rules for interrupted frames of x86 code, of 32 and 64 bits, from its instructions.
+
+The same analysis as :mod:`machtrace.unwinder.arch.arm64.analysis` makes for AArch64, and simpler: the return
+address never leaves its place below the CFA.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+
+from machtrace.errors import FormatError, MemoryReadError
+from machtrace.formats.macho.contents import MachOContents
+from machtrace.formats.macho.tables.data_in_code import parse_data_in_code
+from machtrace.formats.macho.encryption import is_encrypted
+from machtrace.model.address import Svma
+from machtrace.model.arch import Arch
+from machtrace.model.contents import ImageContents
+from machtrace.model.stack import FrameTrust
+from machtrace.unwinder.arch.x86.calls import infer_pops
+from machtrace.unwinder.code.data_flow import Flow
+from machtrace.unwinder.code.frame_state import FrameState
+from machtrace.unwinder.code.function_analysis import FunctionAnalysis
+from machtrace.unwinder.functions.bounds import FunctionAt, FunctionBounds
+from machtrace.unwinder.code.function_edges import LONGEST_BEGINNING, rule_at_edges
+from machtrace.unwinder.code.effects import (
+    NOTHING,
+    TRAP,
+    AddConstant,
+    Call,
+    IndirectJump,
+    Effect,
+    Jump,
+    Return,
+    Trap,
+)
+from machtrace.unwinder.code.pushed_before import entry_with, pushed_before
+from machtrace.unwinder.code.return_path import rule_across_stacks
+from machtrace.unwinder.rules import Claims, UnwindRule
+from machtrace.unwinder.arch.x86.decoder import Decoder
+from machtrace.unwinder.arch.x86.x86_operands import Effects
+from machtrace.unwinder.arch.x86.registers import MODE_32, MODE_64, Mode
+from machtrace.unwinder.arch.x86.x86_stack_probe import resolve_probes
+
+MAX_FUNCTION_SIZE = 1 << 18
+"""Bytes of one function that are analysed at most."""
+CACHED_SIZE = 1 << 21
+"""Bytes of code of all remembered functions; at the limit all are forgotten."""
+
+_LONGEST_INSTRUCTION = 15
+_TRANSFERS = (Call, Jump, IndirectJump, Return, Trap)
+_NESTING = 4
+MODES = {Arch.X86_64: MODE_64, Arch.X86_64H: MODE_64, Arch.I386: MODE_32}
+"""How the code of an architecture is taken apart."""
+_SWEPT_AT_ONCE = 256
+"""Bytes of the longest function that is read through without a look whether it may pop."""
+_RETURN_AND_POP = re.compile(rb"\xc2.[\x00-\x0f]", re.DOTALL)
+_RETURN = b"\xc3"
+_STEPS_FOR_A_START = 300
+"""To look at some first instructions, which is not begun with less."""
+_STEPS_AN_INSTRUCTION = 2
+_STEPS_UNKNOWN = 8
+"""For an instruction like none before."""
+_STEPS_A_LOOK = 4
+"""At an instruction, for what is popped behind calls."""
+_STEPS_TO_FIND = 4
+"""The code of a function."""
+_SEARCHED_A_STEP = 64
+"""Bytes in which returns are searched for."""
+
+
+Ranges = tuple[tuple[int, int], ...]
+"""(start, end) of each, ascending, and apart."""
+
+
+_DECODERS = {mode: Decoder(mode) for mode in (MODE_32, MODE_64)}
+
+
+class _Function:
+    """What is remembered of a function."""
+
+    __slots__ = ("_effects", "_places", "_starts", "flow")
+
+    def __init__(self, flow: Flow, places: dict[int, int], effects: list[Effect]) -> None:
+        """``places``: of instructions in ``effects``, by their bytes from the function's start."""
+        self.flow = flow
+        self._effects = effects
+        self._places = places
+        self._starts = list(places)
+
+    def rule_across_stacks(self, at: int, state: FrameState) -> UnwindRule | None:
+        """See :mod:`machtrace.unwinder.code.return_path`; ``state`` is what holds at ``at``."""
+        return rule_across_stacks(self._effects, self._places[at], state, state.rule())
+
+    def state(self, at: int) -> FrameState | None:
+        """The state before the instruction that starts there."""
+        place = self._places.get(at)
+        return None if place is None else self.flow.state(place)
+
+    def state_in_call(self, at: int) -> FrameState | None:
+        """The state before the instruction that has that byte."""
+        index = bisect_right(self._starts, at) - 1
+        return None if index < 0 else self.state(self._starts[index])
+
+
+class X86InstructionRules(FunctionAnalysis[_Function]):
+    """Instruction analysis of one image's x86 code. A :class:`RuleSource`.
+
+    It answers for interrupted frames only: at calls, tables say it better.
+    """
+
+    trust = FrameTrust.PROLOGUE
+    claims = Claims.EVERYWHERE
+
+    def __init__(
+        self,
+        contents: ImageContents,
+        function_at: FunctionAt,
+        data: Ranges = (),
+        mode: Mode = MODE_64,
+    ) -> None:
+        """See :class:`FunctionBounds` for ``function_at``; ``data`` is what is not code."""
+        self._popped: dict[Svma, int | None] = {}
+        super().__init__(function_at, limit=CACHED_SIZE, kept_along=(self._popped,))
+        self._contents = contents
+        self._mode = mode
+        self._data = data
+        self._data_starts = [start for start, _ in data]
+
+    @classmethod
+    def of_macho(cls, contents: MachOContents, arch: Arch) -> X86InstructionRules | None:
+        """Of a Mach-O; None where its code is not x86, or still encrypted."""
+        sections = contents.image.code_sections
+        mode = MODES.get(arch)
+        if mode is None or not sections:
+            return None
+        if any(is_encrypted(contents, section.address, section.size) for section in sections):
+            return None
+        try:
+            data = parse_data_in_code(contents)
+        except (FormatError, MemoryReadError):
+            data = ()  # less is known, and what is known still holds
+        return cls(contents, FunctionBounds.of_macho(contents).at, data, mode)
+
+    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
+        """See :meth:`RuleSource.rule_for`.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        bounds = self.function_at(lookup) if interrupted else None
+        if bounds is None:
+            return None
+        self._allowance.begin_question()
+        is_small = bounds[1] - bounds[0] <= MAX_FUNCTION_SIZE
+        function = self._function(*bounds) if is_small else None
+        if function is None or not function.flow.is_complete:
+            return rule_at_edges(
+                self._straight, lookup, bounds, self._mode.entry, self._allowance.work
+            )
+        state = function.state(lookup - bounds[0])
+        return None if state is None else function.rule_across_stacks(lookup - bounds[0], state)
+
+    def _straight(self, start: Svma, end: Svma) -> Iterator[tuple[int, Effects]]:
+        """Offset and effects of the first instructions from ``start``, of any number's price."""
+        size = min(end - start, LONGEST_BEGINNING * _LONGEST_INSTRUCTION)
+        code, at = bytes(self._contents.read_svma(start, size)), 0
+        while at < size:
+            length, effects = _DECODERS[self._mode].decode(code, at)
+            yield at, effects
+            at += length
+
+    def state_behind_start(self, lookup: Svma, count: int) -> FrameState | None:
+        """See :class:`~machtrace.unwinder.code.code_check.CodeAnalysis`.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        self._allowance.begin_question()
+        bounds = self.function_at(lookup)
+        if bounds is None or not self._allowance.work.afford(_STEPS_FOR_A_START):
+            return None
+        start, end = bounds
+        end = Svma(min(end, start + (count + 1) * _LONGEST_INSTRUCTION))
+        state = self._mode.entry
+        for index, (at, effects) in enumerate(self._instructions(start, end)):
+            if index == count or any(isinstance(one, _TRANSFERS) for one in effects):
+                return state if start + at <= lookup else None
+            for one in effects:
+                state = state.after(one)
+        return state if end <= lookup else None
+
+    def rule_at_call(self, lookup: Svma) -> UnwindRule | None:
+        """See :class:`~machtrace.unwinder.code.call_site_rules.CallAnalysis`.
+
+        Raises:
+            MemoryReadError: the function's instructions were not captured.
+        """
+        state = self.state_in_call(lookup, MAX_FUNCTION_SIZE)
+        return None if state is None else state.rule(prefers_memory=True)
+
+    def _followed(self, start: Svma, end: Svma) -> _Function | None:
+        work = self._allowance.work
+        sweep = _Sweep(self._instructions(start, end), end - start, self._mode)
+        self._add_pops(sweep, start)
+        resolve_probes(sweep.effects, self._mode.sp)
+        if work.is_used_up:
+            return None
+        flow = Flow(sweep.effects, self._mode.entry, unit=1, work=work)
+        pushed = pushed_before(flow, self._mode.machine)
+        if pushed:
+            entry = entry_with(pushed, self._mode.entry)
+            flow = Flow(sweep.effects, entry, unit=1, work=work)
+        return _Function(flow, sweep.places, sweep.effects)
+
+    def _instructions(self, start: Svma, end: Svma) -> Iterator[tuple[int, Effects]]:
+        """Offset and effects of each instruction; data are one that traps.
+
+        Fewer where the work that may be done is used up.
+        """
+        code = bytes(self._contents.read_svma(start, end - start))
+        at, work, decoder = 0, self._allowance.work, _DECODERS[self._mode]
+        while at < len(code):
+            misses = decoder.misses
+            data = bisect_right(self._data_starts, start + at) - 1
+            if data >= 0 and start + at < self._data[data][1]:
+                yield at, (TRAP,)
+                at = self._data[data][1] - start
+                continue
+            length, effects = decoder.decode(code, at)
+            if not work.spend(_STEPS_AN_INSTRUCTION + _STEPS_UNKNOWN * (decoder.misses - misses)):
+                return
+            yield at, effects
+            at += length
+
+    def _add_pops(self, sweep: _Sweep, start: Svma) -> None:
+        """Behind calls, do what the called functions do to sp."""
+        sp = self._mode.sp
+        unknown: set[int] = set()
+        for place, target in sweep.calls_that_may_pop:
+            popped = None if target is None else self._popped_by(Svma(start + target))
+            if popped:
+                sweep.effects[place] = AddConstant(sp, sp, popped)
+            elif popped is None:
+                unknown.add(place - 1)
+        if unknown and not self._mode.is_64:
+            work = self._allowance.work
+            looks = infer_pops(
+                sweep.effects, unknown, self._mode.machine, limit=work.left // _STEPS_A_LOOK
+            )
+            work.spend(_STEPS_A_LOOK * looks)
+
+    def _popped_by(self, target: Svma, nesting: int = 0) -> int | None:
+        """Bytes of arguments that a function takes off the stack as it returns.
+
+        None where there is no function that is known to return.
+        """
+        if target in self._popped:
+            return self._popped[target]
+        popped = self._popped_by_return(target, nesting)
+        if not self._allowance.work.is_used_up:
+            self._popped[target] = popped
+        return popped
+
+    def _popped_by_return(  # noqa: PLR0911 - one for each reason to know nothing
+        self, target: Svma, nesting: int
+    ) -> int | None:
+        bounds = self.function_at(target)
+        if bounds is None or bounds[0] != target or bounds[1] - target > MAX_FUNCTION_SIZE:
+            return None
+        goes_on: Svma | None = None
+        try:
+            size = bounds[1] - bounds[0]
+            if not self._allowance.work.afford(_STEPS_TO_FIND + size // _SEARCHED_A_STEP):
+                return None
+            if self._surely_pops_nothing(*bounds):
+                return 0
+            for at, effects in self._instructions(*bounds):
+                last = effects[-1]
+                if isinstance(last, Return):
+                    return last.pops
+                if isinstance(last, Jump) and not last.is_conditional:
+                    to = Svma(target + at + last.distance)
+                    goes_on = goes_on if to in range(*bounds) else to
+        except MemoryReadError:
+            return None
+        # It leaves by a jump, to a function that pops the same.
+        if goes_on is None or nesting >= _NESTING:
+            return None
+        return self._popped_by(goes_on, nesting + 1)
+
+    def _surely_pops_nothing(self, start: Svma, end: Svma) -> bool:
+        """A quick look at a long function: it returns, and never with a number."""
+        if end - start <= _SWEPT_AT_ONCE:
+            return False
+        code = bytes(self._contents.read_svma(start, end - start))
+        return _RETURN in code and not _RETURN_AND_POP.search(code)
+
+
+class _Sweep:
+    """What a function's instructions do, one after the other, as places in one list.
+
+    Distances of jumps are turned into distances in the list.
+    """
+
+    __slots__ = ("calls_that_may_pop", "effects", "places")
+
+    def __init__(self, instructions: Iterable[tuple[int, Effects]], size: int, mode: Mode) -> None:
+        self.effects: list[Effect] = []
+        self.places: dict[int, int] = {}
+        """By offset of the instruction."""
+        self.calls_that_may_pop: list[tuple[int, int | None]] = []
+        """Places behind calls, with the call's target: what is called may take its arguments off
+        the stack. In 64-bit code that is rare, and the next instruction puts sp back."""
+        jumps: list[tuple[int, int, Jump]] = []
+        called: int | None = None
+        is_behind_call = False
+        for at, found in instructions:
+            first = found[0]
+            if is_behind_call and (not mode.is_64 or _lowers(first, mode.sp)):
+                self.calls_that_may_pop.append((len(self.effects), called))
+                self.effects.append(NOTHING)
+            is_behind_call = isinstance(first, Call)
+            self.places[at] = len(self.effects)
+            if isinstance(first, Call):
+                # Nobody's frame is shared with a called function here: nobody asks which it is.
+                called = None if first.distance is None else at + first.distance
+                found = (Call(None),)  # noqa: PLW2901
+            for effect in found:
+                if isinstance(effect, Jump):
+                    jumps.append((len(self.effects), at + effect.distance, effect))
+                self.effects.append(effect)
+        for place, target, jump in jumps:
+            self.effects[place] = self._resolved(place, target, jump, size)
+
+    def _resolved(self, place: int, target: int, jump: Jump, size: int) -> Effect:
+        if target in self.places:
+            distance = self.places[target] - place
+            return Jump(distance, is_conditional=jump.is_conditional)
+        if 0 <= target < size:
+            return TRAP  # into the middle of an instruction: one of the two is none
+        return Jump(-1 - place, is_conditional=jump.is_conditional)
+
+
+def _lowers(effect: Effect, sp: int) -> bool:
+    return isinstance(effect, AddConstant) and effect.destination == sp and effect.amount < 0

@@ -1,0 +1,1 @@
+"""Instruction analysis that is the same for every architecture."""

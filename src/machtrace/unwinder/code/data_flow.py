@@ -1,0 +1,299 @@
+"""The state before every instruction of a function, found along its control flow.
+
+States spread from the entry along jumps and from each instruction to the next; where paths meet,
+what they do not agree on is unknown. What makes this more than textbook data flow is that two
+kinds of edges cannot be read off the code:
+
+- Whether a call returns. If it does not, what stands behind it is reached from elsewhere, maybe
+  with another frame. So these edges are followed last, and where one leads to a state that
+  contradicts what other paths say, the call is taken to be one that does not return.
+- Where an indirect jump goes. Code that nothing else reaches is taken to be where the function's
+  indirect jumps lead, else (landing pads of exceptions) to have the frame of the calls before it.
+
+A contradiction between two states is settled by running both on: in the right one, the function
+returns with sp where it was and with the caller's registers in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+
+from machtrace.unwinder.code.blocks import OUTSIDE, Blocks
+from machtrace.unwinder.code.frame_state import FrameState
+from machtrace.unwinder.code.effects import (
+    Call,
+    IndirectJump,
+    Effect,
+    Jump,
+    Return,
+    Trap,
+)
+from machtrace.unwinder.code.marked_places import MarkedPlaces
+from machtrace.unwinder.code.path_search import OutlinedBody, PathSearch, after_all
+from machtrace.unwinder.step_budget import WALK_STEPS, StepBudget
+
+WORK_PER_INSTRUCTION = 20
+WORK_AT_LEAST = 4096
+"""Steps for a function by its size, where nobody says how many may be made; no compiled function
+was seen to need a third of it."""
+
+_LANDINGS_TRIED = 4
+
+
+class _Landing:
+    """What is known where indirect jumps lead that have the same frame."""
+
+    __slots__ = ("state", "targets")
+
+    def __init__(self, state: FrameState) -> None:
+        self.state = state
+        self.targets: list[int] = []
+
+
+def _no_outlined_body(_: int) -> None:
+    return None
+
+
+class Flow:
+    """The states of one function. Making it does the work, within an allowance."""
+
+    __slots__ = (
+        "_after_calls",
+        "_behind_calls",
+        "_blocks",
+        "_ends",
+        "_entry",
+        "_is_sure",
+        "_landings",
+        "_next_unreached",
+        "_reached_calls",
+        "_ready",
+        "_return_register",
+        "_runs",
+        "_size",
+        "_states",
+        "_verdicts",
+        "_work",
+        "is_complete",
+    )
+
+    def __init__(
+        self,
+        code: Sequence[Effect],
+        entry: FrameState,
+        outlined: OutlinedBody = _no_outlined_body,
+        *,
+        unit: int = 4,
+        work: StepBudget | None = None,
+    ) -> None:
+        """Follow ``code`` from its start.
+
+        Args:
+            code: the instructions of a function.
+            entry: the state before the first.
+            outlined: see :data:`OutlinedBody`.
+            unit: how much of a distance in ``code`` leads to the next instruction.
+            work: what may be spent; None for as much as functions of this size need.
+        """
+        self._entry = entry
+        self._size = len(code)
+        self._return_register = entry.machine.return_address.register
+        steps = min(WORK_PER_INSTRUCTION * len(code) + WORK_AT_LEAST, WALK_STEPS)
+        self._work = StepBudget(steps) if work is None else work
+        self._ready: list[tuple[int, FrameState]] = [(0, entry)]
+        self._after_calls: dict[int, FrameState] = {}
+        """By block: the last state behind the call before it, where that has to be followed."""
+        self._behind_calls: list[int] = []
+        """Those blocks, as a heap."""
+        self._landings: list[_Landing] = []
+        self._next_unreached = 0
+        self.is_complete = False
+        """Whether the work came to its end within its bounds."""
+        self._verdicts: set[bool | None] | None = None
+        if not self._work.afford(len(code)):
+            return
+        self._blocks = blocks = Blocks(code, entry, unit)
+        self._runs = PathSearch(blocks, entry, outlined, unit, self._work)
+        self._states: list[FrameState | None] = [None] * len(blocks)
+        """Before the first instruction of each block."""
+        self._ends: list[FrameState | None] = [None] * len(blocks)
+        """Before what leaves each block."""
+        self._is_sure = bytearray(len(blocks))
+        self._reached_calls = MarkedPlaces(len(blocks))
+        self._run()
+        self.is_complete = not self._work.is_used_up
+        self._runs.forget()
+
+    def state(self, index: int) -> FrameState | None:
+        """The state before an instruction; None where it is not known."""
+        if not self.is_complete or not 0 <= index < self._size:
+            return None
+        block, effects = self._blocks.effects_before(index)
+        state = self._states[block]
+        return None if state is None else after_all(state, effects)
+
+    def leaving(self) -> Iterator[tuple[Jump | IndirectJump | Return, FrameState]]:
+        """The instructions that may leave the function, and the states before them."""
+        if not self.is_complete:
+            return
+        for leaving, target, state in zip(
+            self._blocks.leaving, self._blocks.targets, self._ends, strict=True
+        ):
+            if state is None or not isinstance(leaving, Jump | IndirectJump | Return):
+                continue
+            if target is None or target == OUTSIDE:
+                yield leaving, state
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether it leaves its caller's frame as a function should.
+
+        False for code that the compiler cut out of functions: it returns, or jumps on, with sp
+        above or below where it was, or without having had its return address.
+        """
+        if not self.is_complete:
+            return True
+        if self._verdicts is None:
+            self._verdicts = {
+                self._runs.verdict(block, state)
+                for block, state in enumerate(self._ends)
+                if state is not None
+            }
+        return False not in self._verdicts or True in self._verdicts
+
+    def _run(self) -> None:
+        work = self._work
+        while work.left > 0:
+            if self._ready:
+                block, state = self._ready.pop()
+                self._follow(block, state, sure=True)
+            elif self._after_calls:
+                # In the code's order, so that what comes later is seldom followed twice.
+                block = heappop(self._behind_calls)
+                self._follow(block, self._after_calls.pop(block), sure=False)
+            elif not self._reach_further():
+                return
+
+    def _follow(  # noqa: C901 - one branch a kind of leaving
+        self, block: int, state: FrameState, *, sure: bool
+    ) -> None:
+        blocks, states, work = self._blocks, self._states, self._work
+        while block < len(states):
+            work.left -= 2
+            if work.left <= 0:
+                return
+            known = states[block]
+            if known is None:
+                self._is_sure[block] = sure
+            else:
+                merged = self._merge(block, known, state, sure=sure)
+                if merged is known:
+                    return
+                state = merged
+            states[block] = state
+            state = self._ends[block] = self._runs.through(block, state)
+            leaving = blocks.leaving[block]
+            if leaving is not None:
+                target = blocks.targets[block]
+                if target is not None:
+                    if target != OUTSIDE:
+                        self._ready.append((target, state))
+                    if not leaving.is_conditional:  # type: ignore[union-attr] # it is a jump
+                        return
+                elif isinstance(leaving, Call):
+                    self._call(block, leaving, state)
+                    return
+                else:
+                    if isinstance(leaving, IndirectJump):
+                        self._jump_anywhere(state)
+                    return
+            block += 1
+            sure = True
+
+    def _call(self, block: int, call: Call, state: FrameState) -> None:
+        """A call at a block's end, made with ``state``, may return."""
+        self._reached_calls.add(block)
+        if block + 1 not in self._after_calls:
+            heappush(self._behind_calls, block + 1)
+        self._after_calls[block + 1] = self._runs.after_call(block, call, state)
+
+    def _merge(self, block: int, known: FrameState, new: FrameState, *, sure: bool) -> FrameState:
+        if known is not new:
+            self._work.left -= 2 + len(known.slots) // 8
+        joined = known.join(new)
+        if joined is not known and known.contradicts(new):
+            before, now = self._runs.promise(block, known), self._runs.promise(block, new)
+            if before != now:
+                return known if before > now else new
+            if sure != bool(self._is_sure[block]):
+                self._is_sure[block] = True
+                return new if sure else known
+        self._is_sure[block] |= sure
+        return joined
+
+    def _jump_anywhere(self, state: FrameState) -> None:
+        """An indirect jump leads to all code that only indirect jumps lead to."""
+        for landing in self._landings:
+            self._work.left -= 2
+            if not landing.state.contradicts(state):
+                break
+        else:
+            self._landings.append(_Landing(state))
+            return
+        joined = landing.state.join(state)
+        if joined != landing.state:
+            landing.state = joined
+            self._work.left -= len(landing.targets)
+            self._ready += [(target, joined) for target in landing.targets]
+
+    def _reach_further(self) -> bool:
+        """Start again at the first instruction that nothing reached; False if there is none."""
+        states, work = self._states, self._work
+        for block in range(self._next_unreached, len(states)):
+            if states[block] is not None or self._only_traps(block):
+                continue
+            self._next_unreached = block + 1
+            if not work.spend(2 + len(self._landings)):
+                return False
+            best = self._best_candidate(block)
+            if best is None:
+                continue
+            for landing in self._landings:
+                if landing.state is best:
+                    landing.targets.append(block)
+            self._follow(block, best, sure=False)
+            return True
+        return False
+
+    def _only_traps(self, block: int) -> bool:
+        is_trap = isinstance(self._blocks.leaving[block], Trap)
+        return is_trap and self._blocks.ends[block] - self._blocks.starts[block] == 1
+
+    def _best_candidate(self, block: int) -> FrameState | None:
+        """The likeliest state that leads to a proper return, else one that leads to none."""
+        best: FrameState | None = None
+        tried: list[FrameState] = []
+        for state in self._candidates(block):
+            if state in tried:
+                continue
+            tried.append(state)
+            promise = self._runs.promise(block, state)
+            if promise > 0:
+                return state
+            if promise == 0 and best is None:
+                best = state
+        return best
+
+    def _candidates(self, block: int) -> Iterator[FrameState]:
+        """States that a block which nothing reached may have; likeliest first."""
+        landings = [landing.state for landing in self._landings[:_LANDINGS_TRIED]]
+        tail_calls = [state for state in landings if state.is_restored(self._return_register)]
+        yield from (state for state in landings if state not in tail_calls)
+        # Landing pads have the frame of the calls that they are for.
+        for at in (self._reached_calls.before(block), self._reached_calls.behind(block)):
+            state = None if at is None else self._ends[at]
+            if state is not None:
+                yield state
+        yield from tail_calls
+        yield self._entry

@@ -1,0 +1,274 @@
+"""Rules from what code still has to do before it returns.
+
+Where a function leaves one stack for another (``longjmp``, a switch of coroutines), what it did so
+far says nothing of the frame that it is about to return to, but what it will do says all: each
+register of that frame is in a register now, or in memory that one leads to. The straight way to
+the return is followed with values in terms of the registers as they are at its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from machtrace.formats.dwarf import operations
+from machtrace.unwinder.code.calling_convention import Machine
+from machtrace.unwinder.code.frame_state import FrameState
+from machtrace.unwinder.code.effects import (
+    AddConstant,
+    AddRegister,
+    Call,
+    IndirectJump,
+    InsertConstant,
+    Effect,
+    Jump,
+    Load,
+    MoveRegister,
+    Return,
+    SetConstant,
+    Store,
+    Trap,
+    Writes,
+)
+from machtrace.unwinder.rules import (
+    AtExpression,
+    Cfa,
+    ExpressionValue,
+    InRegister,
+    Lost,
+    Recovery,
+    RegisterOffset,
+    UnwindRule,
+)
+
+LONGEST_WAY = 64
+"""Instructions to the return at most."""
+_DEEPEST = 4
+_LEB_BITS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """``register + offset``, or, with more offsets, ``*(… ) + offset`` of that."""
+
+    register: int
+    offsets: tuple[int, ...] = (0,)
+
+    def plus(self, amount: int) -> _Chain:
+        return _Chain(self.register, (*self.offsets[:-1], self.offsets[-1] + amount))
+
+    @property
+    def loaded(self) -> _Chain | None:
+        """What is at that address."""
+        return _Chain(self.register, (*self.offsets, 0)) if len(self.offsets) < _DEEPEST else None
+
+    @property
+    def expression(self) -> bytes:
+        """As a DWARF expression."""
+        first, *others = self.offsets
+        code = bytes((operations.BREG0 + self.register,)) + _sleb(first)
+        for offset in others:
+            code += bytes((operations.DEREF,))
+            if offset:
+                code += bytes((operations.CONSTS,)) + _sleb(offset) + bytes((operations.PLUS,))
+        return code
+
+    @property
+    def as_cfa(self) -> Cfa:
+        if len(self.offsets) == 1:
+            return RegisterOffset(self.register, self.offsets[0])
+        return ExpressionValue(self.expression)
+
+    @property
+    def as_recovery(self) -> Recovery:
+        *path, last = self.offsets
+        if not path:
+            return InRegister(self.register, last)
+        if last:
+            return ExpressionValue(self.expression)
+        return AtExpression(_Chain(self.register, tuple(path)).expression)
+
+
+def rule_across_stacks(
+    code: Sequence[Effect],
+    start: int,
+    state: FrameState,
+    rule: UnwindRule | None,
+    *,
+    unit: int = 1,
+) -> UnwindRule | None:
+    """``rule``, or a better one where code leaves one stack for another.
+
+    Args:
+        code: instructions of a function.
+        start: index of the next one to run.
+        state: before it.
+        rule: from ``state``.
+        unit: how much of a distance in ``code`` leads to the next instruction.
+    """
+    if rule is not None and not loses_registers(rule):
+        return rule
+    way = _rule_on_way(code, start, state.machine, unit=unit, jumps_return=rule is None)
+    if way is None:
+        return rule
+    is_same_stack = isinstance(way.cfa, RegisterOffset) and way.cfa.register == state.machine.sp
+    return rule if is_same_stack and state.sp_offset is not None else way
+
+
+def rule_behind_call(
+    code: Sequence[Effect], start: int, machine: Machine, *, unit: int = 1
+) -> UnwindRule | None:
+    """The rule of a function that called, from its way to the return.
+
+    For where what it did before is not known. Further calls on the way are taken to return.
+
+    Args:
+        code: instructions of a function.
+        start: index of the one behind the call.
+        machine: of the architecture.
+        unit: how much of a distance in ``code`` leads to the next instruction.
+    """
+    return _rule_on_way(code, start, machine, unit=unit, jumps_return=False, passes_calls=True)
+
+
+def rule_on_way(code: Sequence[Effect], start: int, machine: Machine) -> UnwindRule | None:
+    """The rule for where ``code`` returns to, if it goes straight there without a call.
+
+    Args:
+        code: instructions of a function; distances of jumps are in instructions.
+        start: index of the next one to run.
+        machine: of the architecture.
+    """
+    return _rule_on_way(code, start, machine, unit=1, jumps_return=False)
+
+
+def loses_registers(rule: UnwindRule) -> bool:
+    """Whether registers that functions preserve cannot be recovered."""
+    return any(isinstance(recovery, Lost) for _, recovery in rule.registers)
+
+
+def _rule_on_way(
+    code: Sequence[Effect],
+    start: int,
+    machine: Machine,
+    *,
+    unit: int,
+    jumps_return: bool,
+    passes_calls: bool = False,
+) -> UnwindRule | None:
+    """The rule for where ``code`` returns to, if it goes straight there.
+
+    ``jumps_return``: a jump to where a register says is a return too. Nearly all are not; but where
+    nothing of a caller is known, no function is called in place of a return.
+    """
+    path = _Path(machine)
+    index = start
+    for _ in range(LONGEST_WAY):
+        if not 0 <= index < len(code):
+            return None
+        instruction = code[index]
+        if isinstance(instruction, Return | IndirectJump):
+            return path.rule(instruction, jumps_return=jumps_return)
+        if isinstance(instruction, Trap) or (isinstance(instruction, Call) and not passes_calls):
+            return None
+        if isinstance(instruction, Jump) and not instruction.is_conditional:
+            index += instruction.distance // unit
+            continue
+        path.follow(instruction)
+        index += 1
+    return None
+
+
+class _Path:
+    """Values of registers and memory on the way; what is not known has none."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._values: dict[int, _Chain | None] = {}
+        self._stored: dict[_Chain, _Chain | None] = {}
+
+    def _value(self, register: int) -> _Chain | None:
+        if register in self._values:
+            return self._values[register]
+        return _Chain(register) if register < operations.COUNT else None
+
+    def _at(self, address: _Chain | None) -> _Chain | None:
+        return None if address is None else self._stored.get(address, address.loaded)
+
+    def follow(self, instruction: Effect) -> None:
+        """Do what an instruction does."""
+        match instruction:
+            case Load():
+                self._load(instruction)
+            case Store():
+                self._store(instruction)
+            case AddConstant(destination, source, amount):
+                value = self._value(source)
+                self._values[destination] = None if value is None else value.plus(amount)
+            case MoveRegister(destination, source):
+                self._values[destination] = self._value(source)
+            case Writes(registers):
+                self._values |= dict.fromkeys(registers)
+            case Call():
+                kept = {*self._machine.callee_saved, self._machine.sp}
+                self._values |= {one: None for one in range(operations.COUNT) if one not in kept}
+            case AddRegister() | SetConstant() | InsertConstant():
+                self._values[instruction.destination] = None
+            case _:
+                pass  # a condition that did not hold
+
+    def _load(self, load: Load) -> None:
+        address = self._value(load.base)
+        is_whole = load.size >= self._machine.word
+        for i, register in enumerate(load.registers):
+            if register is None:
+                continue
+            place = None if address is None else address.plus(load.offset + i * load.size)
+            self._values[register] = self._at(place) if is_whole else None
+        self._write_back(load.base, address, load.write_back)
+
+    def _store(self, store: Store) -> None:
+        address = self._value(store.base)
+        for i, register in enumerate(store.registers):
+            if address is not None:
+                stored = None if register is None else self._value(register)
+                self._stored[address.plus(store.offset + i * store.size)] = stored
+        self._write_back(store.base, address, store.write_back)
+
+    def _write_back(self, base: int, address: _Chain | None, amount: int) -> None:
+        if amount:
+            self._values[base] = None if address is None else address.plus(amount)
+
+    def rule(self, leaving: Return | IndirectJump, *, jumps_return: bool) -> UnwindRule | None:
+        """Of the frame that is returned to."""
+        machine = self._machine
+        cfa = self._value(machine.sp)
+        return_address: _Chain | None = None
+        if isinstance(leaving, IndirectJump) and leaving.base is not None:
+            base = self._value(leaving.base)
+            return_address = None if base is None else self._at(base.plus(leaving.offset))
+        elif leaving.register in machine.places:
+            return_address = self._value(leaving.register)
+        elif isinstance(leaving, Return):
+            return_address = self._at(cfa)
+            cfa = None if cfa is None else cfa.plus(machine.word + leaving.pops)
+        if cfa is None or return_address is None:
+            return None
+        is_loaded = len(return_address.offsets) > 1
+        if isinstance(leaving, IndirectJump) and not is_loaded and not jumps_return:
+            return None  # the way on into another function
+        registers: list[tuple[int, Recovery]] = []
+        for register in machine.callee_saved:
+            value = self._values.get(register, _Chain(register))
+            if value != _Chain(register):
+                registers.append((register, Lost() if value is None else value.as_recovery))
+        return UnwindRule(cfa.as_cfa, return_address.as_recovery, tuple(registers))
+
+
+def _sleb(value: int) -> bytes:
+    encoded = bytearray()
+    while not -(1 << _LEB_BITS - 1) <= value < 1 << _LEB_BITS - 1:
+        encoded.append(value & (1 << _LEB_BITS) - 1 | 1 << _LEB_BITS)
+        value >>= _LEB_BITS
+    encoded.append(value & (1 << _LEB_BITS) - 1)
+    return bytes(encoded)

@@ -1,0 +1,1 @@
+"""Where the functions of an image begin and end."""

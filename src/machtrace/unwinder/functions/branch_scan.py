@@ -1,0 +1,94 @@
+"""Direct jumps and calls of an image, found in all its code at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from machtrace.errors import MemoryReadError
+from machtrace.model.address import Svma
+from machtrace.model.contents import ImageContents
+from machtrace.unwinder.step_budget import StepBudget
+
+CHUNK = 1 << 20
+"""Bytes of code searched at a time."""
+SEARCH_LIMIT = 64 << 20
+"""Bytes of code searched for one address: B reaches 128 MiB, but outlined code lies near."""
+STEPS_A_CHUNK = 1200
+"""Of work; numpy takes a millisecond for it."""
+CALLS_SEARCH_LIMIT = 256 << 20
+"""Bytes of code of one image that are searched for calls."""
+
+_OPCODE_MASK = np.uint32(0xFC000000)
+_B = np.uint32(0x14000000)
+_BL = np.uint32(0x94000000)
+_DISTANCE_MASK = np.uint32(0x03FFFFFF)
+_DISTANCE_WORDS = 1 << 26
+
+
+def jumps_to(
+    target: Svma,
+    contents: ImageContents,
+    sections: Sequence[tuple[int, int]],
+    work: StepBudget | None = None,
+) -> Iterator[Svma]:
+    """Addresses of the unconditional jumps (B) to ``target``; those near it come first.
+
+    Args:
+        target: where they lead.
+        contents: the image.
+        sections: the (start, end) of its code.
+        work: what may be spent; the search ends where it is used up.
+    """
+    chunks = [
+        (start, min(start + CHUNK, end))
+        for low, end in sections
+        for start in range(max(low, target - SEARCH_LIMIT), min(end, target + SEARCH_LIMIT), CHUNK)
+    ]
+    chunks.sort(key=lambda chunk: abs(chunk[0] + CHUNK // 2 - target))
+    for start, end in chunks[: SEARCH_LIMIT // CHUNK]:
+        if work is not None and not work.afford(STEPS_A_CHUNK * (end - start) // CHUNK + 64):
+            return
+        try:
+            at, distances = _branches(contents, start, end, _B)
+        except MemoryReadError:  # what is farther off may be there
+            continue
+        # Relative to the chunk, so that no address has to fit in 63 bits.
+        found = at[at + distances == (target - start) // 4]
+        yield from (Svma(start + 4 * int(index)) for index in found)
+
+
+def call_targets(
+    contents: ImageContents, sections: Sequence[tuple[int, int]]
+) -> Iterator[npt.NDArray[np.uint64]]:
+    """Svmas of what is called (BL) from code, in parts, in no order.
+
+    Of each of the ``sections``, (start, end), it ends at the first part that cannot be read; in
+    all, after :data:`CALLS_SEARCH_LIMIT` bytes.
+    """
+    left = CALLS_SEARCH_LIMIT
+    for start, stated_end in sections:
+        end = min(stated_end, start + left)
+        left -= end - start
+        for low in range(start, end, CHUNK):
+            try:
+                at, distances = _branches(contents, low, min(low + CHUNK, end), _BL)
+            except MemoryReadError:
+                break
+            offsets = np.unique(4 * (at + distances))
+            # Modulo 2**64, which is what adding the two's complement does.
+            yield offsets.astype(np.uint64) + np.uint64(low)
+
+
+def _branches(
+    contents: ImageContents, start: int, end: int, opcode: np.uint32
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Where words with ``opcode`` are, and how far they lead, both in words from ``start``."""
+    data = contents.read_svma(Svma(start), (end - start) & ~3)
+    words = np.frombuffer(data, "<u4")
+    at = np.flatnonzero((words & _OPCODE_MASK) == opcode)
+    distances = (words[at] & _DISTANCE_MASK).astype(np.int64)
+    distances[distances >= _DISTANCE_WORDS // 2] -= _DISTANCE_WORDS
+    return at.astype(np.int64), distances

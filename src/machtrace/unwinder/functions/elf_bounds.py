@@ -1,0 +1,89 @@
+"""Where the functions of an ELF image begin and end, by its symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from machtrace.formats.elf.contents import ElfContents
+from machtrace.formats.elf.symtab import SymbolRows, parse_dynamic_symbols, parse_symbols
+from machtrace.errors import FormatError, MemoryReadError
+from machtrace.model.address import Svma
+
+Addresses: TypeAlias = npt.NDArray[np.uint64]
+"""Svmas."""
+
+
+class ElfFunctionBounds:
+    """Starts and ends of functions; the symbols are read when the first is asked for."""
+
+    __slots__ = ("_contents", "_table")
+
+    def __init__(self, contents: ElfContents) -> None:
+        self._contents = contents
+        self._table: tuple[Addresses, Addresses] | None = None
+
+    def at(self, address: Svma) -> tuple[Svma, Svma] | None:
+        """The (start, end) of the function that holds ``address``; None outside of them.
+
+        A symbol without a size, as assembly code may have, ends where the next begins. What no
+        symbol holds may be any function's, and is none here.
+        """
+        if self._table is None:
+            self._table = _bounds(self._contents)
+        starts, ends = self._table
+        if not 0 <= address < 1 << 64:
+            return None
+        index = int(starts.searchsorted(np.uint64(address), "right")) - 1
+        if index < 0 or address >= int(ends[index]):
+            return None
+        return Svma(int(starts[index])), Svma(int(ends[index]))
+
+
+def _bounds(contents: ElfContents) -> tuple[Addresses, Addresses]:
+    sections = code_ranges(contents)
+    found = [_functions(parse, contents) for parse in (parse_symbols, parse_dynamic_symbols)]
+    starts = np.concatenate([one[0] for one in found])
+    sizes = np.concatenate([one[1] for one in found])
+    lows = np.array([low for low, _ in sections], np.uint64)
+    highs = np.array([high for _, high in sections], np.uint64)
+    section = lows.searchsorted(starts, "right").astype(np.int64) - 1
+    inside = section >= 0
+    inside[inside] = starts[inside] < highs[section[inside]]
+    starts, sizes, limits = starts[inside], sizes[inside], highs[section[inside]]
+    # Of several at one address the longest counts: an alias may have no size.
+    order = np.lexsort((sizes, starts))
+    starts, sizes, limits = starts[order], sizes[order], limits[order]
+    is_last = np.ones(len(starts), np.bool_)
+    is_last[:-1] = starts[1:] != starts[:-1]
+    starts, sizes, limits = starts[is_last], sizes[is_last], limits[is_last]
+    limits[:-1] = np.minimum(limits[:-1], starts[1:])
+    sizes = np.where(sizes == 0, limits - starts, np.minimum(sizes, limits - starts))
+    return starts, starts + sizes
+
+
+def _functions(
+    parse: Callable[[ElfContents], SymbolRows], contents: ElfContents
+) -> tuple[Addresses, Addresses]:
+    try:
+        rows = parse(contents)
+    except (FormatError, MemoryReadError):
+        return np.empty(0, np.uint64), np.empty(0, np.uint64)
+    functions = rows.is_function
+    return rows.addresses[functions], rows.sizes[functions]
+
+
+def code_ranges(contents: ElfContents) -> tuple[tuple[int, int], ...]:
+    """The (start, end) of what can be executed, in Svmas: sections, else segments; ascending."""
+    image = contents.image
+    found = [(int(s.address), int(s.end)) for s in image.sections if s.is_executable]
+    if not found:
+        found = [
+            (int(segment.address), int(segment.address) + segment.file_size)
+            for segment in image.segments
+            if segment.is_executable
+        ]
+    return tuple(sorted((low, high) for low, high in found if low < high))

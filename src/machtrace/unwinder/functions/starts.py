@@ -1,0 +1,84 @@
+"""Where functions begin, from every table of a Mach-O that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from machtrace.errors import FormatError, MemoryReadError
+from machtrace.formats.macho.contents import MachOContents
+from machtrace.formats.macho.encryption import is_encrypted
+from machtrace.formats.macho.tables.function_starts import parse_function_starts
+from machtrace.formats.macho.tables.symtab import parse_symbols
+from machtrace.formats.macho.tables.unwind_info import UnwindInfo
+from machtrace.model.address import Svma
+from machtrace.unwinder.functions.branch_scan import call_targets
+
+Starts: TypeAlias = npt.NDArray[np.uint64]
+"""Svmas, ascending."""
+
+Ranges: TypeAlias = Sequence[tuple[int, int]]
+"""The (start, end) of sections with code; ascending, and apart."""
+
+
+def starts_of(contents: MachOContents, sections: Ranges) -> Starts:
+    """From LC_FUNCTION_STARTS; where it is missing, from all else that shows starts.
+
+    That is ``__unwind_info``, the symbol table and, in AArch64 code, the targets of calls. A table
+    that is malformed or was not captured counts as missing.
+    """
+    starts = _in_code(_asked(_function_starts, contents), sections)
+    if not len(starts):
+        sources = (_unwind_entries, _symbols, lambda one: _callees(one, sections))
+        found = [_asked(source, contents) for source in sources]
+        starts = _in_code(np.unique(np.concatenate(found)), sections)
+    return starts
+
+
+def _asked(source: Callable[[MachOContents], Starts], contents: MachOContents) -> Starts:
+    try:
+        return source(contents)
+    except (FormatError, MemoryReadError):
+        return np.empty(0, np.uint64)
+
+
+def _in_code(starts: Starts, sections: Ranges) -> Starts:
+    # Some linkers write a table that holds no more than the end of the header.
+    if not sections:
+        return starts[:0]
+    lows = np.array([low for low, _ in sections], np.uint64)
+    lasts = np.array([high - 1 for _, high in sections], np.uint64)
+    starts = starts[starts >= lows[0]]
+    return starts[starts <= lasts[lows.searchsorted(starts, "right") - 1]]
+
+
+def _function_starts(contents: MachOContents) -> Starts:
+    return parse_function_starts(contents).offsets + np.uint64(contents.image.header_svma)
+
+
+def _unwind_entries(contents: MachOContents) -> Starts:
+    section = contents.image.section("__TEXT", "__unwind_info")
+    if section is None:
+        return np.empty(0, np.uint64)
+    data = contents.read_svma(section.address, section.size)
+    starts = UnwindInfo(data, f"{contents.source}: __unwind_info").function_starts()
+    return starts + np.uint64(contents.image.header_svma)
+
+
+def _symbols(contents: MachOContents) -> Starts:
+    symbols = parse_symbols(contents)
+    return np.unique(symbols.n_value[symbols.is_code])
+
+
+def _callees(contents: MachOContents, sections: Ranges) -> Starts:
+    arch = contents.image.header.arch
+    if arch is None or not arch.is_arm64:
+        return np.empty(0, np.uint64)
+    readable = [
+        (low, high) for low, high in sections if not is_encrypted(contents, Svma(low), high - low)
+    ]
+    found = [np.empty(0, np.uint64), *call_targets(contents, readable)]
+    return np.unique(np.concatenate(found))

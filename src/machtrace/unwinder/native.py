@@ -1,0 +1,240 @@
+"""The walk by ``_native``'s loop; what that declines is done by the exact walker, step by step.
+
+Results are those of :func:`machtrace.unwinder.walker.walk`. Importing this raises ImportError
+where the package was installed without its extensions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from machtrace._native import _walk
+from machtrace.model.address import Avma, PacMask
+from machtrace.model.arch import Arch
+from machtrace.model.memory import LayeredMemory, MemoryReader
+from machtrace.model.registers import RegisterSet
+from machtrace.model.stack import (
+    AddressChain,
+    AddressKind,
+    FrameAddress,
+    FrameTrust,
+    Gap,
+    Stop,
+    StopReason,
+    Walk,
+)
+from machtrace.model.thread import ThreadSnapshot
+from machtrace.unwinder.frame_codes import KIND_COUNT, KINDS, TRUSTS, code_of
+from machtrace.unwinder.frame_limit import FrameLimiter, outer_frames
+from machtrace.unwinder.rule_cache import RuleCache
+from machtrace.unwinder.rule_table import ADDRESS_BITS, NativeRules
+from machtrace.unwinder.rules import AtCfa
+from machtrace.unwinder.swift_async import AsyncEntry, async_entry
+from machtrace.unwinder.thread_walker import Collected, collected
+from machtrace.unwinder.walker import find_caller, walk, walk_of
+
+_INNERMOST = code_of(FrameTrust.CONTEXT, AddressKind.PROGRAM_COUNTER)
+_KINDS = (AddressKind.RETURN_ADDRESS, AddressKind.PROGRAM_COUNTER)
+"""Of a frame that was called from, and of one that was interrupted."""
+_ROOT = Stop(StopReason.ROOT)
+_NO_PROGRESS = {
+    _walk.PASSED: StopReason.NO_PROGRESS,
+    _walk.TOO_DEEP: StopReason.DEPTH_LIMIT,
+}
+
+
+def _frame(address: int, code: int) -> FrameAddress:
+    trust, kind = divmod(code, KIND_COUNT)
+    return FrameAddress(Avma(address), TRUSTS[trust], KINDS[kind])
+
+
+@dataclass(frozen=True, slots=True)
+class _Trace:
+    """One stack whose frames are the walker's last."""
+
+    stop: Stop
+    depth: int
+    """Of the first part: all, or what comes before an async function's caller. Of a deep one not
+    all are kept."""
+    end: int
+    """Of the first part, among the walker's frames."""
+    entry: AsyncEntry | None
+    """Where that function's continuations begin."""
+    outer_depth: int = 0
+    """Of the second part."""
+
+
+class _Plain(dict[int, Collected]):
+    """What is to say of stacks that have a root and nothing more, by their depth."""
+
+    def __missing__(self, kept: int) -> Collected:
+        found = self[kept] = Collected(kept, _ROOT, is_plain=True)
+        return found
+
+
+class NativeWalker:
+    """A :class:`~machtrace.unwinder.thread_walker.ThreadWalker`."""
+
+    __slots__ = ("_arch", "_limit", "_mask", "_native", "_outer", "_plain", "_rules", "_walker")
+
+    def __init__(self, rules: RuleCache, arch: Arch, mask: PacMask) -> None:
+        """What is learnt of ``rules`` is remembered as long as ``self`` is."""
+        self._rules = rules
+        self._arch = arch
+        self._mask = mask
+        self._native = NativeRules(arch)
+        self._limit = self._outer = 0
+        self._plain = _Plain()
+        self._walker = _walk.StackWalker(self._native.table, mask.bits & ADDRESS_BITS, _frame)
+
+    @property
+    def table(self) -> _walk.RuleTable:
+        """What is learnt, for whoever walks by it elsewhere."""
+        return self._native.table
+
+    def learn(self, lookup: Avma, *, interrupted: bool) -> bool:
+        """Put the rule that holds at ``lookup`` into the table; whether that could be."""
+        self._rules.begin_walk()
+        try:
+            return self._learn(lookup, interrupted=interrupted)
+        finally:
+            self._rules.end_walk()
+
+    def walk(self, thread: ThreadSnapshot, rest: MemoryReader, limit: int) -> Walk:
+        """See :meth:`ThreadWalker.walk`."""
+        walker, first = self._walker, len(self._walker)
+        try:
+            pause = self._start(thread, limit)
+            if pause == _walk.ROOT:
+                depth = walker.finish()
+                end = len(walker)
+                return Walk(
+                    addresses=walker.objects(first, end),
+                    stop=_ROOT,
+                    gap=_gap(end - first, depth, limit) if depth > end - first else None,
+                )
+            memory = LayeredMemory((thread.stack, rest))
+            trace = self._go_on(pause, memory)
+            if trace is None:
+                return walk(thread.registers, memory, self._rules, self._mask, limit)
+            inner = self._chain(first, trace.end, trace.depth, trace.stop, limit)
+            if trace.entry is None:
+                return walk_of(inner)
+            kept = FrameLimiter.of(limit, inner.addresses, trace.depth)
+            stop = trace.entry.follow(memory, self._mask, kept.add)
+            outer = self._chain(trace.end, len(walker), trace.outer_depth, trace.stop, limit)
+            return walk_of(kept.chain(stop), outer)
+        finally:
+            walker.drop(first)
+
+    def collect(self, thread: ThreadSnapshot, rest: MemoryReader, limit: int) -> Collected:
+        """See :meth:`ThreadWalker.collect`."""
+        walker = self._walker
+        first = len(walker)
+        pause = self._start(thread, limit)
+        if pause == _walk.ROOT:
+            kept = len(walker) - first
+            if kept <= limit:  # and so not yet folded
+                return self._plain[kept]
+            stop, depth = _ROOT, walker.finish()
+        else:
+            trace = self._go_on(pause, LayeredMemory((thread.stack, rest)))
+            if trace is None or trace.entry is not None:
+                walker.drop(first)
+                return self._append(self.walk(thread, rest, limit))
+            stop, depth = trace.stop, trace.depth
+        kept = len(walker) - first
+        return Collected(kept, stop, _gap(kept, depth, limit) if depth > kept else None)
+
+    def _append(self, walked: Walk) -> Collected:
+        for frame in walked.addresses:
+            self._walker.append(frame.address, code_of(frame.trust, frame.kind))
+        return collected(walked)
+
+    def take(self) -> tuple[bytes, bytes]:
+        """See :meth:`ThreadWalker.take`."""
+        taken = self._walker.frames(0, len(self._walker))
+        self._walker.drop(0)
+        return taken
+
+    def _chain(self, first: int, end: int, depth: int, stop: Stop, limit: int) -> AddressChain:
+        return AddressChain(
+            addresses=self._walker.objects(first, end),
+            stop=stop,
+            gap=_gap(end - first, depth, limit) if depth > end - first else None,
+        )
+
+    def _start(self, thread: ThreadSnapshot, limit: int) -> int:
+        if limit != self._limit:
+            self._limit, self._outer = limit, outer_frames(limit)
+        registers, stack, outer = thread.registers, thread.stack, self._outer
+        return self._walker.start(
+            registers.pc,
+            registers.values,
+            _INNERMOST,
+            stack.start,
+            stack.data,
+            limit - outer,
+            outer,
+        )
+
+    def _go_on(self, pause: int, memory: MemoryReader) -> _Trace | None:
+        """Walk the machine's stack to its end; None where registers are such as no machine has."""
+        self._rules.begin_walk()
+        try:
+            return self._step_on(pause, memory)
+        finally:
+            self._rules.end_walk()
+
+    def _step_on(self, pause: int, memory: MemoryReader) -> _Trace | None:
+        walker = self._walker
+        stop, entry, depth, end = _ROOT, None, 0, 0
+        while pause != _walk.ROOT:
+            if pause == _walk.DOES_NOT_FIT:
+                return None
+            pc, interrupted = walker.place()
+            here = FrameAddress(Avma(pc), FrameTrust.CONTEXT, _KINDS[interrupted])
+            if pause == _walk.NO_RULE and self._learn(here.lookup, interrupted=interrupted):
+                pause = walker.resume()
+                continue
+            last = RegisterSet(self._arch, here.address, walker.values())
+            found = find_caller(here, last, memory, self._rules, self._mask)
+            if isinstance(found, Stop):
+                stop = found
+                break
+            if self._rules.objection(here.lookup) is not None:
+                return None  # its frame may have more to say than fits a code
+            rule, trust, caller = found
+            marked = None if entry is not None else async_entry(here, rule, last, caller)
+            if marked is not None:
+                depth = walker.part()
+                end = len(walker)
+            put = walker.push(
+                caller.pc,
+                caller.values,
+                code_of(trust, rule.caller_kind),
+                rule.is_signal_frame,
+                isinstance(rule.return_address, AtCfa),
+            )
+            if put == _walk.DOES_NOT_FIT:
+                return None
+            if put != _walk.PUSHED:
+                stop = Stop(_NO_PROGRESS[put], caller.pc)
+                break
+            entry = entry or marked
+            pause = walker.resume()
+        last_depth = walker.finish()
+        if entry is None:  # the last part is empty where its first frame was no progress
+            return _Trace(stop, last_depth or depth, len(walker), None)
+        return _Trace(stop, depth, end, entry, last_depth)
+
+    def _learn(self, lookup: Avma, *, interrupted: bool) -> bool:
+        rule, trust = self._rules.find(lookup, interrupted=interrupted)
+        is_settled = self._rules.is_settled(lookup, interrupted=interrupted)
+        if not is_settled or self._rules.objection(lookup) is not None:
+            return False
+        return self._native.learn(lookup, interrupted=interrupted, rule=rule, trust=trust)
+
+
+def _gap(kept: int, depth: int, limit: int) -> Gap:
+    return Gap(limit - outer_frames(limit), depth - kept)

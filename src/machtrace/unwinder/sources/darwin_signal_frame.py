@@ -1,0 +1,197 @@
+"""Rules for Darwin's ``_sigtramp``, which calls signal handlers.
+
+The kernel saves the registers that a signal interrupted in a ``struct mcontext``, and starts
+``_sigtramp`` of libsystem_platform with a pointer to the ``ucontext`` that leads to it. Mostly no
+unwind table describes that: of arm64 there is none, of x86-64 it was dropped from shared caches.
+Sources: xnu, ``bsd/dev/arm/unix_signal.c`` and ``bsd/dev/i386/unix_signal.c`` (``sendsig``); the
+macOS headers ``sys/_types/_ucontext.h``, ``i386/_mcontext.h`` and ``arm/_mcontext.h``;
+libplatform, ``_sigtramp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from machtrace.formats.dwarf.operations import BREG0, DEREF, PLUS_UCONST
+from machtrace.formats.macho.contents import MachOContents
+from machtrace.formats.macho.tables.exports_trie import find_export
+from machtrace.model.address import Svma
+from machtrace.model.arch import Arch
+from machtrace.model.stack import FrameTrust
+from machtrace.unwinder.rules import (
+    AtExpression,
+    Claims,
+    RegisterOffset,
+    RuleSource,
+    UnwindRule,
+)
+
+SYMBOL = b"__sigtramp"
+_HOME = "libsystem_platform.dylib"
+_SYMBOLS_MOST = 1 << 14
+"""Of a table that is searched for a symbol that is not exported; the library has some hundreds."""
+_LONGEST = 0x400
+"""Bytes of the function at most; it has about 100."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SavedRegisters:
+    """Where the registers are that the kernel saved."""
+
+    context: tuple[int, ...]
+    """From the CFA (x86-64: from the ``ucontext``) to ``uc_mcontext``: add, load, add, load …"""
+    thread_state: int
+    """Offset of the registers in the ``mcontext``: behind the exception state."""
+    registers: tuple[int | None, ...]
+    """DWARF numbers in the order of the thread state; None is no register that is kept."""
+    pc: int
+    """The program counter's place in that order."""
+    word: int
+
+    def rule(self, cfa: RegisterOffset, start: bytes) -> UnwindRule:
+        """``start`` is an expression's beginning that leaves where :attr:`context` starts."""
+        for offset in self.context:
+            start += _plus(offset) + bytes((DEREF,))
+
+        def saved(place: int) -> AtExpression:
+            return AtExpression(start + _plus(self.thread_state + place * self.word))
+
+        found = [
+            (number, saved(at)) for at, number in enumerate(self.registers) if number is not None
+        ]
+        found.sort(key=lambda one: one[0])
+        return UnwindRule(cfa, saved(self.pc), tuple(found), is_signal_frame=True)
+
+
+def _plus(offset: int) -> bytes:
+    encoded = bytearray((PLUS_UCONST,))
+    while offset > 0x7F:  # noqa: PLR2004 - unsigned LEB128
+        encoded.append(offset & 0x7F | 0x80)
+        offset >>= 7
+    encoded.append(offset)
+    return bytes(encoded)
+
+
+_MCONTEXT_64, _MCONTEXT_32 = 48, 28
+"""Offsets of ``uc_mcontext`` in a ``ucontext``."""
+_SIGINFO_64 = 104
+
+# Where ``_sigtramp`` is entered the stack pointer is at ``struct user_sigframe64``.
+_ARM64 = _SavedRegisters((_SIGINFO_64 + _MCONTEXT_64,), 16, (*range(32), None), 32, 8)
+# At ``struct user_sigframe32``, which starts with a pointer to the ``ucontext``.
+_ARM = _SavedRegisters((0, _MCONTEXT_32), 12, (*range(15), None), 15, 4)
+# The fifth argument. eax, ebx, ecx, edx, edi, esi, ebp, esp, ss, eflags, eip.
+_I386 = _SavedRegisters((16, _MCONTEXT_32), 12, (0, 3, 1, 2, 7, 6, 5, 4, None, None, None), 10, 4)
+# rax, rbx, rcx, rdx, rdi, rsi, rbp, rsp, r8 to r15, rip.
+_X86_64 = _SavedRegisters((_MCONTEXT_64,), 16, (0, 3, 2, 1, 5, 4, 6, 7, *range(8, 16), None), 16, 8)
+
+_BY_FRAME = {
+    Arch.ARM64: _ARM64,
+    Arch.ARM64E: _ARM64,
+    Arch.ARM: _ARM,
+    Arch.ARMV7: _ARM,
+    Arch.ARMV7S: _ARM,
+    Arch.ARMV7K: _ARM,
+    Arch.I386: _I386,
+}
+_ARGUMENT, _KEPT = 8, 3
+"""x86-64: ``_sigtramp`` is given the ``ucontext`` in r8, and keeps it in rbx."""
+_KEEPING = bytes.fromhex("4c89c3")
+"""``mov rbx, r8``"""
+
+
+class DarwinSignalRules:
+    """``_sigtramp`` of one Mach-O. A :class:`RuleSource`; to be asked first."""
+
+    __slots__ = ("_arch", "_bounds", "_contents", "_frames")
+
+    trust = FrameTrust.SIGNAL_FRAME
+    claims = Claims.EVERYWHERE
+
+    def __init__(
+        self,
+        contents: MachOContents,
+        arch: Arch,
+        bounds: range,
+        frames: Sequence[RuleSource],
+    ) -> None:
+        """``bounds``: of the function, in Svmas; ``frames``: what knows its canonical frame."""
+        self._contents = contents
+        self._arch = arch
+        self._bounds = bounds
+        self._frames = tuple(frames)
+
+    @classmethod
+    def of_macho(
+        cls, contents: MachOContents, arch: Arch, frames: Sequence[RuleSource]
+    ) -> DarwinSignalRules | None:
+        """None where the image has no ``_sigtramp``.
+
+        Args:
+            contents: the image.
+            arch: its architecture.
+            frames: sources of rules for it; what they say of the canonical frame is used.
+
+        Raises:
+            FormatError: the exports or symbols are malformed.
+            MemoryReadError: they were not captured.
+        """
+        if arch not in _BY_FRAME and arch not in (Arch.X86_64, Arch.X86_64H):
+            return None
+        start = _find(contents)
+        if start is None:
+            return None
+        # Imported here, since few images get this far: numpy comes with it.
+        from machtrace.unwinder.functions.bounds import FunctionBounds
+
+        found = FunctionBounds.of_macho(contents).at(start)
+        end = start + _LONGEST if found is None else min(found[1], start + _LONGEST)
+        return cls(contents, arch, range(start, end), frames)
+
+    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
+        """See :meth:`RuleSource.rule_for`.
+
+        Raises:
+            FormatError: what describes its frame is malformed.
+            MemoryReadError: its instructions were not captured.
+        """
+        if lookup not in self._bounds:
+            return None
+        if self._arch in (Arch.X86_64, Arch.X86_64H):
+            return self._x86_64(lookup)
+        for source in self._frames:
+            rule = source.rule_for(lookup, interrupted=interrupted)
+            if rule is not None and isinstance(rule.cfa, RegisterOffset):
+                return _BY_FRAME[self._arch].rule(rule.cfa, b"")
+        return None
+
+    def _x86_64(self, lookup: Svma) -> UnwindRule | None:
+        start = Svma(self._bounds.start)
+        code = bytes(self._contents.read_svma(start, len(self._bounds)))
+        keeping = code.find(_KEEPING)
+        if keeping < 0:
+            return None
+        is_kept = lookup - start >= keeping + len(_KEEPING)
+        context = bytes((BREG0 + (_KEPT if is_kept else _ARGUMENT), 0))
+        return _X86_64.rule(RegisterOffset(self._arch.registers.sp, 0), context)
+
+
+def _find(contents: MachOContents) -> Svma | None:
+    """Where ``_sigtramp`` starts; local symbols are looked at only where it is at home."""
+    offset = find_export(contents, SYMBOL)
+    image = contents.image
+    if offset is not None:
+        return Svma(image.header_svma + offset)
+    if not (image.install_name or contents.source).endswith(_HOME):
+        return None
+    from machtrace.formats.macho.tables.symtab import parse_symbols
+
+    symbols = parse_symbols(contents)
+    if len(symbols) > _SYMBOLS_MOST:
+        return None
+    name = SYMBOL.decode()
+    for row in symbols.is_code.nonzero()[0].tolist():
+        if symbols.name(row) == name:
+            return Svma(int(symbols.n_value[row]))
+    return None

@@ -1,0 +1,90 @@
+"""Which ways of unwinding a Mach-O image offers, in the order that they are asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from machtrace.formats.macho.contents import FileContents, MemoryContents
+from machtrace.model.arch import Arch
+from machtrace.unwinder.sources.async_entry import CONTEXT_REGISTERS, AsyncEntryRules
+from machtrace.unwinder.code.call_site_rules import CallAnalysis, CallSiteRules
+from machtrace.unwinder.code.code_check import CodeCheck, CodeAnalysis
+from machtrace.unwinder.sources.cfi import CallFrameRules
+from machtrace.unwinder.sources.compact import CompactRules
+from machtrace.unwinder.sources.darwin_signal_frame import DarwinSignalRules
+from machtrace.unwinder.sources.outermost import UndefinedReturnAddressRules
+from machtrace.unwinder.rule_cache import ImageRules
+from machtrace.unwinder.rule_sources import source_or_none
+from machtrace.unwinder.rules import RuleSource
+from machtrace.unwinder.sources.stubs import StubRules
+
+Contents = FileContents | MemoryContents
+"""The bytes of a Mach-O."""
+
+
+def macho_rules(contents: Contents, arch: Arch) -> ImageRules:
+    """See :func:`machtrace.unwinder.sources.of_image.image_rules`.
+
+    What signal handlers return to comes before all else. Instruction analysis is next: it answers
+    only for interrupted frames, where compact unwind is not meant to be right. Compact unwind
+    hands over to call-frame information where it says so.
+    """
+    analysis = _analysis(contents, arch)
+    call_frames = CallFrameRules.of_macho(contents)
+    compact = source_or_none(lambda: CompactRules.of_macho(contents, arch, call_frames))
+    tables = compact or call_frames
+    frames = [
+        source
+        for source in (
+            None if tables is None else UndefinedReturnAddressRules(tables),
+            analysis.interrupted,
+            source_or_none(lambda: StubRules.of_macho(contents, arch)),
+            compact,
+            call_frames,
+            analysis.calls,
+        )
+        if source is not None
+    ]
+    signals = source_or_none(lambda: DarwinSignalRules.of_macho(contents, arch, frames))
+    sources = frames if signals is None else [signals, *frames]
+    return ImageRules(tuple(sources), contents.image.header_svma, analysis.witness)
+
+
+@dataclass(frozen=True, slots=True)
+class _Analysis:
+    """What instructions say."""
+
+    interrupted: RuleSource | None = None
+    """Of interrupted frames."""
+    calls: RuleSource | None = None
+    """Of calls, where nothing else knows."""
+    witness: CodeCheck | None = None
+
+
+class _CheckingSource(RuleSource, CallAnalysis, CodeAnalysis, Protocol):
+    """Instruction analysis that can also check what tables say of calls."""
+
+
+def _analysis(contents: Contents, arch: Arch) -> _Analysis:
+    if arch.is_arm64:
+        from machtrace.unwinder.arch.arm64.analysis import InstructionRules
+
+        arm64 = source_or_none(lambda: InstructionRules.of_macho(contents, arch))
+        return _Analysis() if arm64 is None else _checking(arm64, contents, arch)
+    if arch.is_arm:
+        from machtrace.unwinder.arch.arm32.analysis import ArmInstructionRules
+
+        arm = source_or_none(lambda: ArmInstructionRules.of_macho(contents, arch))
+        return _Analysis() if arm is None else _Analysis(arm, CallSiteRules(arm))
+    from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
+
+    x86 = source_or_none(lambda: X86InstructionRules.of_macho(contents, arch))
+    return _Analysis() if x86 is None else _checking(x86, contents, arch)
+
+
+def _checking(found: _CheckingSource, contents: Contents, arch: Arch) -> _Analysis:
+    interrupted: RuleSource = found
+    if arch in CONTEXT_REGISTERS:
+        interrupted = AsyncEntryRules(found, contents, arch, found.function_at)
+    return _Analysis(interrupted, CallSiteRules(found), CodeCheck(found, contents, arch))

@@ -1,0 +1,199 @@
+"""Rules for stubs: the linker's own code, which no unwind table describes.
+
+A stub jumps on to a function of another image. Until the first call of that function, where calls
+are bound lazily, it jumps to a helper in ``__stub_helper``, which leaves the number of what is to
+be bound to the code at the section's start; that saves what dyld needs on the stack and jumps into
+dyld. The shapes are those that ld64 and lld write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import unpack
+
+from machtrace.formats.macho.contents import MachOContents
+from machtrace.formats.macho.encryption import is_encrypted
+from machtrace.formats.macho.segments import S_SYMBOL_STUBS, Section
+from machtrace.model.address import Svma
+from machtrace.model.arch import Arch
+from machtrace.model.stack import FrameTrust
+from machtrace.unwinder.arch.arm64.registers import INSTRUCTION_SIZE
+from machtrace.unwinder.code.frame_state import FrameState
+from machtrace.unwinder.code.effects import IndirectJump, Effect
+from machtrace.unwinder.rules import AtCfa, Claims, RegisterOffset, UnwindRule, link_register_rule
+
+_STUB_SECTIONS = frozenset({"__stubs", "__auth_stubs", "__objc_stubs"})
+_HELPER = "__stub_helper"
+_ARM_HEADER = 16 * INSTRUCTION_SIZE
+"""No start of a helper section is longer; it has six instructions, or seven."""
+_X86_HEADER = 32
+_LONGEST_STUB = 32
+"""Bytes of a stub at most; the longest has 26."""
+_X86_HELPER = 10
+_X86_PUSH_NUMBER = 0x68
+_X86_PUSH_SIZE = 5
+
+
+class StubRules:
+    """The stubs of one image. A :class:`RuleSource`.
+
+    It answers only for interrupted frames: a stub calls nobody.
+    """
+
+    __slots__ = ("_arch", "_contents", "_sections")
+
+    trust = FrameTrust.PROLOGUE
+    claims = Claims.EVERYWHERE
+
+    def __init__(self, contents: MachOContents, arch: Arch, sections: tuple[Section, ...]) -> None:
+        self._contents = contents
+        self._arch = arch
+        self._sections = sections
+
+    @classmethod
+    def of_macho(cls, contents: MachOContents, arch: Arch) -> StubRules | None:
+        """Of a Mach-O; None where it has no stubs whose shape is known."""
+        sections = tuple(
+            section
+            for section in contents.image.sections
+            # Before there were helpers, i386 had stubs that dyld wrote over, in __IMPORT.
+            if section.type == S_SYMBOL_STUBS
+            or (section.segment_name == "__TEXT" and section.name in _STUB_SECTIONS)
+            or (
+                (section.segment_name, section.name) == ("__TEXT", _HELPER)
+                and not is_encrypted(contents, section.address, section.size)
+            )
+        )
+        return cls(contents, arch, sections) if sections else None
+
+    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
+        """See :meth:`RuleSource.rule_for`.
+
+        Raises:
+            MemoryReadError: the helper's instructions were not captured.
+        """
+        if not interrupted:
+            return None
+        for section in self._sections:
+            if lookup in section:
+                break
+        else:
+            return None
+        find = self._in_helper if section.name == _HELPER else self._in_stub
+        return find(section, lookup)
+
+    def _in_helper(self, section: Section, lookup: Svma) -> UnwindRule | None:
+        find = self._arm_helper if self._arch.has_link_register else self._x86_helper
+        return find(section, lookup)
+
+    def _in_stub(self, section: Section, lookup: Svma) -> UnwindRule | None:
+        if self._arch.has_link_register:
+            return link_register_rule(self._arch)
+        if self._arch is Arch.I386 and section.type == S_SYMBOL_STUBS and section.reserved2:
+            return self._i386_stub(section, lookup)
+        return self._pushed(1)
+
+    def origin(self, lookup: Svma) -> str:
+        """Which section of stubs ``lookup`` is in."""
+        return next((f"stub in {one.name}" for one in self._sections if lookup in one), "")
+
+    def _pushed(self, words: int) -> UnwindRule:
+        """With the return address and ``words - 1`` others on the stack."""
+        word = self._arch.pointer_size
+        return UnwindRule(RegisterOffset(self._arch.registers.sp, words * word), AtCfa(-word))
+
+    def _arm_helper(self, section: Section, lookup: Svma) -> UnwindRule | None:
+        """Of both arm architectures: ld64 writes ARM instructions, not Thumb's, of 32-bit ones."""
+        size = min(section.size, _ARM_HEADER) & -INSTRUCTION_SIZE
+        data = self._contents.read_svma(section.address, size)
+        entry, effects_of = _arm64() if self._arch.is_arm64 else _arm()
+        state = entry
+        at = int(section.address)
+        for word in unpack(f"<{size // INSTRUCTION_SIZE}I", data):
+            if at + INSTRUCTION_SIZE > lookup:
+                return state.rule()
+            effects = effects_of(word)
+            if effects and isinstance(effects[-1], IndirectJump):
+                break
+            for effect in effects:
+                state = state.after(effect)
+            at += INSTRUCTION_SIZE
+        return link_register_rule(self._arch)
+
+    def _i386_stub(self, section: Section, lookup: Svma) -> UnwindRule | None:
+        """Old ones find out where they are, and have their own helpers behind their jumps.
+
+        What leads there is that very jump, so a stub is straight code.
+        """
+        from machtrace.unwinder.arch.x86.x86_instructions import decode
+        from machtrace.unwinder.arch.x86.registers import MODE_32
+
+        into = min((lookup - section.address) % section.reserved2, _LONGEST_STUB)
+        start = Svma(lookup - into)
+        code = bytes(self._contents.read_svma(start, min(_LONGEST_STUB, section.end - start)))
+        state, at = MODE_32.entry, 0
+        while at < into:
+            size, effects = decode(code, at, MODE_32)
+            for effect in effects:
+                state = state.after(effect)
+            at += size
+        return state.rule() if at == into else None
+
+    def _x86_helper(self, section: Section, lookup: Svma) -> UnwindRule | None:
+        size = min(section.size, _X86_HEADER)
+        header = bytes(self._contents.read_svma(section.address, size))
+        at = lookup - section.address
+        steps = _x86_header(header)
+        if steps is None:
+            return None
+        pushes, end = steps
+        if at < end:
+            # The helper has pushed a number on the return address before it came here.
+            return self._pushed(2 + sum(push < at for push in pushes))
+        while end < size and header[end] != _X86_PUSH_NUMBER:
+            end += 1  # padding
+        if at < end:
+            return None
+        return self._pushed(2 if (at - end) % _X86_HELPER >= _X86_PUSH_SIZE else 1)
+
+
+_EffectsOf = Callable[[int], tuple[Effect, ...]]
+
+
+def _arm64() -> tuple[FrameState, _EffectsOf]:
+    from machtrace.unwinder.arch.arm64.arm64_frame import ENTRY
+    from machtrace.unwinder.arch.arm64.decoder import decode
+
+    return ENTRY, lambda word: (decode(word),)
+
+
+def _arm() -> tuple[FrameState, _EffectsOf]:
+    from machtrace.unwinder.arch.arm32.arm import decode
+    from machtrace.unwinder.arch.arm32.registers import ARM_DARWIN
+
+    return FrameState.at_entry(ARM_DARWIN, with_volatile=False), lambda word: decode(word).effects
+
+
+_X86_STEPS = (
+    (b"\x4c\x8d\x1d", 7, False),  # lea r11, [rip + …]
+    (b"\x41\x53", 2, True),  # push r11
+    (b"\x68", 5, True),  # push the address of dyld's cache
+)
+_X86_JUMP = b"\xff\x25"
+_X86_JUMP_SIZE = 6
+
+
+def _x86_header(code: bytes) -> tuple[list[int], int] | None:
+    """Where a helper section's start pushes, and where it ends; None if it is of another shape."""
+    pushes: list[int] = []
+    at = 0
+    while not code.startswith(_X86_JUMP, at):
+        for opcode, size, is_push in _X86_STEPS:
+            if code.startswith(opcode, at):
+                if is_push:
+                    pushes.append(at)
+                at += size
+                break
+        else:
+            return None
+    return pushes, at + _X86_JUMP_SIZE

@@ -1,0 +1,161 @@
+"""``machtrace device`` as a user meets it, with devices that are made up."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+from typing import NamedTuple
+
+import pytest
+
+from machtrace.cli.main import main
+from tests.support.stand_ins.pymobiledevice3 import installed
+from tests.support.stand_ins.devices import MadeUpDevice, MadeUpDevices
+
+APPS = {
+    "com.example.mine": {
+        "CFBundleDisplayName": "Mine\x1b[31m",
+        "CFBundleShortVersionString": "1.2",
+        "ApplicationType": "User",
+        "Entitlements": {"get-task-allow": True},
+    },
+    "com.example.bought": {"CFBundleName": "Bought", "ApplicationType": "User"},
+    "com.apple.mobilesafari": {"CFBundleDisplayName": "Safari", "ApplicationType": "System"},
+}
+REPORTS = {"Mine-2026-01-02-030405.ips": b"{}\n{}", "Retired/Old.ips": b"old"}
+
+
+class Done(NamedTuple):
+    """What a command did."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def machtrace(capsys, monkeypatch):
+    """Runs the command in this process, which takes a tenth of the time of one of its own."""
+
+    def run(*words, devices=None, **host):
+        here = [one()] if devices is None else devices
+        monkeypatch.setattr(sys, "argv", ["machtrace", *map(str, words)])
+        capsys.readouterr()
+        with installed(MadeUpDevices(devices=here, **host)), pytest.raises(SystemExit) as ended:
+            main()
+        gc.unfreeze()
+        gc.enable()
+        written = capsys.readouterr()
+        return Done(ended.value.code or 0, written.out, written.err)
+
+    return run
+
+
+def one(**facts):
+    """A device with apps and reports."""
+    return MadeUpDevice(**{"apps": APPS, "reports": REPORTS, "version": "17.5"} | facts)
+
+
+def test_list(machtrace):
+    """Each device on a line, and for machines."""
+    done = machtrace("device", "list")
+    assert (0, "") == (done.returncode, done.stderr)
+    heading, row = done.stdout.splitlines()
+    assert heading.split() == ["UDID", "NAME", "MODEL", "SYSTEM", "CONNECTION"]
+    assert row.split() == ["00008110-001C2D3E4F50601A", "Made", "up", "iPhone14,5", "17.5", "USB"]
+    told = json.loads(machtrace("device", "list", "--format", "json").stdout)
+    assert told["schema"] == 1
+    assert told["devices"][0]["version"] == "17.5"
+    assert told["devices"][0]["problem"] is None
+
+
+def test_list_with_one_that_cannot_be_used(machtrace):
+    """It is listed, why is said on standard error, and the status is 1."""
+    done = machtrace("device", "list", devices=[one(udid="AB", is_paired=False), one()])
+    assert done.returncode == 1
+    assert len(done.stdout.splitlines()) == 3
+    assert "cannot use device AB" in done.stderr
+    assert "pymobiledevice3 lockdown pair" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [({}, "no device is connected"), ({"has_usbmuxd": False}, "usbmuxd runs")],
+)
+def test_no_device(machtrace, host, words):
+    """One line that says what to do."""
+    done = machtrace("device", "list", devices=[], **host)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_apps(machtrace):
+    """A user's, or all; a name has no power over the terminal."""
+    done = machtrace("device", "apps")
+    assert (0, "") == (done.returncode, done.stderr)
+    lines = done.stdout.splitlines()
+    assert lines[1].split() == ["com.example.bought", "no", "?", "Bought"]
+    assert lines[2].split() == ["com.example.mine", "yes", "1.2", "Mine\\x1b[31m"]
+    assert lines[3] == "2 apps, 1 can be attached to: 00008110-001C2D3E4F50601A"
+    assert "mobilesafari" in machtrace("device", "apps", "--all").stdout
+    told = json.loads(machtrace("device", "apps", "--format", "json").stdout)
+    assert [one["debuggable"] for one in told["apps"]] == [False, True]
+
+
+def test_reports(machtrace, tmp_path):
+    """Copied, then already there; listed; for machines."""
+    folder = tmp_path / "reports"
+    done = machtrace("device", "reports", "-o", folder)
+    assert (0, "") == (done.returncode, done.stderr)
+    assert done.stdout == f"2 reports copied: {folder}\n"
+    assert (folder / "Retired/Old.ips").read_bytes() == b"old"
+    again = machtrace("device", "reports", "-o", folder, "--name", "mine")
+    assert again.stdout == f"0 reports copied, 1 already there: {folder}\n"
+    listed = machtrace("device", "reports", "--list").stdout.splitlines()
+    assert listed[0].split() == ["WRITTEN", "SIZE", "NAME"]
+    assert listed[-1] == "2 reports, 8 bytes on 00008110-001C2D3E4F50601A"
+    told = json.loads(machtrace("device", "reports", "-o", folder, "--format", "json").stdout)
+    assert (len(told["written"]), len(told["kept"]), told["problems"]) == (0, 2, [])
+
+
+def test_reports_since(machtrace, tmp_path):
+    """A date or an age; all else is a mistake in the command line."""
+    for since, count in (("2023-11-14", 2), ("2024-01-01", 0), ("30d", 0), ("99y", 2)):
+        done = machtrace("device", "reports", "--list", "--newer-than", since)
+        assert done.stdout.splitlines()[-1].startswith(f"{count} report"), since
+    for since in ("yesterday", "2026-13-01", "-5d"):
+        done = machtrace("device", "reports", "-o", tmp_path, "--newer-than", since)
+        assert done.returncode == 2, since
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_that_cannot_be_had(machtrace, tmp_path):
+    """The others are copied; the status says so."""
+    reports = {"../bad.ips": b"bad", "fine.ips": b"fine"}
+    done = machtrace("device", "reports", "-o", tmp_path / "r", devices=[one(reports=reports)])
+    assert done.returncode == (1 if done.stderr else 0)
+    assert (tmp_path / "r" / "fine.ips").read_bytes() == b"fine"
+    assert [path.name for path in tmp_path.iterdir()] == ["r"]
+
+
+def test_wrong_udid(machtrace):
+    """The ones that there are."""
+    done = machtrace("device", "apps", "0000")
+    assert done.returncode == 1
+    assert "there is no device 0000; there are: 00008110-001C2D3E4F50601A" in done.stderr
+
+
+def test_without_the_library():
+    """How to get it; ``--help`` works without."""
+    command = [sys.executable, "-c", "import sys; sys.modules['pymobiledevice3'] = None\n"]
+    command[-1] += "from machtrace.cli.main import main; main()"
+    for words in (["device", "list"], ["backtrace", "device:///a.b"]):
+        done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert "pip install 'machtrace[device]'" in done.stderr
+        assert done.stderr.count("\n") == 1
+    done = subprocess.run([*command, "device", "--help"], capture_output=True, check=False)
+    assert done.returncode == 0

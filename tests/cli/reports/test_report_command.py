@@ -1,0 +1,141 @@
+"""``machtrace report``: what reports have in common, on the command line."""
+
+import gzip
+import json
+import subprocess
+import sys
+
+import pytest
+
+from machtrace.reports.formats import write_reports
+from tests.support.reports.models import made_report, made_thread
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two crashes of one problem, and one of another."""
+    reports = {
+        "a": made_report(made_thread(0, ["system:abort", "fail", "main"], crashed=True)),
+        "b": made_report(made_thread(0, ["system:raise", "fail", "main"], crashed=True)),
+        "c": made_report(
+            made_thread(
+                0,
+                ["system:__psynch_mutexwait", "system:_pthread_mutex_firstfit_lock_slow", "lock"],
+                crashed=True,
+            )
+        ),
+    }
+    for name, report in reports.items():
+        (tmp_path / f"{name}.json").write_bytes(write_reports([report], "json"))
+    return tmp_path
+
+
+def run(*arguments):
+    """The status, what is on standard output, and on standard error."""
+    done = subprocess.run(
+        [sys.executable, "-m", "machtrace", "report", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_without_options_it_says_all(folder):
+    """Groups, waits and functions."""
+    status, out, _ = run(folder)
+    assert 0 == status
+    assert "Groups: 2 of 3 reports" in out
+    assert "Functions of 3 stacks" in out
+    assert "_pthread_mutex_firstfit_lock_slow" in out.partition("Waits in")[2]
+
+
+def test_groups_as_json(folder):
+    """With the frames that their fingerprints are of."""
+    status, out, _ = run(folder, "--groups", "--format", "json")
+    assert 0 == status
+    document = json.loads(out)
+    assert {"reports", "groups"} == set(document)
+    first = document["groups"][0]
+    assert 2 == len(first["reports"])
+    assert ["fail", "main"] == [frame["name"] for frame in first["frames"]]
+    assert "it is the program" == first["frames"][0]["reason"]
+
+
+def test_explained_groups(folder):
+    """Which frames counted, and why."""
+    _, out, _ = run(folder / "a.json", "--explain")
+    assert "of the thread that crashed, and there of the app's frames" in out
+    assert "it is the program" in out
+    assert "Functions of" not in out
+
+
+def test_differences(folder):
+    """What is new, gone, and what functions' shares became."""
+    _, out, _ = run(folder / "c.json", "--diff", folder / "a.json")
+    groups = out.partition("Functions:")[0]
+    assert "new" in groups
+    assert "gone" in groups
+    assert "-100.0 %" in out
+
+
+def test_the_top(folder):
+    """As many functions as were asked for."""
+    _, out, _ = run(folder, "--top", "2")
+    assert 4 == len(out.splitlines())
+
+
+def test_what_cannot_be_read(folder, tmp_path):
+    """A file that was named is complained of; the others are still told of."""
+    bad = tmp_path / "bad.txt"
+    bad.write_text("no report")
+    status, out, err = run(folder / "a.json", bad, "--groups")
+    assert 1 == status
+    assert "Groups: 1 of 1 reports" in out
+    assert "bad.txt" in err
+    status, out, err = run(tmp_path / "nowhere")
+    assert (1, "") == (status, out)
+    assert "nowhere" in err
+
+
+def test_an_unknown_format(folder):
+    """Is one error in one line, with what to do."""
+    status, _, err = run(folder, "--format", "xml")
+    assert 0 != status
+    assert "choose one of: text, json" in err
+
+
+def test_nothing_to_compare_with_is_no_difference(folder):
+    """What is compared with a place that has no reports is not new."""
+    (folder / "empty").mkdir()
+    for other in (folder / "empty", folder / "none"):
+        status, out, err = run(folder / "a.json", "--diff", other)
+        assert (status, out) == (1, "")
+        assert str(other) in err
+
+
+def test_reports_come_by_standard_input(folder):
+    """Packed ones too, as with the other commands."""
+    done = subprocess.run(
+        [sys.executable, "-m", "machtrace", "report", "-", "--groups"],
+        input=gzip.compress((folder / "a.json").read_bytes()),
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0
+    assert b"Groups: 1 of 1 reports" in done.stdout
+
+
+def test_mangled_names_are_written_as_people_do(tmp_path):
+    """And grouped without the numbers of closures."""
+    for number in (0, 1):
+        name = f"$s4Demo3runyyFyycfU{'_' if number == 0 else f'{number - 1}_'}"
+        made = made_report(made_thread(0, ["system:abort", name, "main"], crashed=True))
+        (tmp_path / f"{number}.json").write_bytes(write_reports([made], "json"))
+    status, out, _ = run(tmp_path, "--groups", "--top", "5")
+    assert status == 0
+    assert "Groups: 1 of 2 reports" in out
+    assert "Demo.run()" in out
+    assert "$s4Demo" not in out

@@ -1,0 +1,381 @@
+"""``machtrace symbolicate`` and ``convert`` as a user meets them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import stat
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from machtrace.cli.main import main
+from machtrace.reports.readers import read_source
+from machtrace.reports.source import ReportSource
+from tests.support.reports.samples import APP_UUID, REPORT_SAMPLES, SYSTEM_UUID
+
+IPS, CRASH = REPORT_SAMPLES["ips"], REPORT_SAMPLES["crash"]
+
+
+@pytest.fixture
+def machtrace(monkeypatch, capfdbinary):
+    """Run the command here: its status, what it writes, and what it says."""
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["machtrace", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfdbinary.readouterr()
+        assert b"Traceback" not in err
+        return ended.value.code or 0, out, err.decode()
+
+    return run
+
+
+def reports(data):
+    """What is read from bytes."""
+    return read_source(ReportSource("written", data)).reports
+
+
+def zipped(**members):
+    """An archive's bytes; underscores of names stand as they are."""
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return sink.getvalue()
+
+
+def test_one_file_goes_to_standard_output(machtrace, tmp_path):
+    """As Apple's text; what is missing is listed with its UUID, that with most frames first."""
+    (tmp_path / "a.ips").write_bytes(IPS)
+    status, out, err = machtrace("symbolicate", tmp_path / "a.ips")
+
+    assert status == 0
+    assert out.lstrip().startswith(b"Incident Identifier: 11111111-2222")
+    lines = err.splitlines()
+    assert lines[-2] == (
+        f"machtrace: no symbols for libsystem_kernel.dylib arm64e {str(SYSTEM_UUID).upper()}:"
+        " 2 frames"
+    )
+    assert lines[-1] == f"machtrace: no symbols for App arm64 {str(APP_UUID).upper()}: 1 frame"
+    assert "0 of 4 frames were named" in err
+
+
+def test_a_file_is_written_where_it_is_wanted(machtrace, tmp_path):
+    """A file, or one in a folder that is there; ``-`` is standard output."""
+    source = tmp_path / "a.ips"
+    source.write_bytes(IPS)
+    (tmp_path / "folder").mkdir()
+
+    assert machtrace("symbolicate", source, "-o", tmp_path / "b.crash")[:2] == (0, b"")
+    assert machtrace("symbolicate", source, "-o", tmp_path / "folder")[:2] == (0, b"")
+    written = (tmp_path / "b.crash").read_bytes()
+    assert written == (tmp_path / "folder" / "a.crash").read_bytes()
+    assert written == machtrace("symbolicate", source, "-o", "-")[1]
+
+
+def test_folders_and_archives_are_looked_into(machtrace, tmp_path):
+    """What is no report is passed over, and counted."""
+    folder = tmp_path / "in" / "deeper"
+    folder.mkdir(parents=True)
+    (folder / "a.ips").write_bytes(IPS)
+    (folder / "readme.md").write_text("nothing of the kind")
+    (tmp_path / "in" / "b.gz").write_bytes(gzip.compress(CRASH))
+    (tmp_path / "in" / "c.zip").write_bytes(zipped(**{"x/a.ips": IPS, "x/d.zip": zipped(e=CRASH)}))
+    status, out, err = machtrace("symbolicate", tmp_path / "in", "-o", tmp_path / "out")
+
+    assert (status, out) == (0, b"")
+    names = sorted(one.name for one in (tmp_path / "out").iterdir())
+    assert names == ["a-2.crash", "a.crash", "b.crash", "e.crash"]
+    assert "4 reports of 5 files, 1 file was no report" in err
+
+
+def test_a_folder_within_its_own_output_is_not_read_again(machtrace, tmp_path):
+    """Nor is a report replaced by what is made of it, unless it was named."""
+    (tmp_path / "a.crash").write_bytes(CRASH)
+    for _ in range(2):
+        status, _, err = machtrace("symbolicate", tmp_path, "-o", tmp_path / "out")
+        assert status == 0
+        assert "1 report of" not in err
+    machtrace("symbolicate", tmp_path, "-o", tmp_path)
+
+    assert (tmp_path / "a.crash").read_bytes() == CRASH
+    names = sorted(one.name for one in tmp_path.iterdir())
+    assert names == ["a-2.crash", "a-3.crash", "a.crash", "out"]
+    assert [one.name for one in (tmp_path / "out").iterdir()] == ["a.crash"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../../escaped.ips",
+        "/etc/escaped.ips",
+        "..\\..\\escaped.ips",
+        "C:\\escaped.ips",
+        "..",
+        ".ips",
+        "new\nline\x1b[31m.ips",
+        "n" * 3000 + ".ips",
+        "テ" * 500 + ".ips",
+        " .ips",
+    ],
+    ids=lambda one: ascii(one)[:20],
+)
+def test_names_in_archives_stay_in_the_folder(machtrace, tmp_path, name):
+    """Whatever they are, there is one new file, and nothing elsewhere."""
+    (tmp_path / "a.zip").write_bytes(zipped(**{name: IPS}))
+    out = tmp_path / "deep" / "out"
+    status, _, err = machtrace("symbolicate", tmp_path / "a.zip", "-o", out)
+
+    assert status == 0
+    (made,) = out.iterdir()
+    assert made.name.endswith(".crash")
+    assert made.name.isprintable()
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["a.zip", "deep"]
+    assert [one.name for one in (tmp_path / "deep").iterdir()] == ["out"]
+    assert "\x1b" not in err
+
+
+def test_several_files_of_one_stem_are_all_written(machtrace, tmp_path):
+    """Also where only capital letters part them, which some file systems take for the same."""
+    for name in ("x/a.ips", "y/a.ips", "z/A.ips", "w/a.crash"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(CRASH)
+    files = sorted(tmp_path.glob("*/*"))
+    machtrace("symbolicate", *files, "-o", tmp_path / "out")
+
+    assert len({one.name.lower() for one in (tmp_path / "out").iterdir()}) == 4
+
+
+def test_json_of_several_is_one_document(machtrace, tmp_path):
+    """On standard output, read again whole."""
+    for number in range(70):
+        (tmp_path / f"{number:02}.ips").write_bytes(IPS if number % 2 else CRASH)
+    status, out, _ = machtrace("symbolicate", tmp_path, "--format", "json", "--jobs", "1")
+
+    assert status == 0
+    found = reports(out)
+    assert len(found) == 70
+    assert found[::2] == reports(CRASH) * 35
+    assert found[1::2] == reports(IPS) * 35
+
+
+def test_processes_write_what_one_writes(machtrace, tmp_path):
+    """In the same order."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(66):
+        text = IPS.decode().replace('"pid": 455', f'"pid": {number}')
+        (folder / f"{number:02}.ips").write_text(text)
+    one = machtrace("symbolicate", folder, "--jobs", "1")
+    two = machtrace("symbolicate", folder, "--jobs", "2")
+
+    assert one == two
+    assert one[0] == 0
+    assert one[1].count(b"Incident Identifier") == 66
+
+
+@pytest.mark.parametrize("name", ["ips", "speedscope", "firefox", "pprof"])
+def test_formats_of_one_report_want_a_folder_for_several(machtrace, tmp_path, name):
+    """Joined they could not be read; a payload of several diagnostics makes several files."""
+    (tmp_path / "a").write_bytes(REPORT_SAMPLES["metrickit"])
+    (tmp_path / "b").write_bytes(IPS)
+    status, out, err = machtrace("symbolicate", tmp_path / "a", tmp_path / "b", "-f", name)
+    assert (status, out) == (1, b"")
+    assert "give a folder to write to: -o FOLDER" in err
+    status, out, err = machtrace("symbolicate", tmp_path / "a", "-f", name)
+    assert (status, out) == (1, b"")
+    assert "is of one report, and there are 2" in err
+
+    (tmp_path / "out").mkdir()
+    assert 0 == machtrace("symbolicate", tmp_path / "a", "-f", name, "-o", tmp_path / "out")[0]
+    assert 2 == len(list((tmp_path / "out").iterdir()))
+
+
+def test_mistakes_are_said_before_anything_is_read(machtrace, tmp_path):
+    """Each in one line with what to do."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)  # reading it would never end
+
+    status, out, err = machtrace("symbolicate", pipe, "--format", "appel")
+    assert (status, out) == (2, b"")
+    assert err == err.splitlines()[0] + "\n"
+    assert "'appel'" in err
+    assert "choose one of: apple, ips, json" in err
+    status, _, err = machtrace("convert", pipe, tmp_path / "x.docx")
+    assert status == 1
+    assert "does not say which format" in err
+    assert machtrace("symbolicate")[0] == 2
+    assert machtrace("symbolicate", pipe, "--jobs", "0")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "nothing in it"),
+        (bytes(100), "nothing in it"),
+        (b"hello", "no report of a kind that is known"),
+        (b"\x1f\x8bnothing", "cannot be decompressed"),
+        (b"PK\x03\x04nothing", "cannot be unpacked"),
+    ],
+)
+def test_a_file_without_a_report_is_an_error(machtrace, tmp_path, data, said):
+    """One line and status 1; nothing is written."""
+    (tmp_path / "a").write_bytes(data)
+    status, out, err = machtrace("symbolicate", tmp_path / "a", "-o", tmp_path / "b")
+
+    assert (status, out) == (1, b"")
+    assert said in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "b").exists()
+
+
+def test_an_unreadable_file_costs_only_itself(machtrace, tmp_path):
+    """The others are written; the status says that one was not."""
+    (tmp_path / "a.ips").write_bytes(IPS)
+    missing = tmp_path / "missing.ips"
+    status, out, err = machtrace("symbolicate", missing, tmp_path / "a.ips", "/dev/null")
+
+    assert status == 1
+    assert out.lstrip().startswith(b"Incident Identifier")
+    assert f"no such file or directory: {missing}" in err
+    assert "/dev/null" in err
+    assert "1 report of 3 files" in err
+
+
+def test_an_empty_folder_is_said(machtrace, tmp_path):
+    """With status 1."""
+    status, out, err = machtrace("symbolicate", tmp_path)
+
+    assert (status, out) == (1, b"")
+    assert "no files" in err
+
+
+def test_pipes_in_folders_are_not_waited_for(machtrace, tmp_path):
+    """Nobody may ever write to them."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "a.ips").write_bytes(IPS)
+    status, out, _ = machtrace("symbolicate", tmp_path)
+
+    assert status == 1
+    assert out.lstrip().startswith(b"Incident Identifier")
+
+
+def test_places_that_cannot_be_written_to_are_said(machtrace, tmp_path):
+    """A file where a folder is wanted, and a folder below a file."""
+    for name in ("a.ips", "b.ips"):
+        (tmp_path / name).write_bytes(IPS)
+    files = sorted(tmp_path.iterdir())
+    (tmp_path / "there").write_text("kept")
+
+    status, _, err = machtrace("symbolicate", *files, "-o", tmp_path / "there")
+    assert (status, (tmp_path / "there").read_text()) == (1, "kept")
+    assert "is a file, and there are several reports" in err
+    status, _, err = machtrace("symbolicate", *files, "-o", tmp_path / "there" / "below")
+    assert status == 1
+    assert "not a directory" in err
+    status, _, err = machtrace("symbolicate", files[0], "-o", tmp_path / "no" / "such" / "f.crash")
+    assert status == 1
+    assert "give the name of a file in a folder" in err
+    (tmp_path / "out" / "a.crash").mkdir(parents=True)
+    status, _, err = machtrace("symbolicate", *files, "-o", tmp_path / "out")
+    assert status == 1
+    assert "a.crash" in err
+    assert (tmp_path / "out" / "b.crash").is_file()
+
+
+def test_convert_goes_by_the_name_that_is_written(machtrace, tmp_path):
+    """There and back, equal."""
+    source, profile = tmp_path / "a.crash", tmp_path / "c.speedscope.json"
+    source.write_bytes(CRASH)
+    assert machtrace("convert", source, tmp_path / "b.json") == (0, b"", "")
+    status, out, err = machtrace("convert", tmp_path / "b.json", "-", "--format", "json")
+
+    assert (status, err) == (0, "")
+    assert reports(out) == reports(CRASH)
+    assert machtrace("convert", source, profile) == (0, b"", "")
+    assert "speedscope" in json.loads(profile.read_text())["$schema"]
+
+
+def test_what_is_written_is_for_its_owner(machtrace, tmp_path):
+    """Reports hold what users typed."""
+    (tmp_path / "a.ips").write_bytes(IPS)
+    machtrace("convert", tmp_path / "a.ips", tmp_path / "b.json")
+
+    assert stat.S_IMODE((tmp_path / "b.json").stat().st_mode) == 0o600
+
+
+def test_standard_input_may_be_an_archive_or_a_report():
+    """``-`` is read as bytes."""
+    for data in (IPS, gzip.compress(IPS)):
+        done = subprocess.run(
+            [sys.executable, "-m", "machtrace", "symbolicate", "-"],
+            input=data,
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0
+        assert done.stdout.lstrip().startswith(b"Incident Identifier")
+
+
+def test_bytes_are_not_for_a_terminal(tmp_path):
+    """Refused before the report is read; and no bar is drawn for one file."""
+    parent, child = os.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "machtrace", "convert", tmp_path / "x", "-f", "pprof"],
+        stdout=child,
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=60,
+    )
+    os.close(child)
+    os.close(parent)
+
+    assert done.returncode == 1
+    assert b"bytes are not for a terminal" in done.stderr
+
+
+def test_wrong_options_have_a_status_of_their_own(machtrace, tmp_path):
+    """One line, and what there is to choose from."""
+    (tmp_path / "a.ips").write_bytes(IPS)
+    for words in (
+        ("symbolicate", tmp_path / "a.ips", "--format", "nope"),
+        ("convert", tmp_path / "a.ips", "--format", "nope\n"),
+        ("report", tmp_path / "a.ips", "--format", "nope"),
+    ):
+        status, out, err = machtrace(*words)
+        assert (status, out) == (2, b"")
+        assert err.startswith("machtrace: no format is called 'nope")
+        assert err.count("\n") == 1
+        assert "json" in err
+
+
+@pytest.mark.parametrize("command", ["symbolicate", "convert", "report"])
+def test_places_without_reports_are_named(machtrace, tmp_path, command):
+    """An empty folder, and folders of other files; with what to give instead."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a.c").write_text("int a;")
+    for _ in range(2):
+        for folder in ("empty", "other"):
+            status, out, err = machtrace(command, tmp_path / folder)
+            assert (status, out) == (1, b"")
+            assert f"{tmp_path / folder}; give reports" in err.splitlines()[-1]
+        (tmp_path / "other" / "b.c").write_text("int b;")
+
+
+@pytest.mark.parametrize("data", [gzip.compress(IPS)[:-20], zipped(a=IPS)[:-30], b"PK\x03\x04"])
+def test_damaged_archives_are_to_be_copied_again(machtrace, tmp_path, data):
+    """They exist, and can be read."""
+    (tmp_path / "a.gz").write_bytes(data)
+    for command in ("symbolicate", "report"):
+        status, out, err = machtrace(command, tmp_path / "a.gz")
+        assert (status, out) == (1, b"")
+        assert "copy the file again" in err
+        assert err.count("\n") == 1

@@ -1,0 +1,333 @@
+"""``machtrace symbols`` as a user meets it: output, errors, statuses; what Ctrl-C leaves."""
+
+import gc
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from uuid import UUID
+
+import pytest
+
+from machtrace.cli.main import main
+from machtrace.formats.macho.header import FileType
+from machtrace.model.arch import Arch
+from tests.support.writers.processes import synthetic_process
+from tests.support.writers.macho import ThinFile
+
+ARM = UUID("82d13d98-219e-3040-b62a-07a297007a7c")
+APP = ThinFile(uuid=ARM, filetype=FileType.EXECUTE).build()
+DSYM = ThinFile(uuid=ARM, filetype=FileType.DSYM).build()
+REPORT = """\
+Incident Identifier: 1
+Binary Images:
+0x102230000 - 0x102237fff App arm64  <82d13d98219e3040b62a07a297007a7c> /x/App.app/App
+0x18a94d000 - 0x18aeb5fff libc arm64e  <a49d560c13233bfba7e8762be0c1b2ef> /usr/lib/libc
+"""
+
+
+@pytest.fixture
+def symbols(tmp_path, monkeypatch, capfd):
+    """Run the command with a store of its own: in this process, unless it is to be given files."""
+    monkeypatch.setenv("MACHTRACE_SYMBOLS", str(tmp_path / "store"))
+
+    def run(*words, **changed):
+        arguments = ["symbols", *map(str, words)]
+        if changed:
+            options = {"capture_output": True, "text": True, "timeout": 60} | changed
+            command = [sys.executable, "-m", "machtrace", *arguments]
+            return subprocess.run(command, check=False, **options)
+        monkeypatch.setattr(sys, "argv", ["machtrace", *arguments])
+        try:
+            with pytest.raises(SystemExit) as done:
+                main()
+        finally:
+            gc.enable()
+            gc.unfreeze()
+        return subprocess.CompletedProcess(arguments, done.value.code or 0, *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def archive(tmp_path):
+    """An .xcarchive with an app, its dSYM and what else is in one."""
+    root = tmp_path / "App.xcarchive"
+    files = {
+        "Products/Applications/App.app/App": APP,
+        "Products/Applications/App.app/Info.plist": b"<plist/>",
+        "dSYMs/App.app.dSYM/Contents/Resources/DWARF/App": DSYM,
+        "dSYMs/libx.a": b"!<arch>\n",
+    }
+    for name, data in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    return root
+
+
+def test_adding_listing_finding(symbols, archive, tmp_path):
+    """From an archive of Xcode's to the paths of its files."""
+    added = symbols("add", archive)
+    again = symbols("add", archive, "--verbose")
+    listed = symbols("list")
+    found = symbols("find", "82D13D98219E3040B62A07A297007A7C")
+    folder = tmp_path / "store/82/d13d98219e3040b62a07a297007a7c"
+
+    assert 0 == added.returncode
+    assert "added               2  1 debuginfo, 1 executable" in added.stdout
+    assert "skipped             1  1 static library" in added.stdout
+    assert "static library: " in added.stderr
+    assert "already there       2" in again.stdout
+    assert f"{str(ARM).upper()} arm64 debuginfo: already there" in again.stdout
+    assert [0, 0] == [listed.returncode, again.returncode]
+    row = listed.stdout.splitlines()[1].split()
+    assert [str(ARM).upper(), "arm64", "debuginfo", "executable"] == row[:4]
+    assert "App" == row[-1]
+    assert "1 image, 2 files" in listed.stdout
+    assert f"{folder}/debuginfo\n{folder}/executable\n" == found.stdout
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["82d13d98-219e-3040-b62a-07a297007a7c", "<82d13d98219e3040b62a07a297007a7c>", "app", "A*"],
+)
+def test_find_takes_uuids_and_names_as_they_are_written(symbols, archive, what):
+    """The status is 1 where there is nothing."""
+    symbols("add", archive)
+
+    assert 2 == symbols("find", what).stdout.count("\n")
+    for missing in ("23516be4-29be-350c-91c9-f36e7999f0f1", "Nothing"):
+        done = symbols("find", missing)
+        assert (1, "") == (done.returncode, done.stdout)
+        assert done.stderr.startswith(f"machtrace: nothing for {missing}")
+    assert "it is no UUID or build-id, and no image there has the name" in done.stderr
+    assert "" == symbols("find", what, "--arch", "x86_64").stdout
+
+
+def test_machines_are_told(symbols, archive):
+    """The same facts as JSON, with a schema's number."""
+    added = json.loads(symbols("add", archive, "--format", "json").stdout)
+    listed = json.loads(symbols("list", "--format", "json").stdout)
+
+    assert [1, 1] == [added["schema"], listed["schema"]]
+    assert [True, True] == [one["new"] for one in added["images"]]
+    assert [("static library", False)] == [
+        (one["reason"], one["failure"]) for one in added["skipped"]
+    ]
+    assert 1 == added["other_files"]
+    assert {"debuginfo", "executable"} == {one["kind"] for one in listed["files"]}
+    assert [str(ARM).upper()] * 2 == [one["uuid"] for one in listed["files"]]
+
+
+def test_what_is_named_and_useless_is_an_error(symbols, tmp_path):
+    """One line each; the rest is added."""
+    (tmp_path / "text").write_text("nothing")
+    (tmp_path / "cut").write_bytes(APP[:-1])
+    (tmp_path / "App").write_bytes(APP)
+    (tmp_path / "empty").mkdir()
+    names = ("text", "cut", "empty", "nowhere", "App")
+    done = symbols("add", *(tmp_path / name for name in names))
+
+    assert 1 == done.returncode
+    assert "added               1" in done.stdout
+    assert [
+        f"machtrace: no image: {tmp_path / 'text'}",
+        f"machtrace: malformed: {tmp_path / 'cut'} (its last 1 bytes are missing)",
+        f"machtrace: unreadable: {tmp_path / 'nowhere'} (no such file or directory)",
+        f"machtrace: no image was found in {tmp_path / 'empty'}",
+    ] == done.stderr.splitlines()
+
+
+def test_limits_can_be_set(symbols, tmp_path):
+    """As sizes that people write; nonsense is refused."""
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("App", APP)
+    done = symbols("add", tmp_path / "a.zip", "--max-member", "1K")
+
+    assert 1 == done.returncode
+    assert "beyond a limit" in done.stderr
+    assert 0 == symbols("add", tmp_path / "a.zip", "--max-member", "1.5 MB").returncode
+    assert 2 == symbols("add", tmp_path / "a.zip", "--max-member", "much").returncode
+
+
+def test_what_a_report_still_needs(symbols, archive, tmp_path):
+    """Own images first; the status says whether any is missing."""
+    report = tmp_path / "App.crash"
+    report.write_text(REPORT)
+    before = symbols("missing", report)
+    symbols("add", archive / "dSYMs")
+    after = symbols("missing", "-", "--no-system", input=REPORT)
+    told = json.loads(symbols("missing", report, "--format", "json").stdout)
+
+    assert 1 == before.returncode
+    assert [str(ARM).upper(), "arm64", "all", "/x/App.app/App"] == before.stdout.splitlines()[
+        1
+    ].split()
+    assert "2 images: 2 missing" in before.stdout
+    assert (0, "1 image: 0 missing, 0 without a debug file, 1 complete\n") == (
+        after.returncode, after.stdout,
+    )  # fmt: skip
+    assert [(False, ["debuginfo"]), (True, [])] == [
+        (one["system"], one["stored"]) for one in told["images"]
+    ]
+
+
+def test_what_a_core_still_needs(symbols, tmp_path):
+    """Its images are those that a backtrace has."""
+    path = tmp_path / "x.core"
+    path.write_bytes(synthetic_process(Arch.ARM64, threads=1, images=3, depth=3).core())
+    done = symbols("missing", path)
+
+    assert 1 == done.returncode
+    assert "3 images: 3 missing" in done.stdout
+
+
+@pytest.mark.parametrize("text", ["", "no list here\n", "{}"])
+def test_a_report_without_images_is_an_error(symbols, text):
+    """One line."""
+    done = symbols("missing", "-", input=text)
+
+    assert (1, "") == (done.returncode, done.stdout)
+    assert done.stderr.startswith("machtrace: no list of binary images: ")
+
+
+def test_cleaning(symbols, archive):
+    """Nothing goes unless it is asked for; a dry run only says what would."""
+    symbols("add", archive)
+
+    assert "0 files removed, 0 bytes\n" == symbols("gc").stdout
+    assert "0 files removed" in symbols("gc", "--unused-for", "1d", "--orphans").stdout
+    dry = symbols("gc", "--max-size", "0", "--dry-run")
+    assert "2 files would be removed" in dry.stdout
+    assert 2 == symbols("find", "App").stdout.count("\n")
+    assert "2 files removed" in symbols("gc", "--max-size", "0").stdout
+    assert "0 images, 0 files" in symbols("list").stdout
+    assert 2 == symbols("gc", "--unused-for", "soon").returncode
+
+
+def aged(path, content=b"x"):
+    """A file of last year, when nobody can still be writing it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    os.utime(path, (1e9, 1e9))
+    return path
+
+
+@pytest.mark.parametrize("name", ["photo.meta", "ab/photo.meta", "ab/cdef", "ab/x/debuginfo.meta"])
+def test_a_folder_that_is_no_store_is_not_cleaned(symbols, tmp_path, name):
+    """Whatever it is, nothing is taken out of it."""
+    kept = aged(tmp_path / "other" / name)
+
+    done = symbols("gc", "--store", tmp_path / "other", "--max-size", "0", "--orphans")
+
+    assert (1, "") == (done.returncode, done.stdout)
+    assert "this folder is no symbol store" in done.stderr
+    assert kept.exists()
+
+
+def test_what_is_beside_the_images_of_a_store_stays(symbols, archive, tmp_path):
+    """Only what a store writes itself is a leftover of it."""
+    symbols("add", archive)
+    store = tmp_path / "store"
+    folder = next(store.glob("??/*"))
+    kept = [aged(store / "photo.meta"), aged(store / "zz/x/debuginfo.meta")]
+    kept.append(aged(folder / "photo.meta"))
+    gone = [aged(folder / "debuginfo.arm64e.meta"), aged(folder / ".unfinished-1")]
+
+    assert "2 files removed" in symbols("gc").stdout
+    assert all(path.exists() for path in kept)
+    assert not any(path.exists() for path in gone)
+
+
+def test_exporting_for_lldb(symbols, archive, tmp_path):
+    """Chosen images or all; what names nothing is said."""
+    symbols("add", archive)
+    done = symbols("export", tmp_path / "uuids", "App", "Other")
+
+    assert 1 == done.returncode
+    assert "      2  written\n" == done.stdout
+    assert "machtrace: nothing for Other" in done.stderr
+    link = tmp_path / "uuids/82D1/3D98/219E/3040/B62A/07A297007A7C"
+    assert DSYM == link.read_bytes()
+    assert "      2  already there\n" == symbols("export", tmp_path / "uuids").stdout
+    assert 1 == symbols("export", tmp_path / "other", "--layout", "build-id").returncode
+
+
+def test_on_a_terminal_a_bar_shows_what_is_done(symbols, archive):
+    """And is gone at the end; the summary stays."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "MACHTRACE_SYMBOLS": str(archive.parent / "pty"), "TERM": "xterm"}
+    environment.pop("NO_COLOR", None)
+    done = symbols("add", archive, stderr=theirs, stdout=subprocess.PIPE, capture_output=False,
+                   env=environment)  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    try:
+        while part := os.read(ours, 65536):
+            shown += part
+    except OSError:  # the end, as Linux tells it
+        pass
+    os.close(ours)
+
+    assert "added               2" in done.stdout
+    assert b"already there" in shown
+    assert b"\x1b[" in shown
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send")
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_leaves_nothing_half_written(tmp_path):
+    """What is in the store is whole, and no scratch file is left; the status is 130."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(3000):
+        data = ThinFile(uuid=UUID(int=number + 1), code=bytes(100_000)).build()
+        if number < 8:
+            (folder / str(number)).write_bytes(data)
+        else:
+            os.link(folder / str(number % 8), folder / str(number))
+    for attempt in range(5):
+        root = tmp_path / f"store-{attempt}"
+        command = [sys.executable, "-m", "machtrace", "symbols", "add", folder, "--store", root]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+            deadline = time.monotonic() + 30
+            while not root.exists() and time.monotonic() < deadline:
+                time.sleep(0.001)
+            running.send_signal(signal.SIGINT)
+            _, complaint = running.communicate(timeout=30)
+        if running.returncode != 0:  # on a busy machine it may be done before it is interrupted
+            break
+
+    assert (130, b"") == (running.returncode, complaint)
+    left = [path for path in root.rglob("*") if path.is_file()]
+    assert [] == [path for path in left if "unfinished" in path.name]
+    assert {len(ThinFile(code=bytes(100_000)).build())} >= {
+        path.stat().st_size for path in left if path.suffix != ".meta"
+    }
+
+
+def test_a_store_that_is_none_is_one_line(symbols, tmp_path, archive):
+    """A file where the folder should be."""
+    (tmp_path / "store").write_text("")
+    done = symbols("add", archive)
+
+    assert 1 == done.returncode
+    assert 1 == done.stderr.count("\n")
+    assert str(tmp_path / "store") in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other processes are read on Linux only")
+def test_a_process_needs_nothing_that_this_machine_has(symbols):
+    """Its own executable is where it was started from."""
+    with subprocess.Popen(["sleep", "60"]) as running:
+        try:
+            told = json.loads(symbols("missing", running.pid, "--format", "json").stdout)
+        finally:
+            running.kill()
+    (own,) = (one for one in told["images"] if one["name"] == "sleep")
+
+    assert "executable" in own["stored"]

@@ -1,0 +1,264 @@
+"""C++ names, against a compiler's own and llvm-cxxfilt, and as hostile files may have them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.tables.symtab import parse_symbols
+from machtrace.demangler import DemangleStyle, demangle
+from machtrace.demangler.itanium.demangler import (
+    demangle_cplusplus,
+    demangle_type,
+    read_cplusplus,
+)
+
+SOURCE = Path(__file__).with_name("names.cpp")
+CLANG = (
+    "-target",
+    "arm64-apple-macos13.0",
+    "-x",
+    "c++",
+    "-std=c++2b",
+    "-fblocks",
+    "-ffreestanding",
+)
+
+BETTER_THAN_LLVM_19 = {
+    # A template parameter that is used with arguments is one that later parts refer to, before
+    # what it makes with them (section 5.1.9: <template-template-param> is a substitution).
+    "__ZN5names4heldINS_3BoxEiEET_IT0_ES3_": ("names::Box<int> names::held<names::Box, int>(int)"),
+    # What a requires clause of template arguments says of parameters is known.
+    "__ZN5names11constrainedIiQ5SmallIT_EEEvS1_": "void names::constrained<int>(int)",
+    "__ZN5names8FriendlyIiEF10befriendedES1_Q5SmallIT_E": (
+        "names::Friendly<int>::friend befriended(names::Friendly<int>) requires Small<int>"
+    ),
+    "__ZN5names8requiredIiQrQT__XplfL0p_Li1ETNS_3BoxIS1_EEXmlfL0p_Li2ENRNS_4SameIS1_EEQ5SmallIS1_"
+    "EEEEvS1_": "void names::required<int>(int)",
+    # Names that LLVM 19 leaves as they are.
+    "__ZN5names10per_threadE$tlv$init": "names::per_thread ($tlv$init)",
+    "__ZN5names6NumberpmEi": "names::Number::operator->*(int)",
+    "__ZZN5names8conceptsEvENK3$_0clIiEEDaT_Q4SameIS2_iE": (
+        "auto names::concepts()::$_0::operator()<int>(int) const requires Same<int, int>"
+    ),
+    "__ZZN5names8conceptsEvENK3$_1clINS_3BoxELi3EiEEDaT1_": (
+        "auto names::concepts()::$_1::operator()<names::Box, 3, int>(int) const"
+    ),
+}
+"""As names.cpp declares them."""
+
+
+@pytest.fixture(scope="session")
+def compiled_names(tmp_path_factory) -> list[str]:
+    """The mangled names that clang makes of names.cpp."""
+    if find_spec("ziglang") is None:
+        pytest.skip("ziglang is not installed; it compiles the names that are read here")
+    result = tmp_path_factory.mktemp("names") / "names.o"
+    command = [sys.executable, "-m", "ziglang", "clang", *CLANG, "-w", "-c", SOURCE, "-o", result]
+    subprocess.run(command, check=True, timeout=240)
+    symbols = parse_symbols(FileContents(result.read_bytes(), "names.o"))
+    names = {symbols.name(row) for row in range(len(symbols))}
+    return sorted(name for name in names if name.startswith(("__Z", "____Z")))
+
+
+def test_a_compilers_names_are_what_llvm_writes(compiled_names):
+    """Of every part of the grammar one; where LLVM 19 errs, what the source says."""
+    cxxfilt = shutil.which("llvm-cxxfilt-19")
+    if cxxfilt is None:
+        pytest.skip("llvm-cxxfilt-19 is not installed; it is the peer here")
+    printed = subprocess.run(
+        [cxxfilt, "-_"], input="\n".join(compiled_names), capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    expected = dict(zip(compiled_names, printed, strict=True)) | BETTER_THAN_LLVM_19
+
+    assert len(compiled_names) > 200
+    assert expected == {name: demangle(name) for name in expected}
+    assert expected == {name: read_cplusplus(name, simplified=False) for name in expected}
+
+
+@pytest.mark.parametrize(
+    ("mangled", "full", "simplified"),
+    [
+        ("_Z1fv", "f()", "f"),
+        ("__Z1fv", "f()", "f"),
+        ("_ZN6Player4playEi", "Player::play(int)", "Player::play"),
+        (
+            "_ZNK3MapIiSsE4findERKi",
+            "Map<int, std::string>::find(int const&) const",
+            "Map<...>::find",
+        ),
+        ("_Z8identityIiET_S0_", "int identity<int>(int)", "identity<...>"),
+        (
+            "_ZNSt3__16vectorIiNS_9allocatorIiEEE9push_backEOi",
+            "std::__1::vector<int, std::__1::allocator<int>>::push_back(int&&)",
+            "std::vector<...>::push_back",
+        ),
+        ("_ZN3FooC1Ev", "Foo::Foo()", "Foo::Foo"),
+        ("_ZN3FooD0Ev", "Foo::~Foo()", "Foo::~Foo"),
+        ("_ZN3FoocvbEv", "Foo::operator bool()", "Foo::operator bool"),
+        # The T_ of the conversion is its own argument, not that of the class around it.
+        (
+            "_ZN1AIZN1BcvN1CIT_EEIbEEvE1DE1fEv",
+            "A<B::operator C<bool><bool>()::D>::f()",
+            "A<...>::f",
+        ),
+        ("_ZTV3Foo", "vtable for Foo", "vtable for Foo"),
+        ("_ZThn16_N3Foo3barEv", "non-virtual thunk to Foo::bar()", "non-virtual thunk to Foo::bar"),
+        ("_ZN12_GLOBAL__N_11fEv", "(anonymous namespace)::f()", "(anonymous namespace)::f"),
+        ("_ZZ4mainENK3$_0clEv", "main::$_0::operator()() const", "main::$_0::operator()"),
+        (
+            "_ZZ1fvENKUlT_E_clIiEEDaS_",
+            "auto f()::'lambda'(auto)::operator()<int>(auto) const",
+            None,
+        ),
+        ("_Z1fv.cold.1", "f() (.cold.1)", "f"),
+        ("_Z1fv.isra.0.llvm.123", "f() (.isra.0.llvm.123)", "f"),
+        ("_Z1fv$VARIANT$armv8", "f() ($VARIANT$armv8)", "f"),
+        (
+            "____ZN3Foo3barEv_block_invoke_2",
+            "invocation function for block in Foo::bar()",
+            "invocation function for block in Foo::bar",
+        ),
+        (
+            "___Z1fv_block_invoke.cold.1",
+            "invocation function for block in f() (.cold.1)",
+            "invocation function for block in f",
+        ),
+    ],
+)
+def test_names_of_each_kind(mangled, full, simplified):
+    """As the ABI's document explains them; the simplified form keeps what tells functions apart."""
+    assert full == demangle(mangled)
+    if simplified is not None:
+        assert simplified == demangle(mangled, style=DemangleStyle.SIMPLIFIED)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "_", "_Z", "main", "_main", "_Zebra", "__Zest", "_ZN", "_ZNE", "_Z1fvE", "_Z9999f", "_Z1fv_",  # noqa: E501
+     "-[Foo bar]", "_Z1f\0v", "_ZN3Foo", "_Z1fPFvvE_", "_ZS_", "_ZT_", "_ZcvT_", "_Z01fv", "_Z1fvn"],  # noqa: E501
+)  # fmt: skip
+def test_what_is_no_mangled_name_stays_as_it_is(name):
+    """A name is understood wholly or not at all."""
+    assert name == demangle(name)
+
+
+def test_type_names_as_type_information_has_them():
+    """``type_info::name()`` is a mangled type without a prefix."""
+    assert "Foo" == demangle_type("3Foo")
+    assert "std::pair<int, char const*>" == demangle_type("St4pairIiPKcE")
+    assert demangle_type("3Foo4") is None
+    assert demangle_type("3Fo") is None
+
+
+def substitution(index: int) -> str:
+    """``S_``, ``S0_``, … of the Itanium ABI."""
+    digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    text, index = "", index - 1
+    while index >= 0:
+        text, index = digits[index % 36] + text, index // 36 - 1
+    return f"S{text}_"
+
+
+def doubling(levels: int) -> str:
+    """A name whose every part holds the one before twice."""
+    return "_Z1f1A1BIS_S_E" + "".join(
+        f"S0_I{substitution(last) * 2}E" for last in range(2, 2 + levels)
+    )
+
+
+def test_a_name_that_doubles_itself_is_left_alone():
+    """Fifteen doublings are shown; a hundred, which no memory holds, are not tried."""
+    assert demangle(doubling(5)).count("A") == 2 + sum(2**n for n in range(1, 7)) - 1
+    begun = time.thread_time()
+    for levels in (30, 100, 1000):
+        assert doubling(levels) == demangle(doubling(levels))
+    assert time.thread_time() - begun < 20
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["P", "N", "1AI", "F", "A", "X", "Z1f", "JJ", "IJ", "T", "K", "Dp", "LZ", "DTcl", "DTil"],
+)
+def test_nesting_without_end_is_left_alone(part):
+    """However deep, in any state of Python's own stack."""
+    for count in (100, 1000, 20_000):
+        name = "_Z1f" + part * count
+        assert name == demangle(name)
+
+
+def test_a_caller_deep_in_recursion_gets_an_answer():
+    """A name that cannot be read for want of stack is returned as it is, not with an exception."""
+
+    def deep(left: int) -> str:
+        return (
+            demangle_cplusplus("_Z1f" + "P" * 100 + "i", simplified=False) or ""
+            if not left
+            else deep(left - 1)
+        )
+
+    limit = sys.getrecursionlimit()
+    for used in range(limit - 400, limit - 60, 20):
+        try:
+            found = deep(used)
+        except RecursionError:
+            break  # the test's own calls
+        assert found in {"", "f(int" + "*" * 100 + ")"}
+
+
+def test_identifiers_of_any_script():
+    """Lengths count bytes of UTF-8."""
+    assert "größe::naïve(int)" == demangle("_ZN7größe6naïveEi")
+    assert "_ZN5größe6naïveEi" == demangle("_ZN5größe6naïveEi")
+
+
+def native(name: str, *, simplified: bool) -> str | None:
+    """What the extension makes of a name; None of those that it leaves to Python."""
+    names = pytest.importorskip("machtrace._native._names", reason="the extension is not built")
+    return names.cplusplus_name(name, simplified)
+
+
+def test_c_reads_nearly_all_names_and_as_python_does(compiled_names):
+    """Two accounts of one grammar, of names of every part of it."""
+    read = 0
+    for name in compiled_names:
+        for simplified in (False, True):
+            found = native(name, simplified=simplified)
+            if found is not None:
+                read += 1
+                assert read_cplusplus(name, simplified=simplified) == found
+    assert read > 1.5 * len(compiled_names)
+
+
+@given(st.text(st.sampled_from("_ZNKSTt0IES_JLi1bDpvPROAFM3fooUlcE.$"), max_size=40))
+def test_c_reads_any_text_as_python_does(rest):
+    """What C takes for a name is one, and is called the same."""
+    for name in ("_Z" + rest, "_ZN3foo" + rest, "_Z3fooI" + rest):
+        found = native(name, simplified=False)
+        assert found is None or read_cplusplus(name, simplified=False) == found
+
+
+MANGLED = st.text(st.sampled_from("_ZNKSTtISEJXLDpCcvfRPOAFM013lambdaUlFQrqWBHio.$"), max_size=60)
+
+
+@given(st.one_of(MANGLED, MANGLED.map("_Z".__add__), MANGLED.map("_ZN1A".__add__)))
+def test_any_text_gets_an_answer(name):
+    """Both styles, never an exception."""
+    for style in DemangleStyle:
+        assert isinstance(demangle(name, style=style), str)
+
+
+def test_every_beginning_of_a_name_gets_an_answer(compiled_names):
+    """Names that a table's end cut short."""
+    for name in compiled_names[::7]:
+        for end in range(len(name)):
+            assert isinstance(demangle(name[:end]), str)

@@ -1,0 +1,105 @@
+"""Function starts: as llvm-objdump reads them, and as any list of distances may be encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from machtrace.errors import MachOError
+from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.cpu import CPU_TYPE_ARM
+from machtrace.formats.macho.tables.function_starts import decode_function_starts, parse_function_starts
+from tests.support.writers.macho import ThinFile
+
+Llvm = Callable[..., str]
+
+
+def _uleb(value: int) -> bytes:
+    encoded = b""
+    while value > 0x7F:
+        encoded += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return encoded + bytes([value])
+
+
+@pytest.mark.parametrize("fixture", ["lld_arm64", "lld_x86_64"])
+def test_they_are_the_ones_objdump_lists(fixture: str, request: pytest.FixtureRequest, llvm: Llvm):
+    """The linker wrote one for each function."""
+    path: Path = request.getfixturevalue(fixture)
+    listed = llvm("llvm-objdump", "--macho", "--function-starts=addrs", path).splitlines()
+    theirs = [int(line, 16) for line in listed if not line.endswith(":")]
+    contents = FileContents(path.read_bytes(), str(path))
+
+    assert len(theirs) == 2
+    assert parse_function_starts(contents).offsets.tolist() == theirs
+    assert not parse_function_starts(contents).is_thumb.any()
+
+
+def test_an_image_without_them_has_none(zig_arm64: Path):
+    """The linker of zig writes the command, and no data."""
+    contents = FileContents(zig_arm64.read_bytes(), str(zig_arm64))
+
+    assert contents.image.function_starts is not None
+    assert len(parse_function_starts(contents)) == 0
+
+
+@given(st.lists(st.integers(1, 2**40), max_size=200), st.integers(0, 20))
+def test_any_distances_come_back(distances: list[int], padding: int):
+    """Sums of the distances, whatever their sizes, with or without padding."""
+    data = b"".join(map(_uleb, distances)) + bytes(padding)
+    sums = [sum(distances[: count + 1]) for count in range(len(distances))]
+
+    assert decode_function_starts(data, "test").tolist() == sums
+
+
+def test_distances_may_be_written_long():
+    """ULEB128 allows leading zeros, up to what 64 bits need."""
+    data = b"\x81\x80\x80\x80\x80\x80\x80\x80\x80\x00" + b"\x82\x00"
+
+    assert decode_function_starts(data, "test").tolist() == [1, 3]
+
+
+def test_what_follows_the_end_is_not_looked_at():
+    """A distance of 0 ends the list; behind it is padding, of whatever bytes."""
+    assert decode_function_starts(b"\x10\x00" + b"\xff" * 30, "test").tolist() == [16]
+
+
+def test_64_bits_are_the_limit():
+    """The largest distance of all is one; one bit more is not."""
+    most = b"\xff" * 9 + b"\x01"
+    assert decode_function_starts(most, "test").tolist() == [2**64 - 1]
+    for wrong in (b"\xff" * 9 + b"\x02", b"\x80" * 10 + b"\x01", most + b"\x01"):
+        with pytest.raises(MachOError, match="64 bits"):
+            decode_function_starts(wrong, "test")
+
+
+def test_a_distance_cut_short_says_which_and_where():
+    """The table's end must be a distance's end."""
+    with pytest.raises(MachOError, match=r"function 2 is cut short: test at 0x3"):
+        decode_function_starts(b"\x01\x82\x01\x80\x80", "test")
+
+
+def test_thumb_functions_have_their_bit_taken_off():
+    """On arm the lowest bit of a start is not part of the address."""
+    starts = _uleb(0x401) + _uleb(0x10) + _uleb(0x0F)
+    file = ThinFile(cputype=CPU_TYPE_ARM, cpusubtype=9, is_64=False, function_starts=starts)
+    found = parse_function_starts(FileContents(file.build(), "built"))
+
+    assert found.offsets.tolist() == [0x400, 0x410, 0x420]
+    assert found.is_thumb.tolist() == [True, True, False]
+
+
+def test_a_table_outside_the_file_is_an_error():
+    """It says where the table should be, and where the file ends."""
+    data = bytearray(ThinFile(function_starts=b"\x01").build())
+    command = next(
+        c for c in FileContents(bytes(data), "f").image.commands if c.name == "LC_FUNCTION_STARTS"
+    )
+    data[command.offset + 12 : command.offset + 16] = (1 << 30).to_bytes(4, "little")
+
+    with pytest.raises(MachOError, match="function starts should be 1073741824 bytes"):
+        parse_function_starts(FileContents(bytes(data), "f"))

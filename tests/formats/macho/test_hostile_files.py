@@ -1,0 +1,205 @@
+"""Bytes that nobody should trust: every parser gives a value or an error of ours, in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from machtrace.errors import MachOError, MachtraceError
+from machtrace.formats.macho.command_fields import command_fields
+from machtrace.formats.macho.command_numbers import LC_SYMTAB
+from machtrace.formats.macho.contents import FileContents, MemoryContents
+from machtrace.formats.macho.cpu import CPU_TYPE_POWERPC
+from machtrace.formats.macho.tables.exports_trie import parse_exports, walk_exports_trie
+from machtrace.formats.macho.fat import parse_slices
+from machtrace.formats.macho.tables.function_starts import decode_function_starts, parse_function_starts
+from machtrace.formats.macho.load_commands import LoadCommand
+from machtrace.formats.macho.structs import SYMTAB_COMMAND
+from machtrace.formats.macho.tables.stubs import parse_stubs
+from machtrace.formats.macho.tables.symtab import parse_symbols
+from machtrace.model.address import Avma
+from machtrace.model.memory import MemoryRegion
+from tests.support.writers.macho import TEXT_OFFSET, BuiltSlice, BuiltSymbol, ThinFile, fat_file
+
+SMALL = ThinFile(
+    code=bytes(32),
+    symbols=(BuiltSymbol("_f", TEXT_OFFSET), BuiltSymbol("_g", TEXT_OFFSET + 16)),
+    function_starts=b"\x80\x08\x10\x00",
+    exports_trie=b"\x00\x01_f\x00\x05\x03\x00\x80\x08\x00",
+)
+BIG_ENDIAN = ThinFile(
+    cputype=CPU_TYPE_POWERPC, is_64=False, little_endian=False, symbols=SMALL.symbols
+)
+QUICK = settings(max_examples=150, deadline=20_000, suppress_health_check=list(HealthCheck))
+
+
+def _read_everything(contents: FileContents | MemoryContents) -> None:
+    """Every table, each on its own: one that is bad hides no other."""
+
+    def symbols() -> None:
+        rows = parse_symbols(contents)
+        assert len(rows.names()) == len(rows.is_code) == len(rows)
+        assert len(rows.is_thumb) == len(rows.is_external) == len(rows.is_undefined)
+        for row in range(min(len(rows), 50)):
+            rows.name(row)
+        stubs = parse_stubs(contents, rows)
+        assert len(stubs.addresses) == len(stubs.sizes) == len(stubs.names)
+
+    def function_starts() -> None:
+        offsets = parse_function_starts(contents).offsets
+        assert np.all(offsets[1:] >= offsets[:-1])
+
+    def commands() -> None:
+        for command in contents.image.commands:
+            command_fields(command, contents.source)
+
+    def sections() -> None:
+        for section in contents.image.sections:
+            contents.read_svma(section.address, section.size)
+
+    steps: tuple[Callable[[], object], ...] = (
+        symbols,
+        function_starts,
+        commands,
+        sections,
+        lambda: parse_exports(contents),
+    )
+    for step in steps:
+        with suppress(MachtraceError):
+            step()
+
+
+def _survive(data: bytes) -> None:
+    with suppress(MachtraceError):
+        for part in parse_slices(data, "bad"):
+            _read_everything(FileContents(part.data, "bad"))
+    with suppress(MachtraceError):
+        memory = MemoryRegion(Avma(0x1000), data)
+        _read_everything(MemoryContents(memory, Avma(0x1000), "bad"))
+
+
+@pytest.mark.parametrize("file", [SMALL, BIG_ENDIAN], ids=["little", "big"])
+def test_cut_anywhere_it_gives_a_value_or_an_error(file: ThinFile):
+    """Every length from nothing to one byte short."""
+    data = file.build()
+    for length in range(len(data)):
+        _survive(data[:length])
+
+
+def test_load_commands_cut_short_are_always_an_error():
+    """No shorter header passes for the whole one."""
+    data = SMALL.build()
+    header = FileContents(data, "whole").image.header
+
+    for length in range(header.size + header.sizeofcmds):
+        with pytest.raises(MachOError):
+            FileContents(data[:length], "cut")
+
+
+@QUICK
+@given(st.data())
+def test_any_bytes_changed(data: st.DataObject):
+    """A few bytes of the header and its commands, or of the tables, are anything."""
+    good = bytearray(data.draw(st.sampled_from([SMALL, BIG_ENDIAN])).build())
+    end = data.draw(st.sampled_from([0x200, len(good)]))
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(4, end - 4))
+        value = data.draw(
+            st.sampled_from([b"\xff" * 4, b"\x7f\xff\xff\xff", bytes(4), b"\x01\x00\x00\x00"])
+            | st.binary(min_size=1, max_size=4)
+        )
+        good[at : at + len(value)] = value
+    _survive(bytes(good))
+
+
+@QUICK
+@given(st.binary(max_size=400), st.sampled_from([b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbf", b""]))
+def test_any_bytes_at_all(rest: bytes, magic: bytes):
+    """Some of them start well."""
+    _survive(magic + rest)
+
+
+@QUICK
+@given(st.binary(max_size=300))
+@example(b"\x80" * 300)
+@example(b"\x00" * 300)
+def test_any_bytes_as_tables(data: bytes):
+    """Function starts and exports tries have no magic to get past."""
+    with suppress(MachtraceError):
+        decode_function_starts(data, "bad")
+    with suppress(MachtraceError):
+        list(walk_exports_trie(data, "bad"))
+
+
+@QUICK
+@given(st.lists(st.tuples(*[st.integers(0, 2**32 - 1)] * 4), max_size=5), st.booleans())
+def test_any_fat_header(rows: list[tuple[int, int, int, int]], wide: bool):  # noqa: FBT001 - drawn
+    """Slices that parse are apart, and inside the file."""
+    thin = SMALL.build()
+    data = fat_file([BuiltSlice(*row) for row in rows], [(0x1000, thin)], wide=wide)
+    try:
+        slices = parse_slices(data, "bad")
+    except MachtraceError:
+        return
+    ends = sorted((part.offset, part.offset + part.size) for part in slices)
+    assert all(one[1] <= other[0] for one, other in pairwise(ends))
+    assert all(len(part.data) == part.size for part in slices)
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "complaint"),
+    [
+        pytest.param(16, 2**32 - 1, "4294967295 load commands do not fit", id="ncmds"),
+        pytest.param(20, 2**32 - 1, "bytes of header wanted", id="sizeofcmds"),
+        pytest.param(20, 8, "6 load commands do not fit", id="sizeofcmds too small"),
+        pytest.param(36, 0, "load command 0 of 6 has the size 0", id="cmdsize of nothing"),
+        pytest.param(36, 4, "load command 0 of 6 has the size 4", id="cmdsize of half a header"),
+        pytest.param(36, 153, "has the size 153", id="cmdsize unaligned"),
+        pytest.param(36, 2**31, "has the size 2147483648", id="cmdsize beyond the commands"),
+        pytest.param(96, 2**32 - 1, "claims 4294967295 sections", id="nsects"),
+        pytest.param(12, 99, "there is no Mach-O file type 0x63", id="filetype"),
+    ],
+)
+def test_counts_and_sizes_that_cannot_be(offset: int, value: int, complaint: str):
+    """Each is checked against what is there before it is believed."""
+    data = bytearray(SMALL.build())
+    data[offset : offset + 4] = value.to_bytes(4, "little")
+
+    with pytest.raises(MachOError, match=complaint) as caught:
+        FileContents(bytes(data), "bad")
+    assert caught.value.remedy
+
+
+def test_a_command_shorter_than_its_fields_is_named():
+    """Its cmdsize is in order, and too small for what it is."""
+    command = LoadCommand(LC_SYMTAB, 0x40, memoryview(bytes(16)))
+
+    with pytest.raises(MachOError, match="LC_SYMTAB takes 24 bytes, its cmdsize is 16: f at 0x40"):
+        command.unpack(SYMTAB_COMMAND, "f")
+
+
+@pytest.mark.parametrize("field", [24, 40], ids=["vmaddr", "fileoff"])
+def test_a_segment_that_wraps_round_is_refused(field: int):
+    """Sums of addresses and sizes stay inside 64 bits."""
+    data = bytearray(SMALL.build())
+    data[32 + field : 40 + field] = b"\xff" * 8
+
+    with pytest.raises(MachOError, match="beyond the end of the address space"):
+        FileContents(bytes(data), "bad")
+
+
+def test_real_files_with_a_byte_changed(zig_arm64: Path):
+    """Every byte of a real header in turn set to 0xff, every fourth one for time's sake."""
+    data = zig_arm64.read_bytes()
+    header = FileContents(data, "good").image.header
+    for at in range(4, header.size + header.sizeofcmds, 4):
+        changed = bytearray(data)
+        changed[at + 3] = 0xFF
+        _survive(bytes(changed))

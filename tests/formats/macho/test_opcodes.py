@@ -1,0 +1,155 @@
+"""Rebase and bind opcodes, against llvm-objdump and against bytes that mean nothing."""
+
+import re
+import shutil
+import struct
+import subprocess
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from machtrace.errors import MachOError, MachtraceError
+from machtrace.formats.macho.fixups.bind_opcodes import imported_symbols
+from machtrace.formats.macho.command_numbers import LC_DYLD_INFO_ONLY
+from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.fixups.rebase_opcodes import rebased_pointers, slid_segment
+from machtrace.targets.emulator.demo import PROGRAM
+
+DEMO = PROGRAM.read_bytes()
+REBASE, BIND, WEAK_BIND, LAZY_BIND = 8, 16, 24, 32
+"""Where ``dyld_info_command`` has the offset and size of each table."""
+DATA_SEGMENT, DATA_START = 3, 0x100008000
+
+
+def with_table(field, opcodes):
+    """The demo program, with another table of opcodes at its end."""
+    data = bytearray(DEMO) + opcodes
+    command = next(FileContents(DEMO, "demo").image.commands_of(LC_DYLD_INFO_ONLY))
+    struct.pack_into("<II", data, command.offset + field, len(DEMO), len(opcodes))
+    return bytes(data)
+
+
+def rebased(data):
+    """The places, as plain numbers."""
+    return rebased_pointers(FileContents(data, "demo")).tolist()
+
+
+def objdump_rebases(path):
+    """The places that llvm-objdump lists."""
+    objdump = shutil.which("llvm-objdump-19") or shutil.which("llvm-objdump")
+    if objdump is None:
+        pytest.skip("llvm-objdump is not installed")
+    listed = subprocess.run(
+        [objdump, "--macho", "--rebase", path], check=True, capture_output=True, text=True
+    ).stdout
+    return [int(row[1], 16) for row in re.finditer(r"(0x[0-9A-F]+)\s+pointer", listed)]
+
+
+OPCODES = {
+    "times, immediate": bytes((0x11, 0x20 | DATA_SEGMENT, 0x10, 0x53)),
+    "times, uleb": bytes((0x11, 0x20 | DATA_SEGMENT, 0x08, 0x60, 0x90, 0x01)),
+    "add after": bytes((0x11, 0x20 | DATA_SEGMENT, 0x00, 0x70, 0x18, 0x51)),
+    "skipping": bytes((0x11, 0x20 | DATA_SEGMENT, 0x00, 0x80, 0x05, 0x10, 0x51)),
+    "add, and scaled": bytes((0x11, 0x20 | DATA_SEGMENT, 0x00, 0x30, 0x20, 0x43, 0x52)),
+    "back again": bytes((0x11, 0x20 | DATA_SEGMENT, 0x40, 0x51, 0x30))
+    + b"\xf0\xff\xff\xff\xff\xff\xff\xff\xff\x01"
+    + b"\x51",
+    "after the end": bytes((0x11, 0x20 | DATA_SEGMENT, 0x00, 0x51, 0x00, 0x51)),
+    "none": b"",
+}
+
+
+@pytest.mark.parametrize("opcodes", OPCODES.values(), ids=OPCODES)
+def test_places_are_those_that_objdump_lists(tmp_path, opcodes):
+    """For each opcode, and for what the linker wrote."""
+    data = with_table(REBASE, opcodes)
+    path = tmp_path / "demo.macho"
+    path.write_bytes(data)
+    assert objdump_rebases(path) == rebased(data)
+
+
+def test_linkers_own_table_is_read_whole():
+    """A hundred pointers of an Objective-C program, each into its image."""
+    assert objdump_rebases(PROGRAM) == rebased(DEMO)
+    assert len(rebased(DEMO)) > 100
+
+
+def test_segment_is_slid_at_its_pointers_and_nowhere_else():
+    """Also backwards, and at a place that is no multiple of the pointer's size."""
+    data = with_table(REBASE, bytes((0x11, 0x20 | DATA_SEGMENT, 0x13, 0x51, 0x30, 0x05, 0x51)))
+    contents = FileContents(data, "demo")
+    segment = contents.image.segments[DATA_SEGMENT]
+    before = bytes(contents.read_file(segment.fileoff, segment.filesize))
+    for slide in (0x2064000, -0x4000):
+        after = slid_segment(contents, segment, rebased_pointers(contents), slide)
+        expected = bytearray(before)
+        for offset in (0x13, 0x20):
+            (word,) = struct.unpack_from("<Q", before, offset)
+            struct.pack_into("<Q", expected, offset, (word + slide) % (1 << 64))
+        assert bytes(expected) == after
+
+
+def test_other_segments_pointers_are_left_alone():
+    """Pointers of ``__DATA`` are none of ``__TEXT``'s, which comes out as it is in the file."""
+    contents = FileContents(DEMO, "demo")
+    text = contents.image.segments[1]
+    assert DEMO[: text.filesize] == slid_segment(
+        contents, text, rebased_pointers(contents), 0x2064000
+    )
+
+
+@pytest.mark.parametrize(
+    ("opcodes", "message"),
+    [
+        (bytes((0x11, 0x51)), "outside its segment"),
+        (bytes((0x11, 0x2F, 0x00, 0x51)), "no segment 15"),
+        (bytes((0x12,)), "type 2"),
+        (bytes((0x90,)), "no rebase opcode 0x90"),
+        (bytes((0x11, 0x20 | DATA_SEGMENT, 0xFF)), "bytes wanted"),
+        (bytes((0x11, 0x20 | DATA_SEGMENT, 0x00, 0x60)) + b"\xff" * 8 + b"\x0f", "outside"),
+        (bytes((0x11, *(0x20 | DATA_SEGMENT, 0x00, 0x60, 0x80, 0x01) * 200)), "can hold"),
+    ],
+)
+def test_opcodes_that_lead_astray_are_refused(opcodes, message):
+    """By an error that names the table; counts are checked before anything is made of them."""
+    with pytest.raises(MachOError, match=message) as raised:
+        rebased(with_table(REBASE, opcodes))
+    assert "rebase opcodes" in str(raised.value)
+
+
+def test_imports_of_all_tables_are_found():
+    """Eagerly, weakly and lazily bound ones; the demo program has none."""
+    assert imported_symbols(FileContents(DEMO, "demo")) == frozenset()
+    eager = bytes((0x11, 0x40)) + b"_printf\0" + bytes((0x51, 0x72, 0x00, 0x90))
+    more = bytes((0x60, 0x7F, 0x80, 0x08, 0xA0, 0x08, 0xB1, 0xC0, 0x02, 0x08, 0x20, 0x01, 0x3E))
+    for field, opcodes in (
+        (BIND, eager + more + b"\x40_exit\0\0"),
+        (WEAK_BIND, eager + more + b"\x40_exit\0"),
+        # Between lazy binds stands a DONE each.
+        (LAZY_BIND, eager + b"\0" + more + b"\x40_exit\0\x90\0"),
+    ):
+        contents = FileContents(with_table(field, opcodes), "demo")
+        assert imported_symbols(contents) == {"_printf", "_exit"}
+
+
+@pytest.mark.parametrize("opcodes", [b"\xd0", b"\x40_printf", b"\x70\xff"])
+def test_bind_opcodes_that_make_no_sense_are_refused(opcodes):
+    """An opcode that there is not, a name without an end, a number cut short."""
+    with pytest.raises(MachOError, match="bind opcodes"):
+        imported_symbols(FileContents(with_table(BIND, opcodes), "demo"))
+
+
+@given(st.binary(max_size=64), st.sampled_from([REBASE, BIND, WEAK_BIND, LAZY_BIND]))
+def test_random_opcodes_give_a_value_or_an_error(opcodes, field):
+    """And what they give can be applied."""
+    contents = FileContents(with_table(field, opcodes), "demo")
+    try:
+        pointers = rebased_pointers(contents)
+        imported_symbols(contents)
+    except MachtraceError:
+        return
+    assert pointers.dtype == np.uint64
+    for segment in contents.image.segments:
+        assert segment.filesize == len(slid_segment(contents, segment, pointers, 0x4000))

@@ -1,0 +1,600 @@
+"""Lines of programs whose DWARF was left in object files and static libraries."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from machtrace.errors import DebugInformationError
+from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.tables.stabs import object_stabs
+from machtrace.formats.macho.tables.symtab import parse_symbols
+from machtrace.model.address import Avma, ImageOffset
+from machtrace.model.arch import Arch
+from machtrace.model.image import BinaryImage, ImageFormat
+from machtrace.model.symbol import FrameStatus
+from machtrace.lines import child_process
+from machtrace.lines import object_file_indices
+from machtrace.lines.index import DebugIndex
+from machtrace.lines.debug_information import DebugInformation
+from machtrace.images.debug_map import DebugMap, LinkedObject
+from machtrace.lines.debug_map.functions import mapped_functions
+from machtrace.lines.debug_map.index import DebugMapIndex
+from machtrace.images.resolver import ImageResolver
+from machtrace.lines.index_builder import BuildLimits
+from machtrace.lines.index_cache import IndexCache
+from machtrace.lines.index_folder import IndexFolder
+from machtrace.lines.object_file_indices import ObjectBytes, ObjectIndices
+from machtrace.images.search_record import Outcome
+from tests.support.writers.debug_files import static_archive, thin_archive, write_dsym
+from tests.support.compilers.executables import compile_object, link_objects
+
+MAIN = """\
+static inline __attribute__((always_inline)) int twice(int x) {
+  return x * 2 + 1;
+}
+int helper(int);
+int other(int x) {
+  int y = twice(x);
+  y += helper(y);
+  return y;
+}
+static __attribute__((noinline)) int hidden(int x) {
+  return helper(x) * 3;
+}
+int main(void) {
+  return other(3) + hidden(4);
+}
+"""
+HELPER = """\
+static __attribute__((noinline)) int hidden(int x) {
+  return x ^ 5;
+}
+int helper(int x) {
+  return hidden(x) - 7;
+}
+int another(int x) {
+  return x + hidden(x);
+}
+"""
+MEMBER = "helper of a long name.o"
+LINKED_AT = 1_700_000_000
+
+
+def build(folders, arch):
+    """The objects of the program, linked; the program."""
+    if find_spec("ziglang") is None:
+        pytest.skip("ziglang is not installed; it compiles the programs that are read here")
+    folder = folders.mktemp("map")
+    for name, text in (("main", MAIN), ("helper", HELPER)):
+        (folder / f"{name}.c").write_text(text)
+        path = folder / f"{name}.o"
+        compile_object(folder / f"{name}.c", path, arch=arch, options=("-g", "-O1"))
+        os.utime(path, (LINKED_AT, LINKED_AT))
+    return link_objects([folder / "main.o", folder / "helper.o"], folder / "program", arch=arch)
+
+
+@pytest.fixture(scope="session")
+def arm64_program(tmp_path_factory):
+    """The program for arm64."""
+    return build(tmp_path_factory, Arch.ARM64)
+
+
+@pytest.fixture(scope="session", params=[Arch.ARM64, Arch.X86_64], ids=lambda arch: arch.value)
+def made(request, tmp_path_factory):
+    """The program as it was built; not to be changed."""
+    if request.param is Arch.ARM64:
+        return request.getfixturevalue("arm64_program")
+    return build(tmp_path_factory, request.param)
+
+
+@pytest.fixture
+def program(arm64_program, tmp_path):
+    """A build folder to do anything with: in it paths are as they were linked."""
+    folder, kept = arm64_program.parent, tmp_path / "kept"
+    shutil.copytree(folder, kept)
+    yield arm64_program
+    shutil.rmtree(folder)
+    shutil.copytree(kept, folder)
+
+
+def image_of(path):
+    """The image of a Mach-O file."""
+    contents = FileContents(path.read_bytes(), str(path))
+    return BinaryImage(
+        path=str(path),
+        uuid=contents.image.uuid,
+        arch=contents.image.arch,
+        format=ImageFormat.MACHO,
+        load_address=Avma(contents.image.header_svma),
+        header_svma=contents.image.header_svma,
+        size=0x4000,
+    )
+
+
+def index_of(path, search=(), indices=None):
+    """The lines of a program that has a debug map."""
+    lines = ImageResolver.of(search).files(image_of(path)).lines
+    assert isinstance(lines, DebugMap)
+    return DebugMapIndex(lines, ObjectIndices() if indices is None else indices)
+
+
+def functions(path):
+    """Where functions of a program begin and end, by linkage name and the source's name."""
+    contents = FileContents(path.read_bytes(), str(path))
+    found = mapped_functions(contents)
+    # The linker takes the object files in any order.
+    sources = [Path(LinkedObject.parse(*stab).path).stem for stab in object_stabs(contents)]
+    sources = ["helper" if source == "libh" else source for source in sources]
+    places = zip(found.starts.tolist(), found.sizes.tolist(), strict=True)
+    return {
+        (found.linkage_name(number), sources[found.object_ids[number]]): range(start, start + size)
+        for number, (start, size) in enumerate(places)
+    }
+
+
+def lines_in(index, places):
+    """The innermost frames of a range of addresses."""
+    frames = [index.inlined(ImageOffset(offset)) for offset in places]
+    return {(f[0].name, Path(f[0].location.path).name, f[0].location.line) for f in frames if f}
+
+
+def test_functions_are_where_the_symbols_are(made):
+    """The map says for each defined function where it is and which object file has it."""
+    contents = FileContents(made.read_bytes(), str(made))
+    symbols = parse_symbols(contents)
+    rows = np.flatnonzero(symbols.is_code)
+    base = contents.image.header_svma
+    known = {(symbols.name(int(row)), int(symbols.n_value[row]) - base) for row in rows.tolist()}
+    found = functions(made)
+    wanted = {
+        ("_main", "main"),
+        ("_other", "main"),
+        ("_hidden", "main"),
+        ("_helper", "helper"),
+        ("_hidden", "helper"),
+    }
+
+    assert wanted <= set(found)
+    assert {(name, places.start) for (name, _), places in found.items()} <= known
+    assert all(len(places) > 0 for places in found.values())
+
+
+def test_lines_are_those_of_the_sources(made):
+    """Two functions of one name among them, and a call that was inlined."""
+    index, places = index_of(made), functions(made)
+
+    helper = lines_in(index, places["_helper", "helper"])
+    assert {("helper", "helper.c", 5)} <= helper
+    assert {line for _, _, line in helper} <= {0, 4, 5}
+    assert {line for _, _, line in lines_in(index, places["_hidden", "main"])} <= {0, 10, 11}
+    assert {line for _, _, line in lines_in(index, places["_hidden", "helper"])} <= {0, 1, 2}
+    chains = [index.inlined(ImageOffset(offset)) for offset in places["_other", "main"]]
+    named = {tuple((call.name, call.location.line) for call in chain) for chain in chains}
+    assert (("twice", 2), ("other", 6)) in named
+
+
+def test_every_function_s_start_is_known(made):
+    """The linked one, of each address in it."""
+    index = index_of(made)
+    for places in functions(made).values():
+        # Padding behind a function is not in its DWARF.
+        for offset in (places.start, *filter(index.inlined, places)):
+            assert places.start == index.function_start(ImageOffset(offset))
+
+
+def test_nothing_is_said_between_functions(made):
+    """Nor before the first or after the last, nor of what is no address at all."""
+    index = index_of(made)
+    inside = {offset for places in functions(made).values() for offset in places}
+    first, last = min(inside), max(inside)
+    outside = [o for o in range(first - 64, last + 64) if o not in inside]
+
+    assert not any(index.inlined(ImageOffset(offset)) for offset in (*outside, -1, 1 << 70))
+    columns = index.columns(np.array([*outside, 2**64 - 1], np.uint64))
+    assert {-1} == set(columns.location.tolist())
+
+
+def test_columns_say_what_frames_say(made):
+    """In bulk: the same lines, files, functions and depths, before and after more is read."""
+    index = index_of(made)
+    places = functions(made)
+    order = sorted(places.values(), key=lambda one: one.start, reverse=True)
+    early = index.columns(np.array(list(order[0]), np.uint64))
+    offsets = [offset for one in order for offset in one]
+    columns = index.columns(np.array(offsets, np.uint64))
+
+    assert early.location.tolist() == columns.location[: len(order[0])].tolist()
+    chains = index.chains(columns.location)
+    for row, offset in enumerate(offsets):
+        frames = index.inlined(ImageOffset(offset))
+        if not frames:
+            assert -1 == columns.location[row]
+            continue
+        assert len(frames) == columns.depth[row] + 1
+        assert (frames[0].location.line or 0) == columns.line[row]
+        assert frames[0].location.path == index.file_path(int(columns.file[row]))
+        called = [
+            index.function_name(int(number))
+            for number in chains.function[chains.first[row] : chains.first[row + 1]]
+        ]
+        assert called == [frame.linkage_name for frame in frames]
+
+
+def test_it_answers_as_dsymutil_and_llvm_symbolizer(made, tmp_path):
+    """Every address of the program, in their dSYM of it."""
+    tools = {name: shutil.which(f"{name}-19") for name in ("dsymutil", "llvm-symbolizer")}
+    if None in tools.values():
+        pytest.skip("dsymutil and llvm-symbolizer are not installed; they are the peers here")
+    bundle = tmp_path / "program.dSYM"
+    subprocess.run([tools["dsymutil"], made, "-o", bundle], check=True, capture_output=True)
+    index, base = index_of(made), image_of(made).header_svma
+    offsets = sorted(offset for places in functions(made).values() for offset in places)
+    said = subprocess.run(
+        [tools["llvm-symbolizer"], "--output-style=JSON", "--no-demangle",
+         f"--obj={bundle}/Contents/Resources/DWARF/program"],
+        input="".join(f"{offset + base:#x}\n" for offset in offsets),
+        check=True, capture_output=True, text=True,
+    ).stdout.splitlines()  # fmt: skip
+
+    for offset, line in zip(offsets, said, strict=True):
+        theirs = [
+            (call["FunctionName"], call["FileName"], call["Line"])
+            for call in json.loads(line)["Symbol"]
+            if call["FileName"]  # else it is from the symbol table
+        ]
+        ours = [
+            (call.linkage_name, call.location.path, call.location.line or 0)
+            for call in index.inlined(ImageOffset(offset))
+        ]
+        assert theirs == ours
+
+
+# --- object files that are not as they were ---
+
+
+def test_an_object_file_that_was_changed_is_not_used(program):
+    """Lines of the other object file are there; the user is told of this one."""
+    path = program.parent / "helper.o"
+    os.utime(path, (LINKED_AT + 5, LINKED_AT + 5))
+    index, places = index_of(program), functions(program)
+
+    assert () == index.inlined(ImageOffset(places["_helper", "helper"].start))
+    assert index.inlined(ImageOffset(places["_main", "main"].start))
+    times = "linked at 2023-11-14 22:13:20, is of 2023-11-14 22:13:25"
+    (told,) = index.record.looked_at
+    assert f"{path}: was changed after it was linked ({times})" == str(told)
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "empty", "noise", "no dwarf"])
+def test_a_bad_object_file_costs_only_its_own_lines(program, damage):
+    """Whatever happened to it."""
+    path = program.parent / "helper.o"
+    data = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    elif damage == "no dwarf":
+        path.write_bytes(data.replace(b"__debug_info", b"__other_info"))
+    else:
+        path.write_bytes({"cut": data[:700], "empty": b"", "noise": data[:64] + data[900:]}[damage])
+    if path.exists():
+        os.utime(path, (LINKED_AT, LINKED_AT))
+    index, places = index_of(program), functions(program)
+
+    assert () == index.inlined(ImageOffset(places["_helper", "helper"].start))
+    assert index.inlined(ImageOffset(places["_main", "main"].start))
+    assert 1 == len(index.record.looked_at)
+    assert str(path) in str(index.record.looked_at[0])
+
+
+@pytest.mark.parametrize("damage", ["gone", "changed"])
+def test_the_user_is_told_which_object_file_could_not_be_used(program, damage):
+    """Once, and only of those that were needed; what to do is said, too."""
+    path = program.parent / "helper.o"
+    if damage == "gone":
+        path.unlink()
+    else:
+        os.utime(path, (LINKED_AT + 5, LINKED_AT + 5))
+    image = image_of(program)
+    information, places = DebugInformation(ImageResolver.of(), IndexCache(None)), functions(program)
+
+    assert information.frames(image, ImageOffset(places["_main", "main"].start))
+    assert [] == information.problems
+    for _ in range(2):
+        assert not information.frames(image, ImageOffset(places["_helper", "helper"].start))
+    (problem,) = information.problems
+    assert isinstance(problem, DebugInformationError)
+    assert str(path) in str(problem)
+    assert "dsymutil" in problem.remedy
+
+
+def test_without_any_object_file_there_are_no_lines(program):
+    """And what was looked for is said."""
+    for path in program.parent.glob("*.o"):
+        path.unlink()
+
+    files = ImageResolver().files(image_of(program))
+    assert FrameStatus.MISSING_FILE is files.lines
+    told = [one.place for one in files.looked_at if "object file" in one.detail]
+    assert {str(program.parent / name) for name in ("main.o", "helper.o")} == set(told)
+
+
+def test_object_files_that_were_moved_are_found_where_the_user_says(program, tmp_path):
+    """In a folder with all of them, or in one that stands for the root of paths."""
+    flat, rooted = tmp_path / "flat", tmp_path / "root"
+    for folder in (flat, Path(f"{rooted}{program.parent}")):
+        folder.mkdir(parents=True)
+        for path in program.parent.glob("*.o"):
+            shutil.copy2(path, folder)
+    for path in program.parent.glob("*.o"):
+        path.unlink()
+
+    places = functions(program)
+    for search in (flat, rooted):
+        index = index_of(program, search)
+        assert ("helper", "helper.c", 5) in lines_in(index, places["_helper", "helper"])
+
+
+def dsym_of(program):
+    """The DWARF of a dSYM that is made beside a program."""
+    tool = shutil.which("dsymutil-19") or shutil.which("dsymutil")
+    if tool is None:
+        pytest.skip("dsymutil is not installed; it makes the dSYM here")
+    subprocess.run([tool, program], check=True, capture_output=True)
+    return Path(f"{program}.dSYM/Contents/Resources/DWARF/program")
+
+
+def test_a_dsym_is_preferred(program):
+    """Where there are both."""
+    dwarf = dsym_of(program)
+
+    assert str(dwarf) == ImageResolver().files(image_of(program)).lines.path
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["debug map", "other dSYM"])
+def test_a_dsym_that_was_cut_does_not_hide_what_else_there_is(program, tmp_path, whole):
+    """Its fault is told; lines come from another dSYM, or from the object files."""
+    good = dsym_of(program)
+    cut = write_dsym(tmp_path / "given.dSYM", "program", good.read_bytes()[:-400])
+    if not whole:
+        good.unlink()
+    information = DebugInformation(ImageResolver.of(tmp_path / "given.dSYM"), IndexCache(None))
+
+    index = information.index(image_of(program))
+
+    assert isinstance(index, DebugIndex if whole else DebugMapIndex)
+    ((_, places),) = [one for one in functions(program).items() if one[0][0] == "_main"]
+    assert lines_in(index, places)
+    assert [DebugInformationError] == [type(one) for one in information.problems]
+    assert str(cut) in str(information.problems[0])
+
+
+# --- without a time: what lld writes ---
+
+
+def without_times(program):
+    """Make the linker have left out when the object files were changed."""
+    contents = FileContents(program.read_bytes(), str(program))
+    symbols = parse_symbols(contents)
+    data = bytearray(program.read_bytes())
+    for row in np.flatnonzero(symbols.n_type == 0x66).tolist():
+        at = contents.image.symtab.symoff + 16 * row + 8
+        data[at : at + 8] = bytes(8)
+    program.write_bytes(data)
+
+
+def test_without_times_instructions_are_compared(program):
+    """An older object file of another source is used for the functions that are the same."""
+    without_times(program)
+    folder = program.parent
+    (folder / "helper.c").write_text(HELPER.replace("x ^ 5", "x * 77 + 5"))
+    arch = image_of(program).arch
+    compile_object(folder / "helper.c", folder / "helper.o", arch=arch, options=("-g", "-O1"))
+    os.utime(folder / "helper.o", (LINKED_AT, LINKED_AT))
+    index, places = index_of(program), functions(program)
+
+    assert () == index.inlined(ImageOffset(places["_hidden", "helper"].start))
+    assert ("helper", "helper.c", 5) in lines_in(index, places["_helper", "helper"])
+    assert [Outcome.CHANGED] == [one.outcome for one in index.record.looked_at]
+
+
+def test_without_times_newer_object_files_are_not_used(program):
+    """They were compiled again, and not linked."""
+    without_times(program)
+    later = program.stat().st_mtime + 100
+    os.utime(program.parent / "helper.o", (later, later))
+    index, places = index_of(program), functions(program)
+
+    assert () == index.inlined(ImageOffset(places["_helper", "helper"].start))
+    assert index.inlined(ImageOffset(places["_main", "main"].start))
+    assert "newer than the image" in str(index.record.looked_at[0])
+
+
+# --- static libraries ---
+
+
+def archived(program, data, *, modified=LINKED_AT):
+    """Make the linker have taken ``helper.o`` from ``libh.a``, which holds ``data``."""
+    archive = program.parent / "libh.a"
+    archive.write_bytes(data)
+    os.utime(archive, (modified, modified))
+    (program.parent / "helper.o").rename(program.parent / MEMBER)
+    contents = FileContents(program.read_bytes(), str(program))
+    symtab = contents.image.symtab
+    data = bytearray(program.read_bytes())
+    symbols = parse_symbols(contents)
+    row = next(
+        row for row in np.flatnonzero(symbols.n_type == 0x66).tolist()
+        if symbols.name(row).endswith("helper.o")
+    )  # fmt: skip
+    # A string table of our own at the end of the file: the old one has no room.
+    strings = data[symtab.stroff : symtab.stroff + symtab.strsize]
+    place = len(strings)
+    strings += f"{archive}({MEMBER})".encode() + b"\0"
+    at = next(contents.image.commands_of(2)).offset + 16
+    data[at : at + 8] = len(data).to_bytes(4, "little") + len(strings).to_bytes(4, "little")
+    data[symtab.symoff + 16 * row :][:4] = place.to_bytes(4, "little")
+    data[symtab.symoff + 16 * row : symtab.symoff + 16 * row + 4] = place.to_bytes(4, "little")
+    program.write_bytes(data + strings)
+
+
+@pytest.mark.parametrize("kind", ["bsd", "gnu", "thin"])
+def test_members_of_static_libraries(program, kind):
+    """Of every form of archive; one of the same name that is another object file comes first."""
+    helper = (program.parent / "helper.o").read_bytes()
+    main = (program.parent / "main.o").read_bytes()
+    if kind == "thin":
+        data = thin_archive([(MEMBER, LINKED_AT, len(helper))])
+    else:
+        members = [("x.o", 5, b"odd"), (MEMBER, LINKED_AT, main), (MEMBER, LINKED_AT, helper)]
+        data = static_archive(members, long_names=kind)
+    archived(program, data)
+    index, places = index_of(program), functions(program)
+
+    assert ("helper", "helper.c", 5) in lines_in(index, places["_helper", "helper"])
+    assert [] == index.record.looked_at
+
+
+def test_a_member_of_another_time_is_not_used(program):
+    """The library was made again."""
+    helper = (program.parent / "helper.o").read_bytes()
+    archived(program, static_archive([(MEMBER, 7, helper)]), modified=8)
+    index, places = index_of(program), functions(program)
+
+    assert () == index.inlined(ImageOffset(places["_helper", "helper"].start))
+    assert [Outcome.CHANGED] == [one.outcome for one in index.record.looked_at]
+
+
+@pytest.mark.parametrize(
+    ("data", "outcome"),
+    [
+        (static_archive([("other.o", 1, b"")]), Outcome.NO_FILE),
+        (b"!<arch>\n" + b"x" * 80, Outcome.MALFORMED),
+        (b"not an archive", Outcome.MALFORMED),
+    ],
+    ids=["without it", "damaged", "no archive"],
+)
+def test_a_library_that_does_not_have_it(program, data, outcome):
+    """Is told in one line."""
+    archived(program, data)
+    index, places = index_of(program), functions(program)
+
+    assert () == index.inlined(ImageOffset(places["_helper", "helper"].start))
+    assert outcome is index.record.looked_at[0].outcome
+
+
+def test_a_library_is_good_up_to_where_it_is_damaged(program):
+    """The member comes before that."""
+    helper = (program.parent / "helper.o").read_bytes()
+    archived(program, static_archive([(MEMBER, LINKED_AT, helper)]) + b"x" * 80)
+    index, places = index_of(program), functions(program)
+
+    assert ("helper", "helper.c", 5) in lines_in(index, places["_helper", "helper"])
+    assert [Outcome.MALFORMED] == [one.outcome for one in index.record.looked_at]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/b/x.o", ("/b/x.o", None)),
+        ("/b/libx.a(x.o)", ("/b/libx.a", "x.o")),
+        ("/b (1)/x.o", ("/b (1)/x.o", None)),
+        ("/b (1)/libx.a(a(b).o)", ("/b (1)/libx.a(a", "b).o")),
+        ("(x)", ("(x)", None)),
+        ("", ("", None)),
+    ],
+)
+def test_names_of_object_files(text, expected):
+    """As linkers write them; brackets may be part of a path."""
+    linked = LinkedObject.parse(text, 5)
+    assert expected == (linked.path, linked.member)
+    assert text == str(linked)
+
+
+# --- indices ---
+
+
+def test_indices_are_kept_by_what_object_files_hold(program, tmp_path, monkeypatch):
+    """The second time no child is started; a changed object file has another index."""
+    indices = ObjectIndices(IndexFolder(tmp_path / "indices"))
+    offset = ImageOffset(functions(program)["_helper", "helper"].start)
+    first = index_of(program, indices=indices).inlined(offset)
+    assert first
+
+    monkeypatch.setattr(
+        child_process.subprocess, "run", lambda *_, **__: pytest.fail("a child was started")
+    )
+    assert first == index_of(program, indices=indices).inlined(offset)
+
+
+def test_a_child_that_dies_costs_one_object_file(made, monkeypatch):
+    """The others of its batch have their indices from the next child."""
+    objects = [(made.parent / name).read_bytes() for name in ("main.o", "helper.o")]
+    killer = b"kill"
+    child = object_file_indices._OBJECT_WORKER  # noqa: SLF001
+    code = (
+        "import os, sys\n"
+        f"import {child} as child\n"
+        "real = child._index\n"
+        f"child._index = lambda data, limit: os.abort() if data == {killer!r} "
+        "else real(data, limit)\n"
+        "sys.exit(child.main())\n"
+    )
+    real = subprocess.run
+
+    def run(command, **options):
+        return real([command[0], "-P", "-c", code, *command[4:]], **options)
+
+    monkeypatch.setattr(child_process.subprocess, "run", run)
+    made_of = [
+        ObjectBytes("first", objects[0]),
+        ObjectBytes("bad", b"\xcf\xfa\xed\xfe" + bytes(10)),
+        ObjectBytes("killer", killer),
+        ObjectBytes("last", objects[1]),
+    ]
+    found = ObjectIndices().make(made_of)
+
+    assert ["SymCache", "str", "str", "SymCache"] == [type(one).__name__ for one in found]
+    assert "died" in found[2]
+
+
+@pytest.mark.parametrize(("name", "value"), [("executable", ""), ("frozen", True)])
+def test_without_an_interpreter_to_start_every_object_file_has_the_reason(
+    made, monkeypatch, name, value
+):
+    """As in programs that embed Python: what ``sys.executable`` names there is the program."""
+    monkeypatch.setattr(sys, name, value, raising=False)
+    monkeypatch.setattr(
+        child_process.subprocess, "run", lambda *_, **__: pytest.fail("a child was started")
+    )
+    data = (made.parent / "main.o").read_bytes()
+
+    found = ObjectIndices().make([ObjectBytes("first", data), ObjectBytes("second", data)])
+
+    assert len(found) == 2
+    assert all("no Python executable" in one for one in found)
+
+
+def test_a_child_that_takes_too_long_is_ended(made):
+    """Each object file that it did not finish is given up, in bounded time."""
+    limits = BuildLimits(processor_seconds=0.001, processor_seconds_per_mib=0, patience=1)
+    data = (made.parent / "main.o").read_bytes()
+
+    found = ObjectIndices(limits=limits).make([ObjectBytes("a", data)])
+    assert isinstance(found[0], str)
+
+
+def test_a_dsym_beside_is_not_needed_for_another_build(program):
+    """A dSYM of another build is passed over for the object files of this one."""
+    data = program.read_bytes()
+    uuid = image_of(program).uuid
+    other = data.replace(uuid.bytes, bytes(reversed(uuid.bytes)))
+    write_dsym(Path(f"{program}.dSYM"), "program", other)
+
+    assert isinstance(ImageResolver().files(image_of(program)).lines, DebugMap)

@@ -1,0 +1,309 @@
+"""Indices are made apart, once, and kept: whatever the file holds, whoever else is at it."""
+
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from machtrace.errors import DebugInformationError
+from machtrace.model.address import FileOffset
+from machtrace.lines import child_process
+from machtrace.lines import index_builder
+from machtrace.lines import index_cache
+from machtrace.lines.index_builder import BuildLimits, build_index
+from machtrace.lines.index_cache import IndexCache, index_name
+from machtrace.lines.index_folder import IndexFolder, default_index_folder
+from machtrace.lines.symcache import SymCache
+from tests.support.compilers.debug_programs import INLINED_C, debug_file
+from tests.support.compilers.elf_compiler import compile_elf
+
+BUILD_ID = "-Wl,--build-id=sha1"
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory):
+    """A small ELF with its DWARF inside."""
+    folder = tmp_path_factory.mktemp("indexed")
+    source = folder / "inlined.c"
+    source.write_text(INLINED_C)
+    options = ("-g", "-O1", "-shared", BUILD_ID)
+    return compile_elf([source], folder / "a.so", target="x86_64-linux-musl", options=options)
+
+
+@pytest.fixture
+def file(program):
+    """It, opened."""
+    return debug_file(program)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """An empty folder of indices."""
+    return IndexFolder(tmp_path / "indices")
+
+
+def outer(file):
+    """Where ``outer`` is."""
+    cache = SymCache(build_index(file))
+    names = [cache.function_name(number) for number in range(cache.function_count)]
+    return int(cache.function_entry[names.index("outer")])
+
+
+def test_an_index_is_made_once(file, folder, monkeypatch):
+    """The second time it is read from the folder, by its name."""
+    first = IndexCache(folder).index(file)
+
+    def nothing(*_):
+        raise AssertionError("it was made again")
+
+    monkeypatch.setattr(index_cache, "build_index", nothing)
+    second = IndexCache(folder).index(debug_file(file.path))
+
+    offset = outer(file)
+    assert first.inlined(offset) == second.inlined(offset) != ()
+    assert [path.suffix for path in folder.directory.iterdir() if path.suffix] == [".symcache"]
+
+
+def test_without_a_folder_nothing_is_written(file, monkeypatch, tmp_path):
+    """The index is held in memory."""
+    monkeypatch.chdir(tmp_path)
+
+    assert IndexCache(None).index(file).inlined(outer(file))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_no_error(file, tmp_path):
+    """As in a home directory that is read-only, or where a file is in the way."""
+    (tmp_path / "file").write_bytes(b"")
+
+    index = IndexCache(IndexFolder(tmp_path / "file" / "indices")).index(file)
+
+    assert index.inlined(outer(file))
+
+
+def test_a_bad_index_is_made_again(file, folder):
+    """One that was cut short, and one of another image."""
+    IndexCache(folder).index(file)
+    path = folder.path(index_name(file))
+    good = path.read_bytes()
+    for bad in (good[: len(good) // 2], b"", good[:8] + bytes(16) + good[24:]):
+        path.write_bytes(bad)
+        assert IndexCache(folder).index(file).inlined(outer(file))
+        assert path.read_bytes() == good
+
+
+def test_files_with_one_identifier_have_indices_of_their_own(file):
+    """A dSYM can be made again, with more in it."""
+    more = replace(file, data=memoryview(bytes(file.data) + b"\0"))
+
+    assert index_name(more) != index_name(file)
+
+
+def test_many_builders_make_one_index(program, tmp_path):
+    """Several processes at once: each gets a whole index, and one of them makes it."""
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from machtrace.symbolizer import index_cache\n"
+        "from machtrace.lines.index_folder import IndexFolder\n"
+        "from tests.support.compilers.debug_programs import debug_file\n"
+        "build = index_cache.build_index\n"
+        "def told(*given):\n"
+        "    print('made', flush=True)\n"
+        "    return build(*given)\n"
+        "index_cache.build_index = told\n"
+        "cache = index_cache.IndexCache(IndexFolder(Path(sys.argv[2])))\n"
+        "assert cache.index(debug_file(Path(sys.argv[1]))).columns\n"
+    )
+    command = [sys.executable, "-c", code, str(program), str(tmp_path / "indices")]
+    environment = child_process.worker_environment()
+
+    started = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        for _ in range(4)
+    ]
+    said = [process.communicate()[0] for process in started]
+
+    assert [process.returncode for process in started] == [0] * 4
+    assert sum(text.count("made") for text in said) == 1
+
+
+def test_threads_make_one_index_too(file, folder, monkeypatch):
+    """Locks hold between the threads of one process."""
+    made = []
+
+    def told(*given):
+        made.append(given)
+        return build_index(*given)
+
+    monkeypatch.setattr(index_cache, "build_index", told)
+    with ThreadPoolExecutor(4) as pool:
+        indices = list(pool.map(lambda _: IndexCache(folder).index(file), range(4)))
+
+    assert len(made) == 1
+    assert all(index.inlined(outer(file)) for index in indices)
+
+
+def test_the_least_recently_used_goes_first(folder):
+    """And never the one that was just written."""
+    limited = IndexFolder(folder.directory, limit=250)
+    for age, name in enumerate(("new", "middle", "old")):
+        assert limited.write(name, b"x" * 100)
+        os.utime(limited.path(name), (time.time() - 100 * age,) * 2)
+    limited.used("old")
+
+    limited.evict(keep="new")
+
+    assert {path.stem for path in folder.directory.iterdir()} == {"new", "old"}
+
+    IndexFolder(folder.directory, limit=0).evict(keep="new")
+
+    assert {path.stem for path in folder.directory.iterdir()} == {"new"}
+
+
+def test_an_index_that_is_evicted_while_it_is_mapped_can_be_read(file, folder):
+    """Its bytes stay until nobody has them mapped."""
+    index = IndexCache(folder).index(file)
+    IndexFolder(folder.directory, limit=0).evict(keep="another")
+
+    assert not folder.path(index_name(file)).exists()
+    assert index.inlined(outer(file))
+
+
+def test_what_dead_builders_left_is_removed(folder):
+    """After a day; before, somebody may be writing it."""
+    folder.write("one", b"")
+    for name, age in (("dead.part", 2 * 86400), ("alive.part", 10)):
+        (folder.directory / name).write_bytes(b"")
+        os.utime(folder.directory / name, (time.time() - age,) * 2)
+
+    folder.evict(keep="one")
+
+    assert not (folder.directory / "dead.part").exists()
+    assert (folder.directory / "alive.part").exists()
+
+
+def test_a_slice_of_a_fat_file_is_read_alone(file, tmp_path):
+    """The child is told where the slice begins."""
+    data = b"\0" * 4096 + bytes(file.data) + b"rest"
+    path = tmp_path / "fat"
+    path.write_bytes(data)
+    part = replace(file, path=str(path), slice_offset=FileOffset(4096))
+
+    assert build_index(part) == build_index(file)
+
+
+def test_what_is_no_longer_in_its_file_is_handed_over(file, tmp_path):
+    """As a member of an archive never was; and a file can be replaced while it is mapped."""
+    other = tmp_path / "other"
+    other.write_bytes(b"something else")
+
+    for path in (other, tmp_path / "missing"):
+        assert build_index(replace(file, path=str(path))) == build_index(file)
+
+
+@pytest.mark.parametrize(
+    ("section", "value"),
+    [(".debug_info", b"\xff"), (".debug_abbrev", b"\xff")],
+    ids=str,
+)
+def test_what_the_library_refuses_is_an_error_that_says_so(file, section, value):
+    """With the path and what the library said."""
+    where = file.contents.image.section(section)
+    data = bytearray(file.data)
+    data[where.offset : where.offset + where.size] = value * where.size
+    bad = replace(file, data=memoryview(data))
+
+    with pytest.raises(DebugInformationError) as caught:
+        build_index(bad)
+    assert file.path in str(caught.value)
+    assert "cannot be read" in caught.value.reason
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of address space hold on Linux")
+def test_a_child_that_takes_too_much_memory_is_survived(file):
+    """It cannot even load the library here."""
+    limits = BuildLimits(memory=1 << 24, memory_per_byte=0)
+
+    with pytest.raises(DebugInformationError):
+        build_index(file, limits)
+
+
+def test_a_child_that_takes_too_long_is_ended(file):
+    """By the clock on the wall, for a child that only waits."""
+    limits = BuildLimits(processor_seconds=0.01, processor_seconds_per_mib=0, patience=0.1)
+
+    with pytest.raises(DebugInformationError, match="within"):
+        build_index(file, limits)
+
+
+@pytest.mark.parametrize(("code", "reason"), [("os.abort()", "SIGABRT"), ("os._exit(9)", "9")])
+def test_a_child_that_dies_is_survived(file, monkeypatch, tmp_path, code, reason):
+    """As a library in native code may, of what it reads."""
+    (tmp_path / "dying.py").write_text(f"import os\n{code}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(index_builder, "_WORKER", "dying")
+
+    with pytest.raises(DebugInformationError, match=reason):
+        build_index(file)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what ends the child is Linux's")
+def test_a_child_that_never_ends_is_ended_by_the_system(file, monkeypatch, tmp_path):
+    """By its processor time, also where nobody waits for it any more."""
+    (tmp_path / "endless.py").write_text(
+        "import json, sys\n"
+        "from machtrace.lines.worker import IndexTask, limit_process\n"
+        "limit_process(IndexTask(**json.loads(sys.argv[1])))\n"
+        "while True: pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(index_builder, "_WORKER", "endless")
+
+    with pytest.raises(DebugInformationError, match=r"SIGXCPU|SIGKILL"):
+        build_index(file, BuildLimits(processor_seconds=1, patience=100))
+
+
+def test_nobody_waits_for_ever_for_another_builder(folder):
+    """A lock can be held by a process that is stopped."""
+    with folder.locked("one", 1):
+        start = time.monotonic()
+        with folder.locked("one", 0.1):
+            assert time.monotonic() - start >= 0.1
+
+
+@pytest.mark.parametrize(("name", "value"), [("executable", ""), ("frozen", True)])
+def test_without_an_interpreter_to_start_there_is_an_error(file, monkeypatch, name, value):
+    """As in programs that embed Python: what ``sys.executable`` names there is the program."""
+    monkeypatch.setattr(sys, name, value, raising=False)
+
+    with pytest.raises(DebugInformationError, match="no Python executable"):
+        build_index(file)
+
+
+def test_an_index_that_would_be_too_large_is_not_made(file):
+    """Nothing of it reaches this process."""
+    with pytest.raises(DebugInformationError, match="allowed"):
+        build_index(file, BuildLimits(output=100, output_per_byte=0))
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"MACHTRACE_CACHE": "/c"}, "/c/debug-indices"),
+        ({"XDG_CACHE_HOME": "/x"}, "/x/machtrace/debug-indices"),
+        ({"HOME": "/home/a"}, "/home/a/.cache/machtrace/debug-indices"),
+    ],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="of Linux's folders")
+def test_the_folder_is_the_users(monkeypatch, environment, expected):
+    """Named by a variable, or the platform's."""
+    for name in ("MACHTRACE_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    assert str(default_index_folder()) == expected

@@ -1,0 +1,132 @@
+"""Merging stacks: what is one call, and how much of everything goes through it."""
+
+from array import array
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from machtrace.render.call_tree import call_tree, stack_weights
+from machtrace.model.profile import OUTERMOST, StackTable
+
+
+def table(stacks):
+    """A table with these stacks, each a list of frames from the outermost on; and their rows."""
+    rows, callers, frames, found = {}, array("i"), array("i"), []
+    for stack in stacks:
+        row = OUTERMOST
+        for frame in stack:
+            if (row, frame) not in rows:
+                rows[row, frame] = len(callers)
+                callers.append(row)
+                frames.append(frame)
+            row = rows[row, frame]
+        found.append(row)
+    return StackTable(callers, frames), found
+
+
+def one_to_one(count):
+    """Keys for frames of which each is a call of its own."""
+    return [(number,) for number in range(count)]
+
+
+def paths(tree):
+    """Every node's path of keys, with its own and its total weight."""
+    found = {}
+    for node in range(len(tree)):
+        path, at = [], node
+        while at != OUTERMOST:
+            path.insert(0, tree.keys[at])
+            at = tree.callers[at]
+        found[tuple(path)] = tree.own[node], tree.total[node]
+    return found
+
+
+def test_own_and_total():
+    """A call has what ends in it, and with that what ends in all that it called."""
+    stacks, (deep, shallow, other) = table([[0, 1, 2], [0, 1], [0, 3]])
+    tree = call_tree(stacks, {deep: 5, shallow: 2, other: 1}, one_to_one(4))
+
+    assert {(0,): (0, 8), (0, 1): (2, 7), (0, 1, 2): (5, 5), (0, 3): (1, 1)} == paths(tree)
+    assert 8 == tree.weight
+
+
+def test_frames_with_the_same_key_are_one_call():
+    """Two places of a function that called from the same place."""
+    stacks, (first, second) = table([[0, 1], [0, 2]])
+    tree = call_tree(stacks, {first: 1, second: 2}, [(7,), (8,), (8,)])
+
+    assert {(7,): (0, 3), (7, 8): (3, 3)} == paths(tree)
+    assert tree.node_of_stack[first] == tree.node_of_stack[second]
+
+
+def test_a_frame_with_inlined_calls_is_several():
+    """One row of the table, three calls of the tree; recursion stays as deep as it is."""
+    stacks, (row,) = table([[0, 1]])
+    tree = call_tree(stacks, {row: 4}, [(1,), (1, 2, 1)])
+
+    assert {(1,): (0, 4), (1, 1): (0, 4), (1, 1, 2): (0, 4), (1, 1, 2, 1): (4, 4)} == paths(tree)
+
+
+def test_ends_of_stacks_can_be_merged_otherwise():
+    """As Apple's sample does: by function where stacks end, by place where they went on."""
+    stacks, (end, through, other) = table([[0, 1], [0, 1, 3], [0, 2]])
+    tree = call_tree(
+        stacks,
+        {end: 1, through: 2, other: 4},
+        one_to_one(4),
+        leaf_keys=[(10,), (11,), (11,), (13,)],
+    )
+
+    assert {
+        (0,): (0, 7),
+        (0, 1): (0, 2),
+        (0, 11): (5, 5),
+        (0, 1, 13): (2, 2),
+    } == paths(tree)
+
+
+def test_what_has_no_weight_is_not_there():
+    """A tree of one thread has nothing of the others'."""
+    stacks, (mine, _) = table([[0, 1], [0, 2, 3]])
+    assert [(0,), (0, 1)] == sorted(paths(call_tree(stacks, {mine: 1}, one_to_one(4))))
+    assert 0 == len(call_tree(stacks, {}, one_to_one(4)))
+
+
+def test_the_heaviest_is_shown_first():
+    """Of equally heavy ones the one that was met first; the last of a call's is marked."""
+    stacks, rows = table([[0, 1], [0, 2], [0, 3], [4]])
+    tree = call_tree(stacks, dict(zip(rows, (1, 5, 1, 2), strict=True)), one_to_one(5))
+
+    assert [(0, False), (2, False), (1, False), (3, True), (4, True)] == [
+        (tree.keys[node], is_last) for node, is_last in tree.walk()
+    ]
+
+
+def test_stacks_may_be_tens_of_thousands_deep():
+    """Nothing recurses."""
+    depth = 60_000
+    stacks, (row, short) = table([[0] * depth, [0] * 10])
+    tree = call_tree(stacks, {row: 2, short: 1}, one_to_one(1))
+
+    assert depth == len(tree) == sum(1 for _ in tree.walk())
+    assert (3, 2) == (tree.total[0], tree.total[depth - 1])
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(1, 9))))
+def test_as_counted_one_by_one(seen):
+    """Whatever the stacks are."""
+    stacks, rows = table([stack for stack, _ in seen])
+    tree = call_tree(stacks, stack_weights(rows, [weight for _, weight in seen]), one_to_one(4))
+    own, total = Counter(), Counter()
+    for stack, weight in seen:
+        own[tuple(stack)] += weight
+        for depth in range(len(stack)):
+            total[tuple(stack[: depth + 1])] += weight
+
+    assert {path: (own[path], total[path]) for path in total} == paths(tree)
+
+
+def test_stacks_without_frames_have_no_place():
+    """A thread whose registers alone could be had."""
+    assert {3: 5} == stack_weights([3, OUTERMOST, 3], [2, 9, 3])

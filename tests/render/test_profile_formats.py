@@ -1,0 +1,314 @@
+"""Profiles for other programs: speedscope, the Firefox Profiler, pprof, and whoever reads JSON."""
+
+import gzip
+import io
+import json
+import shutil
+import subprocess
+from itertools import pairwise
+
+import pytest
+
+from machtrace.model.profile import MissingFrames
+from machtrace.model.symbol import InlineFrame, PythonFrame, SourceLocation
+from machtrace.render import firefox
+from machtrace.render import pprof
+from machtrace.render import profile_json
+from machtrace.render import speedscope
+from tests.support.reports.profiles import IMAGE, Seen, function, profile
+
+START = function("start", offset=0x100, at=8)
+MAIN = function("main", offset=0x200, at=16, line=12)
+HOT = function(
+    "hot",
+    offset=0x300,
+    at=4,
+    line=30,
+    inlined=[InlineFrame("inner", SourceLocation("/src/inner.h", 3))],
+    is_leaf=True,
+)
+COLD = function("cold;\udcff\n", offset=0x400, at=8, is_leaf=True)
+LOOP = function(
+    "loop", offset=0x500, python=[PythonFrame("work", SourceLocation("/app/job.py", 40))]
+)
+PROFILE = profile(
+    [
+        Seen(0, [START, MAIN, HOT], 3),
+        Seen(1, [START, LOOP, COLD], 2),
+        Seen(0, [START, MAIN, COLD], 1),
+        Seen(0, [START, MAIN, HOT], 2),
+        Seen(1, [MissingFrames.UNKNOWN_CALLERS, COLD], 1),
+        Seen(1, [], 1),
+    ],
+    names=("main", "worker"),
+)
+COLD_NAME = "cold;\\udcff\n"
+
+
+def text(form, found):
+    """What a format writes."""
+    sink = io.StringIO()
+    form.write(found, sink)
+    return sink.getvalue()
+
+
+def written(form, found=PROFILE):
+    """What a format writes, read again."""
+    return json.loads(text(form, found).encode())
+
+
+# --- speedscope ---
+
+
+def test_speedscope_has_a_sampled_profile_of_each_thread():
+    """Stacks of functions from the outermost on, which last so long as they were seen in a row."""
+    found = written(speedscope)
+    names = [frame["name"] for frame in found["shared"]["frames"]]
+    main, worker = found["profiles"]
+
+    assert "https://www.speedscope.app/file-format-schema.json" == found["$schema"]
+    assert ["main [259]", "worker [260]"] == [main["name"], worker["name"]]
+    assert [
+        ["start", "main", "hot", "inner"],
+        ["start", "main", COLD_NAME],
+        ["start", "main", "hot", "inner"],
+    ] == [[names[frame] for frame in sample] for sample in main["samples"]]
+    assert [30_000_000, 10_000_000, 20_000_000] == main["weights"]
+    assert ("sampled", "nanoseconds", 0, 60_000_000) == tuple(
+        main[key] for key in ("type", "unit", "startValue", "endValue")
+    )
+    assert [["start", "loop", "work", COLD_NAME], ["[unknown callers]", COLD_NAME], []] == [
+        [names[frame] for frame in sample] for sample in worker["samples"]
+    ]
+
+
+def test_speedscope_frames_have_their_files():
+    """The source's where it is known, the image's where not."""
+    files = {frame["name"]: frame.get("file") for frame in written(speedscope)["shared"]["frames"]}
+    assert {
+        "start": IMAGE.path,
+        "main": "/src/demo.c",
+        "inner": "/src/inner.h",
+        "work": "/app/job.py",
+        "[unknown callers]": None,
+    } == {name: files[name] for name in ("start", "main", "inner", "work", "[unknown callers]")}
+
+
+# --- the Firefox Profiler ---
+
+COLUMNS = {
+    "stackTable": {"frame", "prefixOffset"},
+    "frameTable": {
+        *("address", "lib", "inlineDepth", "category", "subcategory", "func", "nativeSymbol"),
+        *("innerWindowID", "line", "column", "originalLocation"),
+    },
+    "funcTable": {
+        *("name", "isJS", "relevantForJS", "resource", "source", "lineNumber", "columnNumber"),
+        "originalLocation",
+    },
+    "resourceTable": {"name", "host", "type"},
+    "nativeSymbols": {"libIndex", "address", "name", "functionSize"},
+    "sources": {"id", "filename", "startLine", "startColumn", "sourceMapURL", "content"},
+    "sourceLocationTable": {"source", "line", "column"},
+}
+"""What ``RawProfileSharedData`` of the profiler's ``src/types/profile.ts`` has in version 70."""
+
+
+def firefox_stack(found, row):
+    """Names, lines and inline depths of a stack, outermost first."""
+    shared = found["shared"]
+    frames, functions, stack = shared["frameTable"], shared["funcTable"], []
+    while True:
+        frame = shared["stackTable"]["frame"][row]
+        name = shared["stringArray"][functions["name"][frames["func"][frame]]]
+        stack.insert(0, (name, frames["line"][frame], frames["inlineDepth"][frame]))
+        offset = shared["stackTable"]["prefixOffset"][row]
+        if not offset:
+            return stack
+        row -= offset
+
+
+def test_firefox_tables_are_those_of_version_70():
+    """All columns are there, and those of a table are equally long."""
+    found = written(firefox)
+
+    assert 70 == found["meta"]["preprocessedProfileVersion"]
+    assert {*COLUMNS, "stringArray"} == set(found["shared"])
+    for table, columns in COLUMNS.items():
+        values = found["shared"][table]
+        assert {*columns, "length"} == set(values), table
+        assert {values["length"]} == {len(values[column]) for column in columns}, table
+
+
+@pytest.mark.parametrize("found", [PROFILE, profile([], names=()), profile([], names=(None,))])
+def test_firefox_numbers_lead_somewhere(found):
+    """Every index is one of the table that it is for, or says that there is none."""
+    document = written(firefox, found)
+    shared = document["shared"]
+    counts = {name: shared[name]["length"] for name in COLUMNS} | {
+        "strings": len(shared["stringArray"]),
+        "libs": len(document["libs"]),
+        "categories": len(document["meta"]["categories"]),
+    }
+    links = {
+        ("stackTable", "frame"): "frameTable",
+        ("frameTable", "func"): "funcTable",
+        ("frameTable", "lib"): "libs",
+        ("frameTable", "nativeSymbol"): "nativeSymbols",
+        ("frameTable", "category"): "categories",
+        ("funcTable", "name"): "strings",
+        ("funcTable", "resource"): "resourceTable",
+        ("funcTable", "source"): "sources",
+        ("resourceTable", "name"): "strings",
+        ("nativeSymbols", "name"): "strings",
+        ("nativeSymbols", "libIndex"): "libs",
+        ("sources", "filename"): "strings",
+    }
+    for (table, column), to in links.items():
+        for value in shared[table][column]:
+            assert value is None or -1 <= value < counts[to], (table, column)
+    for row, offset in enumerate(shared["stackTable"]["prefixOffset"]):
+        assert 0 <= offset <= row
+    for thread in document["threads"]:
+        samples = thread["samples"]
+        assert {samples["length"]} == {len(samples[name]) for name in ("stack", "time", "weight")}
+        assert all(one is None or 0 <= one < counts["stackTable"] for one in samples["stack"])
+        assert all(before <= after for before, after in pairwise(samples["time"]))
+
+
+def test_firefox_stacks_have_inlined_calls():
+    """At the address of the function that holds them."""
+    found = written(firefox)
+    main, worker = found["threads"]
+
+    assert [("start", None, 0), ("main", 12, 0), ("hot", 30, 0), ("inner", 3, 1)] == firefox_stack(
+        found, main["samples"]["stack"][0]
+    )
+    assert [0, 10, 20, 30, 40, 50] == main["samples"]["time"]
+    assert [("start", None, 0), ("loop", None, 0), ("work", 40, 0), (COLD_NAME, None, 0)] == (
+        firefox_stack(found, worker["samples"]["stack"][0])
+    )
+    assert worker["samples"]["stack"][-1] is None
+    frames = found["shared"]["frameTable"]
+    by_name = {
+        found["shared"]["stringArray"][found["shared"]["funcTable"]["name"][function]]: address
+        for function, address in zip(frames["func"], frames["address"], strict=True)
+    }
+    # A return address is that of the call: one byte earlier.
+    assert (0x107, 0x304, 0x304, -1) == tuple(
+        by_name[name] for name in ("start", "hot", "inner", "work")
+    )
+
+
+def test_firefox_libraries_have_breakpad_ids():
+    """A UUID's digits and the age 0."""
+    (library,) = written(firefox)["libs"]
+    assert ("Demo", IMAGE.path, "D5BD0E9765E03DBD9E182E8F1A6F3C110", None) == tuple(
+        library[key] for key in ("name", "path", "breakpadId", "codeId")
+    )
+
+
+# --- pprof ---
+
+
+def fields(data):
+    """The fields of a message: number, and the value or the bytes."""
+    at, found = 0, []
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(data):
+        key = varint()
+        if key & 7 == 0:
+            found.append((key >> 3, varint()))
+        else:
+            assert key & 7 == 2
+            size = varint()
+            found.append((key >> 3, data[at : at + size]))
+            at += size
+    return found
+
+
+def test_pprof_messages_can_be_read_by_the_encoding_s_rules():
+    """Ids begin with 1 and lead somewhere; the first string is empty."""
+    message = fields(gzip.decompress(pprof.data(PROFILE)))
+    strings = [value.decode() for number, value in message if number == 6]
+    functions = [dict(fields(value)) for number, value in message if number == 5]
+    locations = [fields(value) for number, value in message if number == 4]
+    samples = [dict(fields(value)) for number, value in message if number == 2]
+
+    assert "" == strings[0]
+    assert [*range(1, len(functions) + 1)] == [one[1] for one in functions]
+    assert [*range(1, len(locations) + 1)] == [dict(one)[1] for one in locations]
+    names = {one[1]: strings[one[2]] for one in functions}
+    lines = {
+        dict(one)[1]: [names[dict(fields(line))[1]] for number, line in one if number == 4]
+        for one in locations
+    }
+    stacks = {
+        tuple(name for location in sample[1] for name in lines[location]): sample[2][0]
+        for sample in samples
+    }
+    assert {
+        ("inner", "hot", "main", "start"): 5,
+        (COLD_NAME, "main", "start"): 1,
+        (COLD_NAME, "work", "loop", "start"): 2,
+        (COLD_NAME, "[unknown callers]"): 1,
+    } == stacks
+
+
+def test_go_s_pprof_reads_it(tmp_path):
+    """Its own numbers: what ended in each function, and what went through it."""
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("no go (Debian: golang-go)")
+    path = tmp_path / "demo.pb.gz"
+    path.write_bytes(pprof.data(PROFILE))
+    command = [go, "tool", "pprof", "-top", "-sample_index=samples", "-nodecount=50", str(path)]
+    environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PPROF_TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment, timeout=120
+    )
+    rows = [line.split() for line in done.stdout.splitlines()]
+    found = {row[5]: (row[0], row[3]) for row in rows if len(row) > 5 and row[0].isdecimal()}
+
+    assert ("5", "5") == found["inner"]
+    assert ("0", "5") == found["hot"]
+    assert ("0", "6") == found["main"]
+    assert ("0", "8") == found["start"]
+    assert ("0", "2") == found["work"]
+
+
+def test_the_same_profile_is_the_same_file():
+    """Nothing of the moment of writing is in it."""
+    assert pprof.data(PROFILE) == pprof.data(PROFILE)
+
+
+# --- JSON ---
+
+
+def test_json_has_all_that_the_profile_has():
+    """Frames as ``machtrace backtrace`` has them, and the columns as they are."""
+    found = written(profile_json)
+
+    assert (1, 42, "Demo") == (found["schema"], found["process"]["pid"], found["process"]["name"])
+    assert [6, 4] == [thread["samples"] for thread in found["threads"]]
+    assert list(PROFILE.stacks.callers) == found["stacks"]["callers"]
+    assert list(PROFILE.samples.stacks) == found["samples"]["stacks"]
+    assert {"missing": "unknown callers"} in found["frames"]
+    hot = next(one for one in found["frames"] if one.get("symbol") == "hot")
+    assert (0x102060304, "inner") == (hot["address"], hot["inlined"][0]["symbol"])
+    assert ("duration", 3, 0.01) == (
+        found["run"]["end"],
+        found["run"]["lost"],
+        pytest.approx(found["run"]["stopped_share"]),
+    )

@@ -1,0 +1,90 @@
+"""What other programs make of our profiles: speedscope's schema, and the Firefox Profiler.
+
+They are npm packages: `npm install speedscope @firefox-devtools/profiler-cli` in a folder, whose
+``node_modules`` MACHTRACE_NODE_MODULES names.
+"""
+
+import json
+
+import pytest
+
+from machtrace.model.symbol import InlineFrame, SourceLocation
+from machtrace.render import firefox
+from machtrace.render import speedscope
+from tests.support.peers.npm import PeerMissingError, firefox_profiler, npm_package
+from tests.support.reports.profiles import Seen, function, profile
+
+START = function("start", offset=0x100, at=8)
+HOT = function(
+    "hot",
+    offset=0x300,
+    line=30,
+    inlined=[InlineFrame("inner", SourceLocation("/src/inner.h", 3))],
+    is_leaf=True,
+)
+COLD = function("cold", offset=0x400, is_leaf=True)
+PROFILE = profile(
+    [Seen(0, [START, HOT], 75), Seen(0, [START, COLD], 25), Seen(1, [START, COLD], 100)],
+    names=("main", "worker"),
+)
+
+
+def complaints(value, schema, whole, place="file"):  # noqa: C901 - a rule for each keyword
+    """Where ``value`` is not as a JSON schema says; as much of JSON Schema as speedscope's has."""
+    if "$ref" in schema:
+        schema = whole["definitions"][schema["$ref"].removeprefix("#/definitions/")]
+    if "anyOf" in schema:
+        found = [list(complaints(value, one, whole, place)) for one in schema["anyOf"]]
+        if all(found):
+            yield from min(found, key=len)
+        return
+    kinds = {"object": dict, "array": list, "string": str, "number": int | float}
+    if "type" in schema and not isinstance(value, kinds[schema["type"]]):
+        yield f"{place} is no {schema['type']}"
+        return
+    if "const" in schema and value != schema["const"]:
+        yield f"{place} is not {schema['const']}"
+    if "enum" in schema and value not in schema["enum"]:
+        yield f"{place} is none of {schema['enum']}"
+    if isinstance(value, dict):
+        yield from (f"{place} lacks {name}" for name in set(schema["required"]) - set(value))
+        for name, one in value.items():
+            if name not in schema["properties"]:
+                yield f"{place} has {name}"
+            else:
+                yield from complaints(one, schema["properties"][name], whole, f"{place}.{name}")
+    if isinstance(value, list):
+        for number, one in enumerate(value):
+            yield from complaints(one, schema["items"], whole, f"{place}[{number}]")
+
+
+def test_speedscope_s_schema_has_nothing_to_complain_of():
+    """The one that its package publishes; it complains where something is wrong."""
+    try:
+        path = npm_package("speedscope") / "dist" / "release" / "file-format-schema.json"
+    except PeerMissingError as missing:
+        pytest.skip(str(missing))
+    schema = json.loads(path.read_text())
+    document = json.loads(json.dumps(speedscope.document(PROFILE)))
+
+    assert [] == list(complaints(document, {"$ref": schema["$ref"]}, schema))
+    document["profiles"][0]["unit"] = "parsecs"
+    assert list(complaints(document, {"$ref": schema["$ref"]}, schema))
+
+
+def test_the_firefox_profiler_reads_it(tmp_path):
+    """Its functions and shares of time are ours."""
+    path = tmp_path / "demo.json"
+    path.write_text(json.dumps(firefox.document(PROFILE)))
+    try:
+        with firefox_profiler(path, tmp_path) as ask:
+            functions = json.loads(ask("thread", "functions", "--thread", "t-0", "--json"))
+            information = ask("profile", "info")
+    except PeerMissingError as missing:
+        pytest.skip(str(missing))
+    shares = {
+        one["name"].rpartition("!")[2]: (one["selfSamples"], one["totalSamples"])
+        for one in functions["functions"]
+    }
+    assert {"start": (0, 100), "hot": (0, 75), "inner": (75, 75), "cold": (25, 25)} == shares
+    assert "2 threads" in information

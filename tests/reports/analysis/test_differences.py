@@ -1,0 +1,72 @@
+"""What is different between two sets."""
+
+from machtrace.reports.analysis.differences import Change, function_differences, group_differences
+from machtrace.reports.analysis.function_costs import function_costs
+from machtrace.reports.analysis.reported_stacks import profile_of
+from tests.support.reports.models import made_report, made_thread, made_tree
+
+
+def crash(name):
+    """A report that crashed in a function."""
+    return made_report(made_thread(0, [name, "main"], crashed=True))
+
+
+def test_groups_come_go_and_change():
+    """By their shares of the reports: a larger set has more of everything."""
+    before = [crash("old"), crash("often"), crash("rare"), crash("same")]
+    after = [crash("new"), *[crash("often")] * 5, crash("rare"), crash("same"), crash("same")]
+    found = {
+        one.group.fingerprint.frames[0].name: (one.change, one.before, one.after)
+        for one in group_differences(before, after)
+    }
+    assert (Change.NEW, 0, 1) == found["new"]
+    assert (Change.GONE, 1, 0) == found["old"]
+    assert (Change.MORE, 1, 5) == found["often"]
+    assert (Change.LESS, 1, 1) == found["rare"]
+    assert (Change.LESS, 1, 2) == found["same"]
+    same = group_differences([crash("a")], [crash("a"), crash("a")])
+    assert [Change.SAME] == [one.change for one in same]
+
+
+def test_new_groups_come_first():
+    """Then what is gone, then what changed."""
+    found = group_differences([crash("old"), crash("a")], [crash("a"), crash("new")])
+    assert [Change.NEW, Change.GONE, Change.SAME] == [one.change for one in found]
+
+
+def test_functions_are_compared_by_share():
+    """Counts of both, and shares of each set's own stacks."""
+    before = function_costs(
+        [
+            profile_of(
+                made_report(
+                    trees=[
+                        made_tree([(None, 100, "main"), (0, 20, "draw"), (0, 80, "read")], thread=1)
+                    ]
+                )
+            )
+        ]
+    )
+    after = function_costs(
+        [
+            profile_of(
+                made_report(
+                    trees=[
+                        made_tree([(None, 10, "main"), (0, 6, "draw"), (0, 4, "copy")], thread=1)
+                    ]
+                )
+            )
+        ]
+    )
+    first, *_ = found = function_differences(before, after)
+    assert "read" == first.function.name
+    assert (80, 0) == (first.own_before, first.own_after)
+    assert -0.8 == first.own_change
+    changes = {one.function.name: round(one.own_change, 3) for one in found}
+    assert {"read": -0.8, "draw": 0.4, "copy": 0.4, "main": 0.0} == changes
+
+
+def test_nothing_against_nothing():
+    """Empty sets have no shares."""
+    assert () == group_differences([], [])
+    assert () == function_differences(function_costs([]), function_costs([]))

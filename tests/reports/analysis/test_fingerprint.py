@@ -1,0 +1,115 @@
+"""Which reports are of the same problem."""
+
+from dataclasses import replace
+
+from machtrace.reports.analysis.fingerprint import FingerprintBasis, fingerprint
+from machtrace.reports.analysis.frame_owner import OwnerReason
+from machtrace.reports.analysis.groups import report_groups
+from machtrace.reports.analysis.subject_stack import SubjectKind, subject_stack
+from machtrace.model.reported_process import LanguageException
+from tests.support.reports.models import made_frame, made_report, made_thread, made_tree
+
+
+def crash(*names, **named):
+    """A report of one thread that crashed."""
+    return made_report(made_thread(0, names, crashed=True), **named)
+
+
+def hash_of(*names):
+    """The fingerprint of a stack, innermost first."""
+    report = crash(*names)
+    return fingerprint(report.threads[0].frames, report).hash
+
+
+def test_frames_of_the_system_do_not_count():
+    """Another version of the system has others between the same frames of the app."""
+    assert hash_of("system:abort", "kit:fail", "system:send", "run", "main") == hash_of(
+        "system:raise", "system:abort", "kit:fail", "run", "main", "system:start"
+    )
+
+
+def test_another_frame_of_the_app_is_another_problem():
+    """Its names count, and its images, and their order."""
+    found = {
+        hash_of("kit:fail", "run"),
+        hash_of("fail", "run"),
+        hash_of("run", "kit:fail"),
+        hash_of("kit:fail", "walk"),
+    }
+    assert 4 == len(found)
+
+
+def test_how_deep_recursion_went_does_not_count():
+    """A stack overflow is one problem, at whatever depth it ended."""
+    assert hash_of("fail", *["walk", "visit"] * 40, "main") == hash_of(
+        "fail", *["walk", "visit"] * 900, "main"
+    )
+
+
+def test_it_says_what_it_is_of():
+    """Which frames, as what, and why."""
+    report = crash("system:abort", "kit:fail.cold.1", "specialized run()", "system:start")
+    found = fingerprint(report.threads[0].frames, report)
+    assert FingerprintBasis.APP_FRAMES is found.basis
+    assert not found.is_build_sensitive
+    assert [
+        (1, "Kit", "fail", OwnerReason.BUNDLE),
+        (2, "Demo", "run()", OwnerReason.PROGRAM),
+    ] == [(one.place, one.image, one.name, one.reason) for one in found.frames]
+    assert "fail (Kit)" == found.title
+
+
+def test_without_frames_of_the_app_all_count():
+    """And that is said."""
+    report = crash("system:abort", "system:start")
+    found = fingerprint(report.threads[0].frames, report)
+    assert FingerprintBasis.OTHER_FRAMES is found.basis
+    assert ["abort", "start"] == [one.name for one in found.frames]
+
+
+def test_a_frame_without_a_name_is_its_place_in_the_build():
+    """Which the next build does not share, and that is said."""
+    report = crash("", "run")
+    found = fingerprint(report.threads[0].frames, report)
+    assert "0x1000" == found.frames[0].name
+    assert found.is_build_sensitive
+
+
+def test_a_report_without_stacks_has_one_too():
+    """All such reports are one group."""
+    (group,) = report_groups([made_report(), made_report()])
+    assert 2 == group.count
+    assert FingerprintBasis.NOTHING is group.fingerprint.basis
+    assert group.subject is None
+
+
+def test_groups_are_counted():
+    """The largest first, with what befell their reports and in which versions."""
+    reports = [
+        crash("system:abort", "draw", "main", version="1.0"),
+        crash("load", "main", version="1.0", exception="EXC_BAD_ACCESS"),
+        crash("load", "main", version="1.1"),
+    ]
+    first, second = report_groups(reports)
+    assert (1, 2) == first.reports
+    assert (("EXC_BAD_ACCESS", 1), ("EXC_CRASH", 1)) == first.exceptions
+    assert (("1.0", 1), ("1.1", 1)) == first.versions
+    assert (0,) == second.reports
+
+
+def test_an_exception_s_stack_goes_before_the_thread_that_it_ended():
+    """Which only shows how the runtime ended it."""
+    report = crash("system:abort", "main")
+    thrown = LanguageException(name="NSRangeException", frames=(made_frame("pick"),))
+    found = subject_stack(replace(report, language_exception=thrown))
+    assert found is not None
+    assert SubjectKind.EXCEPTION is found.kind
+    assert "pick" == found.frames[0].symbol.name
+
+
+def test_of_a_tree_the_heaviest_stack_counts():
+    """Innermost first, as of threads."""
+    tree = made_tree([(None, 9, "main"), (0, 2, "read"), (0, 7, "draw"), (2, 7, "system:wait")])
+    found = subject_stack(made_report(trees=[tree]))
+    assert found is not None
+    assert ["wait", "draw", "main"] == [frame.symbol.name for frame in found.frames]

@@ -1,0 +1,58 @@
+"""Which functions samples were in."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from machtrace.reports.analysis.function_costs import function_costs
+from machtrace.reports.analysis.reported_stacks import profile_of
+from tests.support.reports.models import made_report, made_thread, made_tree
+from tests.support.reports.profiles import Seen, function, profile
+
+
+def costs(*profiles):
+    """Own and total by name."""
+    found = function_costs(profiles)
+    return {one.function.name: (one.own, one.total) for one in found.functions}
+
+
+def test_own_and_total_of_a_report_s_threads_and_trees():
+    """A thread is one stack; a tree's counts are the report's."""
+    report = made_report(
+        made_thread(0, ["system:abort", "run", "main"]),
+        trees=[made_tree([(None, 9, "main"), (0, 4, "run")], thread=5)],
+    )
+    assert {"main": (5, 10), "run": (4, 5), "abort": (1, 1)} == costs(profile_of(report))
+
+
+def test_recursion_counts_once_a_stack():
+    """A stack with a function in it ten times is one stack."""
+    report = made_report(made_thread(0, ["leaf", *["walk", "visit"] * 10, "main"]))
+    assert {"leaf": (1, 1), "walk": (0, 1), "visit": (0, 1), "main": (0, 1)} == costs(
+        profile_of(report)
+    )
+
+
+def test_a_tree_as_deep_as_a_stack_can_be():
+    """Twenty thousand calls of one function in one another."""
+    rows = [(at - 1 if at else None, 3, "walk") for at in range(20_000)]
+    assert {"walk": (3, 3)} == costs(profile_of(made_report(trees=[made_tree(rows)])))
+
+
+def test_several_profiles_are_added():
+    """Functions are the same by name and image, wherever they were loaded."""
+    report = profile_of(made_report(made_thread(0, ["run", "main"])))
+    assert {"run": (2, 2), "main": (0, 2)} == costs(report, report)
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(1, 5))))
+def test_it_is_what_counting_stack_by_stack_gives(stacks):
+    """The plain way: look at each stack by itself."""
+    frames = [function(f"f{number}", offset=0x100 * (1 + number)) for number in range(4)]
+    seen = [Seen(0, [frames[one] for one in stack], count) for stack, count in stacks]
+    own, total = dict.fromkeys(range(4), 0), dict.fromkeys(range(4), 0)
+    for stack, count in stacks:
+        own[stack[-1]] += count
+        for one in set(stack):
+            total[one] += count
+    expected = {f"f{one}": (own[one], total[one]) for one in range(4) if total[one]}
+    assert expected == costs(profile(seen))

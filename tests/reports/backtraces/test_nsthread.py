@@ -1,0 +1,166 @@
+"""Lines of callStackSymbols and of backtrace_symbols, as logs have them."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from machtrace.model.report import Report
+from machtrace.model.symbol import SourceLocation
+from machtrace.reports.backtraces.lines import read_line
+from machtrace.reports.readers import read_source
+from machtrace.reports.source import ReportSource
+from tests.support.reports.variants import SWIFT_ARRAY
+
+LONG = "A Framework With A Name Of More Than 35"
+REDACTED = "A5D3B725-78C3-3E19-A765-CCEB22355093"
+
+
+def line(number: int, image: str, address: int, name: str, offset: int) -> str:
+    """As Apple's Libc prints it: the image's name is cut where its column ends."""
+    return f"{number:<4d}{image[:35]:<35s} 0x{address:016x} {name} + {offset}"
+
+
+def stacks(text: str) -> Report:
+    """The one report of a text."""
+    (report,) = read_source(ReportSource("log", text.encode())).reports
+    return report
+
+
+def test_offsets_are_from_the_image_where_no_symbol_is_known() -> None:
+    """The image's name stands in the symbol's place then, whole or cut."""
+    report = stacks(
+        line(0, "App", 0x104560200, "App", 512) + "\n" + line(1, "App", 0x104560304, "f", 4)
+    )
+    first, second = report.threads[0].frames
+    assert (first.symbol, first.offset) == (None, 512)
+    assert report.images[0].load_address == 0x104560000
+    assert (second.symbol and second.symbol.offset, second.offset) == (4, 0x304)
+
+
+def test_a_redacted_name_is_the_images_uuid() -> None:
+    """With the offset from the image: enough to look it up anywhere."""
+    report = stacks(
+        line(0, "libsystem_kernel.dylib", 0x180000148, "read", 8)
+        + "\n"
+        + line(1, "libsystem_kernel.dylib", 0x180000048, REDACTED, 72)
+    )
+    first, second = report.threads[0].frames
+    assert second.symbol is None
+    assert second.offset == 72
+    assert [image.uuid for image in report.images] == [UUID(REDACTED)]
+    assert first.offset == 0x148
+
+
+def test_cut_names_are_completed_from_other_lines() -> None:
+    """Both lines are of one image."""
+    report = stacks(
+        line(0, LONG, 0x104560304, "f", 4) + "\n" + line(1, LONG, 0x104560200, LONG, 512)
+    )
+    assert [image.name for image in report.images] == [LONG]
+    assert [frame.offset for frame in report.threads[0].frames] == [0x304, 512]
+
+
+def test_cut_names_that_could_be_several_stay_cut() -> None:
+    """Nobody knows which it is."""
+    other = LONG[:35] + "other"
+    report = stacks(
+        "\n".join(
+            [
+                line(0, LONG, 0x104560304, "f", 4),
+                line(1, LONG, 0x104560200, LONG, 512),
+                line(2, other, 0x204560200, other, 512),
+            ]
+        )
+    )
+    assert [image.name for image in report.images] == [LONG[:35], LONG, other]
+
+
+def test_numbers_that_begin_again_are_another_stack() -> None:
+    """What is between is kept with the second."""
+    one = line(0, "App", 0x104560200, "f", 2)
+    report = stacks(f"first\n{one}\nthen\n{one}\nlast\n")
+    assert [thread.details.get("lines") for thread in report.threads] == [["first"], ["then"]]
+    assert report.details == {"lines": ["last"]}
+
+
+def test_swift_prints_an_array_in_one_line() -> None:
+    """Each string of it is a frame."""
+    report = stacks(SWIFT_ARRAY.decode())
+    (thread,) = report.threads
+    assert [frame.symbol and frame.symbol.name for frame in thread.frames] == [
+        *("$s3App3fooyyF", "start"),
+    ]
+    assert thread.details == {"lines": ["symbols:"]}
+
+
+@pytest.mark.parametrize(
+    "form", ['["{0}", "{1}"]', '{{"stack":"{0}\\n{1}"}}', '(\n    "{0}",\n    "{1}"\n)']
+)
+def test_arrays_of_all_languages_are_the_same(form: str) -> None:
+    """Swift's, JSON's and Objective-C's."""
+    lines = (line(0, "App", 0x104560200, "-[Foo bar:]", 2), line(1, "App", 0x104560300, "main", 2))
+    assert [frame.address for frame in stacks(form.format(*lines)).threads[0].frames] == [
+        *(0x104560200, 0x104560300),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "image", "address", "symbol", "offset", "image_offset"),
+    [
+        ("./prog(func+0x12) [0x4005d4]", "./prog", 0x4005D4, "func", 0x12, None),
+        ("./prog() [0x4005d4]", "./prog", 0x4005D4, None, None, None),
+        (
+            "/lib/libc.so.6(+0x29d90) [0x7f0000029d90]",
+            "/lib/libc.so.6",
+            0x7F0000029D90,
+            None,
+            None,
+            0x29D90,
+        ),
+        ("[0x4005d4]", "", 0x4005D4, None, None, None),
+        ("0x4005d4 <main+0x14> at ./prog", "./prog", 0x4005D4, "main", 0x14, None),
+        ("0   App  0x0001f3a4 main + 16", "App", 0x1F3A4, "main", 16, None),
+        ("0   App  0x0001f3a4 main + 010", "App", 0x1F3A4, "main", 10, None),
+        ("0   ???  0x0000000000000010 0x0 + 16", "", 16, None, None, None),
+        (
+            "3 App 0x0000000104560200 operator+(A const&, int) + 8",
+            "App",
+            0x104560200,
+            "operator+(A const&, int)",
+            8,
+            None,
+        ),
+    ],
+)
+def test_lines(
+    text: str,
+    image: str,
+    address: int,
+    symbol: str | None,
+    offset: int | None,
+    image_offset: int | None,
+) -> None:
+    """Of Apple's Libc in both widths, of glibc, and of libexecinfo."""
+    found = read_line(text)
+    assert found is not None
+    assert (found.image, found.address) == (image, address)
+    assert (found.symbol, found.symbol_offset, found.image_offset) == (symbol, offset, image_offset)
+
+
+def test_lines_of_crash_reports_may_stand_alone() -> None:
+    """Where an image begins and how far in it the frame is are no symbol; a place may follow."""
+    report = stacks(
+        "0   libstatusbar.dylib   0x01997c1c 0x1995000 + 11292\n"
+        "1   Demo                 0x0000000101682194 run() + 16 (Demo.swift:31)\n"
+        "2   Demo                 0x0000000101682200 0x101680000 + 1\n"
+        "3   ???                  0x1862f694c (Missing)\n"
+    )
+    bar, run, odd, missing = report.threads[0].frames
+    assert (bar.symbol, bar.offset, report.images[0].load_address) == (None, 11292, 0x1995000)
+    assert run.symbol is not None
+    assert (run.symbol.name, run.symbol.offset) == ("run()", 16)
+    assert run.location == SourceLocation("Demo.swift", 31)
+    assert odd.symbol is not None  # the numbers do not add up
+    assert (missing.address, missing.symbol, missing.image) == (0x1862F694C, None, None)

@@ -1,0 +1,468 @@
+"""Reports made to take long: work, memory and what is written grow with them and no faster.
+
+Steps of the interpreter are counted, of an input and of one twice as large. What a pattern or a
+copy does is no step; for these there are inputs of a megabyte, which would take minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from itertools import product
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from machtrace.reports.analysis.reported_stacks import profile_of
+from machtrace.errors import ArgumentError, FormatError
+from machtrace.model.report import Report, ReportKind
+from machtrace.model.reported_frame import Adjustment, ReportedFrame, ReportedSymbol
+from machtrace.model.reported_thread import ReportedRegister, ReportedRegisters, ReportedThread
+from machtrace.model.reported_tree import SampledNode, SampledTree
+from machtrace.render import folded
+from machtrace.reports.image_lists import listed_images
+from machtrace.render.bounded_stacks import DEEPEST, bounded
+from machtrace.reports.broken_json import _TOKEN
+from machtrace.reports.crash.registers import register_lines
+from machtrace.reports.formats import FORMATS, write_reports
+from machtrace.reports.ips import documents
+from machtrace.reports.json_parts import JsonDocument
+from machtrace.reports.lenient_json import read_json
+from machtrace.reports.json_writer import dumps, indented
+from machtrace.reports.machtrace_json import reports_json
+from machtrace.reports.readers import read_source
+from machtrace.reports.source import ReportSource
+
+_HEADER = '{"bug_type":"309","incident_id":"1","app_name":"a"}\n'
+_CRASH = "Process: a [1]\nException Type: X\n"
+_FRAME = '{"imageOffset":1,"imageIndex":0}'
+
+
+def _read(text: str) -> tuple[Report, ...]:
+    return read_source(ReportSource("test", text.encode())).reports
+
+
+def _steps(action: Callable[[], object]) -> int:
+    """How many steps of the interpreter it takes."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def _listed(item: str, count: int) -> str:
+    return ",".join(item.replace("%d", str(index)) for index in range(count))
+
+
+def _ips(threads: str, more: str = "") -> str:
+    images = '"usedImages":[{"base":4096,"size":4096}]'
+    return f'{_HEADER}{{{images},"threads":[{threads}]{more}}}'
+
+
+def _recursion(count: int) -> str:
+    key = '"keyFrame":{"imageIndex":0,"imageOffset":1}'
+    gaps = ",".join(
+        f'{{"hottestElided":{at},"coldestElided":{at},"depth":999,{key}}}'
+        for at in range(1, 2 * count, 2)
+    )
+    return _ips(f'{{"recursionInfoArray":[{gaps}],"frames":[{_listed(_FRAME, count)}]}}')
+
+
+def _image_line(start: int, end: int) -> str:
+    return f"{start:#x} - {end:#x} App arm64  <82d13d98219e3040b62a07a297007a7c> /App\n"
+
+
+SHAPES: dict[str, Callable[[int], str]] = {
+    "threads without frames": lambda count: _ips(_listed("{}", count)),
+    "threads of one frame": lambda count: _ips(
+        _listed('{"frames":[{"imageOffset":%d,"imageIndex":0}]}', count)
+    ),
+    "what is no thread": lambda count: _ips(_listed("0", count)),
+    "levels of recursion": _recursion,
+    "files joined": lambda count: (_HEADER + '{"threads":[],"usedImages":[a]}\n') * count,
+    "processes": lambda count: (
+        f'{_HEADER}{{"processByPid":{{'
+        + _listed('"%d":{"threadById":{"1":{"userFrames":[[%d,1]]}}}', count)
+        + '},"binaryImages":['
+        + _listed('["82d13d98-219e-3040-b62a-07a297007a7c",%d,"P"]', count)
+        + "]}"
+    ),
+    "diagnostics": lambda count: (
+        f"{{{_listed(chr(34) + 'k%d' + chr(34) + ':0', count)},"
+        f'"crashDiagnostics":[{_listed("{}", count)}]}}'
+    ),
+    "logs of a product": lambda count: (
+        f'{{"productData":[{{{_listed(chr(34) + "k%d" + chr(34) + ":0", count)},'
+        f'"diagnosticLogs":[{_listed("{}", count)}]}}]}}'
+    ),
+    "what is no stack": lambda count: f'{{"callStacks":[{_listed("0", count)}]}}',
+    "a tree that is deep": lambda count: (
+        '{"callStacks":[{"callStackRootFrames":['
+        + '{"binaryName":"a","subFrames":[' * count
+        + "]}" * count
+        + "]}]}"
+    ),
+    "keys again and again": lambda count: _ips("", ',"a":1' * count + ',"b":'),
+    "numbers of one thread": lambda count: _CRASH + "Thread 0:\n\n" * count,
+    "headings of images": lambda count: _CRASH + "Binary Images:\n" * count,
+    "images in one another": lambda count: (
+        _CRASH
+        + "Thread 0:\n"
+        + "".join(f"{at} App 0x{0x1000 + 16 * at:x} f + 1\n" for at in range(count))
+        + "\nBinary Images:\n"
+        + "".join(_image_line(0x1000 + 16 * at, 0xFFFFFFFFFF - 16 * at) for at in range(count))
+    ),
+    "texts joined": lambda count: _CRASH + "Binary Images:\nProcess: x\n" * count,
+    "threads of samples": lambda count: (
+        "Analysis of sampling a (pid 1) every 1 millisecond\n\nCall graph:\n"
+        + "".join(f"    1 Thread_{at}\n      1 f  (in a{at}) + 1  [0x1]\n" for at in range(count))
+    ),
+    "blocks of processes": lambda count: (
+        "Date/Time: 2020\nEvent: cpu usage\nSteps: 3\n\n"
+        + "".join(f"Process: a{at} [{at}]\n  Thread 0x1   1 sample (1)\n\n" for at in range(count))
+    ),
+    "stacks of symbols": lambda count: "".join(
+        f"{at % 5}   App{at}   0x0000000100000000 main + 1\n" for at in range(count)
+    ),
+    "threads of lldb": lambda count: "  frame #0: 0x1 a`f\n" * count,
+}
+_COUNT = 50
+_MOST = 2.7
+"""How many times as much may be done with twice as much: square growth is by four."""
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_reading_takes_as_many_steps_as_there_is_to_read(shape: str) -> None:
+    """Twice as much takes about twice as long."""
+    small, large = SHAPES[shape](_COUNT), SHAPES[shape](2 * _COUNT)
+    _read(small)  # what is made once is made
+    assert _steps(lambda: _read(large)) < _MOST * _steps(lambda: _read(small))
+
+
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [
+        *product(["threads of one frame", "threads of samples"], FORMATS),
+        *product(["diagnostics", "processes"], ["json", "html", "folded"]),
+        ("levels of recursion", "apple"),
+        ("threads without frames", "html"),
+        ("a tree that is deep", "html"),
+    ],
+)
+def test_writing_takes_as_many_steps_as_was_read(shape: str, name: str) -> None:
+    """In every format; and the files are about twice as long."""
+    small, large = _read(SHAPES[shape](_COUNT)), _read(SHAPES[shape](2 * _COUNT))
+
+    def write(reports: tuple[Report, ...]) -> int:
+        try:
+            return sum(len(write_reports([report], name)) for report in reports)
+        except ArgumentError:  # formats of one moment have nothing of samples
+            return 0
+
+    size = write(small)
+    assert write(large) <= _MOST * size
+    assert _steps(lambda: write(large)) < _MOST * _steps(lambda: write(small))
+
+
+def test_a_page_of_many_reports_takes_as_many_steps_as_there_are() -> None:
+    """Its overview, too."""
+    shape = SHAPES["diagnostics"]
+    small, large = _read(shape(_COUNT)), _read(shape(2 * _COUNT))
+    assert _steps(lambda: write_reports(large, "html")) < _MOST * _steps(
+        lambda: write_reports(small, "html")
+    )
+
+
+def test_what_a_payload_says_of_all_is_with_each_where_it_is_little() -> None:
+    """Where it is much, and there are many, the first has it, and nothing is lost."""
+    payload = {"timeStampBegin": "2024-01-01", "crashDiagnostics": [{}, {}, {}]}
+    assert all("payload" in report.details for report in _read(json.dumps(payload)))
+    much = payload | {"more": "x" * 50_000}
+    first, *others = _read(json.dumps(much))
+    assert first.details["payload"] == {"timeStampBegin": "2024-01-01", "more": "x" * 50_000}
+    assert not any("payload" in report.details for report in others)
+
+
+def test_what_a_product_says_is_with_each_log_where_it_is_little() -> None:
+    """The same of the logs that App Store Connect has."""
+    product_data = {"signatureID": "1", "diagnosticLogs": [{}, {}]}
+    reports = _read(json.dumps({"productData": [product_data]}))
+    assert [report.details["product"] for report in reports] == [{"signatureID": "1"}] * 2
+    much = product_data | {"more": "x" * 50_000}
+    first, second = _read(json.dumps({"productData": [much]}))
+    assert "product" in first.details
+    assert "product" not in second.details
+
+
+def test_every_warning_of_a_diagnostic_is_kept_once() -> None:
+    """There can be as many as there are stacks."""
+    (report,) = _read('{"callStacks":[0,0,0]}')
+    numbers = [f"callStacks[{number}] is no object; it was kept as it is" for number in range(3)]
+    assert list(report.warnings) == numbers
+
+
+def test_tokens_begin_wherever_something_else_than_space_is_left() -> None:
+    """Thus nobody has to search for them, which takes the square of the spaces before none."""
+    for letters in product(' \n\x0b\xa0a"\\[:1', repeat=4):
+        text = "".join(letters)
+        assert (_TOKEN.match(text) is None) == text.isspace()
+
+
+def test_a_megabyte_of_space_is_read() -> None:
+    """In a list that ends in what JSON calls no space."""
+    (report,) = _read(f'{{"threads":[],"usedImages":[{" " * (1 << 20)}\x0b]}}')
+    assert report.kind is ReportKind.APPLE_IPS
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "0" + " " * 8000 + "a" * 8000 + "\tX",
+        "0" + " a" * 8000 + "\tX",
+        "0 a" + " 0x1" * 4000,
+    ],
+)
+def test_lines_of_a_crash_that_nearly_are_frames(line: str) -> None:
+    """A megabyte of them is read, and kept."""
+    (report,) = _read(f"{_CRASH}Thread 0:\n" + f"{line}\n" * 64)
+    kept = report.threads[0].details.get("lines")
+    assert len(report.threads[0].frames) + (len(kept) if isinstance(kept, list) else 0) == 64
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "0 a " + "0x12345678 " * 85 + "b" + " " * 11000 + "c",
+        "0 a " + "0x12345678 " * 85 + "b" + " + 1" * 2800 + " c",
+        "0 a" + " b" * 500 + " " * 15000 + "c",
+    ],
+)
+def test_lines_that_nearly_are_of_stack_symbols(line: str) -> None:
+    """A megabyte of them is read, and kept with the thread that they precede."""
+    text = "0   App   0x0000000100000000 main + 1\n" + f"{line}\n" * 64
+    (report,) = _read(text)
+    assert len(report.threads[0].frames) == 1
+    assert report.details["lines"] == [line] * 64
+
+
+@pytest.mark.parametrize("names", [" at b:" * 2600, " at :1:1" * 2000 + "x", " + 1" * 4000 + "x"])
+def test_lines_of_lldb_that_nearly_have_places(names: str) -> None:
+    """A megabyte of them is read: all of it is a name."""
+    line = f"  frame #0: 0x1 a`f{names}"
+    (report,) = _read(f"{line}\n" * 64)
+    found = report.threads[0].frames[0]
+    assert found.symbol == ReportedSymbol(f"f{names.rstrip()}", None)
+    assert found.location is None
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "file", "line", "column"),
+    [
+        ("f at b.c:1", "f", "b.c", 1, None),
+        ("f at b.c:1:2", "f", "b.c", 1, 2),
+        ("f at 2 at b.c:1:2", "f at 2", "b.c", 1, 2),
+        ("f at b.c:1:2:3", "f", "b.c:1", 2, 3),
+        ("f at my file.c:7", "f", "my file.c", 7, None),
+        ("f at b.c:0:0", "f", "b.c", None, None),
+    ],
+)
+def test_places_are_behind_the_last_at(
+    text: str, name: str, file: str, line: int | None, column: int | None
+) -> None:
+    """Files have spaces and colons, functions have words."""
+    (report,) = _read(f"  frame #0: 0x1 a`{text}\n")
+    (found,) = report.threads[0].frames
+    assert found.symbol is not None
+    assert found.location is not None
+    assert found.symbol.name == name
+    assert (found.location.path, found.location.line, found.location.column) == (file, line, column)
+
+
+def test_images_are_found_in_long_lines() -> None:
+    """Whatever looks like addresses before them."""
+    identifier = "<82d13d98-219e-3040-b62a-07a297007a7c>"
+    begun = "0x1000 - 0x1fff " * 500
+    text = f"{begun}<no>\n" * 128 + f"0x1 - 0x2 x <no> 0x1000 - 0x1fff App arm64 {identifier} /App"
+    (image,) = listed_images(text, "test")
+    assert (image.name, image.arch, image.load_address, image.size) == ("App", "arm64", 4096, 4096)
+
+
+def test_many_registers_that_no_row_has() -> None:
+    """Four a row, up to one whose meaning is said."""
+    found = [ReportedRegister("a", number) for number in range(100_000)]
+    found[1] = found[1]._replace(description="said")
+    lines = list(register_lines(ReportedRegisters(registers=tuple(found))))
+    assert lines[0].endswith("0x00000001 said")
+    assert lines[1].count("a: ") == 4
+    assert sum(line.count("a: ") for line in lines) == len(found)
+
+
+def test_levels_of_recursion_are_told_once_of_a_function() -> None:
+    """However many parts of it were left out, each of which has its line."""
+    text = write_reports(_read(_recursion(50)), "apple").decode()
+    assert text.count("RECURSION LEVEL ") == 50
+    assert text.count("ELIDED 949 LEVELS OF RECURSION THROUGH ") == 50
+
+
+def test_python_is_not_asked_again_and_again_where_a_file_is_broken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It counts all lines of a file before it says what is wrong in the last one."""
+    starts: list[int] = []
+
+    def counted(text: str, start: int, source: str) -> JsonDocument:
+        starts.append(start)
+        return read_json(text, start, source)
+
+    monkeypatch.setattr(documents, "read_json", counted)
+    reports = _read((_HEADER + '{"threads":[],"usedImages":[a]}\n') * 200)
+    assert len(reports) == 200
+    assert all(report.images or report.warnings for report in reports)
+    assert len(starts) < 50
+
+
+DEEP = '{"subFrames":[' * 20_000
+_CLOSED = DEEP + "]}" * 20_000
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{_HEADER}{{"threads":[],"usedImages":[],"x":{DEEP}',
+        f'{_HEADER}{{"usedImages":[],"threads":[{{"triggered":true,"threadState":{{"lines":[{DEEP}',
+        f'{_HEADER}{{"threads":[],"usedImages":[],"buildInfo":{{"ProjectName":{DEEP}',
+        f'{{"report":{{}},"crash":{{"threads":[{{"crashed":true,"notable_addresses":{DEEP}',
+        f'{{"callStacks":[{{"callStackRootFrames":[{{"x":{DEEP}',
+        f'{_HEADER}{{"threads":[],"usedImages":[],"extMods":{{"caller":{{"task_for_pid":{DEEP}',
+        f'{_HEADER}{{"largestProcess":{_CLOSED},"processes":[{{"name":{_CLOSED}}}]}}',
+    ],
+)
+def test_details_as_deep_as_stacks_are_written(text: str, name: str) -> None:
+    """Readers keep what they do not know, and no writer recurs into it."""
+    for report in _read(text):
+        try:
+            written = write_reports([report], name)
+        except ArgumentError:
+            continue
+        assert len(written) < 4 * len(text) + 100_000
+
+
+def test_what_is_deep_is_written_as_what_is_not() -> None:
+    """The form is the same, so that it is read again."""
+    inner: Any = [1, "é\ud800", None, True, {"a": [], "b": {}}]
+    value: Any = {"k": inner, "l": [inner, inner]}
+    for ensure_ascii in (True, False):
+        usual = json.dumps(value, ensure_ascii=ensure_ascii)
+        deep: Any = value
+        for _ in range(5000):
+            deep = [deep]
+        assert dumps(deep, ensure_ascii=ensure_ascii) == "[" * 5000 + usual + "]" * 5000
+    assert indented(value, 1) == json.dumps(value, indent=1, ensure_ascii=False)
+
+
+def test_what_is_deep_is_not_indented() -> None:
+    """Thousands of entries, each behind hundreds of spaces."""
+    value: Any = ["x"] * 1000
+    for _ in range(500):
+        value = [value]
+    assert len(indented(value, 4)) < 10_000
+
+
+def _deep_tree(depth: int) -> Report:
+    nodes = tuple(
+        SampledNode(
+            at - 1 if at else None,
+            depth - at,
+            ReportedFrame(None, None, None, Adjustment.RETURN, ReportedSymbol(f"f{at}", None)),
+        )
+        for at in range(depth)
+    )
+    return Report(kind=ReportKind.SAMPLE, trees=(SampledTree(nodes=nodes),))
+
+
+def test_stacks_that_end_at_every_level_of_a_deep_tree() -> None:
+    """Formats that write each of them out write as much of each as their number allows."""
+    size = len(write_reports([_deep_tree(5000)], "folded"))
+    assert len(write_reports([_deep_tree(10_000)], "folded")) < _MOST * size
+
+
+def test_deep_stacks_are_cut_only_where_they_are_too_many() -> None:
+    """And none of their samples is lost."""
+    profile = profile_of(_deep_tree(2 * DEEPEST))
+    assert bounded(profile) is profile
+    cut = bounded(profile, room=10_000)
+    assert sum(cut.samples.weights) == sum(profile.samples.weights)
+    assert max(len(list(cut.stacks.frames_of(row))) for row in cut.samples.stacks) == DEEPEST
+
+
+def test_deep_values_where_others_belong_are_an_error() -> None:
+    """Which shows what is there, as far as it can be shown."""
+    for text in (f'{{"report_schema":{DEEP}', f'{{"report_schema":1,"reports":[{DEEP}'):
+        with pytest.raises(FormatError, match=r"schema|report 1"):
+            _read(text)
+
+
+def test_one_crashed_thread_leaves_the_others_folded() -> None:
+    """Threads are open where there are few and none is the one."""
+    threads = tuple(ReportedThread(index=index) for index in range(2))
+    page = write_reports([Report(kind=ReportKind.LLDB, threads=threads)], "html").decode()
+    assert page.count('class="thread" open') == 2
+    crashed = (*threads, ReportedThread(index=2, crashed=True))
+    page = write_reports([Report(kind=ReportKind.LLDB, threads=crashed)], "html").decode()
+    assert page.count('class="thread" open') == 0
+    assert page.count('class="thread crashed" open') == 1
+
+
+def test_our_own_json_of_many_reports_is_as_long_as_they_are() -> None:
+    """A payload of a hundred keys and as many diagnostics."""
+    small, large = (_read(SHAPES["diagnostics"](count)) for count in (1000, 2000))
+    assert len(reports_json(large)) < _MOST * len(reports_json(small))
+
+
+@pytest.mark.parametrize(
+    "name", ["kscrash", "plcrash", "nsthread", "bs", "lldb", "sample", "folded", "html"]
+)
+def test_the_name_of_an_image_is_not_written_again_and_again(name: str) -> None:
+    """It may be as long as all of its frames, and each frame's line has it."""
+    text = (
+        f'{_HEADER}{{"usedImages":[{{"base":4096,"size":4096,"name":"{"x" * 200_000}"}}],'
+        f'"threads":[{{"frames":[{_listed(_FRAME, 1000)}]}}]}}'
+    )
+    assert len(write_reports(_read(text), name)) < 1000 * 10_000
+
+
+def test_long_names_are_cut_where_folded_stacks_have_them_too_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All stacks are there nevertheless, and how often they were seen."""
+    long = "y" * 500
+    nodes = tuple(
+        SampledNode(
+            at - 1 if at else None,
+            20 - at,
+            ReportedFrame(None, None, None, Adjustment.RETURN, ReportedSymbol(long, None)),
+        )
+        for at in range(20)
+    )
+    report = Report(kind=ReportKind.SAMPLE, trees=(SampledTree(nodes=nodes),))
+    whole = write_reports([report], "folded").decode()
+    assert whole.count(long) == 20 * 21 // 2
+    monkeypatch.setattr(folded, "ROOM", 50_000)
+    cut = write_reports([report], "folded").decode()
+    assert long not in cut
+    assert cut.count("y" * 64 + "…") == 20 * 21 // 2
+    assert [one.split(" ")[-1] for one in cut.splitlines()] == ["1"] * 20

@@ -1,0 +1,153 @@
+"""The files that paths lead to, within limits."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import time
+import tracemalloc
+import zipfile
+
+import pytest
+
+from machtrace.errors import FileAccessError
+from machtrace.reports.inputs import InputLimits, count_files, report_inputs
+
+SMALL = InputLimits(file_bytes=1000, total_bytes=3000, always_bytes=2000, members=5, ratio=10)
+
+
+def zipped(*members, method=zipfile.ZIP_DEFLATED):
+    """An archive's bytes."""
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w", method) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+    return sink.getvalue()
+
+
+def inputs(path, limits=None):
+    """Names, and contents or reasons."""
+    return [
+        (
+            one.name,
+            one.source.reason if isinstance(one.source, FileAccessError) else one.source.data,
+        )
+        for one in report_inputs(path, limits)
+    ]
+
+
+def test_archives_in_archives_have_their_members_names(tmp_path):
+    """Each behind a colon; deeper than the limit is an error, and the others are read."""
+    path = tmp_path / "a"
+    deep = zipped(("c", zipped(("d", zipped(("e", b"too deep"))))))
+    path.write_bytes(zipped(("x", b"1"), ("b", deep), ("y", gzip.compress(b"2"))))
+
+    assert inputs(path) == [
+        (f"{path}:x", b"1"),
+        (f"{path}:b:c:d", "archives in each other, 3 deep"),
+        (f"{path}:y", b"2"),
+    ]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lambda data: zipped(("a", data))])
+def test_what_was_made_to_fill_memory_is_not_unpacked(tmp_path, pack):
+    """A thousand times its size: what is read is bounded by the size that the file has."""
+    path = tmp_path / "bomb"
+    path.write_bytes(pack(bytes(200 << 20)))
+    tracemalloc.start()
+    begun = time.thread_time()
+    (found,) = inputs(path)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert "larger than the" in found[1]
+    assert most < 200 << 20
+    assert time.thread_time() - begun < 10
+
+
+def test_many_members_share_what_one_file_may_hold(tmp_path):
+    """And the rest is one error."""
+    path = tmp_path / "a"
+    path.write_bytes(zipped(*((str(n), bytes(900)) for n in range(5))))
+    found = inputs(path, SMALL)
+
+    assert [bytes(900)] * 3 == [data for _, data in found[:3]]
+    assert all("larger than the" in reason for _, reason in found[3:])
+
+
+def test_too_many_members_are_not_listed(tmp_path):
+    """Though the list of an archive is read as a whole."""
+    path = tmp_path / "a"
+    path.write_bytes(zipped(*((str(n), b"") for n in range(6))))
+
+    assert inputs(path, SMALL) == [(str(path), "more than 5 members")]
+
+
+def test_a_large_file_is_refused_and_its_size_not_believed(tmp_path):
+    """``/proc`` has files of size 0 that hold something."""
+    (tmp_path / "a").write_bytes(bytes(1001))
+
+    assert inputs(tmp_path / "a", SMALL) == [(str(tmp_path / "a"), "larger than 1000 bytes")]
+    if os.path.exists("/proc/self/status"):  # noqa: PTH110 (no file of ours)
+        assert b"Name:" in inputs("/proc/self/status", InputLimits())[0][1]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"PK\x03\x04",
+        b"PK\x05\x06" + bytes(18),
+        zipped(("a", b"x" * 100))[:-30],
+        zipped(("a", b"x" * 100)).replace(b"x" * 10, b"y" * 10),
+        gzip.compress(b"x" * 100)[:-12],
+        gzip.compress(b"x" * 100)[:12] + b"\xff" * 40,
+    ],
+)
+def test_broken_archives_are_said_or_empty(tmp_path, data):
+    """Nothing is raised."""
+    (tmp_path / "a").write_bytes(data)
+
+    for _, found in inputs(tmp_path / "a"):
+        assert isinstance(found, str | bytes)
+
+
+def test_names_have_no_power_over_a_terminal(tmp_path):
+    """Of files and of members."""
+    (tmp_path / "a\x1b[31m").write_bytes(zipped(("b\x07\n", b"1")))
+
+    ((name, data),) = inputs(tmp_path)
+    assert name.isprintable()
+    assert data == b"1"
+
+
+def test_a_folder_is_read_in_order_and_one_file_at_a_time(tmp_path):
+    """What is not asked for is not read."""
+    for name in ("b/2", "a", "c", "b/1"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    found = report_inputs(tmp_path)
+    first = next(found)
+    (tmp_path / "c").write_text("changed since")
+
+    assert first.source.data == b"a"
+    assert [one.source.data for one in found] == [b"changed since", b"b/1", b"b/2"]
+    assert count_files(tmp_path) == 4
+    assert count_files(tmp_path, without=tmp_path / "b") == 2
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_that_cannot_be_listed_is_said(tmp_path):
+    """The others are read."""
+    (tmp_path / "closed").mkdir(mode=0)
+    (tmp_path / "open").write_text("x")
+
+    assert len(inputs(tmp_path)) == 2
+
+
+def test_links_that_lead_in_circles_end(tmp_path):
+    """And one that leads nowhere is said."""
+    (tmp_path / "self").symlink_to(tmp_path)
+    (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
+
+    assert [reason for _, reason in inputs(tmp_path)] == ["no such file or directory"]

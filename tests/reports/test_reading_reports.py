@@ -1,0 +1,153 @@
+"""Reports of every kind: recognised by their bytes, read whole, hurt by nothing."""
+
+from __future__ import annotations
+
+import codecs
+import json
+
+import pytest
+
+from machtrace.errors import ArgumentError, FormatError, MachtraceError
+from machtrace.model.report import Report
+from machtrace.reports.formats import FORMATS, write_reports
+from machtrace.reports.machtrace_json import reports_json
+from machtrace.reports.readers import read_source
+from machtrace.reports.source import ReportSource
+from tests.support.reports.samples import REPORT_SAMPLES
+
+KINDS = list(REPORT_SAMPLES)
+TEXTS = [kind for kind in KINDS if kind != "plcrash"]
+
+
+def read(data: bytes) -> tuple[Report, ...]:
+    """The reports in some bytes."""
+    return read_source(ReportSource("given", data)).reports
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_is_known_by_its_bytes(kind: str) -> None:
+    """The file's name is never looked at."""
+    assert {report.kind.value for report in read(REPORT_SAMPLES[kind])} == {kind}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_written_as_json_is_equal_when_read(kind: str) -> None:
+    """Import, export and import again."""
+    reports = read(REPORT_SAMPLES[kind])
+    assert read(reports_json(reports).encode()) == reports
+
+
+@pytest.mark.parametrize("kind", ["ips", "crash"])
+def test_apples_formats_come_back_equal(kind: str) -> None:
+    """As they were written by the same format."""
+    reports = read(REPORT_SAMPLES[kind])
+    assert read(write_reports(reports, "apple" if kind == "crash" else kind)) == reports
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_every_kind_can_be_written_in_every_format(kind: str, name: str) -> None:
+    """But for stacks of one moment, which samples have none of."""
+    reports = read(REPORT_SAMPLES[kind])
+    if kind in ("sample", "spindump") and name in ("nsthread", "bs", "lldb"):
+        with pytest.raises(ArgumentError, match="no stacks of one moment"):
+            write_reports(reports, name)
+    elif FORMATS[name].between is None and len(reports) > 1:
+        with pytest.raises(ArgumentError, match="is of one report, and there are 2"):
+            write_reports(reports, name)
+        assert write_reports(reports[:1], name)
+    else:
+        assert write_reports(reports, name)
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize(
+    "encode",
+    [
+        lambda text: codecs.BOM_UTF8 + text.encode(),
+        lambda text: codecs.BOM_UTF16_LE + text.encode("utf-16-le"),
+        lambda text: text.encode("utf-16-be"),
+        lambda text: text.replace("\n", "\r\n").encode(),
+    ],
+    ids=["utf-8 with a mark", "utf-16", "utf-16 without a mark", "crlf"],
+)
+def test_encodings_and_line_ends_do_not_matter(kind: str, encode: object) -> None:
+    """All are the same report."""
+    text = REPORT_SAMPLES[kind].decode()
+    assert read(encode(text)) == read(text.encode())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_report_that_was_cut_off_is_read_as_far_as_it_goes(kind: str) -> None:
+    """At any byte there is a report, perhaps with warnings, or one clear error."""
+    data = REPORT_SAMPLES[kind]
+    for end in range(0, len(data), 7):
+        try:
+            assert read(data[:end])
+        except MachtraceError as error:
+            assert error.remedy, error  # noqa: PT017 - where it is none, a report is as good
+
+
+@pytest.mark.parametrize("data", [b"", b"\0\0\0\0", b" \r\n\t\n"])
+def test_nothing_is_told_apart_from_garbage(data: bytes) -> None:
+    """A file of zero bytes is common where a device ran out of room."""
+    with pytest.raises(FormatError, match="there is nothing in it"):
+        read(data)
+
+
+@pytest.mark.parametrize("data", [b"hello", b"\x7fELF\x02", b"[1, 2]", b'{"a": 1}', b"{" * 9000])
+def test_what_is_no_report_is_refused(data: bytes) -> None:
+    """With what would be taken instead."""
+    with pytest.raises(FormatError, match="no report of a kind that is known") as caught:
+        read(data)
+    assert "callStackSymbols" in caught.value.remedy
+
+
+def test_bytes_that_are_no_text_are_kept() -> None:
+    """They come back as they were, in text formats; JSON has them escaped."""
+    data = REPORT_SAMPLES["crash"].replace(b"worker", b"w\xff\xferker")
+    reports = read(data)
+    assert b"\xff" not in reports_json(reports).encode()
+    assert read(reports_json(reports).encode()) == reports
+    assert reports[0].threads[1].name == "w\udcff\udcferker"
+
+
+@pytest.mark.parametrize("kind", ["ips", "kscrash", "metrickit"])
+def test_values_of_other_types_are_kept_as_they_are(kind: str) -> None:
+    """Each value in turn is replaced by others; nothing is lost and nothing fails."""
+    documents = [json.loads(part) for part in _documents(REPORT_SAMPLES[kind])]
+    for place in _places(documents):
+        for odd in (None, True, -1, 2**70, 1.5, "odd", [], {}, [[]], {"a": [1]}):
+            changed = json.loads(json.dumps(documents))
+            _set(changed, place, odd)
+            data = "\n".join(json.dumps(one) for one in changed).encode()
+            try:
+                reports = read(data)
+            except FormatError:
+                continue
+            assert read(reports_json(reports).encode()) == reports
+
+
+def _documents(data: bytes) -> list[str]:
+    text = data.decode()
+    _, end = json.JSONDecoder().raw_decode(text)
+    return [text[:end], text[end:]] if text[end:].strip() else [text]
+
+
+def _places(value: object) -> list[tuple[object, ...]]:
+    found: list[tuple[object, ...]] = []
+    waiting: list[tuple[tuple[object, ...], object]] = [((), value)]
+    while waiting:
+        path, one = waiting.pop()
+        items = one.items() if isinstance(one, dict) else enumerate(one)
+        for key, inner in items:
+            found.append((*path, key))
+            if isinstance(inner, dict | list):
+                waiting.append(((*path, key), inner))
+    return found[::3]
+
+
+def _set(value: object, place: tuple[object, ...], odd: object) -> None:
+    for key in place[:-1]:
+        value = value[key]
+    value[place[-1]] = odd

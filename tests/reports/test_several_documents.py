@@ -1,0 +1,76 @@
+"""Files of several documents: lists of reports, a report a line, and what else follows one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from machtrace.errors import FormatError
+from machtrace.model.report import Report, ReportKind
+from machtrace.reports.machtrace_json import reports_json
+from machtrace.reports.readers import read_source
+from machtrace.reports.source import ReportSource
+from tests.support.reports.samples import REPORT_SAMPLES
+
+KSCRASH, METRICKIT = (json.loads(REPORT_SAMPLES[kind]) for kind in ("kscrash", "metrickit"))
+
+
+def read(text: str) -> tuple[Report, ...]:
+    """The reports in a file."""
+    return read_source(ReportSource("given", text.encode("utf-8", "surrogateescape"))).reports
+
+
+@pytest.mark.parametrize("document", [KSCRASH, METRICKIT], ids=["kscrash", "metrickit"])
+@pytest.mark.parametrize("form", ["list", "lines", "without a space"])
+def test_each_document_is_read(document: dict[str, Any], form: str) -> None:
+    """As if it were alone."""
+    one = json.dumps(document)
+    text = {
+        "list": json.dumps([document, document]),
+        "lines": f"{one}\n{one}\n",
+        "without a space": one + one,
+    }[form]
+    alone = read(one)
+    assert read(text) == alone + alone
+
+
+def test_kinds_may_be_mixed() -> None:
+    """Of machtrace's own, too."""
+    own = reports_json(read(json.dumps(KSCRASH)))
+    text = f"{json.dumps(METRICKIT)}\n{own}{json.dumps(KSCRASH)}"
+    kinds = [one.kind for one in read(text)]
+    assert kinds[-2:] == [ReportKind.KSCRASH] * 2
+    assert set(kinds[:-2]) == {ReportKind.METRICKIT}
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("{0}\n{1}\nwords", '{"a": 1}\nwords'),
+        ('[{1}, {0}, {1}, {{"threads": 2}}]', '{"a": 1}\n{"a": 1}\n{"threads": 2}'),
+        ("{0}\n```\ngoodbye \udcff", "```\ngoodbye \udcff"),
+        ("{0}{{", "{"),
+    ],
+)
+def test_what_is_no_report_is_kept_with_one(text: str, kept: str) -> None:
+    """In its order; a warning says so."""
+    (report,) = read(text.format(json.dumps(KSCRASH), '{"a": 1}'))
+    (alone,) = read(json.dumps(KSCRASH))
+    assert report.details == {**alone.details, "after": kept}
+    assert report.warnings[-1] == "there is more in the file, which is no report"
+    assert read(reports_json([report])) == (report,)
+
+
+@pytest.mark.parametrize("text", ["[]", "[{}, {}]", "[1, 2]", '[{"a": {"crash": 1}}]', "[[{}]]"])
+def test_lists_of_other_things_are_no_reports(text: str) -> None:
+    """However much there is of them."""
+    with pytest.raises(FormatError, match="no report of a kind that is known"):
+        read(text)
+
+
+def test_a_million_things_of_no_interest_take_no_long_time() -> None:
+    """Nobody is asked what an object is that has none of the keys."""
+    (report,) = read(json.dumps(KSCRASH) + "{}" * 100_000)
+    assert report.details["after"] == "\n".join(["{}"] * 100_000)

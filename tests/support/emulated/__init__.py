@@ -1,0 +1,1 @@
+"""Programs, libraries and Darwin's kernel in an emulator."""

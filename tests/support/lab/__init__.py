@@ -1,0 +1,1 @@
+"""The lab: every walk of emulated programs compared with the true stack."""

@@ -1,0 +1,104 @@
+"""The ways of walking that the lab compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from machtrace.errors import MemoryReadError
+from machtrace.formats.macho.contents import FileContents
+from machtrace.model.address import Avma, PacMask
+from machtrace.model.image import BinaryImage, ImageFormat, ImageList
+from tests.support.emulated.run import Moment
+from machtrace.unwinder.sources.cfi import CallFrameRules
+from machtrace.unwinder.sources.compact import CompactRules
+from machtrace.unwinder.sources.of_image import image_rules
+from machtrace.unwinder.rule_cache import ImageRules, RuleCache
+from machtrace.unwinder.rules import RuleSource
+from machtrace.unwinder.step import THUMB_BIT
+from machtrace.unwinder.walker import walk
+
+MASK = PacMask.of_width(47)
+_LONGEST_STACK = 512
+
+Policy = Callable[[Moment], tuple[Avma, ...]]
+"""A way of walking: the addresses that it finds, innermost first."""
+
+
+def documents_policy(moment: Moment) -> tuple[Avma, ...]:
+    """Pc, link register, then the chain of frame pointers: what BSBacktraceLogger does.
+
+    Where there is no link register, pc and the chain; on 32-bit arm, without the Thumb bit.
+    """
+    registers, memory = moment.registers, moment.memory
+    size = registers.arch.pointer_size
+    bits = MASK.bits & ~THUMB_BIT if registers.arch.is_arm else MASK.bits
+    found = [registers.pc]
+    if registers.lr:
+        found.append(Avma(registers.lr & bits))
+    fp = MASK.strip(registers.fp or 0)
+    while fp and len(found) < _LONGEST_STACK:
+        try:
+            previous = int.from_bytes(memory.read(fp, size), "little")
+            address = int.from_bytes(memory.read(Avma(fp + size), size), "little")
+        except MemoryReadError:
+            break
+        if not address:
+            break
+        found.append(Avma(address & bits))
+        fp = MASK.strip(previous)
+    return tuple(found)
+
+
+def rules_policy(rules: RuleCache) -> Policy:
+    """The walk by ``rules``; of Swift's async functions the machine's frames, all of them."""
+
+    def policy(moment: Moment) -> tuple[Avma, ...]:
+        walked = walk(moment.registers, moment.memory, rules, MASK, _LONGEST_STACK)
+        rest = walked.physical_remainder
+        frames = walked.addresses + (() if rest is None else rest.addresses)
+        return tuple(frame.address for frame in frames)
+
+    return policy
+
+
+def process_rules(contents: FileContents, rules: ImageRules) -> RuleCache:
+    """Rules of a process with this one image, where its file says that it lies."""
+    return RuleCache(ImageList([image_of(contents)]), contents.image.arch, lambda _: rules)
+
+
+def image_of(contents: FileContents, path: str | None = None) -> BinaryImage:
+    """An executable where its file says that it lies."""
+    parsed = contents.image
+    text = parsed.text_segment
+    assert text is not None  # noqa: S101 (an executable has one)
+    return BinaryImage(
+        path=path or contents.source,
+        uuid=parsed.uuid,
+        arch=parsed.arch,
+        format=ImageFormat.MACHO,
+        load_address=Avma(text.vmaddr),
+        header_svma=text.vmaddr,
+        size=text.vmsize,
+    )
+
+
+def all_rules(contents: FileContents) -> RuleCache:
+    """Everything that is known of a program."""
+    return process_rules(contents, image_rules(contents, contents.image.arch))
+
+
+def policies(contents: FileContents) -> dict[str, Policy]:
+    """By the name of its column; each falls back to the frame pointer."""
+    arch, header = contents.image.arch, contents.image.header_svma
+
+    def only(source: RuleSource | None) -> Policy:
+        found = () if source is None else (source,)
+        return rules_policy(process_rules(contents, ImageRules(found, header)))
+
+    return {
+        "documents": documents_policy,
+        "frame pointer": only(None),
+        "compact": only(CompactRules.of_macho(contents, arch)),
+        "CFI": only(CallFrameRules.of_macho(contents)),
+        "everything": rules_policy(all_rules(contents)),
+    }

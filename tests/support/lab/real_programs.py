@@ -1,0 +1,118 @@
+"""Real programs for the lab: a compressor, two interpreters and a database.
+
+Each is linked with a small C library of the lab's own, and a driver that checks what it does.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from tests.support.lab.programs import Program
+from tests.support.lab.source_packages import PACKAGES, fetch
+
+EVERY = 997
+"""Beside each instruction as it is first come to. A prime, so that no loop keeps in step."""
+LIMIT = 60_000_000
+OPTIMISATIONS = ("-O0", "-O1", "-O2", "-Os", "-Oz", "-O2 no fp")
+
+_SHAPES = {
+    "zstd": "a compressor: ten levels, streams",
+    "lua": "an interpreter: recursion, closures, coroutines, errors by longjmp, callbacks",
+    "quickjs": "an interpreter: generators, regular expressions, exceptions, a collector",
+    "sqlite": "a database: parser, planner, virtual machine, sorting, callbacks",
+}
+_SQLITE = (
+    "-DSQLITE_OS_OTHER=1",
+    "-DSQLITE_THREADSAFE=0",
+    "-DSQLITE_OMIT_LOAD_EXTENSION",
+    "-DSQLITE_OMIT_LOCALTIME",
+    "-DSQLITE_OMIT_WAL",
+    "-DSQLITE_DEFAULT_MEMSTATUS=0",
+    "-DSQLITE_TEMP_STORE=3",
+)
+
+
+def libc_program(lab: Path) -> Program:
+    """The lab's C library alone, which needs nothing fetched; ``lab`` is ``tests/lab``."""
+    return _program(lab, "libc", "formats, numbers, sorting, longjmp", (), ())
+
+
+def real_programs(lab: Path, cache: Path, *, fetches: bool = True) -> dict[str, Program]:
+    """All of them, by name, in the table's order.
+
+    Args:
+        lab: the directory ``tests/lab``.
+        cache: where the packages' sources are kept.
+        fetches: fetch what is missing; else programs without sources are left out.
+
+    Raises:
+        subprocess.CalledProcessError, OSError, tarfile.TarError: see
+            :func:`~tests.support.lab.source_packages.fetch`.
+    """
+    found = {"libc": libc_program(lab)}
+    for name, package in _PACKAGES.items():
+        unpacked = PACKAGES[package].unpacked(cache)
+        if fetches:
+            fetch(PACKAGES[package], cache)
+        if unpacked.is_dir():
+            sources, options = _sources(name, unpacked)
+            found[name] = _program(lab, name, _SHAPES[name], sources, options)
+    return found
+
+
+_PACKAGES = {"zstd": "zstandard", "lua": "lupa", "quickjs": "quickjs", "sqlite": "sqlean.py"}
+
+
+def _sources(name: str, unpacked: Path) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    match name:
+        case "zstd":
+            directory = unpacked / "zstd"
+            return (directory / "zstd.c",), (f"-I{directory}", "-DZSTD_DISABLE_ASM")
+        case "lua":
+            directory = unpacked / "third-party" / "lua54"
+            others = {"lua.c", "luac.c", "ltests.c"}
+            files = tuple(sorted(f for f in directory.glob("l*.c") if f.name not in others))
+            # Its limit of nested calls from C, so that no stack is deeper than walks keep.
+            return files, (f"-I{directory}", "-DLUAI_MAXCCALLS=60")
+        case "quickjs":
+            directory = unpacked / "upstream-quickjs"
+            names = ("cutils", "libbf", "libregexp", "libunicode", "quickjs")
+            options = (f"-I{directory}", '-DCONFIG_VERSION="1"', "-DCONFIG_BIGNUM")
+            return tuple(directory / f"{each}.c" for each in names), options
+        case _:
+            directory = unpacked / "sqlite"
+            return (directory / "sqlite3.c",), (f"-I{directory}", *_SQLITE)
+
+
+def _program(
+    lab: Path, name: str, shapes: str, sources: tuple[Path, ...], options: tuple[str, ...]
+) -> Program:
+    libc = lab / "libc"
+    own = (*sorted(libc.glob("*.c")), libc / "setjmp.S", lab / "programs" / "support.S")
+    return Program(
+        name,
+        (lab / "real" / f"run_{name}.c", *sources, *own),
+        shapes,
+        options=(
+            # A program of this system as far as instructions go, but with our headers.
+            *("-fhosted", "-fbuiltin", "-fno-math-errno", "-nostdlibinc", "-U__APPLE__"),
+            *("-isystem", str(libc / "include"), "-isystem", str(_compiler_headers())),
+            *options,
+        ),
+        between_stacks=frozenset({"_longjmp"}),
+        every=EVERY,
+        each_place=True,
+        limit=LIMIT,
+        optimisations=OPTIMISATIONS,
+        architectures=frozenset({"arm64", "x86_64"}),
+    )
+
+
+def _compiler_headers() -> Path:
+    """Of the compiler itself: what is as wide as what."""
+    spec = find_spec("ziglang")
+    if spec is None or spec.origin is None:
+        msg = "the package ziglang is not installed"
+        raise OSError(msg)
+    return Path(spec.origin).parent / "lib" / "include"

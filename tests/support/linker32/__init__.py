@@ -1,0 +1,1 @@
+"""A linker for 32-bit Mach-O programs."""

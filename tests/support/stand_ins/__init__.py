@@ -1,0 +1,1 @@
+"""Stand-ins for kernels, devices, debug stubs and agents."""

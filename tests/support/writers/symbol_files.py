@@ -1,0 +1,81 @@
+"""What tests of symbol stores add to them: small images, fat files, archives."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from uuid import UUID
+
+from machtrace.formats.macho.cpu import CPU_TYPE_ARM64, CPU_TYPE_X86_64
+from machtrace.formats.macho.header import FileType
+from machtrace.symbolstore.store import SymbolStore
+from machtrace.symbolstore.adding import Stored, SymbolAdder
+from machtrace.symbolstore.archive import UnpackLimits
+from machtrace.symbolstore.contained_images import Skipped, SkipReason
+from machtrace.symbolstore.symbol_store_input import InputFile, input_files
+from tests.support.writers.macho import BuiltSlice, ThinFile, fat_file
+
+ARM = UUID("82d13d98-219e-3040-b62a-07a297007a7c")
+"""Of :data:`APP` and :data:`DSYM`."""
+INTEL = UUID("23516be4-29be-350c-91c9-f36e7999f0f1")
+"""Of :data:`INTEL_APP`."""
+APP = ThinFile(uuid=ARM, filetype=FileType.EXECUTE).build()
+DSYM = ThinFile(uuid=ARM, filetype=FileType.DSYM, code=bytes(128)).build()
+INTEL_APP = ThinFile(uuid=INTEL, cputype=CPU_TYPE_X86_64, filetype=FileType.EXECUTE).build()
+_ALIGNMENT = 0x1000
+
+
+def fat(arm: bytes, intel: bytes) -> bytes:
+    """A fat file of arm64 and x86_64."""
+    at, rows, contents = _ALIGNMENT, [], []
+    for kind, data in (((CPU_TYPE_ARM64, 0), arm), ((CPU_TYPE_X86_64, 3), intel)):
+        rows.append(BuiltSlice(*kind, at, len(data)))
+        contents.append((at, data))
+        at += -(-len(data) // _ALIGNMENT) * _ALIGNMENT
+    return fat_file(rows, contents)
+
+
+def zipped(members: Mapping[str, bytes], *, compression: int = zipfile.ZIP_STORED) -> bytes:
+    """A zip archive's bytes."""
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w", compression) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return sink.getvalue()
+
+
+def add(
+    store: SymbolStore,
+    *places: Path,
+    limits: UnpackLimits | None = None,
+    follow_links: bool = False,
+) -> tuple[list[Stored], list[Skipped]]:
+    """Add all that is at ``places``; what was stored, and what was skipped."""
+    adder = SymbolAdder(store, limits)
+    stored: list[Stored] = []
+    skipped: list[Skipped] = []
+    for place in places:
+        for one in input_files(place, follow_links=follow_links):
+            for outcome in adder.add(one) if isinstance(one, InputFile) else (one,):
+                if isinstance(outcome, Stored):
+                    stored.append(outcome)
+                else:
+                    skipped.append(outcome)
+    return stored, skipped
+
+
+def reasons(skipped: list[Skipped]) -> list[SkipReason]:
+    """Of each, in order."""
+    return [one.reason for one in skipped]
+
+
+def everything_in(folder: Path) -> list[str]:
+    """The paths of all files below."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def names_in(folder: Path) -> set[str]:
+    """Of what is in it."""
+    return {path.name for path in folder.iterdir()}

@@ -1,0 +1,47 @@
+"""Names in reports as people write them."""
+
+from __future__ import annotations
+
+from machtrace.model.report import Report, ReportedTask, ReportKind
+from machtrace.model.reported_frame import Adjustment, ReportedFrame, ReportedSymbol
+from machtrace.model.reported_process import LanguageException
+from machtrace.model.reported_thread import ReportedThread
+from machtrace.model.reported_tree import SampledNode, SampledTree
+from machtrace.symbolizer.demangled_reports import demangled_report
+
+
+def frame(name: str | None) -> ReportedFrame:
+    """A frame with a name, or none."""
+    symbol = None if name is None else ReportedSymbol(name, 4)
+    return ReportedFrame(None, None, None, Adjustment.RETURN, symbol)
+
+
+def report(*names: str | None) -> Report:
+    """The same names in all places that frames are in."""
+    frames = tuple(map(frame, names))
+    task = ReportedTask(
+        threads=(ReportedThread(index=0, frames=frames),),
+        trees=(SampledTree(nodes=tuple(SampledNode(None, 1, one) for one in frames)),),
+    )
+    return Report(
+        kind=ReportKind.KSCRASH,
+        threads=task.threads,
+        trees=task.trees,
+        others=(task,),
+        language_exception=LanguageException(frames=frames),
+    )
+
+
+def test_mangled_names_are_written_as_people_do_everywhere() -> None:
+    """Of Swift, C++ and Rust; other names stay, and so does what is said of them."""
+    given = report("$s4Demo3runyyF", "_ZN3foo3barEv", "-[Foo bar]", None, "$sNotAName")
+    names = ("Demo.run() -> ()", "foo::bar()", "-[Foo bar]", None, "$sNotAName")
+    assert demangled_report(given) == report(*names)
+
+
+def test_nothing_is_made_anew_where_nothing_is_mangled() -> None:
+    """Reports have a hundred thousand frames."""
+    given = Report(
+        kind=ReportKind.KSCRASH, threads=(ReportedThread(index=0, frames=(frame("main"),)),)
+    )
+    assert demangled_report(given) is given

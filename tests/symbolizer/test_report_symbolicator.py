@@ -1,0 +1,423 @@
+"""Source lines of reports of every kind, over one program whose lines are known."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+import subprocess
+from importlib.util import find_spec
+from types import SimpleNamespace
+
+import pytest
+
+from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.tables.symtab import parse_symbols
+from machtrace.model.reported_frame import NameSource
+from machtrace.reports.formats import write_reports
+from machtrace.render.protobuf import Message
+from machtrace.reports.readers import read_source
+from machtrace.reports.source import ReportSource
+from machtrace.symbolizer.report_names import ReportNames
+from machtrace.symbolizer.report_symbolicator import symbolicate_reports
+from tests.support.compilers.debug_programs import DSYMUTIL, line_of, make_dsym
+from tests.support.compilers.executables import compile_macho
+
+SOURCE = """\
+volatile int sink;
+#define ALONE __attribute__((noinline))
+#define INLINED static inline __attribute__((always_inline))
+__attribute__((noinline, noreturn)) void stop(int n) { for (;;) sink = n; } // STOP
+INLINED void leaf(int n) {
+  stop(n + 1); // LEAF
+}
+INLINED void middle(int n) {
+  sink = 3;
+  leaf(n); // MIDDLE
+}
+ALONE void outer(int n) {
+  sink = n;
+  middle(n); // OUTER
+}
+ALONE int after(int n) {
+  return n * 3; // AFTER
+}
+int main(int count, char **words) {
+  sink = after(count);
+  outer(count); // MAIN
+  return 0;
+}
+int swift_one(void) __asm__("_$s3App4ViewC4loadyyF");
+int swift_one(void) { return 1; } // SWIFT
+"""
+"""``outer`` ends with the call of ``stop``: where that returns to is in another function."""
+LINES = {mark: line_of(SOURCE, mark) for mark in ("STOP", "LEAF", "MIDDLE", "OUTER", "MAIN")}
+BASE = 0x1_0456_0000
+STACK = [
+    ("stop", LINES["STOP"], False),
+    ("leaf", LINES["LEAF"], True),
+    ("middle", LINES["MIDDLE"], True),
+    ("outer", LINES["OUTER"], False),
+    ("main", LINES["MAIN"], False),
+]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """The program, its dSYM, and where ``stop`` begins and the calls return to."""
+    if DSYMUTIL is None:
+        pytest.skip("dsymutil is not installed; it makes the dSYM that is read here")
+    if find_spec("ziglang") is None:
+        pytest.skip("ziglang is not installed; it compiles the program that is read here")
+    folder = tmp_path_factory.mktemp("lines")
+    (folder / "lines.c").write_text(SOURCE)
+    path = compile_macho([folder / "lines.c"], folder / "lines", options=("-O1", "-g"))
+    dsym = make_dsym(path)
+    contents = FileContents(path.read_bytes(), str(path))
+    symbols = parse_symbols(contents)
+    wanted = {"_stop", "_after", "_outer", "_$s3App4ViewC4loadyyF"}
+    rows = zip(symbols.names(), symbols.n_value.tolist(), symbols.is_code.tolist(), strict=True)
+    starts = {name: value for name, value, is_code in rows if is_code and name in wanted}
+    header = contents.image.text_segment.vmaddr
+    text = contents.image.section("__TEXT", "__text")
+    data = contents.read_svma(text.address, text.size)
+
+    def after_call(of):
+        """Where the one ``bl`` to a function returns to."""
+        found = []
+        for at in range(0, text.size, 4):
+            word = int.from_bytes(data[at : at + 4], "little")
+            distance = ((word & 0x3FF_FFFF) ^ 0x200_0000) - 0x200_0000
+            if word >> 26 == 0b100101 and text.address + at + 4 * distance == starts[of]:
+                found.append(text.address + at + 4 - header)
+        (only,) = found
+        return only
+
+    return SimpleNamespace(
+        path=path,
+        dsym=dsym,
+        uuid=contents.image.uuid,
+        size=contents.image.text_segment.vmsize,
+        header=header,
+        after=starts["_after"] - header,
+        swift=starts["_$s3App4ViewC4loadyyF"] - header,
+        offsets=(starts["_stop"] - header, after_call("_stop"), after_call("_outer")),
+    )
+
+
+def ips(one):
+    """Apple's JSON."""
+    frames = [{"imageOffset": offset, "imageIndex": 0} for offset in one.offsets]
+    image = {"source": "P", "arch": "arm64", "base": BASE, "size": one.size, "name": "lines"}
+    image |= {"uuid": str(one.uuid), "path": "/x/lines"}
+    body = {"procName": "lines", "pid": 7, "faultingThread": 0, "usedImages": [image]}
+    body["threads"] = [{"id": 1, "triggered": True, "frames": frames}]
+    return (
+        json.dumps({"bug_type": "309", "os_version": "iPhone OS 18.3 (22D63)"})
+        + "\n"
+        + json.dumps(body)
+    )
+
+
+def crash(one):
+    """Apple's text."""
+    frames = "\n".join(
+        f"{number:<4}lines                         \t{BASE + offset:#18x} {BASE:#x} + {offset}"
+        for number, offset in enumerate(one.offsets)
+    )
+    return (
+        "Incident Identifier: 11111111-2222-3333-4444-555555555555\n"
+        "Process:             lines [7]\nCode Type:           ARM-64 (Native)\n"
+        "Report Version:      104\n\nTriggered by Thread:  0\n\n"
+        f"Thread 0 Crashed:\n{frames}\n\nBinary Images:\n"
+        f"{BASE:#18x} - {BASE + one.size - 1:#18x} lines arm64  <{one.uuid.hex}> /x/lines\n\nEOF\n"
+    )
+
+
+def _nested(one, offsets):
+    found = None
+    for offset in reversed(offsets):
+        frame = {"binaryUUID": str(one.uuid).upper(), "binaryName": "lines", "sampleCount": 7}
+        frame |= {"offsetIntoBinaryTextSegment": offset, "address": BASE + offset}
+        if found is not None:
+            frame["subFrames"] = [found]
+        found = frame
+    return found
+
+
+def _metrickit(key, root):
+    stacks = [{"threadAttributed": True, "callStackRootFrames": [root]}]
+    tree = {"callStackPerThread": key == "crashDiagnostics", "callStacks": stacks}
+    meta = {"osVersion": "iPhone OS 18.3 (22D63)"}
+    return json.dumps(
+        {key: [{"version": "1.0.0", "callStackTree": tree, "diagnosticMetaData": meta}]}
+    )
+
+
+def metrickit(one):
+    """A crash: the root is the innermost frame."""
+    return _metrickit("crashDiagnostics", _nested(one, one.offsets))
+
+
+def metrickit_hang(one):
+    """A tree: the root is the outermost frame, and return addresses have one taken away."""
+    innermost, *others = one.offsets
+    return _metrickit("hangDiagnostics", _nested(one, [*(x - 1 for x in others[::-1]), innermost]))
+
+
+def kscrash(one):
+    """KSCrash's JSON."""
+    image = {"image_addr": BASE, "image_size": one.size, "name": "/x/lines"}
+    image |= {"uuid": str(one.uuid).upper(), "cpu_type": 0x0100000C, "cpu_subtype": 0}
+    frames = [
+        {"instruction_addr": BASE + offset, "object_addr": BASE, "object_name": "lines"}
+        for offset in one.offsets
+    ]
+    thread = {"index": 0, "crashed": True, "backtrace": {"contents": frames, "skipped": 0}}
+    error = {"type": "signal", "signal": {"name": "SIGSEGV", "signal": 11}}
+    return json.dumps(
+        {
+            "report": {"id": "A", "version": "3.2.0"},
+            "binary_images": [image],
+            "system": {"process_name": "lines", "cpu_arch": "arm64"},
+            "crash": {"error": error, "threads": [thread]},
+        }
+    )
+
+
+class UuidBytes(Message):
+    """16 bytes, which the format has where others have a message."""
+
+    def __init__(self, uuid):
+        super().__init__()
+        self.uuid = uuid
+
+    def __bytes__(self):
+        return self.uuid.bytes
+
+
+def plcrash(one):
+    """PLCrashReporter's messages."""
+    report, system, thread, image, code = (Message() for _ in range(5))
+    system.number(1, 1)
+    thread.number(3, 1)
+    for offset in one.offsets:
+        frame = Message()
+        frame.number(3, BASE + offset)
+        thread.message(2, frame)
+    code.number(1, 1)
+    code.number(2, 0x0100000C)
+    image.number(1, BASE)
+    image.number(2, one.size)
+    image.text(3, "/x/lines")
+    image.message(4, UuidBytes(one.uuid))
+    image.message(5, code)
+    for number, part in ((1, system), (3, thread), (4, image)):
+        report.message(number, part)
+    return b"plcrash\x01" + bytes(report)
+
+
+def sample(one):
+    """``sample``: the outermost first."""
+    lines = "\n".join(
+        f"    {'  ' * depth}100 ???  (in lines)  load address {BASE:#x} + {offset:#x}"
+        f"  [{BASE + offset:#x}]"
+        for depth, offset in enumerate(one.offsets[::-1], 1)
+    )
+    return (
+        "Analysis of sampling lines (pid 7) every 1 millisecond\nProcess:         lines [7]\n"
+        f"Path:            /x/lines\nLoad Address:    {BASE:#x}\nReport Version:  7\n----\n\n"
+        f"Call graph:\n    100 Thread_7\n{lines}\n\nBinary Images:\n"
+        f"{BASE:#18x} - {BASE + one.size - 1:#18x} +lines (1.2 - 34)"
+        f" <{str(one.uuid).upper()}> /x/lines\n"
+    )
+
+
+def spindump(one):
+    """spindump: the outermost first."""
+    lines = "\n".join(
+        f"{'  ' * depth}49  ??? (lines + {offset}) [{BASE + offset:#x}] 1-49"
+        for depth, offset in enumerate(one.offsets[::-1], 1)
+    )
+    return (
+        "Date/Time:        2026-02-03 04:05:06.789 +0100\nReport Version:   60\n"
+        "Command:          lines\nPID:              7\nEvent:            hang\n"
+        "Steps:            49 (100ms sampling interval)\n\nProcess:          lines [7]\n"
+        f"UUID:             {str(one.uuid).upper()}\nPath:             /x/lines\n\n"
+        f"  Thread 0x7    49 samples (1-49)    priority 47\n{lines}\n\n  Binary Images:\n"
+        f"  {BASE:#18x} - {BASE + one.size - 1:#18x}  lines (1)"
+        f" <{str(one.uuid).upper()}> /x/lines\n"
+    )
+
+
+THREADS = [ips, crash, metrickit, kscrash, plcrash]
+TREES = [metrickit_hang, sample, spindump]
+
+
+def named(made, search):
+    """The report with names."""
+    data = made if isinstance(made, bytes) else made.encode()
+    reports = read_source(ReportSource("report", data)).reports
+    return symbolicate_reports(reports, ReportNames([search]))
+
+
+def plain(frames):
+    """Functions, lines, and whether they are inlined."""
+    return [
+        (one.symbol and one.symbol.name, one.location and one.location.line, one.is_inline)
+        for one in frames
+    ]
+
+
+def test_a_call_may_be_the_last_of_its_function(program):
+    """Or the tests here say less than they seem to."""
+    assert program.offsets[1] == program.after
+
+
+@pytest.mark.parametrize("make", THREADS, ids=lambda one: one.__name__)
+def test_threads_have_their_true_lines(program, make):
+    """Inlined calls included; the first frame is where it is, the others are inside of calls."""
+    found = named(make(program), program.dsym)
+    (report,) = found.reports
+
+    (thread,) = report.threads
+    assert plain(thread.frames) == STACK
+    assert [3, 3, 0] == [found.frames, found.named, found.contradicted]
+    assert {one.location.path.rpartition("/")[2] for one in thread.frames} == {"lines.c"}
+    assert {one.symbol.source for one in thread.frames} == {NameSource.DEBUG_INFORMATION}
+    assert [0, None, None] == [one.symbol.offset for one in thread.frames[:3]]
+
+
+@pytest.mark.parametrize("make", TREES, ids=lambda one: one.__name__)
+def test_trees_have_their_true_lines(program, make):
+    """Inlined calls are below the function that has them; each with its count."""
+    (report,) = named(make(program), program.dsym).reports
+    (tree,) = report.trees
+
+    assert plain(one.frame for one in tree.nodes) == STACK[::-1]
+    assert [None, 0, 1, 2, 3] == [one.parent for one in tree.nodes]
+    assert 1 == len({one.samples for one in tree.nodes})
+
+
+def test_lines_with_uuids_have_their_true_lines(program):
+    """``callStackSymbols`` of a program without symbols; all of them are return addresses."""
+    lines = "\n".join(
+        f"{number}   lines  {BASE + offset:#018x} {str(program.uuid).upper()} + {offset}"
+        for number, offset in enumerate(program.offsets[1:])
+    )
+    (report,) = named(lines, program.dsym).reports
+
+    assert plain(report.threads[0].frames) == STACK[1:]
+
+
+@pytest.mark.parametrize("make", [*THREADS, *TREES], ids=lambda one: one.__name__)
+def test_llvm_symbolizer_agrees(program, make):
+    """On each frame's own place, moved into the call where it is a return address."""
+    peer = shutil.which("llvm-symbolizer-19") or shutil.which("llvm-symbolizer")
+    if peer is None:
+        pytest.skip("llvm-symbolizer is not installed")
+    stop, *calls = program.offsets
+    asked = "".join(f"{program.header + one:#x}\n" for one in (stop, *(x - 1 for x in calls)))
+    command = [peer, f"--obj={program.dsym}", "--output-style=JSON", "--inlines"]
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=True)
+    theirs = [
+        (call["FunctionName"].removeprefix("_"), call["Line"])
+        for line in done.stdout.splitlines()
+        for call in json.loads(line)["Symbol"]
+    ]
+    (report,) = named(make(program), program.dsym).reports
+    frames = [one.frame for tree in report.trees for one in tree.nodes][::-1]
+    frames += [one for thread in report.threads for one in thread.frames]
+
+    assert [(name, line) for name, line, _ in plain(frames)] == theirs
+
+
+def test_names_of_swift_are_as_apple_shows_them(program):
+    """Without modules and results; the report's own full name is the same function."""
+    one = SimpleNamespace(**vars(program) | {"offsets": (program.swift,)})
+    text = crash(one).replace(f"{BASE:#x} + {program.swift}", "$s3App4ViewC4loadyyF + 0")
+    found = named(text, program.dsym)
+
+    line = line_of(SOURCE, "SWIFT")
+    assert plain(found.reports[0].threads[0].frames) == [("View.load()", line, False)]
+    assert found.contradicted == 0
+
+
+@pytest.mark.parametrize("name", ["apple", "ips", "json", "kscrash", "plcrash", "lldb", "html"])
+def test_what_is_written_has_the_lines(program, name):
+    """Whatever the format: each function, each line, in order."""
+    reports = named(ips(program), program.dsym).reports
+    written = write_reports(reports, name).decode()
+
+    if name == "ips":
+        (again,) = read_source(ReportSource("again", written.encode())).reports
+        assert plain(again.threads[0].frames) == STACK
+    if name in ("apple", "lldb"):  # the others have no lines
+        places = [f"lines.c:{line}" for _, line, _ in STACK]
+        assert re.findall(r"lines\.c:\d+", written) == places
+    assert [one for one, _, _ in STACK if one not in written] == []
+
+
+def test_a_report_s_names_are_kept_where_there_is_no_file(program, tmp_path):
+    """Nothing is changed."""
+    text = crash(program).replace(f"{BASE:#x} + {program.offsets[2]}", "wrong + 5 (a.m:7)")
+    before = read_source(ReportSource("report", text.encode())).reports
+    found = named(text, tmp_path)
+
+    assert found.reports == before
+    assert [(program.uuid, 3)] == [(one.image.uuid, one.frames) for one in found.missing]
+    assert plain(found.reports[0].threads[0].frames)[-1] == ("wrong", 7, False)
+
+
+def test_a_wrong_name_is_replaced_kept_and_counted(program):
+    """The report's is in the details; a right one is no contradiction, underscored or not."""
+    text = crash(program)
+    text = text.replace(f"{BASE:#x} + {program.offsets[2]}", "GCC_except_table7 + 5")
+    text = text.replace(f"{BASE:#x} + {program.offsets[0]}", "_stop + 0")
+    found = named(text, program.dsym)
+    (report,) = found.reports
+
+    assert plain(report.threads[0].frames) == STACK
+    assert "GCC_except_table7 + 5" == report.threads[0].frames[-1].details["reported symbol"]
+    assert "reported symbol" not in report.threads[0].frames[0].details
+    assert 1 == found.contradicted
+    assert report.warnings[-1] == "1 frame had wrong names in the report"
+
+
+@pytest.mark.parametrize("inlined", [1, 2, 3])
+def test_inlined_calls_of_the_report_are_not_lost(program, inlined):
+    """Those that the files know replace as many; more than they know are kept, with their lines."""
+    head, body = (json.loads(one) for one in ips(program).split("\n"))
+    frames = body["threads"][0]["frames"]
+    theirs = [
+        frames[1]
+        | {"symbol": f"reported{n}", "inline": True, "sourceFile": "r.c", "sourceLine": 90 + n}
+        for n in range(inlined)
+    ]
+    frames[1:1] = theirs
+    (report,) = named(json.dumps(head) + "\n" + json.dumps(body), program.dsym).reports
+
+    kept = [(f"reported{n}", 90 + n, True) for n in range(inlined)]
+    expected = STACK if inlined < 3 else [STACK[0], *kept, *STACK[3:]]
+    assert plain(report.threads[0].frames) == expected
+
+
+def test_names_do_not_need_the_debug_file(program, tmp_path):
+    """The program's own symbols name its functions."""
+    shutil.copy(program.path, tmp_path / "other-name")
+    (report,) = named(ips(program), tmp_path / "other-name").reports
+
+    names = [one.symbol.name for one in report.threads[0].frames if not one.is_inline]
+    assert names == ["stop", "outer", "main"]
+
+
+def test_reports_are_read_from_archives_too(program, tmp_path):
+    """As the command reads them."""
+    from machtrace.reports.inputs import report_inputs
+
+    (tmp_path / "x.ips.gz").write_bytes(gzip.compress(ips(program).encode()))
+    (one,) = report_inputs(tmp_path / "x.ips.gz")
+    (report,) = named(one.source.data, program.dsym).reports
+
+    assert plain(report.threads[0].frames) == STACK

@@ -1,0 +1,176 @@
+"""Go's functions and lines from the table that stripping leaves, in the layouts of all releases."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from machtrace.errors import FormatError, MemoryReadError
+from machtrace.model.address import Svma
+from machtrace.model.symbol import Certainty
+from machtrace.symbols.go import elf_go_names, go_names
+from machtrace.formats.gopclntab import GoFunctions
+from tests.support.writers.pclntab import MAGICS, BuiltFunction, go_pclntab
+
+TEXT = 0x100001000
+FUNCTIONS = [
+    BuiltFunction("runtime.text", 0x20, "runtime/asm.s", ((7, 0),)),
+    BuiltFunction("main.main", 0x40, "/src/main.go", ((10, 0), (12, 0x10), (11, 0x30))),
+    BuiltFunction("main.(*Shape[...]).Area", 0x10, "/src/shape.go", ((300, 0),)),
+]
+LAYOUTS = [(release, size) for release in MAGICS for size in (8, 4)]
+
+
+def table(release: int, size: int = 8, *, little_endian: bool = True) -> bytes:
+    """A table of all of FUNCTIONS; 32-bit programs lie lower."""
+    text = TEXT if size == 8 else TEXT & 0xFFFFFFF
+    return go_pclntab(
+        FUNCTIONS, release=release, text_start=text, pointer_size=size, little_endian=little_endian
+    )
+
+
+@pytest.mark.parametrize("little_endian", [True, False])
+@pytest.mark.parametrize(("release", "size"), LAYOUTS)
+def test_functions_are_named_with_their_bounds(release, size, little_endian):
+    """Each begins where the one before ends, from where the text begins."""
+    text = TEXT if size == 8 else TEXT & 0xFFFFFFF
+    data = memoryview(table(release, size, little_endian=little_endian))
+    functions = GoFunctions(data, "table", text_start=text)
+
+    assert [one.name for one in FUNCTIONS] == [functions.name(row) for row in range(3)]
+    assert [text, text + 0x20, text + 0x60] == functions.starts.tolist()
+    assert [text + 0x20, text + 0x60, text + 0x70] == functions.ends.tolist()
+
+
+@pytest.mark.parametrize(("release", "size"), LAYOUTS)
+def test_every_instruction_has_its_line(release, size):
+    """The line holds until the next one begins; files are told apart."""
+    text = TEXT if size == 8 else TEXT & 0xFFFFFFF
+    functions = GoFunctions(memoryview(table(release, size)), "table", text_start=text)
+    main = text + 0x20
+
+    lines = [functions.location(1, main + offset) for offset in (0, 0xC, 0x10, 0x2C, 0x30, 0x3C)]
+    assert [("/src/main.go", line) for line in (10, 10, 12, 12, 11, 11)] == lines
+    assert ("/src/shape.go", 300) == functions.location(2, text + 0x60)
+    assert functions.location(1, main + 0x40) is None
+
+
+def contents(data: bytes, *, module: bytes = b"") -> SimpleNamespace:
+    """As much of an image as the table is looked for in."""
+    sections = [
+        section("__text", TEXT, 0x1000),
+        section("__gopclntab", 0x100100000, len(data)),
+        *([section("__go_module", 0x100200000, len(module))] if module else []),
+    ]
+    blocks = {0x100100000: data, 0x100200000: module}
+
+    def read(address: int, size: int) -> memoryview:
+        for start, block in blocks.items():
+            if start <= address and address + size <= start + len(block):
+                return memoryview(block)[address - start : address - start + size]
+        raise MemoryReadError(address, size)
+
+    image = SimpleNamespace(
+        sections=sections,
+        header=SimpleNamespace(is_64=True),
+        header_svma=Svma(0x100000000),
+        section_at=lambda at: next((one for one in sections if at in one), None),
+    )
+    return SimpleNamespace(image=image, source="image", read_svma=read)
+
+
+class section:  # noqa: N801 (a value, not a kind of things)
+    """A section by its name and place."""
+
+    def __init__(self, name: str, address: int, size: int) -> None:
+        self.name, self.address, self.size = name, address, size
+
+    def __contains__(self, address: int) -> bool:
+        return self.address <= address < self.address + self.size
+
+
+def no_pointers():
+    """Asked only where fixups hide what is wanted."""
+    pytest.fail("the pointers of the whole image were read")
+
+
+@pytest.mark.parametrize("release", MAGICS)
+def test_names_count_from_the_header(release):
+    """Of a table that does not say where code begins (Go 1.26), the section does."""
+    names = go_names(contents(table(release)), no_pointers)
+
+    assert [0x1000, 0x1020, 0x1060] == names.starts.tolist()
+    assert [0x20, 0x40, 0x10] == names.sizes.tolist()
+    assert "main.main" == names.linkage_name(1)
+    assert Certainty.PCLNTAB is names.certainty
+
+
+def test_module_data_says_where_code_begins():
+    """With C in the program Go's code is not the section's first."""
+    module = bytearray(0x250)
+    module[22 * 8 : 23 * 8] = (TEXT + 0x400).to_bytes(8, "little")
+    plain = contents(table(26), module=bytes(module))
+    assert 0x1400 == int(go_names(plain, no_pointers).starts[0])
+
+    hidden = contents(table(26), module=b"\xff" * 0x250)
+    pointers = SimpleNamespace(target=lambda _: Svma(TEXT + 0x800))
+    assert 0x1800 == int(go_names(hidden, lambda: pointers).starts[0])
+
+
+def test_no_go_program_has_no_go_names():
+    """Other images have no such section."""
+    nothing = contents(b"")
+
+    assert 0 == len(go_names(nothing, no_pointers).starts)
+
+
+def test_names_of_an_elf_program():
+    """Position-independent programs have the table among relocated data."""
+    data = table(26)
+    for name in (".gopclntab", ".data.rel.ro.gopclntab"):
+        sections = [section(".text", TEXT, 0x1000), section(name, 0x100100000, len(data))]
+        image = SimpleNamespace(sections=sections, header_svma=Svma(0x100000000))
+        program = SimpleNamespace(
+            image=image, source="image", read_svma=lambda _, size: memoryview(data)[:size]
+        )
+        names = elf_go_names(program)
+
+        assert [0x1000, 0x1020, 0x1060] == names.starts.tolist()
+        assert "main.main" == names.linkage_name(1)
+
+
+@pytest.mark.parametrize("release", MAGICS)
+def test_a_count_beyond_the_section_is_an_error(release):
+    """Nothing is allocated for functions that cannot be there."""
+    data = bytearray(table(release))
+    data[8:16] = (1 << 60).to_bytes(8, "little")
+
+    with pytest.raises(FormatError, match="do not fit"):
+        GoFunctions(memoryview(data), "table", text_start=TEXT)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xfb\xff", b"\xfb\xff\xff\xff" + bytes(4), b"\xf1\xff\xff\xff\0\0\4\x08"]
+)
+def test_what_is_no_table_is_an_error(data):
+    """Too short, or another magic number."""
+    with pytest.raises(FormatError):
+        GoFunctions(memoryview(data), "table", text_start=TEXT)
+
+
+@given(st.sampled_from(LAYOUTS), st.lists(st.tuples(st.integers(0, 600), st.integers(0, 255))))
+def test_damaged_tables_give_names_or_a_format_error(layout, changes):
+    """Whatever the bytes: each name and line is asked for."""
+    data = bytearray(table(*layout))
+    for at, byte in changes:
+        data[at % len(data)] = byte
+    try:
+        functions = GoFunctions(memoryview(data), "table", text_start=TEXT)
+    except FormatError:
+        return
+    for row in range(len(functions)):
+        functions.name(row)
+        functions.location(row, int(functions.starts[row]))

@@ -1,0 +1,135 @@
+"""Names of Objective-C methods in the symbol map of a stripped image."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from machtrace.errors import MachOError
+from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.tables.function_starts import parse_function_starts
+from machtrace.model.address import ImageOffset
+from machtrace.model.arch import Arch
+from machtrace.model.symbol import Certainty, Symbol
+from machtrace.symbols.macho.table import macho_symbol_table
+from machtrace.symbols.objc import class_name
+from tests.support.writers.chained_fixups import IMAGE_SVMA, TEXT_OFFSET
+from tests.support.writers.function_lists_x import with_listed_functions
+from tests.support.compilers.executables import compile_macho
+from tests.support.writers.objc_metadata_writer import ListKind, ObjcMetadata
+
+PROGRAM = """
+__attribute__((objc_root_class)) @interface Shape { int side; }
++ (int)count; - (int)area; - (void)setWidth:(int)w height:(int)h; @end
+@interface Shape (Drawing) - (void)draw; + (int)drawn; @end
+int counted;
+@implementation Shape
++ (int)count { return counted; }
+- (int)area { return side * counted; }
+- (void)setWidth:(int)w height:(int)h { side = w * h; }
+@end
+@implementation Shape (Drawing)
+- (void)draw { counted++; }
++ (int)drawn { return counted + 23; }
+@end
+void *_objc_empty_cache;
+int objc_msgSend(void *self, ...) { return 0; }
+int main(void) { return [Shape count] + [Shape drawn]; }
+"""
+
+
+@pytest.fixture(scope="module", params=[Arch.ARM64, Arch.X86_64], ids=lambda arch: arch.value)
+def twins(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
+    """A program with its symbols, and without."""
+    strip = shutil.which("llvm-strip-19") or shutil.which("llvm-strip")
+    if strip is None or find_spec("ziglang") is None:
+        pytest.skip("llvm-strip or ziglang is not installed; they make the two programs")
+    folder = tmp_path_factory.mktemp("twins")
+    source = folder / "shapes.m"
+    source.write_text(PROGRAM)
+    whole = compile_macho([source], folder / "shapes", arch=request.param, options=("-O1",))
+    stripped = folder / "stripped"
+    subprocess.run([strip, "-x", "-S", whole, "-o", stripped], check=True, timeout=60)
+    return whole, stripped
+
+
+def symbols(contents: FileContents, offsets: list[int]) -> dict[int, Symbol | None]:
+    """What is at the offsets."""
+    table = macho_symbol_table(contents)
+    return {offset: table.find(ImageOffset(offset)) for offset in offsets}
+
+
+def test_a_stripped_program_s_methods_have_the_names_that_they_had(twins):
+    """With the same extent, and the word that they are from Objective-C's metadata."""
+    whole, stripped = twins
+    named = FileContents(whole.read_bytes(), "whole")
+    starts = parse_function_starts(named).offsets.tolist()
+    if not starts:  # zig's linker leaves them out where it is told to
+        starts = [int(start) for start in macho_symbol_table(named).starts]
+    without = with_listed_functions(stripped.read_bytes(), starts)
+    before, after = symbols(named, starts), symbols(without, starts)
+    methods = {at: one for at, one in before.items() if one and one.name[:2] in ("-[", "+[")}
+    assert len(methods) == 5
+    for at, method in methods.items():
+        found = after[at]
+        assert found is not None
+        assert (method.name, method.offset, method.size) == (found.name, found.offset, found.size)
+        assert found.linkage_name == found.name
+        assert found.certainty in (Certainty.OBJC, Certainty.EXACT)
+    certainties = {one.certainty for at, one in after.items() if at in methods and one}
+    assert Certainty.OBJC in certainties
+
+
+def test_methods_that_share_their_code_keep_all_names():
+    """A linker that folds equal functions leaves one for several methods."""
+    metadata = ObjcMetadata()
+    code = IMAGE_SVMA + TEXT_OFFSET
+    for name in ("First", "_TtC4Game6Player"):
+        metadata.add_class(name, metadata.methods(ListKind.RELATIVE, {"run": code}), None)
+    made = with_listed_functions(metadata.image(metadata.sections()), [TEXT_OFFSET])
+    found = macho_symbol_table(made).find(ImageOffset(TEXT_OFFSET + 4))
+    assert found is not None
+    assert found.certainty is Certainty.OBJC
+    assert {"-[First run]", "-[Game.Player run]"} == {found.name, *found.aliases}
+
+
+def test_pointers_that_cannot_be_followed_are_told():
+    """Metadata names nothing then; the table says why."""
+    metadata = ObjcMetadata()
+    code = IMAGE_SVMA + TEXT_OFFSET
+    metadata.add_class("First", metadata.methods(ListKind.RELATIVE, {"run": code}), None)
+    data = bytearray(metadata.image(metadata.sections()))
+    fixups = FileContents(bytes(data), "made").image.chained_fixups
+    assert fixups is not None
+    data[fixups.offset + 4 : fixups.offset + 8] = b"\xff" * 4  # where the starts of chains are
+    table = macho_symbol_table(FileContents(bytes(data), "made"))
+
+    assert table.find(ImageOffset(TEXT_OFFSET + 4)) is None
+    (problem,) = table.problems
+    assert isinstance(problem, MachOError)
+    assert "fixups" in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("mangled", "name"),
+    [
+        ("NSString", "NSString"),
+        ("_TtC4Game6Player", "Game.Player"),
+        ("_TtCC4Game6Player5Piece", "Game.Player.Piece"),
+        ("_TtCs5Thing", "Swift.Thing"),
+        ("_TtC4Game", "_TtC4Game"),
+        ("_TtC4Game99Player", "_TtC4Game99Player"),
+        ("_TtC4Game6Player5Piece", "_TtC4Game6Player5Piece"),
+        ("_TtC4GameP33_0123456789ABCDEF0123456789ABCDEF6Player",) * 2,
+        ("_TtGC4Game6PlayerSi_", "_TtGC4Game6PlayerSi_"),
+    ],
+)
+def test_swift_s_classes_are_named_as_the_runtime_names_them(mangled, name):
+    """Those that consist of identifiers; others stay as they are."""
+    assert class_name(mangled) == name

@@ -1,0 +1,91 @@
+"""The last start at or before an offset, in bulk and one by one alike."""
+
+from bisect import bisect_right
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from machtrace.symbols import range_index
+from machtrace.symbols.range_index import RangeIndex
+
+OFFSETS = st.integers(0, 2**64 - 1)
+
+
+def expected(starts, values, offsets, back):
+    """The truth, by Python's own search."""
+    found = []
+    for offset in offsets:
+        row = bisect_right(starts, offset - back) - 1
+        found.append(row if row < 0 or values is None else values[row])
+    return found
+
+
+@given(
+    starts=st.lists(OFFSETS | st.integers(0, 4000), min_size=1, max_size=300),
+    scale=st.sampled_from([1, 4, 16]),
+    has_values=st.booleans(),
+    offsets=st.lists(OFFSETS | st.integers(0, 5000), max_size=50),
+    back=st.integers(0, 1),
+    holes=st.sets(st.integers(0, 299)),
+)
+def test_bulk_answers_are_those_of_a_search(starts, scale, has_values, offsets, back, holes):
+    """Close together, far apart, repeated, of any alignment, with rows that answer nothing."""
+    starts = sorted(min(start * scale, 2**64 - 1) for start in starts)
+    values = [-1 if row in holes else row + 7 for row in range(len(starts))] if has_values else None
+    offsets = [*offsets, *starts, *(start - 1 for start in starts if start)]
+    index = RangeIndex(
+        np.array(starts, np.uint64), None if values is None else np.array(values, np.int32)
+    )
+    few = index.find(np.array(offsets, np.uint64), back=back).tolist()
+    many = index.find(np.array(offsets + [0] * 5000, np.uint64), back=back).tolist()
+
+    assert expected(starts, values, offsets, back) == few
+    assert few == many[: len(offsets)]
+
+
+def test_threads_share_the_work():
+    """The order is that of the offsets, whoever looked them up."""
+    starts = np.arange(0, 1 << 20, 16, dtype=np.uint64)
+    offsets = np.random.default_rng(1).integers(0, 1 << 20, 700_000, dtype=np.uint64)
+    index = RangeIndex(starts)
+
+    found = index.find(offsets, threads=4)
+
+    assert (found == offsets // np.uint64(16)).all()
+
+
+def test_narrow_starts_and_none():
+    """Columns of 32 bits are taken as they are; an index of nothing finds nothing."""
+    index = RangeIndex(np.array([4, 8], np.uint32))
+    assert [-1, 0, 1, 1] == index.find(np.array([3, 4, 9, 2**63], np.uint64)).tolist()
+    nothing = RangeIndex(np.zeros(0, np.uint64), np.zeros(0, np.int32))
+    assert [-1] * 5000 == nothing.find(np.zeros(5000, np.uint64)).tolist()
+
+
+def test_starts_far_apart_take_little_memory():
+    """Addresses come from files: memory follows the number of ranges, not what they span."""
+    starts = np.array([0, 1, 3, 2**40 + 1, 2**63, 2**64 - 1], np.uint64)
+    index = RangeIndex(starts)
+    index.find(np.zeros(5000, np.uint64))
+
+    assert index.nbytes < 1 << 21
+
+
+def test_starts_that_do_not_ascend_are_refused():
+    """A search of them would be wrong without saying so."""
+    pytest.importorskip("machtrace._native._ranges", reason="the index needs the C extension")
+    with pytest.raises(ValueError, match="ascend"):
+        RangeIndex(np.array([2, 1], np.uint64)).find(np.zeros(5000, np.uint64))
+
+
+def test_without_the_extension_answers_are_the_same(monkeypatch):
+    """The starts are searched."""
+    monkeypatch.setattr(range_index, "_native_index", lambda *_: None)
+    starts = np.array([16, 32, 48], np.uint64)
+    offsets = np.arange(5000, dtype=np.uint64)
+
+    found = RangeIndex(starts).find(offsets, back=1)
+
+    assert expected([16, 32, 48], None, range(5000), 1) == found.tolist()

@@ -1,0 +1,131 @@
+"""C++ virtual methods by vtables: each name held against the symbol that stripping would take."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.fixups.pointers import parse_pointers
+from machtrace.formats.macho.tables.symtab import parse_symbols
+from machtrace.model.symbol import Certainty
+from machtrace.demangler import DemangleStyle, demangle
+from machtrace.symbols.rtti import rtti_names
+
+SOURCE = Path(__file__).with_name("classes.cpp")
+OPTIONS = ("-std=c++20", "-O1", "-shared", "-nostdlib", "-nostdlib++", "-fno-exceptions", "-w")
+LINKING = ("-fno-sanitize=undefined", "-Wl,-undefined,dynamic_lookup")
+EXPECTED = {
+    # Destructors are two: the complete one, and the one that frees the object.
+    ("Shape::~Shape()", "Shape::{virtual method 0}"),
+    ("Shape::~Shape()", "Shape::{virtual method 1}"),
+    ("Shape::area()", "Shape::{virtual method 2}"),
+    ("Named::name()", "Named::{virtual method 2}"),
+    ("Square::~Square()", "Square::{virtual method 0}"),
+    ("Square::~Square()", "Square::{virtual method 1}"),
+    ("Square::sides()", "Square::{virtual method 3}"),
+    ("Square::extra()", "Square::{virtual method 4}"),
+    # Label begins as a Square; Named, its second base, has a vtable of its own with thunks.
+    ("Label::area()", "Label::{virtual method 2}"),
+    ("Label::name()", "Label::{virtual method 5}"),
+    ("non-virtual thunk to Label::name()", "Label::{virtual method 2 as Named}"),
+    # The only virtual base can be at one place only.
+    ("Lazy::sides()", "Lazy::{virtual method 2}"),
+    ("virtual thunk to Lazy::sides()", "Lazy::{virtual method 3 as Shape}"),
+    ("(anonymous namespace)::Hidden::extra()", "(anonymous namespace)::Hidden::{virtual method 4}"),
+    ("Box<int>::take(int)", "Box<int>::{virtual method 0}"),
+    ("Box<long>::put()", "Box<long>::{virtual method 1}"),
+    # Guard has no vtable here: nothing tells which methods Fake has from it.
+    ("Fake::begin()", "Fake::{virtual method 0, perhaps inherited}"),
+    ("Guard::query()", "Fake::{virtual method 1, perhaps inherited}"),
+    # Nor has Common, but what First and Second share is its.
+    ("Common::query()", "Common::{virtual method 1}"),
+    ("First::begin()", "First::{virtual method 0, perhaps inherited}"),
+    # Oval begins as an Empty, too, which has no virtual methods; that is not known of it.
+    ("Oval::sides()", "Oval::{virtual method 3, perhaps inherited}"),
+}
+
+
+@pytest.fixture(scope="module", params=["aarch64", "x86_64"])
+def library(request, tmp_path_factory) -> FileContents:
+    """classes.cpp as a library of one architecture, with its symbols."""
+    if find_spec("ziglang") is None:
+        pytest.skip("ziglang is not installed; it compiles the library that is read here")
+    path = tmp_path_factory.mktemp("rtti") / "classes.dylib"
+    target = ("-target", f"{request.param}-macos")
+    command = [sys.executable, "-m", "ziglang", "c++", *target, *OPTIONS, *LINKING]
+    subprocess.run([*command, SOURCE, "-o", path], check=True, timeout=240)
+    return FileContents(path.read_bytes(), "classes.dylib")
+
+
+def functions(contents: FileContents) -> dict[int, str]:
+    """The demangled symbol at each function's start, by image offset."""
+    symbols = parse_symbols(contents)
+    base = contents.image.header_svma
+    rows = np.flatnonzero(symbols.is_code).tolist()
+    return {int(symbols.n_value[row]) - base: demangle(symbols.name(row)) for row in rows}
+
+
+def test_virtual_methods_are_named_after_the_class_that_defines_them(library):
+    """Pairs of (symbol, name): what a derived class inherits is its base's."""
+    truth = functions(library)
+    starts = np.array(sorted(truth), np.uint64)
+    names = rtti_names(library, lambda: parse_pointers(library), starts, parse_symbols(library))
+
+    found = {(truth[int(at)], names.linkage_name(row)) for row, at in enumerate(names.starts)}
+    assert found >= EXPECTED
+    assert Certainty.RTTI is names.certainty
+    for symbol, name in found:
+        owner = name.partition("::{virtual method")[0]
+        assert f"{owner}::" in symbol or name.endswith(", perhaps inherited}")
+    assert ("Shape::area()", "Oval::{virtual method 2, perhaps inherited}") not in found
+
+
+def test_only_wanted_functions_are_named(library):
+    """Those that other sources left without a name."""
+    truth = functions(library)
+    starts = np.array(sorted(truth), np.uint64)
+    wanted = np.array([at for at in sorted(truth) if truth[at] == "Square::extra()"], np.uint64)
+    names = rtti_names(
+        library, lambda: parse_pointers(library), starts, parse_symbols(library), wanted
+    )
+
+    assert wanted.tolist() == names.starts.tolist()
+    assert "Square::{virtual method 4}" == names.linkage_name(0)
+
+
+def test_without_function_starts_nothing_is_guessed(library):
+    """A pointer in a vtable that leads to no function's start is no method."""
+    starts = np.array([4], np.uint64)
+
+    assert 0 == len(rtti_names(library, lambda: parse_pointers(library), starts).starts)
+
+
+def test_no_name_of_cplusplus_looks_like_these():
+    """They are left alone by demangling, and so cannot be taken for names from a symbol table."""
+    name = "Square::{virtual method 4}"
+
+    assert name == demangle(name) == demangle(name, style=DemangleStyle.SIMPLIFIED)
+
+
+def test_damaged_libraries_give_names_or_none(library):
+    """Bytes of the vtables and type information changed, a few at a time."""
+    data = bytearray(library.data)
+    starts = np.array(sorted(functions(library)), np.uint64)
+    places = [one for one in library.image.sections if one.name in {"__const", "__data"}]
+    random = np.random.default_rng(4)
+    for _ in range(60):
+        changed = bytearray(data)
+        for section in places:
+            for at in random.integers(0, max(1, section.size), 6).tolist():
+                changed[section.offset + at] = int(random.integers(256))
+        contents = FileContents(bytes(changed), "damaged")
+        names = rtti_names(
+            contents, lambda one=contents: parse_pointers(one), starts, parse_symbols(contents)
+        )
+        assert all(isinstance(names.linkage_name(row), str) for row in range(len(names.starts)))

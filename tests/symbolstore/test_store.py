@@ -1,0 +1,274 @@
+"""A symbol store in a folder: what goes in, comes out and stays, whoever adds at the same time."""
+
+import json
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from machtrace.errors import FileAccessError
+from machtrace.formats.macho.cpu import CPU_TYPE_X86_64
+from machtrace.formats.macho.header import FileType
+from machtrace.model.address import Avma, Svma
+from machtrace.model.arch import Arch
+from machtrace.model.image import BinaryImage, ImageFormat
+from machtrace.model.symbol import FrameStatus
+from machtrace.images.resolver import ImageResolver
+from machtrace.symbolstore.store import SymbolStore
+from machtrace.symbolstore.adding import SymbolAdder
+from machtrace.symbolstore.gc import (
+    misplaced,
+)
+from machtrace.symbolstore.contained_images import SkipReason
+from machtrace.symbolstore.symbol_store_input import InputFile, input_files
+from machtrace.images.store_layout import FileKind
+from machtrace.images.symbol_store_location import default_store_path
+from tests.support.compilers.elf_compiler import compile_elf
+from tests.support.writers.macho import ThinFile
+from tests.support.writers.symbol_files import (
+    APP,
+    ARM,
+    DSYM,
+    INTEL,
+    INTEL_APP,
+    add,
+    everything_in,
+    fat,
+    names_in,
+    reasons,
+    zipped,
+)
+
+
+def test_an_app_and_its_dsym_in_symsorter_s_layout(store, bundle):
+    """Under the UUID in lower case, each with a meta of the three keys that symsorter writes."""
+    stored, skipped = add(store, *bundle)
+    folder = store.root / "82" / "d13d98219e3040b62a07a297007a7c"
+
+    assert {"executable", "executable.meta", "debuginfo", "debuginfo.meta"} == names_in(folder)
+    assert APP == (folder / "executable").read_bytes()
+    assert DSYM == (folder / "debuginfo").read_bytes()
+    assert {"name": "App", "arch": "arm64", "file_format": "macho"} == json.loads(
+        (folder / "executable.meta").read_text()
+    )
+    assert [True, True] == [one.is_new for one in stored]
+    assert [SkipReason.NOT_AN_IMAGE] == reasons(skipped)
+    assert folder / "executable" == store.find(ARM, "arm64", FileKind.EXECUTABLE)
+    assert folder / "debuginfo" == store.find(ARM, Arch.ARM64)
+    assert store.find(INTEL) is None
+    assert store.find(ARM, "x86_64") is None
+
+
+def test_slices_are_what_lipo_takes_out(store, tmp_path):
+    """A fat file is stored thin, each slice under its own UUID."""
+    path = tmp_path / "App"
+    path.write_bytes(fat(APP, INTEL_APP))
+    add(store, path)
+
+    for uuid, arch in ((ARM, "arm64"), (INTEL, "x86_64")):
+        thin = store.find(uuid, arch, FileKind.EXECUTABLE).read_bytes()
+        if shutil.which("llvm-lipo-19"):
+            out = tmp_path / arch
+            subprocess.run(
+                ["llvm-lipo-19", path, "-thin", arch, "-output", out], check=True, timeout=30
+            )
+            assert out.read_bytes() == thin
+        assert thin in (APP, INTEL_APP)
+
+
+def test_one_bad_slice_does_not_spoil_the_other(store, tmp_path):
+    """It is reported; the good one is stored."""
+    broken = bytearray(INTEL_APP)
+    broken[36:40] = struct.pack("<I", 3)  # the first load command's size
+    path = tmp_path / "App"
+    path.write_bytes(fat(APP, bytes(broken)))
+    stored, skipped = add(store, path)
+
+    assert [ARM] == [one.identifier for one in stored]
+    assert [SkipReason.MALFORMED] == reasons(skipped)
+    assert "x86_64" in skipped[0].source
+
+
+@pytest.mark.skipif(not shutil.which("objcopy"), reason="objcopy is not installed")
+def test_elf_goes_under_the_build_id_that_readelf_prints(store, tmp_path):
+    """A program and the debug file that objcopy makes of it."""
+    source = tmp_path / "a.c"
+    source.write_text("int f(int x) { return x + 1; }\n")
+    library = compile_elf(
+        [source], tmp_path / "lib.so", options=["-shared", "-fPIC", "-g", "-Wl,--build-id"]
+    )
+    debug = tmp_path / "lib.debug"
+    subprocess.run(["objcopy", "--only-keep-debug", library, debug], check=True, timeout=30)
+    notes = subprocess.run(
+        ["readelf", "-n", library], capture_output=True, text=True, check=True, timeout=30
+    ).stdout
+    text = notes.split("Build ID: ")[1].split()[0]
+    stored, _ = add(store, library, debug)
+
+    assert [text, text] == [one.path.parent.parent.name + one.path.parent.name for one in stored]
+    assert [FileKind.EXECUTABLE, FileKind.DEBUGINFO] == [one.kind for one in stored]
+    assert debug.read_bytes() == store.find(stored[0].identifier).read_bytes()
+
+
+def test_the_same_again_is_there_already(store, bundle):
+    """Nothing is written a second time, and a meta that an interruption left out is made up."""
+    add(store, *bundle)
+    before = everything_in(store.root)
+    path = store.find(ARM)
+    stamp = path.stat().st_mtime_ns
+    Path(f"{path}.meta").unlink()
+    stored, _ = add(store, *bundle)
+
+    assert [False, False] == [one.is_new for one in stored]
+    assert before == everything_in(store.root)
+    assert stamp == path.stat().st_mtime_ns
+
+
+def test_other_content_under_the_same_uuid_is_reported_and_left_out(store, tmp_path):
+    """As of a binary that was stripped or signed again: the first one stays."""
+    for name, data in (("first", APP), ("second", APP[:-1] + b"\xff")):
+        (tmp_path / name).write_bytes(data)
+    add(store, tmp_path / "first")
+    stored, skipped = add(store, tmp_path / "second")
+
+    assert [] == stored
+    assert [SkipReason.COLLISION] == reasons(skipped)
+    assert str(ARM.hex) in skipped[0].detail
+    assert APP == store.find(ARM, None, FileKind.EXECUTABLE).read_bytes()
+
+
+def test_one_uuid_of_two_architectures(store, tmp_path):
+    """Both are kept, and each is found by its own."""
+    intel = ThinFile(uuid=ARM, cputype=CPU_TYPE_X86_64, filetype=FileType.EXECUTE).build()
+    for name, data in (("arm", APP), ("intel", intel)):
+        (tmp_path / name).write_bytes(data)
+    add(store, tmp_path / "arm", tmp_path / "intel")
+
+    assert APP == store.find(ARM, "arm64", FileKind.EXECUTABLE).read_bytes()
+    assert intel == store.find(ARM, "x86_64", FileKind.EXECUTABLE).read_bytes()
+    assert {"arm64", "x86_64"} == {one.arch for one in store.files()}
+
+
+def test_a_store_that_symsorter_made_is_read(store):
+    """Its names of architectures too, and files without any meta."""
+    folder = store.root / "82" / ARM.hex[2:]
+    folder.mkdir(parents=True)
+    (folder / "debuginfo").write_bytes(DSYM)
+
+    assert folder / "debuginfo" == store.find(ARM, "arm64")
+    assert store.find(ARM, "x86_64") is None
+    (folder / "debuginfo.meta").write_text('{"name":"App","arch":"x86","file_format":"macho"}')
+    assert ["i386"] == [one.arch for one in store.files()]
+
+
+@pytest.mark.parametrize("meta", [b"", b"[]", b"{", b'{"arch": 3}', b"\xff", b"[" * 60000])
+def test_a_meta_that_is_none_does_no_harm(store, tmp_path, meta):
+    """The file's own header says what it is."""
+    (tmp_path / "App").write_bytes(APP)
+    stored, _ = add(store, tmp_path / "App")
+    Path(f"{stored[0].path}.meta").write_bytes(meta)
+
+    assert ["arm64"] == [one.arch for one in store.files()]
+
+
+def test_processes_add_at_once(tmp_path):
+    """Each image is new to just one of them, and whole when it has its name."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(60):
+        data = ThinFile(uuid=UUID(int=number + 1), code=bytes([number]) * 50000).build()
+        (folder / str(number)).write_bytes(data)
+    root = tmp_path / "store"
+    command = [sys.executable, "-m", "machtrace", "symbols", "add", folder, "--format", "json"]
+    workers = [
+        subprocess.Popen([*command, "--store", root], stdout=subprocess.PIPE) for _ in range(3)
+    ]
+    told = [json.loads(worker.communicate(timeout=60)[0]) for worker in workers]
+
+    assert [0, 0, 0] == [worker.returncode for worker in workers]
+    assert [60, 60, 60] == [len(one["images"]) for one in told]
+    assert 60 == sum(image["new"] for one in told for image in one["images"])
+    assert 120 == len(everything_in(root))
+    assert [] == list(misplaced(list(SymbolStore(root).files())))
+
+
+def test_an_interruption_leaves_nothing_half_written(store, tmp_path):
+    """As Ctrl-C does, in the middle of a file."""
+
+    def interrupted(_size):
+        raise KeyboardInterrupt
+
+    (tmp_path / "App").write_bytes(APP)
+    adder = SymbolAdder(store, progress=interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(adder.add(InputFile(tmp_path / "App", len(APP), is_named=True)))
+
+    assert [] == everything_in(store.root)
+
+
+def test_a_store_that_cannot_be_written_is_an_error(tmp_path):
+    """One, with the place: going on would not help."""
+    (tmp_path / "App").write_bytes(APP)
+    (tmp_path / "store").write_text("a file")
+
+    with pytest.raises(FileAccessError, match="store"):
+        add(SymbolStore(tmp_path / "store"), tmp_path / "App")
+
+
+def test_progress_comes_to_the_size_of_the_input(store, tmp_path):
+    """Of archives too, whatever is in them."""
+    (tmp_path / "a.zip").write_bytes(zipped({"App": APP, "x": b"y" * 5000}))
+    (tmp_path / "App").write_bytes(fat(APP, INTEL_APP))
+    (tmp_path / "text").write_text("nothing")
+    seen = []
+    adder = SymbolAdder(store, progress=seen.append)
+    for one in input_files(tmp_path):
+        list(adder.add(one))
+
+    assert sum(path.stat().st_size for path in tmp_path.iterdir() if path.is_file()) == sum(seen)
+
+
+@pytest.mark.parametrize(
+    ("platform", "variables", "place"),
+    [
+        ("linux", {}, "{home}/.local/share/machtrace/symbols"),
+        ("linux", {"XDG_DATA_HOME": "/data"}, "/data/machtrace/symbols"),
+        ("darwin", {}, "{home}/Library/Application Support/machtrace/symbols"),
+        ("win32", {"LOCALAPPDATA": "/local"}, "/local/machtrace/symbols"),
+        ("linux", {"MACHTRACE_SYMBOLS": "~/mine"}, "{home}/mine"),
+    ],
+)
+def test_where_the_default_store_is(monkeypatch, tmp_path, platform, variables, place):
+    """Where the platform keeps a user's data, or where the user says."""
+    for name in ("MACHTRACE_SYMBOLS", "XDG_DATA_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("sys.platform", platform)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    assert Path(place.format(home=tmp_path)) == default_store_path()
+
+
+def test_the_search_for_files_looks_into_the_default_store(monkeypatch, store, bundle):
+    """Without being told to, by UUID, for the binary and for what has more symbols."""
+    add(store, *bundle)
+    image = BinaryImage(
+        path="/gone/App",
+        uuid=ARM,
+        arch=Arch.ARM64,
+        format=ImageFormat.MACHO,
+        load_address=Avma(0x1000),
+        header_svma=Svma(0),
+        size=0x1000,
+    )
+    monkeypatch.setenv("MACHTRACE_SYMBOLS", str(store.root))
+    found = ImageResolver.of().file(image)
+
+    assert str(store.find(ARM, None, FileKind.EXECUTABLE)) == found.source
+    monkeypatch.setenv("MACHTRACE_SYMBOLS", str(store.root / "elsewhere"))
+    assert FrameStatus.MISSING_FILE is ImageResolver.of().file(image)

@@ -1,0 +1,98 @@
+"""Cleaning a symbol store, and writing it in other tools' layouts."""
+
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from machtrace.symbolstore.store import SymbolStore
+from machtrace.symbolstore.gc import (
+    beyond_size,
+    leftovers,
+    misplaced,
+    remove,
+    unused_since,
+)
+from machtrace.symbolstore.export import ExportResult, export_file
+from machtrace.images.store_layout import ExportLayout, FileKind
+from tests.support.compilers.elf_compiler import compile_elf
+from tests.support.writers.symbol_files import (
+    APP,
+    DSYM,
+    INTEL_APP,
+    add,
+    everything_in,
+    names_in,
+)
+
+
+def test_what_can_go(store, bundle):
+    """Leftovers of killed processes after a while, what is old, what is beyond a size, misfits."""
+    add(store, *bundle)
+    files = list(store.files())
+    old = store.root / ".unfinished-0123"
+    old.write_bytes(b"x")
+    os.utime(old, (0, 0))
+    (store.root / ".unfinished-now").write_bytes(b"x")
+    now = old.with_name(".unfinished-now").stat().st_mtime + 10
+
+    assert [old] == [one.path for one in leftovers(store, now=now)]
+    assert [] == list(unused_since(files, now - 1000))
+    assert 2 == len(list(unused_since(files, now + 1000)))
+    assert [] == list(beyond_size(files, 1 << 30))
+    assert 1 == len(list(beyond_size(files, max(len(APP), len(DSYM)))))
+    assert [] == list(misplaced(files))
+    files[0].path.write_bytes(INTEL_APP)
+    wrong = list(misplaced(files))
+    assert [files[0].path] == [one.path for one in wrong]
+
+    remove(store, [*leftovers(store, now=now), *wrong, *unused_since(files, now + 1000)])
+    assert [".unfinished-now"] == everything_in(store.root)
+    assert {".unfinished-now"} == names_in(store.root)
+
+
+def test_lldb_s_layout_leads_into_a_dsym_bundle(store, bundle, tmp_path):
+    """The link is relative, so that the folder can be moved, and is not replaced."""
+    add(store, *bundle)
+    out = tmp_path / "export"
+    results = [export_file(one, out, ExportLayout.LLDB) for one in store.files()]
+    moved = tmp_path / "moved"
+    out.rename(moved)
+    link = moved / "82D1/3D98/219E/3040/B62A/07A297007A7C"
+
+    assert [ExportResult.WRITTEN] * 2 == [one.result for one in results]
+    assert stat.S_ISLNK(link.lstat().st_mode)
+    assert link.resolve().parts[-5:] == (
+        "App.dSYM", "Contents", "Resources", "DWARF", "App",
+    )  # fmt: skip
+    assert DSYM == link.read_bytes()
+    assert APP == Path(f"{link}.app").read_bytes()
+    again = [export_file(one, moved, ExportLayout.LLDB) for one in store.files()]
+    assert [ExportResult.PRESENT] * 2 == [one.result for one in again]
+    stored, _ = add(SymbolStore(tmp_path / "second"), moved)
+    assert {FileKind.EXECUTABLE, FileKind.DEBUGINFO} == {one.kind for one in stored}
+
+
+@pytest.mark.skipif(not shutil.which("gdb"), reason="gdb is not installed")
+def test_gdb_finds_debug_files_in_the_build_id_layout(store, tmp_path):
+    """The peer reads lines of a stripped program from what was exported."""
+    source = tmp_path / "a.c"
+    source.write_text("int f(int x) {\n  return x + 1;\n}\nint main(void) { return f(0); }\n")
+    program = compile_elf([source], tmp_path / "a", options=["-g", "-Wl,--build-id"])
+    debug = tmp_path / "a.debug"
+    subprocess.run(["objcopy", "--only-keep-debug", program, debug], check=True, timeout=30)
+    subprocess.run(["strip", program], check=True, timeout=30)
+    add(store, debug)
+    debug.unlink()
+    for one in store.files():
+        export_file(one, tmp_path / "export", ExportLayout.BUILD_ID)
+    commands = ("-ex", f"set debug-file-directory {tmp_path / 'export'}", "-ex", f"file {program}")
+    done = subprocess.run(
+        ["gdb", "-nx", "-batch", *commands, "-ex", "info line f"],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+
+    assert 'Line 1 of "' in done.stdout

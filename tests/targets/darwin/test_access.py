@@ -1,0 +1,122 @@
+"""Why macOS does not let a process be looked at, and which way out is told."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from errno import EPERM, ESRCH
+from pathlib import Path
+
+import pytest
+
+from machtrace.errors import TargetAccessError, TargetGoneError
+from machtrace.targets.darwin import kern_return
+from machtrace.targets.darwin.access import PortRefusal, access_error, refusal
+from machtrace.targets.darwin.process import ProcessFacts, Rights
+
+GET_TASK_ALLOW = 0x4
+RUNTIME = 0x10000
+PLATFORM_BINARY = 0x4000000
+CSR_ALLOW_TASK_FOR_PID = 0x4
+
+PROCESS = ProcessFacts(
+    parent=1,
+    users=frozenset({501}),
+    flags=0x10,
+    status=2,
+    name="Demo",
+    path="/Applications/Demo.app/Contents/MacOS/Demo",
+    cpu=None,
+    code_signing=GET_TASK_ALLOW,
+)
+RIGHTS = Rights(
+    user=501,
+    integrity=0,
+    has_debugger_entitlement=False,
+    is_translated=False,
+    address_bits=47,
+    cpu_type=0x100000C,
+)
+REFUSED = PortRefusal(read_errno=EPERM, control_result=5, name_result=0)
+
+
+def told(process: ProcessFacts = PROCESS, rights: Rights = RIGHTS) -> tuple[str, str]:
+    """What is said, and what to do."""
+    found = refusal(77, process, rights)
+    return found.what, found.remedy
+
+
+def test_another_user_s_process_takes_that_user_or_root() -> None:
+    """As does one that changed its user."""
+    what, remedy = told(replace(PROCESS, users=frozenset({0})))
+    assert what == "process 77 (Demo) is of user 0, not 501"
+    assert "sudo" in remedy
+    what, remedy = told(replace(PROCESS, users=frozenset({501, 0})))
+    assert "0/501" in what
+    what, remedy = told(replace(PROCESS, flags=0x2010))
+    assert "changed its user" in what
+
+
+@pytest.mark.parametrize("user", [0, 501])
+def test_the_system_s_own_programs_are_kept_from_root_too(user: int) -> None:
+    """Unless System Integrity Protection is off, or that part of it."""
+    protected = replace(PROCESS, users=frozenset({user}), code_signing=PLATFORM_BINARY | RUNTIME)
+    what, remedy = told(protected, replace(RIGHTS, user=user))
+    assert "System Integrity Protection" in what
+    assert "/usr/bin/python3" in remedy
+    what, _ = told(protected, replace(RIGHTS, user=user, integrity=CSR_ALLOW_TASK_FOR_PID))
+    assert "Integrity" not in what
+
+
+@pytest.mark.parametrize("user", [0, 501])
+def test_hardened_programs_must_allow_it(user: int) -> None:
+    """The remedy names the entitlement, and how to give it."""
+    hardened = replace(PROCESS, users=frozenset({user}), code_signing=RUNTIME)
+    what, remedy = told(hardened, replace(RIGHTS, user=user))
+    assert "hardened runtime" in what
+    assert "codesign" in remedy
+    assert "com.apple.security.get-task-allow" in remedy
+    what, _ = told(replace(hardened, code_signing=RUNTIME | GET_TASK_ALLOW))
+    assert "hardened" not in what
+
+
+def test_who_is_neither_root_nor_a_debugger_is_told_all_ways() -> None:
+    """Three of them."""
+    _, remedy = told()
+    assert "sudo" in remedy
+    assert "com.apple.security.cs.debugger" in remedy
+    assert "com.apple.security.get-task-allow" in remedy
+
+
+@pytest.mark.parametrize("rights", [{"user": 0}, {"has_debugger_entitlement": True}], ids=str)
+def test_who_should_be_allowed_is_told_what_else_may_guard(rights: dict[str, int]) -> None:
+    """Not what is given already."""
+    _, remedy = told(rights=replace(RIGHTS, **rights))
+    assert "security product" in remedy
+    assert "sign this Python" not in remedy
+
+
+def test_the_error_has_the_kernel_s_answers() -> None:
+    """As facts for a bug report, and as attributes."""
+    error = access_error(77, PROCESS, RIGHTS, REFUSED)
+    assert isinstance(error, TargetAccessError)
+    assert str(error).endswith("(task_read_for_pid: EPERM, task_for_pid: KERN_FAILURE)")
+    gone = access_error(77, PROCESS, RIGHTS, replace(REFUSED, read_errno=ESRCH))
+    assert isinstance(gone, TargetGoneError)
+
+
+def test_results_are_called_as_in_the_headers() -> None:
+    """The names and numbers of mach/kern_return.h and mach/message.h."""
+    ziglang = pytest.importorskip("ziglang", reason="ziglang carries Apple's headers")
+    folder = Path(ziglang.__file__).parent / "lib/libc/include/any-darwin-any/mach"
+    known: dict[int, str] = {}
+    for header, prefix in (("kern_return.h", "KERN_"), ("message.h", "MACH_(?:SEND|RCV)_")):
+        text = (folder / header).read_text(encoding="utf-8")
+        for name, value in re.findall(rf"#define\s+({prefix}\w+)\s+(0x[0-9a-f]+|\d+)\b", text):
+            if prefix == "KERN_" or int(value, 0) >> 28:
+                known[int(value, 0)] = name
+    told = {number: kern_return.result_name(number) for number in known}
+    named = {number: name for number, name in told.items() if not name.startswith("0x")}
+    assert named
+    assert named == {number: known[number] for number in named}
+    assert kern_return.result_name(0x7777) == "0x7777"

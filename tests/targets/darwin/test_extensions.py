@@ -1,0 +1,81 @@
+"""The extensions for macOS: all sources compiled, linked and held to what the system exports."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from machtrace.model.arch import Arch
+from tests.support.compilers.darwin_extensions import build_extensions, imported_symbols, system_symbols
+
+PROJECT = Path(__file__).parents[2]
+FROM_TOOLS = frozenset({"dyld_stub_binder", "___cpu_model"})
+"""What the linker asks of dyld, and what is in the library of Apple's own compiler
+(``libclang_rt.osx.a``) for ``__builtin_cpu_supports``."""
+OF_THE_KERNEL = ("_task_", "_thread_", "_vm_", "_mach_", "_csops", "_csr_", "_proc_")
+
+pytestmark = pytest.mark.skipif(
+    sys.platform == "darwin", reason="a Mac builds its extensions with its own compiler"
+)
+
+
+@pytest.fixture(scope="module", params=[Arch.ARM64, Arch.X86_64], ids=lambda arch: arch.value)
+def arch(request: pytest.FixtureRequest) -> Arch:
+    """What it is built for."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def extensions(arch: Arch, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Every extension that CMakeLists.txt has for Darwin."""
+    pytest.importorskip("ziglang", reason="ziglang carries Apple's headers")
+    folder = tmp_path_factory.mktemp("darwin")
+    try:
+        return build_extensions(PROJECT, folder, arch)
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    except subprocess.CalledProcessError as error:
+        pytest.fail(error.stdout)
+
+
+def test_macos_has_every_extension_but_those_of_ptrace(extensions: dict[str, Path]) -> None:
+    """Also the one of Mach tasks, which no other system has."""
+    assert set(extensions) == {"_mapping", "_names", "_ranges", "_inprocess", "_darwin_task", "_walk"}
+
+
+def test_nothing_is_imported_that_neither_macos_nor_python_has(
+    extensions: dict[str, Path], arch: Arch
+) -> None:
+    """They are looked up when an extension is loaded: a misspelt one is found here."""
+    exported = system_symbols(arch) | FROM_TOOLS
+    for name, path in extensions.items():
+        others = imported_symbols(path) - exported
+        missing = {one for one in others if not hasattr(ctypes.pythonapi, one.removeprefix("_"))}
+        assert not missing, name
+
+
+def test_the_system_s_list_tells_a_misspelt_function(arch: Arch) -> None:
+    """It is complete enough for that: a list that were empty would have failed above."""
+    exported = system_symbols(arch)
+    assert {"_task_read_for_pid", "_thread_get_state", "_malloc", "_csops"} <= exported
+    assert "_task_read_for_pit" not in exported
+
+
+def test_the_task_extension_asks_the_kernel_for_no_more_than_it_says(
+    extensions: dict[str, Path],
+) -> None:
+    """Nothing that writes memory or registers, starts threads, or runs code elsewhere."""
+    calls = {one for one in imported_symbols(extensions["_darwin_task"]) if one.startswith(OF_THE_KERNEL)}
+    assert calls == {
+        *("_task_for_pid", "_task_read_for_pid", "_task_name_for_pid", "_mach_task_self_"),
+        *("_task_info", "_task_threads", "_task_suspend2", "_task_resume2"),
+        *("_thread_info", "_thread_get_state", "_thread_suspend", "_thread_resume"),
+        *("_vm_read_overwrite", "_vm_region_recurse_64", "_vm_deallocate"),
+        *("_mach_port_deallocate", "_mach_port_mod_refs"),
+        *("_mach_absolute_time", "_mach_timebase_info"),
+        *("_proc_pidinfo", "_proc_pidpath", "_csops", "_csr_get_active_config"),
+    }

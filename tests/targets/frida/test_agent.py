@@ -1,0 +1,260 @@
+"""Scripts in processes: one that serves a Darwin process that is known, and ones that lie.
+
+The Darwin process is the emulated one; no phone was asked.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+import machtrace as mt
+from machtrace.errors import (
+    MachtraceError,
+    RemoteProtocolError,
+    TargetError,
+    TargetSpecError,
+    ThreadGoneError,
+)
+from machtrace.targets.frida.agent import Answer, Part
+from machtrace.targets.frida.process import FridaTarget
+from machtrace.targets.frida.spec import FridaSpec, Reach, parse_spec
+from tests.support.stand_ins.frida_agent import SnapshotAgent
+
+
+@pytest.fixture(scope="module")
+def process():
+    """The emulated process, copied."""
+    pytest.importorskip("unicorn", reason="emulated:demo needs the extra 'emulator'")
+    return mt.snapshot("emulated:demo")
+
+
+def walks(snapshot):
+    """Every thread's addresses, with how each was found."""
+    return {
+        one.thread.info.id: [(frame.address, frame.kind, frame.trust) for frame in one.addresses]
+        for one in mt.unwind(snapshot)
+    }
+
+
+@pytest.mark.parametrize("signs", [False, True], ids=["plain", "signed"])
+def test_darwin_process_has_the_same_stacks(process, signs):
+    """Each address of each thread, async ones too; names, queues, images; no thread of Frida's."""
+    with FridaTarget(SnapshotAgent(process, signs=signs)) as target:
+        copied = target.snapshot()
+        assert target.hidden_threads == 1
+        assert [one.id for one in target.threads()] == [one.info.id for one in process.threads]
+    assert copied.problems == ()
+    assert walks(copied) == walks(process)
+    assert [(one.info.id, one.info.name, one.info.queue) for one in copied.threads] == [
+        (one.info.id, one.info.name, one.info.queue) for one in process.threads
+    ]
+    assert [one.uuid for one in copied.images] == [one.uuid for one in process.images]
+    assert [one.size for one in copied.images] == [one.size for one in process.images]
+    assert copied.process.arch is process.process.arch
+    assert copied.process.pointer_mask.bits == (1 << 47) - 1
+
+
+def test_names_come_from_memory_alone(process):
+    """No file of this machine has the images, as with a phone."""
+
+    class Given:
+        def __init__(self, snapshot):
+            self._snapshot = snapshot
+
+        def snapshot(self, *_, **__):
+            return self._snapshot
+
+    def names(snapshot):
+        return [
+            [frame.symbol.name for frame in stack.frames if frame.symbol is not None]
+            for stack in mt.backtraces(Given(snapshot))
+        ]
+
+    with FridaTarget(SnapshotAgent(process)) as target:
+        found = names(target.snapshot())
+    assert found == names(process)
+    assert any(found)
+
+
+def test_images_are_asked_for_once(process):
+    """A second snapshot takes one request where nothing has changed."""
+    agent = SnapshotAgent(process)
+    with FridaTarget(agent) as target:
+        target.snapshot()
+        del agent.requests[:]
+        target.snapshot()
+    assert agent.requests == ["capture"]
+    assert agent.is_closed
+
+
+def test_thread_that_ends_meanwhile(process):
+    """The others are had."""
+    first = process.threads[0].info.id
+    with FridaTarget(SnapshotAgent(process, gone=frozenset({first}))) as target:
+        copied = target.snapshot()
+    (problem,) = copied.problems
+    assert problem.thread == first
+    assert isinstance(problem.error, ThreadGoneError)
+    assert len(copied.threads) == len(process.threads) - 1
+
+
+def test_images_that_cannot_be_read_cost_no_thread(process):
+    """Stacks are had without them, and it is told."""
+
+    def fault(call, answer):
+        return Answer([], ()) if call == "read" and begun else answer
+
+    begun = False
+    with FridaTarget(SnapshotAgent(process, fault=fault)) as target:
+        begun = True
+        copied = target.snapshot()
+    assert len(copied.threads) == len(process.threads)
+    assert any(isinstance(one.error, RemoteProtocolError) for one in copied.problems)
+
+
+# --- lies ---
+
+
+def use(agent):
+    """All that is done with a process."""
+    with FridaTarget(agent) as target:
+        target.threads()
+        target.snapshot()
+
+
+@pytest.mark.parametrize("call", ["begin", "facts", "capture", "threads"])
+@pytest.mark.parametrize(
+    "value",
+    [None, 0, "words", {}, [[]], [{}], {"threads": None}, {"platform": "haiku"}, True, -1],
+    ids=repr,
+)
+def test_answer_of_another_kind(process, call, value):
+    """Is an error of ours, and the script is let go of."""
+    agent = SnapshotAgent(process, fault=lambda c, a: Answer(value, a.parts) if c == call else a)
+    with pytest.raises(MachtraceError) as caught:
+        use(agent)
+    assert caught.value.remedy
+    assert agent.is_closed
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (),
+        (Part("threads", b"x" * 623), Part("stacks", b""), Part("copied", b"")),
+        (Part("threads", b"\xff" * 624), Part("stacks", b""), Part("copied", b"")),
+        (Part("threads", b"\0" * 624), Part("stacks", b""), Part("copied", b"")),
+        (Part("copied", b""), Part("stacks", b"x")),
+    ],
+    ids=["nothing", "cut", "ones", "nobody", "stacks alone"],
+)
+def test_copies_that_make_no_sense(process, parts):
+    """Are told as what the script gave."""
+    agent = SnapshotAgent(
+        process, fault=lambda c, a: Answer(a.value, parts) if c == "capture" else a
+    )
+    with FridaTarget(agent) as target, pytest.raises(RemoteProtocolError, match="capture"):
+        target.snapshot()
+
+
+def test_damaged_answers(process):
+    """A bit of any answer turned over: a snapshot or an error of ours, always."""
+    chance = random.Random(17)  # noqa: S311 - the same bits each time
+    small = replace(process, threads=process.threads[:3])
+    outcomes = set()
+
+    def fault(_call, answer):
+        parts = [bytearray(part.data) for part in answer.parts]
+        for data in parts:
+            if data and chance.random() < 0.3:
+                data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        return Answer(
+            answer.value,
+            tuple(Part(p.name, bytes(d)) for p, d in zip(answer.parts, parts, strict=True)),
+        )
+
+    for _ in range(60):
+        try:
+            with FridaTarget(SnapshotAgent(small, fault=fault)) as target:
+                mt.unwind(target.snapshot())
+            outcomes.add("snapshot")
+        except MachtraceError:
+            outcomes.add("error")
+    assert "snapshot" in outcomes
+
+
+def test_old_frida(process):
+    """Is told, with what to do."""
+    agent = SnapshotAgent(
+        process,
+        fault=lambda c, a: Answer({**a.value, "version": "16.7.19"}) if c == "begin" else a,
+    )
+    with pytest.raises(RemoteProtocolError, match=r"16\.7\.19") as caught:
+        FridaTarget(agent)
+    assert "same version" in caught.value.remedy
+
+
+def test_process_that_runs_signed_code_only(process):
+    """Nothing can be compiled in it: told, with the other ways to reach it."""
+    agent = SnapshotAgent(
+        process,
+        fault=lambda c, a: Answer({**a.value, "signedOnly": True}) if c == "begin" else a,
+    )
+    with pytest.raises(TargetError, match="signed code") as caught:
+        FridaTarget(agent)
+    assert "device://" in caught.value.remedy
+
+
+# --- the words ---
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("frida://local/12", FridaSpec(reach=Reach.LOCAL, pid=12)),
+        ("frida://local/my%20app", FridaSpec(reach=Reach.LOCAL, name="my app")),
+        ("frida://usb/com.example.notes", FridaSpec(reach=Reach.USB, name="com.example.notes")),
+        ("frida://usb:0000-1C/7", FridaSpec(reach=Reach.USB, address="0000-1C", pid=7)),
+        ("frida://phone:27042/7", FridaSpec(reach=Reach.REMOTE, address="phone:27042", pid=7)),
+        ("frida://[::1]:9/a", FridaSpec(reach=Reach.REMOTE, address="[::1]:9", name="a")),
+        (
+            "frida://phone/7?timeout=2.5&token=a%26b",
+            FridaSpec(reach=Reach.REMOTE, address="phone", pid=7, token="a&b", timeout=2.5),  # noqa: S106
+        ),
+    ],
+)
+def test_words_that_name_a_process(text, spec):
+    """What each part means."""
+    assert parse_spec(text) == spec
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "frida://",
+        "frida://local",
+        "frida://local/",
+        "frida:///12",
+        "frida://local/0",
+        "frida://local/99999999999999999999999",
+        "frida://local/a%00b",
+        "frida://usb:/a",
+        "frida://phone:0/a",
+        "frida://phone:99999/a",
+        "frida://a:b:c/d",
+        "frida://local/1?timeout=0",
+        "frida://local/1?timeout=nan",
+        "frida://local/1?timeout=inf",
+        "frida://local/1?speed=3",
+        "frida://local/1?token",
+    ],
+)
+def test_words_that_name_none(text):
+    """Say what is wrong, and how it is written."""
+    with pytest.raises(TargetSpecError) as caught:
+        parse_spec(text)
+    assert text in str(caught.value)
+    assert "frida://local/PID" in caught.value.remedy

@@ -1,0 +1,313 @@
+"""A stub that lies or never ends is one clear error, or the threads that were right; in time."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+import machtrace as mt
+from machtrace.errors import (
+    ConnectionLostError,
+    MachtraceError,
+    RemoteProtocolError,
+    TargetGoneError,
+)
+from machtrace.targets.gdbremote.process import GdbRemoteTarget
+from tests.support.stand_ins.gdb_stub import Dialect, HangUpError, SnapshotStub
+
+LIMIT_S = 15
+"""However long one error takes on a busy machine, where the time limit of one answer is 5 s."""
+
+
+@pytest.fixture(scope="module")
+def process():
+    """Two threads of the emulated process, copied."""
+    pytest.importorskip("unicorn", reason="emulated:demo needs the extra 'emulator'")
+    whole = mt.snapshot("emulated:demo")
+    return replace(whole, threads=whole.threads[:2])
+
+
+def packet(payload, checksum=None):
+    """``payload`` as a packet."""
+    return b"$%s#%s" % (payload, checksum or b"%02x" % (sum(payload) % 256))
+
+
+def outcome(stub, connections=2, timeout=5, **arguments):
+    """What taking a snapshot ends in, soon: a snapshot or an error of ours with a remedy.
+
+    Args:
+        stub: to ask.
+        connections: that it takes, one after the other.
+        timeout: seconds for one answer; less where one does not come.
+        arguments: of the snapshot.
+    """
+    began = time.monotonic()
+    with stub.serving(connections) as port:
+        try:
+            with GdbRemoteTarget(f"gdb://127.0.0.1:{port}?timeout={timeout}") as target:
+                found = target.snapshot(**arguments)
+        except MachtraceError as error:
+            found = error
+    assert not isinstance(found, MachtraceError) or found.remedy
+    assert time.monotonic() - began < LIMIT_S
+    return found
+
+
+def is_well_formed(snapshot):
+    """Whatever it lacks, it can be walked."""
+    for walked in mt.unwind(snapshot):
+        assert walked.addresses
+    return True
+
+
+def instead(name, reply):
+    """A fault: to requests that begin so, ``reply`` is sent as it is."""
+    return lambda request, _: reply if request.startswith(name) else None
+
+
+@pytest.mark.parametrize("dialect", list(Dialect))
+@pytest.mark.parametrize("checksum", [b"zz", b"", b"0g", b"\xff\xff"])
+def test_wrong_checksum(process, dialect, checksum):
+    """Of a reply that always has it: given up, with what was asked; the process is let go."""
+    asked = b"jThreadsInfo" if dialect is Dialect.DEBUGSERVER else b"qfThreadInfo"
+    stub = SnapshotStub(process, dialect, fault=instead(asked, b"$m1#" + checksum))
+    error = outcome(stub, timeout=5 if checksum else 1)
+    assert isinstance(error, ConnectionLostError | RemoteProtocolError)
+    assert asked.decode() in str(error)
+    assert stub.requests[-1] == b"D"
+
+
+GIANT = [
+    (b"qSupported", packet(b"PacketSize=ffffffffffffffff;qXfer:features:read+")),
+    (b"qSupported", packet(b"PacketSize=-5;qXfer:features:read+;MultiMemRead+")),
+    (b"jThreadsInfo", b"$0" + b"*~" * 800_000 + b"#00"),
+    (b"jThreadsInfo", packet(b"[" * 200_000)),
+    (b"jThreadsInfo", packet(b'[{"tid":%s}]' % (b"9" * 4000))),
+    (b"jThreadsInfo", packet(b'[{"tid":1,"registers":{"999999999999999999":"00"}}]')),
+    (
+        b"jThreadsInfo",
+        packet(b'[{"tid":1,"memory":[{"address":18446744073709551615,"bytes":"0011"}]}]'),
+    ),
+    (b"jGetLoadedDynamicLibrariesInfos", packet(b'{"images":[{"load_address":1e400}]}')),
+    (
+        b"jGetLoadedDynamicLibrariesInfos",
+        packet(
+            json.dumps(
+                {
+                    "images": [
+                        {
+                            "load_address": (1 << 64) - 4096,
+                            "segments": [{"name": "__TEXT", "vmaddr": 0, "vmsize": (1 << 64) - 1}],
+                        }
+                    ]
+                }
+            ).encode()
+        ),
+    ),
+    (b"qMemoryRegionInfo", packet(b"start:0;size:ffffffffffffffff;permissions:rwx;")),
+    (b"qMemoryRegionInfo", packet(b"start:0;size:ffffffffffffffff;permissions:rwx;type:stack;")),
+    (b"MultiMemRead", packet(b"ffffffff,ffffffff,ffffffff;")),
+    (b"MultiMemRead", packet(b"10;")),
+    (b"x", packet(b"A" * 200_000)),
+    (b"qXfer:features", packet(b"m" + b"<" * 100_000)),
+]
+
+
+@pytest.mark.parametrize(("name", "reply"), GIANT, ids=lambda v: v[:28].decode("latin-1"))
+def test_giant_lengths(process, name, reply):
+    """Numbers and lengths that cannot be: no memory is taken for them."""
+    found = outcome(SnapshotStub(process, fault=instead(name, reply)), timeout=1)
+    assert isinstance(found, MachtraceError) or is_well_formed(found)
+
+
+def test_a_stack_without_end(process):
+    """A stub that has every byte of memory is asked for the stack limit and no more."""
+    zeros = packet(b"l" + b"0" * 100)
+
+    def fault(request, _):
+        if request.startswith(b"qMemoryRegionInfo"):
+            return packet(b"")
+        if request.startswith(b"m"):
+            return packet(b"00" * min(int(request.rpartition(b",")[2], 16), 0x400))
+        return zeros if request.startswith(b"qXfer:auxv") else None
+
+    found = outcome(SnapshotStub(process, Dialect.PLAIN, packet_size=0x840, fault=fault))
+    assert isinstance(found, MachtraceError) or is_well_formed(found)
+
+
+def endless(first, again, stop):
+    """A port where ``first`` is said and then ``again`` for ever, whatever is asked."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def talk():
+        try:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(first)
+                while not stop.is_set():
+                    connection.sendall(again)
+        except OSError:
+            return
+
+    threading.Thread(target=talk, daemon=True).start()
+    return server
+
+
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        (b"$", b"a" * 65536),
+        (b"", b"+" * 65536),
+        (b"", b"%Stop#00" * 1000),
+        (b"$OK#9a", b"$OK#9a" * 1000),
+        (b"", b"$#00" * 1000),
+        (b"", b"\0" * 65536),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", b"<html>" * 1000),
+    ],
+    ids=["a packet", "acknowledgements", "notifications", "OK", "nothing", "zeros", "a web server"],
+)
+def test_endless_replies(first, again):
+    """As quickly as they may come: an error within the time limit, and bounded memory."""
+    stop = threading.Event()
+    with endless(first, again, stop) as server:
+        began = time.monotonic()
+        with pytest.raises(MachtraceError) as raised:
+            mt.snapshot(f"gdb://127.0.0.1:{server.getsockname()[1]}?timeout=1")
+        assert time.monotonic() - began < LIMIT_S
+        assert raised.value.remedy
+        stop.set()
+
+
+@pytest.mark.parametrize("dialect", list(Dialect))
+def test_lists_and_documents_without_end(process, dialect):
+    """One part after the other, each right: given up after a few times the time limit."""
+    count = 0
+
+    def fault(request, _):
+        nonlocal count
+        count += 1
+        if request.startswith((b"qfThreadInfo", b"qsThreadInfo")):
+            time.sleep(0.02)
+            return packet(b"m%x" % (count + 1))
+        if request.startswith(b"qXfer:features") and dialect is Dialect.DEBUGSERVER:
+            time.sleep(0.02)
+            return packet(b"m<!--" + b"x" * 50)
+        return None
+
+    error = outcome(SnapshotStub(process, dialect, fault=fault), timeout=1)
+    assert isinstance(error, ConnectionLostError)
+    assert "no end" in str(error)
+
+
+NAMES = [
+    b"QStartNoAckMode",
+    b"qSupported",
+    b"?",
+    b"qAttached",
+    b"qXfer:features",
+    b"jThreadsInfo",
+    b"jGetLoaded",
+    b"qMemoryRegionInfo",
+    b"MultiMemRead",
+    b"x1",
+]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=bytes.decode)
+def test_dropped_connections(process, name):
+    """Wherever it breaks: an error or what was copied; the stub is told to let go, if it can be."""
+    dropped = []
+
+    def fault(request, _):
+        if request.startswith(name) and not dropped:
+            dropped.append(True)
+            raise HangUpError
+
+    stub = SnapshotStub(process, fault=fault)
+    found = outcome(stub, connections=3)
+    if isinstance(found, MachtraceError):
+        assert isinstance(found, ConnectionLostError)
+        assert "hung up" in str(found)
+    else:
+        assert any(isinstance(one.error, ConnectionLostError) for one in found.problems)
+        assert is_well_formed(found)
+    assert dropped
+    if name != b"QStartNoAckMode":  # before that it is no stub, as far as is known
+        assert stub.requests[-1] == b"D"
+
+
+@pytest.mark.parametrize("name", NAMES, ids=bytes.decode)
+def test_replies_to_another_packet(process, name):
+    """One reply too many puts all that follow out of step."""
+    doubled = []
+
+    def fault(request, right):
+        if request.startswith(name) and not doubled:
+            doubled.append(True)
+            return right + right
+        return None
+
+    found = outcome(SnapshotStub(process, fault=fault))
+    assert isinstance(found, MachtraceError) or is_well_formed(found)
+    assert doubled
+
+
+@pytest.mark.parametrize("name", NAMES[2:], ids=bytes.decode)
+def test_the_reply_to_something_else_each_time(process, name):
+    """The reply to ``?`` to whatever else is asked."""
+    stub = SnapshotStub(process, fault=instead(name, packet(b"T05thread:3e9;")))
+    found = outcome(stub)
+    assert isinstance(found, MachtraceError) or is_well_formed(found)
+
+
+@pytest.mark.parametrize("said", [b"X09", b"W00", b"X09;process:1f"])
+@pytest.mark.parametrize("name", [b"jThreadsInfo", b"jGetLoaded", b"MultiMemRead", b"x1"])
+def test_a_process_that_ends_meanwhile(process, name, said):
+    """Stubs say so instead of a reply: that is the error, or the reason why no more was copied."""
+    found = outcome(SnapshotStub(process, fault=instead(name, packet(said))))
+    how = "with status 0" if said.startswith(b"W") else "by signal 9"
+    if isinstance(found, MachtraceError):
+        assert isinstance(found, TargetGoneError)
+        assert how in str(found)
+    else:
+        reasons = [one.error for one in found.problems]
+        assert [type(one) for one in reasons] == [TargetGoneError]
+        assert is_well_formed(found)
+        assert how in str(reasons[0])
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("dialect", list(Dialect))
+def test_interrupted_at_any_request(process, dialect):
+    """Ctrl-C from the second word on: the last one lets the process go."""
+    number = 1
+    while True:
+        stub = SnapshotStub(process, dialect)
+        seen = 0
+
+        def interrupt(request, _, number=number):
+            nonlocal seen
+            seen += 1
+            if seen == number + 1 and request != b"D":
+                signal.raise_signal(signal.SIGINT)
+                time.sleep(0.02)
+
+        stub.fault = interrupt
+        with stub.serving() as port:
+            try:
+                with GdbRemoteTarget(f"gdb://127.0.0.1:{port}") as target:
+                    target.snapshot()
+                was_interrupted = False
+            except KeyboardInterrupt:
+                was_interrupted = True
+        assert stub.requests[-1] == b"D", number
+        if not was_interrupted:
+            break
+        number += 1 if number < 14 else 23
+    assert number > 14

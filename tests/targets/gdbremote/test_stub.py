@@ -1,0 +1,391 @@
+"""A conversation with a stub that serves a known process: what comes is what it has.
+
+The stub says what debugserver says for an arm64 process of Darwin, as its documentation has it; it
+was not recorded from a Mac or a phone. Its process is the emulated one, whose stacks are known.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+import time
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+import machtrace as mt
+from machtrace.errors import ConnectionLostError, MachtraceError, RemoteProtocolError, TargetError
+from machtrace.model.address import Avma
+from machtrace.model.image import ImageList
+from machtrace.model.shared_cache import SharedCache
+from machtrace.targets.gdbremote.process import GdbRemoteTarget
+from tests.support.stand_ins.gdb_stub import Dialect, HangUpError, SnapshotStub
+
+
+@pytest.fixture(scope="module")
+def process():
+    """The emulated process, copied."""
+    pytest.importorskip("unicorn", reason="emulated:demo needs the extra 'emulator'")
+    return mt.snapshot("emulated:demo")
+
+
+def walks(snapshot):
+    """Every thread's addresses, with how each was found."""
+    return {
+        one.thread.info.id: [(frame.address, frame.kind, frame.trust) for frame in one.addresses]
+        for one in mt.unwind(snapshot)
+    }
+
+
+def take(stub, *, options="", connections=1, **arguments):
+    """A snapshot through ``stub``."""
+    with (
+        stub.serving(connections) as port,
+        GdbRemoteTarget(f"gdb://127.0.0.1:{port}{options}") as target,
+    ):
+        return target.snapshot(**arguments)
+
+
+@pytest.mark.parametrize("compresses", [False, True], ids=["plain", "compressed"])
+def test_darwin_process_has_the_same_stacks(process, compresses):
+    """Each address of each thread, async ones too, and how it was found; names, queues, images."""
+    copied = take(SnapshotStub(process, compresses=compresses))
+    assert copied.problems == ()
+    assert walks(copied) == walks(process)
+    assert [one.info for one in copied.threads] == [one.info for one in process.threads]
+    assert [one.uuid for one in copied.images] == [one.uuid for one in process.images]
+    assert [one.load_address for one in copied.images] == [
+        one.load_address for one in process.images
+    ]
+    assert copied.process.path == process.process.path
+    assert copied.process.pointer_mask.bits == (1 << 47) - 1
+
+
+def test_names_come_from_memory_alone(process):
+    """No file of this machine has the images, as with a phone."""
+    names = [
+        [frame.symbol.name for frame in stack.frames if frame.symbol is not None]
+        for stack in mt.backtraces(_Given(take(SnapshotStub(process))))
+    ]
+    assert names == [
+        [frame.symbol.name for frame in stack.frames if frame.symbol is not None]
+        for stack in mt.backtraces(_Given(process))
+    ]
+    assert any(names)
+
+
+class _Given:
+    """A target that was copied already."""
+
+    def __init__(self, snapshot):
+        self._snapshot = snapshot
+
+    def snapshot(self, *_, **__):
+        return self._snapshot
+
+
+def test_round_trips_do_not_depend_on_the_number_of_threads(process):
+    """All threads of a stub that takes many requests at once come as quickly as two of them."""
+    counts = []
+    for number in (2, len(process.threads)):
+        stub = SnapshotStub(replace(process, threads=process.threads[:number]))
+        with stub.serving() as port, GdbRemoteTarget(f"gdb://127.0.0.1:{port}") as target:
+            greeting = target.round_trips
+            assert len(target.snapshot().threads) == number
+            counts.append(target.round_trips - greeting)
+            # The stub saw no more than the client counted: nothing waits without being counted.
+            assert stub.readings <= target.round_trips + 1
+            before = len(stub.requests)
+            target.snapshot()
+            again = stub.requests[before:]
+    assert counts[1] <= counts[0] + 2
+    assert counts[1] <= 10
+    # Images that did not change are not asked for again.
+    assert not any(request.startswith(b"jGet") for request in again)
+
+
+def test_the_plainest_stub(process):
+    """Acknowledged packets, hex memory, one thread selected after the other: the same bytes."""
+    stub = SnapshotStub(process, Dialect.PLAIN, packet_size=0x800)
+    copied = take(stub)
+    assert [one.registers.pc for one in copied.threads] == [
+        one.registers.pc for one in process.threads
+    ]
+    for found, given in zip(copied.threads, process.threads, strict=True):
+        # The registers that a walk reads; DWARF numbers 0 to 31.
+        assert found.registers.values[:32] == given.registers.values[:32]
+        begin = found.stack.start - given.stack.start
+        size = len(given.stack.data) - max(0, begin)
+        assert found.stack.data[max(0, -begin) :][:size] == given.stack.data[max(0, begin) :]
+    assert not any(request.startswith((b"x", b"j", b"Multi")) for request in stub.requests[4:])
+
+
+def test_chosen_threads_and_limits(process):
+    """Only what is asked for is copied; a thread that is not there is said to be missing."""
+    wanted = process.threads[2].info.id
+    stub = SnapshotStub(process)
+    with stub.serving() as port, GdbRemoteTarget(f"gdb://127.0.0.1:{port}") as target:
+        infos = target.threads()
+        copied = target.snapshot({wanted, 999}, stack_limit=256)
+    assert [one.id for one in infos] == [one.info.id for one in process.threads]
+    (thread,) = copied.threads
+    assert thread.info.id == wanted
+    assert len(thread.stack.data) <= 256
+    (problem,) = copied.problems
+    assert problem.thread == 999
+
+
+def test_a_stub_is_left_by_detaching(process):
+    """The last word lets the process run; nothing that ends it or changes it is ever said."""
+    stub = SnapshotStub(process)
+    take(stub)
+    assert stub.requests[-1] == b"D"
+    forbidden = (b"k", b"vKill", b"M", b"X", b"G", b"P", b"Z", b"z", b"QSave", b"c", b"s", b"C")
+    allowed = (b"MultiMemRead",)
+    assert not [
+        one for one in stub.requests if one.startswith(forbidden) and not one.startswith(allowed)
+    ]
+
+
+def test_a_process_that_the_stub_started_is_left_standing(process):
+    """No detaching, which would let it run: the connection is closed."""
+    stub = SnapshotStub(process, Dialect.PLAIN, attached=b"0")
+    take(stub)
+    assert not any(request.startswith((b"D", b"vCont")) for request in stub.requests)
+
+
+# --- bad peers ---
+
+
+def on(name, reply):
+    """A fault: to requests that begin so, ``reply`` is sent as it is."""
+    return lambda request, _: reply if request.startswith(name) else None
+
+
+def packet(payload):
+    """``payload`` as a packet."""
+    return b"$%s#%02x" % (payload, sum(payload) % 256)
+
+
+def fails(stub, match, kind=MachtraceError, timeout=5.0):
+    """The error that taking a snapshot of ``stub`` ends in, soon.
+
+    The client may come back once, to let the process go.
+    """
+    began = time.monotonic()
+    with pytest.raises(kind, match=match) as raised:
+        take(stub, options=f"?timeout={timeout}", connections=2)
+    assert time.monotonic() - began < 15
+    assert raised.value.remedy
+    return raised.value
+
+
+def test_damaged_packets_are_asked_for_again(process):
+    """What comes damaged and then whole is not missed."""
+    damaged = []
+
+    def damage(request, right):
+        if request != b"qfThreadInfo" or damaged:
+            return None
+        damaged.append(right)
+        # The refusal that this gets makes the stub send its last packet again.
+        return right[:-2] + b"zz" + right
+
+    stub = SnapshotStub(process, Dialect.PLAIN, fault=damage)
+    with stub.serving() as port, GdbRemoteTarget(f"gdb://127.0.0.1:{port}") as target:
+        assert len(target.threads()) == len(process.threads)
+    assert damaged
+
+
+def test_a_packet_that_is_always_damaged_is_given_up(process):
+    """After a few times, with its checksum and the request."""
+    error = fails(
+        SnapshotStub(process, Dialect.PLAIN, fault=on(b"qfThreadInfo", b"$m1#zz")),
+        "damaged 4 times",
+        RemoteProtocolError,
+    )
+    assert error.asked == "'qfThreadInfo'"
+
+
+@pytest.mark.parametrize(
+    ("name", "reply", "match"),
+    [
+        (b"qSupported", b"", "does not answer"),
+        (b"?", b"", "does not answer"),
+        (b"?", packet(b"jibber"), r"asked '\?', came 'jibber'"),
+        (b"?", packet(b"W00"), "no process"),
+        (b"?", packet(b"X0b"), "ended by signal 11"),
+        (b"?", packet(b"E01"), "no process"),
+        (b"jThreadsInfo", b"", "does not answer"),
+        (b"jThreadsInfo", packet(b"OK"), "asked jThreadsInfo, came 'OK'"),
+        (b"jThreadsInfo", packet(b"l<target/>"), "no JSON"),
+        (b"qXfer:features", packet(b"m"), "no part of a document"),
+        (b"qXfer:features", packet(b"l<target><reg name='a'/></target>"), "registers"),
+        (b"qXfer:features", packet(b"l<not xml"), "cannot be read"),
+        (b"qXfer:features", packet(b"m<target>"), "no end|does not end|cannot be read"),
+    ],
+    ids=lambda value: value.decode("latin-1")[:16] if isinstance(value, bytes) else None,
+)
+def test_replies_that_make_no_sense(process, name, reply, match):
+    """Silence, the reply to another packet, a document that goes on for ever: one clear error."""
+    # Silence is waited out, and parts without end for three times as long; the rest comes at once.
+    timeout = 5.0 if reply and "no end" not in match else 0.3 if not reply else 1.0
+    fails(SnapshotStub(process, fault=on(name, reply)), match, timeout=timeout)
+
+
+def test_a_reply_without_end():
+    """Bytes that come and come are given up when the time is over, whatever they are."""
+    stop = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip():
+            connection, _ = server.accept()
+            with connection:
+                while not stop.wait(0.01):
+                    try:
+                        connection.sendall(b"%Noise#00")
+                    except OSError:
+                        return
+
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        began = time.monotonic()
+        with pytest.raises(ConnectionLostError, match=r"no end|does not answer"):
+            GdbRemoteTarget(f"gdb://127.0.0.1:{server.getsockname()[1]}?timeout=1")
+        assert time.monotonic() - began < 6
+        stop.set()
+        thread.join(5)
+
+
+def test_nobody_there():
+    """The error says where, and what to look at."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(ConnectionLostError, match=f"cannot connect to 127.0.0.1:{port}") as lost:
+        mt.open_target(f"gdb://127.0.0.1:{port}")
+    assert "stub is running" in lost.value.remedy
+
+
+def _hang_up_at(name):
+    def fault(request, _):
+        if request.startswith(name):
+            raise HangUpError
+
+    return fault
+
+
+def test_a_connection_that_breaks_is_taken_up_once_more_to_let_the_process_go(process):
+    """Also when it broke half way: a stub that keeps its process is told to let go of it."""
+    stub = SnapshotStub(process, fault=_hang_up_at(b"jThreadsInfo"))
+    with stub.serving(connections=2) as port:
+        with pytest.raises(ConnectionLostError, match=r"hung up.*jThreadsInfo"):
+            mt.snapshot(f"gdb://127.0.0.1:{port}")
+        assert stub.requests[-1] == b"D"
+
+
+def test_what_was_copied_stays_when_the_connection_breaks(process):
+    """The threads are there, without the bytes that did not come; the reason is told."""
+    stub = SnapshotStub(process, fault=_hang_up_at(b"qMemoryRegionInfo"))
+    copied = take(stub, connections=2)
+    assert len(copied.threads) == len(process.threads)
+    assert any(isinstance(one.error, ConnectionLostError) for one in copied.problems)
+    assert stub.requests[-1] == b"D"
+
+
+def test_one_thread_that_cannot_be_read_does_not_lose_the_others(process):
+    """It is named with the reason."""
+    bad = process.threads[1].info.id
+
+    def fault(request, _):
+        return packet(b"E01") if request == b"Hg%x" % bad else None
+
+    copied = take(SnapshotStub(process, Dialect.PLAIN, fault=fault))
+    assert len(copied.threads) == len(process.threads) - 1
+    assert [one.thread for one in copied.problems] == [bad]
+    assert "no registers" in str(copied.problems[0].error)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_interruption_leaves_the_process_as_it_was(process):
+    """Ctrl-C while a reply is awaited: what is owed is read, then the stub is left properly."""
+    stub = SnapshotStub(process)
+
+    def interrupt(request, _):
+        if request == b"jThreadsInfo":
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(0.3)
+
+    stub.fault = interrupt
+    with stub.serving() as port, pytest.raises(KeyboardInterrupt):
+        take_at(port)
+    assert stub.requests[-1] == b"D"
+
+
+def take_at(port):
+    """A snapshot of what answers at ``port``."""
+    with GdbRemoteTarget(f"gdb://127.0.0.1:{port}") as target:
+        return target.snapshot()
+
+
+def test_memory_of_the_wrong_size_is_an_error_of_its_part(process):
+    """More bytes than asked for are no memory: the threads stay, without stacks."""
+    stub = SnapshotStub(process, Dialect.PLAIN, fault=on(b"m", packet(b"00" * 70000)))
+    copied = take(stub)
+    assert len(copied.threads) == len(process.threads)
+    assert any("bytes of memory" in str(one.error) for one in copied.problems)
+
+
+def test_closed_targets_say_so(process):
+    """Closing twice does nothing more; using it afterwards is an error."""
+    stub = SnapshotStub(process)
+    with stub.serving() as port:
+        target = GdbRemoteTarget(f"gdb://127.0.0.1:{port}")
+        target.close()
+        target.close()
+        with pytest.raises(TargetError, match="closed"):
+            target.snapshot()
+    assert stub.requests.count(b"D") == 1
+
+
+def test_no_images_is_no_obstacle(process):
+    """Registers and stacks are there where nobody tells of images."""
+    copied = take(SnapshotStub(replace(process, images=ImageList())))
+    assert len(copied.threads) == len(process.threads)
+    assert len(copied.images) == 0
+
+
+def test_the_shared_cache(process):
+    """Where it is and which; one round trip with the images; nothing of one that is not there."""
+    cache = SharedCache(Avma(0x1_8000_0000), UUID("674DB25A-34B2-3C56-8BD4-7D78005B2F2E"))
+    assert take(SnapshotStub(replace(process, shared_cache=cache))).shared_cache == cache
+    copied = take(SnapshotStub(process))
+    assert (copied.shared_cache, copied.problems) == (None, ())
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [b"", b"E01", b'{"shared_cache_uuid":7}', b'{"shared_cache_base_address":-5}', b"[1]", b"{"],
+)
+def test_a_shared_cache_that_makes_no_sense(process, reply):
+    """Is none; the rest is there."""
+    stub = SnapshotStub(process, fault=on(b"jGetSharedCacheInfo", packet(reply)))
+    copied = take(stub)
+    assert copied.shared_cache is None
+    assert len(copied.images) == len(process.images)
+    assert len(copied.problems) == (reply == b"{")
+
+
+def test_unix_socket(process, tmp_path):
+    """A stub may listen at a path."""
+    path = tmp_path / "stub"
+    stub = SnapshotStub(process)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        worker = threading.Thread(target=stub._serve, args=(server, 1), daemon=True)  # noqa: SLF001
+        worker.start()
+        copied = mt.snapshot(f"gdb://{path}")
+        worker.join(10)
+    assert len(copied.threads) == len(process.threads)

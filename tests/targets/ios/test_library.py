@@ -1,0 +1,300 @@
+"""What is asked of pymobiledevice3 is what it has; its failures become errors with a remedy."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+
+import pytest
+
+import machtrace as mt
+from machtrace.errors import ConnectionLostError, DeviceError, MachtraceError, MissingExtraError
+from machtrace.targets.ios.access import Device
+from machtrace.targets.ios.errors import REMEDIES, device_error
+from machtrace.targets.ios.event_loop import DeviceLoop
+from machtrace.targets.ios.session import LibraryAccess
+from tests.support.stand_ins.device_exceptions import EXCEPTIONS
+from tests.support.stand_ins.pymobiledevice3 import PACKAGE, installed, library
+from tests.support.stand_ins.devices import MadeUpDevice, MadeUpDevices
+
+APP = "com.example.app"
+APPS = {APP: {"CFBundleDisplayName": "App", "Entitlements": {"get-task-allow": True}}}
+
+needs_library = pytest.mark.skipif(
+    find_spec(PACKAGE) is None, reason="pymobiledevice3, the extra 'device', is not installed"
+)
+
+
+MADE_BY_THE_LIBRARY = frozenset(
+    {
+        "AfcService",
+        "MuxDevice",
+        "RemoteServiceDiscoveryService",
+        "ServiceConnection",
+        "UsbmuxLockdownClient",
+    }
+)
+"""Classes whose constructors we never call."""
+
+
+def calls():
+    """Each function and method of the made-up library: its module, its class if any, its name."""
+    for module, contents in library(MadeUpDevices()).items():
+        for name, value in vars(contents).items():
+            if inspect.isfunction(value):
+                yield module, None, name
+            elif inspect.isclass(value) and not issubclass(value, Exception):
+                yield from (
+                    (module, name, method)
+                    for method in dir(value)
+                    if inspect.isfunction(getattr(value, method))
+                    and (
+                        not method.startswith("_")
+                        or method == "__aenter__"
+                        or (method == "__init__" and name not in MADE_BY_THE_LIBRARY)
+                    )
+                    and method != "started"
+                )
+
+
+def _parameters(function):
+    found = inspect.signature(function).parameters
+    return {name: one for name, one in found.items() if name not in ("self", "_")}
+
+
+@needs_library
+@pytest.mark.parametrize(("module", "owner", "name"), list(calls()))
+def test_the_library_can_be_called_so(module, owner, name):
+    """Every call that the made-up library takes, the real one takes, and waits for or not."""
+    made_up, real = library(MadeUpDevices())[module], import_module(module)
+    if owner is not None:
+        made_up, real = getattr(made_up, owner), getattr(real, owner)
+    made_up, real = getattr(made_up, name), getattr(real, name)
+    ours, theirs = _parameters(made_up), _parameters(inspect.unwrap(real))
+    assert not ours.keys() - theirs.keys()
+    for key, one in theirs.items():
+        if key not in ours:
+            assert one.default is not one.empty or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        elif ours[key].kind is ours[key].POSITIONAL_OR_KEYWORD:
+            assert list(theirs).index(key) == list(ours).index(key)
+    is_awaited = inspect.iscoroutinefunction(made_up)
+    assert inspect.iscoroutinefunction(inspect.unwrap(real)) == is_awaited
+
+
+@needs_library
+def test_the_library_has_what_is_read():
+    """Attributes that are no calls."""
+    from pymobiledevice3.lockdown import LockdownClient
+    from pymobiledevice3.lockdown_service_provider import LockdownServiceProvider
+    from pymobiledevice3.remote.remote_service_discovery import RemoteServiceDiscoveryService
+    from pymobiledevice3.usbmux import MuxDevice
+
+    for kind in (LockdownClient, RemoteServiceDiscoveryService):
+        assert issubclass(kind, LockdownServiceProvider)
+        assert {"product_version", "has_developer_mode"} <= set(dir(kind))
+    assert {"serial", "connection_type"} <= set(inspect.signature(MuxDevice).parameters)
+    assert "self.paired" in inspect.getsource(LockdownClient.__init__)
+
+
+@needs_library
+def test_the_library_raises_these():
+    """Each class that a remedy is known for, and the ancestry of those that tests raise."""
+    real = import_module(f"{PACKAGE}.exceptions")
+    assert not [name for name in REMEDIES if not issubclass(getattr(real, name), Exception)]
+    for name, made_up in EXCEPTIONS.items():
+        if name == "Exception":
+            continue
+        ancestry = [kind.__name__ for kind in getattr(real, name).__mro__]
+        assert {kind.__name__ for kind in made_up.__mro__} <= set(ancestry)
+
+
+def test_without_the_library(monkeypatch):
+    """Which extra is missing, and how to get it."""
+    monkeypatch.setitem(sys.modules, PACKAGE, None)
+    with pytest.raises(MissingExtraError) as missing:
+        mt.open_target(f"device:///{APP}")
+    assert "pip install 'machtrace[device]'" in missing.value.remedy
+
+
+def opened(*devices, **host):
+    """What opening an app of a device that runs it as process 7 ends in."""
+    with installed(MadeUpDevices(devices=list(devices), **host)):
+        try:
+            mt.open_target(f"device:///{APP}").close()
+        except MachtraceError as error:
+            return error
+    raise AssertionError("it was opened")
+
+
+def device(**facts):
+    """One that has the app, running, and no debugserver."""
+    return MadeUpDevice(**{"apps": APPS, "running": {APP: 7}, "port": 1} | facts)
+
+
+@pytest.mark.parametrize(
+    ("made_up", "words", "remedy"),
+    [
+        ({"is_paired": False}, "cannot connect to device 0", "lockdown pair"),
+        ({"failures": {"create_using_usbmux": "PasswordRequiredError"}}, "connect to", "unlock"),
+        ({"failures": {"create_using_usbmux": "PairingError"}}, "connect to", "tap Trust"),
+        ({"apps": {}}, f"no app {APP} is installed", "machtrace device apps"),
+        ({"developer_mode": False}, "developer mode is off", "Settings"),
+        ({"is_image_mounted": False}, "no disk image for developers", "mounter auto-mount"),
+        (
+            {"developer_mode": False, "is_image_mounted": False},
+            "developer mode is off, and no disk image",
+            "; then run: pymobiledevice3 mounter",
+        ),
+        ({"version": "17.5", "allows_own_tunnel": False}, "for the process", "remote tunneld"),
+        (
+            {
+                "running": {},
+                "failures": {"launch": "StartServiceError"},
+            },
+            f"cannot launch {APP} on device",
+            "unlock",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_what_a_device_lacks(made_up, words, remedy):
+    """Each is said as what it is, with what to do; and all that was opened is closed."""
+    one = device(**made_up)
+    error = opened(one)
+    assert isinstance(error, DeviceError)
+    assert words in str(error)
+    assert remedy in error.remedy
+    assert error.udid == one.udid
+    if "create_using_usbmux" not in one.failures:
+        assert one.calls[-1] == "close"
+
+
+def test_nobody_listens():
+    """A debugserver that cannot be connected to is a connection that broke."""
+    error = opened(device())
+    assert isinstance(error, ConnectionLostError)
+    assert "start debugserver on" in str(error)
+
+
+def test_no_device():
+    """None, none of that UDID, several: what there is is said."""
+    assert "no device is connected" in str(opened())
+    both = opened(device(udid="A"), device(udid="B"))
+    assert "there are 2 devices: A, B" in str(both)
+    with (
+        installed(MadeUpDevices(devices=[device(udid="A")])),
+        pytest.raises(DeviceError, match="there is no device C; there are: A"),
+    ):
+        LibraryAccess().open("C")
+    error = opened(has_usbmuxd=False)
+    assert isinstance(error, DeviceError)
+    assert "usbmuxd" in error.remedy
+
+
+def test_launch_never():
+    """An app that does not run is left so."""
+    one = device(running={})
+    with (
+        installed(MadeUpDevices(devices=[one])),
+        pytest.raises(DeviceError, match=f"{APP} does not run"),
+    ):
+        mt.open_target(f"device:///{APP}?launch=never")
+    assert not any(call.startswith("launch") for call in one.calls)
+
+
+def test_what_was_launched_for_a_debugger_does_not_wait_for_ever():
+    """Nobody came to attach: it is resumed."""
+    one = device(running={}, launch=lambda *_: 12)
+    with installed(MadeUpDevices(devices=[one])), pytest.raises(ConnectionLostError):
+        mt.open_target(f"device:///{APP}?until=stop&launch=always")
+    assert f"launch {APP} kill_existing=True start_suspended=True" in one.calls
+    assert one.calls[-2:] == ["resume 12", "close"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "host", "asked"),
+    [
+        ({"version": "16.7"}, {}, "com.apple.debugserver.DVTSecureSocketProxy"),
+        ({"version": "17.5"}, {}, "aopen"),
+        ({"version": "17.5", "has_tunnel": True}, {"has_tunneld": True}, "get_tunneld_device"),
+        (
+            {"version": "17.5", "has_tunnel": True, "connection": "tunnel"},
+            {"has_tunneld": True, "has_usbmuxd": False},
+            "get_tunneld_device",
+        ),
+    ],
+    ids=["before 17", "own tunnel", "tunneld", "tunneld without usbmuxd"],
+)
+def test_how_a_device_is_reached(facts, host, asked):
+    """By lockdown before iOS 17; since then by tunneld's tunnel, or one of our own."""
+    one = device(**facts)
+    opened(one, **host)
+    assert any(call.startswith(asked) for call in one.calls)
+    service = "DVTSecureSocketProxy" if facts["version"] < "17" else "dt.remote.debugproxy"
+    assert sum(service in call for call in one.calls) == 1
+    # Pairing asks its user, which is not for us to do.
+    assert not any("autopair=True" in call for call in one.calls)
+
+
+def test_listing_devices():
+    """Each once, by USB rather than by network, with why one tells nothing."""
+    usb = device(udid="A-1", version="17.5")
+    network = device(udid="A-1", connection="Network")
+    locked = device(udid="B", failures={"create_using_usbmux": "PasswordRequiredError"})
+    with installed(MadeUpDevices(devices=[network, usb, locked])):
+        found = {one.udid: one for one in LibraryAccess().devices()}
+    assert found["A-1"].connection == "USB"
+    assert found["A-1"].name == "Made up"
+    assert found["A-1"].problem is None
+    assert found["B"] == Device(udid="B", connection="USB", problem=found["B"].problem)
+    assert isinstance(found["B"].problem, DeviceError)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (ConnectionResetError(104, "Connection reset by peer"), ConnectionLostError, "broke"),
+        (asyncio.IncompleteReadError(b"", 4), ConnectionLostError, "broke"),
+        (EXCEPTIONS["ConnectionTerminatedError"](), ConnectionLostError, "broke"),
+        (TimeoutError(), DeviceError, "does not answer"),
+        (KeyError("Properties"), DeviceError, "'Properties'"),
+        (AssertionError(), DeviceError, "AssertionError"),
+        (EXCEPTIONS["NotPairedError"]("a\nb " + "x" * 1000), DeviceError, "a b xxx"),
+    ],
+)
+def test_whatever_is_raised(error, kind, words):
+    """Connections that break, silence, the library's own mistakes: one line, with a remedy."""
+    found = device_error(error, "ask", "UDID")
+    assert type(found) is kind
+    assert words in str(found)
+    assert "\n" not in str(found)
+    assert len(str(found)) < 500
+    assert found.remedy
+
+
+def test_a_call_that_takes_too_long():
+    """It is cancelled, and what is open can still be closed."""
+    cancelled = []
+
+    async def sleep():
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
+    async def nothing():
+        return 1
+
+    loop = DeviceLoop()
+    try:
+        with pytest.raises(TimeoutError):
+            loop.run(sleep(), 0.05)
+        assert loop.run(nothing(), 5) == 1
+        assert cancelled == [True]
+    finally:
+        loop.close()
+        loop.close()

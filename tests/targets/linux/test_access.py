@@ -1,0 +1,50 @@
+"""What stands in the way of tracing a process, from what ``/proc`` says."""
+
+from __future__ import annotations
+
+import pytest
+
+from machtrace.targets.linux.access import AccessFacts, refusal
+
+USER = {"Uid": "1000 1000 1000 1000", "CapEff": "0", "CapPrm": "0", "Seccomp": "0"}
+ROOT = {"Uid": "0 0 0 0", "CapEff": "1ffffffffff", "CapPrm": "1ffffffffff", "Seccomp": "0"}
+WEAK_ROOT = ROOT | {"CapEff": "a80425fb", "CapPrm": "a80425fb"}  # what a container has
+
+
+def facts(own=USER, target=USER, **others):
+    """Nothing in the way, but for ``others``."""
+    defaults = {"pid": 7, "tracer_name": None, "is_dumpable": True, "ptrace_scope": None}
+    return AccessFacts(own=own, target={"TracerPid": "0", **target}, **(defaults | others))
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "remedy"),
+    [
+        (
+            facts(target=USER | {"TracerPid": "9"}, tracer_name="gdb"),
+            "traced already, by process 9 (gdb)",
+            "detach process 9 (gdb)",
+        ),
+        (facts(target=ROOT), "of user 0, not 1000", "root"),
+        (
+            facts(target=USER | {"Uid": "1000 0 0 0"}),
+            "of user 1000/0, not 1000",
+            "root",
+        ),
+        (facts(own=WEAK_ROOT), "no CAP_SYS_PTRACE", "--cap-add=SYS_PTRACE"),
+        (facts(is_dumpable=False), "not dumpable", "CAP_SYS_PTRACE"),
+        (facts(target=USER | {"CapPrm": "2000"}), "capabilities that this one lacks", "root"),
+        (facts(ptrace_scope=1), "only its ancestors", "kernel.yama.ptrace_scope=0"),
+        (facts(ptrace_scope=2), "only the privileged", "root"),
+        (facts(ptrace_scope=3), "no process may trace", "boot"),
+        (facts(own=ROOT, ptrace_scope=3), "no process may trace", "boot"),
+        (facts(own=ROOT | {"Seccomp": "2"}), "seccomp", "seccomp profile"),
+        (facts(own=ROOT), "does not let process 7", "security module"),
+        (facts(), "does not let process 7", "container"),
+    ],
+)
+def test_first_obstacle_is_named(given, message, remedy):
+    """Each with what to do about it."""
+    said, advice = refusal(given)
+    assert message in said
+    assert remedy in advice

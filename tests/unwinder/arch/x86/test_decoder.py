@@ -1,0 +1,82 @@
+"""Remembered x86 instructions are what they were when they were taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from machtrace.formats.macho.contents import FileContents
+from machtrace.model.arch import Arch
+from machtrace.unwinder.arch.x86.decoder import Decoder
+from machtrace.unwinder.arch.x86.x86_instructions import decode
+from machtrace.unwinder.arch.x86.registers import MODE_32, MODE_64, Mode
+
+Build = Callable[..., FileContents]
+MODES = pytest.mark.parametrize("mode", [MODE_64, MODE_32], ids=["64", "32"])
+
+
+@MODES
+def test_any_bytes(mode: Mode):
+    """Of all kinds of instructions, many times the same beginnings with other ends."""
+    random = Random(1)  # noqa: S311 (no secret)
+    beginnings = [random.randbytes(random.randrange(1, 6)) for _ in range(300)]
+    code = b"".join(
+        random.choice(beginnings) + random.randbytes(random.randrange(5)) for _ in range(8000)
+    )
+    decoder = Decoder(mode)
+    for at in range(len(code)):
+        assert decode(code, at, mode) == decoder.decode(code, at)
+
+
+@MODES
+def test_what_an_operand_decides(mode: Mode):
+    """A call of what follows only pushes; a bit may be Swift's; a number may be a frame's size."""
+    code = bytes.fromhex(
+        "e800000000 e805000000 e800000000 0fbaed3c 0fbaed3b 480fbaed3c 480fbaed3b c8200000 c8200001"
+        "b810000000 b800500000 b810000000"
+    )
+    for decoder in (Decoder(mode), Decoder(mode)):
+        for at in (*range(len(code)), *range(len(code))[::-1]):
+            assert decode(code, at, mode) == decoder.decode(code, at)
+
+
+@MODES
+def test_an_instruction_that_is_cut_short(mode: Mode):
+    """Though its beginning is known."""
+    decoder = Decoder(mode)
+    call = b"\xe8\x01\x02\x03\x04"
+    assert decode(call, 0, mode) == decoder.decode(call, 0) == decoder.decode(call, 0)
+    for end in range(1, len(call)):
+        assert decode(call[:end], 0, mode) == decoder.decode(call[:end], 0)
+
+
+def test_compiled_code_is_taken_apart_once(lab_program: Build):
+    """Most of it was seen before, when it is read a second time."""
+    contents = lab_program("frames", "-O0", "compact", Arch.X86_64)
+    section = contents.image.section("__TEXT", "__text")
+    assert section is not None
+    code = bytes(contents.read_svma(section.address, section.size))
+    decoder = Decoder(MODE_64)
+
+    def read() -> int:
+        at = 0
+        while at < len(code):
+            found = decode(code, at, MODE_64)
+            assert found == decoder.decode(code, at)
+            at += found[0]
+        return decoder.misses
+
+    first = read()
+    assert 0 < first == read()
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    """At the limit all is forgotten, and learnt again."""
+    monkeypatch.setattr("machtrace.unwinder.arch.x86.decoder.REMEMBERED", 100)
+    decoder = Decoder(MODE_64)
+    code = b"".join(b"\x48\x89\x85" + at.to_bytes(4, "little") for at in range(1000))
+    for at in range(0, len(code), 7):
+        assert decode(code, at, MODE_64) == decoder.decode(code, at)
+    assert decoder.remembered <= 110

@@ -1,0 +1,244 @@
+"""Instruction analysis of x86-64: lengths and effects against capstone, frames against tables."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable, Iterator
+
+import capstone
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from machtrace.errors import MachOError
+from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.tables.data_in_code import parse_data_in_code
+from machtrace.model.address import Avma, Svma
+from machtrace.model.arch import Arch
+from machtrace.model.memory import MemoryRegion
+from tests.support.peers.x86_instructions import X86Peer
+from machtrace.unwinder.sources.cfi import CallFrameRules
+from machtrace.unwinder.sources.compact import CompactRules
+from machtrace.unwinder.functions.bounds import FunctionBounds
+from machtrace.unwinder.code.effects import (
+    Call,
+    IndirectJump,
+    Jump,
+    Return,
+    Trap,
+)
+from machtrace.unwinder.rules import AtCfa, RegisterOffset
+from machtrace.unwinder.arch.x86.x86_instructions import decode
+from machtrace.unwinder.arch.x86.encoding import LONGEST, parse
+from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
+from machtrace.unwinder.arch.x86.registers import MODE_64
+
+Build = Callable[..., FileContents]
+
+
+def _random_code(seed: int, count: int) -> Iterator[bytes]:
+    """Random bytes, many of which start with what leads to the larger maps."""
+    generator = random.Random(seed)  # noqa: S311 (the same bytes each time)
+    firsts = (b"\x0f", b"\x0f", b"\x48", b"\x4d", b"\xc5", b"\xc4", b"\x62", b"\x66", b"", b"", b"")
+    for _ in range(count):
+        first = generator.choice(firsts)
+        yield first + generator.randbytes(18 - len(first))
+
+
+def test_lengths_and_writes_are_what_capstone_says():
+    """Of random bytes: where each instruction ends, and no written register is overlooked."""
+    peer, compared = X86Peer(MODE_64), 0
+    for code in _random_code(11, 40_000):
+        objections = peer.objections(code)
+        assert not objections
+        compared += objections is not None
+    assert compared > 20_000
+
+
+def test_jumps_calls_and_returns_are_told_apart():
+    """Of random bytes, by capstone's groups; distances, by its operands."""
+    decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    decoder.detail = True
+    seen: set[str] = set()
+    for code in (*_random_code(5, 30_000), b"\xf3\xc3" + bytes(16), b"\xff\xe0" + bytes(16)):
+        found = next(decoder.disasm(code, 0), None)
+        if found is None or b"\x66" in code[: found.size] or found.mnemonic.startswith("x"):
+            continue
+        effect, groups = decode(code, 0)[1][-1], found.groups
+        name = found.mnemonic.rpartition(" ")[2]
+        if isinstance(effect, Trap):
+            continue  # far jumps and calls, which no program makes
+        if name in ("call", "jmp") or capstone.CS_GRP_BRANCH_RELATIVE in groups:
+            assert isinstance(effect, Call | Jump | IndirectJump), name
+            assert isinstance(effect, Call) == (name == "call")
+            if isinstance(effect, Jump):
+                assert effect.is_conditional == (name != "jmp")
+                assert effect.distance % (1 << 64) == found.operands[0].imm % (1 << 64)
+            seen.add(name)
+        elif name == "ret":
+            assert isinstance(effect, Return)
+            seen.add(name)
+        else:
+            assert not isinstance(effect, Call | Jump | IndirectJump | Return), name
+    assert {"call", "jmp", "ret", "je", "jrcxz", "loop"} <= seen
+
+
+@given(code=st.binary(max_size=20), at=st.integers(0, 20))
+@settings(max_examples=500, deadline=None)
+def test_any_bytes_have_a_length(code: bytes, at: int):
+    """At least one byte, so that a sweep ends; never more than an instruction can have."""
+    length, effects = decode(code, at)
+    assert 1 <= length <= LONGEST
+    assert effects
+    found = parse(code, at)
+    assert found is None or at + found.length <= len(code)
+
+
+# --- frames ---
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        ("leaves", "-O0"),
+        ("leaves", "-O2 no fp"),
+        ("frames", "-Os"),
+        ("frames", "-O2 no fp"),
+        ("registers", "-O1"),
+        ("registers", "-Oz no fp"),
+        ("switches", "-O2 no fp"),
+        ("alike", "-O3"),
+    ],
+    ids=" ".join,
+)
+def test_at_calls_it_says_what_the_tables_say(build: tuple[str, str], lab_program: Build):
+    """There compact unwind is right, and analysis took the whole prologue to get there."""
+    contents = lab_program(*build, "compact", Arch.X86_64)
+    analysis = X86InstructionRules.of_macho(contents, Arch.X86_64)
+    tables = CompactRules.of_macho(contents, Arch.X86_64, CallFrameRules.of_macho(contents))
+    assert analysis is not None
+    assert tables is not None
+    compared = 0
+    for pc in _calls(contents):
+        expected = tables.rule_for(pc, interrupted=False)
+        found = analysis.rule_for(pc, interrupted=True)
+        if expected is None:
+            continue  # assembly, which nothing describes
+        assert found is not None, f"{pc:#x}"
+        assert found.return_address == expected.return_address == AtCfa(-8)
+        assert isinstance(found.cfa, RegisterOffset)
+        if found.cfa.register == expected.cfa.register:  # type: ignore[union-attr]
+            assert found.cfa == expected.cfa, f"{pc:#x}"
+        saved = dict(expected.registers)
+        for register, recovery in found.registers:
+            assert saved[register] == recovery, f"{pc:#x}: register {register}"
+        assert analysis.rule_for(pc, interrupted=False) is None
+        compared += 1
+    assert compared > 10
+
+
+def _calls(contents: FileContents) -> Iterator[Svma]:
+    bounds = FunctionBounds.of_macho(contents)
+    section = contents.image.section("__TEXT", "__text")
+    assert section is not None
+    data = parse_data_in_code(contents)
+    at = int(section.address)
+    while at < section.end:
+        start, end = bounds.at(Svma(at)) or (at, at + 1)
+        code = bytes(contents.read_svma(Svma(start), end - start))
+        offset = 0
+        while offset < len(code):
+            length, effects = decode(code, offset)
+            pc = Svma(start + offset)
+            if isinstance(effects[0], Call) and not any(low <= pc < high for low, high in data):
+                yield pc
+            offset += length
+        at = end
+
+
+class _Code:
+    """Code at address 0, and nothing else."""
+
+    source = "code"
+
+    def __init__(self, code: bytes) -> None:
+        self.region = MemoryRegion(Avma(0), code)
+
+    def read_svma(self, address: Svma, size: int, /) -> memoryview:
+        return memoryview(self.region.read(Avma(address), size))
+
+    read_file = read_svma
+
+
+def _rules_of(code: bytes, data: tuple[tuple[int, int], ...] = ()) -> X86InstructionRules:
+    def function_at(address: Svma) -> tuple[Svma, Svma] | None:
+        return (Svma(0), Svma(len(code))) if 0 <= address < len(code) else None
+
+    return X86InstructionRules(_Code(code), function_at, data)
+
+
+def _cfa(rules: X86InstructionRules, at: int) -> tuple[int, int] | None:
+    rule = rules.rule_for(Svma(at), interrupted=True)
+    if rule is None:
+        return None
+    assert isinstance(rule.cfa, RegisterOffset)
+    return rule.cfa.register, rule.cfa.offset
+
+
+def test_a_frame_from_its_first_instruction_to_its_last():
+    """Each instruction of push rbp; mov rbp, rsp; push rbx; …; leave; ret."""
+    # push rbp; mov rbp, rsp; push rbx; push rax; mov rbx, rdi; mov rbx, [rbp-8]; leave; ret
+    code = bytes.fromhex("55 4889e5 53 50 4889fb 488b5df8 c9 c3")
+    rules = _rules_of(code)
+    offsets = [(0, 8), (1, 16), (4, 16), (5, 24), (6, 32), (9, 32), (13, 32), (14, 8)]
+    assert [_cfa(rules, at) for at, _ in offsets] == [(7, offset) for _, offset in offsets]
+    inside = rules.rule_for(Svma(9), interrupted=True)
+    assert inside is not None
+    assert dict(inside.registers) == {3: AtCfa(-24), 6: AtCfa(-16)}
+    at_return = rules.rule_for(Svma(14), interrupted=True)
+    assert at_return is not None
+    assert at_return.registers == ()
+
+
+def test_an_address_inside_an_instruction_has_no_rule():
+    """No thread stands there; whoever says so is mistaken."""
+    assert _cfa(_rules_of(bytes.fromhex("55 4889e5 5d c3")), 2) is None
+
+
+def test_a_table_among_the_code_is_not_taken_for_instructions():
+    """Its bytes would swallow the first instruction behind it."""
+    # jmp over 3 bytes that start a longer instruction; push rbx; pop rbx; ret
+    code = bytes.fromhex("eb03 e80000 53 5b c3")
+    assert _cfa(_rules_of(code, ((2, 5),)), 6) == (7, 16)
+    assert _cfa(_rules_of(code), 6) is None
+
+
+@given(code=st.binary(min_size=1, max_size=200))
+@settings(max_examples=200, deadline=None)
+def test_any_code_has_a_rule_or_none(code: bytes):
+    """Whatever bytes are taken for a function, at each of them."""
+    rules = _rules_of(code)
+    for at in range(len(code)):
+        _cfa(rules, at)
+
+
+def test_data_in_code_is_where_the_linker_says(lab_program: Build):
+    """A program with jump tables among its code has entries, each inside the code."""
+    contents = lab_program("switches", "-O2 no fp", "compact", Arch.X86_64)
+    section = contents.image.section("__TEXT", "__text")
+    ranges = parse_data_in_code(contents)
+    assert section is not None
+    assert ranges
+    assert all(section.address <= start < end <= section.end for start, end in ranges)
+    tables = [bytes(contents.read_svma(start, end - start)) for start, end in ranges]
+    for (start, _), table in zip(ranges, tables, strict=True):
+        for (distance,) in struct.iter_unpack("<i", table[: len(table) // 4 * 4]):
+            assert section.address <= start + distance < section.end
+
+
+def test_data_in_code_beyond_the_file_is_an_error(lab_program: Build):
+    """As of any table that a load command places."""
+    contents = lab_program("switches", "-O2 no fp", "compact", Arch.X86_64)
+    with pytest.raises(MachOError, match="data in code"):
+        parse_data_in_code(FileContents(contents.data[: len(contents.data) // 2], "cut"))

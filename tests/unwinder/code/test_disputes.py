@@ -1,0 +1,235 @@
+"""Tables that are wrong about a function are contradicted by its code, and the frame says so."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from machtrace.pipeline.pipeline import unwind
+from machtrace.formats.macho.contents import FileContents, MemoryContents
+from machtrace.model.address import Avma
+from machtrace.model.arch import Arch
+from machtrace.model.image import BinaryImage, ImageFormat, ImageList
+from machtrace.model.memory import LayeredMemory, MemoryRegion
+from machtrace.model.stack import FrameTrust
+from tests.support.writers.processes import synthetic_process
+from machtrace.unwinder.sources.of_image import image_rules
+from machtrace.unwinder.rule_cache import ImageRules, RuleCache
+from machtrace.unwinder.rules import Claims, RegisterOffset, UnwindRule
+
+OBJDUMP = next((name for name in ("llvm-objdump-19", "llvm-objdump") if shutil.which(name)), None)
+CALLS = frozenset({"bl", "blr", "blraa", "blrab", "blraaz", "blrabz", "callq", "call", "calll"})
+PROGRAMS = ("frames", "registers", "alike")
+BUILDS = [
+    (arch, optimisation, tables)
+    for arch in (Arch.ARM64, Arch.X86_64)
+    for optimisation in ("-O2", "-O2 no fp")
+    for tables in ("compact", "dwarf")
+]
+
+
+def call_sites(contents, path):
+    """The return address of every call in a program, as a disassembler sees them."""
+    if OBJDUMP is None:
+        pytest.skip("llvm-objdump is not installed")
+    path.write_bytes(contents.data)
+    command = [OBJDUMP, "-d", "--no-show-raw-insn", path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found, is_after_call = [], False
+    for line in done.stdout.splitlines():
+        parts = re.match(r"\s*([0-9a-f]+):\s+(\S+)", line)
+        if parts and is_after_call:
+            found.append(int(parts[1], 16))
+        is_after_call = bool(parts) and parts[2] in CALLS
+    assert found
+    return found
+
+
+def process(contents, change=lambda rules: rules):
+    """The rules of a process with this one image; ``change`` may replace those of the image."""
+    parsed = contents.image
+    rules = change(image_rules(contents, parsed.arch))
+    image = BinaryImage(
+        path="program",
+        uuid=None,
+        arch=parsed.arch,
+        format=ImageFormat.MACHO,
+        load_address=Avma(parsed.header_svma),
+        header_svma=parsed.header_svma,
+        size=1 << 20,
+    )
+    return RuleCache(ImageList([image]), parsed.arch, lambda _: rules)
+
+
+@pytest.mark.parametrize(("arch", "optimisation", "tables"), BUILDS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_right_tables_are_not_disputed(lab_program, name, arch, optimisation, tables, tmp_path):
+    """At no call of any of the programs: a flag that is always up says nothing."""
+    contents = lab_program(name, optimisation, tables, arch)
+    rules = process(contents)
+    for address in call_sites(contents, tmp_path / "program"):
+        lookup = Avma(address - 1)
+        rule, trust = rules.find(lookup, interrupted=False)
+        assert rules.objection(lookup) is None, (hex(address), trust, str(rule))
+
+
+@pytest.mark.parametrize("optimisation", ["-O2", "-O2 no fp"])
+@pytest.mark.parametrize("arch", [Arch.ARM64, Arch.X86_64])
+def test_code_that_moves_on_from_its_table_is_followed(lab_program, arch, optimisation, tmp_path):
+    """Assembly inside of functions pushes and calls: no dispute, since each is right in its place.
+
+    Three functions do so; of two of them the table counts from a frame pointer, if there is one,
+    that is not moved.
+    """
+    contents = lab_program("pushes", optimisation, "compact", arch)
+    rules = process(contents)
+    moved = []
+    for address in call_sites(contents, tmp_path / "program"):
+        lookup = Avma(address - 1)
+        _, trust = rules.find(lookup, interrupted=False)
+        assert rules.objection(lookup) is None
+        if trust is FrameTrust.PROLOGUE:
+            moved.append(lookup)
+    assert len(moved) == (1 if optimisation == "-O2" else 3)
+
+
+class Moved:
+    """Rules whose CFA is a little off: of a function as it was before it was built anew."""
+
+    claims = Claims.AT_CALLS
+
+    def __init__(self, source, by):
+        self._source = source
+        self._by = by
+        self.trust = source.trust
+
+    def rule_for(self, lookup, /, *, interrupted):
+        """See RuleSource."""
+        rule = self._source.rule_for(lookup, interrupted=interrupted)
+        if rule is None or not isinstance(rule.cfa, RegisterOffset):
+            return rule
+        cfa = RegisterOffset(rule.cfa.register, rule.cfa.offset + self._by)
+        return UnwindRule(cfa, rule.return_address, rule.registers)
+
+
+@pytest.mark.parametrize(("arch", "optimisation", "tables"), BUILDS)
+def test_wrong_tables_are_disputed_at_nearly_every_call(
+    lab_program, arch, optimisation, tables, tmp_path
+):
+    """A CFA sixteen bytes off is no frame that the code made."""
+
+    def moved(rules):
+        sources = tuple(
+            Moved(source, 16) if source.trust in (FrameTrust.COMPACT, FrameTrust.CFI) else source
+            for source in rules.sources
+        )
+        return ImageRules(sources, rules.header_svma, rules.witness)
+
+    contents = lab_program("frames", optimisation, tables, arch)
+    rules = process(contents, moved)
+    asked = disputed = 0
+    for address in call_sites(contents, tmp_path / "program"):
+        lookup = Avma(address - 1)
+        _, trust = rules.find(lookup, interrupted=False)
+        asked += trust in (FrameTrust.COMPACT, FrameTrust.CFI)
+        disputed += rules.objection(lookup) is not None
+    assert asked > 5
+    # main never returns, so nothing shows that its frame was understood.
+    assert disputed >= 0.8 * asked
+
+
+def patched_table(encoding):
+    """A process in whose program the one entry for all functions says something else."""
+    process = synthetic_process(Arch.X86_64, threads=1, images=2, depth=6)
+    program = process.regions[0]
+    section = MemoryContents(process.snapshot.memory, program.start, "program").image.section(
+        "__TEXT", "__unwind_info"
+    )
+    assert section is not None
+    at = section.address - process.images[0].header_svma
+    table = bytes(program.data[at : at + section.size])
+    assert table.endswith(RBP_FRAME)
+    patch = MemoryRegion(Avma(program.start + at), table[:-4] + encoding.to_bytes(4, "little"))
+    memory = LayeredMemory((patch, process.snapshot.memory))
+    (true,) = process.stacks.values()
+    return replace(process.snapshot, memory=memory), true, program
+
+
+RBP_FRAME = 0x01000000.to_bytes(4, "little")
+
+
+def test_a_caller_that_a_stale_table_skips_is_told_by_the_code():
+    """The table's caller is plausible: it is followed, and every such frame says who disagrees."""
+    # Frameless, 64 bytes: two frames of these functions. The return address is the next frame's.
+    snapshot, true, program = patched_table(0x02080000)
+    (found,) = unwind(snapshot)
+
+    disputed = [one for one in found.addresses if one.disputed_by]
+    assert disputed
+    for one in disputed:
+        (dispute,) = one.disputed_by
+        assert FrameTrust.COMPACT is one.trust
+        assert FrameTrust.PROLOGUE is dispute.trust
+        assert dispute.address in true
+        assert true.index(dispute.address) + 1 == true.index(one.address)
+    # A frame is disputed where its callee is the program's, and was not interrupted.
+    inside = [program.start <= one.address < program.end for one in found.addresses]
+    assert inside[1:-1] == [bool(one.disputed_by) for one in found.addresses[2:]]
+
+
+def test_where_a_stale_table_leads_nowhere_the_code_is_followed():
+    """The stack is whole, and says what the table would have had."""
+    # Frameless, 24 bytes: where it says that the return address is, the caller's rbp was saved.
+    snapshot, true, _ = patched_table(0x02030000)
+    (found,) = unwind(snapshot)
+
+    assert true == tuple(one.address for one in found.addresses)
+    assert found.stop.is_complete
+    disputed = [one for one in found.addresses if one.disputed_by]
+    assert disputed
+    for one in disputed:
+        (dispute,) = one.disputed_by
+        assert FrameTrust.PROLOGUE is one.trust
+        assert FrameTrust.COMPACT is dispute.trust
+        assert dispute.address not in true
+
+
+def test_right_tables_dispute_no_frame():
+    """The same process with the table as it was."""
+    process = synthetic_process(Arch.X86_64, threads=3, depth=20)
+    for found in unwind(process.snapshot):
+        assert not any(one.disputed_by for one in found.addresses)
+
+
+def test_a_wrong_row_of_call_frame_information_is_disputed(lab_program, tmp_path):
+    """One byte of ``__eh_frame``: where a function's CFA is once its frame is made."""
+    contents = lab_program("frames", "-O2 no fp", "dwarf", Arch.ARM64)
+    section = contents.image.section("__TEXT", "__eh_frame")
+    assert section is not None
+    data = bytearray(contents.data)
+    start, end = section.offset, section.offset + section.size
+    # DW_CFA_def_cfa_offset and its operand, behind an advance.
+    places = [
+        at + 1
+        for at in range(start, end - 1)
+        if data[at] == 0x0E and data[at - 1] & 0xC0 == 0x40 and 0x10 <= data[at + 1] < 0x70
+    ]
+    assert places
+    for at in places:
+        data[at] += 16
+    rules = process(FileContents(bytes(data), "program"))
+    right = process(contents)
+    disputed = 0
+    for address in call_sites(contents, tmp_path / "program"):
+        lookup = Avma(address - 1)
+        rule, trust = rules.find(lookup, interrupted=False)
+        if rule != right.find(lookup, interrupted=False)[0]:
+            assert rules.objection(lookup) is not None, (hex(address), trust, str(rule))
+            disputed += 1
+        else:
+            assert rules.objection(lookup) is None
+    assert disputed

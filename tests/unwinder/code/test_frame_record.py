@@ -1,0 +1,92 @@
+"""Where a function is seen to have made its frame record, there the frame pointer leads to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from machtrace.model.address import Svma
+from machtrace.model.arch import Arch
+from machtrace.unwinder.code.frame_record import LOOKED_AT, follows_record, record_made
+from machtrace.unwinder.functions.bounds import FunctionBounds
+from machtrace.unwinder.arch.arm64.analysis import InstructionRules
+from machtrace.unwinder.rules import AtCfa, RegisterOffset, UnwindRule, frame_pointer_rule
+from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
+
+
+def words(*instructions):
+    """AArch64 code."""
+    return b"".join(word.to_bytes(4, "little") for word in instructions)
+
+
+STP_PRE, STP_AT_16 = 0xA9BF7BFD, 0xA9017BFD
+"""``stp x29, x30, [sp, #-16]!``; ``stp x29, x30, [sp, #16]``."""
+MOV_FP, ADD_FP_16, SUB_SP_32 = 0x910003FD, 0x910043FD, 0xD10083FF
+PACIBSP, BL, RET = 0xD503237F, 0x94000001, 0xD65F03C0
+
+
+@pytest.mark.parametrize(
+    ("code", "behind"),
+    [
+        (words(STP_PRE, MOV_FP, RET), 8),
+        (words(PACIBSP, SUB_SP_32, STP_AT_16, ADD_FP_16), 16),
+        (words(STP_PRE, BL, MOV_FP), None),  # a call first: what it calls has no record of ours
+        (words(SUB_SP_32, STP_AT_16, MOV_FP), None),  # not where the pair is
+        (words(STP_PRE, SUB_SP_32, MOV_FP), None),
+        (words(MOV_FP), None),
+        (b"", None),
+        (b"\xfd\x7b", None),
+    ],
+)
+def test_arm64_records(code, behind):
+    """The pair, and the frame pointer set to where it is."""
+    assert behind == record_made(code, Arch.ARM64)
+
+
+def test_x86_records():
+    """``push rbp; mov rbp, rsp``, of either size and encoding."""
+    assert 4 == record_made(b"\x55\x48\x89\xe5\x90", Arch.X86_64)
+    assert 4 == record_made(b"\x55\x48\x8b\xec", Arch.X86_64H)
+    assert 3 == record_made(b"\x55\x89\xe5", Arch.I386)
+    assert record_made(b"\x55\x89\xe5\x90", Arch.X86_64) is None
+    assert record_made(b"\x55\x48\x89", Arch.X86_64) is None
+
+
+def test_rules_of_records_are_known():
+    """Whatever other registers they restore."""
+    for arch in (Arch.ARM64, Arch.X86_64, Arch.I386):
+        rule = frame_pointer_rule(arch)
+        assert follows_record(rule, arch)
+        more = (*rule.registers, (3, AtCfa(-64)))
+        assert follows_record(UnwindRule(rule.cfa, rule.return_address, more), arch)
+        sp = RegisterOffset(arch.registers.sp, 2 * arch.pointer_size)
+        assert not follows_record(UnwindRule(sp, rule.return_address, rule.registers), arch)
+
+
+@pytest.mark.parametrize("arch", [Arch.ARM64, Arch.X86_64])
+def test_behind_it_the_frame_pointer_s_rule_is_right(lab_program, arch):
+    """As instruction analysis, which follows every instruction, says of the same places."""
+    contents = lab_program("registers", "-O2", "compact", arch)
+    rules = (
+        InstructionRules.of_macho(contents, arch)
+        if arch is Arch.ARM64
+        else X86InstructionRules.of_macho(contents, arch)
+    )
+    bounds = FunctionBounds.of_macho(contents)
+    section = contents.image.section("__TEXT", "__text")
+    assert rules is not None
+    assert section is not None
+    at, found = section.address, 0
+    while (function := bounds.at(Svma(at))) is not None:
+        start, at = function
+        code = contents.read_svma(start, min(LOOKED_AT, at - start))
+        behind = record_made(code, arch)
+        if behind is None:
+            continue
+        count = behind // 4 if arch is Arch.ARM64 else 2
+        state = rules.state_behind_start(Svma(at - 1), count)
+        assert state is not None
+        fp = state.value(arch.registers.fp)
+        assert -16 == fp.offset, hex(start)
+        assert state.slots[-8] == state.machine.return_address
+        found += 1
+    assert found > 3

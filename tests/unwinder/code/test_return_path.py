@@ -1,0 +1,135 @@
+"""Rules for code that leaves one stack for another: what it has still to do says them."""
+
+from __future__ import annotations
+
+import pytest
+
+from machtrace.errors import MemoryReadError
+from machtrace.model.address import Avma, PacMask
+from machtrace.model.arch import Arch
+from machtrace.model.registers import RegisterSet
+from machtrace.unwinder.code.effects import (
+    NOTHING,
+    AddConstant,
+    Call,
+    IndirectJump,
+    Effect,
+    Jump,
+    Load,
+    MoveRegister,
+    Return,
+    Store,
+    Trap,
+    Writes,
+)
+from machtrace.unwinder.code.return_path import LONGEST_WAY, rule_across_stacks
+from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset, UnwindRule
+from machtrace.unwinder.step import step
+from machtrace.unwinder.arch.x86.registers import EAX, EBP, EBX, ECX, EDX, ESI, ESP, MODE_32
+
+RETURN = Return(8)
+
+
+class _Words:
+    """Memory of 32-bit words, by address."""
+
+    def __init__(self, words: dict[int, int]) -> None:
+        self._words = words
+
+    def read(self, address: Avma, size: int, /) -> bytes:
+        if address not in self._words:
+            raise MemoryReadError(address, size)
+        return self._words[address].to_bytes(4, "little")
+
+
+def _rule(*code: Effect) -> UnwindRule | None:
+    """Of code that is entered with sp unknown."""
+    state = MODE_32.entry.after(Writes((ESP,)))
+    return rule_across_stacks(code, 0, state, None)
+
+
+def _caller(rule: UnwindRule | None, registers: dict[int, int], words: dict[int, int]):
+    assert rule is not None
+    values = tuple(registers.get(number, 0xBAD0 + number) for number in range(9))
+    found = step(rule, RegisterSet(Arch.I386, Avma(0x5000), values), _Words(words), PacMask())
+    assert isinstance(found, RegisterSet)
+    return found
+
+
+def _pop(register: int | None) -> Load:
+    return Load((register,), 4, ESP, 0, 4)
+
+
+def test_a_switch_pops_what_the_other_stack_holds():
+    """The stack pointer comes from memory, registers and return address from there."""
+    rule = _rule(Load((ESP,), 4, ECX, 0), _pop(ESI), _pop(EBP), RETURN)
+    words = {0x100: 0x9000, 0x9000: 0x51, 0x9004: 0xB9, 0x9008: 0x4444}
+    caller = _caller(rule, {ECX: 0x100, EBX: 7}, words)
+    assert (caller.pc, caller.sp) == (0x4444, 0x900C)
+    assert [caller.get(number) for number in (ESI, EBP, EBX)] == [0x51, 0xB9, 7]
+
+
+def test_longjmp_before_it_has_loaded_anything_from_the_buffer():
+    """All that it loads is found through the register that leads to the buffer."""
+    code = (
+        Load((EBX,), 4, ECX, 0),
+        Load((EDX,), 4, ECX, 8),
+        MoveRegister(ESP, EDX),
+        Load((EDX,), 4, ECX, 12),
+        AddConstant(ESP, ESP, 4),
+        IndirectJump(EDX),
+    )
+    words = {0x100: 0xEB, 0x108: 0x9000, 0x10C: 0x4444}
+    for done in range(2):
+        caller = _caller(_rule(*code[done:]), {ECX: 0x100, EBX: 0xEB}, words)
+        assert (caller.pc, caller.sp, caller.get(EBX)) == (0x4444, 0x9004, 0xEB)
+    assert _rule(code[-1]) == UnwindRule(RegisterOffset(ESP, 0), InRegister(EDX))
+
+
+def test_longjmp_that_jumps_by_way_of_its_buffer():
+    """The return address is never in a register."""
+    code = (Load((EBX,), 4, ECX, 0), Load((ESP,), 4, ECX, 8), IndirectJump(-1, ECX, 12))
+    words = {0x100: 0xEB, 0x108: 0x9000, 0x10C: 0x4444}
+    for done in range(3):
+        known = {ECX: 0x100, EBX: 0xEB, ESP: 0x9000}
+        caller = _caller(_rule(*code[done:]), known, words)
+        assert (caller.pc, caller.sp, caller.get(EBX)) == (0x4444, 0x9000, 0xEB)
+
+
+def test_what_was_stored_on_the_way_is_loaded_again():
+    """Not what was in memory before."""
+    rule = _rule(Store((EAX,), 4, ECX, 4), Load((EBX,), 4, ECX, 4), RETURN)
+    assert _caller(rule, {EAX: 0xA, ECX: 0x100, ESP: 0x900}, {0x900: 0x4444}).get(EBX) == 0xA
+
+
+def test_jumps_are_followed_and_conditions_taken_not_to_hold():
+    """The way may lead over a jump."""
+    rule = _rule(Jump(1, is_conditional=True), Jump(2, is_conditional=False), Trap(), RETURN)
+    assert _caller(rule, {ESP: 0x900}, {0x900: 0x4444}).pc == 0x4444
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        (Call(None), RETURN),
+        (Trap(),),
+        (Jump(-1, is_conditional=False),),
+        (Jump(0, is_conditional=False),),
+        (Writes((ESP,)), RETURN),
+        (*(NOTHING,) * LONGEST_WAY, RETURN),
+        (NOTHING,),
+    ],
+)
+def test_no_rule_where_the_way_is_not_known(code: tuple[Effect, ...]):
+    """A call comes first, or the code ends, or it goes round and round."""
+    assert _rule(*code) is None
+
+
+def test_a_frame_that_is_known_keeps_its_rule():
+    """A register that was lost is none that another stack would bring back."""
+    state = MODE_32.entry.after(Writes((EBX,)))
+    rule = state.rule()
+    assert rule is not None
+    assert rule_across_stacks((RETURN,), 0, state, rule) is rule
+    kept = UnwindRule(RegisterOffset(ESP, 4), AtCfa(-4))
+    assert rule_across_stacks((), 0, state, kept) is kept

@@ -1,0 +1,250 @@
+"""Stacks deeper than anyone reads: both ends are kept, and all is counted."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import tracemalloc
+
+import pytest
+
+from machtrace.pipeline.pipeline import build_capture, unwind
+from machtrace.model.address import Avma, PacMask, Svma
+from machtrace.model.arch import Arch
+from machtrace.model.image import BinaryImage, ImageFormat, ImageList
+from machtrace.model.memory import LayeredMemory, MemoryRegion
+from machtrace.model.registers import RegisterSet
+from machtrace.model.stack import FrameTrust, Gap, Stop, StopReason, stretches
+from machtrace.render import bs
+from machtrace.render import json_document
+from machtrace.render import lldb
+from machtrace.render import nsthread
+from machtrace.render import text
+from machtrace.targets.open import open_target
+from tests.support.writers.processes import synthetic_process
+from machtrace.unwinder import walker
+from machtrace.unwinder.rule_cache import ImageRules, RuleCache
+from machtrace.unwinder.rules import AtCfa, CfaPlus, Claims, InRegister, RegisterOffset, UnwindRule
+from machtrace.unwinder.walker import walk
+
+DEPTH = 300_000
+CODE = 0x10_0000
+IMAGE = BinaryImage(
+    path="code",
+    uuid=None,
+    arch=Arch.ARM64,
+    format=ImageFormat.MACHO,
+    load_address=Avma(CODE),
+    header_svma=Svma(CODE),
+    size=0x1000,
+)
+
+
+class Rules:
+    """The same rule wherever it is asked for; others at some places."""
+
+    trust = FrameTrust.CFI
+    claims = Claims.EVERYWHERE
+
+    def __init__(self, rule, others=()):
+        self.rule = rule
+        self.others = dict(others)
+
+    def rule_for(self, lookup, /, *, interrupted):
+        """See RuleSource."""
+        del interrupted
+        return self.others.get(lookup, self.rule)
+
+
+def walked(rule, memory, limit=512, others=(), **registers):
+    """A walk in an image where ``rule`` holds everywhere."""
+    rules = ImageRules((Rules(rule, others),), Svma(CODE))
+    start = RegisterSet.of(Arch.ARM64, **{"pc": CODE, "sp": 0, "fp": 0, "lr": 0} | registers)
+    known = RuleCache(ImageList([IMAGE]), Arch.ARM64, lambda _: rules)
+    return walk(start, memory, known, PacMask(), limit)
+
+
+@pytest.fixture(scope="module", params=[Arch.ARM64, Arch.X86_64], ids=lambda arch: arch.value)
+def process(request):
+    """One thread with a very deep stack of true calls."""
+    return synthetic_process(request.param, threads=1, depth=DEPTH)
+
+
+def test_both_ends_of_a_core_s_stack_are_the_true_ones(process, tmp_path):
+    """From the file, as any other stack; and the walk reaches the root."""
+    path = tmp_path / "deep.core"
+    path.write_bytes(process.core())
+    with open_target(path) as target:
+        (found,) = unwind(target.snapshot())
+    (true,) = process.stacks.values()
+    addresses = tuple(one.address for one in found.addresses)
+
+    assert found.stop.is_complete
+    assert DEPTH == found.depth
+    assert Gap(after=448, count=DEPTH - 512) == found.gap
+    assert true[:448] + true[-64:] == addresses
+
+
+def test_depth_takes_no_memory():
+    """Ten times as many frames, and no more is kept of them."""
+
+    def most(depth):
+        process = synthetic_process(threads=1, depth=depth)
+        unwind(process.snapshot)
+        tracemalloc.start()
+        unwind(process.snapshot)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    assert most(20_000) < most(2_000) + 20_000
+
+
+def test_every_limit_keeps_as_much_as_it_says():
+    """A quarter is of the outer end, as far as that is of use."""
+    snapshot = synthetic_process(threads=1, depth=90).snapshot
+    for limit in (1, 2, 3, 4, 64, 89, 90, 91, 512):
+        (found,) = unwind(snapshot, limit=limit)
+        assert min(limit, 90) == len(found.addresses)
+        assert 90 == found.depth
+        assert found.stop.is_complete
+    (found,) = unwind(snapshot, limit=64)
+    assert Gap(after=48, count=26) == found.gap
+
+
+def test_frames_have_their_numbers_behind_a_gap():
+    """In two pieces, the second of which goes on where the first would."""
+    assert [(0, "abc")] == list(stretches("abc", None))
+    assert [(0, "ab"), (9, "c")] == list(stretches("abc", Gap(after=2, count=7)))
+    with pytest.raises(ValueError, match="no gap"):
+        Gap(after=1, count=0)
+
+
+def test_every_format_says_what_is_left_out():
+    """The numbers go on behind the gap; where a format has none, a line stands for it."""
+    result = build_capture(synthetic_process(threads=1, depth=2000).snapshot, limit=8)
+    written = {}
+    for form in (text, lldb, nsthread, bs, json_document):
+        sink = io.StringIO()
+        form.write(result, sink)
+        written[form] = sink.getvalue()
+    left_out = 2000 - 8
+
+    assert f"{left_out:,} frames in between" in written[text]
+    assert f"... {left_out} frames not shown" in written[lldb]
+    assert "frame #1999: " in written[lldb]
+    lines = written[nsthread].splitlines()
+    assert f"... {left_out} frames not shown" == lines[6]
+    assert lines[-1].startswith("1999")
+    assert f"... {left_out} frames not shown" in written[bs].splitlines()
+    (thread,) = json.loads(written[json_document])["threads"]
+    assert {"after": 6, "count": left_out} == thread["gap"]
+    assert [*range(6), 1998, 1999] == [frame["index"] for frame in thread["frames"]]
+
+
+def test_a_cycle_is_seen_at_once_where_it_is_short():
+    """Three frames that call each other in a circle are three frames, and the first once more."""
+    # Each has its return address and the caller's sp in memory, so the stack may go anywhere.
+    rule = UnwindRule(RegisterOffset(31, 0), AtCfa(0), ((31, AtCfa(8)),))
+    ring = [(0x10, CODE + 0x20), (0x20, CODE + 0x30), (0x00, CODE + 0x10)]
+    memory = MemoryRegion(Avma(0), b"".join(struct.pack("<2Q", pc, sp) for sp, pc in ring))
+    found = walked(rule, memory, pc=CODE + 0x10)
+
+    assert Stop(StopReason.NO_PROGRESS, Avma(CODE + 0x20)) == found.stop
+    assert 4 == len(found.addresses)
+
+
+def test_a_cycle_beyond_what_is_kept_ends_the_walk():
+    """The first thousand frames are in order; the circle that follows them is seen, too."""
+    rule = UnwindRule(RegisterOffset(31, 0), AtCfa(0), ((31, AtCfa(8)),))
+    ring, lead = 50, 1000
+    after = [*range(1, lead + ring), lead]
+    memory = MemoryRegion(
+        Avma(0), b"".join(struct.pack("<2Q", CODE + 4 + 4 * (to % 100), 16 * to) for to in after)
+    )
+    found = walked(rule, memory)
+
+    assert StopReason.NO_PROGRESS is found.stop.reason
+    assert lead + ring <= found.depth < 200_000
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        # The return address is a register's, which nothing changes, while the stack goes up.
+        UnwindRule(RegisterOffset(31, 16), InRegister(19)),
+        # It is always the same word, and the stack goes down for ever.
+        UnwindRule(RegisterOffset(31, 0), AtCfa(0), ((31, CfaPlus(-16)),)),
+    ],
+    ids=["up", "down"],
+)
+def test_no_walk_goes_on_without_reading_the_stack(rule):
+    """Rules that find callers in nothing, as no compiler writes them, are given up."""
+    memory = MemoryRegion(Avma(0), struct.pack("<Q", CODE + 8) * (1 << 17))
+    found = walked(rule, memory, sp=1 << 20 if rule.registers else 0, general={19: CODE + 8})
+
+    assert found.stop.reason in {StopReason.DEPTH_LIMIT, StopReason.UNREADABLE}
+    assert found.depth <= walker.MOST_IRREGULAR + 2
+
+
+def test_frames_are_counted_up_to_a_limit(monkeypatch):
+    """Memory may be as large as an address space; a walk is not."""
+    monkeypatch.setattr(walker, "MOST_FRAMES", 5000)
+    rule = UnwindRule(RegisterOffset(31, 16), AtCfa(-8))
+    memory = MemoryRegion(Avma(0), struct.pack("<Q", CODE + 8) * (1 << 16))
+    found = walked(rule, memory, limit=10)
+
+    assert StopReason.DEPTH_LIMIT is found.stop.reason
+    assert 5000 == found.depth
+    assert 10 == len(found.addresses)
+
+
+def test_swift_continuations_are_kept_the_same_way():
+    """Asynchronous functions recurse as deep as others; both stacks have their ends."""
+    tag, contexts, heap = 1 << 60, 1000, 0x10_0000
+    chain = b"".join(
+        struct.pack(
+            "<2Q", heap + 16 * (number + 1) if number + 1 < contexts else 0, 0x5000 + number
+        )
+        for number in range(contexts)
+    )
+    frames = 600
+    records = [(0x20 | tag, 0x3000)] + [(0x20 + 16 * n + 16, 0x4000 + n) for n in range(frames)]
+    stack = struct.pack("<2Q", 0, heap) + b"".join(struct.pack("<2Q", *one) for one in records)
+    memory = LayeredMemory(
+        (MemoryRegion(Avma(0), stack + bytes(16)), MemoryRegion(Avma(heap), chain))
+    )
+    start = RegisterSet.of(Arch.ARM64, pc=0x2000, sp=0, fp=0x10, lr=0)
+    rules = RuleCache(ImageList(), Arch.ARM64, lambda _: ImageRules())
+    found = walk(start, memory, rules, PacMask.of_width(47), 100)
+    rest = found.physical_remainder
+
+    assert rest is not None
+    assert 100 == len(found.addresses) == len(rest.addresses)
+    assert 1 + contexts == found.depth
+    assert 0x5000 + contexts - 1 == found.addresses[-1].address
+    assert 1 + frames == rest.depth
+    assert 0x3000 == rest.addresses[0].address
+    assert found.stop.is_complete
+
+
+def test_a_circle_of_contexts_ends_the_walk_and_not_the_machine_s_stack():
+    """What is wrong on the heap says nothing of the machine's frames."""
+    tag, heap = 1 << 60, 0x10_0000
+    stack = struct.pack("<6Q", 0, heap, 0x20 | tag, 0x3000, 0, 0)
+    memory = LayeredMemory(
+        (
+            MemoryRegion(Avma(0), stack),
+            MemoryRegion(Avma(heap), struct.pack("<2Q", heap, 0x5000)),
+        )
+    )
+    start = RegisterSet.of(Arch.ARM64, pc=0x2000, sp=0, fp=0x10, lr=0)
+    rules = RuleCache(ImageList(), Arch.ARM64, lambda _: ImageRules())
+    found = walk(start, memory, rules, PacMask.of_width(47))
+    rest = found.physical_remainder
+
+    assert StopReason.NO_PROGRESS is found.stop.reason
+    assert [0x2000, 0x5000] == [one.address for one in found.addresses]
+    assert rest is not None
+    assert rest.stop.is_complete

@@ -1,0 +1,370 @@
+"""The walk by the C loop finds what the walk in Python finds, on whatever is in memory."""
+
+import struct
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from machtrace.formats.macho.contents import MemoryContents
+from machtrace.model.address import Avma, PacMask
+from machtrace.model.arch import Arch
+from machtrace.model.image import BinaryImage, ImageFormat, ImageList
+from machtrace.model.memory import LayeredMemory, MemoryRegion
+from machtrace.model.registers import RegisterSet
+from machtrace.model.stack import FrameTrust, StopReason
+from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
+from tests.support.writers.processes import synthetic_process
+from tests.support.emulated.run import EmulatedRun
+from tests.support.lab.policies import all_rules
+from machtrace.unwinder.code.code_check import Objection
+from machtrace.unwinder.sources.of_image import image_rules
+from machtrace.unwinder.rule_cache import ImageRules, RuleCache
+from machtrace.unwinder.rules import (
+    AtCfa,
+    AtExpression,
+    CfaPlus,
+    Claims,
+    ExpressionValue,
+    InRegister,
+    Lost,
+    RegisterOffset,
+    UnwindRule,
+    frame_pointer_rule,
+)
+from machtrace.unwinder.thread_walker import PythonWalker
+from machtrace.unwinder.walker import walk
+from machtrace.unwinder.step_budget import StepBudget
+
+NativeWalker = pytest.importorskip(
+    "machtrace.unwinder.native", reason="the extensions are not built"
+).NativeWalker
+
+CODE = 0x10000
+CODE_SIZE = 0x400
+STACK = 0x200000
+HEAP = 0x400000
+TAG = 1 << 60
+WIDTH_47 = PacMask.of_width(47)
+
+
+class ChosenRules:
+    """A source that has the rules it was given, by the low bits of the address."""
+
+    trust = FrameTrust.CFI
+    claims = Claims.EVERYWHERE
+
+    def __init__(self, rules):
+        self._rules = rules
+
+    def rule_for(self, lookup, /, *, interrupted):
+        """See RuleSource."""
+        return self._rules[((lookup + 7 >> 3) * 2 + interrupted) % len(self._rules)]
+
+
+def process_rules(rules, arch):
+    """One image, at CODE; elsewhere there are frame pointers only."""
+    image = BinaryImage(
+        path="/program",
+        uuid=None,
+        arch=arch,
+        format=ImageFormat.MACHO,
+        load_address=Avma(CODE),
+        header_svma=CODE,
+        size=CODE_SIZE,
+    )
+    sources = ImageRules((ChosenRules(rules),), CODE)
+    return RuleCache(ImageList([image]), arch, lambda _: sources)
+
+
+def both(registers, stack, rules, mask, limit=512, rest=()):
+    """The walk in Python and the one in C, by rules that each has for itself."""
+    memory = LayeredMemory((stack, *rest))
+    expected = walk(registers, memory, rules(), mask, limit)
+    native = NativeWalker(rules(), registers.arch, mask)
+    info = ThreadInfo(id=ThreadId(1), index=1)
+    thread = ThreadSnapshot(info=info, registers=registers, stack=stack)
+    found = native.walk(thread, LayeredMemory(rest), limit)
+    assert found == native.walk(thread, LayeredMemory(rest), limit), "warm as cold"
+    return expected, found
+
+
+class Maker:
+    """Threads whose rules lead some way through their stacks, from a seed."""
+
+    def __init__(self, seed):
+        self.random = Random(seed)  # noqa: S311 (a test's choice)
+        self.arch = self.random.choice(list(Arch))
+        numbers = self.arch.registers
+        self.registers = (*(n for n in numbers.callee_saved if n != numbers.sp), *range(4), 100)
+
+    def one_in(self, count):
+        """Whether something is done this time."""
+        return not self.random.randrange(count)
+
+    def offset(self):
+        """From a CFA or a register."""
+        choose, size = self.random, self.arch.pointer_size
+        if self.one_in(60):
+            return choose.choice([choose.randint(-64, 64), 1 << 31, -(1 << 31), 1 << 40])
+        return choose.randint(-4, 4) * size
+
+    def recovery(self):
+        """Of any kind."""
+        made = self.random.choice([AtCfa, AtCfa, AtCfa, CfaPlus, InRegister, Lost, None])
+        if made is InRegister:
+            return InRegister(self.random.choice(self.registers), self.offset())
+        if made is Lost:
+            return Lost()
+        if made is None:
+            place = self.random.choice([AtExpression, ExpressionValue])
+            return place(b"\x23\x08")  # what was pushed, and 8
+        return made(self.offset())
+
+    def rule(self):
+        """Mostly one that finds the next address on the stack; or none."""
+        numbers, size = self.arch.registers, self.arch.pointer_size
+        if self.one_in(12):
+            return frame_pointer_rule(self.arch)
+        if self.one_in(40):
+            return None
+        step = self.random.choice([1, 1, 2, 2, 3, 4, 4, 0, -1]) * size
+        saved = [
+            (numbers.sp if self.one_in(60) else self.random.choice(self.registers), self.recovery())
+            for _ in range(self.random.choice([0, 0, 1, 1, 2, 5]))
+        ]
+        rule = UnwindRule(
+            RegisterOffset(numbers.sp, step), AtCfa(self.random.choice([-1, -1, 0, 1]) * size)
+        )
+        if self.one_in(25):
+            rule = replace(rule, return_address=self.recovery())
+        if self.one_in(25):
+            base = RegisterOffset(self.random.choice([numbers.fp, *self.registers]), self.offset())
+            rule = replace(rule, cfa=self.random.choice([base, ExpressionValue(b"\x77\x10")]))
+        return replace(rule, registers=tuple(saved), is_signal_frame=self.one_in(40))
+
+    def word(self):
+        """Mostly a code address; or one of a frame, or anything."""
+        choose = self.random
+        if not self.one_in(6):
+            return choose.randrange(CODE, CODE + CODE_SIZE, 8)
+        place = choose.choice([STACK, STACK, HEAP]) + 8 * choose.randrange(64)
+        return choose.choice(
+            [place, place | TAG, place | 5 << 56, choose.randrange(0x2000), choose.getrandbits(64)]
+        )
+
+    def words(self, count):
+        """Words of memory."""
+        size = self.arch.pointer_size
+        words = [self.word() % (1 << 8 * size) for _ in range(count)]
+        return struct.pack(f"<{count}{'Q' if size == 8 else 'I'}", *words)
+
+    def start(self):
+        """Registers of an interrupted function."""
+        general = {self.random.choice(self.registers): self.word() for _ in range(3)}
+        return RegisterSet.of(
+            self.arch,
+            pc=self.word(),
+            sp=STACK + self.random.randrange(8) * self.arch.pointer_size,
+            fp=STACK + self.random.randrange(0, 512, 8),
+            lr=self.word(),
+            general=general,
+        )
+
+    def thread(self, size=256):
+        """Rules, the stack, other memory, and registers."""
+        rules = [self.rule() for _ in range(self.random.choice([2, 9, 30]))]
+        stack = MemoryRegion(Avma(STACK), self.words(self.random.randrange(size)))
+        return rules, stack, MemoryRegion(Avma(HEAP), self.words(64)), self.start()
+
+
+@settings(deadline=None)  # other programs may have the processor
+@given(
+    seed=st.integers(0, (1 << 32) - 1),
+    mask=st.sampled_from([WIDTH_47, WIDTH_47, PacMask(), PacMask.of_width(20)]),
+    limit=st.sampled_from([1, 2, 5, 512]),
+)
+def test_any_rules_and_any_memory(seed, mask, limit):
+    """Addresses, trusts, kinds, gaps and why it stopped are the same, frame by frame."""
+    maker = Maker(seed)
+    rules, stack, heap, registers = maker.thread()
+
+    expected, found = both(
+        registers, stack, lambda: process_rules(rules, maker.arch), mask, limit, (heap,)
+    )
+
+    assert expected == found
+
+
+@pytest.mark.parametrize("arch", [Arch.ARM64, Arch.X86_64])
+def test_real_tables_and_damaged_stacks(arch):
+    """Stacks between images, whole, overwritten in places, and cut off."""
+    process = synthetic_process(arch, threads=60, depth=40, signature=0x2B).snapshot
+    chosen = Random(7)  # noqa: S311 (a test's choice)
+
+    def rules():
+        return RuleCache(
+            process.images,
+            arch,
+            lambda image: image_rules(
+                MemoryContents(process.memory, image.load_address, image.path), arch
+            ),
+        )
+
+    mask = process.process.pointer_mask
+    native, python = NativeWalker(rules(), arch, mask), PythonWalker(rules(), mask)
+    whole = 0
+    for number, thread in enumerate(process.threads):
+        stack = bytearray(thread.stack.data)
+        for _ in range(number % 4):
+            at = chosen.randrange(128, 1400)
+            stack[at] ^= 1 << chosen.randrange(8)
+        if number % 5 == 4:
+            del stack[chosen.randrange(128, 1400) :]
+        damaged = replace(thread, stack=replace(thread.stack, data=bytes(stack)))
+
+        found = native.walk(damaged, process.memory, 512)
+
+        assert found == python.walk(damaged, process.memory, 512)
+        whole += len(found.addresses) == 40
+    assert 12 <= whole < 60
+
+
+@pytest.mark.parametrize(
+    ("name", "optimisation", "arch"),
+    [
+        ("leaves", "-O2", Arch.ARM64),
+        ("async", "-O2", Arch.ARM64),
+        ("frames", "-O2 no fp", Arch.X86_64),
+    ],
+)
+def test_emulated_programs(lab_program, name, optimisation, arch):
+    """Wherever a real program is stopped, in prologues and epilogues, and in Swift's async code."""
+    contents = lab_program(name, optimisation, arch=arch)
+    rules = [all_rules(contents) for _ in range(2)]
+    native, python = NativeWalker(rules[0], arch, WIDTH_47), PythonWalker(rules[1], WIDTH_47)
+    seen = 0
+
+    def visit(moment):
+        nonlocal seen
+        sp = moment.registers.sp
+        stack = MemoryRegion(Avma(sp), bytes(moment.memory.read(sp, moment.callers[-1].sp - sp)))
+        info = ThreadInfo(id=ThreadId(1), index=1)
+        thread = ThreadSnapshot(info=info, registers=moment.registers, stack=stack)
+        expected = python.walk(thread, moment.memory, 512)
+        assert native.walk(thread, moment.memory, 512) == expected
+        seen += 1
+
+    EmulatedRun(contents).run(visit, limit=2_000_000, every=3)
+    assert seen > 20, "the program ran"
+
+
+@pytest.mark.parametrize("limit", [3, 64, 5000, 100_000])
+def test_a_deep_stack(limit):
+    """Both ends are kept and what lies between is counted, whatever is walked in one go."""
+    count = 30_000
+    records = b"".join(
+        struct.pack("<QQ", STACK + 16 * (number + 1), CODE + 8 * (number % 100))
+        for number in range(count)
+    )
+    stack = MemoryRegion(Avma(STACK), records + bytes(16))
+    registers = RegisterSet.of(Arch.ARM64, pc=CODE, sp=STACK - 16, fp=STACK, lr=CODE + 8)
+    rule = frame_pointer_rule(Arch.ARM64)
+
+    expected, found = both(
+        registers, stack, lambda: process_rules([rule], Arch.ARM64), WIDTH_47, limit
+    )
+
+    assert expected == found
+    assert found.depth == count + 1
+
+
+def test_a_stack_that_turns_in_a_circle_far_up():
+    """A return to a frame beyond those that are all remembered is seen where Python sees it."""
+    size = 1500
+    forward = b"".join(
+        struct.pack("<QQ", STACK + 16 * (number + 1), CODE + 8) for number in range(size)
+    )
+    back = struct.pack("<QQ", STACK + 16 * 1400, CODE + 8)
+    stack = MemoryRegion(Avma(STACK), forward + back)
+    registers = RegisterSet.of(Arch.X86_64, pc=CODE, sp=STACK, fp=STACK)
+    rule = replace(frame_pointer_rule(Arch.X86_64))
+
+    expected, found = both(registers, stack, lambda: process_rules([rule], Arch.X86_64), WIDTH_47)
+
+    assert expected == found
+    assert found.stop.reason is StopReason.NO_PROGRESS
+
+
+class Dear:
+    """Frame pointers are right; to say so of the innermost frame takes most of a walk's work."""
+
+    trust = FrameTrust.COMPACT
+    claims = Claims.AT_CALLS
+
+    def __init__(self):
+        self.work = StepBudget()
+        self.asked = 0
+
+    def draw_on(self, work):
+        """See DrawsOnWork."""
+        self.work = work
+
+    def rule_for(self, lookup, /, *, interrupted):  # noqa: ARG002 (the same everywhere)
+        """See RuleSource."""
+        self.asked += 1
+        if interrupted:
+            self.work.spend(self.work.limit * 3 // 4)
+        return frame_pointer_rule(Arch.ARM64)
+
+
+class Witness:
+    """Says of every call that its frame is elsewhere."""
+
+    trust = FrameTrust.PROLOGUE
+
+    def objection(self, lookup, rule):  # noqa: ARG002 (the same everywhere)
+        """See CallWitness."""
+        return Objection(replace(rule, cfa=RegisterOffset(29, 32)), is_later=False)
+
+
+def test_a_rule_whose_witness_was_not_heard_is_not_remembered():
+    """The first walk had no work left for it; the second has, and finds the dispute."""
+    image = BinaryImage(
+        path="/program",
+        uuid=None,
+        arch=Arch.ARM64,
+        format=ImageFormat.MACHO,
+        load_address=Avma(CODE),
+        header_svma=CODE,
+        size=CODE_SIZE,
+    )
+
+    sources = Dear(), Dear()
+
+    def rules(source):
+        return RuleCache(
+            ImageList([image]), Arch.ARM64, lambda _: ImageRules((source,), CODE, Witness())
+        )
+
+    records = [(STACK + 16 * (n + 1) if n < 3 else 0, CODE + 0x20 * (n + 1)) for n in range(4)]
+    data = b"".join(struct.pack("<2Q", *record) for record in records)
+    values = [None] * 33
+    values[29], values[31] = STACK, STACK
+    thread = ThreadSnapshot(
+        info=ThreadInfo(id=ThreadId(1), index=1),
+        registers=RegisterSet(Arch.ARM64, Avma(CODE + 8), tuple(values)),
+        stack=MemoryRegion(Avma(STACK), data),
+    )
+    exact, native = (rules(source) for source in sources)
+    walkers = PythonWalker(exact, WIDTH_47), NativeWalker(native, Arch.ARM64, WIDTH_47)
+    for is_heard in (False, True):
+        exact, found = (walker.walk(thread, LayeredMemory(()), 512) for walker in walkers)
+        assert found == exact
+        if not is_heard:
+            assert sources[0].asked == sources[1].asked, "as much work, and so the same at its end"
+        assert [bool(frame.disputed_by) for frame in exact.addresses[1:]] == [False] + [
+            is_heard
+        ] * (len(exact.addresses) - 2)

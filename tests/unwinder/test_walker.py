@@ -1,0 +1,317 @@
+"""The walk, on stacks small enough to read."""
+
+import struct
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from machtrace.model.address import Avma, PacMask, Svma
+from machtrace.model.arch import Arch
+from machtrace.model.image import BinaryImage, ImageFormat, ImageList
+from machtrace.model.memory import LayeredMemory, MemoryRegion
+from machtrace.model.registers import RegisterSet
+from machtrace.model.stack import AddressKind, FrameTrust, Gap, StopReason
+from machtrace.unwinder.rule_cache import ImageRules, RuleCache
+from machtrace.unwinder.rules import (
+    AtCfa,
+    Claims,
+    InRegister,
+    Lost,
+    RegisterOffset,
+    UnwindRule,
+    frame_pointer_rule,
+    link_register_rule,
+)
+from machtrace.unwinder.step import step
+from machtrace.unwinder.walker import walk
+
+RET1, RET2 = 0x1003FC000 + 0x100DC4, 0x1003FC000 + 0x12CA28
+#        0  8  10 18 20    28    30 38 40    48    50 58 60 68 70 78
+WORDS = (1, 2, 3, 4, 0x40, RET1, 5, 6, 0x70, RET2, 7, 8, 9, 10, 0, 0)
+STACK = MemoryRegion(Avma(0), struct.pack("<16Q", *WORDS))
+PC = 0x1003FC000 + 0x1292C0
+WIDTH_47 = PacMask.of_width(47)
+SIGNATURE = 0x5A << 56
+
+
+def chain_rules(arch=Arch.ARM64):
+    """No image is known: frame pointers are all there is."""
+    return RuleCache(ImageList(), arch, lambda _image: ImageRules())
+
+
+def registers(**changed):
+    """An interrupted arm64 function."""
+    return RegisterSet.of(Arch.ARM64, **{"pc": PC, "sp": 0x10, "fp": 0x20, "lr": RET1} | changed)
+
+
+def test_frame_pointer_chain_is_followed_to_its_root():
+    """The stack on framehop's front page gives the addresses printed there."""
+    walked = walk(registers(), STACK, chain_rules(), WIDTH_47)
+
+    assert [PC, RET1, RET2] == [found.address for found in walked.addresses]
+    assert [FrameTrust.CONTEXT, FrameTrust.FRAME_POINTER, FrameTrust.FRAME_POINTER] == [
+        found.trust for found in walked.addresses
+    ]
+    assert walked.stop.is_complete
+
+
+def test_lookup_is_inside_the_call():
+    """Only return addresses are moved, and only for looking up."""
+    first, second, _ = walk(registers(), STACK, chain_rules(), WIDTH_47).addresses
+
+    assert PC == first.lookup
+    assert RET1 - 1 == second.lookup
+    assert RET1 == second.address
+
+
+def test_truncated_stack_says_where_it_was_cut():
+    """An unreadable word ends the walk; what was found before it stays."""
+    cut = MemoryRegion(Avma(0), STACK.data[:0x40])
+    walked = walk(registers(), cut, chain_rules(), WIDTH_47)
+
+    assert [PC, RET1] == [found.address for found in walked.addresses]
+    assert (StopReason.UNREADABLE, 0x48) == (walked.stop.reason, walked.stop.at)
+
+
+def test_signed_return_addresses_and_tagged_frame_pointers_are_stripped():
+    """The mask's width decides, for return addresses and for frame pointers alike."""
+    signed = [SIGNATURE | word if word in {RET1, RET2, 0x40} else word for word in WORDS]
+    memory = MemoryRegion(Avma(0), struct.pack("<16Q", *signed))
+    walked = walk(registers(), memory, chain_rules(), WIDTH_47)
+
+    assert [PC, RET1, RET2] == [found.address for found in walked.addresses]
+
+
+def test_loop_and_backward_frames_end_the_walk():
+    """A record that points to itself, or down the stack, is no caller."""
+    loop = MemoryRegion(Avma(0), struct.pack("<4Q", 0, 0, 0x10, RET1) + STACK.data[0x20:])
+    walked = walk(registers(sp=0, fp=0x10), loop, chain_rules(), WIDTH_47)
+    assert StopReason.NO_PROGRESS is walked.stop.reason
+    assert [PC, RET1] == [found.address for found in walked.addresses]
+
+    down = struct.pack("<16Q", *(0x20 if word == 0x70 else word for word in WORDS))
+    walked = walk(registers(), MemoryRegion(Avma(0), down), chain_rules(), WIDTH_47)
+    assert StopReason.NO_PROGRESS is walked.stop.reason
+    assert [PC, RET1, RET2] == [found.address for found in walked.addresses]
+
+
+def test_misaligned_frame_pointer_ends_the_walk():
+    """A frame record is aligned, or is none."""
+    walked = walk(registers(fp=0x23), STACK, chain_rules(), WIDTH_47)
+
+    assert [PC] == [found.address for found in walked.addresses]
+    assert StopReason.MISALIGNED is walked.stop.reason
+
+
+def test_limit_is_kept_and_said():
+    """Frames beyond the limit are counted, and the stack's end is found all the same."""
+    walked = walk(registers(), STACK, chain_rules(), WIDTH_47, 2)
+
+    assert [PC, RET1] == [found.address for found in walked.addresses]
+    assert Gap(after=2, count=1) == walked.gap
+    assert walked.stop.is_complete
+
+
+def test_link_register_is_lost_after_one_step():
+    """A caller's link register is not what the interrupted function's was."""
+    leaf = link_register_rule(Arch.ARM64)
+    caller = step(leaf, registers(), STACK, WIDTH_47)
+    assert isinstance(caller, RegisterSet)
+    assert (RET1, 0x10, 0x20, None) == (caller.pc, caller.sp, caller.fp, caller.lr)
+
+    again = step(leaf, caller, STACK, WIDTH_47)
+    assert not isinstance(again, RegisterSet)
+    assert StopReason.NO_RULE is again.reason
+
+
+def test_signal_frame_recovers_every_register_and_its_address_is_a_program_counter():
+    """What a signal interrupted may be a leaf: its link register is alive."""
+    rule = UnwindRule(RegisterOffset(31, 0x20), AtCfa(8), ((30, AtCfa(-8)),), is_signal_frame=True)
+    caller = step(rule, registers(sp=0), STACK, WIDTH_47)
+    assert isinstance(caller, RegisterSet)
+    assert (RET1, AddressKind.PROGRAM_COUNTER) == (caller.pc, rule.caller_kind)
+    assert 4 == caller.lr
+
+
+def test_nobody_called_the_root():
+    """A lost return address, a zero one and a zero frame pointer all mean the end."""
+    for rule, changed in (
+        (UnwindRule(RegisterOffset(31, 0), Lost()), {}),
+        (link_register_rule(Arch.ARM64), {"lr": 0}),
+        (frame_pointer_rule(Arch.ARM64), {"fp": 0}),
+    ):
+        stopped = step(rule, registers(**changed), STACK, WIDTH_47)
+        assert not isinstance(stopped, RegisterSet)
+        assert StopReason.ROOT is stopped.reason
+
+
+def test_rule_prints_in_the_field_s_notation():
+    """A person can check a rule against the disassembly."""
+    rule = UnwindRule(RegisterOffset(29, 16), AtCfa(-8), ((29, AtCfa(-16)), (19, InRegister(3, 8))))
+
+    assert "cfa = r29 + 16, pc = *(cfa - 8), r29 = *(cfa - 16), r19 = r3 + 8" == str(rule)
+
+
+def test_swift_continuations_follow_the_first_async_frame():
+    """Bit 60 in a saved frame pointer marks its function as async; its context is below it."""
+    tag = 1 << 60
+    stack = struct.pack(
+        "<10Q",
+        *(0, 0x200),  # 0x00: context pointer of the record at 0x10 is at 0x08
+        *(0x30 | tag, RET1),  # 0x10: the async function's record
+        *(0, 0),
+        *(0x40, RET2),  # 0x30: the machine's caller
+        *(0, 0),
+    )
+    heap = MemoryRegion(
+        Avma(0x200), struct.pack("<4Q", 0x210, 0x1000_0000, 0, 0x2000_0000)
+    )  # two contexts: {parent, resume}
+    memory = LayeredMemory((MemoryRegion(Avma(0), stack), heap))
+    walked = walk(registers(sp=0, fp=0x10), memory, chain_rules(), WIDTH_47)
+
+    assert [
+        (PC, AddressKind.PROGRAM_COUNTER),
+        (0x1000_0000, AddressKind.ASYNC_RESUME),
+        (0x2000_0000, AddressKind.ASYNC_RESUME),
+    ] == [(found.address, found.kind) for found in walked.addresses]
+    rest = walked.physical_remainder
+    assert [RET1, RET2] == [found.address for found in rest.addresses]
+    assert rest.stop.is_complete
+    assert walked.stop.is_complete
+
+
+@given(
+    data=st.binary(max_size=2048),
+    sp=st.integers(0, 2048),
+    fp=st.integers(0, 4096),
+    arch=st.sampled_from(Arch),
+)
+def test_any_memory_ends_the_walk(data, sp, fp, arch):
+    """No stack content can loop a walk or make it raise."""
+    start = RegisterSet.of(arch, pc=PC, sp=sp, fp=fp, lr=RET1)
+    memory = MemoryRegion(Avma(0), data)
+    walked = walk(start, memory, chain_rules(arch), WIDTH_47)
+
+    assert len(walked.addresses) <= 1 + len(data) // 8
+
+
+def test_a_call_to_nowhere_keeps_its_caller():
+    """Where a null pointer was called, nothing ran: the return address is where the call put it."""
+    caller = struct.pack("<Q", 0x3000) + STACK.data[8:]
+    null = RegisterSet.of(Arch.X86_64, pc=0, sp=0, fp=0x20)
+    walked = walk(null, MemoryRegion(Avma(0), caller), chain_rules(Arch.X86_64), PacMask())
+    assert [0, 0x3000, RET1, RET2] == [found.address for found in walked.addresses]
+
+    walked = walk(registers(pc=0, lr=RET2), STACK, chain_rules(), WIDTH_47)
+    assert [0, RET2, RET1, RET2] == [found.address for found in walked.addresses]
+
+
+def test_a_wild_call_is_told_from_generated_code_by_the_call_before_it():
+    """Outside all images: a return address behind ``call rax``, or behind none."""
+    for before, second in ((b"\xff\xd0", 0x3000), (b"\x90\x90", RET1)):
+        code = MemoryRegion(Avma(0x2FF0), b"\x90" * 14 + before)
+        stack = MemoryRegion(Avma(0), struct.pack("<Q", 0x3000) + STACK.data[8:])
+        wild = RegisterSet.of(Arch.X86_64, pc=0x41414141, sp=0, fp=0x20)
+        walked = walk(wild, LayeredMemory((stack, code)), chain_rules(Arch.X86_64), PacMask())
+        assert second == walked.addresses[1].address
+        found = FrameTrust.SCAN if second == 0x3000 else FrameTrust.FRAME_POINTER
+        assert found is walked.addresses[1].trust
+
+
+def test_a_zero_frame_pointer_is_no_root_where_nothing_promises_it():
+    """Code without tables may use the register for anything."""
+    walked = walk(registers(fp=0), STACK, chain_rules(), WIDTH_47)
+
+    assert StopReason.NO_RULE is walked.stop.reason
+
+
+def test_a_number_is_no_mark_of_an_async_function():
+    """Code without frame pointers keeps anything in the register, some with the mark's bits."""
+    for number in (0x1925_7876_7315_E0B7, 0x1925_7876_7315_E0B0, 0x1000_0000_0000_0031):
+        saved = number.to_bytes(8, "little") + RET1.to_bytes(8, "little")
+        memory = MemoryRegion(Avma(0), bytes(16) + saved + STACK.data[0x20:])
+        walked = walk(registers(sp=0, fp=0x10), memory, chain_rules(), WIDTH_47)
+
+        assert walked.physical_remainder is None
+
+
+def image_at(address, name):
+    """An image of which nothing but its place is known."""
+    return BinaryImage(
+        path=name,
+        uuid=None,
+        arch=Arch.ARM64,
+        format=ImageFormat.MACHO,
+        load_address=Avma(address),
+        header_svma=Svma(0),
+        size=0x1000,
+    )
+
+
+def test_a_link_register_that_leads_out_of_the_image_is_the_caller():
+    """No call of the function's own left it there: it has made none, and saved nothing yet."""
+    images = ImageList([image_at(0x10_0000, "library"), image_at(0x20_0000, "program")])
+    rules = RuleCache(images, Arch.ARM64, lambda _image: ImageRules())
+    caller, stale = 0x20_0100, 0x10_0200
+
+    walked = walk(registers(pc=0x10_0100, lr=caller), STACK, rules, WIDTH_47)
+    assert [0x10_0100, caller, RET1, RET2] == [found.address for found in walked.addresses]
+    assert FrameTrust.LINK_REGISTER is walked.addresses[1].trust
+
+    # What an earlier call left is in the function itself, so in its image: it is not believed.
+    walked = walk(registers(pc=0x10_0100, lr=stale), STACK, rules, WIDTH_47)
+    assert [0x10_0100, RET1, RET2] == [found.address for found in walked.addresses]
+
+    # Nor is what the frame record has as well: the record knows more.
+    saved = struct.pack("<16Q", *(caller if word == RET1 else word for word in WORDS))
+    again = MemoryRegion(Avma(0), saved)
+    walked = walk(registers(pc=0x10_0100, lr=caller), again, rules, WIDTH_47)
+    assert [0x10_0100, caller, RET2] == [found.address for found in walked.addresses]
+    assert FrameTrust.FRAME_POINTER is walked.addresses[1].trust
+
+    # Nor a pointer to code that no call is before.
+    nops = MemoryRegion(Avma(caller - 4), struct.pack("<I", 0xD503201F))
+    memory = LayeredMemory((STACK, nops))
+    walked = walk(registers(pc=0x10_0100, lr=caller), memory, rules, WIDTH_47)
+    assert [0x10_0100, RET1, RET2] == [found.address for found in walked.addresses]
+
+
+def test_a_return_address_in_no_image_is_gone_on_from():
+    """It may be code that was generated: the frame stays, and its frame pointer is followed."""
+    rules = RuleCache(
+        ImageList([image_at(0x10_0000, "program")]), Arch.ARM64, lambda _image: ImageRules()
+    )
+    walked = walk(registers(pc=0x10_0100, lr=0), STACK, rules, WIDTH_47)
+    assert [0x10_0100, RET1, RET2] == [found.address for found in walked.addresses]
+    assert FrameTrust.FRAME_POINTER is walked.addresses[2].trust
+    assert walked.stop.is_complete
+
+
+def test_what_holds_at_calls_only_waits_for_what_holds_everywhere():
+    """Of an interrupted frame compact unwind in memory does not hide what the file's code says."""
+
+    class Source:
+        def __init__(self, trust, claims, offset):
+            self.trust = trust
+            self.claims = claims
+            self.offset = offset
+
+        def rule_for(self, _lookup, /, *, interrupted):
+            """See RuleSource."""
+            del interrupted
+            return UnwindRule(RegisterOffset(31, self.offset), AtCfa(-8))
+
+    in_memory = Source(FrameTrust.COMPACT, Claims.AT_CALLS, 32)
+    in_file = Source(FrameTrust.PROLOGUE, Claims.EVERYWHERE, 16)
+    image = BinaryImage(
+        path="code",
+        uuid=None,
+        arch=Arch.ARM64,
+        format=ImageFormat.MACHO,
+        load_address=Avma(0x1000),
+        header_svma=Svma(0),
+        size=0x1000,
+    )
+    rules = RuleCache(ImageList([image]), Arch.ARM64, lambda _: ImageRules((in_memory, in_file)))
+    assert rules.find(Avma(0x1100), interrupted=True)[1] is FrameTrust.PROLOGUE
+    assert rules.find(Avma(0x1100), interrupted=False)[1] is FrameTrust.COMPACT
