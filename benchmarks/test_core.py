@@ -5,12 +5,12 @@ import shutil
 import subprocess
 
 import pytest
+from tests.support.writers.processes import synthetic_process
 
-from machtrace.pipeline.pipeline import build_capture, unwind
 from machtrace.model.arch import Arch
+from machtrace.pipeline.backtraces import build_capture, unwind
 from machtrace.render import lldb
 from machtrace.targets.open import open_target
-from tests.support.writers.processes import synthetic_process
 
 LLDB = next((name for name in ("lldb-19", "lldb") if shutil.which(name)), None)
 

@@ -22,8 +22,7 @@ from machtrace.formats.macho.contents import FileContents
 from machtrace.images.debug_file import DebugFile, FoundBy
 from machtrace.images.open_file import open_image_file
 from machtrace.lines.index_builder import build_index
-from machtrace.lines.index_cache import IndexCache, index_name
-from machtrace.lines.index_folder import IndexFolder
+from machtrace.lines.index_cache import IndexCache, IndexFolder, index_name
 
 PROGRAM = Path(__file__).parent / "programs" / "inlined_calls.py"
 PEER = shutil.which("llvm-symbolizer-19") or shutil.which("llvm-symbolizer")

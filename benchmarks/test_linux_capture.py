@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from machtrace.targets.linux.process import LinuxProcessTarget
 from machtrace.targets.linux.ctypes_copier import CtypesCopier
+from machtrace.targets.linux.process import LinuxProcessTarget
 
 NativeCopier = pytest.importorskip("machtrace.targets.linux.copier").NativeCopier
 

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 from machtrace.formats.macho.contents import FileContents
+from machtrace.images.open_file import open_image_file
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
-from machtrace.images.open_file import open_image_file
 
 PROGRAMS = Path(__file__).parent / "programs"
 PEER = shutil.which("llvm-symbolizer-19") or shutil.which("llvm-symbolizer")

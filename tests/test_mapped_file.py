@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from machtrace.mapped_file import mapped_file
 from machtrace.images.open_file import open_image_file
+from machtrace.mapped_file import mapped_file
 
 
 def descriptors():

@@ -21,8 +21,8 @@ from machtrace.formats.macho.contents import FileContents
 from machtrace.images.debug_file import DebugFile, FoundBy
 from machtrace.lines.index import DebugIndex
 from machtrace.lines.index_builder import BuildLimits, index_task
-from machtrace.lines.worker import IndexTask, build
 from machtrace.lines.symcache import SymCache
+from machtrace.lines.worker import IndexTask, build
 
 _MOST = 20_000
 """Inputs of a run: each takes a process."""

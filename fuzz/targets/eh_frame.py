@@ -17,8 +17,9 @@ from fuzz.frames import STACK, try_rule
 from fuzz.mutation import Mutation, insert_token, place, write_number
 from fuzz.programs import elf_programs, macho_programs
 from fuzz.target import Target
+from machtrace.errors import MachtraceError, MemoryReadError
 from machtrace.formats.elf.contents import ElfContents
-from machtrace.formats.elf.segments import Section, Segment
+from machtrace.formats.elf.headers import Section, Segment
 from machtrace.formats.elf.structs import (
     LAYOUTS,
     PF_X,
@@ -27,7 +28,6 @@ from machtrace.formats.elf.structs import (
     ElfLayout,
     ElfType,
 )
-from machtrace.errors import MachtraceError, MemoryReadError
 from machtrace.formats.macho.contents import MachOContents
 from machtrace.model.address import FileOffset, Svma
 from machtrace.model.arch import Arch

@@ -12,11 +12,20 @@ from fuzz.mutation import Mutation
 from fuzz.target import ContractError, Target
 from machtrace.errors import MachtraceError
 from machtrace.model.arch import Arch
-from machtrace.targets.gdbremote.gdb_compression import choose_compression, plain_payload
 from machtrace.targets.gdbremote.host import host_of
-from machtrace.targets.gdbremote.json_documents import parse_images_info, parse_shared_cache, parse_threads_info
+from machtrace.targets.gdbremote.json_documents import (
+    parse_images_info,
+    parse_shared_cache,
+    parse_threads_info,
+)
 from machtrace.targets.gdbremote.memory import Piece, split_reads
-from machtrace.targets.gdbremote.packets import PacketDecoder, Reply, encode_packet
+from machtrace.targets.gdbremote.packets import (
+    PacketDecoder,
+    Reply,
+    choose_compression,
+    encode_packet,
+    plain_payload,
+)
 from machtrace.targets.gdbremote.registers import (
     RegisterReader,
     RegisterTable,
@@ -31,7 +40,10 @@ from machtrace.targets.gdbremote.replies import (
     parse_supported,
     parse_thread_list,
 )
-from machtrace.targets.gdbremote.xml_documents import parse_libraries_document, parse_threads_document
+from machtrace.targets.gdbremote.xml_documents import (
+    parse_libraries_document,
+    parse_threads_document,
+)
 
 _LIMIT = 1 << 20
 _THREADS = (

@@ -18,16 +18,14 @@ from fuzz.target import Target
 from machtrace.errors import MachtraceError, MemoryReadError
 from machtrace.model.address import FileOffset, Svma
 from machtrace.model.arch import Arch
-from machtrace.unwinder.arch.arm32.arm_instruction_sets import InstructionSets
-from machtrace.unwinder.arch.arm32.analysis import ArmInstructionRules
-from machtrace.unwinder.code.call_site_rules import CallSiteRules
-from machtrace.unwinder.code.code_check import CodeCheck
-from machtrace.unwinder.functions.bounds import FunctionBounds
+from machtrace.unwinder.arch.arm32.analysis import ArmInstructionRules, InstructionSets
 from machtrace.unwinder.arch.arm64.analysis import InstructionRules
-from machtrace.unwinder.rules import RuleSource, frame_pointer_rule
-from machtrace.unwinder.step_budget import StepBudget
 from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
 from machtrace.unwinder.arch.x86.registers import MODE_32, MODE_64
+from machtrace.unwinder.code.code_check import CallSiteRules, CodeCheck
+from machtrace.unwinder.functions.bounds import FunctionBounds
+from machtrace.unwinder.rules import RuleSource, frame_pointer_rule
+from machtrace.unwinder.step_budget import StepBudget
 
 CODE_AT = Svma(0x1000)
 MACHINES = (Arch.ARM64, Arch.X86_64, Arch.I386, Arch.ARMV7)

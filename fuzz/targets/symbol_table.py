@@ -11,21 +11,21 @@ from random import Random
 from struct import unpack_from
 
 import numpy as np
+from tests.support.writers.function_lists import uleb, write_exports_trie
+from tests.support.writers.macho import TEXT_OFFSET, BuiltSymbol, ThinFile
 
 from fuzz.mutation import Mutation, insert_token, write_number
 from fuzz.programs import elf_programs, kept, macho_programs
 from fuzz.target import ContractError, Target
 from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.macho.contents import FileContents
-from machtrace.formats.macho.cpu import CPU_TYPE_ARM, CPU_TYPE_ARM64, CPU_TYPE_X86_64
-from machtrace.formats.macho.nlist import N_EXT, N_SECT
+from machtrace.formats.macho.header import CPU_TYPE_ARM, CPU_TYPE_ARM64, CPU_TYPE_X86_64
+from machtrace.formats.macho.structs import N_EXT, N_SECT
 from machtrace.model.address import ImageOffset
 from machtrace.symbols.elf import elf_symbol_table
-from machtrace.symbols.macho_first_symbol import first_symbol
+from machtrace.symbols.image_symbols import first_symbol
 from machtrace.symbols.macho.table import macho_symbol_table
 from machtrace.symbols.table import SymbolTable
-from tests.support.writers.exports_trie_writer import uleb, write_exports_trie
-from tests.support.writers.macho import TEXT_OFFSET, BuiltSymbol, ThinFile
 
 _LOOKUPS = 12
 _LARGEST = 1 << 17

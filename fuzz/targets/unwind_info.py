@@ -22,8 +22,8 @@ from machtrace.formats.macho.contents import MachOContents
 from machtrace.formats.macho.tables.unwind_info import UnwindInfo
 from machtrace.model.address import ImageOffset, Svma
 from machtrace.model.arch import Arch
-from machtrace.unwinder.sources.compact import CompactRules
 from machtrace.unwinder.rules import UnwindRule, frame_pointer_rule
+from machtrace.unwinder.sources.compact import CompactRules
 
 ARCHITECTURES = (Arch.ARM64, Arch.X86_64, Arch.I386, Arch.ARMV7K, Arch.ARM64_32, Arch.ARM64E)
 _HEADER_SIZE = 28

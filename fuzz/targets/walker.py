@@ -15,23 +15,24 @@ from functools import cache
 from random import Random
 from struct import pack, unpack_from
 
+from tests.support.emulated.run import STACK_SIZE, EmulatedRun, Moment
+
 from fuzz.mutation import Mutation, place, write_number
 from fuzz.programs import elf_programs, kept, macho_programs, part_of
 from fuzz.target import ContractError, Target
-from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.errors import MachtraceError
+from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.macho.contents import FileContents
 from machtrace.model.address import Avma, FileOffset, PacMask, Svma
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.registers import RegisterSet
+from machtrace.model.snapshot import ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.model.stack import Walk
-from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
-from tests.support.emulated.run import STACK_SIZE, EmulatedRun, Moment
-from machtrace.unwinder.sources.of_image import image_rules
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
-from machtrace.unwinder.quickest_walker import thread_walker
+from machtrace.unwinder.sources.of_image import image_rules
 from machtrace.unwinder.thread_walker import PythonWalker, ThreadWalker
+from machtrace.unwinder.unwinder import thread_walker
 
 LIMIT = 512
 _HEAD = 20

@@ -17,7 +17,7 @@ _Static_assert(offsetof(task_dyld_info_data_t, all_image_info_format) == 16, "ta
 _Static_assert(TASK_DYLD_INFO_COUNT == 5, "TASK_DYLD_INFO_COUNT");
 _Static_assert(TASK_DYLD_ALL_IMAGE_INFO_64 == 1, "TASK_DYLD_ALL_IMAGE_INFO_64");
 
-/* mach-o/dyld_images.h, as machtrace.formats.macho.dyld_images reads it: a change there must be seen. */
+/* mach-o/dyld_images.h, as machtrace.formats.macho.dyld reads it: a change there must be seen. */
 _Static_assert(sizeof(struct dyld_image_info) == 24, "dyld_image_info");
 _Static_assert(sizeof(struct dyld_uuid_info) == 24, "dyld_uuid_info");
 _Static_assert(offsetof(struct dyld_all_image_infos, infoArray) == 8, "infoArray");

@@ -19,17 +19,20 @@ from importlib import import_module
 TYPE_CHECKING = False  # as type checkers read it; typing's own costs an import
 
 if TYPE_CHECKING:
+    from machtrace.errors import MachtraceError
     from machtrace.pipeline.backtraces import backtraces, snapshot
-    from machtrace.pipeline.inprocess.fast_path import call_stack_return_addresses, call_stack_symbols
     from machtrace.pipeline.explanation import explain
     from machtrace.pipeline.inprocess.backtrace import backtrace
+    from machtrace.pipeline.inprocess.fast_path import (
+        call_stack_return_addresses,
+        call_stack_symbols,
+    )
+    from machtrace.pipeline.snapshot_writer import save_snapshot
     from machtrace.reports.files import read_report, read_reports, write_report
     from machtrace.sampling.api import sample
-    from machtrace.pipeline.snapshot_writer import save_snapshot
-    from machtrace.unwinder.unwinder import Unwinder, unwind
-    from machtrace.errors import MachtraceError
     from machtrace.symbolizer.symbolicator import Symbolicator
     from machtrace.targets.open import open_target
+    from machtrace.unwinder.unwinder import Unwinder, unwind
 
 _HOMES = {
     "MachtraceError": "machtrace.errors",

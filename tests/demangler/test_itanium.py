@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from machtrace.formats.macho.contents import FileContents
-from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.demangler import DemangleStyle, demangle
 from machtrace.demangler.itanium.demangler import (
     demangle_cplusplus,
     demangle_type,
     read_cplusplus,
 )
+from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.tables.symtab import parse_symbols
 
 SOURCE = Path(__file__).with_name("names.cpp")
 CLANG = (

@@ -6,8 +6,8 @@ import tracemalloc
 
 import pytest
 
-from machtrace.formats.cursor import ByteCursor
 from machtrace.errors import FormatError
+from machtrace.formats.cursor import ByteCursor
 
 
 @pytest.mark.parametrize("length", [0, 1, 255, 256, 257, 5000])

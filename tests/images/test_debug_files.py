@@ -8,19 +8,16 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.compilers.executables import compile_elf
+from tests.support.writers.debug_files import dwarf_file, write_dsym
+from tests.support.writers.macho import ThinFile
 
 from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.macho.header import FileType
-from machtrace.model.address import Avma
-from machtrace.model.arch import Arch
-from machtrace.model.image import BinaryImage, BuildId, ImageFormat
-from machtrace.model.symbol import FrameStatus
 from machtrace.images import folder_index
-from machtrace.images import folder_walk
 from machtrace.images.debug_file import DebugFile, FoundBy
-from machtrace.images.debug_files import search_debug_files
 from machtrace.images.folder_index import make_index
-from machtrace.images.resolver import ImageResolver
+from machtrace.images.resolver import ImageResolver, search_debug_files
 from machtrace.images.search_path import SearchPath
 from machtrace.images.search_record import Outcome
 from machtrace.images.store_layout import (
@@ -30,9 +27,10 @@ from machtrace.images.store_layout import (
     lldb_path,
     unified_path,
 )
-from tests.support.writers.debug_files import dwarf_file, write_dsym
-from tests.support.compilers.elf_compiler import compile_elf
-from tests.support.writers.macho import ThinFile
+from machtrace.model.address import Avma
+from machtrace.model.arch import Arch
+from machtrace.model.image import BinaryImage, BuildId, ImageFormat
+from machtrace.model.symbol import FrameStatus
 
 OURS = UUID("0A1E5C3A-0000-4000-8000-00000000B001")
 
@@ -185,7 +183,7 @@ def test_what_cannot_be_read_is_counted_and_passed_over(tmp_path, monkeypatch):
 @pytest.mark.parametrize("limit", ["ENTRIES_LIMIT", "FILES_LIMIT"])
 def test_a_folder_that_is_too_large_is_given_up_and_said(tmp_path, monkeypatch, limit):
     """What was found until then is used; symbols come first."""
-    module = folder_walk if limit == "ENTRIES_LIMIT" else folder_index
+    module = folder_index if limit == "ENTRIES_LIMIT" else folder_index
     for number in range(50):
         put(tmp_path / "b" / f"{number:02}", ThinFile(uuid=UUID(int=number + 1)).build())
     write_dsym(tmp_path / "z.dSYM", "X", dwarf_file(OURS))

@@ -6,20 +6,18 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.writers.debug_files import BuiltPart, dwarf_file, fat_of, write_dsym
+from tests.support.writers.macho import BuiltSymbol, ThinFile
 
-from machtrace.formats.macho.cpu import CPU_TYPE_ARM, CPU_TYPE_ARM64, CPU_TYPE_X86_64
+from machtrace.formats.macho.header import CPU_TYPE_ARM, CPU_TYPE_ARM64, CPU_TYPE_X86_64
+from machtrace.images import folder_index
+from machtrace.images.debug_file import DebugFile, FoundBy
+from machtrace.images.resolver import ImageResolver, search_debug_files
+from machtrace.images.search_path import SearchPath, Spotlight
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.symbol import FrameStatus
-from machtrace.images import file_identity
-from machtrace.images.debug_file import DebugFile, FoundBy
-from machtrace.images.debug_files import search_debug_files
-from machtrace.images.resolver import ImageResolver
-from machtrace.images.search_path import SearchPath
-from machtrace.images.spotlight import Spotlight
-from tests.support.writers.debug_files import BuiltPart, dwarf_file, fat_of, write_dsym
-from tests.support.writers.macho import BuiltSymbol, ThinFile
 
 OURS = UUID("2B1E5C3A-0000-4000-8000-00000000A001")
 OTHERS = UUID("2B1E5C3A-0000-4000-8000-00000000A002")
@@ -143,9 +141,7 @@ def test_it_is_found_where_the_user_says(tmp_path, place):
     given = tmp_path / "given"
     dwarf = write_dsym(given / "X.app.dSYM", "X", dwarf_file(OURS))
 
-    found = search_debug_files(
-        image_at("/private/var/X.app/X"), SearchPath.of(given / place)
-    ).lines
+    found = search_debug_files(image_at("/private/var/X.app/X"), SearchPath.of(given / place)).lines
     assert isinstance(found, DebugFile)
     assert dwarf.samefile(found.path)
 
@@ -180,9 +176,9 @@ def test_given_files_are_looked_into_once(tmp_path, monkeypatch):
     for uuid, bundle in zip(uuids, bundles, strict=True):
         write_dsym(bundle, "X", dwarf_file(uuid))
     looked_into = []
-    real = file_identity.identifiers_of
+    real = folder_index.identifiers_of
     monkeypatch.setattr(
-        file_identity, "identifiers_of", lambda path: looked_into.append(path) or real(path)
+        folder_index, "identifiers_of", lambda path: looked_into.append(path) or real(path)
     )
     source = ImageResolver.of(bundles)
 

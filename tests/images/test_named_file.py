@@ -8,20 +8,20 @@ import subprocess
 from importlib.util import find_spec
 
 import pytest
+from tests.support.compilers.executables import compile_macho
 
 from machtrace.errors import AmbiguousImageError
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.tables.symtab import parse_symbols
+from machtrace.images.named_file import find_by_name
+from machtrace.images.search_path import SearchPath
 from machtrace.model.arch import Arch
 from machtrace.model.image import ImageFormat
-from machtrace.model.reported_frame import NameSource
+from machtrace.model.report import NameSource
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
-from machtrace.images.images_by_name import find_by_name
 from machtrace.symbolizer.report_names import ReportNames
 from machtrace.symbolizer.report_symbolicator import symbolicate_reports
-from machtrace.images.search_path import SearchPath
-from tests.support.compilers.executables import compile_macho
 
 SOURCE = "int first(int n) { return n * 3; }\nint main(int n) { return first(n) + 1; }\n"
 BASE = 0x1_0456_0000

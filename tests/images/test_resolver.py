@@ -3,16 +3,16 @@
 from dataclasses import replace
 
 import pytest
+from tests.support.writers.processes import synthetic_process
 
 from machtrace.errors import FileAccessError, MachOError
 from machtrace.formats.macho.contents import FileContents
+from machtrace.images.resolver import ImageResolver
 from machtrace.model.arch import Arch
 from machtrace.model.memory import RegionMemory
 from machtrace.model.symbol import FrameStatus
-from machtrace.images.resolver import ImageResolver
-from machtrace.symbols.image_symbols import ImageSymbols
 from machtrace.symbolizer.symbolicator import Symbolicator
-from tests.support.writers.processes import synthetic_process
+from machtrace.symbols.image_symbols import ImageSymbols
 
 
 def files_of(process, folder):

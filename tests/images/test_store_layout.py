@@ -4,7 +4,6 @@ from uuid import UUID
 
 import pytest
 
-from machtrace.model.image import BuildId
 from machtrace.images.store_layout import (
     FileKind,
     build_id_path,
@@ -14,6 +13,7 @@ from machtrace.images.store_layout import (
     ssqp_path,
     unified_path,
 )
+from machtrace.model.image import BuildId
 
 UNIVERSAL = UUID("23516BE4-29BE-350C-91C9-F36E7999F0F1")
 GNU = BuildId(bytes.fromhex("180a373d6afbabf0eb1f09be1bc45bd796a71085"))

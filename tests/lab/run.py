@@ -20,14 +20,13 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-
 from tests.support.lab.architectures import ARCHITECTURES, OPTIMISATIONS, TABLES
 from tests.support.lab.builds import Build, builds
 from tests.support.lab.lldb import lldb_program
 from tests.support.lab.programs import PROGRAMS
+from tests.support.lab.real_programs import real_programs
 from tests.support.lab.report import page
 from tests.support.lab.rows import METHODS, Row, measured
-from tests.support.lab.real_programs import real_programs
 
 HERE = Path(__file__).parent
 SOURCES = HERE / "programs"

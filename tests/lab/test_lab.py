@@ -6,12 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from tests.support.lab.run import Conditions, Result, run
 from tests.support.lab.architectures import ARCHITECTURES
 from tests.support.lab.builds import Built, builds, make
 from tests.support.lab.policies import documents_policy, policies
 from tests.support.lab.rows import disassembled
+from tests.support.lab.run import Conditions, Result, run
 
 _BETWEEN_SIGNALS = 31
 PROGRAMS = Path(__file__).parent / "programs"

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from tests.support.lab.run import run
 from tests.support.lab.architectures import ARCHITECTURES
 from tests.support.lab.builds import Build, make
 from tests.support.lab.policies import policies
 from tests.support.lab.real_programs import libc_program, real_programs
+from tests.support.lab.run import run
 
 LAB = Path(__file__).parent
 FETCHED = LAB.parents[1] / "build" / "lab-sources"

@@ -2,20 +2,20 @@
 
 import numpy as np
 import pytest
+from tests.support.compilers.debug_programs import debug_file
+from tests.support.compilers.executables import compile_elf
 
 from machtrace.errors import DebugInformationError
+from machtrace.images.resolver import ImageResolver
+from machtrace.lines.debug_information import DebugInformation
+from machtrace.lines.index_cache import IndexCache
 from machtrace.model.address import Avma, Svma
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import RegionMemory
 from machtrace.model.snapshot import ProcessInfo, Snapshot
 from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust
 from machtrace.model.symbol import Certainty, FrameStatus
-from machtrace.lines.debug_information import DebugInformation
-from machtrace.images.resolver import ImageResolver
-from machtrace.lines.index_cache import IndexCache
 from machtrace.symbolizer.symbolicator import Symbolicator
-from tests.support.compilers.debug_programs import debug_file
-from tests.support.compilers.elf_compiler import compile_elf
 
 LOADED = 0x7000_0000_0000
 SOURCE = """\

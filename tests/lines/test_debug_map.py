@@ -10,30 +10,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.compilers.executables import compile_object, link_objects
+from tests.support.writers.debug_files import static_archive, thin_archive, write_dsym
 
 from machtrace.errors import DebugInformationError
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.tables.stabs import object_stabs
 from machtrace.formats.macho.tables.symtab import parse_symbols
+from machtrace.images.debug_map import DebugMap, LinkedObject
+from machtrace.images.resolver import ImageResolver
+from machtrace.images.search_record import Outcome
+from machtrace.lines import index_builder, index_cache
+from machtrace.lines.debug_information import DebugInformation
+from machtrace.lines.debug_map.functions import mapped_functions
+from machtrace.lines.debug_map.index import DebugMapIndex
+from machtrace.lines.index import DebugIndex
+from machtrace.lines.index_builder import BuildLimits
+from machtrace.lines.index_cache import IndexCache, IndexFolder, ObjectBytes, ObjectIndices
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.symbol import FrameStatus
-from machtrace.lines import child_process
-from machtrace.lines import object_file_indices
-from machtrace.lines.index import DebugIndex
-from machtrace.lines.debug_information import DebugInformation
-from machtrace.images.debug_map import DebugMap, LinkedObject
-from machtrace.lines.debug_map.functions import mapped_functions
-from machtrace.lines.debug_map.index import DebugMapIndex
-from machtrace.images.resolver import ImageResolver
-from machtrace.lines.index_builder import BuildLimits
-from machtrace.lines.index_cache import IndexCache
-from machtrace.lines.index_folder import IndexFolder
-from machtrace.lines.object_file_indices import ObjectBytes, ObjectIndices
-from machtrace.images.search_record import Outcome
-from tests.support.writers.debug_files import static_archive, thin_archive, write_dsym
-from tests.support.compilers.executables import compile_object, link_objects
 
 MAIN = """\
 static inline __attribute__((always_inline)) int twice(int x) {
@@ -528,7 +525,7 @@ def test_indices_are_kept_by_what_object_files_hold(program, tmp_path, monkeypat
     assert first
 
     monkeypatch.setattr(
-        child_process.subprocess, "run", lambda *_, **__: pytest.fail("a child was started")
+        index_builder.subprocess, "run", lambda *_, **__: pytest.fail("a child was started")
     )
     assert first == index_of(program, indices=indices).inlined(offset)
 
@@ -537,7 +534,7 @@ def test_a_child_that_dies_costs_one_object_file(made, monkeypatch):
     """The others of its batch have their indices from the next child."""
     objects = [(made.parent / name).read_bytes() for name in ("main.o", "helper.o")]
     killer = b"kill"
-    child = object_file_indices._OBJECT_WORKER  # noqa: SLF001
+    child = index_cache._OBJECT_WORKER  # noqa: SLF001
     code = (
         "import os, sys\n"
         f"import {child} as child\n"
@@ -551,7 +548,7 @@ def test_a_child_that_dies_costs_one_object_file(made, monkeypatch):
     def run(command, **options):
         return real([command[0], "-P", "-c", code, *command[4:]], **options)
 
-    monkeypatch.setattr(child_process.subprocess, "run", run)
+    monkeypatch.setattr(index_builder.subprocess, "run", run)
     made_of = [
         ObjectBytes("first", objects[0]),
         ObjectBytes("bad", b"\xcf\xfa\xed\xfe" + bytes(10)),
@@ -571,7 +568,7 @@ def test_without_an_interpreter_to_start_every_object_file_has_the_reason(
     """As in programs that embed Python: what ``sys.executable`` names there is the program."""
     monkeypatch.setattr(sys, name, value, raising=False)
     monkeypatch.setattr(
-        child_process.subprocess, "run", lambda *_, **__: pytest.fail("a child was started")
+        index_builder.subprocess, "run", lambda *_, **__: pytest.fail("a child was started")
     )
     data = (made.parent / "main.o").read_bytes()
 

@@ -8,18 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from tests.support.compilers.debug_programs import INLINED_C, debug_file
+from tests.support.compilers.executables import compile_elf
 
 from machtrace.errors import DebugInformationError
-from machtrace.model.address import FileOffset
-from machtrace.lines import child_process
-from machtrace.lines import index_builder
-from machtrace.lines import index_cache
+from machtrace.lines import index_builder, index_cache
 from machtrace.lines.index_builder import BuildLimits, build_index
-from machtrace.lines.index_cache import IndexCache, index_name
-from machtrace.lines.index_folder import IndexFolder, default_index_folder
+from machtrace.lines.index_cache import IndexCache, IndexFolder, default_index_folder, index_name
 from machtrace.lines.symcache import SymCache
-from tests.support.compilers.debug_programs import INLINED_C, debug_file
-from tests.support.compilers.elf_compiler import compile_elf
+from machtrace.model.address import FileOffset
 
 BUILD_ID = "-Wl,--build-id=sha1"
 
@@ -108,7 +105,7 @@ def test_many_builders_make_one_index(program, tmp_path):
     code = (
         "import sys; from pathlib import Path\n"
         "from machtrace.symbolizer import index_cache\n"
-        "from machtrace.lines.index_folder import IndexFolder\n"
+        "from machtrace.lines.index_cache import IndexFolder\n"
         "from tests.support.compilers.debug_programs import debug_file\n"
         "build = index_cache.build_index\n"
         "def told(*given):\n"
@@ -119,7 +116,7 @@ def test_many_builders_make_one_index(program, tmp_path):
         "assert cache.index(debug_file(Path(sys.argv[1]))).columns\n"
     )
     command = [sys.executable, "-c", code, str(program), str(tmp_path / "indices")]
-    environment = child_process.worker_environment()
+    environment = index_builder.worker_environment()
 
     started = [
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)

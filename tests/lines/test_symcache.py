@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from machtrace.errors import FormatError
-from machtrace.model.symbol import InlineFrame, SourceLocation
 from machtrace.lines.index import MOST_CALLS, DebugIndex
 from machtrace.lines.symcache import NONE, SymCache
+from machtrace.model.symbol import InlineFrame, SourceLocation
 
 ID = UUID("12345678-9abc-def0-1234-56789abcdef0")
 

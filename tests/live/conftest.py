@@ -226,7 +226,7 @@ def as_nobody() -> Callable[[Callable[[], Any]], Any]:
     """Runs a function in a child process of this one, as an ordinary user; its result as JSON."""
 
     def run(function: Callable[[], Any]) -> Any:
-        from machtrace.pipeline.pipeline import unwind
+        from machtrace.pipeline.backtraces import unwind
         from machtrace.targets.linux.process import LinuxProcessTarget
 
         # What is imported later might not be readable.

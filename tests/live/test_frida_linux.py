@@ -26,7 +26,7 @@ from machtrace.errors import (
 )
 from machtrace.model.stack import StopReason
 from machtrace.targets.frida.process import FridaTarget
-from machtrace.targets.frida.frida_time_limit import within
+from machtrace.targets.frida.script import within
 from machtrace.targets.linux.process import LinuxProcessTarget
 
 DEEP = 250

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from machtrace.pipeline.pipeline import build_capture, unwind
 from machtrace.model.image import ImageList
+from machtrace.pipeline.backtraces import build_capture, unwind
 from machtrace.render import text
 from machtrace.targets.core.macho import open_corefile
 from machtrace.targets.linux.process import LinuxProcessTarget

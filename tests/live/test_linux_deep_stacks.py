@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from machtrace.pipeline.pipeline import build_capture
 from machtrace.model.stack import StopReason
+from machtrace.pipeline.backtraces import build_capture
 from machtrace.targets.linux.process import LinuxProcessTarget
 
 CALLS = 300_000

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from machtrace import open_target
-from machtrace.pipeline.pipeline import unwind
-from machtrace.formats.elf.structs import PF_W
 from machtrace.errors import MemoryReadError
+from machtrace.formats.elf.structs import PF_W
 from machtrace.model.image import ImageFormat
 from machtrace.model.stack import StopReason
+from machtrace.pipeline.backtraces import unwind
 from machtrace.targets.linux.process import LinuxProcessTarget
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="takes root")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from machtrace.formats.elf.core.registers import layout_of
 from machtrace.errors import TargetGoneError, ThreadGoneError
+from machtrace.formats.elf.core.registers import layout_of
 from machtrace.model.arch import Arch
 from machtrace.targets.linux.process import LinuxProcessTarget
 from machtrace.targets.shared.thread_copy import RED_ZONE

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from machtrace.pipeline.pipeline import unwind
 from machtrace.model.stack import AddressKind, FrameTrust, StopReason
+from machtrace.pipeline.backtraces import unwind
 from machtrace.targets.linux.process import LinuxProcessTarget
 
 PYTHON = """

@@ -17,9 +17,9 @@ from machtrace.errors import TargetError
 
 pytest.importorskip("machtrace._native._inprocess", reason="the extension is not built")
 
-from machtrace.unwinder.unwinder import Unwinder
 from machtrace.targets.inprocess.linux import SelfTarget
 from machtrace.targets.inprocess.series import CaptureSeries
+from machtrace.unwinder.unwinder import Unwinder
 
 
 def wait_for_captures(series: CaptureSeries, count: int) -> None:

@@ -52,7 +52,10 @@ def test_the_core_alone(sanitizer: str, tmp_path: Path) -> None:
     """Two threads sample 32 others; sanitizers find nothing."""
     program = tmp_path / "own_capture"
     flags = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
-    sources = [*sorted(NATIVE.glob("inprocess/core/linux/*.c")), NATIVE / "common/linux/registers.c"]
+    sources = [
+        *sorted(NATIVE.glob("inprocess/core/linux/*.c")),
+        NATIVE / "common/linux/registers.c",
+    ]
     command = ["cc", "-std=c11", "-g", "-O1", "-pthread", "-DPROGRAM", f"-I{NATIVE}", *flags]
     command += [str(HERE / "programs/own_capture.c"), *map(str, sources)]
     built = subprocess.run(

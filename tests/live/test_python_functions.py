@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 import machtrace as mt
-from machtrace.pipeline.backtraces import snapshot_with_python
-from machtrace.pipeline.pipeline import build_capture
 from machtrace.errors import TargetError, TargetSpecError, ThreadGoneError
+from machtrace.pipeline.backtraces import build_capture, snapshot_with_python
 from machtrace.targets.linux.process import LinuxProcessTarget
 
 PROGRAM = Path(__file__).parent / "programs" / "python_functions.py"

@@ -13,15 +13,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.support.writers.processes import synthetic_process
 
 import machtrace
-from machtrace.sampling.sampler import FOREVER_NS, Sampler
-from machtrace.sampling.api import duration_ns, interval_ns, sample
 from machtrace.errors import ArgumentError, ConnectionLostError, TargetGoneError, TargetSpecError
 from machtrace.model.arch import Arch
 from machtrace.model.profile import SamplingEnd
 from machtrace.render import folded
-from tests.support.writers.processes import synthetic_process
+from machtrace.sampling.api import duration_ns, interval_ns, sample
+from machtrace.sampling.sampler import FOREVER_NS, Sampler
 
 
 @pytest.fixture

@@ -37,19 +37,19 @@ from pathlib import Path
 from typing import Any
 
 import machtrace
-from machtrace.unwinder.unwinder import Unwinder
 from machtrace.model.address import Avma
 from machtrace.model.snapshot import Snapshot
 from machtrace.model.stack import StopReason
 from machtrace.symbolizer.symbolicator import Symbolicator
+from machtrace.targets.inprocess.records import RecordReader
+from machtrace.targets.inprocess.series import SnapshotMaker
 from machtrace.targets.linux.core_facts import FactsGatherer
 from machtrace.targets.linux.identity import identify, read_mappings
 from machtrace.targets.linux.memory import ProcessMemory
 from machtrace.targets.linux.process import LinuxProcessTarget
 from machtrace.targets.linux.procfs import ProcessDirectory
-from machtrace.targets.inprocess.records import RecordReader
-from machtrace.targets.inprocess.series import SnapshotMaker
 from machtrace.unwinder.stack_columns import STOPS
+from machtrace.unwinder.unwinder import Unwinder
 
 HERE = Path(__file__).parent
 SOURCES = Path(machtrace.__file__).parent.parent

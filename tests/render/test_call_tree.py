@@ -6,8 +6,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from machtrace.render.call_tree import call_tree, stack_weights
 from machtrace.model.profile import OUTERMOST, StackTable
+from machtrace.render.call_tree import call_tree, stack_weights
 
 
 def table(stacks):

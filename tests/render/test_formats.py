@@ -11,15 +11,10 @@ from machtrace.model.address import Avma, ImageOffset, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.capture import Capture
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
-from machtrace.model.snapshot import ProcessInfo
+from machtrace.model.snapshot import ProcessInfo, ThreadId, ThreadInfo
 from machtrace.model.stack import AddressKind, Dispute, FrameAddress, FrameTrust, Stop, StopReason
 from machtrace.model.symbol import CallStack, Certainty, Frame, FrameStatus, Symbol, unnamed
-from machtrace.model.thread import ThreadId, ThreadInfo
-from machtrace.render import bs
-from machtrace.render import json_document
-from machtrace.render import lldb
-from machtrace.render import nsthread
-from machtrace.render import text
+from machtrace.render import bs, json_document, lldb, nsthread, text
 
 IMAGE = BinaryImage(
     path="/Applications/Demo.app/Demo",

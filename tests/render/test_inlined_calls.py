@@ -14,7 +14,7 @@ from machtrace.model.address import Avma, ImageOffset, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.capture import Capture
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
-from machtrace.model.snapshot import ProcessInfo
+from machtrace.model.snapshot import ProcessInfo, ThreadId, ThreadInfo
 from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust, Gap, Stop, StopReason
 from machtrace.model.symbol import (
     CallStack,
@@ -25,10 +25,7 @@ from machtrace.model.symbol import (
     SourceLocation,
     Symbol,
 )
-from machtrace.model.thread import ThreadId, ThreadInfo
-from machtrace.render import json_document
-from machtrace.render import lldb
-from machtrace.render import text
+from machtrace.render import json_document, lldb, text
 from machtrace.symbolizer.symbolicator import Symbolicator
 
 LLDB = next((name for name in ("lldb-19", "lldb") if shutil.which(name)), None)

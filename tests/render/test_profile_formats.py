@@ -8,14 +8,11 @@ import subprocess
 from itertools import pairwise
 
 import pytest
+from tests.support.reports.models import IMAGE, Seen, function, profile
 
 from machtrace.model.profile import MissingFrames
 from machtrace.model.symbol import InlineFrame, PythonFrame, SourceLocation
-from machtrace.render import firefox
-from machtrace.render import pprof
-from machtrace.render import profile_json
-from machtrace.render import speedscope
-from tests.support.reports.profiles import IMAGE, Seen, function, profile
+from machtrace.render import firefox, pprof, profile_json, speedscope
 
 START = function("start", offset=0x100, at=8)
 MAIN = function("main", offset=0x200, at=16, line=12)

@@ -7,8 +7,7 @@ import time
 import pytest
 
 from machtrace.errors import FormatError
-from machtrace.model.report import Report
-from machtrace.model.reported_frame import Adjustment
+from machtrace.model.report import Adjustment, Report
 from machtrace.reports.crash.frame_lines import FrameLines
 from machtrace.reports.crash.header import Header
 from machtrace.reports.crash.lines import read_image

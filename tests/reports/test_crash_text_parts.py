@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from machtrace.model.report import Report, ReportKind
-from machtrace.model.reported_thread import ReportedRegister
+from machtrace.model.report import Report, ReportedRegister, ReportKind
 from machtrace.reports.crash.writer import crash_text
 from machtrace.reports.machtrace_json import reports_json
 from machtrace.reports.readers import read_source

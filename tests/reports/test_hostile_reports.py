@@ -15,22 +15,28 @@ from typing import Any
 
 import pytest
 
-from machtrace.reports.analysis.reported_stacks import profile_of
 from machtrace.errors import ArgumentError, FormatError
-from machtrace.model.report import Report, ReportKind
-from machtrace.model.reported_frame import Adjustment, ReportedFrame, ReportedSymbol
-from machtrace.model.reported_thread import ReportedRegister, ReportedRegisters, ReportedThread
-from machtrace.model.reported_tree import SampledNode, SampledTree
+from machtrace.model.report import (
+    Adjustment,
+    Report,
+    ReportedFrame,
+    ReportedRegister,
+    ReportedRegisters,
+    ReportedSymbol,
+    ReportedThread,
+    ReportKind,
+    SampledNode,
+    SampledTree,
+)
 from machtrace.render import folded
-from machtrace.reports.image_lists import listed_images
-from machtrace.render.bounded_stacks import DEEPEST, bounded
-from machtrace.reports.broken_json import _TOKEN
+from machtrace.render.call_tree import DEEPEST, bounded
+from machtrace.reports.analysis.reported_stacks import profile_of
 from machtrace.reports.crash.registers import register_lines
 from machtrace.reports.formats import FORMATS, write_reports
+from machtrace.reports.image_lists import listed_images
 from machtrace.reports.ips import documents
-from machtrace.reports.json_parts import JsonDocument
-from machtrace.reports.lenient_json import read_json
 from machtrace.reports.json_writer import dumps, indented
+from machtrace.reports.lenient_json import _TOKEN, JsonDocument, read_json
 from machtrace.reports.machtrace_json import reports_json
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource

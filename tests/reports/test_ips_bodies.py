@@ -10,8 +10,7 @@ import pytest
 
 from machtrace.errors import FormatError
 from machtrace.model.json_value import JsonValue
-from machtrace.model.report import Report, ReportKind
-from machtrace.model.reported_frame import Adjustment
+from machtrace.model.report import Adjustment, Report, ReportKind
 from machtrace.reports.crash.writer import crash_text
 from machtrace.reports.ips.writer import ips_text, write
 from machtrace.reports.readers import read_source

@@ -10,10 +10,14 @@ import pytest
 
 from machtrace.errors import FormatError
 from machtrace.model.address import Avma, ImageOffset
-from machtrace.model.report import Report, ReportKind
-from machtrace.model.reported_frame import Adjustment, ReportedFrame
-from machtrace.model.reported_image import ReportedImage
-from machtrace.model.reported_thread import ReportedThread
+from machtrace.model.report import (
+    Adjustment,
+    Report,
+    ReportedFrame,
+    ReportedImage,
+    ReportedThread,
+    ReportKind,
+)
 from machtrace.reports.crash.writer import crash_text
 from machtrace.reports.ips.writer import ips_text
 from machtrace.reports.readers import read_source

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from machtrace.reports.broken_json import DEEPEST, read_broken
-from machtrace.reports.lenient_json import read_json
+from machtrace.reports.lenient_json import DEEPEST, read_broken, read_json
 from machtrace.reports.source import ReportSource
 
 VALUES = st.recursive(

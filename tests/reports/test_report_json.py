@@ -10,20 +10,26 @@ import pytest
 
 from machtrace.errors import FormatError
 from machtrace.model.address import Avma, ImageOffset
-from machtrace.model.report import Report, ReportedTask, ReportKind
-from machtrace.model.reported_frame import (
+from machtrace.model.report import (
     Adjustment,
+    Incident,
     NameSource,
+    Report,
+    ReportedException,
     ReportedFrame,
+    ReportedImage,
+    ReportedProcess,
+    ReportedRegister,
+    ReportedRegisters,
     ReportedSymbol,
+    ReportedTask,
+    ReportedThread,
+    ReportKind,
+    SampledNode,
+    SampledTree,
 )
-from machtrace.model.reported_image import ReportedImage
-from machtrace.model.reported_process import Incident, ReportedException, ReportedProcess
-from machtrace.model.reported_thread import ReportedRegister, ReportedRegisters, ReportedThread
-from machtrace.model.reported_tree import SampledNode, SampledTree
 from machtrace.model.symbol import SourceLocation
-from machtrace.reports.machtrace_json import reports_json
-from machtrace.reports.schema import schema_text
+from machtrace.reports.machtrace_json import reports_json, schema_text
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from machtrace.model.report import Report
-from machtrace.model.reported_frame import Adjustment
-from machtrace.model.reported_tree import SampledNode
+from machtrace.model.report import Adjustment, Report, SampledNode
 from machtrace.reports.readers import read_source
-from machtrace.reports.lines import graph_frame, thread_heading
-from machtrace.reports.sample import read
+from machtrace.reports.sample import graph_frame, read, thread_heading
 from machtrace.reports.source import ReportSource
 
 HEAD = "Analysis of sampling App (pid 455) every 1 millisecond\nProcess:         App [455]\n\n"

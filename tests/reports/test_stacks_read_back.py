@@ -8,16 +8,21 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.reports.variants import REPORT_VARIANTS
 
 from machtrace.model.address import Avma, ImageOffset
-from machtrace.model.report import Report, ReportKind
-from machtrace.model.reported_frame import Adjustment, ReportedFrame, ReportedSymbol
-from machtrace.model.reported_image import ReportedImage
-from machtrace.model.reported_thread import ReportedThread
+from machtrace.model.report import (
+    Adjustment,
+    Report,
+    ReportedFrame,
+    ReportedImage,
+    ReportedSymbol,
+    ReportedThread,
+    ReportKind,
+)
 from machtrace.reports.formats import write_reports
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
-from tests.support.reports.variants import REPORT_VARIANTS
 
 NAMES = (
     "main",

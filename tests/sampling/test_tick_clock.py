@@ -1,6 +1,6 @@
 """Ticks: on time, or lost."""
 
-from machtrace.sampling.tick_clock import TickClock
+from machtrace.sampling.sampler import TickClock
 
 MS = 1_000_000
 

@@ -7,6 +7,9 @@ import sys
 
 import numpy as np
 import pytest
+from tests.support.compilers.debug_programs import DSYMUTIL, INLINED_C, line_of, make_dsym
+from tests.support.compilers.executables import compile_elf, compile_macho
+from tests.support.writers.macho import BuiltSlice, ThinFile, fat_file
 
 from machtrace.errors import (
     ArgumentError,
@@ -16,18 +19,14 @@ from machtrace.errors import (
     MissingExtraError,
 )
 from machtrace.formats.macho.contents import FileContents
-from machtrace.formats.macho.cpu import CPU_TYPE_ARM64, CPU_TYPE_X86_64
+from machtrace.formats.macho.header import CPU_TYPE_ARM64, CPU_TYPE_X86_64
 from machtrace.model.address import ImageOffset
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
-from machtrace.symbols.macho.table import macho_symbol_table
 from machtrace.symbolizer.columns import NO_OFFSET
-from machtrace.symbols.table import CERTAINTIES
 from machtrace.symbolizer.symbolicator import Symbolicator
-from tests.support.compilers.debug_programs import DSYMUTIL, INLINED_C, line_of, make_dsym
-from tests.support.compilers.elf_compiler import compile_elf
-from tests.support.compilers.executables import compile_macho
-from tests.support.writers.macho import BuiltSlice, ThinFile, fat_file
+from machtrace.symbols.macho.table import macho_symbol_table
+from machtrace.symbols.table import CERTAINTIES
 
 
 def offsets(*values):

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from machtrace.model.report import Report, ReportedTask, ReportKind
-from machtrace.model.reported_frame import Adjustment, ReportedFrame, ReportedSymbol
-from machtrace.model.reported_process import LanguageException
-from machtrace.model.reported_thread import ReportedThread
-from machtrace.model.reported_tree import SampledNode, SampledTree
+from machtrace.model.report import (
+    Adjustment,
+    LanguageException,
+    Report,
+    ReportedFrame,
+    ReportedSymbol,
+    ReportedTask,
+    ReportedThread,
+    ReportKind,
+    SampledNode,
+    SampledTree,
+)
 from machtrace.symbolizer.demangled_reports import demangled_report
 
 

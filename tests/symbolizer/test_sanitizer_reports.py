@@ -10,17 +10,15 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from tests.support.reports.logs import SANITIZER
 
 from machtrace.model.image import BuildId
-from machtrace.model.report import Report
-from machtrace.model.reported_frame import Adjustment
-from machtrace.model.reported_thread import ReportedThread
+from machtrace.model.report import Adjustment, Report, ReportedThread
+from machtrace.reports.backtraces.sanitizer import parse_frame_line
 from machtrace.reports.readers import read_source
-from machtrace.reports.backtraces.frame_lines_x import parse_frame_line
 from machtrace.reports.source import ReportSource
 from machtrace.symbolizer.report_names import ReportNames
 from machtrace.symbolizer.report_symbolicator import symbolicate_reports
-from tests.support.reports.logs import SANITIZER
 
 SOURCE = """\
 #include <stdlib.h>

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.errors import FormatError
-from machtrace.model.reported_frame import NameSource
+from machtrace.formats.elf.contents import ElfFileContents
+from machtrace.images.open_file import open_image_file
+from machtrace.model.report import NameSource
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
-from machtrace.images.open_file import open_image_file
 from machtrace.symbolizer.report_names import ReportNames
 from machtrace.symbolizer.report_symbolicator import symbolicate_reports
 

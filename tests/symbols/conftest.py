@@ -9,11 +9,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests.support.compilers.executables import COMPACT_TABLES, compile_object
+from tests.support.writers.symbol_files import APP, DSYM
 
 from machtrace.model.arch import Arch
 from machtrace.symbolstore.store import SymbolStore
-from tests.support.compilers.executables import COMPACT_TABLES, compile_object
-from tests.support.writers.symbol_files import APP, DSYM
 
 LIBRARY = """
 extern int outside(int);

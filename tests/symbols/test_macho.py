@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.writers.function_lists import uleb, write_exports_trie
+from tests.support.writers.macho import TEXT_OFFSET, BuiltSymbol, ThinFile
 
 from machtrace.errors import MachOError
 from machtrace.formats.macho.contents import FileContents
-from machtrace.formats.macho.cpu import CPU_TYPE_ARM, CPU_TYPE_ARM64
-from machtrace.formats.macho.nlist import N_ARM_THUMB_DEF, N_EXT, N_PEXT, N_SECT
+from machtrace.formats.macho.header import CPU_TYPE_ARM, CPU_TYPE_ARM64
+from machtrace.formats.macho.structs import N_ARM_THUMB_DEF, N_EXT, N_PEXT, N_SECT
 from machtrace.model.address import ImageOffset
 from machtrace.model.arch import Arch
 from machtrace.model.symbol import Certainty
-from machtrace.symbols.macho_first_symbol import first_symbol
+from machtrace.symbols.image_symbols import first_symbol
 from machtrace.symbols.macho.table import macho_symbol_table
-from tests.support.writers.exports_trie_writer import uleb, write_exports_trie
-from tests.support.writers.macho import TEXT_OFFSET, BuiltSymbol, ThinFile
 
 ARCHITECTURES = [Arch.ARM64, Arch.X86_64]
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from machtrace.symbols import range_index
-from machtrace.symbols.range_index import RangeIndex
+from machtrace.symbols import ranges
+from machtrace.symbols.ranges import RangeIndex
 
 OFFSETS = st.integers(0, 2**64 - 1)
 
@@ -82,7 +82,7 @@ def test_starts_that_do_not_ascend_are_refused():
 
 def test_without_the_extension_answers_are_the_same(monkeypatch):
     """The starts are searched."""
-    monkeypatch.setattr(range_index, "_native_index", lambda *_: None)
+    monkeypatch.setattr(ranges, "_native_index", lambda *_: None)
     starts = np.array([16, 32, 48], np.uint64)
     offsets = np.arange(5000, dtype=np.uint64)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from machtrace.demangler import DemangleStyle, demangle
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.fixups.pointers import parse_pointers
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.model.symbol import Certainty
-from machtrace.demangler import DemangleStyle, demangle
 from machtrace.symbols.rtti import rtti_names
 
 SOURCE = Path(__file__).with_name("classes.cpp")

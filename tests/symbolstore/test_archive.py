@@ -5,10 +5,6 @@ import struct
 import zipfile
 
 import pytest
-
-from machtrace.symbolstore.archive import UnpackLimits
-from machtrace.symbolstore.contained_images import SkipReason
-from machtrace.images.store_layout import FileKind
 from tests.support.writers.symbol_files import (
     APP,
     ARM,
@@ -19,6 +15,10 @@ from tests.support.writers.symbol_files import (
     reasons,
     zipped,
 )
+
+from machtrace.images.store_layout import FileKind
+from machtrace.symbolstore.archive import UnpackLimits
+from machtrace.symbolstore.contained_images import SkipReason
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])

@@ -9,25 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-
-from machtrace.errors import FileAccessError
-from machtrace.formats.macho.cpu import CPU_TYPE_X86_64
-from machtrace.formats.macho.header import FileType
-from machtrace.model.address import Avma, Svma
-from machtrace.model.arch import Arch
-from machtrace.model.image import BinaryImage, ImageFormat
-from machtrace.model.symbol import FrameStatus
-from machtrace.images.resolver import ImageResolver
-from machtrace.symbolstore.store import SymbolStore
-from machtrace.symbolstore.adding import SymbolAdder
-from machtrace.symbolstore.gc import (
-    misplaced,
-)
-from machtrace.symbolstore.contained_images import SkipReason
-from machtrace.symbolstore.symbol_store_input import InputFile, input_files
-from machtrace.images.store_layout import FileKind
-from machtrace.images.symbol_store_location import default_store_path
-from tests.support.compilers.elf_compiler import compile_elf
+from tests.support.compilers.executables import compile_elf
 from tests.support.writers.macho import ThinFile
 from tests.support.writers.symbol_files import (
     APP,
@@ -42,6 +24,21 @@ from tests.support.writers.symbol_files import (
     reasons,
     zipped,
 )
+
+from machtrace.errors import FileAccessError
+from machtrace.formats.macho.header import CPU_TYPE_X86_64, FileType
+from machtrace.images.resolver import ImageResolver
+from machtrace.images.store_layout import FileKind, default_store_path
+from machtrace.model.address import Avma, Svma
+from machtrace.model.arch import Arch
+from machtrace.model.image import BinaryImage, ImageFormat
+from machtrace.model.symbol import FrameStatus
+from machtrace.symbolstore.adding import InputFile, SymbolAdder, input_files
+from machtrace.symbolstore.contained_images import SkipReason
+from machtrace.symbolstore.gc import (
+    misplaced,
+)
+from machtrace.symbolstore.store import SymbolStore
 
 
 def test_an_app_and_its_dsym_in_symsorter_s_layout(store, bundle):

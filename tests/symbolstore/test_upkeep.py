@@ -7,18 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from machtrace.symbolstore.store import SymbolStore
-from machtrace.symbolstore.gc import (
-    beyond_size,
-    leftovers,
-    misplaced,
-    remove,
-    unused_since,
-)
-from machtrace.symbolstore.export import ExportResult, export_file
-from machtrace.images.store_layout import ExportLayout, FileKind
-from tests.support.compilers.elf_compiler import compile_elf
+from tests.support.compilers.executables import compile_elf
 from tests.support.writers.symbol_files import (
     APP,
     DSYM,
@@ -27,6 +16,17 @@ from tests.support.writers.symbol_files import (
     everything_in,
     names_in,
 )
+
+from machtrace.images.store_layout import ExportLayout, FileKind
+from machtrace.symbolstore.export import ExportResult, export_file
+from machtrace.symbolstore.gc import (
+    beyond_size,
+    leftovers,
+    misplaced,
+    remove,
+    unused_since,
+)
+from machtrace.symbolstore.store import SymbolStore
 
 
 def test_what_can_go(store, bundle):

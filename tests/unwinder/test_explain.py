@@ -12,19 +12,18 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.writers.processes import synthetic_process
 
 import machtrace as mt
-from machtrace.pipeline.pipeline import build_capture
 from machtrace.formats.macho.contents import FileContents, MemoryContents
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
-from machtrace.model.explanation import BrokenInformation, FollowedRule
+from machtrace.model.capture import BrokenInformation, FollowedRule
 from machtrace.model.memory import LayeredMemory, MemoryRegion
 from machtrace.model.stack import AddressKind, FrameTrust, Stop, StopReason
-from machtrace.render import json_document
-from machtrace.render import text
+from machtrace.pipeline.backtraces import build_capture
+from machtrace.render import json_document, text
 from machtrace.targets.emulator.target import PROGRAM
-from tests.support.writers.processes import synthetic_process
 
 OBJDUMP = next((name for name in ("llvm-objdump-19", "llvm-objdump") if shutil.which(name)), None)
 

@@ -8,21 +8,17 @@ import struct
 import tracemalloc
 
 import pytest
+from tests.support.writers.processes import synthetic_process
 
-from machtrace.pipeline.pipeline import build_capture, unwind
 from machtrace.model.address import Avma, PacMask, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import LayeredMemory, MemoryRegion
 from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import FrameTrust, Gap, Stop, StopReason, stretches
-from machtrace.render import bs
-from machtrace.render import json_document
-from machtrace.render import lldb
-from machtrace.render import nsthread
-from machtrace.render import text
+from machtrace.pipeline.backtraces import build_capture, unwind
+from machtrace.render import bs, json_document, lldb, nsthread, text
 from machtrace.targets.open import open_target
-from tests.support.writers.processes import synthetic_process
 from machtrace.unwinder import walker
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from machtrace.unwinder.rules import AtCfa, CfaPlus, Claims, InRegister, RegisterOffset, UnwindRule

@@ -7,6 +7,9 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.emulated.run import EmulatedRun
+from tests.support.lab.policies import all_rules
+from tests.support.writers.processes import synthetic_process
 
 from machtrace.formats.macho.contents import MemoryContents
 from machtrace.model.address import Avma, PacMask
@@ -14,13 +17,9 @@ from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import LayeredMemory, MemoryRegion
 from machtrace.model.registers import RegisterSet
+from machtrace.model.snapshot import ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.model.stack import FrameTrust, StopReason
-from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
-from tests.support.writers.processes import synthetic_process
-from tests.support.emulated.run import EmulatedRun
-from tests.support.lab.policies import all_rules
 from machtrace.unwinder.code.code_check import Objection
-from machtrace.unwinder.sources.of_image import image_rules
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from machtrace.unwinder.rules import (
     AtCfa,
@@ -34,9 +33,10 @@ from machtrace.unwinder.rules import (
     UnwindRule,
     frame_pointer_rule,
 )
+from machtrace.unwinder.sources.of_image import image_rules
+from machtrace.unwinder.step_budget import StepBudget
 from machtrace.unwinder.thread_walker import PythonWalker
 from machtrace.unwinder.walker import walk
-from machtrace.unwinder.step_budget import StepBudget
 
 NativeWalker = pytest.importorskip(
     "machtrace.unwinder.native", reason="the extensions are not built"

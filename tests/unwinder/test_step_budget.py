@@ -8,30 +8,29 @@ from random import Random
 
 import pytest
 
+from machtrace.errors import DwarfError, MemoryReadError
 from machtrace.formats.dwarf import expression
 from machtrace.formats.dwarf.cfi_records import CallFrameSection
 from machtrace.formats.dwarf.frame_index import COMMONS_AT_LEAST, READ_ONE_BY_ONE, build_index
-from machtrace.errors import DwarfError, MemoryReadError
 from machtrace.model.address import Avma, FileOffset, PacMask, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import MemoryRegion
 from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import FrameTrust
-from machtrace.unwinder.arch.arm64.arm64_frame import ENTRY, ENTRY_WITHOUT_VOLATILE
-from machtrace.unwinder.arch.arm32.arm_instruction_sets import InstructionSets
-from machtrace.unwinder.arch.arm32.analysis import ArmInstructionRules
-from machtrace.unwinder.code.call_site_rules import CallSiteRules
-from machtrace.unwinder.sources.cfi import CallFrameRules
-from machtrace.unwinder.sources.cfi_sections import IndexedSection
-from machtrace.unwinder.sources.cfi_translation import RegisterNumbering
+from machtrace.unwinder.arch.arm32.analysis import ArmInstructionRules, InstructionSets
+from machtrace.unwinder.arch.arm64.analysis import InstructionRules
+from machtrace.unwinder.arch.arm64.registers import ENTRY, ENTRY_WITHOUT_VOLATILE
+from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
+from machtrace.unwinder.arch.x86.registers import MODE_32
+from machtrace.unwinder.code.code_check import CallSiteRules
 from machtrace.unwinder.code.data_flow import Flow
 from machtrace.unwinder.code.effects import (
     AddConstant,
     AddRegister,
     Call,
-    IndirectJump,
     Effect,
+    IndirectJump,
     Jump,
     Load,
     MoveRegister,
@@ -40,7 +39,6 @@ from machtrace.unwinder.code.effects import (
     Store,
 )
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
-from machtrace.unwinder.arch.arm64.analysis import InstructionRules
 from machtrace.unwinder.rules import (
     AtCfa,
     Claims,
@@ -49,10 +47,9 @@ from machtrace.unwinder.rules import (
     RuleSource,
     UnwindRule,
 )
-from machtrace.unwinder.walker import walk
+from machtrace.unwinder.sources.cfi import CallFrameRules, IndexedSection, RegisterNumbering
 from machtrace.unwinder.step_budget import WALK_STEPS, StepBudget
-from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
-from machtrace.unwinder.arch.x86.registers import MODE_32
+from machtrace.unwinder.walker import walk
 
 SLACK = WALK_STEPS // 4
 """What one thing that is begun with the last step may take more."""

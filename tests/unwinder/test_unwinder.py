@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.writers.processes import synthetic_process
+from tests.support.writers.synthetic_image import TEXT_OFFSET
 
 import machtrace as mt
 from machtrace.errors import MachOError
@@ -15,10 +17,7 @@ from machtrace.model.arch import Arch
 from machtrace.model.image import ImageList
 from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.stack import AddressKind, FrameTrust, Walk
-from tests.support.writers.processes import synthetic_process
-from tests.support.writers.synthetic_image import TEXT_OFFSET
-from machtrace.unwinder.frame_codes import KINDS, TRUSTS
-from machtrace.unwinder.thread_walker import PythonWalker
+from machtrace.unwinder.thread_walker import KINDS, TRUSTS, PythonWalker
 
 
 @pytest.fixture(params=["c", "python"])

@@ -12,10 +12,9 @@ from machtrace.cli.demo.command import demo
 from machtrace.cli.device.commands import device_app
 from machtrace.cli.doctor.command import doctor
 from machtrace.cli.image.command import image
-from machtrace.cli.reports.report import report
+from machtrace.cli.reports.commands import convert, report, symbolicate
 from machtrace.cli.sample import sample
 from machtrace.cli.snapshot import snapshot
-from machtrace.cli.reports.commands import convert, symbolicate
 from machtrace.cli.symbols.commands import symbols_app
 
 app = typer.Typer(

@@ -10,13 +10,12 @@ from typing import Annotated, TextIO
 
 import typer
 
-from machtrace.cli.places import check_search_paths
-from machtrace.cli.options import Spec
+from machtrace.cli.options import Spec, check_search_paths
+from machtrace.cpython.runs import PythonRuns
 from machtrace.model.capture import Capture
+from machtrace.model.snapshot import ThreadId
 from machtrace.model.stack import FrameTrust
 from machtrace.model.symbol import CallStack
-from machtrace.model.thread import ThreadId
-from machtrace.cpython.runs import PythonRuns
 
 
 class Format(StrEnum):
@@ -72,9 +71,8 @@ def backtrace(  # noqa: PLR0913, PLR0917 - a parameter is an option
     ] = False,
 ) -> None:
     """Print the call stack of every thread of a process, a core or an emulated program."""
-    from machtrace.pipeline.backtraces import snapshot, snapshot_with_python
-    from machtrace.pipeline.pipeline import build_capture
-    from machtrace.cli.console import print_errors, output, warn
+    from machtrace.cli.console import output, print_errors, warn
+    from machtrace.pipeline.backtraces import build_capture, snapshot, snapshot_with_python
 
     check_search_paths(search or ())
     if explain and format not in _TELLING:
@@ -154,11 +152,7 @@ def _untold(result: Capture) -> Iterator[str]:
 def write_report(result: Capture, form: Format, sink: TextIO) -> None:
     """Write ``result`` to ``sink``, with colours where standard output is a terminal."""
     from machtrace.cli.console import wants_colour
-    from machtrace.render import bs
-    from machtrace.render import json_document
-    from machtrace.render import lldb
-    from machtrace.render import nsthread
-    from machtrace.render import text
+    from machtrace.render import bs, json_document, lldb, nsthread, text
 
     match form:
         case Format.TEXT:

@@ -24,7 +24,7 @@ def main() -> None:
 
 
 def _run() -> int | str | None:
-    from machtrace.cli.console import print_error, output, prepare_output
+    from machtrace.cli.console import output, prepare_output, print_error
     from machtrace.errors import MachtraceError
 
     # What a command makes it keeps to its end, and a hundred thousand frames are no garbage.

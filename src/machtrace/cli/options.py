@@ -1,12 +1,17 @@
-"""The words that name a target, as commands take them."""
+"""The words that name a target, as commands take them.
+
+The places that a user names to search in.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from machtrace.errors import TargetSpecError
+from machtrace.errors import FileAccessError, TargetSpecError
 from machtrace.targets.open import SELF
 
 
@@ -43,3 +48,16 @@ RunningSpec = Annotated[
     ),
 ]
 """Of what can be looked at again and again."""
+
+
+def check_search_paths(places: Iterable[Path]) -> None:
+    """See that all are there.
+
+    Raises:
+        FileAccessError: one is not.
+    """
+    for place in places:
+        try:
+            place.stat()
+        except OSError as error:
+            raise FileAccessError(str(place), error.strerror or "cannot be read") from error

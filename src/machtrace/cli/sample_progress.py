@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from machtrace.sampling.sampler import FOREVER_NS, SamplingProgress
 from machtrace.model.profile import Profile, SamplingEnd
+from machtrace.sampling.sampler import FOREVER_NS, SamplingProgress
 
 _EVERY_NS = 100_000_000
 """Between two pictures; drawing takes time that the next tick may need."""

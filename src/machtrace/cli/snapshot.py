@@ -66,9 +66,9 @@ def snapshot(
     could not be read; the rest is saved. Where the core goes to standard output, what was saved is
     told on standard error.
     """
+    from machtrace.cli import console
     from machtrace.pipeline.backtraces import snapshot as take
     from machtrace.pipeline.snapshot_writer import save_snapshot, write_snapshot
-    from machtrace.cli import console
 
     if str(output) == "-":
         with console.binary_output() as core:

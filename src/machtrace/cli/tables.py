@@ -1,10 +1,13 @@
-"""What the commands of ``machtrace symbols`` have in common: options, sizes, tables."""
+"""What the commands of ``machtrace symbols`` have in common: options, sizes, tables.
+
+Tables as aligned text.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -80,8 +83,6 @@ def write_table(
     from machtrace.cli.console import wants_colour
 
     if not wants_colour(sys.stdout):
-        from machtrace.cli.columns import table
-
         for line in table(headings, rows, right=right):
             sys.stdout.write(f"{line}\n")
         return
@@ -110,3 +111,22 @@ def write_json(document: dict[str, Any]) -> None:
 def counted(count: int, thing: str, things: str | None = None) -> str:
     """``1 file``, ``2 files``."""
     return f"{count:,} {thing if count == 1 else things or thing + 's'}"
+
+
+_GAP = "  "
+
+
+def table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()
+) -> Iterator[str]:
+    """The heading's line and one for each row, in columns as wide as they need to be.
+
+    ``right`` has the columns that end, rather than begin, below each other.
+    """
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    for row in (headings, *rows):
+        cells = [
+            cell.rjust(width) if place in right else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield _GAP.join(cells).rstrip()

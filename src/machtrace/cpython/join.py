@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from machtrace.errors import TargetError
-from machtrace.model.snapshot import Problem
-from machtrace.model.symbol import CallStack, Frame, PythonFrame
-from machtrace.model.thread import ThreadId
 from machtrace.cpython.runs import PythonRuns
+from machtrace.errors import TargetError
+from machtrace.model.snapshot import Problem, ThreadId
+from machtrace.model.symbol import CallStack, Frame, PythonFrame
 
 LOOP = "_PyEval_EvalFrameDefault"
 """What every CPython since 3.6 calls its loop."""

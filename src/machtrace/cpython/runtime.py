@@ -8,14 +8,13 @@ from struct import Struct
 
 import numpy as np
 
-from machtrace.formats.elf.contents import ElfContents, ElfFileContents, ElfMemoryContents
-from machtrace.formats.elf.dynamic_symbols import dynamic_symbol_tables
-from machtrace.formats.elf.symtab import parse_symbols, symbol_dtype
+from machtrace.cpython.layout import COOKIE, HEAD_SIZE, PythonLayout, layout_of
 from machtrace.errors import FormatError, MachtraceError, TargetError
+from machtrace.formats.elf.contents import ElfContents, ElfFileContents, ElfMemoryContents
+from machtrace.formats.elf.symtab import dynamic_symbol_tables, parse_symbols, symbol_dtype
 from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.memory import MemoryReader
-from machtrace.cpython.layout import COOKIE, HEAD_SIZE, PythonLayout, layout_of
 
 _RUNTIME = "_PyRuntime"
 _VERSION = "Py_Version"

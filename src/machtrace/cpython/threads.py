@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from struct import Struct
 
+from machtrace.cpython.layout import PythonLayout
+from machtrace.cpython.objects import PythonObjects, Standing
 from machtrace.errors import FormatError, MachtraceError
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
 from machtrace.model.symbol import PythonFrame
-from machtrace.cpython.layout import PythonLayout
-from machtrace.cpython.objects import PythonObjects, Standing
 
 _POINTER = Struct("<Q")
 _TAGS = 3

@@ -1,4 +1,7 @@
-"""A file that holds an image's debug information, or more of its symbols than the image has."""
+"""A file that holds an image's debug information, or more of its symbols than the image has.
+
+Where source files are now: replacing the beginnings of paths that a compiler recorded.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,29 @@ from machtrace.formats.macho.contents import FileContents
 from machtrace.model.address import FileOffset, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BuildId, ImageFormat
-from machtrace.images.source_paths import NOT_MOVED, SourcePaths
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePaths:
+    """Prefixes of recorded paths, and what to put in their places."""
+
+    replacements: tuple[tuple[str, str], ...] = ()
+    """(recorded folder, folder now); without a ``/`` at the end."""
+
+    def now(self, path: str) -> str:
+        """``path`` with the longest recorded folder that it is in replaced; else as it is."""
+        best = ""
+        there = path
+        for recorded, current in self.replacements:
+            if len(recorded) > len(best) and path.startswith(recorded):
+                rest = path[len(recorded) :]
+                if not rest or rest.startswith("/"):
+                    best, there = recorded, current + rest
+        return there
+
+
+NOT_MOVED = SourcePaths()
+"""Every path as it was recorded."""
 
 
 class FoundBy(Enum):

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
 
-from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.errors import FormatError
+from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.model.image import BuildId
 
 _ALIGNMENT = 4

@@ -1,16 +1,179 @@
-"""Which image files a folder holds, by identifier: made once for a folder, kept while in use."""
+"""Which image files a folder holds, by identifier: made once for a folder, kept while in use.
+
+Going through a folder with all that is in it, however much and however tangled that is.
+
+What a file says that it is, from its first bytes: for looking at very many files.
+"""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
 from threading import Lock
+from uuid import UUID
 from weakref import WeakValueDictionary
 
-from machtrace.errors import MachtraceError
-from machtrace.images.file_identity import identifiers_of
-from machtrace.images.folder_walk import FolderWalk
+from machtrace.errors import FormatError, MachtraceError
+from machtrace.formats.elf.contents import ElfFileContents
+from machtrace.formats.macho.fat import is_fat, parse_slices
+from machtrace.formats.macho.header import is_macho, parse_header
+from machtrace.formats.macho.load_commands import LC_UUID, parse_load_commands
+from machtrace.formats.macho.structs import UUID_COMMAND
+from machtrace.images.open_file import open_image_file
 from machtrace.images.store_layout import Identifier
+
+ENTRIES_LIMIT = 2_000_000
+"""Files and folders that one walk passes; above that it ends, and says so."""
+_FIRST_OF_ALL = (".dSYM", ".xcarchive")
+_FIRST_BY_NAME = frozenset({"dSYMs", "Products"})
+_LEFT_OUT = frozenset({".git", ".hg", ".svn"})
+"""Folders with nothing but the history of sources."""
+
+_LOOKED_AT = 16
+"""Entries that show whether a folder is a symbol store's."""
+
+_LAYOUTS = (
+    # A folder of the root, and what is in one: unified and .build-id, LLDB's, debuginfod's.
+    (re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{14,}(\.debug)?")),
+    (re.compile(r"[0-9A-F]{4}"), re.compile(r"[0-9A-F]{4}")),
+    (re.compile(r"[0-9a-f]{32,}"), re.compile(r"debuginfo|executable")),
+)
+
+
+@dataclass(slots=True)
+class FolderWalk:
+    """One walk; what it met besides files is here when it has ended."""
+
+    root: str
+    stores: list[str] = field(default_factory=list)
+    """Roots of symbol stores, where files are found by their identifiers: not gone through."""
+    unreadable: list[str] = field(default_factory=list)
+    """Folders that may not be listed."""
+    is_cut_short: bool = False
+    """Whether there were more than :data:`ENTRIES_LIMIT` entries."""
+    _room: int = field(default_factory=lambda: ENTRIES_LIMIT)
+    _seen: set[tuple[int, int]] = field(default_factory=set)
+
+    def files(self) -> Iterator[str]:
+        """The paths of regular files, folders with symbols first, else the nearest first.
+
+        Symbolic links are followed, and no folder is gone through twice.
+        """
+        symbols: deque[str] = deque()
+        others = deque([self.root])
+        while (symbols or others) and not self.is_cut_short:
+            is_of_symbols = bool(symbols)
+            folder = symbols.popleft() if symbols else others.popleft()
+            entries = self._entries(folder)
+            yield from (entry.path for entry in entries if _is(entry.is_file))
+            folders = [entry for entry in entries if _is(entry.is_dir)]
+            left_out = _LEFT_OUT | self._kept_by_identifier(folder, folders)
+            for entry in folders:
+                if entry.name not in left_out:
+                    is_first = is_of_symbols or _comes_first(entry.name)
+                    (symbols if is_first else others).append(entry.path)
+
+    def _entries(self, folder: str) -> list[os.DirEntry[str]]:
+        """What is in a folder, by name; nothing where it was gone through, or may not be."""
+        entries: list[os.DirEntry[str]] = []
+        try:
+            status = os.stat(folder)  # noqa: PTH116 - thousands of them
+            if (status.st_dev, status.st_ino) in self._seen:
+                return []
+            self._seen.add((status.st_dev, status.st_ino))
+            with os.scandir(folder) as listing:
+                entries.extend(islice(listing, self._room + 1))
+        except (OSError, ValueError):  # no such folder; a name that no folder can have
+            self.unreadable.append(folder)
+        self._room -= len(entries)
+        self.is_cut_short = self._room < 0
+        return sorted(entries, key=lambda entry: entry.name)
+
+    def _kept_by_identifier(self, folder: str, folders: list[os.DirEntry[str]]) -> frozenset[str]:
+        """Those of ``folders`` that make ``folder`` a symbol store."""
+        for outer, inner in _LAYOUTS:
+            fitting = [entry for entry in folders if outer.fullmatch(entry.name)]
+            if fitting and _holds(fitting[0].path, inner):
+                is_build_id = os.path.basename(folder) == ".build-id"  # noqa: PTH119
+                self.stores.append(os.path.dirname(folder) if is_build_id else folder)  # noqa: PTH120
+                return frozenset(entry.name for entry in fitting)
+        return frozenset()
+
+
+def _comes_first(name: str) -> bool:
+    return name.endswith(_FIRST_OF_ALL) or name in _FIRST_BY_NAME
+
+
+def _holds(folder: str, name: re.Pattern[str]) -> bool:
+    try:
+        with os.scandir(folder) as listing:
+            return any(name.fullmatch(entry.name) for entry in islice(listing, _LOOKED_AT))
+    except OSError:
+        return False
+
+
+def _is(kind: Callable[[], bool]) -> bool:
+    try:
+        return kind()
+    except OSError:  # a link that leads round, or where nobody may look
+        return False
+
+
+_ELF_MAGIC = b"\x7fELF"
+_FIRST = 1 << 12
+"""Bytes read of every file: enough for the load commands of most."""
+_MOST_COMMANDS = 1 << 24
+"""Bytes of load commands that are searched; those of the largest caches take some 100 KB."""
+
+
+def identifiers_of(path: str) -> tuple[Identifier, ...]:
+    """The identifiers of all images in a file; none where it is no image file.
+
+    Raises:
+        OSError, FormatError: it cannot be read, or only starts like an image.
+    """
+    # A named pipe must not be waited for.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        start = os.read(descriptor, _FIRST)
+        if is_macho(start):
+            return _thin(descriptor, start, path)
+    finally:
+        os.close(descriptor)
+    if start.startswith(_ELF_MAGIC):
+        build_id = ElfFileContents(open_image_file(path), path).image.build_id
+        return () if build_id is None else (build_id,)
+    if is_fat(start):
+        found = (_uuid(part.data, path) for part in parse_slices(open_image_file(path), path))
+        return tuple(uuid for uuid in found if uuid is not None)
+    return ()
+
+
+def _thin(descriptor: int, start: bytes, path: str) -> tuple[UUID, ...]:
+    header = parse_header(start, path)
+    size = header.size + header.sizeofcmds
+    if size > len(start):
+        if size > _MOST_COMMANDS:
+            raise FormatError(f"{size} bytes of load commands", source=path, offset=0)
+        start += os.read(descriptor, size - len(start))
+    uuid = _uuid(start, path)
+    return () if uuid is None else (uuid,)
+
+
+def _uuid(data: bytes | memoryview, path: str) -> UUID | None:
+    header = parse_header(data, path)
+    commands = parse_load_commands(
+        header, memoryview(data)[header.size : header.size + header.sizeofcmds], path
+    )
+    for command in commands:
+        if command.cmd == LC_UUID:
+            return UUID(bytes=command.unpack(UUID_COMMAND, path).uuid)
+    return None
+
 
 FILES_LIMIT = 500_000
 """Files of one folder that are looked into; above that it is given up, and said."""

@@ -9,11 +9,18 @@ where the layout has no place for such a file. Nothing is looked at: these are t
 * *build-id*: GDB's *Separate Debug Files*, below ``.build-id``;
 * *debuginfod*: elfutils' *debuginfod(8)*;
 * *SSQP*: "SSQP Key Conventions" of ``dotnet/symstore``.
+
+Where symbols are kept unless a user says otherwise.
+
+The folders that platforms have for what programs keep for a user.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from enum import Enum, StrEnum
+from pathlib import Path
 from typing import TypeAlias
 from uuid import UUID
 
@@ -140,3 +147,39 @@ def plain_name(path: str) -> str | None:
 def _key(identifier: Identifier) -> str | None:
     text = identifier_text(identifier)
     return text if 2 * _LEAST_BYTES <= len(text) <= 2 * _MOST_BYTES else None
+
+
+class UserFolder(Enum):
+    """What it is for: where it is on a Mac, and elsewhere by the XDG Base Directories."""
+
+    DATA = ("Application Support", "XDG_DATA_HOME", ".local/share")
+    CACHE = ("Caches", "XDG_CACHE_HOME", ".cache")
+    """What can be made again."""
+
+    def path(self) -> Path:
+        """Ours in it, on this platform; on Windows all are in ``%LOCALAPPDATA%``."""
+        of_macos, variable, else_ = self.value
+        home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home raises where there is none
+        if sys.platform == "darwin":
+            outer = home / "Library" / of_macos
+        elif sys.platform == "win32":
+            outer = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+        else:
+            outer = Path(os.environ.get(variable) or home / else_)
+        return outer / "machtrace"
+
+
+STORE_VARIABLE = "MACHTRACE_SYMBOLS"
+"""The environment variable that says where the default store is."""
+
+
+def default_store_path() -> Path:
+    """Where symbols are kept unless a user says otherwise.
+
+    ``$MACHTRACE_SYMBOLS``, else the platform's folder for a user's data: Application Support on a
+    Mac, ``%LOCALAPPDATA%`` on Windows, ``$XDG_DATA_HOME`` or ``~/.local/share`` elsewhere.
+    """
+    named = os.environ.get(STORE_VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    return UserFolder.DATA.path() / "symbols"

@@ -7,15 +7,14 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from machtrace.errors import MachtraceError
+from machtrace.images.debug_file import DebugFile
+from machtrace.images.resolver import ImageResolver
+from machtrace.lines.debug_map.index import DebugMapIndex
+from machtrace.lines.index import DebugIndex
+from machtrace.lines.index_cache import IndexCache, ObjectIndices
 from machtrace.model.address import ImageOffset
 from machtrace.model.image import BinaryImage
 from machtrace.model.symbol import Certainty, FrameStatus, InlineFrame, Symbol
-from machtrace.images.debug_file import DebugFile
-from machtrace.lines.index import DebugIndex
-from machtrace.lines.debug_map.index import DebugMapIndex
-from machtrace.images.resolver import ImageResolver
-from machtrace.lines.index_cache import IndexCache
-from machtrace.lines.object_file_indices import ObjectIndices
 
 AnyDebugIndex: TypeAlias = DebugIndex | DebugMapIndex
 

@@ -1,18 +1,153 @@
-"""Making an index of a debug file, in a child process that may die of it."""
+"""Making an index of a debug file, in a child process that may die of it.
+
+Starting the child processes that make indices, and telling what became of them.
+
+What is changed in a debug file's headers, in memory, before an index is made of it.
+
+The library that makes indices takes names from the symbol table, too: a label in the middle of a
+function ends its lines there, a function's cold part gives its name to all of it, and what no
+debug information describes is named after whatever symbol came before. Names by symbol are
+:mod:`machtrace.symbols.table`'s; so the table is hidden from it. And it counts offsets
+from the address that the first segment states, which need not be where the header is.
+"""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from signal import Signals
+from typing import BinaryIO, NamedTuple, TypeAlias
 
 from machtrace.errors import DebugInformationError
-from machtrace.lines.child_process import run_worker
+from machtrace.formats.elf.contents import ElfFileContents
+from machtrace.formats.elf.image import ElfImage
+from machtrace.formats.elf.structs import PT_DYNAMIC, PT_LOAD, SHT_SYMTAB
+from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.image import MachOImage
+from machtrace.formats.macho.load_commands import LC_SYMTAB
 from machtrace.images.debug_file import DebugFile
-from machtrace.lines.worker import IndexTask
-from machtrace.lines.index_edits import header_edits
+from machtrace.lines.worker import REFUSED, IndexTask
+
+_COMPLAINT = 400
+"""Characters of what the child said last that are told."""
+
+
+class WorkerAnswer(NamedTuple):
+    """What a child process wrote, and how it ended."""
+
+    output: bytes
+    """All of it that came in time."""
+    problem: str | None
+    """Why there may be no more of it; None where the child ended well."""
+    was_started: bool = True
+
+
+def run_worker(
+    module: str, arguments: Sequence[str], given: bytes | memoryview | BinaryIO, *, seconds: float
+) -> WorkerAnswer:
+    """Run a module of ours in a process of its own, and wait for it. Raises nothing.
+
+    Args:
+        module: its full name.
+        arguments: of its command line.
+        given: what is at its standard input; of a file, from where it is now.
+        seconds: after so many, by the clock on the wall, the child is ended.
+    """
+    if not sys.executable or getattr(sys, "frozen", False):  # a program that embeds Python
+        reason = "no process can be started to read debug information (no Python executable)"
+        return WorkerAnswer(b"", reason, was_started=False)
+    data, file = (given, None) if isinstance(given, bytes | memoryview) else (None, given)
+    try:
+        done = subprocess.run(  # noqa: S603 (our own interpreter and arguments)
+            [sys.executable, "-P", "-m", module, *arguments],
+            stdin=file,
+            input=data,
+            capture_output=True,
+            env=worker_environment(),
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        reason = f"debug information was not read within {seconds:.0f} seconds"
+        return WorkerAnswer(error.stdout or b"", reason)
+    except OSError as error:
+        reason = f"no process could be started to read debug information ({error})"
+        return WorkerAnswer(b"", reason, was_started=False)
+    problem = _why_it_ended(done.returncode, done.stderr) if done.returncode else None
+    return WorkerAnswer(done.stdout, problem)
+
+
+def worker_environment() -> dict[str, str]:
+    """This process's, with its ``sys.path``: the child is to find the same modules."""
+    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def _why_it_ended(status: int, complaint: bytes) -> str:
+    """What became of a child with an exit status that is not 0, and with what it said last."""
+    said = complaint.decode("utf-8", "replace").strip().rpartition("\n")[2][-_COMPLAINT:]
+    if status == REFUSED:
+        return f"debug information cannot be read ({said})"
+    if status < 0:
+        try:
+            name = Signals(-status).name
+        except ValueError:
+            name = f"signal {-status}"
+        return f"the reader of debug information died ({name})"
+    return f"the reader of debug information ended with status {status} ({said})"
+
+
+Edits: TypeAlias = tuple[tuple[int, bytes], ...]
+"""Offsets in the file, or the slice, and what to put there; all within it."""
+
+_NSYMS_OFFSET = 12
+"""Of ``nsyms`` in a ``symtab_command``."""
+_SH_TYPE_OFFSET = 4
+_NOTHING = bytes(4)
+"""No symbols; ``SHT_NULL``, ``PT_NULL``."""
+
+
+def header_edits(contents: FileContents | ElfFileContents) -> Edits:
+    """What to change in a file of these contents."""
+    if isinstance(contents, FileContents):
+        return _macho_edits(contents.image)
+    return _elf_edits(contents.image)
+
+
+def _macho_edits(image: MachOImage) -> Edits:
+    return tuple(
+        (command.offset + _NSYMS_OFFSET, _NOTHING) for command in image.commands_of(LC_SYMTAB)
+    )
+
+
+def _elf_edits(image: ElfImage) -> Edits:
+    header, layout = image.header, image.layout
+    edits = [
+        (
+            header.section_headers_offset + number * header.section_header_size + _SH_TYPE_OFFSET,
+            _NOTHING,
+        )
+        for number, section in enumerate(image.sections)
+        if section.type == SHT_SYMTAB
+    ]
+    first = True
+    for number, segment in enumerate(image.segments):
+        at = header.program_headers_offset + number * header.program_header_size
+        if segment.type == PT_DYNAMIC:
+            edits.append((at, _NOTHING))
+        elif segment.type == PT_LOAD and first:
+            first = False
+            address = image.header_svma.to_bytes(
+                layout.pointer_size, "little" if layout.little_endian else "big"
+            )
+            edits.append((at + (16 if layout.is_64 else 8), address))
+    return tuple(edits)
+
 
 _WORKER = "machtrace.lines.worker"
 _MIB = 1 << 20

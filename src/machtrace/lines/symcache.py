@@ -12,10 +12,13 @@ format, version 9, is that of the crate ``symbolic-symcache`` (``src/raw/v9.rs``
 
 Each table begins at a multiple of 8. The last ``num_ranges`` source locations are those of the
 ranges, one each; those before them are calls that others are inlined into.
+
+Joining the parts of a source file's path, as debug information of any system gives them.
 """
 
 from __future__ import annotations
 
+from ntpath import splitdrive
 from struct import Struct
 from typing import TypeAlias
 from uuid import UUID
@@ -24,7 +27,24 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import FormatError
-from machtrace.lines.recorded_paths import join_path
+
+
+def join_path(base: str, path: str) -> str:
+    """``path``, which may be relative to ``base``.
+
+    Nothing else is changed: ``..`` stays, for it may follow a symbolic link.
+    """
+    if not path or not base:
+        return path or base
+    if path.startswith("/") or _is_windows_root(path) or (path[0] == "<" and path[-1] == ">"):
+        return path
+    separator = "\\" if _is_windows_root(base) and "/" not in base[2:] else "/"
+    return base + path if base.endswith(("/", "\\")) else f"{base}{separator}{path}"
+
+
+def _is_windows_root(path: str) -> bool:
+    return path.startswith("\\\\") or (path[1:2] == ":" and splitdrive(path)[1][:1] in ("/", "\\"))
+
 
 Indices: TypeAlias = npt.NDArray[np.int32]
 """A column of row numbers; -1 is none."""

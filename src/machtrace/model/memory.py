@@ -1,4 +1,7 @@
-"""Reading the target's memory, wherever it is kept."""
+"""Reading the target's memory, wherever it is kept.
+
+Reading an image by the addresses and offsets that its own tables use.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from machtrace.errors import MemoryReadError
-from machtrace.model.address import Avma
+from machtrace.model.address import Avma, FileOffset, Svma
 
 
 class MemoryReader(Protocol):
@@ -146,3 +149,28 @@ def _filled(kept: list[MemoryRegion], more: Iterable[MemoryRegion]) -> list[Memo
                 written = end
             here += 1
     return sorted((r for r in result if len(r.data)), key=lambda region: region.start)
+
+
+class ImageContents(Protocol):
+    """An image's bytes, whether it lies as a file or as loaded into memory."""
+
+    @property
+    def source(self) -> str:
+        """What to call it in errors."""
+        ...
+
+    def read_svma(self, address: Svma, size: int, /) -> memoryview:
+        """Exactly ``size`` bytes at a stated address.
+
+        Raises:
+            MemoryReadError: any of them is in no segment, or was not captured.
+        """
+        ...
+
+    def read_file(self, offset: FileOffset, size: int, /) -> memoryview:
+        """Exactly ``size`` bytes at a file offset (of the slice, in a fat file).
+
+        Raises:
+            MemoryReadError: any of them is beyond the file, or in no loaded segment.
+        """
+        ...

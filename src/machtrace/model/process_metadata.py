@@ -29,8 +29,7 @@ from typing import Any
 from machtrace.errors import TargetError
 from machtrace.model.address import Avma, Svma
 from machtrace.model.registers import RegisterSet
-from machtrace.model.snapshot import Problem
-from machtrace.model.thread import ThreadId, ThreadSnapshot
+from machtrace.model.snapshot import Problem, ThreadId, ThreadSnapshot
 
 RegisterChanges = tuple[tuple[int, int | None], ...]
 """DWARF numbers and values; None where the value was not captured."""

@@ -9,9 +9,8 @@ from enum import Enum
 from typing import TypeAlias
 
 from machtrace.model.image import BinaryImage
-from machtrace.model.snapshot import Problem, ProcessInfo
+from machtrace.model.snapshot import Problem, ProcessInfo, ThreadInfo
 from machtrace.model.symbol import Frame
-from machtrace.model.thread import ThreadInfo
 
 OUTERMOST = -1
 """In :attr:`StackTable.callers`: that nobody called."""

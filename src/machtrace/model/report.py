@@ -1,22 +1,320 @@
-"""What a report holds, whatever it was written by."""
+"""What a report holds, whatever it was written by.
+
+The process, its machine and what befell it, as reports have them.
+
+Threads as reports have them.
+
+Sampled stacks as reports have them: merged into trees, with counts.
+
+Frames as reports have them: walked before, elsewhere, and perhaps named.
+
+Images as reports list them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
+from uuid import UUID
 
-from machtrace.model.json_value import Details
-from machtrace.model.reported_image import ReportedImage
-from machtrace.model.reported_process import (
-    Incident,
-    LanguageException,
-    ReportedException,
-    ReportedProcess,
-    ReportedSystem,
-    ReportedTermination,
-)
-from machtrace.model.reported_thread import ReportedThread
-from machtrace.model.reported_tree import SampledTree
+from machtrace.model.address import Avma, ImageOffset
+from machtrace.model.image import BuildId
+from machtrace.model.json_value import NO_DETAILS, Details
+from machtrace.model.symbol import SourceLocation
+
+
+class Adjustment(Enum):
+    """How a frame's address stands to the instruction that was running."""
+
+    EXACT = "exact"
+    """It is that instruction: a thread was interrupted or stopped there."""
+    RETURN = "return"
+    """It is where a call will return to: the call is the instruction before it."""
+    ALREADY_ADJUSTED = "already-adjusted"
+    """It was a return address, and who wrote the report took one byte or instruction away."""
+    UNKNOWN = "unknown"
+    """The format does not say."""
+
+
+class NameSource(Enum):
+    """Where a frame's name is from."""
+
+    REPORT = "report"
+    """The report itself has it: whoever wrote that looked it up, well or badly."""
+    DEBUG_INFORMATION = "debug-information"
+    EXACT = "exact"
+    """This and the next: see :class:`~machtrace.model.symbol.Certainty`."""
+    EXPORT = "export"
+    OBJC = "objc"
+    RTTI = "rtti"
+    SWIFT = "swift"
+    PCLNTAB = "pclntab"
+    STUB = "stub"
+
+
+class ReportedSymbol(NamedTuple):
+    """A function's name, and how far into it the frame is."""
+
+    name: str
+    """As it is written there: demangled or not."""
+    offset: int | None
+    """Bytes from the function's start to the frame's address; None where nobody says."""
+    source: NameSource = NameSource.REPORT
+
+
+class ReportedFrame(NamedTuple):
+    """One line of a stack. Rows by the hundred thousand, hence a tuple.
+
+    A call that was inlined is a frame of its own, just before (inside of) the frame of the machine
+    that it shares its address with.
+    """
+
+    address: Avma | None
+    """As the report has it, signature bits removed; None where it has none."""
+    image: int | None
+    """Which of the report's images holds it: an index; None where that is not known."""
+    offset: ImageOffset | None
+    """Bytes from that image's header; None where that is not known."""
+    adjustment: Adjustment = Adjustment.UNKNOWN
+    symbol: ReportedSymbol | None = None
+    location: SourceLocation | None = None
+    is_inline: bool = False
+    """Whether it is a call inlined into the next frame."""
+    details: Details = NO_DETAILS
+
+    @property
+    def lookup(self) -> ImageOffset | None:
+        """The offset to look names up at: inside of the call, not after it.
+
+        One that was adjusted already, and one of which nothing is known, are taken as they are.
+        """
+        if self.offset is None:
+            return None
+        if self.adjustment is Adjustment.RETURN and self.offset > 0:
+            return ImageOffset(self.offset - 1)
+        return self.offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedProcess:
+    """A process. What the report does not say is None."""
+
+    name: str | None = None
+    pid: int | None = None
+    path: str | None = None
+    identifier: str | None = None
+    """Of its bundle."""
+    version: str | None = None
+    """``CFBundleShortVersionString``."""
+    build: str | None = None
+    """``CFBundleVersion``."""
+    code_type: str | None = None
+    """``ARM-64``, as the report has it."""
+    is_translated: bool | None = None
+    """Whether it ran under Rosetta."""
+    role: str | None = None
+    parent: str | None = None
+    """The parent's name."""
+    parent_pid: int | None = None
+    coalition: str | None = None
+    coalition_id: int | None = None
+    user_id: int | None = None
+    launch_time: str | None = None
+    """As the report writes it."""
+    details: Details = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedSystem:
+    """The machine and its system. What the report does not say is None."""
+
+    model: str | None = None
+    """``iPhone14,2``."""
+    os_name: str | None = None
+    """With its version, as the report has it: ``iPhone OS 16.0``."""
+    os_build: str | None = None
+    """``20A362``."""
+    release_type: str | None = None
+    baseband_version: str | None = None
+    crash_reporter_key: str | None = None
+    """What stands for the machine, made anonymous."""
+    details: Details = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedException:
+    """Why the report was made, as the kernel or the runtime said."""
+
+    type: str | None = None
+    """``EXC_BREAKPOINT``."""
+    signal: str | None = None
+    """``SIGTRAP``."""
+    codes: str | None = None
+    """As the report writes them: ``0x0000000000000001, 0x000000018a98520c``."""
+    raw_codes: tuple[int, ...] = ()
+    subtype: str | None = None
+    """``KERN_INVALID_ADDRESS at 0x0000000000000010``."""
+    message: str | None = None
+    address: int | None = None
+    """Which access failed (Avma)."""
+    details: Details = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedTermination:
+    """Who ended the process, and why."""
+
+    namespace: str | None = None
+    """``SIGNAL``, ``DYLD``, ``FRONTBOARD``."""
+    code: int | None = None
+    indicator: str | None = None
+    by_process: str | None = None
+    by_pid: int | None = None
+    flags: int | None = None
+    reasons: tuple[str, ...] = ()
+    details: Details = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageException:
+    """An exception of Objective-C, C++ or Swift that nobody caught."""
+
+    name: str | None = None
+    reason: str | None = None
+    frames: tuple[ReportedFrame, ...] = ()
+    """Where it was thrown, innermost first: Apple's *Last Exception Backtrace*."""
+    details: Details = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """What was reported, and when."""
+
+    id: str | None = None
+    """As the report writes it."""
+    time: str | None = None
+    """When it happened, as the report writes it."""
+    kind: str | None = None
+    """What sort of incident, in the format's own word: Apple's ``bug_type``, KSCrash's ``type``."""
+    report_version: str | None = None
+    details: Details = field(default_factory=dict)
+
+
+class ReportedRegister(NamedTuple):
+    """A register's value in a report."""
+
+    name: str
+    """As the report calls it: ``x0``, ``rip``."""
+    value: int
+    """Unsigned, with the signature bits that it may have had."""
+    description: str | None = None
+    """What the report says that it means: ``(Breakpoint) brk 1``."""
+    details: Details = NO_DETAILS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedRegisters:
+    """The state of a thread's processor."""
+
+    registers: tuple[ReportedRegister, ...]
+    """In the report's order."""
+    flavor: str | None = None
+    """``ARM_THREAD_STATE64``, or what the report calls it."""
+    details: Details = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedThread:
+    """A thread, with the frames that were walked when the report was made."""
+
+    index: int
+    """The number that the report gives it, from 0."""
+    id: int | None = None
+    """System-wide; None where the report has none."""
+    name: str | None = None
+    queue: str | None = None
+    """Label of the dispatch queue that the thread was serving."""
+    crashed: bool = False
+    """Whether it is the one that the report is about."""
+    frames: tuple[ReportedFrame, ...] = ()
+    """Innermost first, whatever the file's direction was."""
+    registers: ReportedRegisters | None = None
+    details: Details = field(default_factory=dict)
+
+
+class SampledNode(NamedTuple):
+    """A frame of a tree, and how many samples went through it."""
+
+    parent: int | None
+    """The index of the frame that called it, which is smaller than its own; None for a root."""
+    samples: int
+    frame: ReportedFrame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledTree:
+    """The samples of one thread, or of all: callers are parents, unless it is inverted.
+
+    The nodes are in one tuple, parents before children and siblings in the report's order, so that
+    trees of any depth can be read, compared and written without recursion.
+    """
+
+    nodes: tuple[SampledNode, ...]
+    thread: int | None = None
+    """System-wide id; None where the tree is of all threads, or the report has none."""
+    name: str | None = None
+    """Of the thread."""
+    queue: str | None = None
+    count: int | None = None
+    """All samples, where the report says so apart from the roots' counts."""
+    is_attributed: bool = False
+    """Whether the report is about this thread."""
+    is_inverted: bool = False
+    """Whether roots are innermost frames, and parents what their children called: such a tree stays
+    as it is, for to turn it round could take the square of its size."""
+    details: Details = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for index, node in enumerate(self.nodes):
+            if node.parent is not None and not 0 <= node.parent < index:
+                msg = f"node {index} has the parent {node.parent}"
+                raise ValueError(msg)
+
+    def depths(self) -> Iterator[int]:
+        """How many callers each node has, in order."""
+        depths: list[int] = []
+        for node in self.nodes:
+            depths.append(0 if node.parent is None else depths[node.parent] + 1)
+            yield depths[-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedImage:
+    """An image that a report lists, or only mentions."""
+
+    uuid: UUID | BuildId | None = None
+    """What identifies its contents; None where it has nothing, or only zeros."""
+    name: str = ""
+    """Empty where the report has none."""
+    path: str = ""
+    """Where it was on the machine of the report; empty where that is not known."""
+    arch: str | None = None
+    """As the report has it: ``arm64e``."""
+    load_address: Avma | None = None
+    """Of its header."""
+    size: int | None = None
+    """In bytes, of its code (``__TEXT``)."""
+    version: str | None = None
+    """``CFBundleShortVersionString``, else what stands in its place."""
+    details: Details = field(default_factory=dict)
+
+    def holds(self, address: int) -> bool:
+        """Whether ``address`` (Avma) is in it, as far as the report says where it ends."""
+        if self.load_address is None or self.size is None:
+            return False
+        return self.load_address <= address < self.load_address + self.size
 
 
 class ReportKind(Enum):

@@ -1,18 +1,103 @@
-"""A process, copied."""
+"""A process, copied.
+
+Threads of a target.
+
+What Linux keeps of a process besides threads and memory; its cores have a note for each.
+
+Where a Darwin process has the cache that the system's images are in.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, NewType, Protocol
+from uuid import UUID
 
 from machtrace.errors import MachtraceError
-from machtrace.model.address import PacMask
+from machtrace.model.address import Avma, FileOffset, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.image import ImageList
-from machtrace.model.linux import LinuxFacts
-from machtrace.model.memory import MemoryReader, RegionMemory
-from machtrace.model.shared_cache import SharedCache
-from machtrace.model.thread import ThreadId, ThreadSnapshot
+from machtrace.model.memory import MemoryReader, MemoryRegion, RegionMemory
+from machtrace.model.registers import RegisterSet
+
+ThreadId = NewType("ThreadId", int)
+"""``thread_identifier_info.thread_id`` on Darwin, the kernel's tid on Linux: unique system-wide,
+unlike a Mach port name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadInfo:
+    """What is known of a thread without stopping it."""
+
+    id: ThreadId
+    index: int
+    """1-based, in the kernel's order: the number that lldb shows."""
+    name: str | None = None
+    queue: str | None = None
+    """Label of the dispatch queue that the thread is serving."""
+    is_main: bool = False
+    crashed: bool = False
+    """Whether it is the thread that ended the process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadSnapshot:
+    """All that a walk needs of one thread, copied while it stood still."""
+
+    info: ThreadInfo
+    registers: RegisterSet
+    stack: MemoryRegion
+    """From the stack pointer (less the red zone) towards the stack's base."""
+    taken_at_ns: int | None = None
+    """Nanoseconds of the system's monotonic clock; None in a core that does not say."""
+    stopped_for_ns: int | None = None
+    """How long the thread was kept from running for this; None where nothing was stopped."""
+    native_registers: bytes = field(default=b"", repr=False)
+    """The general registers as Linux gives them (``NT_PRSTATUS``), those that no walk has a use for
+    included; empty where the system is another, or did not give them."""
+
+
+class FileMapping(NamedTuple):
+    """A range of a file that is mapped (``NT_FILE``)."""
+
+    start: Avma
+    end: Avma
+    offset: FileOffset
+    """Where in the file :attr:`start` is."""
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinuxFacts:
+    """What debuggers find a process' program and libraries by, and how ``ps`` shows it."""
+
+    auxiliary_vector: bytes = field(default=b"", repr=False)
+    """As the kernel made it: pairs of words of the process' own width (``NT_AUXV``)."""
+    file_mappings: tuple[FileMapping, ...] = field(default=(), repr=False)
+    """By address."""
+    name: str = ""
+    """Of the process, at most 15 bytes (``pr_fname``)."""
+    arguments: str = ""
+    """Its command line, in one (``pr_psargs``)."""
+    parent: int = 0
+    """Process id."""
+    user: int = 0
+    """User id."""
+    group: int = 0
+    """Group id."""
+    signal: int = 0
+    """What ended it; 0 where nothing did."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCache:
+    """dyld's shared cache, as a process has it mapped."""
+
+    base: Avma
+    """Where its header is."""
+    uuid: UUID | None
+    """Of its contents, which differ with each build of the system; None where it is not told."""
+
 
 KeptImages = Literal["used", "none"]
 """What a saved core holds of images: what walks and names take, or where they are and no more."""

@@ -8,8 +8,7 @@ from enum import Enum
 from typing import TypeVar
 
 from machtrace.model.address import Avma
-from machtrace.model.snapshot import Snapshot
-from machtrace.model.thread import ThreadSnapshot
+from machtrace.model.snapshot import Snapshot, ThreadSnapshot
 
 
 class FrameTrust(Enum):
@@ -34,7 +33,7 @@ class FrameTrust(Enum):
     FRAME_POINTER = "fp"
     LINK_REGISTER = "lr"
     """The link register of a function of which nothing is known, where it cannot be of an earlier
-    call; see :mod:`machtrace.unwinder.fresh_link_register`."""
+    call; see :mod:`machtrace.unwinder.walker`."""
     SCAN = "scan"
     """The word on top of the stack, which looks like a return address, where no code is."""
 

@@ -7,8 +7,8 @@ from enum import Enum
 
 from machtrace.model.address import ImageOffset
 from machtrace.model.image import BinaryImage
+from machtrace.model.snapshot import ThreadInfo
 from machtrace.model.stack import FrameAddress, Gap, Stop
-from machtrace.model.thread import ThreadInfo
 
 
 class Certainty(Enum):

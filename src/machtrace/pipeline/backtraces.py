@@ -1,4 +1,7 @@
-"""The main job in one call."""
+"""The main job in one call.
+
+Snapshot, then walk, then name: the line that all data takes.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,59 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-from machtrace.pipeline.pipeline import build_capture
-from machtrace.targets.selection import select_threads
+from machtrace.cpython.runs import PythonRuns
 from machtrace.errors import TargetSpecError
-from machtrace.model.snapshot import Snapshot
+from machtrace.model.capture import Capture, StackExplanation
+from machtrace.model.snapshot import Problem, Snapshot, ThreadId
 from machtrace.model.symbol import CallStack
-from machtrace.model.thread import ThreadId
+from machtrace.symbolizer.symbolicator import Symbolicator
 from machtrace.targets.base import DEFAULT_STACK_LIMIT, PythonTarget, Target
 from machtrace.targets.open import open_target
-from machtrace.cpython.runs import PythonRuns
+from machtrace.targets.selection import select_threads
+from machtrace.unwinder.unwinder import unwind
 from machtrace.unwinder.walker import DEFAULT_DEPTH
+
+__all__ = ["report", "unwind"]
+
+
+def build_capture(
+    snapshot: Snapshot,
+    *,
+    limit: int = DEFAULT_DEPTH,
+    symbolicate: bool = True,
+    lines: bool = True,
+    search: Sequence[str | Path] = (),
+    explain: bool = False,
+    python: Mapping[ThreadId, PythonRuns] | None = None,
+) -> Capture:
+    """Walk every thread of a snapshot and name its frames; see :func:`unwind`.
+
+    ``lines``: with source lines and inlined calls. ``explain``: say too how each frame was found;
+    see :func:`machtrace.explain`. ``python``: the Python functions of threads, put beside the
+    frames of the loop that runs them; it takes names.
+    """
+    symbolicator = Symbolicator(search=search, lines=lines)
+    name = symbolicator.symbolicate if symbolicate else symbolicator.locate
+    walked = unwind(snapshot, limit=limit, search=search)
+    explanations: tuple[StackExplanation, ...] = ()
+    if explain:
+        from machtrace.pipeline.explanation import explain_all
+
+        explanations = explain_all(walked, search=search, symbolicate=symbolicate)
+    stacks = tuple(name(one) for one in walked)
+    problems = [Problem(thread=None, error=error) for error in symbolicator.problems]
+    if python:
+        from machtrace.cpython.join import with_python_runs
+
+        stacks, unmatched = with_python_runs(stacks, python)
+        problems += unmatched
+    return Capture(
+        process=snapshot.process,
+        images=snapshot.images,
+        stacks=stacks,
+        explanations=explanations,
+        problems=(*snapshot.problems, *problems),
+    )
 
 
 def backtraces(

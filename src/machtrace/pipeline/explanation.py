@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from machtrace.unwinder.unwinder import Unwinder
-from machtrace.model.explanation import FrameExplanation, StackExplanation
+from machtrace.model.capture import FrameExplanation, StackExplanation
 from machtrace.model.memory import LayeredMemory
 from machtrace.model.stack import (
     AddressChain,
@@ -20,6 +19,7 @@ from machtrace.model.stack import (
 from machtrace.model.symbol import Frame
 from machtrace.symbolizer.symbolicator import Symbolicator
 from machtrace.unwinder.explain import Explainer
+from machtrace.unwinder.unwinder import Unwinder
 from machtrace.unwinder.walker import machine_frames
 
 

@@ -1,16 +1,319 @@
-"""Writing a snapshot as a small core."""
+"""Writing a snapshot as a small core.
+
+Which memory of a snapshot walking and naming its threads takes.
+
+Which bytes of memory something reads.
+
+The files of images as memory, at the addresses where a target has the images.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from os import fsdecode
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
-from machtrace.reports.atomic_write import replace_file
-from machtrace.pipeline.used_memory import core_format, used_memory
-from machtrace.model.image import ImageFormat
+from machtrace.errors import FormatError, MemoryReadError
+from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents
+from machtrace.formats.elf.core.loader_memory import AT_SYSINFO_EHDR, loaded_objects
+from machtrace.formats.elf.core.notes import auxiliary_values
+from machtrace.formats.elf.structs import LAYOUTS, PF_W
+from machtrace.formats.macho.contents import FileContents, MemoryContents
+from machtrace.formats.macho.structs import VM_PROT_WRITE
+from machtrace.images.resolver import ImageResolver
+from machtrace.model.address import Avma, FileOffset
+from machtrace.model.image import BinaryImage, ImageFormat, ImageList
+from machtrace.model.memory import (
+    LayeredMemory,
+    MemoryReader,
+    MemoryRegion,
+    without_overlap,
+)
 from machtrace.model.snapshot import FilePath, KeptImages, Snapshot
+from machtrace.model.stack import Backtrace, FrameAddress
+from machtrace.model.symbol import FrameStatus
+from machtrace.pipeline.backtraces import unwind
+from machtrace.reports.atomic_write import replace_file
+from machtrace.symbolizer.symbolicator import Symbolicator
+
+GRANULE = 256
+"""Ranges are widened to multiples of so many bytes: each region of a core costs a header of 56 to
+72 bytes, and tables are read a few bytes at a time."""
+
+_Range = tuple[int, int]
+"""Start and end, both Avma."""
+
+
+class RecordingMemory:
+    """A :class:`~machtrace.model.memory.MemoryReader` that remembers what was read through it."""
+
+    __slots__ = ("_memory", "_ranges")
+
+    def __init__(self, memory: MemoryReader) -> None:
+        self._memory = memory
+        self._ranges: set[_Range] = set()
+
+    def read(self, address: Avma, size: int, /) -> bytes | memoryview:
+        """See :meth:`~machtrace.model.memory.MemoryReader.read`."""
+        data = self._memory.read(address, size)
+        if size:
+            self._ranges.add((address, address + size))
+        return data
+
+    def forget(self) -> None:
+        """Remember nothing of what was read so far."""
+        self._ranges.clear()
+
+    def regions(self, *, granule: int = GRANULE) -> list[MemoryRegion]:
+        """What was read, by address, widened to whole granules as far as they can be read."""
+        exact = list(_joined(sorted(self._ranges)))
+        starts = [start for start, _ in exact]
+        wide = _joined((s // granule * granule, -(-e // granule) * granule) for s, e in exact)
+
+        def readable(start: int, end: int) -> Iterator[MemoryRegion]:
+            """The range; else its halves; of a granule, just what was read."""
+            data = self._data(start, end)
+            if data is not None:
+                yield MemoryRegion(Avma(start), data)
+            elif end - start > granule:
+                middle = start + (end - start) // (2 * granule) * granule
+                yield from readable(start, middle)
+                yield from readable(middle, end)
+            else:
+                first = max(0, bisect_right(starts, start) - 1)
+                last = bisect_right(starts, end - 1)
+                for low, high in exact[first:last]:
+                    begin, finish = max(low, start), min(high, end)
+                    part = self._data(begin, finish) if begin < finish else None
+                    if part is not None:
+                        yield MemoryRegion(Avma(begin), part)
+
+        return [region for start, end in wide for region in _adjoined(readable(start, end))]
+
+    def _data(self, start: int, end: int) -> bytes | memoryview | None:
+        try:
+            return self._memory.read(Avma(start), end - start)
+        except MemoryReadError:
+            return None
+
+
+def _joined(ranges: Iterable[_Range]) -> Iterator[_Range]:
+    """``ranges``, by start, with neighbours and overlaps as one."""
+    last: _Range | None = None
+    for start, end in ranges:
+        if last is None:
+            last = start, end
+        elif start <= last[1]:
+            last = last[0], max(last[1], end)
+        else:
+            yield last
+            last = start, end
+    if last is not None:
+        yield last
+
+
+def _adjoined(regions: Iterable[MemoryRegion]) -> Iterator[MemoryRegion]:
+    """``regions``, by address, with neighbours as one."""
+    parts: list[MemoryRegion] = []
+    for region in regions:
+        if parts and parts[-1].end != region.start:
+            yield _whole(parts)
+            parts = []
+        parts.append(region)
+    if parts:
+        yield _whole(parts)
+
+
+def _whole(parts: list[MemoryRegion]) -> MemoryRegion:
+    if len(parts) == 1:
+        return parts[0]
+    return MemoryRegion(parts[0].start, b"".join(part.data for part in parts))
+
+
+class _Segment(NamedTuple):
+    start: Avma
+    size: int
+    contents: FileContents | ElfFileContents
+    offset: FileOffset
+
+
+class ImageFileMemory:
+    """A :class:`~machtrace.model.memory.MemoryReader` of what files and memory have in common.
+
+    That is what no process changes: code, constants, tables. A file is opened when its image's
+    code or header is first asked for, and used only if it is known to be the image's.
+    """
+
+    __slots__ = ("_files", "_images", "_opened", "_segments")
+
+    def __init__(self, images: ImageList, files: ImageResolver | None = None) -> None:
+        self._images = images
+        self._files = ImageResolver() if files is None else files
+        self._opened: set[Avma] = set()
+        self._segments: list[_Segment] = []
+
+    def read(self, address: Avma, size: int, /) -> memoryview:
+        """See :meth:`~machtrace.model.memory.MemoryReader.read`."""
+        image = self._images.find(address)
+        if image is not None and image.load_address not in self._opened:
+            self._opened.add(image.load_address)
+            for segment in self._unchanging(image):
+                insort(self._segments, segment, key=_start)
+        index = bisect_right(self._segments, address, key=_start) - 1
+        if index < 0 or size < 0:
+            raise MemoryReadError(address, size)
+        segment = self._segments[index]
+        delta = address - segment.start
+        if delta + size > segment.size:
+            raise MemoryReadError(address, size)
+        return segment.contents.read_file(FileOffset(segment.offset + delta), size)
+
+    def _unchanging(self, image: BinaryImage) -> Iterator[_Segment]:
+        contents = self._files.file(image)
+        if isinstance(contents, FrameStatus | MemoryContents | ElfMemoryContents):
+            return
+        slide = image.load_address - contents.image.header_svma
+        if isinstance(contents, ElfFileContents):
+            for load in contents.image.load_segments:
+                if load.file_size and not load.flags & PF_W:
+                    yield _Segment(
+                        Avma(load.address + slide), load.file_size, contents, load.offset
+                    )
+            return
+        encryption = contents.image.encryption_info
+        if encryption is not None and encryption.cryptid:
+            return  # memory has it decrypted
+        for part in contents.image.segments:
+            size = min(part.filesize, part.vmsize)
+            if size and not part.initprot & VM_PROT_WRITE:
+                yield _Segment(Avma(part.vmaddr + slide), size, contents, part.fileoff)
+
+
+def _start(segment: _Segment) -> Avma:
+    return segment.start
+
+
+WALK_LIMIT = 1 << 16
+"""Frames of a stack that are walked to see what it takes; deeper ones repeat what is there."""
+
+NAMES_LIMIT = 1 << 23
+"""Bytes of all images together that are kept for names alone."""
+
+_PAGE = 4096
+_MOST_IMAGES = 1 << 13
+"""Images whose headers are kept whether or not a walk took them."""
+_MOST_BEHIND = 16 * _PAGE
+"""Bytes; a vdso has one page or two."""
+
+
+def used_memory(snapshot: Snapshot, images: KeptImages) -> list[MemoryRegion]:
+    """What walking ``snapshot`` reads of its memory, besides stacks; by address, without overlap.
+
+    With ``used`` that includes all that it would read of images if their files were gone, and the
+    symbol tables of images that no file of this machine names.
+    """
+    found = debugger_memory(snapshot)
+    memory = RecordingMemory(snapshot.memory)
+    walks = unwind(replace(snapshot, memory=memory), limit=WALK_LIMIT)
+    walked = memory.regions()
+    if images == "none":
+        outside = [part for region in walked for part in _outside(region, snapshot.images)]
+        return without_overlap(found, outside)
+    bare = RecordingMemory(LayeredMemory((snapshot.memory, ImageFileMemory(snapshot.images))))
+    nameless = ImageList(replace(image, path="", local_path=None) for image in snapshot.images)
+    unwind(replace(snapshot, memory=bare, images=nameless), limit=WALK_LIMIT)
+    return without_overlap(found, walked, bare.regions(), _names_memory(walks, memory))
+
+
+def _names_memory(walks: Sequence[Backtrace], memory: RecordingMemory) -> list[MemoryRegion]:
+    """What naming ``walks`` reads of images that no file of this machine is of.
+
+    The smallest images come first, for as many as :data:`NAMES_LIMIT` has room for.
+    """
+    files, symbolicator = ImageResolver(), Symbolicator(lines=False)
+    addresses: dict[BinaryImage, list[FrameAddress]] = {}
+    for walk in walks:
+        rest = () if walk.physical_remainder is None else walk.physical_remainder.addresses
+        for address in (*walk.addresses, *rest):
+            image = walk.snapshot.images.find(address.lookup)
+            if image is not None:
+                addresses.setdefault(image, []).append(address)
+    tables: list[tuple[int, list[MemoryRegion]]] = []
+    for image, found in addresses.items():
+        if isinstance(files.file(image), FrameStatus):
+            memory.forget()
+            # No stack, but it is only to be looked up.
+            symbolicator.symbolicate(
+                replace(walks[0], addresses=tuple(found), gap=None, physical_remainder=None)
+            )
+            regions = memory.regions()
+            tables.append((sum(len(region.data) for region in regions), regions))
+    kept: list[MemoryRegion] = []
+    left = NAMES_LIMIT
+    for size, regions in sorted(tables, key=lambda table: table[0]):
+        left -= size
+        if left < 0:
+            break
+        kept.extend(regions)
+    return without_overlap(kept)
+
+
+def debugger_memory(snapshot: Snapshot) -> list[MemoryRegion]:
+    """What debuggers read of an ELF core to find the program, its libraries and the vdso."""
+    if core_format(snapshot) is not ImageFormat.ELF:
+        return []
+    memory = RecordingMemory(snapshot.memory)
+    layout = LAYOUTS[2 if snapshot.process.arch.pointer_size == 8 else 1, 1]  # noqa: PLR2004 (bytes)
+    vector = b"" if snapshot.linux is None else snapshot.linux.auxiliary_vector
+    loaded_objects(memory, vector, layout)
+    kernels_own = dict(auxiliary_values(vector, layout)).get(AT_SYSINFO_EHDR)
+    whole: list[MemoryRegion] = []
+    for image in islice(snapshot.images, _MOST_IMAGES):
+        try:
+            # Its headers and the note with its build-id.
+            ElfMemoryContents(memory, image.load_address, image.path)
+            if image.load_address == kernels_own:
+                whole.append(_to_the_end(snapshot.memory, image))
+        except (FormatError, MemoryReadError):
+            continue
+    return without_overlap(whole, memory.regions())
+
+
+def _to_the_end(memory: MemoryReader, image: BinaryImage) -> MemoryRegion:
+    """An image and what lies behind it in memory: section headers, of which it does not tell."""
+    start, size = image.load_address, image.size
+    data = memory.read(start, size)
+    for end in range(-(-size // _PAGE) * _PAGE, size + _MOST_BEHIND, _PAGE):
+        try:
+            data = memory.read(start, end)
+        except MemoryReadError:
+            break
+    return MemoryRegion(start, data)
+
+
+def core_format(snapshot: Snapshot) -> ImageFormat:
+    """The format of a core of ``snapshot``: that of its images, and of its system without any."""
+    for image in snapshot.images:
+        return image.format
+    return ImageFormat.MACHO if snapshot.linux is None else ImageFormat.ELF
+
+
+def _outside(region: MemoryRegion, images: ImageList) -> list[MemoryRegion]:
+    """The parts of ``region`` that are in none of ``images``."""
+    parts: list[MemoryRegion] = []
+    at = region.start
+    for image in images:
+        if image.end <= at or image.load_address >= region.end:
+            continue
+        if image.load_address > at:
+            parts.append(MemoryRegion(at, region.read(at, image.load_address - at)))
+        at = min(image.end, region.end)
+    if at < region.end:
+        parts.append(MemoryRegion(at, region.read(at, region.end - at)))
+    return parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

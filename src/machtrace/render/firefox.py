@@ -3,19 +3,189 @@
 Source of the format: ``src/types/profile.ts`` and ``docs-developer/CHANGELOG-formats.md`` of
 github.com/firefox-devtools/profiler; this is version 70 of the processed format. Later versions of
 the profiler upgrade what earlier ones read. Times are milliseconds since sampling began.
+
+The tables of functions, frames and symbols in :mod:`machtrace.render.firefox`.
 """
 
 from __future__ import annotations
 
 import json
 from typing import Any, TextIO
+from uuid import UUID
 
-from machtrace.render.call_stacks import CallStacks, call_stacks
-from machtrace.render.functions import functions_of
-from machtrace.render.thread_samples import ThreadSamples, thread_samples
+from machtrace.model.image import BinaryImage, BuildId
 from machtrace.model.profile import OUTERMOST, Profile, SampledThread
-from machtrace.render.firefox_tables import FirefoxTables, library
+from machtrace.model.symbol import Frame, Symbol
+from machtrace.render.functions import (
+    CallStacks,
+    FrameCall,
+    Function,
+    FunctionKind,
+    FunctionTable,
+    ThreadSamples,
+    call_stacks,
+    functions_of,
+    thread_samples,
+)
 from machtrace.render.printable import encodable
+
+_LIBRARY = 1
+"""``ResourceType`` of a library."""
+
+_CATEGORIES = {FunctionKind.MISSING: 0, FunctionKind.NATIVE: 1, FunctionKind.PYTHON: 2}
+"""By what :func:`~machtrace.render.firefox.document` lists as categories."""
+
+_UUID_BYTES = 16
+
+_Table = dict[str, Any]
+"""Columns of equal length, and ``length``."""
+
+
+class FirefoxTables:
+    """All of a profile's tables but its stacks; rows of frames are those of ``stacks.calls``."""
+
+    def __init__(self, profile: Profile, functions: FunctionTable, stacks: CallStacks) -> None:
+        self._profile = profile
+        self._functions = functions
+        self._numbers: dict[str, int] = {}
+        self._libraries = {image: number for number, image in enumerate(profile.images)}
+        self._symbols: dict[tuple[int, int], int] = {}
+        self._paths: dict[str, int] = {}
+        self.resources: _Table = _table(
+            name=[self._string(image.name) for image in profile.images],
+            host=[None] * len(profile.images),
+            type=[_LIBRARY] * len(profile.images),
+        )
+        self.native_symbols: _Table = _table(libIndex=[], address=[], name=[], functionSize=[])
+        self.functions: _Table = self._function_table()
+        self.frames: _Table = self._frame_table(stacks)
+        self.sources: _Table = _table(
+            id=[None] * len(self._paths),
+            filename=[self._string(path) for path in self._paths],
+            startLine=[1] * len(self._paths),
+            startColumn=[1] * len(self._paths),
+            sourceMapURL=[None] * len(self._paths),
+            content=[None] * len(self._paths),
+        )
+        _measure(self.native_symbols)
+
+    @property
+    def strings(self) -> list[str]:
+        """All names and paths, by number."""
+        return list(self._numbers)
+
+    def _string(self, text: str) -> int:
+        return self._numbers.setdefault(encodable(text), len(self._numbers))
+
+    def _function_table(self) -> _Table:
+        functions = self._functions.functions
+        empty = [None] * len(functions)
+        return _table(
+            name=[self._string(one.name) for one in functions],
+            isJS=[False] * len(functions),
+            relevantForJS=[False] * len(functions),
+            resource=[self._library(one.image) for one in functions],
+            source=[self._source(one) for one in functions],
+            lineNumber=empty,
+            columnNumber=empty,
+            originalLocation=empty,
+        )
+
+    def _frame_table(self, stacks: CallStacks) -> _Table:
+        rows = [self._frame_row(one) for one in stacks.calls]
+        names = (
+            "address",
+            "lib",
+            "inlineDepth",
+            "category",
+            "subcategory",
+            "func",
+            "nativeSymbol",
+            "innerWindowID",
+            "line",
+            "column",
+            "originalLocation",
+        )
+        columns = zip(*rows, strict=True) if rows else ([] for _ in names)
+        return _table(**{name: list(column) for name, column in zip(names, columns, strict=True)})
+
+    def _frame_row(self, one: FrameCall) -> tuple[int | None, ...]:
+        frame, call = self._profile.frames[one.frame], one.call
+        function = self._functions.functions[call.function]
+        address, lib, symbol = -1, -1, None
+        if function.kind is FunctionKind.NATIVE and isinstance(frame, Frame):
+            lib = self._library(frame.image)
+            if frame.image is not None:
+                address = frame.image.offset_of(frame.address.lookup)
+                symbol = self._symbol(lib, frame.symbol)
+        location = call.location
+        return (
+            address,
+            lib,
+            call.inline_depth,
+            _CATEGORIES[function.kind],
+            0,
+            call.function,
+            symbol,
+            None,
+            None if location is None else location.line,
+            None if location is None else location.column,
+            None,
+        )
+
+    def _library(self, image: BinaryImage | None) -> int:
+        return -1 if image is None else self._libraries.get(image, -1)
+
+    def _source(self, function: Function) -> int | None:
+        if not function.path:
+            return None
+        return self._paths.setdefault(function.path, len(self._paths))
+
+    def _symbol(self, lib: int, symbol: Symbol | None) -> int | None:
+        if symbol is None or lib < 0:
+            return None
+        found = self._symbols.get((lib, symbol.offset))
+        if found is None:
+            found = self._symbols[lib, symbol.offset] = len(self._symbols)
+            self.native_symbols["libIndex"].append(lib)
+            self.native_symbols["address"].append(symbol.offset)
+            self.native_symbols["name"].append(self._string(symbol.name))
+            self.native_symbols["functionSize"].append(symbol.size)
+        return found
+
+
+def library(image: BinaryImage) -> dict[str, Any]:
+    """An image as the profiler's ``Lib``."""
+    name, path = encodable(image.name), encodable(image.path)
+    return {
+        "arch": image.arch.value,
+        "name": name,
+        "path": path,
+        "debugName": name,
+        "debugPath": path,
+        "breakpadId": _breakpad_id(image.uuid),
+        "codeId": str(image.uuid) if isinstance(image.uuid, BuildId) else None,
+    }
+
+
+def _breakpad_id(identifier: UUID | BuildId | None) -> str:
+    """A UUID's digits, or those of a build-id's start read as a GUID; and an age of 0."""
+    if isinstance(identifier, BuildId):
+        start = identifier.value[:_UUID_BYTES].ljust(_UUID_BYTES, b"\0")
+        identifier = UUID(bytes_le=start)
+    return "" if identifier is None else f"{identifier.hex.upper()}0"
+
+
+def _table(**columns: list[Any]) -> _Table:
+    table: _Table = dict(columns)
+    _measure(table)
+    return table
+
+
+def _measure(table: _Table) -> None:
+    columns = (column for name, column in table.items() if name != "length")
+    table["length"] = len(next(columns))
+
 
 VERSION = 70
 """``PROCESSED_PROFILE_VERSION`` of ``src/app-logic/constants.ts``."""

@@ -10,13 +10,10 @@ from array import array
 from collections.abc import Iterator
 from typing import TextIO
 
-from machtrace.render.call_tree import CallTree, call_tree
-from machtrace.render.functions import FunctionKind, FunctionTable, functions_of
-from machtrace.render.profile_weights import all_weights, thread_weights
 from machtrace.model.profile import OUTERMOST, Profile
-from machtrace.render.bounded_stacks import bounded
-from machtrace.render.printable import printable
-from machtrace.render.thread_label import thread_label
+from machtrace.render.call_tree import CallTree, all_weights, bounded, call_tree, thread_weights
+from machtrace.render.functions import FunctionKind, FunctionTable, functions_of
+from machtrace.render.printable import printable, thread_label
 
 ROOM = 1 << 28
 """Characters of a file up to which names are written whole, however often they come."""

@@ -1,13 +1,19 @@
-"""The functions that sampled frames are in, inlined ones and Python's too."""
+"""The functions that sampled frames are in, inlined ones and Python's too.
+
+Stacks of functions, made from stacks of frames: what was inlined has a place of its own.
+
+The samples of each thread, in the order of time.
+"""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from machtrace.model.image import BinaryImage
-from machtrace.model.profile import MissingFrames, ProfileFrame
+from machtrace.model.profile import OUTERMOST, MissingFrames, Profile, ProfileFrame, StackTable
 from machtrace.model.symbol import Frame, FrameStatus, SourceLocation
 
 
@@ -153,3 +159,81 @@ def _machine_function(frame: Frame) -> Function:
 
 def _path(location: SourceLocation | None) -> str:
     return "" if location is None else location.path
+
+
+@dataclass(frozen=True, slots=True)
+class FrameCall:
+    """One of the functions that are in a frame."""
+
+    frame: int
+    """An index of the profile's frames."""
+    call: FunctionCall
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallStacks:
+    """Distinct stacks of calls."""
+
+    calls: tuple[FrameCall, ...]
+    """By frame, and those of a frame outermost first."""
+    stacks: StackTable
+    """Its frames are indices of :attr:`calls`."""
+    rows: array[int]
+    """Of each stack of frames, by its row, the row of the same stack here."""
+
+
+def call_stacks(stacks: StackTable, functions: FunctionTable) -> CallStacks:
+    """The stacks of calls for all ``stacks`` of frames."""
+    calls: list[FrameCall] = []
+    of_frame: list[range] = []
+    for frame, in_frame in enumerate(functions.calls):
+        of_frame.append(range(len(calls), len(calls) + len(in_frame)))
+        calls += [FrameCall(frame, call) for call in in_frame]
+    callers, found, rows = array("i"), array("i"), array("i")
+    for caller, frame in zip(stacks.callers, stacks.frames, strict=True):
+        at = OUTERMOST if caller == OUTERMOST else rows[caller]
+        for number in of_frame[frame]:
+            callers.append(at)
+            found.append(number)
+            at = len(callers) - 1
+        rows.append(at)
+    return CallStacks(tuple(calls), StackTable(callers, found), rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ThreadSamples:
+    """Columns of one thread's samples; see :class:`~machtrace.model.profile.SampleTable`."""
+
+    times_ns: array[int] = field(default_factory=lambda: array("q"))
+    stacks: array[int] = field(default_factory=lambda: array("i"))
+    weights: array[int] = field(default_factory=lambda: array("q"))
+
+    def __len__(self) -> int:
+        return len(self.stacks)
+
+
+def thread_samples(profile: Profile) -> tuple[ThreadSamples, ...]:
+    """Of each of the profile's threads."""
+    found = tuple(ThreadSamples() for _ in profile.threads)
+    samples = profile.samples
+    for time, thread, stack, weight in zip(
+        samples.times_ns, samples.threads, samples.stacks, samples.weights, strict=True
+    ):
+        of_thread = found[thread]
+        of_thread.times_ns.append(time)
+        of_thread.stacks.append(stack)
+        of_thread.weights.append(weight)
+    return found
+
+
+def without_repeats(samples: ThreadSamples) -> ThreadSamples:
+    """The same, with one row for samples of the same stack that follow one another."""
+    merged = ThreadSamples()
+    for time, stack, weight in zip(samples.times_ns, samples.stacks, samples.weights, strict=True):
+        if merged.stacks and merged.stacks[-1] == stack:
+            merged.weights[-1] += weight
+        else:
+            merged.times_ns.append(time)
+            merged.stacks.append(stack)
+            merged.weights.append(weight)
+    return merged

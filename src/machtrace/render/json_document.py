@@ -2,6 +2,8 @@
 
 Addresses are integers; there is one entry a machine frame. The schema is written down in
 ``docs/json-format.md``.
+
+An explanation as data; see ``docs/json-format.md``.
 """
 
 from __future__ import annotations
@@ -11,13 +13,61 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any, TextIO
 
-from machtrace.model.capture import Capture
-from machtrace.model.explanation import FrameExplanation, StackExplanation
+from machtrace.model.capture import (
+    BrokenInformation,
+    Capture,
+    FollowedRule,
+    FrameExplanation,
+    MethodAnswer,
+    StackExplanation,
+)
 from machtrace.model.image import BinaryImage
 from machtrace.model.stack import Stop, stretches
 from machtrace.model.symbol import CallStack, Frame, FrameChain
-from machtrace.render.explanation_json import explanation
 from machtrace.render.printable import encodable
+
+
+def explanation(explained: FrameExplanation) -> dict[str, Any]:
+    """How the caller of a frame was found, and what the other methods say."""
+    return {
+        "reason": explained.reason,
+        "chosen": _answer(explained, explained.chosen),
+        "others": [_answer(explained, answer) for answer in explained.others],
+    }
+
+
+def _answer(explained: FrameExplanation, answer: MethodAnswer) -> dict[str, Any]:
+    outcome = answer.outcome
+    about: dict[str, Any] = {
+        "method": answer.method.value,
+        "claims": answer.claims,
+        "origin": encodable(answer.origin) or None,
+        "error": encodable(outcome.error) if isinstance(outcome, BrokenInformation) else None,
+    }
+    if not isinstance(outcome, FollowedRule):
+        return about | dict.fromkeys(
+            ("rule", "cfa", "return_address_at", "agrees", "caller", "stop")
+        )
+    caller = outcome.caller
+    return about | {
+        "rule": outcome.rule,
+        "cfa": outcome.cfa,
+        "return_address_at": outcome.return_address_at,
+        "agrees": explained.agrees(answer),
+        "caller": None
+        if isinstance(caller, Stop)
+        else {
+            "address": caller.address.address,
+            "kind": caller.address.kind.value,
+            "image": None if caller.image is None else encodable(caller.image.name),
+            "symbol": None if caller.symbol is None else caller.symbol.name,
+            "symbol_offset": caller.symbol_offset,
+        },
+        "stop": {"reason": caller.reason.value, "at": caller.at}
+        if isinstance(caller, Stop)
+        else None,
+    }
+
 
 SCHEMA = 1
 """Raised when a reader of the old form would misread the new one."""

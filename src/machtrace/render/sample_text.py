@@ -5,20 +5,194 @@ Sources: sample(1) of macOS, and reports of it that people published. A line is
 which lines of ``+ ! : |`` lead on to what was called from the same place. A function where stacks
 end has all offsets and addresses in one line; one that called on has a line for each place that it
 called from.
+
+The call graph in the style of Apple's ``sample``; see :mod:`machtrace.render.sample_text`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate, pairwise
 from typing import TextIO
 
-from machtrace.render.profile_weights import all_weights, thread_weights
 from machtrace.model.image import BinaryImage
-from machtrace.model.profile import Profile
-from machtrace.model.thread import ThreadInfo
+from machtrace.model.profile import OUTERMOST, Profile
+from machtrace.model.snapshot import ThreadInfo
+from machtrace.model.symbol import Frame, SourceLocation
+from machtrace.render.call_tree import CallTree, all_weights, call_tree, thread_weights
+from machtrace.render.functions import Function, FunctionKind, FunctionTable, functions_of
 from machtrace.render.printable import printable
-from machtrace.render.sample_graph import SampleGraph
+
+_MARKS = "+!:|"
+_SHOWN = 3
+"""Offsets, addresses and lines that are shown of a function where stacks end."""
+_FEW = 5
+"""The least count in the lists at the end."""
+_DEEPEST = 1024
+"""Columns grow with depth: of what is deeper only the number of lines is told."""
+
+_Place = tuple[int, int]
+"""A frame, and the number of one of its calls, outermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleGraph:
+    """Trees of a profile's stacks, and lines of them.
+
+    Keys below the number of all calls are of functions that called on, one for each place that they
+    called from; those above it are of functions where stacks end.
+    """
+
+    profile: Profile
+    functions: FunctionTable
+    places: list[_Place]
+    """By key of a function that called on."""
+    keys: list[range]
+    """By frame; the places that are of it."""
+    leaf_keys: list[list[int]]
+    """By frame; the functions that are of it, where a stack ends there."""
+
+    @classmethod
+    def of(cls, profile: Profile) -> SampleGraph:
+        """The graph of all stacks."""
+        functions = functions_of(profile.frames)
+        ends = [0, *accumulate(len(calls) for calls in functions.calls)]
+        keys = [range(begin, end) for begin, end in pairwise(ends)]
+        places = [
+            (frame, at) for frame, calls in enumerate(functions.calls) for at in range(len(calls))
+        ]
+        leaf_keys = [[len(places) + call.function for call in calls] for calls in functions.calls]
+        return cls(profile, functions, places, keys, leaf_keys)
+
+    def tree(self, weights: Mapping[int, int]) -> CallTree:
+        """Calls on are merged by place, the ends of stacks by function."""
+        return call_tree(self.profile.stacks, weights, self.keys, leaf_keys=self.leaf_keys)
+
+    def lines(self, tree: CallTree, weights: Mapping[int, int], *, is_last: bool) -> Iterator[str]:
+        """A line for each node; ``is_last``: no thread follows that lines would lead to."""
+        ends = self._ends(tree, weights)
+        top = ("      ", 0) if is_last else ("    + ", 1)
+        beside: dict[int, tuple[str, int]] = {OUTERMOST: top}
+        depths: dict[int, int] = {OUTERMOST: 0}
+        deeper = 0
+        for node, is_last_called in tree.walk():
+            caller = tree.callers[node]
+            depth = depths[node] = depths[caller] + 1
+            if depth > _DEEPEST:
+                deeper += 1
+                continue
+            before, marks = beside[caller]
+            key = tree.keys[node]
+            places = [self.places[key]] if key < len(self.places) else ends[node]
+            yield f"{before}{tree.total[node]} {self._node(places)}"
+            mark = " " if is_last_called else _MARKS[marks % len(_MARKS)]
+            beside[node] = f"{before}{mark} ", marks + (not is_last_called)
+        if deeper:
+            yield f"{top[0]}... {deeper} more lines, deeper than {_DEEPEST} calls"
+
+    def in_many_lines(self, trees: Iterable[CallTree]) -> Iterator[str]:
+        """Functions by the number of their lines."""
+        counts: Counter[str] = Counter()
+        for tree in trees:
+            counts.update(self._name(self._function(key)) for key in tree.keys)
+        for name, count in _most(counts):
+            yield f"        {count:<7} {name}"
+
+    def at_the_top(self, trees: Iterable[CallTree]) -> Iterator[str]:
+        """Functions by how often stacks ended in them."""
+        counts: Counter[str] = Counter()
+        for tree in trees:
+            for key, own in zip(tree.keys, tree.own, strict=True):
+                if own:
+                    counts[self._name(self._function(key))] += own
+        for name, count in _most(counts):
+            yield f"        {name}        {count}"
+
+    def _function(self, key: int) -> Function:
+        if key < len(self.places):
+            frame, at = self.places[key]
+            number = self.functions.calls[frame][at].function
+        else:
+            number = key - len(self.places)
+        return self.functions.functions[number]
+
+    def _ends(self, tree: CallTree, weights: Mapping[int, int]) -> dict[int, list[_Place]]:
+        """Of each node where stacks end its places, the heaviest first."""
+        found: dict[int, Counter[_Place]] = {}
+        for row, node in tree.node_of_stack.items():
+            frame, weight = self.profile.stacks.frames[row], weights[row]
+            for at in reversed(range(len(self.keys[frame]))):
+                found.setdefault(node, Counter())[frame, at] += weight
+                node = tree.callers[node]  # noqa: PLW2901 - what is inlined is called by what holds it
+        return {
+            node: [place for place, _ in counted.most_common()] for node, counted in found.items()
+        }
+
+    # --- one line ---
+
+    def _node(self, places: Sequence[_Place]) -> str:
+        frame, at = places[0]
+        call = self.functions.calls[frame][at]
+        function = self.functions.functions[call.function]
+        name = self._name(function)
+        if function.kind is FunctionKind.MISSING:
+            return name
+        where = _lines([self.functions.calls[one][n].location for one, n in places])
+        if function.kind is FunctionKind.PYTHON:
+            return name + where
+        frames = (self.profile.frames[number] for number, _ in places)
+        found = [one for one in frames if isinstance(one, Frame)]
+        addresses = _listed(f"{one.address.address:#x}" for one in found)
+        if call.inline_depth:
+            return f"{name}  [{addresses}]{where}  [inlined]"
+        return f"{name}{_offsets(found)}  [{addresses}]{where}"
+
+    def _name(self, function: Function) -> str:
+        if function.kind is FunctionKind.PYTHON:
+            return f"{printable(function.name)}  (in Python)"
+        if function.image is None:
+            is_unknown = function.kind is FunctionKind.NATIVE and not function.is_named
+            return "???" if is_unknown else printable(function.name)
+        name = printable(function.name) if function.is_named else "???"
+        return f"{name}  (in {printable(function.image.name) or '?'})"
+
+
+def _offsets(frames: Sequence[Frame]) -> str:
+    """From the function's start, or from the image's where that is not known."""
+    first = frames[0]
+    if first.image is None:
+        return ""
+    if first.symbol is not None and first.symbol.is_named:
+        return f" + {_listed(str(one.symbol_offset) for one in frames)}"
+    image = first.image
+    offsets = _listed(f"{image.offset_of(one.address.address):#x}" for one in frames)
+    return f"  load address {image.load_address:#x} + {offsets}"
+
+
+def _lines(locations: Iterable[SourceLocation | None]) -> str:
+    """The file of the first, and the lines of all that are in it."""
+    known = [one for one in locations if one is not None and one.path]
+    if not known:
+        return ""
+    path = known[0].path
+    lines = dict.fromkeys(str(one.line) for one in known if one.path == path and one.line)
+    name = printable(path.rpartition("/")[2])
+    return f"  {name}:{_listed(lines)}" if lines else f"  {name}"
+
+
+def _listed(texts: Iterable[str]) -> str:
+    shown = list(texts)
+    return ",".join(shown[:_SHOWN]) + (",..." if len(shown) > _SHOWN else "")
+
+
+def _most(counts: Counter[str]) -> list[tuple[str, int]]:
+    """Those that are not few, the most first, and those alike by name."""
+    ordered = sorted(counts.items(), key=lambda row: (-row[1], row[0]))
+    return [row for row in ordered if row[1] >= _FEW]
+
 
 _MAIN_QUEUE = "com.apple.main-thread"
 

@@ -9,12 +9,16 @@ from __future__ import annotations
 import json
 from typing import Any, TextIO
 
-from machtrace.render.functions import Function, functions_of
-from machtrace.render.thread_samples import ThreadSamples, thread_samples, without_repeats
 from machtrace.model.profile import Profile
-from machtrace.render.bounded_stacks import bounded
-from machtrace.render.printable import encodable
-from machtrace.render.thread_label import thread_label
+from machtrace.render.call_tree import bounded
+from machtrace.render.functions import (
+    Function,
+    ThreadSamples,
+    functions_of,
+    thread_samples,
+    without_repeats,
+)
+from machtrace.render.printable import encodable, thread_label
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 

@@ -1,23 +1,37 @@
-"""Files of reports, read, named and written: a batch at a time, here or in other processes."""
+"""Files of reports, read, named and written: a batch at a time, here or in other processes.
+
+Pausing what looks for cycles of objects, time and again while many are made.
+"""
 
 from __future__ import annotations
 
 import gc
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from machtrace.reports.collector_pause import collector_paused
-from machtrace.reports.atomic_write import replace_file
-from machtrace.reports.shown_reports import as_shown
 from machtrace.errors import MachtraceError
 from machtrace.model.report import Report
-from machtrace.reports.formats import ReportFormat, report_format, write_reports
+from machtrace.reports.atomic_write import replace_file
+from machtrace.reports.formats import ReportFormat, as_shown, report_format, write_reports
 from machtrace.reports.inputs import ReportInput
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
 from machtrace.symbolizer.report_names import ReportNames
 from machtrace.symbolizer.report_symbolicator import MissingImage, symbolicate_reports
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Nothing is looked for in here; for work that makes many objects and no cycles."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,12 @@
-"""Numbers of Mach exceptions and of signals, and their names."""
+"""Numbers of Mach exceptions and of signals, and their names.
+
+What the runtimes' last words say of an exception that nobody caught.
+"""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterable
 
 EXCEPTION_TYPES = {
     1: "EXC_BAD_ACCESS",
@@ -31,3 +37,28 @@ SIGNALS = {
     15: "SIGTERM",
 }
 """Darwin's ``sys/signal.h``."""
+
+
+_LAST_WORDS = re.compile(
+    r"\*\*\* Terminating app due to uncaught exception (?:of class )?'(?P<name>[^'\n]{1,200})'"
+    r"(?:, reason: '(?P<reason>.*)')?",
+    re.DOTALL,
+)
+
+
+def last_words(texts: Iterable[str]) -> tuple[str, str | None] | None:
+    """The exception's name and reason, of the first text that has them."""
+    for text in texts:
+        match = _LAST_WORDS.search(text) if "uncaught exception" in text else None
+        if match is not None:
+            return match["name"], match["reason"]
+    return None
+
+
+_ADDRESS = re.compile(r"\bat (0x[0-9a-fA-F]{1,16})\b")
+
+
+def accessed_address(subtype: str | None) -> int | None:
+    """The address of ``KERN_INVALID_ADDRESS at 0x0000000000000010``."""
+    match = _ADDRESS.search(subtype) if subtype is not None else None
+    return None if match is None else int(match[1], 16)

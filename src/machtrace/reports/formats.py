@@ -1,4 +1,9 @@
-"""The formats that reports are written in."""
+"""The formats that reports are written in.
+
+Files of reports that follow each other in one, as on standard output.
+
+Reports as the formats that they are written in show names.
+"""
 
 from __future__ import annotations
 
@@ -148,3 +153,37 @@ def write_reports(reports: Sequence[Report], name: str) -> bytes:
             remedy="write them to a folder, with -o FOLDER, or choose another format",
         )
     return chosen.between.join(chosen.write([report]) for report in reports)
+
+
+_JSON_END = b"\n]}\n"
+
+
+class FileJoiner:
+    """What to write, file by file; the format's ``between`` is not None."""
+
+    def __init__(self, chosen: ReportFormat) -> None:
+        self._between = chosen.between or b""
+        self._is_document = chosen.name == "json"
+        self._is_first = True
+
+    def add(self, data: bytes) -> bytes:
+        """A file's bytes as they are written after those before it."""
+        is_first, self._is_first = self._is_first, False
+        if not self._is_document:
+            return data if is_first else self._between + data
+        # One document of all: each is a first line, a line for each report, and a last line.
+        data = data.removesuffix(_JSON_END)
+        return data if is_first else b"," + data[data.index(b"\n") :]
+
+    def end(self) -> bytes:
+        """What comes after the last."""
+        return _JSON_END if self._is_document and not self._is_first else b""
+
+
+def as_shown(reports: Sequence[Report], chosen: ReportFormat) -> Sequence[Report]:
+    """For formats that are views, with names as people write them; else as they are."""
+    if not chosen.is_view:
+        return reports
+    from machtrace.symbolizer.demangled_reports import demangled_report
+
+    return [demangled_report(report) for report in reports]

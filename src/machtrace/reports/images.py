@@ -1,14 +1,67 @@
-"""Images of texts that list some, and whose frames name images."""
+"""Images of texts that list some, and whose frames name images.
+
+Which of a report's images holds an address.
+
+What identifies an image's contents, from the digits that reports have for it.
+
+Architectures by the numbers that reports have for them: ``mach/machine.h``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from uuid import UUID
 
 from machtrace.model.address import Avma
+from machtrace.model.image import BuildId
 from machtrace.model.json_value import JsonValue
-from machtrace.model.reported_image import ReportedImage
-from machtrace.reports.image_ranges import ImageRanges
+from machtrace.model.report import ReportedImage
+
+_ADDRESS_BITS = (47, 39, 36)
+"""Bits of an address in user space: of macOS, of iOS, and of what KSCrash takes for its mask."""
+_SIGNED = 1 << 47
+_KERNEL = 0xFFFF << 48
+"""What addresses of the kernel begin with; signatures make no such bits."""
+
+
+class ImageRanges:
+    """The images of a report that say where they are, by address."""
+
+    def __init__(self, images: Sequence[ReportedImage]) -> None:
+        """Take them in any order; of two that begin at one place, the later one counts."""
+        placed = sorted(
+            (image.load_address, index, image.load_address + image.size)
+            for index, image in enumerate(images)
+            if image.load_address is not None and image.size
+        )
+        self._starts = [start for start, _, _ in placed]
+        self._indices = [index for _, index, _ in placed]
+        self._ends = [end for _, _, end in placed]
+
+    def find(self, address: int) -> int | None:
+        """The index of the image that holds ``address`` (Avma), by where images begin and end."""
+        place = bisect_right(self._starts, address) - 1
+        if place < 0 or address >= self._ends[place]:
+            return None
+        return self._indices[place]
+
+    def unsigned(self, address: int) -> int:
+        """``address`` without arm64e's signature, where one of the images proves that it has one.
+
+        Pointer authentication (ARM, *Armv8.3-A*) writes into the bits that addresses leave free.
+        How many these are is the system's: tried in turn.
+        """
+        if address < _SIGNED or address & _KERNEL == _KERNEL:
+            return address
+        for bits in _ADDRESS_BITS:
+            plain = address & ((1 << bits) - 1)
+            if self.find(plain) is not None:
+                return plain
+        return address
+
 
 LABEL = "label"
 """Where an image keeps what the list calls it, when its file is called otherwise."""
@@ -64,3 +117,58 @@ class ListedImages:
     def all(self) -> tuple[ReportedImage, ...]:
         """All of them, those of the list first and in its order."""
         return tuple(self._found)
+
+
+BUILD_ID = re.compile(r"([0-9a-f]{2}){2,64}")
+"""A build-id as it is written: small letters, no dashes."""
+_UUID_BYTES = 16
+
+
+def build_id(text: str) -> BuildId | None:
+    """A build-id that is spelt as one is written; None of any other text."""
+    return BuildId(bytes.fromhex(text)) if BUILD_ID.fullmatch(text) else None
+
+
+def identifier(digits: str | None, *, is_macho: bool) -> UUID | BuildId | None:
+    """What digits identify: Mach-O has a UUID; ELF has a build-id, which may be as long.
+
+    Args:
+        digits: an even number of them; None, others, or only zeros are none.
+        is_macho: whether the report is of a system of Apple's.
+    """
+    try:
+        data = bytes.fromhex(digits or "")
+    except ValueError:
+        return None
+    if not any(data):
+        return None
+    return UUID(bytes=data) if is_macho and len(data) == _UUID_BYTES else BuildId(data)
+
+
+_WIDE = 0x0100_0000
+_CAPABILITIES = 0xFF00_0000
+"""Bits of a subtype that say what the code can do, not which processor it is for."""
+_TYPES = {
+    7: "i386",
+    7 | _WIDE: "x86_64",
+    12: "arm",
+    12 | _WIDE: "arm64",
+    12 | 0x0200_0000: "arm64_32",
+    18: "ppc",
+    18 | _WIDE: "ppc64",
+}
+_SUBTYPES = {
+    (12, 6): "armv6",
+    (12, 9): "armv7",
+    (12, 11): "armv7s",
+    (12, 12): "armv7k",
+    (12 | _WIDE, 2): "arm64e",
+    (7 | _WIDE, 8): "x86_64h",
+}
+
+
+def arch_name(cpu_type: int, cpu_subtype: int) -> str | None:
+    """``arm64e``; None where the type is not known. Negative numbers are signed ones."""
+    cpu_type &= 0xFFFF_FFFF
+    subtype = cpu_subtype & 0xFFFF_FFFF & ~_CAPABILITIES
+    return _SUBTYPES.get((cpu_type, subtype)) or _TYPES.get(cpu_type)

@@ -1,17 +1,299 @@
 """JSON out of reports: as deep as it may be, and as broken.
 
 Python's own reader takes what is right and not too deep; what it refuses is read again by
-:mod:`~machtrace.reports.broken_json`, which knows no recursion.
+:mod:`~machtrace.reports.lenient_json`, which knows no recursion.
+
+JSON that is too deep for readers that recur, was cut off, or never was right.
+
+Everything that can be told apart is kept: what is open at the end is closed, what is no value is
+kept as text. Time and memory grow with the text and nothing else.
+
+What JSON is put together from, whoever reads it.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import isfinite
 
 from machtrace.errors import FormatError
 from machtrace.model.json_value import JsonValue
-from machtrace.reports.broken_json import read_broken
-from machtrace.reports.json_parts import JsonDocument, finite, object_of
+
+
+@dataclass(frozen=True, slots=True)
+class JsonDocument:
+    """A value, and where it ended."""
+
+    value: JsonValue
+    end: int
+    """Where in the text it ended."""
+    warnings: tuple[str, ...] = ()
+    """What was mended."""
+
+
+def put(made: dict[str, JsonValue], times: dict[str, int], key: str, value: JsonValue) -> None:
+    """Add an entry to an object; a key that is there already gets a number.
+
+    Args:
+        made: the object.
+        times: how often keys came that came more than once; to be kept beside the object.
+        key: as it is written.
+        value: what it has.
+    """
+    free = key
+    while free in made:
+        times[key] = times.get(key, 1) + 1
+        free = f"{key} ({times[key]})"
+    made[free] = value
+
+
+def object_of(pairs: Iterable[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
+    """An object with all of its entries: a key that is there already gets a number."""
+    made: dict[str, JsonValue] = {}
+    times: dict[str, int] = {}
+    for key, value in pairs:
+        put(made, times, key, value)
+    return made
+
+
+def finite(text: str) -> JsonValue:
+    """The number, or the text of one that is too large: JSON has no infinity to write it as."""
+    number = float(text)
+    return number if isfinite(number) else text
+
+
+DEEP_KEYS = frozenset({"subFrames", "callStackRootFrames"})
+"""Keys of lists that stacks are nested by: these do not count as depth."""
+DEEPEST = 200
+"""Levels of other nesting; what is deeper is kept as its text."""
+_TOLD = 5
+"""Warnings that are given in full."""
+
+_TOKEN = re.compile(
+    r"\s*+(?:"
+    r'(?P<string>"[^"\\]*+(?:\\.[^"\\]*+)*+"?)'
+    r"|(?P<mark>[{}\[\],:])"
+    r"|(?P<number>-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![^\s,\]}:]))"
+    r'|(?P<word>[^\s{}\[\],:"]+))',
+    re.DOTALL,
+)
+"""Matches wherever something else than space is left, so that nobody has to search for it."""
+_PLAIN = r'"[^"\\]*+"'
+_NUMBER = r"-?(?:0|[1-9][0-9]{0,99}+)(?:\.[0-9]{1,99}+)?(?:[eE][+-]?[0-9]{1,9}+)?"
+_RUN = re.compile(
+    rf"[ \t\r\n]*+(?P<members>(?:{_PLAIN}[ \t\r\n]*+:[ \t\r\n]*+"
+    rf"(?:{_PLAIN}|{_NUMBER}|true|false|null)[ \t\r\n]*+,[ \t\r\n]*+)*+)"
+    rf"(?:(?P<key>{_PLAIN})[ \t\r\n]*+:[ \t\r\n]*+(?P<mark>[{{\[]))?"
+)
+"""Entries of an object that are nothing special, and the key of a list or object after them."""
+_ENTRIES = json.JSONDecoder(object_pairs_hook=list, parse_float=finite, strict=False)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})(?:\\u([dD][c-fC-F][0-9a-fA-F]{2}))?|(.)|)", re.DOTALL)
+_ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_WORDS: dict[str, JsonValue] = {"true": True, "false": False, "null": None}
+_LONGEST_NUMBER = 400
+_CLOSES = {"}": "{", "]": "["}
+
+
+class _Open:
+    """A list or an object that is not closed yet."""
+
+    __slots__ = ("depth", "entries", "items", "key", "mark", "times")
+
+    def __init__(self, mark: str, depth: int) -> None:
+        self.mark = mark
+        self.depth = depth
+        self.items: list[JsonValue] | None = [] if mark == "[" else None
+        self.entries: dict[str, JsonValue] = {}
+        self.times: dict[str, int] | None = None
+        self.key: str | None = None
+        """Read, and its value not yet."""
+
+    def add(self, value: JsonValue) -> None:
+        if self.items is not None:
+            self.items.append(value)
+            return
+        key, self.key = self.key or "", None
+        if key in self.entries:
+            self.times = {} if self.times is None else self.times
+            put(self.entries, self.times, key, value)
+        else:
+            self.entries[key] = value
+
+    def closed(self) -> JsonValue:
+        if self.items is not None:
+            return self.items
+        if self.key is not None:
+            self.add(None)
+        return self.entries
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.open: list[_Open] = []
+        self.warnings: list[str] = []
+        self.untold = 0
+        """Warnings beyond those that are told: there can be one for every few characters."""
+        self.skipped = 0
+        """Levels that are open in what is kept as text."""
+        self.skipped_from = 0
+
+    def warn(self, what: str, at: int | None = None) -> None:
+        if len(self.warnings) < _TOLD:
+            self.warnings.append(what if at is None else f"character {at}: {what}")
+        else:
+            self.untold += 1
+
+    def run(self, at: int) -> int:
+        """Take entries that are nothing special, all at once; where they end."""
+        inner = self.open[-1]
+        if self.skipped or inner.mark != "{" or inner.key is not None:
+            return at
+        match = _RUN.match(self.text, at)
+        if match is None:
+            return at
+        if members := match["members"]:
+            for key, value in _ENTRIES.decode("{" + members.rstrip(" \t\r\n,") + "}"):
+                inner.key = key
+                inner.add(value)
+        if match["mark"] is not None:
+            inner.key = match["key"][1:-1]
+            self._open(match["mark"], match.start("mark"))
+        return match.end()
+
+    def token(self, match: re.Match[str]) -> JsonValue | _Open:
+        """Take a token; the whole value once it is closed, else the list that stays open."""
+        mark, at = match["mark"], match.start(match.lastgroup or 0)
+        if self.skipped:
+            self._skip(match)
+        elif mark in ("{", "["):
+            self._open(mark, at)
+        elif mark in ("}", "]"):
+            return self._close(mark, at)
+        elif mark == ",":
+            self._without_value(at)
+        elif mark is None:
+            self._scalar(match)
+        return self.open[0]
+
+    def cut_off(self) -> JsonValue | _Open:
+        """The whole value where the text ends too early."""
+        self.warn("the text ends before its JSON does")
+        if self.skipped:
+            self._add(self.text[self.skipped_from :])
+        while len(self.open) > 1:
+            self._end()
+        return self._end()
+
+    def _skip(self, match: re.Match[str]) -> None:
+        mark = match["mark"]
+        self.skipped += (mark in ("{", "[")) - (mark in ("}", "]"))
+        if not self.skipped:
+            self._add(self.text[self.skipped_from : match.end()])
+
+    def _open(self, mark: str, at: int) -> None:
+        outer = self.open[-1] if self.open else None
+        depth = 0
+        if outer is not None:
+            in_deep = outer.mark == "{" and outer.key in DEEP_KEYS
+            depth = outer.depth + (0 if in_deep or self._is_deep_list(outer) else 1)
+        if depth > DEEPEST:
+            self.skipped, self.skipped_from = 1, at
+            self.warn(f"nested more than {DEEPEST} deep, kept as text", at)
+            return
+        self.open.append(_Open(mark, depth))
+
+    def _is_deep_list(self, outer: _Open) -> bool:
+        if outer.mark != "[" or len(self.open) < 2:  # noqa: PLR2004 - it and what it is in
+            return False
+        around = self.open[-2]
+        return around.mark == "{" and around.key in DEEP_KEYS
+
+    def _without_value(self, at: int) -> None:
+        inner = self.open[-1]
+        if inner.mark == "{" and inner.key is not None:
+            self.warn("a key without a value", at)
+            inner.add(None)
+
+    def _close(self, mark: str, at: int) -> JsonValue | _Open:
+        if self.open[-1].mark != _CLOSES[mark]:
+            if not any(one.mark == _CLOSES[mark] for one in self.open[-3:]):
+                self.warn(f"{mark} closes nothing", at)
+                return self.open[0]
+            while self.open[-1].mark != _CLOSES[mark]:
+                self.warn(f"{self.open[-1].mark} was not closed", at)
+                self._end()
+        return self._end()
+
+    def _end(self) -> JsonValue | _Open:
+        value = self.open.pop().closed()
+        if not self.open:
+            return value
+        self._add(value)
+        return self.open[0]
+
+    def _scalar(self, match: re.Match[str]) -> None:
+        string, number = match["string"], match["number"]
+        if string is not None:
+            self._add(self._text(string, match.start("string")), is_key=True)
+        elif number is not None and len(number) < _LONGEST_NUMBER:
+            is_whole = number.lstrip("-").isdecimal()
+            self._add(int(number) if is_whole else finite(number))
+        else:
+            word = match[match.lastgroup or 0]
+            if word not in _WORDS:
+                at = match.start(match.lastgroup or 0)
+                self.warn(f"{word[:20]!r} is no value, kept as text", at)
+            self._add(_WORDS.get(word, word))
+
+    def _text(self, token: str, at: int) -> str:
+        if len(token) < 2 or not token.endswith('"'):  # noqa: PLR2004 - the quotes
+            self.warn("a string does not end", at)
+            token += '"'
+        inner = token[1:-1]
+        return _ESCAPE.sub(_unescaped, inner) if "\\" in inner else inner
+
+    def _add(self, value: JsonValue, *, is_key: bool = False) -> None:
+        inner = self.open[-1]
+        if inner.mark == "{" and inner.key is None:
+            if is_key and isinstance(value, str):
+                inner.key = value
+                return
+            self.warn("a value without a key", 0)
+        inner.add(value)
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    high, low, other = match.groups()
+    if high is None:
+        return _ESCAPED.get(other or "", other or "")
+    first = int(high, 16)
+    if low is not None and 0xD800 <= first < 0xDC00:  # noqa: PLR2004 - surrogates, in pairs
+        return chr(0x10000 + ((first - 0xD800) << 10) + int(low, 16) - 0xDC00)
+    return chr(first) + ("" if low is None else chr(int(low, 16)))
+
+
+def read_broken(text: str, start: int) -> JsonDocument:
+    """The value that begins at ``start`` of ``text``, which begins an object or a list."""
+    reader = _Reader(text)
+    reader.open.append(_Open(text[start], 0))
+    end = start + 1
+    value: JsonValue | _Open = reader.open[0]
+    while reader.open:
+        end = reader.run(end)
+        match = _TOKEN.match(text, end)
+        if match is None:
+            break
+        end = match.end()
+        value = reader.token(match)
+    if reader.open:
+        value = reader.cut_off()
+    assert not isinstance(value, _Open)  # noqa: S101 - for the type checker: nothing is open
+    untold = [f"{reader.untold} more of the kind"] if reader.untold else []
+    return JsonDocument(value, end, (*reader.warnings, *untold))
 
 
 def _object(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:

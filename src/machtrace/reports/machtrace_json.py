@@ -1,16 +1,292 @@
-"""The document: reports, and the schema's version."""
+"""The document: reports, and the schema's version.
+
+Forms of the model's types: of records by their fields, of tuples by their items.
+
+Forms of values that hold no others: how each is written as JSON, and read again.
+
+The published schema: ``docs/report.schema.json``, JSON Schema 2020-12.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from functools import cache, reduce
+from operator import or_
+from typing import Any, NamedTuple
+from uuid import UUID
 
 from machtrace.errors import FormatError
+from machtrace.model.image import BuildId, shown_identifier
 from machtrace.model.json_value import JsonValue
-from machtrace.model.report import Report
+from machtrace.model.report import (
+    Incident,
+    LanguageException,
+    Report,
+    ReportedException,
+    ReportedFrame,
+    ReportedImage,
+    ReportedProcess,
+    ReportedRegister,
+    ReportedRegisters,
+    ReportedSymbol,
+    ReportedSystem,
+    ReportedTask,
+    ReportedTermination,
+    ReportedThread,
+    SampledNode,
+    SampledTree,
+)
+from machtrace.model.symbol import SourceLocation
+from machtrace.reports.images import BUILD_ID, build_id
 from machtrace.reports.json_writer import dumps
-from machtrace.reports.records import form_of
-from machtrace.reports.values import UnfitError, shown
 from machtrace.reports.source import ReportSource
+
+
+class UnfitError(ValueError):
+    """A value of JSON is not what its place asks for."""
+
+
+class Form(NamedTuple):
+    """One type's two directions, and how a schema describes it."""
+
+    write: Callable[[Any], JsonValue]
+    read: Callable[[JsonValue], Any]
+    """Raises :class:`UnfitError`."""
+    schema: Callable[[], dict[str, JsonValue]]
+
+
+PLAIN: dict[Any, tuple[type, str]] = {
+    str: (str, "string"),
+    int: (int, "integer"),
+    bool: (bool, "boolean"),
+}
+
+
+def plain(kind: type, name: str) -> Form:
+    """A string, a number or a truth value."""
+
+    def read(value: JsonValue) -> object:
+        if type(value) is not kind:
+            raise UnfitError(f"{shown(value)} is no {name}")
+        return value
+
+    return Form(_same, read, lambda: {"type": name})
+
+
+def _same(value: Any) -> JsonValue:  # noqa: ANN401 - as JSON has it already
+    return value  # type: ignore[no-any-return]
+
+
+class OpaqueDetails:
+    """Stands for :data:`Details` among types, which is an alias of much."""
+
+
+def details() -> Form:
+    """An object that is kept as it is."""
+
+    def read(value: JsonValue) -> JsonValue:
+        if not isinstance(value, dict):
+            raise UnfitError(f"{shown(value)} is no object")
+        return value
+
+    return Form(dict, read, lambda: {"type": "object"})
+
+
+def items(value: JsonValue) -> list[JsonValue]:
+    """The items of a list."""
+    if not isinstance(value, list):
+        raise UnfitError(f"{shown(value)} is no list")
+    return value
+
+
+def identifier() -> Form:
+    """A UUID in capitals with dashes, or a build-id in small letters without."""
+
+    def read(value: JsonValue) -> UUID | BuildId:
+        try:
+            if isinstance(value, str) and (found := build_id(value)) is not None:
+                return found
+            return UUID(value)  # type: ignore[arg-type]  # what is no text is refused as well
+        except (ValueError, TypeError, AttributeError):
+            raise UnfitError(f"{shown(value)} is no UUID and no build-id") from None
+
+    def schema() -> dict[str, JsonValue]:
+        uuid: JsonValue = {"type": "string", "format": "uuid"}
+        return {"anyOf": [uuid, {"type": "string", "pattern": f"^{BUILD_ID.pattern}$"}]}
+
+    return Form(shown_identifier, read, schema)
+
+
+def enum(kind: type[Enum]) -> Form:
+    """A member, by its value."""
+    members = {member.value: member for member in kind}
+
+    def read(value: JsonValue) -> Enum:
+        if not isinstance(value, str) or value not in members:
+            raise UnfitError(f"{shown(value)} is none of {', '.join(members)}")
+        return members[value]
+
+    def schema() -> dict[str, JsonValue]:
+        return {"enum": list(members)}
+
+    return Form(lambda value: value.value, read, schema)
+
+
+def shown(value: object) -> str:
+    """A value as errors show it."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = "what is nested so deep"
+    return text if len(text) < 60 else text[:57] + "…"  # noqa: PLR2004 - one line's share
+
+
+_SIMPLE: dict[Any, Form] = {
+    **{kind: plain(*words) for kind, words in PLAIN.items()},
+    OpaqueDetails: details(),
+    UUID | BuildId: identifier(),
+}
+
+
+@cache
+def form_of(kind: Any) -> Form:  # noqa: ANN401 - a type, or what typing has for one
+    """The form of a type of the model, made once."""
+    if kind in _SIMPLE:
+        return _SIMPLE[kind]
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return _optional(arguments)
+    if origin is tuple:
+        return _many(arguments)
+    if hasattr(kind, "__supertype__"):
+        return form_of(kind.__supertype__)
+    return enum(kind) if issubclass(kind, Enum) else _record(kind)
+
+
+def _optional(arguments: tuple[Any, ...]) -> Form:
+    # What is left of several kinds has one form for all.
+    inner = form_of(reduce(or_, (one for one in arguments if one is not types.NoneType)))
+
+    def write(value: Any) -> JsonValue:  # noqa: ANN401
+        return None if value is None else inner.write(value)
+
+    def read(value: JsonValue) -> object:
+        return None if value is None else inner.read(value)
+
+    def schema() -> dict[str, JsonValue]:
+        return {"anyOf": [inner.schema(), {"type": "null"}]}
+
+    return Form(write, read, schema)
+
+
+def _many(arguments: tuple[Any, ...]) -> Form:
+    if len(arguments) == 2 and arguments[1] is Ellipsis:  # noqa: PLR2004 - tuple[X, ...]
+        inner = form_of(arguments[0])
+
+        def read_all(value: JsonValue) -> object:
+            return tuple(map(inner.read, items(value)))
+
+        def schema() -> dict[str, JsonValue]:
+            return {"type": "array", "items": inner.schema()}
+
+        return Form(lambda value: list(map(inner.write, value)), read_all, schema)
+    parts = [form_of(one) for one in arguments]
+
+    def read(value: JsonValue) -> object:
+        found = items(value)
+        if len(found) != len(parts):
+            raise UnfitError(f"{len(found)} items where {len(parts)} belong")
+        return tuple(part.read(item) for part, item in zip(parts, found, strict=True))
+
+    def schema_of_parts() -> dict[str, JsonValue]:
+        return {
+            "type": "array",
+            "prefixItems": [part.schema() for part in parts],
+            "items": False,
+        }
+
+    def write(value: Any) -> JsonValue:  # noqa: ANN401
+        return [part.write(item) for part, item in zip(parts, value, strict=True)]
+
+    return Form(write, read, schema_of_parts)
+
+
+class _Member(NamedTuple):
+    name: str
+    usual: Any
+    """Its default; :data:`_NONE` where it must be given."""
+    form: Form
+
+
+_NONE: Any = object()
+
+
+def _record(kind: Any) -> Form:  # noqa: ANN401 - a dataclass or a NamedTuple of the model
+    members = tuple(_members(kind))
+    names = frozenset(member.name for member in members)
+    required = frozenset(member.name for member in members if member.usual is _NONE)
+    writes = [(name, usual, form.write) for name, usual, form in members]
+    reads = {name: form.read for name, _, form in members}
+
+    def write(value: Any) -> JsonValue:  # noqa: ANN401
+        found: dict[str, JsonValue] = {}
+        for name, usual, write_one in writes:
+            one = getattr(value, name)
+            if one is not usual and one != usual:
+                found[name] = write_one(one)
+        return found
+
+    def read(value: JsonValue) -> object:
+        if not isinstance(value, dict):
+            raise UnfitError(f"{shown(value)} is no object")
+        if not names >= value.keys():
+            raise UnfitError(f"{shown(next(iter(value.keys() - names)))} is no field of it")
+        missing = required - value.keys()
+        if missing:
+            raise UnfitError(f"{', '.join(sorted(missing))} is missing")
+        found = {name: reads[name](one) for name, one in value.items()}
+        try:
+            return kind(**found)
+        except ValueError as error:
+            raise UnfitError(str(error)) from None
+
+    def schema() -> dict[str, JsonValue]:
+        return {"$ref": f"#/$defs/{kind.__name__}"}
+
+    return Form(write, read, schema)
+
+
+def _members(kind: Any) -> typing.Iterator[_Member]:  # noqa: ANN401 - see _record
+    hints: Mapping[str, Any] = typing.get_type_hints(kind, localns={"Details": OpaqueDetails})
+    if dataclasses.is_dataclass(kind):
+        for field in dataclasses.fields(kind):
+            usual = field.default
+            if usual is dataclasses.MISSING:
+                factory = field.default_factory
+                usual = _NONE if factory is dataclasses.MISSING else factory()
+            yield _Member(field.name, usual, form_of(hints[field.name]))
+    else:
+        for name in kind._fields:
+            usual = kind._field_defaults.get(name, _NONE)
+            yield _Member(name, usual, form_of(hints[name]))
+
+
+def definition(kind: Any) -> dict[str, JsonValue]:  # noqa: ANN401 - see _record
+    """What a schema says of a record: its properties, and which of them must be there."""
+    members = tuple(_members(kind))
+    said: dict[str, JsonValue] = {
+        "type": "object",
+        "properties": {name: form.schema() for name, _, form in members},
+        "additionalProperties": False,
+    }
+    required: list[JsonValue] = [name for name, usual, _ in members if usual is _NONE]
+    return said | {"required": required} if required else said
+
 
 REPORT_SCHEMA = 1
 """Raised when a reader of the old form would misread the new one."""
@@ -73,3 +349,26 @@ def _report(value: JsonValue, which: str, source: ReportSource) -> Report:
         raise source.error(f"{which}: {error}") from error
     assert isinstance(report, Report)  # noqa: S101 - for the type checker: it is Report's form
     return report
+
+
+_RECORDS: tuple[Any, ...] = (
+    *(Report, ReportedTask, Incident, ReportedProcess, ReportedSystem, ReportedException),
+    *(ReportedTermination, LanguageException, ReportedThread, ReportedRegisters, ReportedRegister),
+    *(ReportedFrame, ReportedSymbol, SourceLocation, ReportedImage, SampledTree, SampledNode),
+)
+
+
+def schema_text() -> str:
+    """The schema, indented."""
+    schema: dict[str, JsonValue] = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Reports of machtrace",
+        "type": "object",
+        "properties": {
+            "report_schema": {"const": REPORT_SCHEMA},
+            "reports": {"type": "array", "items": {"$ref": "#/$defs/Report"}},
+        },
+        "required": ["report_schema", "reports"],
+        "$defs": {kind.__name__: definition(kind) for kind in _RECORDS},
+    }
+    return json.dumps(schema, indent=2) + "\n"

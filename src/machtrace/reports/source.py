@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from machtrace.errors import FormatError
-from machtrace.reports.json_parts import JsonDocument
-from machtrace.reports.lenient_json import read_json
+from machtrace.reports.lenient_json import JsonDocument, read_json
 
 _MARKS = ((BOM_UTF8, "utf-8"), (BOM_UTF16_LE, "utf-16-le"), (BOM_UTF16_BE, "utf-16-be"))
 _HALF = re.compile(r"(?<!\\)((?:\\\\)*+)(\\u[dD][89abAB][0-9a-fA-F]{2})(?=[\udc80-\udcff])")

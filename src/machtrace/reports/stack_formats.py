@@ -6,20 +6,12 @@ from collections.abc import Callable, Sequence
 from io import StringIO
 from typing import TextIO
 
-from machtrace.reports.analysis.reported_capture import capture_of
-from machtrace.reports.analysis.reported_stacks import profile_of
 from machtrace.errors import ArgumentError
 from machtrace.model.capture import Capture
 from machtrace.model.profile import Profile
 from machtrace.model.report import Report
-from machtrace.render import bs
-from machtrace.render import firefox
-from machtrace.render import folded
-from machtrace.render import lldb
-from machtrace.render import nsthread
-from machtrace.render import pprof
-from machtrace.render import sample_text
-from machtrace.render import speedscope
+from machtrace.render import bs, firefox, folded, lldb, nsthread, pprof, sample_text, speedscope
+from machtrace.reports.analysis.reported_stacks import capture_of, profile_of
 
 
 def _captures(reports: Sequence[Report], write: Callable[[Capture, TextIO], None]) -> str:

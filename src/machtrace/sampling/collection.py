@@ -11,13 +11,12 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from machtrace.sampling.stacks import SampledStacks
+from machtrace.cpython.runs import PythonRuns
 from machtrace.errors import ThreadGoneError
 from machtrace.model.image import BinaryImage, ImageList
 from machtrace.model.profile import SampledThread, SampleTable
-from machtrace.model.snapshot import Problem, Snapshot
-from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
-from machtrace.cpython.runs import PythonRuns
+from machtrace.model.snapshot import Problem, Snapshot, ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.sampling.stacks import SampledStacks
 
 MOST_WAITING = 64 << 20
 """Bytes of snapshots whose stacks wait to be walked, at most."""

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from machtrace.errors import MachtraceError
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.header import FileType
+from machtrace.images.resolver import ImageResolver
 from machtrace.model.address import ImageOffset
 from machtrace.model.image import BinaryImage
 from machtrace.model.symbol import FrameStatus, InlineFrame, Symbol
-from machtrace.images.resolver import ImageResolver
 from machtrace.symbols.image_symbols import ImageSymbols
 
 if TYPE_CHECKING:  # a first answer can do without what they bring
@@ -164,13 +164,13 @@ class ImageNames:
         contents = self._contents
         if contents is not None and not _is_dsym(contents):
             return ImageSymbols(contents, others=lambda: self._twins(contents.source))
-        from machtrace.symbols.image_opening import open_image
+        from machtrace.symbols.image_symbols import open_image
 
         found = open_image(self._source, self._image, None)
         return None if isinstance(found, FrameStatus) else found
 
     def _twins(self, source: str) -> Sequence[FileContents | ElfFileContents]:
-        from machtrace.symbols.image_opening import twins
+        from machtrace.symbols.image_symbols import twins
 
         return twins(self._source, self._image, source)
 

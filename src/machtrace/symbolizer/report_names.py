@@ -6,19 +6,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from machtrace.demangler import demangle
+from machtrace.demangler.apple_style import apple_style
 from machtrace.errors import AmbiguousImageError, MachtraceError
+from machtrace.images.named_file import NamedImageFile, find_by_name
+from machtrace.images.resolver import ImageResolver
+from machtrace.images.store_layout import Identifier
 from machtrace.model.address import Avma, ImageOffset, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
-from machtrace.model.reported_frame import NameSource, ReportedSymbol
-from machtrace.model.reported_image import ReportedImage
+from machtrace.model.report import NameSource, ReportedImage, ReportedSymbol
 from machtrace.model.symbol import Certainty, FrameStatus, SourceLocation, Symbol
-from machtrace.demangler import demangle
 from machtrace.symbolizer.image_names import ImageNames, InlinedCall, NamedOffset
-from machtrace.images.resolver import ImageResolver
-from machtrace.images.images_by_name import NamedImageFile, find_by_name
-from machtrace.demangler.apple_style import apple_style
-from machtrace.images.store_layout import Identifier
 
 _ARCHES = {arch.value: arch for arch in Arch}
 _SOURCES: dict[Certainty, NameSource] = {

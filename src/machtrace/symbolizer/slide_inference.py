@@ -13,10 +13,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from machtrace.model.address import Avma, ImageOffset
-from machtrace.model.report import Report, ReportedTask
-from machtrace.model.reported_frame import ReportedFrame
-from machtrace.model.reported_image import ReportedImage
-from machtrace.symbolizer.changed_frames import with_changed_frames
+from machtrace.model.report import Report, ReportedFrame, ReportedImage, ReportedTask
+from machtrace.symbolizer.demangled_reports import with_changed_frames
 from machtrace.symbolizer.report_names import ReportNames
 
 _Task = TypeVar("_Task", bound=ReportedTask)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:  # they bring much that the first names can do without
     from numpy.typing import ArrayLike
 
     from machtrace.formats.elf.contents import ElfFileContents
-    from machtrace.lines.debug_information import AnyDebugIndex, DebugInformation
     from machtrace.images.resolver import ImageResolver
+    from machtrace.lines.debug_information import AnyDebugIndex, DebugInformation
     from machtrace.symbolizer.columns import SymbolColumns
 
 _Answer = tuple[FrameStatus, BinaryImage | None, Symbol | None, tuple[InlineFrame, ...]]
@@ -190,7 +190,7 @@ class Symbolicator:
     def _opened(self, image: BinaryImage, memory: MemoryReader) -> ImageSymbols | FrameStatus:
         found = self._images.get(_key(image)) or self._here.get(image.load_address)
         if found is None:
-            from machtrace.symbols.image_opening import open_image
+            from machtrace.symbols.image_symbols import open_image
 
             found = open_image(self._files, image, memory)
             if image.uuid is None or isinstance(found, FrameStatus):
@@ -227,8 +227,7 @@ class Symbolicator:
             FormatError: it is malformed.
             MachtraceError: a fat file has several images, or not that of ``arch``.
         """
-        from machtrace.symbolizer.asked_offsets import offsets_array
-        from machtrace.symbolizer.columns import SymbolColumns
+        from machtrace.symbolizer.columns import SymbolColumns, offsets_array
 
         column = offsets_array(offsets)
         if threads < 1 or threads != int(threads):
@@ -258,7 +257,7 @@ class Symbolicator:
             if contents is not None:
                 found = ImageSymbols(contents, others=lambda: self._twins(wanted))
             else:
-                from machtrace.symbols.image_opening import open_image
+                from machtrace.symbols.image_symbols import open_image
 
                 opened = open_image(self._files, wanted, None)
                 if isinstance(opened, FrameStatus):
@@ -268,7 +267,7 @@ class Symbolicator:
         return wanted, found
 
     def _twins(self, image: BinaryImage) -> Sequence[FileContents | ElfFileContents]:
-        from machtrace.symbols.image_opening import twins
+        from machtrace.symbols.image_symbols import twins
 
         return twins(self._files, image, image.path)
 

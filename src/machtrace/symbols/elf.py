@@ -6,13 +6,17 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from machtrace.formats.elf.contents import ElfContents, ElfFileContents, ElfMemoryContents
+from machtrace.errors import FormatError, MemoryReadError
+from machtrace.formats.elf.contents import (
+    ElfContents,
+    ElfFileContents,
+    ElfMemoryContents,
+    mini_debug_contents,
+)
 from machtrace.formats.elf.eh_frame_hdr import function_starts
 from machtrace.formats.elf.image import ElfImage
-from machtrace.formats.elf.mini_debug_info import mini_debug_contents
 from machtrace.formats.elf.plt import parse_stubs
 from machtrace.formats.elf.symtab import SymbolRows, parse_dynamic_symbols, parse_symbols
-from machtrace.errors import FormatError, MemoryReadError
 from machtrace.model.address import LAST_OFFSET
 from machtrace.model.symbol import Certainty
 from machtrace.symbols.table import CodeBounds, NamedRanges, Offsets, SymbolTable

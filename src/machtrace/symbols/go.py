@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.errors import FormatError, MemoryReadError
+from machtrace.formats.elf.contents import ElfFileContents
+from machtrace.formats.gopclntab import GoFunctions
 from machtrace.formats.macho.contents import MachOContents
 from machtrace.formats.macho.fixups.pointers import Pointers
 from machtrace.formats.macho.segments import Section
 from machtrace.model.address import Svma
 from machtrace.model.symbol import Certainty
-from machtrace.formats.gopclntab import GoFunctions
 from machtrace.symbols.ranges import NamedRanges
 
 SECTION = "__gopclntab"

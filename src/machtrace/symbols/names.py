@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from machtrace.formats.macho.nlist import REDACTED_NAME
+from machtrace.demangler import demangle
+from machtrace.formats.macho.structs import REDACTED_NAME
 from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import Certainty, Symbol, unnamed
-from machtrace.demangler import demangle
 
 REDACTED = REDACTED_NAME.decode()
 """What stands for a name that is not there."""

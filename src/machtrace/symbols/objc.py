@@ -7,9 +7,9 @@ import re
 import numpy as np
 
 from machtrace.formats.macho.contents import MachOContents
+from machtrace.formats.macho.fixups.pointers import Pointers
 from machtrace.formats.macho.metadata.objc import ObjcMethods, parse_objc_methods
 from machtrace.formats.macho.metadata.objc_stubs import parse_objc_stubs
-from machtrace.formats.macho.fixups.pointers import Pointers
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.symbol import Certainty

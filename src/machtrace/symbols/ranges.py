@@ -1,15 +1,27 @@
-"""What every source of an image's names yields."""
+"""What every source of an image's names yields.
+
+Which of many sorted starts is the last at or before an offset, for one offset or millions.
+
+Whatever divides an image into ranges (functions, lines, inlined calls) is looked up here. Where
+the package was built with its extensions that is a map of bits that says where ranges start (see
+``native/ranges/index.h``): one cache line an offset, whatever the number of ranges. It is made
+when the first large column is asked for; else, and for few offsets, the starts are searched.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from machtrace.model.symbol import Certainty
+
+if TYPE_CHECKING:
+    from machtrace._native import _ranges
 
 Offsets: TypeAlias = npt.NDArray[np.uint64]
 """A column of :data:`~machtrace.model.address.ImageOffset`."""
@@ -69,3 +81,103 @@ class NamedRanges:
             linkage_name=lambda row: name(int(rows[row])),
             is_label=None if is_label is None else lambda some: is_label(rows[some]),
         )
+
+
+Starts: TypeAlias = npt.NDArray[np.uint64] | npt.NDArray[np.uint32]
+"""Ascending; several may be equal."""
+
+Answers: TypeAlias = npt.NDArray[np.int32]
+"""One for each offset; -1 where there is none."""
+
+_FEW = 4096
+"""Offsets that are not worth an index."""
+_PART = 1 << 17
+"""Offsets that are worth a thread."""
+
+
+class RangeIndex:
+    """Ranges that begin at ``starts`` and end where the next one begins."""
+
+    __slots__ = ("_index", "_starts", "_values")
+
+    def __init__(self, starts: Starts, values: npt.NDArray[np.int32] | None = None) -> None:
+        """Keep the columns, without copying them.
+
+        Args:
+            starts: of the ranges, of any address space, ascending.
+            values: what to answer for each range, its row unless given. A range of -1 is as good
+                as none.
+        """
+        self._starts = starts
+        self._values = values
+        self._index: _ranges.RangeIndex | None = None
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @property
+    def starts(self) -> Starts:
+        """Where the ranges begin."""
+        return self._starts
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that its columns take, and the index where one was made."""
+        columns = self._starts.nbytes + (0 if self._values is None else self._values.nbytes)
+        return columns + (0 if self._index is None else self._index.nbytes)
+
+    def find(self, offsets: npt.NDArray[np.uint64], *, back: int = 0, threads: int = 1) -> Answers:
+        """For each offset the value of the last range that starts at or before it.
+
+        Args:
+            offsets: in any order, of the address space of the starts.
+            back: what to subtract from each first; what is then below 0 is in no range.
+            threads: how many to share a large column among.
+        """
+        offsets = np.ascontiguousarray(offsets, np.uint64)
+        if self._index is None and len(offsets) > _FEW and len(self._starts):
+            self._index = _native_index(self._starts, self._values)
+        if self._index is None:
+            return self._searched(offsets, back)
+        found = np.empty(len(offsets), np.int32)
+        index, parts = self._index, min(threads, len(offsets) // _PART)
+        if parts < 2:  # noqa: PLR2004 (one part needs no thread)
+            index.find(offsets.data, found.data, back)
+            return found
+        from concurrent.futures import ThreadPoolExecutor
+
+        edges = [len(offsets) * part // parts for part in range(parts + 1)]
+        with ThreadPoolExecutor(parts) as pool:
+            for waiting in [
+                pool.submit(index.find, offsets[low:high].data, found[low:high].data, back)
+                for low, high in pairwise(edges)
+            ]:
+                waiting.result()
+        return found
+
+    def _searched(self, offsets: npt.NDArray[np.uint64], back: int) -> Answers:
+        starts: npt.NDArray[Any] = self._starts
+        sought: npt.NDArray[Any] = offsets - np.uint64(back)
+        if starts.dtype != np.uint64:
+            # Narrower starts would be widened for each call, and offsets must not be cut.
+            limit = np.uint64(np.iinfo(starts.dtype).max)
+            sought = np.minimum(sought, limit).astype(starts.dtype)
+        rows = starts.searchsorted(sought, side="right").astype(np.int32) - np.int32(1)
+        rows[offsets < np.uint64(back)] = -1
+        if self._values is None or not len(starts):
+            return rows
+        values: Answers = np.where(rows >= 0, self._values[np.maximum(rows, 0)], np.int32(-1))
+        return values
+
+
+def _native_index(
+    starts: Starts, values: npt.NDArray[np.int32] | None
+) -> _ranges.RangeIndex | None:
+    try:
+        from machtrace._native import _ranges
+    except ImportError:
+        return None
+    return _ranges.RangeIndex(
+        np.ascontiguousarray(starts, np.uint64).data,
+        None if values is None else np.ascontiguousarray(values, np.int32).data,
+    )

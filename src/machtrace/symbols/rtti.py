@@ -12,15 +12,20 @@ from functools import cached_property
 
 import numpy as np
 
-from machtrace.formats.macho.contents import FileContents, MachOContents
+from machtrace.demangler.itanium.demangler import demangle_type
 from machtrace.formats.macho.columns import Addresses
+from machtrace.formats.macho.contents import FileContents, MachOContents
 from machtrace.formats.macho.fixups.pointers import Pointers
-from machtrace.formats.macho.metadata.rtti import TYPE_INFO_SYMBOL, TypeInfos, parse_type_infos
+from machtrace.formats.macho.metadata.rtti import (
+    TYPE_INFO_SYMBOL,
+    TypeInfos,
+    Vtables,
+    parse_type_infos,
+    parse_vtables,
+)
 from machtrace.formats.macho.tables.symtab import SymbolRows
-from machtrace.formats.macho.metadata.vtables import Vtables, parse_vtables
 from machtrace.model.address import Svma
 from machtrace.model.symbol import Certainty
-from machtrace.demangler.itanium.demangler import demangle_type
 from machtrace.symbols.ranges import NamedRanges, Offsets
 
 _MOST_BASES = 64

@@ -16,10 +16,10 @@ from machtrace.formats.macho.metadata.swift_conformances import (
     parse_swift_witnesses,
     protocol_of,
 )
-from machtrace.formats.macho.metadata.swift_contexts import SwiftContexts
-from machtrace.formats.macho.metadata.swift_records import SwiftRecords
 from machtrace.formats.macho.metadata.swift_types import (
     MethodKind,
+    SwiftContexts,
+    SwiftRecords,
     class_methods,
     parse_swift_types,
 )

@@ -19,8 +19,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
 from machtrace.errors import FileAccessError
-from machtrace.symbolstore.contained_images import Skipped, SkipReason, may_hold_images
 from machtrace.symbolstore.atomic_write import scratch_file, write_all
+from machtrace.symbolstore.contained_images import Skipped, SkipReason, may_hold_images
 
 _CHUNK = 1 << 20
 _START = 8

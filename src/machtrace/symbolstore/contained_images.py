@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from machtrace.errors import FormatError, MemoryReadError
 from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.elf.image import ElfImage
 from machtrace.formats.elf.structs import SHT_NOBITS, ElfType
-from machtrace.errors import FormatError, MemoryReadError
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.fat import FatSlice, is_fat, parse_slices
 from machtrace.formats.macho.header import FileType, is_macho
 from machtrace.formats.macho.image import MachOImage
 from machtrace.formats.macho.structs import FAT_ARCH, FAT_ARCH_64, FAT_MAGIC_64
-from machtrace.model.image import ImageFormat
 from machtrace.images.store_layout import FileKind, Identifier, unified_folder
+from machtrace.model.image import ImageFormat
 
 ELF_MAGIC = b"\x7fELF"
 ARCHIVE_MAGICS = (b"!<arch>\n", b"!<thin>\n")

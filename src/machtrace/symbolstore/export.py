@@ -11,7 +11,6 @@ from uuid import UUID
 
 from machtrace.errors import FileAccessError
 from machtrace.images.open_file import open_image_file
-from machtrace.symbolstore.store import StoredFile
 from machtrace.images.store_layout import (
     ExportLayout,
     FileKind,
@@ -24,6 +23,7 @@ from machtrace.images.store_layout import (
     unified_path,
 )
 from machtrace.symbolstore.atomic_write import same_bytes, settle_link, write_new
+from machtrace.symbolstore.store import StoredFile
 
 
 class ExportResult(Enum):

@@ -10,10 +10,9 @@ from enum import Enum
 from pathlib import Path
 
 from machtrace.errors import FileAccessError, MachtraceError
-from machtrace.symbolstore.store import StoredFile, SymbolStore
 from machtrace.images.store_layout import FileKind, identifier_text
-from machtrace.symbolstore.symbol_store_meta import identifiers_of
 from machtrace.symbolstore.atomic_write import UNFINISHED
+from machtrace.symbolstore.store import StoredFile, SymbolStore, identifiers_of
 
 _AT_WORK = 3600.0
 """Seconds for which an unfinished file is left to the process that may be writing it."""

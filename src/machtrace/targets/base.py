@@ -7,9 +7,8 @@ from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
-from machtrace.model.snapshot import ProcessInfo, Snapshot
-from machtrace.model.thread import ThreadId, ThreadInfo
 from machtrace.cpython.runs import PythonRuns
+from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo
 
 DEFAULT_STACK_LIMIT = 16 << 20
 """Bytes of stack copied of each thread, unless the caller says otherwise.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from machtrace.errors import TargetSpecError
-from machtrace.model.thread import ThreadId, ThreadInfo
+from machtrace.model.snapshot import ThreadId, ThreadInfo
 
 
 def select_threads(threads: Sequence[ThreadInfo], wanted: str) -> tuple[ThreadId, ...] | None:

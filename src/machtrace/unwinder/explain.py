@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.model.address import PacMask, Svma
-from machtrace.model.explanation import (
+from machtrace.model.capture import (
     BrokenInformation,
     FollowedRule,
     FrameExplanation,
@@ -21,7 +21,6 @@ from machtrace.model.memory import MemoryReader
 from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust, Stop
 from machtrace.model.symbol import Frame
-from machtrace.unwinder.sources.async_entry import AsyncEntryRules
 from machtrace.unwinder.code.code_check import CodeCheck, HasFunctions, origin_in_code
 from machtrace.unwinder.rule_cache import RuleCache
 from machtrace.unwinder.rules import (
@@ -31,6 +30,7 @@ from machtrace.unwinder.rules import (
     frame_pointer_rule,
     link_register_rule,
 )
+from machtrace.unwinder.sources.async_entry import AsyncEntryRules
 from machtrace.unwinder.step import places, step
 from machtrace.unwinder.walker import find_caller
 

@@ -7,15 +7,18 @@ section 6.4.1) for one instruction; compact encodings, prologue analysis and the
 frame-pointer convention all say what they know in its terms.
 
 The notation in ``str(rule)`` is framehop's: ``*x`` is the pointer stored at ``x``.
+
+Making the rule sources of an image, whatever state its tables are in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from machtrace.errors import FormatError, MemoryReadError
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.stack import AddressKind, FrameTrust
@@ -211,3 +214,14 @@ def _place(recovery: Cfa | Recovery, names: Mapping[int, str]) -> str:
             return f"expression({expression.hex()})"
         case Lost():
             return "lost"
+
+
+_Source = TypeVar("_Source", bound=RuleSource)
+
+
+def source_or_none(build: Callable[[], _Source | None]) -> _Source | None:
+    """What ``build`` makes; None where its tables are malformed, or were not captured."""
+    try:
+        return build()
+    except (FormatError, MemoryReadError):
+        return None

@@ -20,8 +20,7 @@ from machtrace.model.stack import (
     StopReason,
     Walk,
 )
-from machtrace.unwinder.frame_codes import KIND_COUNT, KINDS, TRUSTS
-from machtrace.unwinder.thread_walker import Collected
+from machtrace.unwinder.thread_walker import KIND_COUNT, KINDS, TRUSTS, Collected
 
 STOPS = tuple(StopReason)
 """What the numbers in :attr:`StackColumns.stop_reasons` mean."""
@@ -58,12 +57,12 @@ class StackColumns:
 
     @property
     def trusts(self) -> npt.NDArray[np.uint8]:
-        """How each frame was found: an index of :data:`~machtrace.unwinder.frame_codes.TRUSTS`."""
+        """How each frame was found: an index of :data:`~machtrace.unwinder.thread_walker.TRUSTS`."""
         return self.codes // np.uint8(KIND_COUNT)
 
     @property
     def kinds(self) -> npt.NDArray[np.uint8]:
-        """What each address is: an index of :data:`~machtrace.unwinder.frame_codes.KINDS`."""
+        """What each address is: an index of :data:`~machtrace.unwinder.thread_walker.KINDS`."""
         return self.codes % np.uint8(KIND_COUNT)
 
     @property

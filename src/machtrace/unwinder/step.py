@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from machtrace.formats.dwarf.expression import evaluate
 from machtrace.errors import DwarfError, MemoryReadError
+from machtrace.formats.dwarf.expression import evaluate
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryReader
@@ -23,8 +23,8 @@ from machtrace.unwinder.rules import (
     RegisterOffset,
     UnwindRule,
 )
-from machtrace.unwinder.swift_async import ADDRESS_BITS, is_async_frame_pointer
 from machtrace.unwinder.step_budget import StepBudget
+from machtrace.unwinder.swift_async import ADDRESS_BITS, is_async_frame_pointer
 
 NULL_PAGE = 0x1000
 """No code lies below this Avma; a "return address" there is the end of a stack, or a null call."""

@@ -16,7 +16,7 @@ from machtrace.model.address import Avma, PacMask
 from machtrace.model.memory import MemoryReader
 from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust, Stop, StopReason
-from machtrace.unwinder.cycle import CycleDetector
+from machtrace.unwinder.frame_limit import CycleDetector
 from machtrace.unwinder.rules import AtCfa, UnwindRule
 
 TAG_SHIFT = 60

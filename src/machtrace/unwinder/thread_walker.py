@@ -1,4 +1,7 @@
-"""Walking many stacks of one process: what every way of doing so offers, and Python's own."""
+"""Walking many stacks of one process: what every way of doing so offers, and Python's own.
+
+How a frame was found and what its address is, in one byte: for stacks kept as columns.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,29 @@ from typing import Protocol
 
 from machtrace.model.address import PacMask
 from machtrace.model.memory import LayeredMemory, MemoryReader
-from machtrace.model.stack import AddressChain, Dispute, Gap, Stop, Walk
-from machtrace.model.thread import ThreadSnapshot
-from machtrace.unwinder.frame_codes import code_of
+from machtrace.model.snapshot import ThreadSnapshot
+from machtrace.model.stack import AddressChain, AddressKind, Dispute, FrameTrust, Gap, Stop, Walk
 from machtrace.unwinder.rule_cache import RuleCache
 from machtrace.unwinder.walker import walk
+
+TRUSTS = tuple(FrameTrust)
+"""By code divided by :data:`KIND_COUNT`."""
+
+KINDS = tuple(AddressKind)
+"""By the rest of that division."""
+
+KIND_COUNT = len(KINDS)
+
+_CODES = {
+    (trust, kind): KIND_COUNT * number + index
+    for number, trust in enumerate(TRUSTS)
+    for index, kind in enumerate(KINDS)
+}
+
+
+def code_of(trust: FrameTrust, kind: AddressKind) -> int:
+    """The byte for both."""
+    return _CODES[trust, kind]
 
 
 @dataclass(frozen=True, slots=True)

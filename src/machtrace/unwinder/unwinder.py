@@ -1,4 +1,7 @@
-"""Walking snapshots, one or thousands, with what was learnt of a process kept for the next."""
+"""Walking snapshots, one or thousands, with what was learnt of a process kept for the next.
+
+Which way of walking many stacks there is on this machine.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from machtrace.errors import MemoryReadError
-from machtrace.model.address import Avma
+from machtrace.images.resolver import ImageResolver, in_memory
+from machtrace.model.address import Avma, PacMask
+from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.memory import MemoryReader
 from machtrace.model.snapshot import Snapshot
 from machtrace.model.stack import Backtrace
 from machtrace.model.symbol import FrameStatus
-from machtrace.images.resolver import ImageResolver, in_memory
-from machtrace.unwinder.sources.of_image import image_rules
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
-from machtrace.unwinder.quickest_walker import thread_walker
-from machtrace.unwinder.thread_walker import ThreadWalker
+from machtrace.unwinder.sources.of_image import image_rules
+from machtrace.unwinder.thread_walker import PythonWalker, ThreadWalker
 from machtrace.unwinder.walker import DEFAULT_DEPTH
 
-if TYPE_CHECKING:  # it brings numpy, which a first stack does not need
+if TYPE_CHECKING:
     from machtrace.unwinder.stack_columns import CollectedStacks, StackColumns
+
+
+def thread_walker(rules: RuleCache, arch: Arch, mask: PacMask) -> ThreadWalker:
+    """The extension's, or without it Python's, which is ten times slower and more."""
+    try:
+        from machtrace.unwinder.native import NativeWalker
+    except ImportError:
+        return PythonWalker(rules, mask)
+    return NativeWalker(rules, arch, mask)
+
 
 _REMEMBERED = 16
 """Processes whose rules are kept; at the limit the one that came first is forgotten."""

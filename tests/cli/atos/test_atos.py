@@ -10,12 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.compilers.executables import compile_elf, compile_macho
+from tests.support.writers.macho import BuiltSlice, BuiltSymbol, ThinFile, fat_file
 
 from machtrace.cli.main import main
-from machtrace.formats.macho.cpu import CPU_TYPE_ARM64, CPU_TYPE_X86_64
-from tests.support.compilers.elf_compiler import compile_elf
-from tests.support.compilers.executables import compile_macho
-from tests.support.writers.macho import BuiltSlice, BuiltSymbol, ThinFile, fat_file
+from machtrace.formats.macho.header import CPU_TYPE_ARM64, CPU_TYPE_X86_64
 
 INLINED = """\
 volatile int sink;

@@ -16,7 +16,7 @@ import pytest
 from machtrace.cli.doctor.darwin import integrity_of, tasks_of
 from machtrace.cli.doctor.findings import State
 from machtrace.cli.doctor.linux import cores_of, others_of, sandbox_of, scope_of
-from machtrace.targets.linux.linux_rights import read_rights
+from machtrace.targets.linux.access import read_rights
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="of Linux")
 as_root = pytest.mark.skipif(

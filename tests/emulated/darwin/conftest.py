@@ -25,7 +25,10 @@ def core_library(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Arch], F
     def library(arch: Arch) -> FileContents:
         wanted = Arch.ARM64 if arch is Arch.ARM64E else arch
         if wanted not in built:
-            sources = [*sorted(NATIVE.glob("inprocess/core/darwin/*.c")), NATIVE / "common/darwin/memory.c"]
+            sources = [
+                *sorted(NATIVE.glob("inprocess/core/darwin/*.c")),
+                NATIVE / "common/darwin/memory.c",
+            ]
             sources.append(Path(__file__).parent / "layout.c")
             output = tmp_path_factory.mktemp(wanted.value) / "core.dylib"
             build_library(sources, output, arch=wanted, includes=[NATIVE])

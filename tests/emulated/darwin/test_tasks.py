@@ -14,11 +14,11 @@ from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
 
 pytest.importorskip("unicorn", reason="unicorn runs the core")
+from tests.support.emulated.darwin_task_core import TaskCopy, TaskCore
 from tests.support.emulated.inprocess_core import NthFault
 from tests.support.emulated.library import EmulatedMemoryBlock, Function
 from tests.support.emulated.mach import KernReturn, MachRegion, MachThread
 from tests.support.emulated.task import OWN_PID
-from tests.support.emulated.darwin_task_core import TaskCopy, TaskCore
 
 NATIVE = Path(__file__).parents[3] / "native"
 STACKS = 0x16F000000

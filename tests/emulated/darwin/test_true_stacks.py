@@ -9,18 +9,19 @@ from pathlib import Path
 import pytest
 
 from machtrace.formats.macho.contents import FileContents
-from machtrace.formats.macho.native_state import read_native_state
+from machtrace.formats.macho.thread_state import read_native_state
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion, RegionMemory
 
 pytest.importorskip("unicorn", reason="unicorn runs the core and the thread that it copies")
-from machtrace.formats.macho.thread_state_writer import thread_command
 from tests.support.emulated.inprocess_core import CaptureCore, Outcome
 from tests.support.emulated.mach import MachRegion, MachThread
 from tests.support.emulated.run import EmulatedRun, Moment, main_stack
 from tests.support.lab.builds import Built, builds, make
 from tests.support.lab.policies import MASK, all_rules, rules_policy
+
+from machtrace.formats.macho.thread_state import thread_command
 
 PROGRAMS = Path(__file__).parents[1] / "lab" / "programs"
 STATE_OFFSET = 16

@@ -7,8 +7,8 @@ import pytest
 
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.tables.symtab import parse_symbols
-from machtrace.targets.emulator.target import EmulatedTarget
 from machtrace.targets.emulator.demo import PROGRAM
+from machtrace.targets.emulator.target import EmulatedTarget
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,11 @@ import struct
 import pytest
 
 from machtrace.errors import MachOError, TargetError
-from machtrace.formats.macho.command_numbers import LC_DYLD_INFO_ONLY
 from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.load_commands import LC_DYLD_INFO_ONLY
 from machtrace.targets.emulator.demo import PROGRAM
-from machtrace.targets.emulator.machine import Emulator
 from machtrace.targets.emulator.kernel import Kernel, Leave, SystemCall
+from machtrace.targets.emulator.machine import Emulator
 
 THREAD_START = 0x102065F00
 ANYTHING = (0,) * 8

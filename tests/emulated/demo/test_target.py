@@ -12,10 +12,10 @@ from machtrace.errors import (
     TargetSpecError,
     ThreadGoneError,
 )
-from machtrace.model.thread import ThreadId
+from machtrace.model.snapshot import ThreadId
 from machtrace.targets.emulator import target as emulated
-from machtrace.targets.emulator.target import EmulatedTarget
 from machtrace.targets.emulator.machine import StopPlace
+from machtrace.targets.emulator.target import EmulatedTarget
 from machtrace.targets.open import open_target
 
 

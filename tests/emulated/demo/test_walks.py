@@ -4,12 +4,12 @@ import struct
 
 import pytest
 
-from machtrace.pipeline.pipeline import build_capture, unwind
 from machtrace.errors import MemoryReadError
 from machtrace.model.address import Avma
 from machtrace.model.memory import LayeredMemory
 from machtrace.model.stack import AddressKind, FrameTrust, StopReason
 from machtrace.model.symbol import Certainty
+from machtrace.pipeline.backtraces import build_capture, unwind
 
 THREADS = [
     "main",

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from machtrace.errors import DwarfError, MemoryReadError
 from machtrace.formats.dwarf import operations as op
 from machtrace.formats.dwarf.expression import STEP_LIMIT, evaluate
-from machtrace.errors import DwarfError, MemoryReadError
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion

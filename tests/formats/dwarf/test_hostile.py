@@ -10,17 +10,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from machtrace.errors import DwarfError, MachtraceError, MemoryReadError
 from machtrace.formats.dwarf.cfi import REGISTER_LIMIT, CallFrames
 from machtrace.formats.dwarf.cfi_records import RECORD_LIMIT, CallFrameSection
 from machtrace.formats.dwarf.expression import evaluate
 from machtrace.formats.dwarf.frame_index import build_index
 from machtrace.formats.elf.contents import ElfFileContents
-from machtrace.errors import DwarfError, MachtraceError, MemoryReadError
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
 from machtrace.model.registers import RegisterSet
-from machtrace.unwinder.sources.cfi_sections import sections_of_elf
+from machtrace.unwinder.sources.cfi import sections_of_elf
 
 ARCHES = st.sampled_from([Arch.X86_64, Arch.I386, Arch.ARM64, Arch.ARM])
 

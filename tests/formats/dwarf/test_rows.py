@@ -6,10 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from machtrace.formats.dwarf.cfi import CallFrames
-from machtrace.formats.dwarf.cfi_rows import CallFrameRow
-from machtrace.formats.elf.contents import ElfFileContents
 from tests.support.peers.cfi_tables import (
     PeerFunction,
     gnu_functions,
@@ -18,7 +14,11 @@ from tests.support.peers.cfi_tables import (
     llvm_register_names,
     llvm_row,
 )
-from machtrace.unwinder.sources.cfi_sections import IndexedSection, sections_of_elf
+
+from machtrace.formats.dwarf.cfi import CallFrames
+from machtrace.formats.dwarf.cfi_rows import CallFrameRow
+from machtrace.formats.elf.contents import ElfFileContents
+from machtrace.unwinder.sources.cfi import IndexedSection, sections_of_elf
 
 
 def _section(path: Path, name: str = ".eh_frame") -> IndexedSection:

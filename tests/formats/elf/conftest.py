@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.support.compilers.elf_compiler import compile_elf
+from tests.support.compilers.executables import compile_elf
 
 SOURCE = """
 #include <stdio.h>

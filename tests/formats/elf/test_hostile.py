@@ -11,14 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents
-from machtrace.formats.elf.eh_frame_hdr import function_starts, read_eh_frame_header, read_frame_table
-from machtrace.formats.elf.mini_debug_info import mini_debug_contents
+from machtrace.errors import ElfError, MachtraceError, MemoryReadError
+from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents, mini_debug_contents
+from machtrace.formats.elf.eh_frame_hdr import (
+    function_starts,
+    read_eh_frame_header,
+    read_frame_table,
+)
 from machtrace.formats.elf.notes import read_notes
 from machtrace.formats.elf.plt import parse_stubs
 from machtrace.formats.elf.structs import LAYOUTS
 from machtrace.formats.elf.symtab import SymbolRows, parse_dynamic_symbols, parse_symbols
-from machtrace.errors import ElfError, MachtraceError, MemoryReadError
 from machtrace.model.address import Avma, Svma
 from machtrace.model.memory import MemoryRegion
 

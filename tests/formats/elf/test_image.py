@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from machtrace.errors import ElfError, MemoryReadError
 from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents
 from machtrace.formats.elf.structs import ElfType
-from machtrace.errors import ElfError, MemoryReadError
 from machtrace.model.address import Avma, FileOffset, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion, RegionMemory
@@ -136,7 +136,7 @@ def test_a_fixed_program_starts_at_its_lowest_page(build: Build) -> None:
 
 def test_the_image_ends_at_a_gap_without_code_behind_it() -> None:
     """Two segments far apart: something else may be mapped between them."""
-    from machtrace.formats.elf.segments import Segment, loaded_range
+    from machtrace.formats.elf.headers import Segment, loaded_range
 
     def load(address: int, size: int, flags: int) -> Segment:
         return Segment(

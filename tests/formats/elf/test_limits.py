@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 import machtrace.formats.elf.notes
-from machtrace.formats.elf.compression import decompress_section
-from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents
+from machtrace.errors import ElfError
+from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents, decompress_section
 from machtrace.formats.elf.plt import parse_stubs
 from machtrace.formats.elf.structs import LAYOUTS
-from machtrace.errors import ElfError
 from machtrace.model.address import Avma, Svma
 from machtrace.model.memory import MemoryRegion
 from machtrace.symbols.elf import _bounds, elf_symbol_table

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents
+from machtrace.errors import ElfError, MemoryReadError
+from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents, mini_debug_contents
 from machtrace.formats.elf.eh_frame_hdr import function_starts
-from machtrace.formats.elf.mini_debug_info import mini_debug_contents
 from machtrace.formats.elf.plt import parse_stubs
 from machtrace.formats.elf.symtab import SymbolRows, parse_dynamic_symbols, parse_symbols
-from machtrace.errors import ElfError, MemoryReadError
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryRegion
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from machtrace.errors import MemoryReadError
-from machtrace.formats.macho.command_numbers import LC_SEGMENT_64, LC_SYMTAB
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.header import FileType
+from machtrace.formats.macho.load_commands import LC_SEGMENT_64, LC_SYMTAB
 from machtrace.formats.macho.tables.symtab import parse_symbols
 
 

@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.writers.macho import ThinFile
 
 from machtrace.errors import MachOError
 from machtrace.formats.macho.contents import FileContents
-from machtrace.formats.macho.cpu import CPU_TYPE_ARM
-from machtrace.formats.macho.tables.function_starts import decode_function_starts, parse_function_starts
-from tests.support.writers.macho import ThinFile
+from machtrace.formats.macho.header import CPU_TYPE_ARM
+from machtrace.formats.macho.tables.function_starts import (
+    decode_function_starts,
+    parse_function_starts,
+)
 
 Llvm = Callable[..., str]
 

@@ -11,22 +11,24 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.support.writers.macho import TEXT_OFFSET, BuiltSlice, BuiltSymbol, ThinFile, fat_file
 
 from machtrace.errors import MachOError, MachtraceError
 from machtrace.formats.macho.command_fields import command_fields
-from machtrace.formats.macho.command_numbers import LC_SYMTAB
 from machtrace.formats.macho.contents import FileContents, MemoryContents
-from machtrace.formats.macho.cpu import CPU_TYPE_POWERPC
-from machtrace.formats.macho.tables.exports_trie import parse_exports, walk_exports_trie
 from machtrace.formats.macho.fat import parse_slices
-from machtrace.formats.macho.tables.function_starts import decode_function_starts, parse_function_starts
-from machtrace.formats.macho.load_commands import LoadCommand
+from machtrace.formats.macho.header import CPU_TYPE_POWERPC
+from machtrace.formats.macho.load_commands import LC_SYMTAB, LoadCommand
 from machtrace.formats.macho.structs import SYMTAB_COMMAND
+from machtrace.formats.macho.tables.exports_trie import parse_exports, walk_exports_trie
+from machtrace.formats.macho.tables.function_starts import (
+    decode_function_starts,
+    parse_function_starts,
+)
 from machtrace.formats.macho.tables.stubs import parse_stubs
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryRegion
-from tests.support.writers.macho import TEXT_OFFSET, BuiltSlice, BuiltSymbol, ThinFile, fat_file
 
 SMALL = ThinFile(
     code=bytes(32),

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from machtrace.errors import MachOError, MachtraceError
-from machtrace.formats.macho.fixups.bind_opcodes import imported_symbols
-from machtrace.formats.macho.command_numbers import LC_DYLD_INFO_ONLY
 from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.fixups.bind_opcodes import imported_symbols
 from machtrace.formats.macho.fixups.rebase_opcodes import rebased_pointers, slid_segment
+from machtrace.formats.macho.load_commands import LC_DYLD_INFO_ONLY
 from machtrace.targets.emulator.demo import PROGRAM
 
 DEMO = PROGRAM.read_bytes()

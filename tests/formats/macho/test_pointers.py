@@ -6,13 +6,22 @@ import struct
 
 import numpy as np
 import pytest
+from tests.support.writers.chained_fixups import (
+    DATA_OFFSET,
+    IMAGE_SVMA,
+    write_chained_image,
+)
 
 from machtrace.errors import MemoryReadError
-from machtrace.formats.macho.command_numbers import LC_DYLD_INFO_ONLY, LC_DYSYMTAB, LC_SEGMENT, LC_SYMTAB
 from machtrace.formats.macho.contents import FileContents, MemoryContents
-from machtrace.formats.macho.cpu import CPU_TYPE_ARM64
-from machtrace.formats.macho.header import FileType
 from machtrace.formats.macho.fixups.pointers import Pointers, parse_pointers
+from machtrace.formats.macho.header import CPU_TYPE_ARM64, FileType
+from machtrace.formats.macho.load_commands import (
+    LC_DYLD_INFO_ONLY,
+    LC_DYSYMTAB,
+    LC_SEGMENT,
+    LC_SYMTAB,
+)
 from machtrace.formats.macho.structs import (
     DYSYMTAB_COMMAND,
     MACH_HEADER,
@@ -23,11 +32,6 @@ from machtrace.formats.macho.structs import (
 )
 from machtrace.model.address import Avma, PacMask, Svma
 from machtrace.targets.emulator.demo import PROGRAM
-from tests.support.writers.chained_fixups import (
-    DATA_OFFSET,
-    IMAGE_SVMA,
-    write_chained_image,
-)
 
 DEMO = PROGRAM.read_bytes()
 DATA = next(s for s in FileContents(DEMO, "demo").image.segments if s.name == "__DATA")

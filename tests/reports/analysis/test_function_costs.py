@@ -2,11 +2,17 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.reports.models import (
+    Seen,
+    function,
+    made_report,
+    made_thread,
+    made_tree,
+    profile,
+)
 
 from machtrace.reports.analysis.function_costs import function_costs
 from machtrace.reports.analysis.reported_stacks import profile_of
-from tests.support.reports.models import made_report, made_thread, made_tree
-from tests.support.reports.profiles import Seen, function, profile
 
 
 def costs(*profiles):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from machtrace.reports.analysis.grouping_name import grouping_name, is_name
+from machtrace.reports.analysis.fingerprint import grouping_name, is_name
 
 SAME = [
     ("closure #1 in Demo.run()", "closure #7 in Demo.run()"),

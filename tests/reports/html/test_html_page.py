@@ -6,12 +6,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-
-from machtrace.model.reported_frame import NameSource, ReportedSymbol
-from machtrace.model.reported_image import ReportedImage
-from machtrace.model.reported_process import LanguageException
-from machtrace.model.reported_thread import ReportedRegister, ReportedRegisters
-from machtrace.reports.formats import write_reports
 from tests.support.peers.chromium import chromium_page, chromium_program
 from tests.support.reports.models import (
     IMAGES,
@@ -20,6 +14,16 @@ from tests.support.reports.models import (
     made_thread,
     made_tree,
 )
+
+from machtrace.model.report import (
+    LanguageException,
+    NameSource,
+    ReportedImage,
+    ReportedRegister,
+    ReportedRegisters,
+    ReportedSymbol,
+)
+from machtrace.reports.formats import write_reports
 
 HOSTILE = (
     "</script><script>document.title='owned'</script>",

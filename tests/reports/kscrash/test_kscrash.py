@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-
-from machtrace.model.report import Report
-from machtrace.model.reported_frame import Adjustment
-from machtrace.reports.kscrash.reader import read
-from machtrace.reports.source import ReportSource
 from tests.support.reports.samples import APP_BASE, APP_UUID
 from tests.support.reports.variants import KSCRASH_PROFILE, KSCRASH_RECRASH
+
+from machtrace.model.report import Adjustment, Report
+from machtrace.reports.kscrash.reader import read
+from machtrace.reports.source import ReportSource
 
 IMAGES = [
     {"image_addr": APP_BASE, "image_size": 0x8000, "name": "/x/App", "uuid": str(APP_UUID)},

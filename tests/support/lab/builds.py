@@ -8,12 +8,18 @@ from pathlib import Path
 
 from machtrace.formats.macho.contents import FileContents
 from machtrace.model.arch import Arch
-from tests.support.lab.arm64e_objects import SignedPointer, placed
 from tests.support.emulated.cpu import EmulatedCpu
-from tests.support.lab.run import Conditions
-from tests.support.lab.architectures import ARCHITECTURES, OPTIMISATIONS, TABLES, Architecture
 from tests.support.emulated.dyld import symbols_of
+from tests.support.lab.architectures import (
+    ARCHITECTURES,
+    OPTIMISATIONS,
+    TABLES,
+    Architecture,
+    SignedPointer,
+    placed,
+)
 from tests.support.lab.programs import PROGRAMS, Program
+from tests.support.lab.run import Conditions
 
 _OUTLINED_UNPRESERVED = frozenset(range(19, 30)) | frozenset(range(72, 80))
 """Code that was cut out of a function changes that function's registers as its own."""

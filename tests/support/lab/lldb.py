@@ -18,8 +18,7 @@ from machtrace.formats.macho.core.writer import core_bytes
 from machtrace.model.address import Avma
 from machtrace.model.image import ImageList
 from machtrace.model.memory import MemoryRegion
-from machtrace.model.snapshot import ProcessInfo, Snapshot
-from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo, ThreadSnapshot
 from tests.support.emulated.run import Moment
 from tests.support.lab.policies import MASK
 

@@ -8,14 +8,14 @@ from machtrace.errors import MemoryReadError
 from machtrace.formats.macho.contents import FileContents
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
-from tests.support.emulated.run import Moment
+from machtrace.unwinder.rule_cache import ImageRules, RuleCache
+from machtrace.unwinder.rules import RuleSource
 from machtrace.unwinder.sources.cfi import CallFrameRules
 from machtrace.unwinder.sources.compact import CompactRules
 from machtrace.unwinder.sources.of_image import image_rules
-from machtrace.unwinder.rule_cache import ImageRules, RuleCache
-from machtrace.unwinder.rules import RuleSource
 from machtrace.unwinder.step import THUMB_BIT
 from machtrace.unwinder.walker import walk
+from tests.support.emulated.run import Moment
 
 MASK = PacMask.of_width(47)
 _LONGEST_STACK = 512

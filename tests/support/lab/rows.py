@@ -11,13 +11,13 @@ from pathlib import Path
 from machtrace.formats.macho.contents import FileContents
 from machtrace.model.address import Avma, Svma
 from tests.support.emulated.cpu import emulated_cpu
-from tests.support.emulated.run import OUTSIDE, main_stack
-from tests.support.writers.function_lists import with_function_starts
-from tests.support.lab.run import Result, Score, run
-from tests.support.lab.builds import Build, Built, make
 from tests.support.emulated.dyld import symbols_of
+from tests.support.emulated.run import OUTSIDE, main_stack
+from tests.support.lab.builds import Build, Built, make
 from tests.support.lab.lldb import Caller, MomentsKept, lldb_walks
 from tests.support.lab.policies import policies
+from tests.support.lab.run import Result, Score, run
+from tests.support.writers.function_lists import with_function_starts
 
 EVERYTHING, STRIPPED, LLDB = "everything", "stripped", "lldb"
 METHODS = ("documents", "frame pointer", "compact", "CFI", EVERYTHING, LLDB)

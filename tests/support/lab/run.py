@@ -10,12 +10,12 @@ from machtrace.formats.macho.contents import FileContents
 from machtrace.model.address import Avma
 from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import Stop
+from machtrace.unwinder.rule_cache import RuleCache
+from machtrace.unwinder.step import step
 from tests.support.emulated.cpu import EmulatedCpu
 from tests.support.emulated.run import EmulatedRun, Moment
 from tests.support.lab.lldb import MomentsKept
 from tests.support.lab.policies import MASK, Policy, all_rules, policies
-from machtrace.unwinder.rule_cache import RuleCache
-from machtrace.unwinder.step import step
 
 Addresses = tuple[Avma, ...]
 

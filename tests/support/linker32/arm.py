@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
-from tests.support.linker32.macho_relocations import Places, Relocation
+from tests.support.linker32.objects import Places, Relocation
 
 
 class ArmKind(IntEnum):

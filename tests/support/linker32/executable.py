@@ -8,7 +8,8 @@ from struct import Struct, pack
 from typing import NamedTuple
 
 from machtrace.formats.macho.build_version import BUILD_VERSION_COMMANDS
-from machtrace.formats.macho.command_numbers import (
+from machtrace.formats.macho.header import FileType
+from machtrace.formats.macho.load_commands import (
     LC_DATA_IN_CODE,
     LC_DYLD_INFO_ONLY,
     LC_DYSYMTAB,
@@ -18,8 +19,6 @@ from machtrace.formats.macho.command_numbers import (
     LC_SYMTAB,
     LC_UUID,
 )
-from machtrace.formats.macho.header import FileType
-from machtrace.formats.macho.nlist import N_ARM_THUMB_DEF, N_EXT, N_PEXT, N_SECT
 from machtrace.formats.macho.structs import (
     DYLD_INFO_COMMAND,
     DYSYMTAB_COMMAND,
@@ -28,6 +27,10 @@ from machtrace.formats.macho.structs import (
     LINKEDIT_DATA_COMMAND,
     MACH_HEADER,
     MH_MAGIC,
+    N_ARM_THUMB_DEF,
+    N_EXT,
+    N_PEXT,
+    N_SECT,
     SECTION,
     SEGMENT_COMMAND,
     SYMTAB_COMMAND,
@@ -36,8 +39,8 @@ from machtrace.formats.macho.structs import (
     VM_PROT_READ,
     VM_PROT_WRITE,
 )
-from tests.support.writers.exports_trie_writer import uleb, write_exports_trie
 from tests.support.linker32.layout import HEADER_NAMES, Layout, LinkError, OutputSection, aligned
+from tests.support.writers.function_lists import uleb, write_exports_trie
 
 _NLIST = Struct("<IBBHI")
 _DATA_IN_CODE = Struct("<IHH")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from machtrace.formats.macho.nlist import N_ARM_THUMB_DEF
 from machtrace.formats.macho.segments import Section
-from machtrace.formats.macho.structs import S_ATTR_DEBUG
+from machtrace.formats.macho.structs import N_ARM_THUMB_DEF, S_ATTR_DEBUG
 from machtrace.model.address import Svma
 from tests.support.linker32.objects import ObjectFile, ObjectSymbol
 

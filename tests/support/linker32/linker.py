@@ -16,12 +16,10 @@ from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.structs import INDIRECT_SYMBOL_LOCAL
 from machtrace.model.arch import Arch
 from tests.support.linker32.arm import relocate_arm
-from tests.support.linker32.i386 import relocate_i386
 from tests.support.linker32.executable import write_executable
+from tests.support.linker32.i386 import Stubs, relocate_i386
 from tests.support.linker32.layout import Layout, LinkError, OutputSection, Piece, aligned
-from tests.support.linker32.objects import ObjectFile
-from tests.support.linker32.macho_relocations import Relocator
-from tests.support.linker32.macho_stub_linking import Stubs
+from tests.support.linker32.objects import ObjectFile, Relocator
 from tests.support.linker32.unwind import link_unwind_tables
 from tests.support.writers.unwind_info import PAGE_SIZE, write_unwind_info
 

@@ -6,13 +6,15 @@ from collections.abc import Iterable
 
 import capstone  # type: ignore[import-untyped]
 
+from machtrace.unwinder.arch.x86.decoder import decode
+from machtrace.unwinder.arch.x86.registers import Mode
 from machtrace.unwinder.code.effects import (
     AddConstant,
     AddRegister,
     Call,
+    Effect,
     IndirectJump,
     InsertConstant,
-    Effect,
     Jump,
     Load,
     MoveRegister,
@@ -22,8 +24,6 @@ from machtrace.unwinder.code.effects import (
     Trap,
     Writes,
 )
-from machtrace.unwinder.arch.x86.x86_instructions import decode
-from machtrace.unwinder.arch.x86.registers import Mode
 
 _TRANSFERS = (Jump, IndirectJump, Return, Trap, Call)
 # It calls an operand written that TEST only reads, takes CDQ to write its source, and knows of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from uuid import UUID
 
-from machtrace.render.protobuf import Message
+from machtrace.render.pprof import Message
 from tests.support.reports.logs import CALL_STACK_SYMBOLS, GDB, LLDB, SANITIZER, SWIFT
 
 APP_UUID = UUID("82d13d98-219e-3040-b62a-07a297007a7c")

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 
 from machtrace.errors import MemoryReadError
 from machtrace.formats.macho.contents import MemoryContents
-from machtrace.formats.macho.cpu import CPU_TYPE_ARM64, CPU_TYPE_X86_64
-from machtrace.formats.macho.dyld_images import find_image_infos
-from machtrace.formats.macho.thread_state_writer import thread_command
+from machtrace.formats.macho.dyld import find_image_infos
+from machtrace.formats.macho.header import CPU_TYPE_ARM64, CPU_TYPE_X86_64
+from machtrace.formats.macho.thread_state import thread_command
 from machtrace.model.address import Avma
 from machtrace.model.memory import LayeredMemory, MemoryRegion, RegionMemory
-from machtrace.model.snapshot import Snapshot
-from machtrace.model.thread import ThreadSnapshot
+from machtrace.model.snapshot import Snapshot, ThreadSnapshot
 
 if TYPE_CHECKING:
     from machtrace._native._darwin_task import CopyRow, PortRow, ProcessRow, RightsRow, ThreadRow

@@ -2,15 +2,56 @@
 
 No phone was recorded for this: what they say is what the library's documentation and source say
 that devices do.
+
+The exceptions of pymobiledevice3 that are met here, by name and derivation.
+
+Services of made-up devices, as pymobiledevice3 has them: its names and parameters.
+
+A debugserver of such a device is whatever gdb-remote stub listens at a port of this machine, such
+as lldb-server.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Self
 
-from tests.support.stand_ins.device_exceptions import EXCEPTIONS
+_BASES = {
+    "PyMobileDevice3Exception": "Exception",
+    "AfcException": "PyMobileDevice3Exception",
+    "ConnectionTerminatedError": "PyMobileDevice3Exception",
+    "DeveloperModeIsNotEnabledError": "PyMobileDevice3Exception",
+    "InvalidServiceError": "LockdownError",
+    "LockdownError": "PyMobileDevice3Exception",
+    "MuxException": "PyMobileDevice3Exception",
+    "ConnectionFailedError": "MuxException",
+    "ConnectionFailedToUsbmuxdError": "ConnectionFailedError",
+    "NotPairedError": "PyMobileDevice3Exception",
+    "PairingError": "PyMobileDevice3Exception",
+    "PasswordRequiredError": "PairingError",
+    "StartServiceError": "PyMobileDevice3Exception",
+    "TunneldConnectionError": "PyMobileDevice3Exception",
+    "UserspaceTunnelUnavailableError": "PyMobileDevice3Exception",
+}
+"""Exceptions and what they are derived from."""
+
+
+def _exceptions() -> dict[str, type[Exception]]:
+    made: dict[str, type[Exception]] = {"Exception": Exception}
+
+    def make(name: str) -> type[Exception]:
+        if name not in made:
+            made[name] = type(name, (make(_BASES[name]),), {})
+        return made[name]
+
+    return {name: make(name) for name in _BASES}
+
+
+EXCEPTIONS = _exceptions()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,3 +100,216 @@ class MadeUpDevices:
     def find(self, udid: str | None) -> MadeUpDevice:
         """One of them."""
         return next(one for one in self.devices if udid in (None, one.udid))
+
+
+class Stream:
+    """``service_connection.ServiceConnection``."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def recv_any(self, length: int = 4096) -> bytes:
+        """What has come; empty at the end."""
+        try:
+            return await self._reader.read(length)
+        except OSError as error:
+            raise EXCEPTIONS["ConnectionTerminatedError"] from error
+
+    async def sendall(self, payload: bytes) -> None:
+        """Send all."""
+        self._writer.write(payload)
+        await self._writer.drain()
+
+    async def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()
+
+
+class Provider:
+    """What lockdown clients and tunnels have in common."""
+
+    def __init__(self, device: MadeUpDevice) -> None:
+        self.device = device
+        self.product_type = "iPhone14,5"
+        self.all_values = {"DeviceName": "Made up", "ProductVersion": device.version}
+
+    @property
+    def product_version(self) -> str:
+        """Of the system."""
+        return self.device.version
+
+    @property
+    def has_developer_mode(self) -> bool:
+        """Whether there is one to turn on."""
+        return int(self.device.version.partition(".")[0]) >= 16  # noqa: PLR2004 (iOS 16)
+
+    async def get_developer_mode_status(self) -> bool:
+        """Whether it is on."""
+        return self.device.developer_mode
+
+    async def close(self) -> None:
+        """Let go."""
+        self.device.calls.append("close")
+
+    async def started(self, name: str) -> Stream:
+        """A stream to a service."""
+        self.device.note(name)
+        if not (self.device.developer_mode and self.device.is_image_mounted):
+            raise EXCEPTIONS["InvalidServiceError"](f"the device does not offer {name}")
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.device.port)
+        return Stream(reader, writer)
+
+
+class Lockdown(Provider):
+    """``lockdown.UsbmuxLockdownClient``."""
+
+    def __init__(self, device: MadeUpDevice) -> None:
+        super().__init__(device)
+        self.paired = device.is_paired
+
+    async def start_lockdown_service(self, name: str) -> Stream:
+        """Of iOS before 17."""
+        return await self.started(name)
+
+
+class Tunnel(Provider):
+    """``remote.remote_service_discovery.RemoteServiceDiscoveryService``."""
+
+    async def start_lockdown_service_without_checkin(self, name: str) -> Stream:
+        """Since iOS 17."""
+        return await self.started(name)
+
+
+class _Service:
+    """What is entered and left."""
+
+    def __init__(self, lockdown: Provider) -> None:
+        self.device = lockdown.device
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+
+class InstallationProxy(_Service):
+    """``services.installation_proxy.InstallationProxyService``."""
+
+    async def get_apps(self, *, bundle_identifiers: list[str] | None = None) -> dict[str, Any]:
+        """Apps by bundle id."""
+        self.device.note("get_apps")
+        apps = self.device.apps
+        return {
+            key: dict(apps[key])
+            for key in apps
+            if bundle_identifiers is None or key in bundle_identifiers
+        }
+
+
+class ImageMounter(_Service):
+    """``services.mobile_image_mounter.MobileImageMounterService``."""
+
+    async def is_image_mounted(self, image_type: str) -> bool:
+        """Whether one of this kind is."""
+        del image_type
+        return self.device.is_image_mounted
+
+
+class Instruments(_Service):
+    """``services.dvt.instruments.dvt_provider.DvtProvider``."""
+
+
+class ProcessControl(_Service):
+    """``services.dvt.instruments.process_control.ProcessControl``."""
+
+    def __init__(self, provider: Instruments) -> None:
+        self.device = provider.device
+
+    async def process_identifier_for_bundle_identifier(self, app_bundle_identifier: str) -> int:
+        """The process; 0 where there is none."""
+        self.device.note("process_identifier_for_bundle_identifier")
+        return self.device.running.get(app_bundle_identifier, 0)
+
+    async def launch(
+        self,
+        bundle_id: str,
+        *,
+        kill_existing: bool = True,
+        start_suspended: bool = False,
+    ) -> int:
+        """Start an app; its process."""
+        self.device.note(f"launch {bundle_id} {kill_existing=} {start_suspended=}")
+        self.device.note("launch")
+        assert self.device.launch is not None  # noqa: S101 - a test that forgot it
+        return self.device.launch(bundle_id, start_suspended)
+
+    async def resume(self, pid: int) -> None:
+        """Let it run."""
+        self.device.note(f"resume {pid}")
+
+
+class Files:
+    """``services.afc.AfcService``."""
+
+    def __init__(self, device: MadeUpDevice) -> None:
+        self.device = device
+        self._open: dict[int, tuple[bytes, int]] = {}
+
+    async def listdir(self, filename: str) -> list[str]:
+        """Names in a folder."""
+        self.device.note("listdir")
+        folder = filename.strip("/")
+        start = f"{folder}/" if folder else ""
+        paths = [path.removeprefix(start) for path in self.device.reports if path.startswith(start)]
+        # A name with a trick in it, such as an absolute path, is given as it is.
+        return list(
+            dict.fromkeys(p if p.startswith(("/", "..")) else p.split("/")[0] for p in paths)
+        )
+
+    async def stat(self, filename: str) -> dict[str, Any]:
+        """What is known of a file."""
+        path = filename[1:]
+        data = self.device.reports.get(path, b"folder")
+        kind = "S_IFREG" if path in self.device.reports else "S_IFDIR"
+        return {
+            "st_ifmt": "S_IFLNK" if data is None else kind,
+            "st_size": len(data or b""),
+            "st_mtime": datetime.fromtimestamp(1_700_000_000 + len(path), UTC),
+        }
+
+    async def fopen(self, filename: str, mode: str = "r") -> int:
+        """A handle."""
+        self.device.note(f"fopen {filename} {mode}")
+        handle = len(self._open) + 1
+        self._open[handle] = (self.device.reports[filename[1:]] or b"", 0)
+        return handle
+
+    async def fread(self, handle: int, sz: int) -> bytes:
+        """The next bytes."""
+        self.device.note("fread")
+        data, at = self._open[handle]
+        self._open[handle] = data, at + sz
+        return data[at : at + sz]
+
+    async def fclose(self, handle: int) -> None:
+        """Give a handle back."""
+        self.device.note(f"fclose {handle}")
+
+
+class CrashReports:
+    """``services.crash_reports.CrashReportsManager``."""
+
+    def __init__(self, lockdown: Provider) -> None:
+        self.afc = Files(lockdown.device)
+        self._device = lockdown.device
+
+    async def flush(self) -> None:
+        """Have the newest put where they can be read."""
+        self._device.note("flush")
+
+    async def aclose(self) -> None:
+        """Let go."""
+        self._device.calls.append("aclose")

@@ -13,8 +13,7 @@ from struct import Struct
 from machtrace.errors import MemoryReadError
 from machtrace.model.address import Avma
 from machtrace.model.memory import LayeredMemory, RegionMemory
-from machtrace.model.snapshot import Snapshot
-from machtrace.model.thread import ThreadId, ThreadSnapshot
+from machtrace.model.snapshot import Snapshot, ThreadId, ThreadSnapshot
 from machtrace.targets.frida.agent import Answer, Part
 
 _THREAD = Struct("<14Q512s")

@@ -21,8 +21,7 @@ from enum import Enum
 from machtrace.errors import MemoryReadError
 from machtrace.model.address import Avma
 from machtrace.model.memory import LayeredMemory, RegionMemory
-from machtrace.model.snapshot import Snapshot
-from machtrace.model.thread import ThreadSnapshot
+from machtrace.model.snapshot import Snapshot, ThreadSnapshot
 
 _CPU_TYPE_ARM64 = 0x100000C
 _GENERIC = {"fp": "fp", "lr": "ra", "sp": "sp", "pc": "pc"}

@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from tests.support.stand_ins.device_exceptions import EXCEPTIONS
-from tests.support.stand_ins.device_services import (
+from tests.support.stand_ins.devices import (
+    EXCEPTIONS,
     CrashReports,
     Files,
     ImageMounter,
     InstallationProxy,
     Instruments,
     Lockdown,
+    MadeUpDevices,
     ProcessControl,
     Stream,
     Tunnel,
 )
-from tests.support.stand_ins.devices import MadeUpDevices
 
 PACKAGE = "pymobiledevice3"
 

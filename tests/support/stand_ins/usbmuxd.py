@@ -4,10 +4,14 @@ The device has lockdown, to which this computer is paired, and services that are
 machine. Written from what pymobiledevice3 11.45 says and expects (its ``usbmux.py`` and
 ``lockdown.py``); no phone was recorded. Sessions are without TLS, which lockdown leaves to the
 device.
+
+Ports for servers that tests start.
 """
 
 from __future__ import annotations
 
+import itertools
+import os
 import plistlib
 import selectors
 import socket
@@ -161,3 +165,17 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
             raise EOFError
         data += part
     return data
+
+
+_FIRST, _COUNT = 20000, 10000
+"""Lower than those that systems give to connections."""
+_PORTS = itertools.count(_FIRST + os.getpid() * 97 % _COUNT)
+
+
+def free_port() -> int:
+    """A port that nobody listens on, given once; no connection is from it meanwhile."""
+    while True:
+        port = next(_PORTS)
+        with socket.socket() as one, suppress(OSError):
+            one.bind(("", port))
+            return port

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from struct import pack, pack_into
 
 from machtrace.formats.macho.fixups.chained_formats import POINTER_FORMATS, PointerFormat
-from machtrace.formats.macho.command_numbers import LC_DYLD_CHAINED_FIXUPS, LC_SEGMENT_64
-from machtrace.formats.macho.cpu import CPU_TYPE_ARM64
-from machtrace.formats.macho.header import FileType
+from machtrace.formats.macho.header import CPU_TYPE_ARM64, FileType
+from machtrace.formats.macho.load_commands import LC_DYLD_CHAINED_FIXUPS, LC_SEGMENT_64
 from machtrace.formats.macho.structs import (
     LINKEDIT_DATA_COMMAND,
     MACH_HEADER,

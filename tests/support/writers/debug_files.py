@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from machtrace.formats.macho.command_numbers import LC_SEGMENT_64, LC_UUID
-from machtrace.formats.macho.cpu import CPU_TYPE_ARM64
-from machtrace.formats.macho.header import FileType
+from machtrace.formats.macho.header import CPU_TYPE_ARM64, FileType
+from machtrace.formats.macho.load_commands import LC_SEGMENT_64, LC_UUID
 from machtrace.formats.macho.structs import (
     MACH_HEADER,
     MACH_HEADER_64_SIZE,

@@ -8,7 +8,8 @@ from struct import Struct
 from typing import NamedTuple
 from uuid import UUID
 
-from machtrace.formats.macho.command_numbers import (
+from machtrace.formats.macho.header import CPU_TYPE_ARM64, FileType
+from machtrace.formats.macho.load_commands import (
     LC_DYLD_EXPORTS_TRIE,
     LC_FUNCTION_STARTS,
     LC_SEGMENT,
@@ -16,9 +17,6 @@ from machtrace.formats.macho.command_numbers import (
     LC_SYMTAB,
     LC_UUID,
 )
-from machtrace.formats.macho.cpu import CPU_TYPE_ARM64
-from machtrace.formats.macho.header import FileType
-from machtrace.formats.macho.nlist import N_EXT, N_SECT
 from machtrace.formats.macho.structs import (
     FAT_ARCH,
     FAT_ARCH_64,
@@ -28,6 +26,8 @@ from machtrace.formats.macho.structs import (
     MACH_HEADER,
     MH_MAGIC,
     MH_MAGIC_64,
+    N_EXT,
+    N_SECT,
     S_ATTR_PURE_INSTRUCTIONS,
     SECTION,
     SECTION_64,

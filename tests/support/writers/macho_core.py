@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import pack
 
-from machtrace.formats.macho.command_numbers import LC_NOTE, LC_SEGMENT, LC_SEGMENT_64, LC_THREAD
 from machtrace.formats.macho.header import FileType
+from machtrace.formats.macho.load_commands import LC_NOTE, LC_SEGMENT, LC_SEGMENT_64, LC_THREAD
 from machtrace.formats.macho.structs import (
     MACH_HEADER,
     MACH_HEADER_64_SIZE,

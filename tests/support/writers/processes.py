@@ -14,8 +14,7 @@ from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.registers import RegisterSet
-from machtrace.model.snapshot import ProcessInfo, Snapshot
-from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo, ThreadSnapshot
 from tests.support.writers.synthetic_image import (
     FUNCTION_SIZE,
     TEXT_OFFSET,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from struct import Struct, pack
 
-from machtrace.model.address import Avma
-from machtrace.model.memory import MemoryRegion
 from machtrace.cpython.layout import (
     COOKIE,
     GROUPS_OF_OFFSETS,
@@ -13,6 +11,8 @@ from machtrace.cpython.layout import (
     PythonLayout,
     layout_of,
 )
+from machtrace.model.address import Avma
+from machtrace.model.memory import MemoryRegion
 
 _START = 0x7F0000000000
 _POINTER = Struct("<Q")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from struct import pack
 
-from machtrace.formats.macho.metadata.swift_contexts import ContextKind
+from machtrace.formats.macho.metadata.swift_types import ContextKind
 from tests.support.writers.metadata import Metadata
 
 _HAS_VTABLE = 1 << 31

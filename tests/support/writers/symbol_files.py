@@ -8,13 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
 
-from machtrace.formats.macho.cpu import CPU_TYPE_ARM64, CPU_TYPE_X86_64
-from machtrace.formats.macho.header import FileType
-from machtrace.symbolstore.store import SymbolStore
-from machtrace.symbolstore.adding import Stored, SymbolAdder
+from machtrace.formats.macho.header import CPU_TYPE_ARM64, CPU_TYPE_X86_64, FileType
+from machtrace.symbolstore.adding import InputFile, Stored, SymbolAdder, input_files
 from machtrace.symbolstore.archive import UnpackLimits
 from machtrace.symbolstore.contained_images import Skipped, SkipReason
-from machtrace.symbolstore.symbol_store_input import InputFile, input_files
+from machtrace.symbolstore.store import SymbolStore
 from tests.support.writers.macho import BuiltSlice, ThinFile, fat_file
 
 ARM = UUID("82d13d98-219e-3040-b62a-07a297007a7c")

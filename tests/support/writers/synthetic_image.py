@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from struct import Struct, pack
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from machtrace.formats.macho.command_numbers import (
+from machtrace.formats.macho.header import CPU_TYPE_ARM64, CPU_TYPE_X86_64, FileType
+from machtrace.formats.macho.load_commands import (
     LC_BUILD_VERSION,
     LC_FUNCTION_STARTS,
     LC_ID_DYLIB,
@@ -20,9 +21,6 @@ from machtrace.formats.macho.command_numbers import (
     LC_SYMTAB,
     LC_UUID,
 )
-from machtrace.formats.macho.cpu import CPU_TYPE_ARM64, CPU_TYPE_X86_64
-from machtrace.formats.macho.header import FileType
-from machtrace.formats.macho.nlist import N_EXT, N_SECT
 from machtrace.formats.macho.structs import (
     BUILD_VERSION_COMMAND,
     DYLIB_COMMAND,
@@ -31,6 +29,8 @@ from machtrace.formats.macho.structs import (
     MACH_HEADER,
     MACH_HEADER_64_SIZE,
     MH_MAGIC_64,
+    N_EXT,
+    N_SECT,
     S_ATTR_PURE_INSTRUCTIONS,
     S_ATTR_SOME_INSTRUCTIONS,
     SECTION_64,

@@ -12,19 +12,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from machtrace.pipeline.pipeline import unwind
+from machtrace.errors import CoreFileError, ElfError, MachtraceError
 from machtrace.formats.elf.core.file import parse_elf_core
 from machtrace.formats.elf.core.images import find_core_images
 from machtrace.formats.elf.core.writer import core_bytes
-from machtrace.errors import CoreFileError, ElfError, MachtraceError
 from machtrace.model.address import Avma, FileOffset, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, BuildId, ImageFormat, ImageList
-from machtrace.model.linux import FileMapping, LinuxFacts
 from machtrace.model.memory import MemoryRegion
 from machtrace.model.registers import RegisterSet
-from machtrace.model.snapshot import ProcessInfo, Snapshot
-from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.model.snapshot import (
+    FileMapping,
+    LinuxFacts,
+    ProcessInfo,
+    Snapshot,
+    ThreadId,
+    ThreadInfo,
+    ThreadSnapshot,
+)
+from machtrace.pipeline.backtraces import unwind
 from machtrace.targets.core.macho import open_corefile
 
 IMAGE = 0x40_0000

@@ -9,22 +9,29 @@ from dataclasses import replace
 from struct import pack
 
 import pytest
+from tests.support.writers.processes import synthetic_process
 
-from machtrace.formats.elf.core.file import parse_elf_core
-from machtrace.formats.elf.core.writer import core_bytes, core_chunks
-from machtrace.formats.elf.core.loader_memory import loaded_objects
-from machtrace.formats.elf.structs import LAYOUTS
 from machtrace.errors import CoreFileError, FileAccessError, TargetError
+from machtrace.formats.elf.core.file import parse_elf_core
+from machtrace.formats.elf.core.loader_memory import loaded_objects
+from machtrace.formats.elf.core.writer import core_bytes, core_chunks
+from machtrace.formats.elf.structs import LAYOUTS
 from machtrace.model.address import Avma, FileOffset, PacMask, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, BuildId, ImageFormat, ImageList
-from machtrace.model.linux import FileMapping, LinuxFacts
 from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.registers import RegisterSet
-from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
-from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.model.snapshot import (
+    FileMapping,
+    LinuxFacts,
+    Problem,
+    ProcessInfo,
+    Snapshot,
+    ThreadId,
+    ThreadInfo,
+    ThreadSnapshot,
+)
 from machtrace.targets.core.macho import open_corefile
-from tests.support.writers.processes import synthetic_process
 
 ARCHITECTURES = [Arch.X86_64, Arch.I386, Arch.ARM64, Arch.ARM]
 

@@ -7,17 +7,6 @@ from struct import pack
 from uuid import UUID
 
 import pytest
-
-from machtrace.errors import CoreFileError, MemoryReadError
-from machtrace.formats.macho.core.file import parse_core
-from machtrace.formats.macho.core.images import find_images
-from machtrace.formats.macho.cpu import CPU_TYPE_ARM64, CPU_TYPE_X86_64
-from machtrace.formats.macho.dyld_images import DyldImage, read_dyld_images
-from machtrace.formats.macho.header import FileType
-from machtrace.formats.macho.core.header_scan import scan_headers
-from machtrace.model.address import Avma
-from machtrace.model.arch import Arch
-from machtrace.model.memory import MemoryRegion, RegionMemory
 from tests.support.writers.macho_core import (
     CoreNote,
     CoreSegment,
@@ -26,6 +15,15 @@ from tests.support.writers.macho_core import (
     thread_state,
 )
 from tests.support.writers.synthetic_image import synthetic_image
+
+from machtrace.errors import CoreFileError, MemoryReadError
+from machtrace.formats.macho.core.file import parse_core
+from machtrace.formats.macho.core.images import find_images, scan_headers
+from machtrace.formats.macho.dyld import DyldImage, read_dyld_images
+from machtrace.formats.macho.header import CPU_TYPE_ARM64, CPU_TYPE_X86_64, FileType
+from machtrace.model.address import Avma
+from machtrace.model.arch import Arch
+from machtrace.model.memory import MemoryRegion, RegionMemory
 
 DYLD_AT = Avma(0x7FFF_0000_0000)
 CODE, DATA = 5, 3

@@ -6,6 +6,7 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
+from tests.support.writers.processes import synthetic_process
 
 from machtrace.errors import CoreFileError
 from machtrace.formats.macho.core.writer import core_bytes, core_chunks
@@ -14,9 +15,7 @@ from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, BuildId, ImageFormat, ImageList
 from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.registers import RegisterSet
-from machtrace.model.snapshot import ProcessInfo, Snapshot
-from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
-from tests.support.writers.processes import synthetic_process
+from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo, ThreadSnapshot
 
 
 def test_everything_of_a_process_comes_back(process, opened):

@@ -9,10 +9,9 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from tests.support.writers.processes import synthetic_process
 
 import machtrace
-from machtrace.reports.atomic_write import replace_file
-from machtrace.pipeline.pipeline import build_capture, unwind
 from machtrace.errors import CoreFileError, FileAccessError, TargetError
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
@@ -20,9 +19,10 @@ from machtrace.model.image import ImageFormat, ImageList
 from machtrace.model.memory import RegionMemory
 from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import Problem
+from machtrace.pipeline.backtraces import build_capture, unwind
 from machtrace.render import text
+from machtrace.reports.atomic_write import replace_file
 from machtrace.targets.core.macho import open_corefile
-from tests.support.writers.processes import synthetic_process
 
 
 def printed(snapshot, **options):

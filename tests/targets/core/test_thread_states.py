@@ -7,17 +7,21 @@ from struct import pack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.writers.macho_core import CoreSegment, assemble_core, thread_state
 
 from machtrace.errors import CoreFileError
 from machtrace.formats.macho import thread_state as states
-from machtrace.formats.macho.core.file import parse_core
-from machtrace.formats.macho.cpu import CPU_TYPE_ARM, CPU_TYPE_ARM64, CPU_TYPE_I386, CPU_TYPE_X86_64
-from machtrace.formats.macho.core.crashed_thread import crashed_thread
+from machtrace.formats.macho.core.file import crashed_thread, parse_core
+from machtrace.formats.macho.header import (
+    CPU_TYPE_ARM,
+    CPU_TYPE_ARM64,
+    CPU_TYPE_I386,
+    CPU_TYPE_X86_64,
+)
 from machtrace.formats.macho.thread_state import parse_thread_state
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
-from tests.support.writers.macho_core import CoreSegment, assemble_core, thread_state
 
 ARM64 = pack("<33Q2I", *range(100, 133), 0x6000_0000, 1)
 ARM32 = pack("<17I", *range(100, 117))

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.compilers.darwin import build_extensions, imported_symbols, system_symbols
 
 from machtrace.model.arch import Arch
-from tests.support.compilers.darwin_extensions import build_extensions, imported_symbols, system_symbols
 
 PROJECT = Path(__file__).parents[2]
 FROM_TOOLS = frozenset({"dyld_stub_binder", "___cpu_model"})
@@ -44,7 +44,14 @@ def extensions(arch: Arch, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 def test_macos_has_every_extension_but_those_of_ptrace(extensions: dict[str, Path]) -> None:
     """Also the one of Mach tasks, which no other system has."""
-    assert set(extensions) == {"_mapping", "_names", "_ranges", "_inprocess", "_darwin_task", "_walk"}
+    assert set(extensions) == {
+        "_mapping",
+        "_names",
+        "_ranges",
+        "_inprocess",
+        "_darwin_task",
+        "_walk",
+    }
 
 
 def test_nothing_is_imported_that_neither_macos_nor_python_has(
@@ -69,7 +76,9 @@ def test_the_task_extension_asks_the_kernel_for_no_more_than_it_says(
     extensions: dict[str, Path],
 ) -> None:
     """Nothing that writes memory or registers, starts threads, or runs code elsewhere."""
-    calls = {one for one in imported_symbols(extensions["_darwin_task"]) if one.startswith(OF_THE_KERNEL)}
+    calls = {
+        one for one in imported_symbols(extensions["_darwin_task"]) if one.startswith(OF_THE_KERNEL)
+    }
     assert calls == {
         *("_task_for_pid", "_task_read_for_pid", "_task_name_for_pid", "_mach_task_self_"),
         *("_task_info", "_task_threads", "_task_suspend2", "_task_resume2"),

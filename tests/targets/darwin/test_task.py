@@ -9,6 +9,9 @@ from pathlib import Path
 from struct import pack
 
 import pytest
+from tests.support.stand_ins.darwin_task import SnapshotTask
+from tests.support.writers.macho_core import loaded_dyld
+from tests.support.writers.processes import SyntheticProcess, synthetic_process
 
 import machtrace as mt
 from machtrace.errors import (
@@ -18,17 +21,14 @@ from machtrace.errors import (
     TargetSpecError,
     ThreadGoneError,
 )
-from machtrace.formats.macho.cpu import CPU_TYPE_ARM64, CPU_TYPE_X86_64
+from machtrace.formats.macho.header import CPU_TYPE_ARM64, CPU_TYPE_X86_64
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
+from machtrace.targets import open
 from machtrace.targets.darwin import extension
 from machtrace.targets.darwin import task as darwin_task
-from machtrace.targets import this_system
 from machtrace.targets.darwin.task import DarwinTaskTarget
-from tests.support.writers.macho_core import loaded_dyld
-from tests.support.writers.processes import SyntheticProcess, synthetic_process
-from tests.support.stand_ins.darwin_task import SnapshotTask
 
 DYLD_AT = Avma(0x1_9000_0000)
 PID = 4711
@@ -56,7 +56,7 @@ def task(process: SyntheticProcess) -> SnapshotTask:
 @pytest.fixture
 def on_darwin(task: SnapshotTask, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if this were a Mac."""
-    monkeypatch.setattr(this_system, "this_system", lambda: this_system.System.DARWIN)
+    monkeypatch.setattr(open, "this_system", lambda: open.System.DARWIN)
     monkeypatch.setattr(darwin_task, "task_extension", lambda: task)
 
 

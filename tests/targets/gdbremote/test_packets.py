@@ -10,15 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from machtrace.errors import ConnectionLostError, RemoteProtocolError
-from machtrace.targets.gdbremote.gdb_compression import choose_compression, plain_payload
 from machtrace.targets.gdbremote.packets import (
     Acknowledgement,
     DamagedPacket,
     Notification,
     PacketDecoder,
     Reply,
+    choose_compression,
     decode_payload,
     encode_packet,
+    plain_payload,
 )
 
 

@@ -12,10 +12,14 @@ from hypothesis import strategies as st
 from machtrace.errors import MachtraceError, RemoteProtocolError, TargetSpecError
 from machtrace.model.address import PacMask
 from machtrace.model.arch import Arch
-from machtrace.targets.gdbremote.gdb_departure import Departure, departure
+from machtrace.targets.gdbremote.detach import Departure, departure
 from machtrace.targets.gdbremote.features import BinaryRead, features_of
 from machtrace.targets.gdbremote.host import RemoteSystem, host_of
-from machtrace.targets.gdbremote.json_documents import parse_images_info, parse_shared_cache, parse_threads_info
+from machtrace.targets.gdbremote.json_documents import (
+    parse_images_info,
+    parse_shared_cache,
+    parse_threads_info,
+)
 from machtrace.targets.gdbremote.memory import Piece, split_reads
 from machtrace.targets.gdbremote.registers import (
     RegisterReader,
@@ -35,7 +39,10 @@ from machtrace.targets.gdbremote.replies import (
     parse_thread_list,
 )
 from machtrace.targets.gdbremote.spec import RemoteSpec, parse_spec
-from machtrace.targets.gdbremote.xml_documents import parse_libraries_document, parse_threads_document
+from machtrace.targets.gdbremote.xml_documents import (
+    parse_libraries_document,
+    parse_threads_document,
+)
 
 # Recorded from gdbserver 13.1.
 GDBSERVER_THREADS = b"""<threads>

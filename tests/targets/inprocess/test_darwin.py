@@ -9,19 +9,18 @@ from collections.abc import Callable
 from uuid import UUID
 
 import pytest
+from tests.support.stand_ins.darwin_task import SnapshotTask
+from tests.support.writers.macho_core import loaded_dyld
+from tests.support.writers.processes import SyntheticProcess, synthetic_process
 
-from machtrace.unwinder.unwinder import unwind
 from machtrace.errors import MemoryReadError, TargetSpecError
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
-from machtrace.targets.inprocess import darwin
-from machtrace.targets.inprocess import copier
-from machtrace.targets import this_system
+from machtrace.targets import open
+from machtrace.targets.inprocess import copier, darwin
 from machtrace.targets.inprocess.darwin import DarwinSelfTarget
 from machtrace.targets.open import open_target
-from tests.support.writers.macho_core import loaded_dyld
-from tests.support.writers.processes import SyntheticProcess, synthetic_process
-from tests.support.stand_ins.darwin_task import SnapshotTask
+from machtrace.unwinder.unwinder import unwind
 
 DYLD_AT = Avma(0x1_9000_0000)
 
@@ -185,7 +184,7 @@ def test_no_signal_is_asked_for(
 
 def test_self_opens_it_on_a_mac(monkeypatch: pytest.MonkeyPatch, own: OwnExtension) -> None:
     """And nothing else has to know what system it is."""
-    monkeypatch.setattr(this_system, "this_system", lambda: this_system.System.DARWIN)
+    monkeypatch.setattr(open, "this_system", lambda: open.System.DARWIN)
     monkeypatch.setattr(darwin, "own_images", lambda: own)
     monkeypatch.setattr("machtrace.targets.darwin.task.task_extension", lambda: own.task)
     with open_target("self") as opened:

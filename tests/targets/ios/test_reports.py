@@ -6,18 +6,18 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.stand_ins.devices import MadeUpDevice, MadeUpDevices
+from tests.support.stand_ins.pymobiledevice3 import installed
 
+from machtrace.errors import ConnectionLostError, DeviceError, FileAccessError
 from machtrace.pipeline.device_reports import (
     ReportChoice,
     chosen_reports,
     pull_reports,
     safe_parts,
 )
-from machtrace.errors import ConnectionLostError, DeviceError, FileAccessError
 from machtrace.targets.ios.access import DeviceFile
 from machtrace.targets.ios.session import LibraryAccess
-from tests.support.stand_ins.pymobiledevice3 import installed
-from tests.support.stand_ins.devices import MadeUpDevice, MadeUpDevices
 
 BIG = bytes(range(256)) * 16384
 """More than one part."""

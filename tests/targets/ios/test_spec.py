@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from machtrace.errors import TargetSpecError
-from machtrace.targets.ios.device_spec import DeviceSpec, Launch, parse_device_spec
+from machtrace.targets.ios.target import DeviceSpec, Launch, parse_device_spec
 
 UDID = "00008110-001C2D3E4F50601A"
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from machtrace.formats.elf.core.registers import layout_of, read_registers
 from machtrace.errors import FormatError
+from machtrace.formats.elf.core.registers import layout_of, read_registers
 from machtrace.model.arch import Arch
 from machtrace.targets.linux.blocked import waiting_registers
-from machtrace.targets.linux.linux_restart import mark_restart
+from machtrace.targets.linux.ptrace_tracer import mark_restart
 from machtrace.targets.shared.signal_frame import REACH, interrupted_sp
 
 # sys/user.h

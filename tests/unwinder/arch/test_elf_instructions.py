@@ -7,15 +7,15 @@ from pathlib import Path
 
 import capstone
 import pytest
+from tests.support.compilers.executables import compile_elf
 
 from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.elf.symtab import parse_dynamic_symbols
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
-from tests.support.compilers.elf_compiler import compile_elf
+from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset, UnwindRule
 from machtrace.unwinder.sources.cfi import CallFrameRules
 from machtrace.unwinder.sources.of_image import image_rules
-from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset, UnwindRule
 
 PROGRAMS = Path(__file__).parents[1] / "lab" / "programs"
 OPTIONS = ("-shared", "-fPIC", "-ffreestanding", "-fno-builtin", "-w", "-g0")

@@ -14,22 +14,21 @@ from machtrace.errors import MemoryReadError
 from machtrace.formats.macho.contents import FileContents
 from machtrace.model.address import FileOffset, Svma
 from machtrace.model.arch import Arch
-from machtrace.unwinder.functions import starts as function_starts
 from machtrace.unwinder.arch.arm64 import analysis
-from machtrace.unwinder.arch.arm64.arm64_frame import ENTRY
-from machtrace.unwinder.functions.branch_scan import call_targets
-from machtrace.unwinder.arch.arm64.registers import INSTRUCTION_SIZE
+from machtrace.unwinder.arch.arm64.analysis import InstructionRules
+from machtrace.unwinder.arch.arm64.registers import ENTRY, INSTRUCTION_SIZE
 from machtrace.unwinder.code.data_flow import Flow
-from machtrace.unwinder.functions.bounds import FunctionBounds, code_ranges
 from machtrace.unwinder.code.effects import (
     AddConstant,
     Call,
-    IndirectJump,
     Effect,
+    IndirectJump,
     Jump,
     Return,
 )
-from machtrace.unwinder.arch.arm64.analysis import InstructionRules
+from machtrace.unwinder.functions import starts as function_starts
+from machtrace.unwinder.functions.bounds import FunctionBounds, code_ranges
+from machtrace.unwinder.functions.branch_scan import call_targets
 from machtrace.unwinder.step_budget import WALK_STEPS, StepBudget
 
 Build = Callable[..., FileContents]

@@ -8,18 +8,18 @@ import subprocess
 from dataclasses import replace
 
 import pytest
+from tests.support.writers.processes import synthetic_process
 
-from machtrace.pipeline.pipeline import unwind
 from machtrace.formats.macho.contents import FileContents, MemoryContents
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import LayeredMemory, MemoryRegion
 from machtrace.model.stack import FrameTrust
-from tests.support.writers.processes import synthetic_process
-from machtrace.unwinder.sources.of_image import image_rules
+from machtrace.pipeline.backtraces import unwind
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from machtrace.unwinder.rules import Claims, RegisterOffset, UnwindRule
+from machtrace.unwinder.sources.of_image import image_rules
 
 OBJDUMP = next((name for name in ("llvm-objdump-19", "llvm-objdump") if shutil.which(name)), None)
 CALLS = frozenset({"bl", "blr", "blraa", "blrab", "blraaz", "blrabz", "callq", "call", "calll"})

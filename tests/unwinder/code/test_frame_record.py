@@ -6,11 +6,11 @@ import pytest
 
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
-from machtrace.unwinder.code.frame_record import LOOKED_AT, follows_record, record_made
-from machtrace.unwinder.functions.bounds import FunctionBounds
 from machtrace.unwinder.arch.arm64.analysis import InstructionRules
-from machtrace.unwinder.rules import AtCfa, RegisterOffset, UnwindRule, frame_pointer_rule
 from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
+from machtrace.unwinder.code.code_check import LOOKED_AT, follows_record, record_made
+from machtrace.unwinder.functions.bounds import FunctionBounds
+from machtrace.unwinder.rules import AtCfa, RegisterOffset, UnwindRule, frame_pointer_rule
 
 
 def words(*instructions):

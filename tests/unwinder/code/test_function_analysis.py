@@ -9,12 +9,11 @@ import pytest
 
 from machtrace.errors import MemoryReadError
 from machtrace.model.address import FileOffset, Svma
-from machtrace.unwinder.arch.arm32.arm_instruction_sets import InstructionSets
-from machtrace.unwinder.arch.arm32.analysis import ArmInstructionRules
-from machtrace.unwinder.code.call_site_rules import CallSiteRules
+from machtrace.unwinder.arch.arm32.analysis import ArmInstructionRules, InstructionSets
 from machtrace.unwinder.arch.arm64.analysis import InstructionRules
 from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
 from machtrace.unwinder.arch.x86.registers import MODE_32
+from machtrace.unwinder.code.code_check import CallSiteRules
 
 START = Svma(0x10000)
 ARM64_CODE = struct.pack("<3I", 0xA9BF7BFD, 0xA8C17BFD, 0xD65F03C0)  # stp, ldp, ret

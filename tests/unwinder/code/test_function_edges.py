@@ -9,8 +9,8 @@ import pytest
 from machtrace.errors import MemoryReadError
 from machtrace.model.address import Avma, Svma
 from machtrace.unwinder.arch.arm64.analysis import InstructionRules
-from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset
 from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
+from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset
 
 START = Svma(0x1000)
 BRANCHES = 30_000

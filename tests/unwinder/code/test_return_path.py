@@ -8,12 +8,13 @@ from machtrace.errors import MemoryReadError
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.registers import RegisterSet
+from machtrace.unwinder.arch.x86.registers import EAX, EBP, EBX, ECX, EDX, ESI, ESP, MODE_32
 from machtrace.unwinder.code.effects import (
     NOTHING,
     AddConstant,
     Call,
-    IndirectJump,
     Effect,
+    IndirectJump,
     Jump,
     Load,
     MoveRegister,
@@ -25,7 +26,6 @@ from machtrace.unwinder.code.effects import (
 from machtrace.unwinder.code.return_path import LONGEST_WAY, rule_across_stacks
 from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset, UnwindRule
 from machtrace.unwinder.step import step
-from machtrace.unwinder.arch.x86.registers import EAX, EBP, EBX, ECX, EDX, ESI, ESP, MODE_32
 
 RETURN = Return(8)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.compilers.executables import COMPACT_TABLES, compile_macho
+from tests.support.emulated.run import EmulatedRun
+from tests.support.lab.policies import MASK, process_rules
 
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.model.arch import Arch
 from machtrace.model.stack import AddressKind, StopReason
-from tests.support.emulated.run import EmulatedRun
-from tests.support.lab.policies import MASK, process_rules
-from tests.support.compilers.executables import COMPACT_TABLES, compile_macho
 from machtrace.unwinder.sources.of_image import image_rules
 from machtrace.unwinder.walker import walk
 

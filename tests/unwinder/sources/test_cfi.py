@@ -15,21 +15,18 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.compilers.executables import DWARF_TABLES, compile_elf, compile_macho
+from tests.support.peers.cfi_tables import PeerFunction, llvm_functions, llvm_register_names
 
+from machtrace.errors import DwarfError, FormatError, MachtraceError
 from machtrace.formats.dwarf.frame_index import build_index
 from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents
-from machtrace.errors import DwarfError, FormatError, MachtraceError
 from machtrace.formats.macho.contents import FileContents, MemoryContents
 from machtrace.model.address import Avma, FileOffset, PacMask, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import AddressKind, FrameTrust, Stop, StopReason
-from tests.support.compilers.elf_compiler import compile_elf
-from tests.support.compilers.executables import DWARF_TABLES, compile_macho
-from tests.support.peers.cfi_tables import PeerFunction, llvm_functions, llvm_register_names
-from machtrace.unwinder.sources.cfi import CallFrameRules
-from machtrace.unwinder.sources.cfi_sections import sections_of_elf
 from machtrace.unwinder.rules import (
     AtCfa,
     ExpressionValue,
@@ -39,6 +36,7 @@ from machtrace.unwinder.rules import (
     UnwindRule,
     describe,
 )
+from machtrace.unwinder.sources.cfi import CallFrameRules, sections_of_elf
 from machtrace.unwinder.step import step
 
 PROGRAMS = Path(__file__).parents[1] / "dwarf" / "programs"
@@ -528,8 +526,13 @@ def test_images_without_call_frame_information_have_no_rules(
 
 def test_return_addresses_in_other_registers_are_followed() -> None:
     """A function that keeps its return address in a register, as outlined code on arm64 does."""
-    from machtrace.formats.dwarf.cfi_rows import CallFrameRow, CfaRegister, InOtherRegister, SameValue
-    from machtrace.unwinder.sources.cfi_translation import RegisterNumbering, rule_of
+    from machtrace.formats.dwarf.cfi_rows import (
+        CallFrameRow,
+        CfaRegister,
+        InOtherRegister,
+        SameValue,
+    )
+    from machtrace.unwinder.sources.cfi import RegisterNumbering, rule_of
 
     row = CallFrameRow(
         start=Svma(0),
@@ -554,7 +557,7 @@ def test_return_addresses_in_other_registers_are_followed() -> None:
 def test_offsets_beyond_any_address_are_refused() -> None:
     """They would make addresses of more bits than memory has."""
     from machtrace.formats.dwarf.cfi_rows import CallFrameRow, CfaRegister
-    from machtrace.unwinder.sources.cfi_translation import RegisterNumbering, rule_of
+    from machtrace.unwinder.sources.cfi import RegisterNumbering, rule_of
 
     row = CallFrameRow(
         start=Svma(0),

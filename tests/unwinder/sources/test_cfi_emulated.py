@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.compilers.executables import compile_elf
 
+from machtrace.errors import MemoryReadError
 from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.elf.symtab import parse_dynamic_symbols
-from machtrace.errors import MemoryReadError
 from machtrace.model.address import Avma, PacMask, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.registers import RegisterSet
-from tests.support.compilers.elf_compiler import compile_elf
-from machtrace.unwinder.sources.cfi import CallFrameRules
-from machtrace.unwinder.sources.of_elf import elf_rules
-from machtrace.unwinder.sources.exidx import ExceptionTableRules
-from machtrace.unwinder.sources.plt import LinkageStubRules
 from machtrace.unwinder.rules import RuleSource, UnwindRule
+from machtrace.unwinder.sources.cfi import CallFrameRules
+from machtrace.unwinder.sources.exidx import ExceptionTableRules
+from machtrace.unwinder.sources.of_elf import elf_rules
+from machtrace.unwinder.sources.plt import LinkageStubRules
 from machtrace.unwinder.step import step
 
 unicorn = pytest.importorskip("unicorn", reason="the emulator, unicorn, is not installed")

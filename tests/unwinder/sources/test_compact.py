@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.emulated.run import OUTSIDE, EmulatedRun, Moment
 
 from machtrace.errors import MachOError, MachtraceError
+from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.tables.compact_encoding import (
     Frameless,
     FramelessIndirect,
@@ -24,17 +26,15 @@ from machtrace.formats.macho.tables.compact_encoding import (
     decode,
     permuted,
 )
-from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.tables.unwind_info import UnwindInfo
 from machtrace.model.address import ImageOffset, PacMask, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.registers import RegisterSet
-from tests.support.emulated.run import OUTSIDE, EmulatedRun, Moment
+from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset, UnwindRule
 from machtrace.unwinder.sources.cfi import CallFrameRules
 from machtrace.unwinder.sources.compact import CompactRules
-from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset, UnwindRule
-from machtrace.unwinder.step import step
 from machtrace.unwinder.sources.stubs import StubRules
+from machtrace.unwinder.step import step
 
 Build = Callable[..., FileContents]
 MASK = PacMask.of_width(47)

@@ -12,18 +12,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.compilers.executables import compile_elf
 
-from machtrace.formats.elf.exidx import ExceptionIndex, Personality
-from machtrace.formats.elf.contents import ElfFileContents
-from machtrace.formats.elf.symtab import parse_symbols
 from machtrace.errors import ElfError, MachtraceError
+from machtrace.formats.elf.contents import ElfFileContents
+from machtrace.formats.elf.exidx import ExceptionIndex, Personality
+from machtrace.formats.elf.symtab import parse_symbols
 from machtrace.model.address import Avma, PacMask, Svma
 from machtrace.model.arch import ARM_DOUBLES, Arch
 from machtrace.model.memory import MemoryRegion
 from machtrace.model.registers import RegisterSet
-from tests.support.compilers.elf_compiler import compile_elf
-from machtrace.unwinder.sources.exidx import ExceptionTableRules
-from machtrace.unwinder.sources.exidx_instructions import RefusedError, rule_of_instructions
+from machtrace.unwinder.sources.exidx import ExceptionTableRules, RefusedError, rule_of_instructions
 from machtrace.unwinder.step import step
 
 SHAPES = Path(__file__).parent / "shapes" / "arm_exceptions.S"

@@ -22,9 +22,9 @@ from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import AddressKind
+from machtrace.unwinder.rules import RegisterOffset, UnwindRule, link_register_rule
 from machtrace.unwinder.sources.darwin_signal_frame import DarwinSignalRules
 from machtrace.unwinder.sources.linux_signal_frame import LinuxSignalRules
-from machtrace.unwinder.rules import RegisterOffset, UnwindRule, link_register_rule
 from machtrace.unwinder.step import step
 
 DARWIN_HEADERS = Path(ziglang.__file__).parent / "lib/libc/include/any-darwin-any"

@@ -1,16 +1,158 @@
-"""``atos -o``: addresses in a file."""
+"""``atos -o``: addresses in a file.
+
+The image that ``atos -o`` names: a file, a slice of it, or what is in a bundle.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from machtrace.cli.atos.arguments import AddressMode, AtosRequest
-from machtrace.cli.atos.atos_image import Contents, open_named
+from machtrace.cli.atos.arguments import AddressMode, AtosRequest, LoadError
 from machtrace.cli.atos.output import AnswerWriter
-from machtrace.errors import FormatError
+from machtrace.errors import FileAccessError, FormatError, MemoryReadError
+from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.macho.contents import FileContents
-from machtrace.model.image import BinaryImage
+from machtrace.formats.macho.fat import FatSlice, parse_slices
+from machtrace.images.open_file import open_image_file
+from machtrace.model.address import Avma
+from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.symbolizer.image_names import ImageNames
+
+_HOSTS = {"arm64": "arm64", "aarch64": "arm64", "x86_64": "x86_64", "amd64": "x86_64"}
+_ALIASES = {"aarch64": "arm64", "amd64": "x86_64"}
+_PLIST_LIMIT = 1 << 20
+_LEAST = 0x1000
+"""Bytes of an image that states none: a dSYM says nothing of what is mapped."""
+
+Contents = FileContents | ElfFileContents
+
+
+def open_named(
+    path: str, arch: str | None, warn: Callable[[str], object]
+) -> tuple[BinaryImage, Contents]:
+    """The image in the file or bundle at ``path``, as if it were loaded where it was linked for.
+
+    Of a fat file the slice for ``arch`` is taken; without one that of this machine's architecture,
+    else the first, and ``warn`` is told so.
+
+    Raises:
+        LoadError: there is none.
+    """
+    try:
+        file = _in_bundle(Path(path))
+        data = open_image_file(file)
+        if bytes(data[:4]) == b"\x7fELF":
+            elf = ElfFileContents(data, str(file))
+            _check(arch, [elf.image.arch.value], str(file))
+            return _elf_image(elf, file), elf
+        part = _slice(parse_slices(data, str(file)), arch, str(file), warn)
+        macho = FileContents(part.data, str(file))
+        return _macho_image(macho, file), macho
+    except (FileAccessError, FormatError, MemoryReadError) as error:
+        raise LoadError(path, arch, error) from error
+
+
+def _macho_image(contents: FileContents, file: Path) -> BinaryImage:
+    image = contents.image
+    text = image.text_segment
+    return BinaryImage(
+        path=os.path.realpath(file),
+        uuid=image.uuid,
+        arch=image.arch,
+        format=ImageFormat.MACHO,
+        load_address=Avma(image.header_svma),
+        header_svma=image.header_svma,
+        size=_LEAST if text is None else text.vmsize,
+        local_path=str(file),
+    )
+
+
+def _elf_image(contents: ElfFileContents, file: Path) -> BinaryImage:
+    image = contents.image
+    return BinaryImage(
+        path=os.path.realpath(file),
+        uuid=image.build_id,
+        arch=image.arch,
+        format=ImageFormat.ELF,
+        load_address=Avma(image.header_svma),
+        header_svma=image.header_svma,
+        size=image.size,
+        local_path=str(file),
+    )
+
+
+def _slice(
+    slices: tuple[FatSlice, ...], arch: str | None, source: str, warn: Callable[[str], object]
+) -> FatSlice:
+    names = [one.arch_name for one in slices]
+    if arch is not None:
+        return slices[_check(arch, names, source)]
+    if len(slices) == 1:
+        return slices[0]
+    host = _host()
+    chosen = names.index(host) if host in names else 0
+    warn(f"{source} is for {', '.join(names)}: {names[chosen]} is taken; -arch takes another")
+    return slices[chosen]
+
+
+def _check(arch: str | None, names: list[str], source: str) -> int:
+    wanted = _ALIASES.get(arch or "", arch)
+    if wanted is None:
+        return 0
+    if wanted not in names:
+        remedy = f"give -arch one of {', '.join(names)}"
+        raise FormatError("no such architecture", source=source, offset=0, remedy=remedy)
+    return names.index(wanted)
+
+
+def _in_bundle(path: Path) -> Path:
+    """The file that a bundle is about; anything else as it is."""
+    if not os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises where it may not look
+        return path
+    dwarf = path / "Contents" / "Resources" / "DWARF"
+    if os.path.isdir(dwarf):  # noqa: PTH112
+        return _only(dwarf, path.name.removesuffix(".dSYM").partition(".")[0])
+    for contents in (path / "Contents", path / "Versions" / "A" / "Resources", path):
+        executable = _executable_name(contents / "Info.plist")
+        for name in filter(None, (executable, path.stem)):
+            for folder in (path / "Contents" / "MacOS", path):
+                if os.path.isfile(folder / name):  # noqa: PTH113
+                    return folder / name
+    raise FileAccessError(str(path), "no executable was found in the folder")
+
+
+def _only(folder: Path, name: str) -> Path:
+    """The file in a dSYM's folder; of several the one called as the bundle."""
+    try:
+        files = sorted(one for one in folder.iterdir() if not one.name.startswith("."))
+    except OSError as error:
+        raise FileAccessError(str(folder), error.strerror or "cannot be listed") from error
+    named = [one for one in files if one.name == name] or files
+    if len(named) != 1:
+        raise FileAccessError(str(folder), f"{len(files)} files in a dSYM; give one of them")
+    return named[0]
+
+
+def _host() -> str:
+    """This machine's architecture, as Mach-O calls it."""
+    from platform import machine
+
+    return _HOSTS.get(machine().lower(), machine())
+
+
+def _executable_name(plist: Path) -> str | None:
+    import plistlib
+
+    try:
+        with plist.open("rb") as file:
+            properties = plistlib.loads(file.read(_PLIST_LIMIT))
+    except (OSError, ValueError, RecursionError, plistlib.InvalidFileException, LookupError):
+        return None
+    name = properties.get("CFBundleExecutable") if isinstance(properties, dict) else None
+    return name if isinstance(name, str) and name and "/" not in name else None
+
 
 _END = 1 << 64
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from machtrace.cli.atos.arguments import AtosRequest
+from machtrace.demangler.apple_style import apple_style
 from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import Certainty, InlineFrame, Symbol
 from machtrace.render.printable import printable
-from machtrace.demangler.apple_style import apple_style
 
 if TYPE_CHECKING:  # whoever asks has imported it
     from machtrace.symbolizer.image_names import ImageNames, NamedOffset

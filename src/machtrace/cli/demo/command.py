@@ -25,8 +25,7 @@ def demo() -> None:
 
 
 def _capture(spec: int | str) -> Capture:
-    from machtrace.pipeline.backtraces import snapshot
-    from machtrace.pipeline.pipeline import build_capture
+    from machtrace.pipeline.backtraces import build_capture, snapshot
 
     return build_capture(snapshot(spec))
 

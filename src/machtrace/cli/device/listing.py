@@ -25,7 +25,7 @@ def list_devices(
 
     The status is 1 where there are none, or one cannot be used; why is on standard error.
     """
-    from machtrace.cli.console import print_error, output, warn
+    from machtrace.cli.console import output, print_error, warn
     from machtrace.render.printable import encodable, printable
     from machtrace.targets.ios.session import LibraryAccess
 

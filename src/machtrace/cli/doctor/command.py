@@ -37,7 +37,7 @@ def doctor(
     The exit status is 0 where SPEC, or without it a process started here, can be captured.
     """
     from machtrace.cli.console import output
-    from machtrace.cli.doctor.doctor_output import write_json, write_text
+    from machtrace.cli.doctor.findings import write_json, write_text
 
     answers = [Answer(check, _asked(check)) for check in checks(spec)]
     with output() as sink:
@@ -48,10 +48,7 @@ def doctor(
 
 def checks(spec: str | None) -> Sequence[Check]:
     """Those of this system, with ``spec`` tried first."""
-    from machtrace.cli.doctor import darwin
-    from machtrace.cli.doctor import doctor_files
-    from machtrace.cli.doctor import linux
-    from machtrace.cli.doctor import installation
+    from machtrace.cli.doctor import darwin, installation, linux
     from machtrace.cli.doctor.trial import TRIALS, trial_of
 
     of_system = {"linux": linux.CHECKS, "darwin": darwin.CHECKS}
@@ -59,7 +56,7 @@ def checks(spec: str | None) -> Sequence[Check]:
         *(TRIALS if spec is None else (trial_of(spec),)),
         *of_system.get(sys.platform, ()),
         *installation.CHECKS,
-        *doctor_files.FILE_CHECKS,
+        *installation.FILE_CHECKS,
     )
 
 

@@ -1,10 +1,19 @@
-"""What a check of ``machtrace doctor`` finds."""
+"""What a check of ``machtrace doctor`` finds.
+
+How ``machtrace doctor`` shows what it found.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
+from typing import TextIO
+
+from machtrace.render.printable import encodable, printable
 
 
 class State(StrEnum):
@@ -52,3 +61,57 @@ class Answer:
     def fails(self) -> bool:
         """Whether what was asked for does not work."""
         return self.check.is_needed and self.finding.state is State.MISSING
+
+
+_COLOURS = {State.OK: "\x1b[32m", State.LIMITED: "\x1b[33m", State.MISSING: "\x1b[31m"}
+_WIDTH = max(len(state) for state in State)
+SCHEMA = 1
+"""Raised when a reader of the old form would misread the new one."""
+
+
+def write_text(answers: Sequence[Answer], spec: str | None, sink: TextIO) -> None:
+    """A line a check, its remedy below it, and at the end what that means."""
+    from machtrace.cli.console import wants_colour
+
+    colour = wants_colour(sys.stdout)
+    sink.writelines(f"{line}\n" for line in _lines(answers, spec, colour=colour))
+
+
+def _lines(answers: Sequence[Answer], spec: str | None, *, colour: bool) -> Iterator[str]:
+    bold, reset = ("\x1b[1m", "\x1b[0m") if colour else ("", "")
+    width = max(len(printable(answer.check.name)) for answer in answers)
+    for topic, group in groupby(answers, key=lambda answer: answer.check.topic):
+        yield f"{bold}{topic}{reset}"
+        for answer in group:
+            finding = answer.finding
+            paint = _COLOURS[finding.state] if colour else ""
+            state = f"{paint}{finding.state:<{_WIDTH}s}{reset}"
+            yield f"  {state}  {printable(answer.check.name):<{width}s}  {printable(finding.found)}"
+            if finding.remedy:
+                yield f"  {'':{_WIDTH}s}  {'':{width}s}  → {printable(finding.remedy)}"
+    yield ""
+    what = "own children can" if spec is None else f"{printable(spec)} can"
+    failing = [printable(answer.check.name) for answer in answers if answer.fails]
+    yield f"{what}not be captured: see {', '.join(failing)}" if failing else f"{what} be captured"
+
+
+def write_json(answers: Sequence[Answer], spec: str | None, sink: TextIO) -> None:
+    """All answers, for programs."""
+    document = {
+        "schema": SCHEMA,
+        "target": None if spec is None else encodable(spec),
+        "works": not any(answer.fails for answer in answers),
+        "checks": [
+            {
+                "topic": answer.check.topic,
+                "name": encodable(answer.check.name),
+                "needed": answer.check.is_needed,
+                "state": answer.finding.state.value,
+                "found": encodable(answer.finding.found),
+                "remedy": encodable(answer.finding.remedy) or None,
+            }
+            for answer in answers
+        ],
+    }
+    json.dump(document, sink, indent=2, ensure_ascii=False)
+    sink.write("\n")

@@ -8,8 +8,14 @@ from functools import cache
 
 from machtrace.cli.doctor.findings import Check, Finding, State
 from machtrace.errors import MachtraceError
-from machtrace.targets.linux.access import YAMA_CHILDREN, YAMA_NOBODY, YAMA_PRIVILEGED
-from machtrace.targets.linux.linux_rights import LinuxRights, read_rights, read_text
+from machtrace.targets.linux.access import (
+    YAMA_CHILDREN,
+    YAMA_NOBODY,
+    YAMA_PRIVILEGED,
+    LinuxRights,
+    read_rights,
+    read_text,
+)
 
 _TOPIC = "rights"
 _SECCOMP_FILTER = 2

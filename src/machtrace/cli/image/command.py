@@ -57,7 +57,7 @@ def image(
     Without options it shows what the headers say; with them, only what they ask for. The status
     is 1 where a table could not be read, or the address is nowhere in the file.
     """
-    from machtrace.cli.console import print_error, output
+    from machtrace.cli.console import output, print_error
     from machtrace.cli.image.opening import open_described
 
     address = None if lookup is None else _address(lookup)
@@ -98,8 +98,8 @@ def _write_text(
     address: Svma | None,
     search: Sequence[Path] | None,
 ) -> None:
-    from machtrace.cli.image import text as image_text
     from machtrace.cli.console import wants_colour
+    from machtrace.cli.image import text as image_text
 
     style = image_text.Style.of(colour=wants_colour(sys.stdout))
     is_overview = not (symbols or segments or search is not None or address is not None)

@@ -10,18 +10,18 @@ from uuid import UUID
 
 from machtrace.cli.image.description import ImageDescription
 from machtrace.errors import MachOError
+from machtrace.images.debug_file import DebugFile
+from machtrace.images.debug_map import DebugMap
+from machtrace.images.resolver import ImageResolver
+from machtrace.images.search_record import Attempt, Outcome, SearchRecord
+from machtrace.images.store_layout import Identifier, parse_identifier
+from machtrace.lines.debug_map.functions import mapped_functions
+from machtrace.lines.debug_map.objects import LinkedObjects
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, BuildId, ImageFormat
 from machtrace.model.symbol import FrameStatus
 from machtrace.render.printable import printable
-from machtrace.images.debug_file import DebugFile
-from machtrace.images.debug_map import DebugMap
-from machtrace.lines.debug_map.functions import mapped_functions
-from machtrace.images.resolver import ImageResolver
-from machtrace.lines.debug_map.objects import LinkedObjects
-from machtrace.images.search_record import Attempt, Outcome, SearchRecord
-from machtrace.images.store_layout import Identifier, parse_identifier
 
 _REASONS = {
     FrameStatus.MISSING_FILE: "none was found",

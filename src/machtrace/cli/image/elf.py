@@ -15,11 +15,11 @@ from machtrace.cli.image.description import (
     SegmentDescription,
     SymbolDescription,
 )
+from machtrace.errors import FormatError, MachtraceError
 from machtrace.formats.elf.contents import ElfFileContents
-from machtrace.formats.elf.segments import Section, Segment
+from machtrace.formats.elf.headers import Section, Segment
 from machtrace.formats.elf.structs import PF_W, PF_X, PT_LOAD, SHF_ALLOC
 from machtrace.formats.elf.symtab import SymbolRows, parse_dynamic_symbols, parse_symbols
-from machtrace.errors import FormatError, MachtraceError
 from machtrace.model.address import ImageOffset, Svma
 from machtrace.symbols.elf import elf_symbol_table
 

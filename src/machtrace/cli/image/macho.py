@@ -20,8 +20,8 @@ from machtrace.errors import FormatError, MachtraceError
 from machtrace.formats.macho.command_fields import command_fields
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.fat import FatSlice
-from machtrace.formats.macho.tables.function_starts import parse_function_starts
-from machtrace.formats.macho.nlist import (
+from machtrace.formats.macho.segments import Segment, protection
+from machtrace.formats.macho.structs import (
     N_ABS,
     N_EXT,
     N_INDR,
@@ -33,7 +33,7 @@ from machtrace.formats.macho.nlist import (
     N_UNDF,
     STAB_NAMES,
 )
-from machtrace.formats.macho.segments import Segment, protection
+from machtrace.formats.macho.tables.function_starts import parse_function_starts
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.model.address import Svma
 from machtrace.symbols.macho.table import macho_symbol_table

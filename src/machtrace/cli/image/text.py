@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from machtrace.cli.columns import table
 from machtrace.cli.image.description import (
     AddressDescription,
     Facts,
     ImageDescription,
     SymbolDescription,
 )
+from machtrace.cli.tables import table
 
 _COUNTS = frozenset(
     {

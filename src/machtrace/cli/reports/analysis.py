@@ -6,21 +6,19 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from machtrace.cli.console import output, print_error, warn
+from machtrace.cli.reports import document, sections
+from machtrace.cli.reports.progress import report_progress
+from machtrace.cli.reports.sections import Section, show
+from machtrace.errors import FileAccessError, MachtraceError
+from machtrace.model.report import Report
+from machtrace.render.printable import printable
 from machtrace.reports.analysis.differences import function_differences, group_differences
 from machtrace.reports.analysis.function_costs import FunctionCosts, function_costs
 from machtrace.reports.analysis.groups import report_groups
 from machtrace.reports.analysis.reported_stacks import profile_of
 from machtrace.reports.analysis.waits.graph import wait_graph
-from machtrace.cli.reports import document
-from machtrace.cli.reports import sections
-from machtrace.cli.console import print_error, output, warn
-from machtrace.reports.report_input import none_found, standard_input
-from machtrace.cli.reports.progress import report_progress
-from machtrace.cli.reports.report_section import Section, show
-from machtrace.errors import FileAccessError, MachtraceError
-from machtrace.model.report import Report
-from machtrace.reports.inputs import ReportInput, report_inputs
-from machtrace.render.printable import printable
+from machtrace.reports.inputs import ReportInput, none_found, report_inputs, standard_input
 from machtrace.reports.readers import read_source
 
 
@@ -140,8 +138,7 @@ def _document(read: ReadReports, before: ReadReports | None, wanted: Wanted) -> 
     if wanted.waits:
         graphs = map(wait_graph, read.reports)
         found["waits"] = [
-            document.waits(graph, name)
-            for graph, name in zip(graphs, read.names, strict=True)
+            document.waits(graph, name) for graph, name in zip(graphs, read.names, strict=True)
         ]
     if wanted.top and before is None:
         found["functions"] = document.functions(_costs(read.reports), wanted.top)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from machtrace.errors import ArgumentError, FileAccessError
-from machtrace.reports.inputs import ReportInput
 from machtrace.render.printable import printable
+from machtrace.reports.inputs import ReportInput
 
 Task: TypeAlias = tuple[ReportInput, str | None]
 """A file, and the path to write to; None for standard output."""

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from threading import Thread
 from types import FrameType
 
-from machtrace.reports.batches import BatchOptions, BatchOutcome, BatchRunner
 from machtrace.cli.reports.outputs import Task
 from machtrace.errors import MachtraceError
+from machtrace.reports.batches import BatchOptions, BatchOutcome, BatchRunner
 
 _runner: BatchRunner | None = None
 """Of a child process."""

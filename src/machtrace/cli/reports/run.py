@@ -2,31 +2,174 @@
 
 Files are read when their batch is made up, and forgotten when it is written: any number of them
 takes the memory of a few batches.
+
+Tasks made up into batches, and these done here or in several processes.
+
+What became of many reports, on standard error.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import chain, islice
 from pathlib import Path
 
 import typer
 
-from machtrace.reports.batches import BatchOptions
-from machtrace.cli.console import binary_output, print_error, output
-from machtrace.reports.report_input import standard_input
-from machtrace.cli.reports.report_outcomes import outcomes
-from machtrace.cli.reports.progress import ReportProgress, report_progress
-from machtrace.cli.reports.report_summary import RunSummary
+from machtrace.cli.console import binary_output, output, print_error, warn
 from machtrace.cli.reports.outputs import Task, tasks
-from machtrace.errors import ArgumentError
-from machtrace.reports.formats import FORMATS, ReportFormat, report_format
-from machtrace.reports.inputs import count_files, report_inputs
-from machtrace.reports.joining import FileJoiner
-from machtrace.reports.packed_inputs import ReportInput
+from machtrace.cli.reports.progress import ReportProgress, report_progress
+from machtrace.errors import ArgumentError, FileAccessError, MachtraceError
+from machtrace.model.image import shown_identifier
 from machtrace.render.printable import printable
+from machtrace.reports.batches import (
+    BatchItem,
+    BatchOptions,
+    BatchOutcome,
+    BatchRunner,
+    MissingImages,
+)
+from machtrace.reports.formats import FORMATS, FileJoiner, ReportFormat, report_format
+from machtrace.reports.inputs import (
+    ReportInput,
+    count_files,
+    none_found,
+    report_inputs,
+    standard_input,
+)
+
+_FILES = 32
+"""Files that are taken at once: enough for images to be shared, few enough to show progress."""
+_BYTES = 1 << 25
+"""Bytes of files that are taken at once, unless one alone has more."""
+
+Batch = list[Task]
+
+
+def outcomes(
+    tasks: Iterator[Task], options: BatchOptions, jobs: int | None
+) -> Generator[BatchOutcome]:
+    """What becomes of each batch, in the order of the tasks.
+
+    Another process is started where there is more than one batch; fewer are done by then.
+    """
+    batches = _batches(tasks)
+    first = list(islice(batches, 2))
+    processes = min(jobs or os.cpu_count() or 1, len(first) and 64)
+    if len(first) < 2 or processes == 1:  # noqa: PLR2004 - nothing to share out
+        runner = BatchRunner(options)
+        for batch in _handed_on(first, batches):
+            yield runner.run(batch)
+        return
+    from machtrace.cli.reports.processes import run_in_processes
+
+    yield from run_in_processes(_handed_on(first, batches), options, processes)
+
+
+def _handed_on(first: list[Batch], others: Iterator[Batch]) -> Iterator[Batch]:
+    """All of them, none held here once it is taken."""
+    while first:
+        yield first.pop(0)
+    yield from others
+
+
+def _batches(tasks: Iterator[Task]) -> Iterator[Batch]:
+    batch: Batch = []
+    size = 0
+    for task in tasks:
+        batch.append(task)
+        size += task[0].size
+        if len(batch) == _FILES or size >= _BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+_SHOWN = 10
+
+
+class RunSummary:
+    """Adds up outcomes; keeps none of what was written."""
+
+    def __init__(self, options: BatchOptions, files: Sequence[str]) -> None:
+        self._options = options
+        self._given = ", ".join(map(printable, files[:_SHOWN]))
+        self._errors: list[MachtraceError] = []
+        self._missing = MissingImages()
+        self._problems: dict[str, None] = {}
+        self._only: BatchItem | None = None
+        self._files = self._unread = self._reports = self._warned = 0
+        self._frames = self._named = self._contradicted = 0
+
+    def add(self, outcome: BatchOutcome) -> None:
+        """A batch's."""
+        for item in outcome.items:
+            self._files += 1
+            self._reports += item.reports
+            self._warned += bool(item.warnings)
+            self._only = item
+            if item.error is None:
+                continue
+            if item.is_named or item.reports or isinstance(item.error, FileAccessError):
+                self._errors.append(item.error)
+            else:
+                self._unread += 1
+        self._missing.add(outcome.missing)
+        self._problems |= dict.fromkeys(str(one) for one in outcome.problems)
+        self._frames += outcome.frames
+        self._named += outcome.named
+        self._contradicted += outcome.contradicted
+
+    def tell(self) -> int:
+        """Say it; the exit status: 1 where a file could not be read or written, or none was."""
+        for error in self._errors[:_SHOWN]:
+            print_error(error)
+        if len(self._errors) > _SHOWN:
+            warn(f"{len(self._errors) - _SHOWN} more files could not be read or written")
+        if self._files == 1 and self._only is not None:
+            self._tell_warnings(self._only)
+        if self._options.wants_names and self._reports:
+            self._tell_names()
+        if self._files == 0:
+            warn(none_found("there are no files", self._given))
+        elif self._files > 1:
+            passed = "1 file was no report"
+            if self._unread > 1:
+                passed = f"{self._unread} files were no reports"
+            rest = f", {passed}" if self._unread else ""
+            rest += f", {_counted(self._warned, 'file')} with oddities" if self._warned else ""
+            warn(f"{_counted(self._reports, 'report')} of {self._files} files{rest}")
+        if self._files and self._unread == self._files:
+            warn(none_found("there is no report", self._given))
+        return 1 if self._errors or not self._reports else 0
+
+    def _tell_warnings(self, item: BatchItem) -> None:
+        name = printable(item.name)
+        for text in item.warnings[:_SHOWN]:
+            warn(f"{name}: {printable(text)}")
+        if len(item.warnings) > _SHOWN:
+            warn(f"{name}: {len(item.warnings) - _SHOWN} more oddities")
+
+    def _tell_names(self) -> None:
+        said = ""
+        if self._contradicted:
+            said = f", {self._contradicted} of them otherwise than the report"
+        warn(f"{self._named} of {_counted(self._frames, 'frame')} were named{said}")
+        for one in self._missing.most_first():
+            uuid = "no UUID" if one.image.uuid is None else shown_identifier(one.image.uuid)
+            name = printable(one.image.name or one.image.path or "???")
+            arch = f" {printable(one.image.arch)}" if one.image.arch else ""
+            warn(f"no symbols for {name}{arch} {uuid}: {_counted(one.frames, 'frame')}")
+        for problem in list(self._problems)[:_SHOWN]:
+            warn(printable(problem))
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def format_of(target: str) -> str:

@@ -23,10 +23,10 @@ from machtrace.cli.tables import (
 from machtrace.model.image import shown_identifier
 
 if TYPE_CHECKING:  # they bring what reads files, which the command line's help can do without
-    from machtrace.symbolstore.store import SymbolStore
     from machtrace.symbolstore.adding import AddOutcome, Stored
     from machtrace.symbolstore.archive import UnpackLimits
     from machtrace.symbolstore.contained_images import Skipped
+    from machtrace.symbolstore.store import SymbolStore
 
 _SHOWN = 20
 """Lines about what was skipped; the rest is counted."""
@@ -67,8 +67,8 @@ def add(
     image.
     """
     from machtrace.cli.console import output
-    from machtrace.symbolstore.store import SymbolStore
     from machtrace.symbolstore.archive import UnpackLimits
+    from machtrace.symbolstore.store import SymbolStore
 
     limits = UnpackLimits(
         member_bytes=parse_size(max_member, "--max-member"),
@@ -110,9 +110,8 @@ def _add_all(
     store: SymbolStore, paths: Sequence[Path], limits: UnpackLimits, *, follow_links: bool
 ) -> _Tally:
     from machtrace.cli.symbols.progress import add_progress
-    from machtrace.symbolstore.adding import SymbolAdder
+    from machtrace.symbolstore.adding import SymbolAdder, input_files
     from machtrace.symbolstore.contained_images import Skipped
-    from machtrace.symbolstore.symbol_store_input import input_files
 
     tally = _Tally()
     found = [list(input_files(place, follow_links=follow_links)) for place in paths]

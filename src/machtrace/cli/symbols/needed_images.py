@@ -11,11 +11,11 @@ from pathlib import Path
 from machtrace.errors import FileAccessError
 from machtrace.formats.macho.fat import is_fat
 from machtrace.formats.macho.header import is_macho
-from machtrace.reports.image_lists import listed_images
 from machtrace.images.open_file import open_image_file
-from machtrace.symbolstore.store import SymbolStore
-from machtrace.symbolstore.contained_images import ELF_MAGIC
 from machtrace.images.store_layout import FileKind, Identifier
+from machtrace.reports.image_lists import listed_images
+from machtrace.symbolstore.contained_images import ELF_MAGIC
+from machtrace.symbolstore.store import SymbolStore
 
 _SYSTEM = re.compile(
     r"^/(?:System|usr/lib|usr/libexec|Library/Apple|lib|lib64)/"
@@ -70,9 +70,9 @@ def needed_images(spec: str, store: SymbolStore) -> Iterator[NeededImage]:
 
 def _of_target(spec: str, store: SymbolStore) -> Iterator[NeededImage]:
     """A target's images; files that lie where the target had them need not be in a store."""
-    from machtrace.pipeline.backtraces import snapshot
-    from machtrace.model.symbol import FrameStatus
     from machtrace.images.resolver import ImageResolver
+    from machtrace.model.symbol import FrameStatus
+    from machtrace.pipeline.backtraces import snapshot
 
     source = ImageResolver.of()
     for image in snapshot(spec).images:

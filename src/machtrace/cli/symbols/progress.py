@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from machtrace.symbolstore.adding import InputFile
 from machtrace.symbolstore.contained_images import Skipped
-from machtrace.symbolstore.symbol_store_input import InputFile
 
 if TYPE_CHECKING:  # it is imported where there is a terminal
     from rich.progress import Progress, TaskID

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from machtrace.demangler.itanium.nodes import Node
-from machtrace.demangler.itanium.cplusplus_operators import OPERATORS
+from machtrace.demangler.itanium.nodes import OPERATORS, Node
 from machtrace.demangler.itanium.templates import Templates
 
 _STANDARD = {

@@ -3,21 +3,221 @@
 Names of all versions: ``$s`` (Swift 5 and later), ``$S`` and ``_T0`` (Swift 4), ``$e`` (Embedded
 Swift), ``@__swiftmacro_`` (files of macro expansions), and ``_T`` (Swift 3 and earlier, and what
 Objective-C calls classes and protocols of Swift). Mach-O puts an underscore before some of them.
+
+The operators by their first letter, and the loop that applies them (Mangling.rst).
 """
 
 from __future__ import annotations
 
-from machtrace.demangler.swift.machine import Machine
+from collections.abc import Callable
+
+from machtrace.demangler.swift.conformances import (
+    associated_conformance,
+    concrete_conformance,
+    conformance_in_protocol_module,
+    conformance_in_type_module,
+    inherited_conformance,
+    opaque_conformance,
+    pack_conformance,
+    retroactive_conformance,
+    root_conformance,
+)
+from machtrace.demangler.swift.entities import (
+    function,
+    function_entity,
+    static,
+    subscript,
+    variable,
+)
+from machtrace.demangler.swift.functions import (
+    annotation,
+    function_type,
+    impl_function_type,
+    popped_labels,
+)
+from machtrace.demangler.swift.generics import (
+    bound_generic_type,
+    counted_generic_signature,
+    first_parameter,
+    generic_parameter,
+    generic_requirement,
+    generic_signature,
+    generic_type,
+)
+from machtrace.demangler.swift.globals import (
+    metadata,
+    runtime_record,
+    type_metadata,
+    value_witness,
+    witness,
+)
+from machtrace.demangler.swift.identifiers import (
+    STANDARD_LIBRARY,
+    identifier,
+    local_identifier,
+    operator_identifier,
+    standard_substitution,
+    substitution,
+)
+from machtrace.demangler.swift.machine import END, Machine
 from machtrace.demangler.swift.nodes import (
     FAILURES,
     FUNCTION_ATTRIBUTES,
+    NOMINALS,
     Kind,
     Node,
     NotUnderstoodError,
 )
 from machtrace.demangler.swift.old.parser import parse_old
-from machtrace.demangler.swift.swift_operators import run
 from machtrace.demangler.swift.printing.printer import printed
+from machtrace.demangler.swift.thunks import ACCESSIBLE_FUNCTION, thunk
+from machtrace.demangler.swift.types import (
+    archetype,
+    builtin_type,
+    declared_type,
+    integer_type,
+    metatype,
+    modified,
+    protocol_list,
+    special_type,
+    tuple_type,
+)
+
+Operator = Callable[[Machine], Node]
+
+
+def run(machine: Machine) -> None:
+    """Read the name to its end: what it is about is then on the stack.
+
+    Raises:
+        NotUnderstoodError: an operator is not known, or its operands are not there.
+        IndexError: the same, at the end of the stack or of the name.
+    """
+    text, stack, operators = machine.text, machine.stack, _OPERATORS
+    while True:
+        c = text[machine.at]
+        operator = operators.get(c)
+        if operator is not None:
+            machine.at += 1
+            stack.append(operator(machine))
+        elif c == END:
+            return
+        else:
+            stack.append(identifier(machine))
+        machine.room -= 1
+        if machine.room < 0:
+            raise NotUnderstoodError
+
+
+def _fixed(node: Node) -> Operator:
+    def operator(_machine: Machine) -> Node:
+        return node
+
+    return operator
+
+
+def _extension(machine: Machine) -> Node:
+    """``E``: what is declared in an extension (Mangling.rst, "Entities")."""
+    signature = machine.pop(Kind.GENERIC_SIGNATURE)
+    module = machine.need_module()
+    extended = machine.need_type()
+    if extended.kind not in NOMINALS:
+        raise NotUnderstoodError
+    return Node(Kind.EXTENSION, [module, extended, *([signature] if signature else [])])
+
+
+def _type_mangling(machine: Machine) -> Node:
+    """``D``: a type by itself."""
+    type_ = machine.need(Kind.TYPE)
+    labels = popped_labels(machine, type_)
+    return Node(Kind.TYPE_MANGLING, [labels, type_] if labels else [type_])
+
+
+def _accessible_function(_machine: Machine) -> Node:
+    return ACCESSIBLE_FUNCTION
+
+
+_CONFORMANCES: dict[str, Operator] = {
+    "A": associated_conformance,
+    "C": concrete_conformance,
+    "D": root_conformance,
+    "I": inherited_conformance,
+    "O": opaque_conformance,
+    "P": conformance_in_type_module,
+    "p": conformance_in_protocol_module,
+    "X": pack_conformance,
+    "F": _accessible_function,
+}
+
+
+def _conformance(machine: Machine) -> Node:
+    """``H``: conformances, and records for the runtime."""
+    operator = _CONFORMANCES.get(machine.text[machine.at])
+    if operator is None:
+        return runtime_record(machine)
+    machine.at += 1
+    return operator(machine)
+
+
+def _suffix(machine: Machine) -> Node:
+    """``.``: the rest, which is not mangled."""
+    start = machine.at - 1
+    machine.at = len(machine.text) - 1
+    return Node(Kind.SUFFIX, text=machine.text[start:-1])
+
+
+_OPERATORS: dict[str, Operator] = {
+    "A": substitution,
+    "B": builtin_type,
+    "C": declared_type(Kind.CLASS),
+    "D": _type_mangling,
+    "E": _extension,
+    "F": function,
+    "G": bound_generic_type,
+    "H": _conformance,
+    "I": impl_function_type,
+    "K": _fixed(Node(Kind.THROWS, (), " throws")),
+    "L": local_identifier,
+    "M": metadata,
+    "N": type_metadata,
+    "O": declared_type(Kind.ENUM),
+    "P": declared_type(Kind.PROTOCOL),
+    "Q": archetype,
+    "R": generic_requirement,
+    "S": standard_substitution,
+    "T": thunk,
+    "V": declared_type(Kind.STRUCTURE),
+    "W": witness,
+    "X": special_type,
+    "Y": annotation,
+    "Z": static,
+    "a": declared_type(Kind.TYPE_ALIAS),
+    "c": function_type(Kind.FUNCTION_TYPE),
+    "d": _fixed(Node(Kind.VARIADIC)),
+    "f": function_entity,
+    "g": retroactive_conformance,
+    "h": modified("__shared "),
+    "i": subscript,
+    "l": generic_signature,
+    "m": metatype,
+    "n": modified("__owned "),
+    "o": operator_identifier,
+    "p": protocol_list,
+    "q": generic_parameter,
+    "r": counted_generic_signature,
+    "s": _fixed(Node(Kind.MODULE, text=STANDARD_LIBRARY)),
+    "t": tuple_type,
+    "u": generic_type,
+    "v": variable,
+    "w": value_witness,
+    "x": first_parameter,
+    "y": _fixed(Node(Kind.EMPTY_LIST)),
+    "z": modified("inout "),
+    "_": _fixed(Node(Kind.FIRST_ELEMENT)),
+    ".": _suffix,
+    "$": integer_type,
+}
+
 
 _PREFIXES = ("_T0", "$S", "_$S", "$s", "_$s", "$e", "_$e", "@__swiftmacro_")
 _OLD_PREFIX = "_T"

@@ -1,4 +1,16 @@
-"""Identifiers, substitutions, and what declarations are called (Mangling.rst, "Identifiers")."""
+"""Identifiers, substitutions, and what declarations are called (Mangling.rst, "Identifiers").
+
+Types of the standard library that have a letter of their own (Mangling.rst, "Substitutions").
+
+``S`` and a letter, ``Sc`` and a letter for those of concurrency; the mangling of Swift 3 and
+earlier had fewer. The letters are those of the Swift project's ``StandardTypesMangling.def``.
+
+Identifiers with characters outside ASCII (Mangling.rst, "Identifiers").
+
+They are Punycode (RFC 3492) with two differences, so that only characters of identifiers are
+needed: the delimiter is ``_``, and the digits 26 to 35 are ``A`` to ``J``. ASCII characters that
+may not stand in a symbol are written as code points from U+D800 on.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +23,141 @@ from machtrace.demangler.swift.nodes import (
     Node,
     NotUnderstoodError,
 )
-from machtrace.demangler.swift.swift_punycode import decode
-from machtrace.demangler.swift.swift_standard_types import (
-    CLANG_IMPORTER,
-    CONCURRENCY_TYPES,
-    OBJECTIVE_C,
-    STANDARD_TYPES,
-    standard_type,
-)
+
+STANDARD_LIBRARY = "Swift"
+OBJECTIVE_C = "__C"
+"""The module of what the Clang importer finds."""
+CLANG_IMPORTER = "__C_Synthesized"
+"""The module of what the Clang importer makes."""
+
+
+def standard_type(kind: Kind, name: str) -> Node:
+    """A declared type of the standard library, not wrapped."""
+    module = Node(Kind.MODULE, text=STANDARD_LIBRARY)
+    return Node(kind, [module, Node(Kind.IDENTIFIER, text=name)])
+
+
+def _types(kind: Kind, names: str) -> dict[str, Node]:
+    pairs = (pair.split(":") for pair in names.split())
+    return {letter: Node(Kind.TYPE, [standard_type(kind, name)]) for letter, name in pairs}
+
+
+STANDARD_TYPES: dict[str, Node] = {
+    **_types(
+        Kind.STRUCTURE,
+        """A:AutoreleasingUnsafeMutablePointer a:Array b:Bool D:Dictionary d:Double f:Float h:Set
+        I:DefaultIndices i:Int J:Character N:ClosedRange n:Range O:ObjectIdentifier
+        P:UnsafePointer p:UnsafeMutablePointer R:UnsafeBufferPointer r:UnsafeMutableBufferPointer
+        S:String s:Substring u:UInt V:UnsafeRawPointer v:UnsafeMutableRawPointer
+        W:UnsafeRawBufferPointer w:UnsafeMutableRawBufferPointer""",
+    ),
+    **_types(Kind.ENUM, "q:Optional"),
+    **_types(
+        Kind.PROTOCOL,
+        """B:BinaryFloatingPoint E:Encodable e:Decodable F:FloatingPoint G:RandomNumberGenerator
+        H:Hashable j:Numeric K:BidirectionalCollection k:RandomAccessCollection L:Comparable
+        l:Collection M:MutableCollection m:RangeReplaceableCollection Q:Equatable T:Sequence
+        t:IteratorProtocol U:UnsignedInteger X:RangeExpression x:Strideable Y:RawRepresentable
+        y:StringProtocol Z:SignedInteger z:BinaryInteger""",
+    ),
+}
+"""By the letter after ``S``."""
+
+CONCURRENCY_TYPES: dict[str, Node] = {
+    **_types(
+        Kind.STRUCTURE,
+        """C:CheckedContinuation c:UnsafeContinuation E:CancellationError e:UnownedSerialExecutor
+        G:TaskGroup g:ThrowingTaskGroup J:UnownedJob P:TaskPriority S:AsyncStream
+        s:AsyncThrowingStream T:Task t:UnsafeCurrentTask""",
+    ),
+    **_types(Kind.CLASS, "M:MainActor"),
+    **_types(
+        Kind.PROTOCOL,
+        """A:Actor F:Executor f:SerialExecutor h:TaskExecutor I:AsyncIteratorProtocol
+        i:AsyncSequence""",
+    ),
+}
+"""By the letter after ``Sc``."""
+
+OLD_STANDARD_TYPES: dict[str, Node] = {
+    letter: one.children[0]
+    for letter, one in {
+        **{letter: STANDARD_TYPES[letter] for letter in "abdfiVvPpqRrSu"},
+        **_types(Kind.STRUCTURE, "c:UnicodeScalar"),
+        **_types(Kind.ENUM, "Q:ImplicitlyUnwrappedOptional"),
+    }.items()
+}
+"""By the letter after ``S`` in names of Swift 3 and earlier; not wrapped."""
+
+
+_BASE = 36
+_SMALLEST = 1
+_LARGEST = 26
+_SKEW = 38
+_DAMP = 700
+_INITIAL_BIAS = 72
+_INITIAL = 0x80
+_LAST = 0x10FFFF
+_DIGITS = {c: value for value, c in enumerate("abcdefghijklmnopqrstuvwxyzABCDEFGHIJ")}
+_ESCAPED = range(0xD800, 0xD880)
+_SURROGATES = range(0xD880, 0xE000)
+_LONGEST = 1 << 11
+"""Characters that are looked at: decoding inserts each, which takes the square of their number."""
+_LARGEST_DELTA = (1 << 31) - 1
+
+
+def decode(text: str) -> str:
+    """The identifier that ``text`` stands for.
+
+    Raises:
+        NotUnderstoodError: it stands for none, or is longer than any that was ever written.
+    """
+    if len(text) > _LONGEST:
+        raise NotUnderstoodError
+    plain, _, digits = text.rpartition("_")
+    found = [ord(c) for c in plain]
+    code, place, bias = _INITIAL, 0, _INITIAL_BIAS
+    at = 0
+    while at < len(digits):
+        delta, at = _number(digits, at, bias)
+        count = len(found) + 1
+        bias = _adapted(delta, count, first=place == 0)
+        place += delta
+        code += place // count
+        place %= count
+        if code > _LAST or code in _SURROGATES:
+            raise NotUnderstoodError
+        found.insert(place, code)
+        place += 1
+    return "".join(chr(c - _ESCAPED.start if c in _ESCAPED else c) for c in found)
+
+
+def _number(digits: str, at: int, bias: int) -> tuple[int, int]:
+    """A number of variable length, and where it ends (RFC 3492, 6.2)."""
+    number, weight, position = 0, 1, _BASE
+    for here in range(at, len(digits)):
+        digit = _DIGITS.get(digits[here])
+        if digit is None or number > _LARGEST_DELTA:
+            break
+        number += digit * weight
+        threshold = min(max(position - bias, _SMALLEST), _LARGEST)
+        if digit < threshold:
+            return number, here + 1
+        weight *= _BASE - threshold
+        position += _BASE
+    raise NotUnderstoodError
+
+
+def _adapted(delta: int, count: int, *, first: bool) -> int:
+    """The bias after a number (RFC 3492, 6.1)."""
+    delta //= _DAMP if first else 2
+    delta += delta // count
+    position = 0
+    while delta > (_BASE - _SMALLEST) * _LARGEST // 2:
+        delta //= _BASE - _SMALLEST
+        position += _BASE
+    return position + (_BASE - _SMALLEST + 1) * delta // (delta + _SKEW)
+
 
 _WORD = re.compile(r"[^0-9_](?:(?<=[A-Z])[^_]|[^_A-Z])*")
 """Words begin with a capital after a small letter, and after underscores and digits."""

@@ -1,12 +1,18 @@
-"""Runs the instructions of call-frame information to the row for one address (DWARF 5, 6.4.3)."""
+"""Runs the instructions of call-frame information to the row for one address (DWARF 5, 6.4.3).
+
+Numbers of the call-frame instructions (DWARF 5, section 7.24, and vendors' extensions).
+
+``DW_CFA_GNU_*`` are described with ``.eh_frame`` in the Linux Standard Base, Core, section 10.6.1;
+``DW_CFA_AARCH64_*`` in *DWARF for the Arm 64-bit Architecture*.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from machtrace.errors import DwarfError
 from machtrace.formats.cursor import ByteCursor
-from machtrace.formats.dwarf import cfi_opcodes as cfa
 from machtrace.formats.dwarf.cfi_records import (
     CallFrameSection,
     CommonInformation,
@@ -28,8 +34,69 @@ from machtrace.formats.dwarf.cfi_rows import (
     ValueOffset,
 )
 from machtrace.formats.dwarf.pointer_encoding import read_pointer
-from machtrace.errors import DwarfError
 from machtrace.model.address import Svma
+
+DW_CFA_LOW_BITS = 0x3F
+"""The operand inside the first three instructions, whose two high bits tell them."""
+DW_CFA_ADVANCE_LOC = 0x40
+DW_CFA_OFFSET = 0x80
+DW_CFA_RESTORE = 0xC0
+
+DW_CFA_NOP = 0x00
+DW_CFA_SET_LOC = 0x01
+DW_CFA_OFFSET_EXTENDED = 0x05
+DW_CFA_RESTORE_EXTENDED = 0x06
+DW_CFA_UNDEFINED = 0x07
+DW_CFA_SAME_VALUE = 0x08
+DW_CFA_REGISTER = 0x09
+DW_CFA_REMEMBER_STATE = 0x0A
+DW_CFA_RESTORE_STATE = 0x0B
+DW_CFA_DEF_CFA = 0x0C
+DW_CFA_DEF_CFA_REGISTER = 0x0D
+DW_CFA_DEF_CFA_OFFSET = 0x0E
+DW_CFA_DEF_CFA_EXPRESSION = 0x0F
+DW_CFA_EXPRESSION = 0x10
+DW_CFA_OFFSET_EXTENDED_SF = 0x11
+DW_CFA_DEF_CFA_SF = 0x12
+DW_CFA_DEF_CFA_OFFSET_SF = 0x13
+DW_CFA_VAL_OFFSET = 0x14
+DW_CFA_VAL_OFFSET_SF = 0x15
+DW_CFA_VAL_EXPRESSION = 0x16
+DW_CFA_GNU_ARGS_SIZE = 0x2E
+DW_CFA_GNU_NEGATIVE_OFFSET_EXTENDED = 0x2F
+
+ADVANCES = {DW_CFA_SET_LOC: 0, 0x02: 1, 0x03: 2, 0x04: 4, 0x1D: 8}
+"""``DW_CFA_set_loc``, ``DW_CFA_advance_loc1``, ``2``, ``4`` and ``DW_CFA_MIPS_advance_loc8``, with
+the bytes of their operand."""
+CFA_RULES = frozenset(
+    {
+        *(DW_CFA_DEF_CFA, DW_CFA_DEF_CFA_REGISTER, DW_CFA_DEF_CFA_OFFSET),
+        *(DW_CFA_DEF_CFA_EXPRESSION, DW_CFA_DEF_CFA_SF, DW_CFA_DEF_CFA_OFFSET_SF),
+    }
+)
+REGISTER_RULES = frozenset(
+    {
+        *(
+            DW_CFA_OFFSET_EXTENDED,
+            DW_CFA_UNDEFINED,
+            DW_CFA_SAME_VALUE,
+            DW_CFA_REGISTER,
+            DW_CFA_EXPRESSION,
+            DW_CFA_OFFSET_EXTENDED_SF,
+        ),
+        *(
+            DW_CFA_VAL_OFFSET,
+            DW_CFA_VAL_OFFSET_SF,
+            DW_CFA_VAL_EXPRESSION,
+            DW_CFA_GNU_NEGATIVE_OFFSET_EXTENDED,
+        ),
+    }
+)
+"""Those whose first operand is a register."""
+AARCH64_NEGATE_RA_STATES = frozenset({0x2C, 0x2D})
+"""With and without the address of the signing instruction; 0x2d is also
+``DW_CFA_GNU_window_save``, of SPARC."""
+
 
 REMEMBERED_LIMIT = 64
 """Rows remembered at once; compilers nest one or two deep."""
@@ -206,23 +273,23 @@ class _Table:
         while cursor.offset < size:
             code = program[cursor.offset]
             cursor.offset += 1
-            low = code & cfa.DW_CFA_LOW_BITS
-            high = code & ~cfa.DW_CFA_LOW_BITS
-            if high == cfa.DW_CFA_ADVANCE_LOC:
+            low = code & DW_CFA_LOW_BITS
+            high = code & ~DW_CFA_LOW_BITS
+            if high == DW_CFA_ADVANCE_LOC:
                 location = self._advanced(low)
                 yield location
                 self.location = location
-            elif high == cfa.DW_CFA_OFFSET:
+            elif high == DW_CFA_OFFSET:
                 self._set(cursor, low, Offset(cursor.uleb128() * alignment))
-            elif high == cfa.DW_CFA_RESTORE:
+            elif high == DW_CFA_RESTORE:
                 self._restore(low)
-            elif code in cfa.ADVANCES:
+            elif code in ADVANCES:
                 location = self._new_location(cursor, code)
                 yield location
                 self.location = location
-            elif code in cfa.CFA_RULES:
+            elif code in CFA_RULES:
                 self._change_cfa(cursor, code)
-            elif code in cfa.REGISTER_RULES:
+            elif code in REGISTER_RULES:
                 self._change_register(cursor, code)
             else:
                 self._change_row(cursor, code)
@@ -233,8 +300,8 @@ class _Table:
 
     def _new_location(self, cursor: ByteCursor, code: int) -> int:
         little = self._section.little_endian
-        if code != cfa.DW_CFA_SET_LOC:
-            return self._advanced(cursor.unsigned(cfa.ADVANCES[code], little_endian=little))
+        if code != DW_CFA_SET_LOC:
+            return self._advanced(cursor.unsigned(ADVANCES[code], little_endian=little))
         return read_pointer(
             cursor,
             self._common.pointer_encoding,
@@ -245,18 +312,18 @@ class _Table:
 
     def _change_cfa(self, cursor: ByteCursor, code: int) -> None:
         state, alignment = self.state, self._common.data_alignment
-        if code in (cfa.DW_CFA_DEF_CFA, cfa.DW_CFA_DEF_CFA_SF):
+        if code in (DW_CFA_DEF_CFA, DW_CFA_DEF_CFA_SF):
             state.register = cursor.uleb128()
             state.expression = None
-            is_factored = code == cfa.DW_CFA_DEF_CFA_SF
+            is_factored = code == DW_CFA_DEF_CFA_SF
             state.offset = cursor.sleb128() * alignment if is_factored else cursor.uleb128()
-        elif code == cfa.DW_CFA_DEF_CFA_REGISTER:
+        elif code == DW_CFA_DEF_CFA_REGISTER:
             # After an expression the last offset counts again, as in GCC's unwinder.
             state.register = cursor.uleb128()
             state.expression = None
-        elif code == cfa.DW_CFA_DEF_CFA_OFFSET:
+        elif code == DW_CFA_DEF_CFA_OFFSET:
             state.offset = cursor.uleb128()
-        elif code == cfa.DW_CFA_DEF_CFA_OFFSET_SF:
+        elif code == DW_CFA_DEF_CFA_OFFSET_SF:
             state.offset = cursor.sleb128() * alignment
         else:
             state.expression = cursor.take(cursor.uleb128())
@@ -265,42 +332,42 @@ class _Table:
         alignment = self._common.data_alignment
         register = cursor.uleb128()
         rule: RegisterRule
-        if code == cfa.DW_CFA_OFFSET_EXTENDED:
+        if code == DW_CFA_OFFSET_EXTENDED:
             rule = Offset(cursor.uleb128() * alignment)
-        elif code == cfa.DW_CFA_OFFSET_EXTENDED_SF:
+        elif code == DW_CFA_OFFSET_EXTENDED_SF:
             rule = Offset(cursor.sleb128() * alignment)
-        elif code == cfa.DW_CFA_GNU_NEGATIVE_OFFSET_EXTENDED:
+        elif code == DW_CFA_GNU_NEGATIVE_OFFSET_EXTENDED:
             rule = Offset(-cursor.uleb128() * alignment)
-        elif code == cfa.DW_CFA_VAL_OFFSET:
+        elif code == DW_CFA_VAL_OFFSET:
             rule = ValueOffset(cursor.uleb128() * alignment)
-        elif code == cfa.DW_CFA_VAL_OFFSET_SF:
+        elif code == DW_CFA_VAL_OFFSET_SF:
             rule = ValueOffset(cursor.sleb128() * alignment)
-        elif code == cfa.DW_CFA_REGISTER:
+        elif code == DW_CFA_REGISTER:
             rule = InOtherRegister(cursor.uleb128())
-        elif code == cfa.DW_CFA_EXPRESSION:
+        elif code == DW_CFA_EXPRESSION:
             rule = Expression(cursor.take(cursor.uleb128()))
-        elif code == cfa.DW_CFA_VAL_EXPRESSION:
+        elif code == DW_CFA_VAL_EXPRESSION:
             rule = ValueExpression(cursor.take(cursor.uleb128()))
         else:
-            rule = Undefined() if code == cfa.DW_CFA_UNDEFINED else SameValue()
+            rule = Undefined() if code == DW_CFA_UNDEFINED else SameValue()
         self._set(cursor, register, rule)
 
     def _change_row(self, cursor: ByteCursor, code: int) -> None:
-        if code == cfa.DW_CFA_REMEMBER_STATE:
+        if code == DW_CFA_REMEMBER_STATE:
             if len(self._remembered) >= REMEMBERED_LIMIT:
                 raise cursor.fail(f"more than {REMEMBERED_LIMIT} rows remembered")
             self._remembered.append(self.state.copy())
-        elif code == cfa.DW_CFA_RESTORE_STATE:
+        elif code == DW_CFA_RESTORE_STATE:
             if not self._remembered:
                 raise cursor.fail("no row was remembered")
             self.state = self._remembered.pop()
-        elif code == cfa.DW_CFA_RESTORE_EXTENDED:
+        elif code == DW_CFA_RESTORE_EXTENDED:
             self._restore(cursor.uleb128())
-        elif code == cfa.DW_CFA_GNU_ARGS_SIZE:
+        elif code == DW_CFA_GNU_ARGS_SIZE:
             cursor.uleb128()  # of use only to those who throw exceptions through the frame
-        elif code in cfa.AARCH64_NEGATE_RA_STATES and self._section.arch.is_arm64:
+        elif code in AARCH64_NEGATE_RA_STATES and self._section.arch.is_arm64:
             self.state.ra_signed = not self.state.ra_signed
-        elif code != cfa.DW_CFA_NOP:
+        elif code != DW_CFA_NOP:
             raise cursor.fail(f"unknown call-frame instruction {code:#04x}")
 
     def _set(self, cursor: ByteCursor, register: int, rule: RegisterRule) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from machtrace.errors import DwarfError
 from machtrace.formats.cursor import ByteCursor
 from machtrace.formats.dwarf.pointer_encoding import (
     ABSOLUTE,
@@ -18,7 +19,6 @@ from machtrace.formats.dwarf.pointer_encoding import (
     read_pointer,
     skip_pointer,
 )
-from machtrace.errors import DwarfError
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 
+from machtrace.errors import DwarfError
 from machtrace.formats.cursor import ByteCursor
 from machtrace.formats.dwarf import operations as op
-from machtrace.errors import DwarfError
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
 from machtrace.model.registers import RegisterSet

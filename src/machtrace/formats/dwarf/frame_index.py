@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from machtrace.errors import DwarfError
 from machtrace.formats.dwarf.cfi_records import (
     CallFrameSection,
     CommonInformation,
@@ -18,7 +19,6 @@ from machtrace.formats.dwarf.cfi_records import (
     read_record_header,
 )
 from machtrace.formats.dwarf.pointer_encoding import PointerForm, pointer_form
-from machtrace.errors import DwarfError
 
 COMMONS_AT_LEAST = 1024
 COMMONS_PER_RECORD = 1 / 64

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from machtrace.formats.cursor import ByteCursor
 from machtrace.errors import DwarfError
+from machtrace.formats.cursor import ByteCursor
 
 ADDR = 0x03
 DEREF = 0x06

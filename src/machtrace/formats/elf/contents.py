@@ -1,4 +1,11 @@
-"""ELF images as bytes to read: as a file, or as loaded into a process."""
+"""ELF images as bytes to read: as a file, or as loaded into a process.
+
+Compressed sections (gABI, "Section Compression").
+
+``.gnu_debugdata``: names of local functions in stripped files, as Fedora and others ship them.
+
+The section is an xz-compressed ELF file with a ``.symtab`` (GDB's manual, "MiniDebugInfo").
+"""
 
 from __future__ import annotations
 
@@ -6,19 +13,98 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
-from machtrace.formats.elf.compression import decompress_section
+from machtrace.errors import ElfError, MemoryReadError
 from machtrace.formats.elf.dynamic import read_soname
-from machtrace.formats.elf.headers import HEADER_SIZE, ElfHeader, read_header
+from machtrace.formats.elf.headers import (
+    HEADER_SIZE,
+    ElfHeader,
+    Section,
+    Segment,
+    first_section,
+    read_header,
+    read_sections,
+    read_segments,
+)
 from machtrace.formats.elf.image import ElfImage
 from machtrace.formats.elf.notes import build_id_in
-from machtrace.formats.elf.sections import first_section, read_sections
-from machtrace.formats.elf.segments import Section, Segment, read_segments
-from machtrace.formats.elf.structs import PN_XNUM, PT_NOTE, SHF_COMPRESSED, SHT_NOTE
-from machtrace.errors import ElfError, MemoryReadError
+from machtrace.formats.elf.structs import (
+    ELFCOMPRESS_ZLIB,
+    PN_XNUM,
+    PT_NOTE,
+    SHF_COMPRESSED,
+    SHT_NOTE,
+    ElfLayout,
+)
 from machtrace.model.address import Avma, FileOffset, Svma
-from machtrace.model.contents import ImageContents
 from machtrace.model.image import BuildId
-from machtrace.model.memory import MemoryReader
+from machtrace.model.memory import ImageContents, MemoryReader
+
+SECTION_LIMIT = 256 << 20
+"""Bytes decompressed; what claims more is told how to be read without."""
+_BEST_RATIO = 1032
+"""Deflate yields at most this many bytes a byte (RFC 1951: 258 bytes for two bits)."""
+_STEP = 1 << 18
+_REMEDY = "decompress it with: objcopy --decompress-debug-sections"
+
+
+def decompress_section(data: memoryview, layout: ElfLayout, source: str) -> memoryview:
+    """The bytes of a section with ``SHF_COMPRESSED`` set, whose stored bytes are ``data``.
+
+    Raises:
+        ElfError: it is cut short, not what it claims, compressed otherwise than by zlib, or
+            larger than :data:`SECTION_LIMIT`.
+    """
+    if len(data) < layout.compression.size:
+        raise ElfError("compression header cut short", source=source, offset=len(data))
+    fields = layout.compression.unpack_from(data)
+    kind, size, start = fields[0], fields[-2], layout.compression.size
+    if kind != ELFCOMPRESS_ZLIB:
+        raise ElfError(
+            f"compression {kind} is not zlib",
+            source=source,
+            offset=0,
+            remedy=_REMEDY,
+        )
+    packed = data[start:]
+    if size > len(packed) * _BEST_RATIO:
+        raise ElfError(f"{len(packed)} bytes cannot hold {size}", source=source, offset=start)
+    if size > SECTION_LIMIT:
+        raise ElfError(
+            f"{size} bytes decompressed, above the limit of {SECTION_LIMIT}",
+            source=source,
+            offset=start,
+            remedy=_REMEDY,
+        )
+    plain = bytearray(size)
+    filled = _inflate(packed, plain, source, start)
+    if filled != size:
+        raise ElfError(f"{filled} bytes in place of {size}", source=source, offset=start)
+    return memoryview(plain).toreadonly()
+
+
+def _inflate(packed: memoryview, plain: bytearray, source: str, start: int) -> int:
+    """Fills ``plain`` a step at a time, so that nothing is held twice; how much there was."""
+    import zlib
+
+    reader = zlib.decompressobj()
+    pending: bytes | memoryview = b""
+    taken = filled = 0
+    while filled < len(plain) and not reader.eof:
+        if not pending:
+            pending = packed[taken : taken + _STEP]
+            taken += len(pending)
+        try:
+            part = reader.decompress(pending, min(_STEP, len(plain) - filled))
+        except zlib.error as error:
+            raise ElfError(f"bad compressed data ({error})", source=source, offset=start) from None
+        # Without input there may still be output that found no room before.
+        if not part and not pending:
+            break
+        plain[filled : filled + len(part)] = part
+        filled += len(part)
+        pending = reader.unconsumed_tail
+    return filled
+
 
 _NOTES_LIMIT = 1 << 16
 """Bytes of all notes together that are searched for the build-id; those of a program are a few
@@ -74,7 +160,7 @@ class ElfFileContents:
         self.image = replace(image, build_id=self._build_id(image), soname=read_soname(self, image))
 
     def read_svma(self, address: Svma, size: int, /) -> memoryview:
-        """See :meth:`~machtrace.model.contents.ImageContents.read_svma`.
+        """See :meth:`~machtrace.model.memory.ImageContents.read_svma`.
 
         Bytes that a segment has in memory but not in the file (``.bss``) cannot be read.
         """
@@ -87,7 +173,7 @@ class ElfFileContents:
         raise MemoryReadError(address, size)
 
     def read_file(self, offset: FileOffset, size: int, /) -> memoryview:
-        """See :meth:`~machtrace.model.contents.ImageContents.read_file`."""
+        """See :meth:`~machtrace.model.memory.ImageContents.read_file`."""
         if offset < 0 or size < 0 or offset + size > len(self._data):
             raise MemoryReadError(offset, size)
         return self._data[offset : offset + size]
@@ -174,7 +260,7 @@ class ElfMemoryContents:
         )
 
     def read_svma(self, address: Svma, size: int, /) -> memoryview:
-        """See :meth:`~machtrace.model.contents.ImageContents.read_svma`."""
+        """See :meth:`~machtrace.model.memory.ImageContents.read_svma`."""
         for segment in self.image.load_segments:
             delta = address - segment.address
             room = min(segment.memory_size - delta, MEMORY_READ_LIMIT)
@@ -183,7 +269,7 @@ class ElfMemoryContents:
         raise MemoryReadError(address, size)
 
     def read_file(self, offset: FileOffset, size: int, /) -> memoryview:
-        """See :meth:`~machtrace.model.contents.ImageContents.read_file`.
+        """See :meth:`~machtrace.model.memory.ImageContents.read_file`.
 
         Only what a segment brought into memory can be read.
         """
@@ -216,3 +302,33 @@ def _within_limit(ranges: Iterable[_NoteRange]) -> Iterator[_NoteRange]:
         if kept:
             yield start, kept, alignment
         room -= kept
+
+
+MINI_DEBUG_LIMIT = 64 << 20
+"""Bytes decompressed; those of the largest programs take a few million."""
+_MEMORY_LIMIT = 128 << 20
+
+
+def mini_debug_contents(contents: ElfContents) -> ElfFileContents | None:
+    """The file inside ``.gnu_debugdata``, to read symbols from; None where there is none.
+
+    Its addresses are those of ``contents``.
+
+    Raises:
+        ElfError: it is not what it claims, or larger than :data:`MINI_DEBUG_LIMIT`.
+    """
+    import lzma
+
+    section = contents.image.section(".gnu_debugdata")
+    if section is None or not section.has_bytes or not isinstance(contents, ElfFileContents):
+        return None
+    source = f"{contents.source} .gnu_debugdata"
+    packed = contents.read_section(section)
+    reader = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY_LIMIT)
+    try:
+        data = reader.decompress(packed, MINI_DEBUG_LIMIT)
+    except (lzma.LZMAError, EOFError) as error:
+        raise ElfError(f"bad compressed data ({error})", source=source, offset=0) from None
+    if not reader.eof:
+        raise ElfError("compressed data cut short or too large", source=source, offset=len(packed))
+    return ElfFileContents(data, source)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from machtrace.errors import MemoryReadError
 from machtrace.formats.elf.image import ElfImage
 from machtrace.formats.elf.structs import DT_NULL, DT_SONAME, DT_STRSZ, DT_STRTAB, PT_DYNAMIC
-from machtrace.errors import MemoryReadError
 from machtrace.model.address import Svma
-from machtrace.model.contents import ImageContents
+from machtrace.model.memory import ImageContents
 
 ENTRY_LIMIT = 4096
 """Entries read; real tables have tens."""

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from machtrace.errors import ElfError, MemoryReadError
 from machtrace.formats.elf.contents import ElfContents
 from machtrace.formats.elf.structs import PT_GNU_EH_FRAME, ElfLayout
-from machtrace.errors import ElfError, MemoryReadError
 from machtrace.model.address import Svma
 
 _VERSION = 1

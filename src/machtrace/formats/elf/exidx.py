@@ -13,9 +13,9 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
+from machtrace.errors import ElfError
 from machtrace.formats.elf.contents import ElfContents
 from machtrace.formats.elf.structs import ElfType
-from machtrace.errors import ElfError
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 

@@ -1,11 +1,29 @@
-"""The ELF header: what kind of file it is, and where its tables are."""
+"""The ELF header: what kind of file it is, and where its tables are.
+
+Program headers and section headers, as values.
+
+The section header table of a file.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from machtrace.formats.elf.structs import IDENT_SIZE, LAYOUTS, MAGIC, ElfLayout, ElfType
 from machtrace.errors import ElfError
+from machtrace.formats.elf.structs import (
+    IDENT_SIZE,
+    LAYOUTS,
+    MAGIC,
+    PF_X,
+    PT_LOAD,
+    SHF_EXECINSTR,
+    SHN_XINDEX,
+    SHT_NOBITS,
+    ElfLayout,
+    ElfType,
+)
+from machtrace.model.address import FileOffset, Svma
 from machtrace.model.arch import Arch
 
 HEADER_SIZE = 64
@@ -94,3 +112,225 @@ def read_header(data: bytes | memoryview, source: str) -> ElfHeader:
         section_names_index=names,
         flags=flags,
     )
+
+
+PAGE_SIZE = 0x1000
+"""The smallest page of any machine here; what the lowest segment's address is floored to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """``Phdr``: what the loader maps, or where it finds something."""
+
+    type: int
+    """``p_type``: ``PT_LOAD`` and others; kept as a number, for systems add their own."""
+    flags: int
+    address: Svma
+    offset: FileOffset
+    file_size: int
+    memory_size: int
+    alignment: int
+
+    @property
+    def end(self) -> Svma:
+        """The address after its last byte in memory."""
+        return Svma(self.address + self.memory_size)
+
+    @property
+    def is_executable(self) -> bool:
+        """Whether it is mapped to be run."""
+        return self.type == PT_LOAD and bool(self.flags & PF_X)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """``Shdr``: a named range of the file."""
+
+    name: str
+    type: int
+    flags: int
+    address: Svma
+    """0 where it is not loaded."""
+    offset: FileOffset
+    size: int
+    link: int
+    """Index of another section; which one depends on the type."""
+    info: int
+    entry_size: int
+
+    @property
+    def end(self) -> Svma:
+        """The address after its last byte."""
+        return Svma(self.address + self.size)
+
+    @property
+    def is_executable(self) -> bool:
+        """Whether it holds instructions."""
+        return bool(self.flags & SHF_EXECINSTR)
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether the file holds its bytes; ``.bss`` and a debug file's ``.text`` have none."""
+        return self.type != SHT_NOBITS
+
+
+def read_segments(
+    table: bytes | memoryview, header: ElfHeader, count: int, source: str
+) -> tuple[Segment, ...]:
+    """The ``count`` program headers in ``table``, which has just their bytes.
+
+    Raises:
+        ElfError: the table is cut short, or a segment goes beyond the end of the address space.
+    """
+    layout, stride = header.layout, header.program_header_size
+    if len(table) < count * stride:
+        raise ElfError("program headers cut short", source=source, offset=len(table))
+    # The end itself has to be an address: columns of ends are 64 bits wide.
+    limit = min(1 << (8 * layout.pointer_size), (1 << 64) - 1)
+    segments: list[Segment] = []
+    for index in range(count):
+        fields = layout.program_header.unpack_from(table, index * stride)
+        if layout.is_64:
+            kind, flags, offset, address, _, file_size, memory_size, alignment = fields
+        else:
+            kind, offset, address, _, file_size, memory_size, flags, alignment = fields
+        if kind == PT_LOAD and address + memory_size > limit:
+            raise ElfError(
+                f"segment {index} goes beyond the end of the address space",
+                source=source,
+                offset=header.program_headers_offset + index * stride,
+            )
+        segments.append(
+            Segment(
+                type=kind,
+                flags=flags,
+                address=Svma(address),
+                offset=FileOffset(offset),
+                file_size=file_size,
+                memory_size=memory_size,
+                alignment=alignment,
+            )
+        )
+    return tuple(segments)
+
+
+def loaded_range(segments: Iterable[Segment]) -> tuple[Svma, int]:
+    """Where the image starts, and its size in bytes; ``(0, 0)`` where nothing is loaded.
+
+    It starts at the page of the lowest ``PT_LOAD``. It ends with the last executable one, or with
+    those after it that adjoin: what comes behind a gap and holds no code may have something
+    else mapped before it.
+    """
+    loaded = sorted((s for s in segments if s.type == PT_LOAD), key=lambda s: s.address)
+    if not loaded:
+        return Svma(0), 0
+    start = loaded[0].address // PAGE_SIZE * PAGE_SIZE
+    end = max((s.end for s in loaded if s.is_executable), default=start)
+    for segment in loaded:
+        page = max(PAGE_SIZE, segment.alignment)
+        if segment.address // page * page > -(-end // page) * page:
+            break
+        end = max(end, segment.end)
+    return Svma(start), end - start
+
+
+_NAME_LIMIT = 256
+"""Bytes of a section's name that are kept; real ones are far shorter, and a string table without
+NULs must not be copied once a section."""
+
+_LAST_ADDRESS = (1 << 64) - 1
+
+_RawSection = tuple[int, int, int, int, int, int, int, int, int, int]
+
+
+def read_sections(data: memoryview, header: ElfHeader, source: str) -> tuple[Section, ...]:
+    """The sections of the file ``data``; none where it has no section headers.
+
+    Raises:
+        ElfError: the table or its names are not inside the file, a section goes beyond the end of
+            the address space, or its entries are larger than the file.
+    """
+    rows = _raw_sections(data, header, source)
+    if not rows:
+        return ()
+    _check(rows, header, len(data), source)
+    names_index = header.section_names_index
+    if names_index == SHN_XINDEX:
+        names_index = rows[0][6]
+    names = _names(data, rows, names_index, source)
+    return tuple(
+        Section(
+            name=_name_at(names, name),
+            type=kind,
+            flags=flags,
+            address=Svma(address),
+            offset=FileOffset(offset),
+            size=size,
+            link=link,
+            info=info,
+            entry_size=entry_size,
+        )
+        for name, kind, flags, address, offset, size, link, info, _, entry_size in rows
+    )
+
+
+def first_section(data: memoryview, header: ElfHeader, source: str) -> _RawSection:
+    """Section 0, which holds the counts that do not fit the header.
+
+    Raises:
+        ElfError: it is not inside the file.
+    """
+    layout, at = header.layout.section_header, header.section_headers_offset
+    if header.section_header_size < layout.size or not at or at + layout.size > len(data):
+        raise ElfError("section headers are outside the file", source=source, offset=at)
+    row: _RawSection = layout.unpack_from(data, at)
+    return row
+
+
+def _raw_sections(data: memoryview, header: ElfHeader, source: str) -> list[_RawSection]:
+    at, stride = header.section_headers_offset, header.section_header_size
+    if not at:
+        return []
+    count = header.section_header_count or first_section(data, header, source)[5]
+    layout = header.layout.section_header
+    if count and (stride < layout.size or at + count * stride > len(data)):
+        raise ElfError(
+            f"{count} section headers of {stride} bytes do not fit the file's {len(data)}",
+            source=source,
+            offset=at,
+        )
+    return [layout.unpack_from(data, at + index * stride) for index in range(count)]
+
+
+def _check(rows: list[_RawSection], header: ElfHeader, file_size: int, source: str) -> None:
+    # The end itself has to be an address: columns of ends are 64 bits wide.
+    limit = min(1 << (8 * header.layout.pointer_size), _LAST_ADDRESS)
+    for index, (_, _, _, address, _, size, _, _, _, entry_size) in enumerate(rows):
+        at = header.section_headers_offset + index * header.section_header_size
+        if address + size > limit:
+            raise ElfError(
+                f"section {index} goes beyond the end of the address space",
+                source=source,
+                offset=at,
+            )
+        if entry_size > file_size:
+            raise ElfError(
+                f"section {index} has entries of {entry_size} bytes, the file has {file_size}",
+                source=source,
+                offset=at,
+            )
+
+
+def _names(data: memoryview, rows: list[_RawSection], index: int, source: str) -> memoryview:
+    if not 0 < index < len(rows):
+        return memoryview(b"")
+    _, kind, _, _, offset, size, *_ = rows[index]
+    if kind == SHT_NOBITS:
+        return memoryview(b"")
+    if offset + size > len(data):
+        raise ElfError("section names are outside the file", source=source, offset=offset)
+    return data[offset : offset + size]
+
+
+def _name_at(names: memoryview, offset: int) -> str:
+    return bytes(names[offset : offset + _NAME_LIMIT]).split(b"\0", 1)[0].decode("utf-8", "replace")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from machtrace.formats.elf.headers import ElfHeader
-from machtrace.formats.elf.segments import Section, Segment, loaded_range
+from machtrace.formats.elf.headers import ElfHeader, Section, Segment, loaded_range
 from machtrace.formats.elf.structs import PT_LOAD, ElfLayout, ElfType
 from machtrace.model.address import FileOffset, Svma
 from machtrace.model.arch import Arch

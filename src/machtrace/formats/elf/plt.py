@@ -3,6 +3,12 @@
 A stub jumps to where a slot of the global offset table points, and a relocation says which symbol
 the loader puts there. So the jump is decoded and not its place counted: linkers differ in what
 they put first and in how long a stub is.
+
+Jumps of arm64 stubs (*ELF for the Arm 64-bit Architecture*, "Program Linkage Table").
+
+Jumps of x86 stubs (x86-64 psABI, section 5.2; i386 psABI, section 5.2).
+
+Which symbol the loader puts into which slot (gABI, chapter 4, "Relocation").
 """
 
 from __future__ import annotations
@@ -12,16 +18,171 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from machtrace.formats.elf import plt_arm64
-from machtrace.formats.elf import plt_x86
+from machtrace.errors import ElfError, MemoryReadError
 from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.elf.dynamic import read_dynamic
-from machtrace.formats.elf.relocations import read_relocations, slot_symbols
-from machtrace.formats.elf.segments import Section
-from machtrace.formats.elf.structs import DT_PLTGOT
+from machtrace.formats.elf.headers import Section
+from machtrace.formats.elf.structs import DT_PLTGOT, SHT_DYNSYM, SHT_REL, SHT_RELA, ElfLayout
 from machtrace.formats.elf.symtab import SymbolRows, parse_dynamic_symbols
-from machtrace.errors import MemoryReadError
 from machtrace.model.arch import Arch
+
+_ADRP_X16, _ADRP_MASK = 0x90000010, 0x9F00001F
+"""``adrp x16, page``, and the bits that tell it."""
+_LDR_X17_X16, _LDR_MASK = 0xF9400211, 0xFFC003FF
+"""``ldr x17, [x16, #offset]``."""
+_BTI_C = 0xD503245F
+_LONGEST_STUB = 24
+"""Bytes: ``bti c``, four instructions and a ``nop``, or an ``autia1716`` among them."""
+_PAGE_BITS = 12
+_INSTRUCTION = 4
+
+
+def stubs(
+    data: npt.NDArray[np.uint8], address: int
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    """Offset and size of each stub in the code ``data`` at ``address``, and the Svma of its slot.
+
+    The first may be what the loader needs, whose slot belongs to no symbol.
+    """
+    words = np.frombuffer(data[: len(data) // _INSTRUCTION * _INSTRUCTION], "<u4").astype(np.int64)
+    is_page, is_load = (words & _ADRP_MASK) == _ADRP_X16, (words & _LDR_MASK) == _LDR_X17_X16
+    at = np.flatnonzero(is_page[:-1] & is_load[1:])
+    adrp, ldr = words[at], words[at + 1]
+    pages = ((adrp >> 5 & 0x7FFFF) << 2) | (adrp >> 29 & 0b11)
+    pages = np.where(pages >= 1 << 20, pages - (1 << 21), pages)
+    here = at.astype(np.uint64) * np.uint64(_INSTRUCTION) + np.uint64(address)
+    bits = np.uint64(_PAGE_BITS)
+    slots = ((here >> bits) + pages.astype(np.uint64)) << bits
+    slots += (8 * (ldr >> 10 & 0xFFF)).astype(np.uint64)
+    starts = at - ((at > 0) & (words[np.maximum(at - 1, 0)] == _BTI_C))
+    starts = starts * _INSTRUCTION
+    ends = np.append(starts, len(data))[1:]
+    sizes = np.minimum(ends - starts, _LONGEST_STUB)
+    return starts, sizes.astype(np.uint64), slots
+
+
+_JUMP = 0xFF
+_ABSOLUTE, _FROM_EBX = 0x25, 0xA3
+"""``jmp *slot`` (relative to rip on x86-64) and ``jmp *offset(%ebx)``."""
+_JUMP_SIZE = 6
+
+_ENDBR = (0xF3, 0x0F, 0x1E)
+"""``endbr64`` and ``endbr32`` but for the last byte."""
+_PUSH_AT, _PUSH, _PUSH_SIZE = 4, 0x68, 5
+
+_Places = npt.NDArray[np.intp]
+_Bytes = npt.NDArray[np.uint8]
+
+
+def jumps_of_x86_64(data: _Bytes, address: int) -> tuple[_Places, npt.NDArray[np.uint64]]:
+    """Offset of each jump in the code ``data`` at ``address``, and the Svma of its slot."""
+    at = _jumps(data, _ABSOLUTE)
+    after = at.astype(np.uint64) + np.uint64(address) + np.uint64(_JUMP_SIZE)
+    return at, after + _numbers(data, at + 2).astype(np.uint64)
+
+
+def jumps_of_i386(data: _Bytes, table: int) -> tuple[_Places, npt.NDArray[np.uint64]]:
+    """As above; ``table`` is the Svma of the global offset table, which ebx holds."""
+    absolute, relative = _jumps(data, _ABSOLUTE), _jumps(data, _FROM_EBX)
+    slots = np.concatenate(
+        [_numbers(data, absolute + 2), _numbers(data, relative + 2) + (table & 0xFFFFFFFF)]
+    )
+    return np.concatenate([absolute, relative]), (slots & 0xFFFFFFFF).astype(np.uint64)
+
+
+def pushes(data: _Bytes, stub_size: int) -> tuple[_Places, npt.NDArray[np.int64]]:
+    """Offset of each stub that pushes a number for the loader, and the number.
+
+    That is all that ``.plt`` has of a function where ``.plt.sec`` has the jumps.
+    """
+    end = len(data) - _PUSH_AT - _PUSH_SIZE + 1
+    at = np.arange(0, max(0, end), stub_size)
+    for place, byte in (*enumerate(_ENDBR), (_PUSH_AT, _PUSH)):
+        at = at[data[at + place] == byte]
+    return at, _numbers(data, at + _PUSH_AT + 1)
+
+
+def _jumps(data: _Bytes, kind: int) -> _Places:
+    heads = data[: max(0, len(data) - _JUMP_SIZE + 1)]
+    at: _Places = np.flatnonzero(heads == _JUMP)
+    is_kind: npt.NDArray[np.bool_] = data[at + 1] == kind
+    return at[is_kind]
+
+
+def _numbers(data: _Bytes, at: _Places) -> npt.NDArray[np.int64]:
+    places = at[:, None] + np.arange(4)
+    return np.ascontiguousarray(data[places]).view("<i4")[:, 0].astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlotSymbols:
+    """Slots of the global offset table, by address, and what is in them."""
+
+    slots: npt.NDArray[np.uint64]
+    """Svmas, ascending."""
+    symbols: npt.NDArray[np.int64]
+    """Row of ``.dynsym``, never 0."""
+
+    def symbols_at(self, slots: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """The symbol in each of ``slots``; 0 where there is none."""
+        if not len(self.slots):
+            return np.zeros(len(slots), np.int64)
+        index = self.slots.searchsorted(slots).clip(max=len(self.slots) - 1)
+        return np.where(self.slots[index] == slots, self.symbols[index], 0)
+
+
+def read_relocations(
+    contents: ElfFileContents, name: str
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    """Address and symbol of each entry of a relocation section, in its order; empty without it.
+
+    Raises:
+        ElfError: the section is not in the file, or its entries have another size.
+    """
+    image = contents.image
+    section = image.section(name)
+    if section is None or section.type not in (SHT_REL, SHT_RELA):
+        return np.zeros(0, np.uint64), np.zeros(0, np.int64)
+    if section.link >= len(image.sections) or image.sections[section.link].type != SHT_DYNSYM:
+        # A static program's are relative to nothing; they name no symbols.
+        return np.zeros(0, np.uint64), np.zeros(0, np.int64)
+    dtype = _dtype(image.layout, has_addend=section.type == SHT_RELA)
+    if section.entry_size != dtype.itemsize:
+        raise ElfError(
+            f"section {name} has entries of {section.entry_size} bytes, not {dtype.itemsize}",
+            source=contents.source,
+            offset=section.offset,
+        )
+    data = contents.read_section(section)
+    rows = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype)
+    symbols = rows["r_info"] >> (32 if image.layout.is_64 else 8)
+    return rows["r_offset"].astype(np.uint64), symbols.astype(np.int64)
+
+
+def slot_symbols(contents: ElfFileContents) -> SlotSymbols:
+    """What ``.rel[a].plt`` and ``.rel[a].dyn`` put into slots.
+
+    Raises:
+        ElfError: as :func:`read_relocations`.
+    """
+    parts = [
+        read_relocations(contents, name)
+        for name in (".rela.plt", ".rel.plt", ".rela.dyn", ".rel.dyn")
+    ]
+    slots = np.concatenate([slots for slots, _ in parts])
+    symbols = np.concatenate([symbols for _, symbols in parts])
+    slots, symbols = slots[symbols > 0], symbols[symbols > 0]
+    order = np.argsort(slots, kind="stable")
+    return SlotSymbols(slots[order], symbols[order])
+
+
+def _dtype(layout: ElfLayout, *, has_addend: bool) -> np.dtype[np.void]:
+    order, size = layout.byte_order, layout.pointer_size
+    fields = [("r_offset", f"{order}u{size}"), ("r_info", f"{order}u{size}")]
+    if has_addend:
+        fields.append(("r_addend", f"{order}i{size}"))
+    return np.dtype(fields)
+
 
 _SECTIONS = (".plt", ".plt.sec", ".plt.got", ".iplt")
 _STUB_SIZE = 16
@@ -96,22 +257,22 @@ class _Finder:
 
     def _x86_jumps(self, section: Section, data: npt.NDArray[np.uint8]) -> _Found:
         if self._arch is Arch.X86_64:
-            at, slots = plt_x86.jumps_of_x86_64(data, section.address)
+            at, slots = jumps_of_x86_64(data, section.address)
         else:
-            at, slots = plt_x86.jumps_of_i386(data, self._global_offset_table())
+            at, slots = jumps_of_i386(data, self._global_offset_table())
         return _whole_stubs(section, at, self._slots.symbols_at(slots))
 
     def _x86_pushes(self, section: Section, data: npt.NDArray[np.uint8]) -> _Found:
         wide = self._arch is Arch.X86_64
         _, symbols = read_relocations(self._contents, ".rela.plt" if wide else ".rel.plt")
-        at, numbers = plt_x86.pushes(data, section.entry_size or _STUB_SIZE)
+        at, numbers = pushes(data, section.entry_size or _STUB_SIZE)
         # x86-64 pushes the index of a relocation, i386 its offset.
         index = numbers // (1 if wide else 8)
         inside = (index >= 0) & (index < len(symbols))
         return _whole_stubs(section, at[inside], symbols[index[inside]])
 
     def _arm64(self, section: Section, data: npt.NDArray[np.uint8]) -> _Found:
-        at, sizes, slots = plt_arm64.stubs(data, section.address)
+        at, sizes, slots = stubs(data, section.address)
         starts = at.astype(np.uint64) + np.uint64(section.address)
         return starts, sizes, self._slots.symbols_at(slots)
 

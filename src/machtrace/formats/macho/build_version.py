@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from machtrace.formats.macho.command_numbers import (
+from machtrace.formats.macho.load_commands import (
     LC_BUILD_VERSION,
     LC_VERSION_MIN_IPHONEOS,
     LC_VERSION_MIN_MACOSX,
     LC_VERSION_MIN_TVOS,
     LC_VERSION_MIN_WATCHOS,
+    LoadCommand,
 )
-from machtrace.formats.macho.load_commands import LoadCommand
 from machtrace.formats.macho.structs import BUILD_VERSION_COMMAND, VERSION_MIN_COMMAND
 
 

@@ -6,8 +6,12 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from machtrace.formats.macho.build_version import BUILD_VERSION_COMMANDS, Version, parse_build_version
-from machtrace.formats.macho.command_numbers import (
+from machtrace.formats.macho.build_version import (
+    BUILD_VERSION_COMMANDS,
+    Version,
+    parse_build_version,
+)
+from machtrace.formats.macho.load_commands import (
     LC_ATOM_INFO,
     LC_CODE_SIGNATURE,
     LC_DATA_IN_CODE,
@@ -41,8 +45,8 @@ from machtrace.formats.macho.command_numbers import (
     LC_SOURCE_VERSION,
     LC_SYMTAB,
     LC_UUID,
+    LoadCommand,
 )
-from machtrace.formats.macho.load_commands import LoadCommand
 from machtrace.formats.macho.structs import (
     DYLD_INFO_COMMAND,
     DYLIB_COMMAND,

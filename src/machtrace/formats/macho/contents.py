@@ -1,4 +1,9 @@
-"""A Mach-O's bytes by stated address or file offset, of a file and of loaded memory."""
+"""A Mach-O's bytes by stated address or file offset, of a file and of loaded memory.
+
+Reading the tables that load commands point to, mostly in ``__LINKEDIT``.
+
+Which of an image's bytes are still encrypted.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,7 @@ from typing import Protocol
 from machtrace.errors import MachOError, MemoryReadError
 from machtrace.formats.macho.image import MachOImage, parse_image
 from machtrace.model.address import Avma, FileOffset, Svma
-from machtrace.model.contents import ImageContents
-from machtrace.model.memory import MemoryReader
+from machtrace.model.memory import ImageContents, MemoryReader
 
 _ADDRESS_BITS = (1 << 64) - 1
 
@@ -141,3 +145,54 @@ class MemoryContents:
             if begin >= 0 and size >= 0 and begin + size <= min(segment.filesize, segment.vmsize):
                 return self.read_svma(Svma(segment.vmaddr + begin), size)
         raise MemoryReadError(offset, size)
+
+
+def read_table(contents: MachOContents, offset: int, size: int, what: str) -> memoryview:
+    """The ``size`` bytes of a table that a load command puts at file offset ``offset``.
+
+    Args:
+        contents: the image.
+        offset: where the command says that the table is, a :data:`FileOffset`.
+        size: in bytes.
+        what: the table, as an error should name it.
+
+    Raises:
+        MachOError: the table is not wholly in the file, or in no segment of a loaded image.
+        MemoryReadError: it is in a loaded segment that cannot be read.
+    """
+    try:
+        return contents.read_file(FileOffset(offset), size)
+    except MemoryReadError:
+        if isinstance(contents, FileContents):
+            where = f"the file ends at {len(contents.data):#x}"
+        elif any(
+            segment.fileoff <= offset and offset + size <= segment.fileoff + segment.filesize
+            for segment in contents.image.segments
+        ):
+            raise
+        else:
+            where = "no segment holds all of that"
+        raise MachOError(
+            f"{what} should be {size} bytes, up to {offset + size:#x}, but {where}",
+            source=contents.source,
+            offset=offset,
+            remedy="copy or build the file again; it was cut short or its load commands altered",
+        ) from None
+
+
+def is_encrypted(contents: MachOContents, address: Svma, size: int) -> bool:
+    """Whether any of ``size`` bytes at a stated address are only noise here.
+
+    Programs from the App Store have most of ``__TEXT`` encrypted (FairPlay): code, and the unwind
+    tables behind it. The kernel decrypts pages as it loads them, so in memory they are plain,
+    though the load command still says otherwise (``mach-o/loader.h``,
+    ``encryption_info_command``).
+    """
+    command = contents.image.encryption_info
+    if command is None or command.cryptid == 0 or not isinstance(contents, FileContents):
+        return False
+    segment = contents.image.segment_at(address)
+    if segment is None:
+        return False
+    start = segment.fileoff + (address - segment.vmaddr)
+    return start < command.cryptoff + command.cryptsize and command.cryptoff < start + size

@@ -14,7 +14,8 @@ from machtrace.formats.macho.build_version import (
     Version,
     parse_build_version,
 )
-from machtrace.formats.macho.command_numbers import (
+from machtrace.formats.macho.header import MAGICS, MachHeader, parse_header
+from machtrace.formats.macho.load_commands import (
     LC_DYLD_CHAINED_FIXUPS,
     LC_DYLD_EXPORTS_TRIE,
     LC_DYLD_INFO,
@@ -32,9 +33,9 @@ from machtrace.formats.macho.command_numbers import (
     LC_REEXPORT_DYLIB,
     LC_SYMTAB,
     LC_UUID,
+    LoadCommand,
+    parse_load_commands,
 )
-from machtrace.formats.macho.header import MAGICS, MachHeader, parse_header
-from machtrace.formats.macho.load_commands import LoadCommand, parse_load_commands
 from machtrace.formats.macho.segments import SEGMENT_COMMANDS, Section, Segment, parse_segment
 from machtrace.formats.macho.structs import (
     DYLD_INFO_COMMAND,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from machtrace.errors import MachOError
-from machtrace.formats.macho.command_numbers import LC_SEGMENT, LC_SEGMENT_64
-from machtrace.formats.macho.load_commands import LoadCommand
+from machtrace.formats.macho.load_commands import LC_SEGMENT, LC_SEGMENT_64, LoadCommand
 from machtrace.formats.macho.structs import (
     S_ATTR_DEBUG,
     S_ATTR_PURE_INSTRUCTIONS,

@@ -14,8 +14,8 @@ from struct import Struct
 from typing import Literal
 
 from machtrace.errors import MachOError
-from machtrace.formats.macho.cpu import arch_of
 from machtrace.formats.macho.fat import is_fat
+from machtrace.formats.macho.header import arch_of
 from machtrace.formats.macho.structs import FAT_ARCH, FAT_ARCH_64, FAT_MAGIC, FAT_MAGIC_64
 from machtrace.model.arch import Arch
 

@@ -4,16 +4,23 @@ After ``cmd`` and ``cmdsize`` such a command repeats ``{flavor, count, state}``,
 of four bytes (``mach-o/loader.h``: ``struct thread_command``). What a flavour holds depends on the
 CPU: ``mach/arm/thread_status.h`` and ``mach/arm/_structs.h``, ``mach/i386/thread_status.h`` and
 ``mach/i386/_structs.h``. A unified flavour wraps another one with a second ``{flavor, count}``.
+
+The thread command that holds a :class:`~machtrace.model.registers.RegisterSet`.
+
+See :mod:`machtrace.formats.macho.thread_state` for the formats and their sources.
+
+Registers as ``thread_get_state`` gives them: the states that cores hold in thread commands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import Struct
 from typing import NamedTuple
 
 from machtrace.errors import CoreFileError
+from machtrace.formats.macho.load_commands import LC_THREAD
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.registers import RegisterSet
@@ -253,3 +260,73 @@ def _x86_exception(flavour: int, data: memoryview) -> ExceptionState | None:
     return ExceptionState(
         Avma(address), syndrome, number, number in _X86_TRAPS, number in _X86_ABORTS
     )
+
+
+_COMMAND_HEADER = Struct("<2I")
+_WORD = 4
+_ARM64_GENERAL = 32
+"""x0 to x28, fp, lr and sp, which is the order of DWARF's numbers, too."""
+_ARM_GENERAL = 15
+
+
+def thread_command(registers: RegisterSet) -> bytes:
+    """An ``LC_THREAD`` with the general registers; one that is not known is 0."""
+    arch = registers.arch
+    if arch.is_arm64:
+        return _command(ARM_THREAD_STATE64, ARM64_STATE, _inorder(registers, _ARM64_GENERAL, 64))
+    if arch in (Arch.X86_64, Arch.X86_64H):
+        values = [registers.get(number) or 0 for number in X86_64_ORDER]
+        return _command(X86_THREAD_STATE64, X86_64_STATE, _fitted([*values, registers.pc], 64))
+    if arch is Arch.I386:
+        values = [registers.get(number) or 0 for number in I386_ORDER]
+        values += [0] * (I386_EIP - len(values))
+        return _command(X86_THREAD_STATE32, I386_STATE, _fitted([*values, registers.pc], 32))
+    return _command(ARM_THREAD_STATE, ARM_STATE, _inorder(registers, _ARM_GENERAL, 32))
+
+
+def _inorder(registers: RegisterSet, count: int, width: int) -> list[int]:
+    values = [registers.get(number) or 0 for number in range(count)]
+    return _fitted([*values, registers.pc], width)
+
+
+def _fitted(values: list[int], width: int) -> list[int]:
+    mask = (1 << width) - 1
+    return [value & mask for value in values]
+
+
+def _command(flavour: int, layout: Struct, values: list[int]) -> bytes:
+    """``values`` and zeros behind them; what follows pc in a state is not known."""
+    fields = len(layout.unpack(bytes(layout.size)))
+    state = layout.pack(*values, *(0,) * (fields - len(values)))
+    size = _COMMAND_HEADER.size + STATE_HEADER.size + len(state)
+    return (
+        _COMMAND_HEADER.pack(LC_THREAD, size)
+        + STATE_HEADER.pack(flavour, len(state) // _WORD)
+        + state
+    )
+
+
+_BLANK_COMMAND_HEADER = bytes(8)
+
+
+def read_native_state(data: bytes, arch: Arch, mask: PacMask, source: str) -> RegisterSet:
+    """The registers in ``data``: ``arm_thread_state64_t`` or ``x86_thread_state64_t``.
+
+    Args:
+        data: of a size that is a multiple of four.
+        arch: of the process.
+        mask: takes signatures off pc and sp: a caller whose own pointers are signed gets them so.
+        source: what to call it in errors.
+
+    Raises:
+        CoreFileError: they are cut short.
+    """
+    flavour = ARM_THREAD_STATE64 if arch.is_arm64 else X86_THREAD_STATE64
+    command = _BLANK_COMMAND_HEADER + STATE_HEADER.pack(flavour, len(data) // 4) + data
+    found = parse_thread_state(memoryview(command), arch, mask=mask, source=source).registers
+    sp = found.sp
+    if not arch.is_arm64 or sp is None or mask.strip(sp) == sp:
+        return found
+    place = arch.registers.sp
+    values = (*found.values[:place], mask.strip(sp), *found.values[place + 1 :])
+    return replace(found, values=values)

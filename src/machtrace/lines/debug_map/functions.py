@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.segments import S_SYMBOL_STUBS
-from machtrace.formats.macho.tables.stabs_x import parse_debug_map
-from machtrace.formats.macho.tables.symtab import parse_symbols
+from machtrace.formats.macho.tables.symtab import parse_debug_map, parse_symbols
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

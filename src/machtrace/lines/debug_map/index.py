@@ -17,19 +17,18 @@ from machtrace.errors import (
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.fixups.object_rebasing import rebased_object
 from machtrace.formats.macho.tables.symtab import parse_symbols
+from machtrace.images.debug_file import has_dwarf
+from machtrace.images.debug_map import DebugMap, LinkedObject
+from machtrace.images.search_record import Attempt, Outcome, SearchRecord
+from machtrace.lines.debug_map.functions import MappedFunctions, mapped_functions
+from machtrace.lines.debug_map.merged_tables import MergedTables, MovedFunctions
+from machtrace.lines.debug_map.objects import LinkedObjects, are_as_linked
+from machtrace.lines.index import DebugChains, DebugColumns, DebugIndex
+from machtrace.lines.index_cache import ObjectBytes, ObjectIndices
+from machtrace.lines.symcache import SymCache
 from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import InlineFrame
-from machtrace.images.debug_file import has_dwarf
-from machtrace.lines.index import DebugChains, DebugColumns, DebugIndex
-from machtrace.images.debug_map import DebugMap, LinkedObject
-from machtrace.lines.debug_map.functions import MappedFunctions, mapped_functions
-from machtrace.lines.debug_map.linked_code_comparison import are_as_linked
-from machtrace.lines.debug_map.objects import LinkedObjects
-from machtrace.lines.debug_map.merged_tables import MergedTables, MovedFunctions
-from machtrace.lines.object_file_indices import ObjectBytes, ObjectIndices
-from machtrace.symbols.range_index import RangeIndex
-from machtrace.images.search_record import Attempt, Outcome, SearchRecord
-from machtrace.lines.symcache import SymCache
+from machtrace.symbols.ranges import RangeIndex
 
 _BASE = 0x1000
 """Where object files' code is moved: readers of DWARF take address 0 for code that is gone."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from machtrace.formats.macho.flattened_lists import flattened
+from machtrace.formats.macho.columns import flattened
 from machtrace.lines.symcache import NONE, SymCache
 
 _Offsets = npt.NDArray[np.uint64]

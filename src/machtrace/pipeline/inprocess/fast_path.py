@@ -1,15 +1,17 @@
-"""The calling thread's own stack, at once: by rules, and by lines, that were found before."""
+"""The calling thread's own stack, at once: by rules, and by lines, that were found before.
+
+Which images are a program's own, and which the system's.
+"""
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import cast
 
-from machtrace.pipeline.inprocess import session
-from machtrace.pipeline.inprocess.session import OwnProcess
-from machtrace.pipeline.inprocess.system_images import program_images
 from machtrace.model.address import Avma
+from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.snapshot import Snapshot
 from machtrace.model.stack import (
     AddressKind,
@@ -19,11 +21,33 @@ from machtrace.model.stack import (
     Gap,
     stretches,
 )
+from machtrace.pipeline.inprocess import session
+from machtrace.pipeline.inprocess.session import OwnProcess
 from machtrace.render import nsthread
 from machtrace.targets.inprocess.walk import OwnStacks, image_changes
-from machtrace.unwinder.frame_codes import code_of
 from machtrace.unwinder.frame_limit import outer_frames
 from machtrace.unwinder.native import NativeWalker
+from machtrace.unwinder.thread_walker import code_of
+
+_ELF_FOLDERS = ("/lib/", "/lib32/", "/lib64/", "/usr/lib/", "/usr/lib32/", "/usr/lib64/")
+_MACHO_FOLDERS = ("/System/", "/usr/lib/", "/Library/Apple/")
+"""In the shared cache and in simulators' runtimes, too: there they follow the runtime's root."""
+
+
+def is_system_image(image: BinaryImage) -> bool:
+    """Whether an image is from the system's folders, or made by the kernel (``[vdso]``)."""
+    path = image.path
+    if image.format is ImageFormat.MACHO:
+        return path.startswith(_MACHO_FOLDERS) or "/RuntimeRoot/" in path
+    return path.startswith(("[", *_ELF_FOLDERS))
+
+
+def program_images(images: Iterable[BinaryImage], program: str) -> frozenset[BinaryImage]:
+    """Of ``images`` the executable at ``program``, and all that are not the system's."""
+    return frozenset(
+        image for image in images if image.path == program or not is_system_image(image)
+    )
+
 
 _MOST = 1 << 30
 _ADDRESSES = 2

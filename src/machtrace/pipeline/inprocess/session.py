@@ -6,11 +6,11 @@ import os
 import threading
 from dataclasses import replace
 
-from machtrace.unwinder.unwinder import Unwinder
 from machtrace.model.snapshot import Snapshot
 from machtrace.model.stack import Backtrace, Gap
 from machtrace.symbolizer.symbolicator import Symbolicator
-from machtrace.targets.this_system import own_target
+from machtrace.targets.open import own_target
+from machtrace.unwinder.unwinder import Unwinder
 
 LOCK = threading.RLock()
 """Held while what is kept is used; never needed by a thread that is stopped."""

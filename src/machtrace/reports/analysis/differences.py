@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from machtrace.model.report import Report
 from machtrace.reports.analysis.function_costs import FunctionCosts, FunctionKey
 from machtrace.reports.analysis.groups import ReportGroup, report_groups
-from machtrace.model.report import Report
 
 
 class FunctionDifference(NamedTuple):

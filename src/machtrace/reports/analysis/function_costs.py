@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from machtrace.render.functions import Function, functions_of
-from machtrace.render.profile_weights import all_weights
 from machtrace.model.profile import OUTERMOST, Profile, StackTable
+from machtrace.render.call_tree import all_weights
+from machtrace.render.functions import Function, functions_of
 
 
 class FunctionKey(NamedTuple):

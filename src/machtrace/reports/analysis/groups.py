@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from machtrace.model.report import Report
 from machtrace.reports.analysis.fingerprint import Fingerprint, fingerprint
 from machtrace.reports.analysis.subject_stack import SubjectKind, subject_stack
-from machtrace.model.report import Report
 
 Counts = tuple[tuple[str, int], ...]
 """What was said, and how often; the most frequent first."""

@@ -1,13 +1,19 @@
-"""The stacks of a report as a profile: a sample of each thread, and the samples of its trees."""
+"""The stacks of a report as a profile: a sample of each thread, and the samples of its trees.
+
+The threads of a report as a capture, for what writes captures.
+
+Frames of reports as frames of captures have them, so that one set of writers does for both.
+"""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from machtrace.reports.analysis.reported_capture import tasks_of, thread_info
-from machtrace.reports.analysis.reported_frames import ReportedFrames, process_info
-from machtrace.model.image import BinaryImage
+from machtrace.model.address import Avma, ImageOffset, Svma
+from machtrace.model.arch import Arch
+from machtrace.model.capture import Capture
+from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.profile import (
     OUTERMOST,
     Profile,
@@ -18,10 +24,171 @@ from machtrace.model.profile import (
     SamplingRun,
     StackTable,
 )
-from machtrace.model.report import Report
-from machtrace.model.reported_tree import SampledTree
-from machtrace.model.symbol import Frame
-from machtrace.model.thread import ThreadId, ThreadInfo
+from machtrace.model.report import (
+    Adjustment,
+    NameSource,
+    Report,
+    ReportedFrame,
+    ReportedImage,
+    ReportedTask,
+    ReportedThread,
+    SampledTree,
+)
+from machtrace.model.snapshot import ProcessInfo, ThreadId, ThreadInfo
+from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust, Stop, StopReason
+from machtrace.model.symbol import CallStack, Certainty, Frame, FrameStatus, InlineFrame, Symbol
+
+_ARCHES = {arch.value: arch for arch in Arch}
+_CODE_TYPES = {
+    "ARM-64": Arch.ARM64,
+    "ARM": Arch.ARMV7,
+    "X86-64": Arch.X86_64,
+    "X86": Arch.I386,
+    "ARM64": Arch.ARM64,
+}
+_KINDS = {
+    Adjustment.EXACT: AddressKind.PROGRAM_COUNTER,
+    Adjustment.RETURN: AddressKind.RETURN_ADDRESS,
+    Adjustment.ALREADY_ADJUSTED: AddressKind.ADJUSTED,
+    Adjustment.UNKNOWN: AddressKind.ADJUSTED,
+}
+_LONGEST_PATH = 4096
+"""Characters; every frame's line has an image's name, and longer ones are of no system."""
+_CERTAINTIES = {certainty.value: certainty for certainty in Certainty}
+
+
+def process_info(task: ReportedTask) -> ProcessInfo:
+    """Which process; its architecture is that of its code, else of its images, else arm64."""
+    process = task.process
+    code_type = (process.code_type or "").split(" ")[0]
+    arch = _ARCHES.get(code_type) or _CODE_TYPES.get(code_type.upper())
+    if arch is None:
+        known = (_ARCHES.get(image.arch or "") for image in task.images)
+        arch = next((one for one in known if one is not None), Arch.ARM64)
+    return ProcessInfo(pid=process.pid, path=process.path or process.name or "", arch=arch)
+
+
+class ReportedFrames:
+    """Makes the frames of one task."""
+
+    def __init__(self, task: ReportedTask) -> None:
+        self._arch = process_info(task).arch
+        self.images = tuple(self._image(image) for image in task.images)
+        """As the task lists them; one whose place is not known lies at 0."""
+
+    def _image(self, image: ReportedImage) -> BinaryImage:
+        return BinaryImage(
+            path=(image.path or image.name)[:_LONGEST_PATH],
+            uuid=image.uuid,
+            arch=_ARCHES.get(image.arch or "", self._arch),
+            format=ImageFormat.identified_by(image.uuid),
+            load_address=image.load_address or Avma(0),
+            header_svma=Svma(0),
+            size=image.size or 0,
+        )
+
+    def stack(self, frames: Iterable[ReportedFrame]) -> Iterator[Frame]:
+        """Of a thread: what was inlined into a frame goes with it."""
+        inlined: list[ReportedFrame] = []
+        for frame in frames:
+            if frame.is_inline:
+                inlined.append(frame)
+            else:
+                yield self.frame(frame, inlined)
+                inlined = []
+        yield from (self.frame(frame) for frame in inlined)
+
+    def frame(self, frame: ReportedFrame, inlined: Sequence[ReportedFrame] = ()) -> Frame:
+        """One frame, and the calls that were inlined into it, innermost first."""
+        image = None if frame.image is None else self.images[frame.image]
+        address = frame.address
+        if frame.offset is not None and image is not None:
+            # Where frames of several launches are together, the offset is what is known.
+            address = Avma(image.load_address + frame.offset)
+        address = Avma(0) if address is None else address
+        symbol = self._symbol(frame, image, address)
+        if image is None:
+            status = FrameStatus.UNKNOWN_IMAGE
+        else:
+            status = FrameStatus.NOT_ASKED if symbol is None else FrameStatus.SYMBOLICATED
+        return Frame(
+            address=FrameAddress(address, FrameTrust.PREWALKED, _KINDS[frame.adjustment]),
+            status=status,
+            image=image,
+            symbol=symbol,
+            location=frame.location,
+            inlined=tuple(
+                InlineFrame("" if one.symbol is None else one.symbol.name, one.location)
+                for one in inlined
+            ),
+        )
+
+    def _symbol(
+        self, frame: ReportedFrame, image: BinaryImage | None, address: Avma
+    ) -> Symbol | None:
+        if frame.symbol is None:
+            return None
+        place = address if image is None else image.offset_of(address)
+        source = frame.symbol.source
+        exact = source in (NameSource.REPORT, NameSource.DEBUG_INFORMATION)
+        return Symbol(
+            name=frame.symbol.name,
+            linkage_name="",
+            offset=ImageOffset(place - (frame.symbol.offset or 0)),
+            size=None,
+            certainty=Certainty.EXACT if exact else _CERTAINTIES[source.value],
+        )
+
+
+def capture_of(report: Report) -> Capture:
+    """The stacks of the report's process: those of threads, then that of an exception.
+
+    Trees are of many moments and have no place in it.
+    """
+    frames = ReportedFrames(report)
+    stacks = [thread_stack(thread, frames) for thread in report.threads]
+    exception = report.language_exception
+    if exception is not None and exception.frames:
+        stacks.append(
+            CallStack(
+                thread=ThreadInfo(
+                    id=ThreadId(0), index=len(stacks) + 1, name="last exception backtrace"
+                ),
+                frames=tuple(frames.stack(exception.frames)),
+                stop=Stop(StopReason.ROOT),
+            )
+        )
+    return Capture(
+        process=process_info(report),
+        images=ImageList(image for image in frames.images if image.size),
+        stacks=tuple(stacks),
+    )
+
+
+def thread_stack(thread: ReportedThread, frames: ReportedFrames) -> CallStack:
+    """A thread's stack."""
+    return CallStack(
+        thread=thread_info(thread),
+        frames=tuple(frames.stack(thread.frames)),
+        stop=Stop(StopReason.ROOT),
+    )
+
+
+def thread_info(thread: ReportedThread) -> ThreadInfo:
+    """Which thread: one without an id goes by its number."""
+    return ThreadInfo(
+        id=ThreadId(thread.index if thread.id is None else thread.id),
+        index=thread.index + 1,
+        name=thread.name,
+        queue=thread.queue,
+        crashed=thread.crashed,
+    )
+
+
+def tasks_of(report: Report) -> tuple[ReportedTask, ...]:
+    """The report's process, and the others, that have any stacks."""
+    return tuple(task for task in report.tasks if task.threads or task.trees)
+
 
 _INTERVAL_NS = 1_000_000
 """What a sample stands for where the report does not say: ``sample`` takes one a millisecond."""

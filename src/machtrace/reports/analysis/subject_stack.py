@@ -6,10 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from machtrace.model.report import Report, ReportedTask
-from machtrace.model.reported_frame import ReportedFrame
-from machtrace.model.reported_thread import ReportedThread
-from machtrace.model.reported_tree import SampledTree
+from machtrace.model.report import Report, ReportedFrame, ReportedTask, ReportedThread, SampledTree
 
 _MAIN_QUEUE = "com.apple.main-thread"
 

@@ -6,13 +6,18 @@ import re
 
 from machtrace.model.address import Avma
 from machtrace.model.json_value import JsonValue
-from machtrace.model.report import Report, ReportKind
-from machtrace.model.reported_frame import Adjustment, ReportedFrame, ReportedSymbol
-from machtrace.model.reported_image import ReportedImage
-from machtrace.model.reported_process import ReportedException
-from machtrace.model.reported_thread import ReportedThread
+from machtrace.model.report import (
+    Adjustment,
+    Report,
+    ReportedException,
+    ReportedFrame,
+    ReportedImage,
+    ReportedSymbol,
+    ReportedThread,
+    ReportKind,
+)
 from machtrace.model.symbol import SourceLocation
-from machtrace.reports.backtraces.line_and_column import line_and_column, located
+from machtrace.reports.backtraces.log_lines import line_and_column, located
 from machtrace.reports.source import ReportSource
 
 LONGEST_LINE = 16384

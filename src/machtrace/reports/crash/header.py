@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 from machtrace.model.json_value import JsonValue
-from machtrace.model.reported_process import (
+from machtrace.model.report import (
     Incident,
     ReportedException,
     ReportedProcess,
     ReportedSystem,
     ReportedTermination,
 )
-from machtrace.reports.language_exceptions import accessed_address
+from machtrace.reports.exceptions import accessed_address
 
 LABEL = re.compile(r"(?P<label>[A-Z][A-Za-z0-9 /()-]{1,40}?):(?:[ \t]+(?P<value>.*))?")
 LONGEST_LABEL_LINE = 1 << 16

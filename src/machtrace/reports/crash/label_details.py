@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from machtrace.model.json_value import Details, JsonValue
-from machtrace.reports.crash.layout_rows import BACKTRACE
+from machtrace.reports.crash.layouts import BACKTRACE
 from machtrace.reports.json_writer import as_text
 
 _SECONDS = re.compile(r"(?P<count>[0-9]{1,15}) seconds")

@@ -1,4 +1,9 @@
-"""Lines of images, and what a line of any kind may be."""
+"""Lines of images, and what a line of any kind may be.
+
+Lines of images, as iOS writes them.
+
+Names as lines of texts can have them.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,48 @@ from uuid import UUID
 from machtrace.model.address import Avma
 from machtrace.model.image import BuildId
 from machtrace.model.json_value import JsonValue
-from machtrace.model.reported_image import ReportedImage
-from machtrace.reports.crash.image_lines import BOTH
-from machtrace.reports.identifiers import build_id
+from machtrace.model.report import ReportedImage
+from machtrace.reports.images import build_id
+
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def shown(text: str) -> str:
+    r"""``text`` on one line and without power over a terminal: ``\x1b`` for an escape byte.
+
+    Bytes that were no UTF-8, and letters that only some fonts have, stay as they are: a file that
+    is read and written again has them still.
+    """
+    if text.isprintable():
+        return text
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+
+
+BOTH = "both"
+"""The detail, true, of an image whose line has its architecture and its version."""
+
+
+def image_end(image: ReportedImage, last: int) -> str:
+    """The last address of an image, ``last`` where it says no other thing; ``???`` of none."""
+    given = image.details.get("end")
+    if isinstance(given, str):
+        return given
+    return "???" if image.size is None else f"{last:#x}"
+
+
+def image_line(image: ReportedImage) -> str:
+    """``base - last name arch  <uuid> path``, as iOS has it."""
+    base = image.load_address or 0
+    uuid = "???" if image.uuid is None else image.uuid.hex
+    ends = f"{base:>#18x} - {image_end(image, base + max(1, image.size or 1) - 1):>18s}"
+    mark = "+" if image.details.get("main") is True else ""
+    name = shown(image.name) or "???"
+    version = "" if image.version is None else f" ({shown(image.version)})"
+    label = version if image.arch is None and version else f" {image.arch or '???'}"
+    if image.details.get(BOTH) is True:
+        label += version
+    return f"{ends} {mark}{name}{label}  <{uuid}> {shown(image.path)}"
+
 
 LONGEST_LINE = 16384
 """Characters; a longer line is kept as it is, and not taken apart."""

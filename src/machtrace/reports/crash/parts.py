@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from machtrace.reports.crash.header import LABEL, LONGEST_LABEL_LINE
-from machtrace.reports.crash.layout_rows import (
+from machtrace.reports.crash.layouts import (
     AFTER,
     CALL_GRAPH,
     ENDS,

@@ -7,20 +7,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from machtrace.model.json_value import JsonValue
-from machtrace.model.report import Report, ReportKind
-from machtrace.model.reported_image import ReportedImage
-from machtrace.model.reported_process import LanguageException
+from machtrace.model.report import LanguageException, Report, ReportedImage, ReportKind
 from machtrace.reports.crash.frame_lines import FrameLines
 from machtrace.reports.crash.header import Header, numbered
 from machtrace.reports.crash.label_details import BY_LABEL, put
-from machtrace.reports.crash.label_lines import is_usual
-from machtrace.reports.crash.labels import is_backtrace, label_values
-from machtrace.reports.crash.layout_rows import IMAGES, PLACES, STATE, THREADS
-from machtrace.reports.crash.layouts import layout_of
+from machtrace.reports.crash.labels import is_backtrace, is_usual, label_values
+from machtrace.reports.crash.layouts import IMAGES, PLACES, STATE, THREADS, layout_of
 from machtrace.reports.crash.lines import LONGEST_LINE, read_image
 from machtrace.reports.crash.parts import END, TextParts
 from machtrace.reports.crash.threads import ThreadSections
-from machtrace.reports.language_exceptions import last_words
+from machtrace.reports.exceptions import last_words
 from machtrace.reports.source import ReportSource
 
 ORDER = "order"

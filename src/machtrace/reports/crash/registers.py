@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from machtrace.model.json_value import JsonValue
-from machtrace.model.reported_thread import ReportedRegister, ReportedRegisters
+from machtrace.model.report import ReportedRegister, ReportedRegisters
 from machtrace.reports.crash.lines import LONGEST_LINE
 from machtrace.reports.json_writer import as_text
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from machtrace.reports.analysis.fingerprint import Fingerprint
 from machtrace.model.json_value import JsonValue
 from machtrace.model.report import Report, ReportedTask
+from machtrace.reports.analysis.fingerprint import Fingerprint
 from machtrace.reports.html.markup import element, folded, lines, quantity, text
 from machtrace.reports.json_writer import indented
 

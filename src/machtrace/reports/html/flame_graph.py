@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from machtrace.reports.analysis.frame_owner import FrameOwner, Owners
-from machtrace.render.functions import Function, functions_of
-from machtrace.render.profile_weights import thread_weights
-from machtrace.reports.analysis.reported_stacks import profile_of
 from machtrace.model.profile import OUTERMOST, Profile, StackTable
 from machtrace.model.report import Report
+from machtrace.render.call_tree import thread_weights
+from machtrace.render.functions import Function, functions_of
+from machtrace.render.printable import printable, thread_label
+from machtrace.reports.analysis.frame_owner import FrameOwner, Owners
+from machtrace.reports.analysis.reported_stacks import profile_of
 from machtrace.reports.html.markup import element, quantity, script_data
-from machtrace.render.printable import printable
-from machtrace.render.thread_label import thread_label
 
 _MOST_NODES = 300_000
 """Of one graph: what a browser still draws at once."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from machtrace.model.report import Adjustment, NameSource, ReportedFrame, ReportedTask
+from machtrace.render.printable import LONGEST_IMAGE_NAME
 from machtrace.reports.analysis.fingerprint import owners_of
 from machtrace.reports.analysis.frame_owner import NOWHERE, FrameOwner, Ownership
 from machtrace.reports.analysis.recursion import folds
-from machtrace.model.report import ReportedTask
-from machtrace.model.reported_frame import Adjustment, NameSource, ReportedFrame
 from machtrace.reports.html.markup import element, folded, quantity, text
-from machtrace.render.printable import LONGEST_IMAGE_NAME
 
 _FOLDED_FROM = 4
 """Frames of the system in a row from which on they are folded."""

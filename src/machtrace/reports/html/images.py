@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from machtrace.model.image import BuildId, shown_identifier
+from machtrace.model.report import NameSource, Report, ReportedFrame, ReportedImage, ReportedTask
 from machtrace.reports.analysis.fingerprint import owners_of
 from machtrace.reports.analysis.frame_owner import FrameOwner
-from machtrace.model.image import BuildId, shown_identifier
-from machtrace.model.report import Report, ReportedTask
-from machtrace.model.reported_frame import NameSource, ReportedFrame
-from machtrace.model.reported_image import ReportedImage
 from machtrace.reports.html.markup import element, folded, quantity, text
 
 _HEADINGS = ("Image", "Whose", "Names", "Frames", "UUID", "Arch", "Version", "From", "Path")

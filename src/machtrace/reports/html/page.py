@@ -13,11 +13,11 @@ from hashlib import sha256
 from importlib import resources
 from itertools import islice
 
+from machtrace.model.report import Report, ReportedTask
 from machtrace.reports.analysis.fingerprint import fingerprint
 from machtrace.reports.analysis.groups import report_groups
 from machtrace.reports.analysis.subject_stack import subject_stack
 from machtrace.reports.analysis.waits.graph import WaitGraph, wait_graph
-from machtrace.model.report import Report, ReportedTask
 from machtrace.reports.html import facts
 from machtrace.reports.html.flame_graph import flame_graph
 from machtrace.reports.html.frames import key_to_marks

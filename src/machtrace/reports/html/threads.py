@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from machtrace.model.report import (
+    Report,
+    ReportedRegisters,
+    ReportedTask,
+    ReportedThread,
+    SampledTree,
+)
 from machtrace.reports.analysis.subject_stack import heaviest_stack
 from machtrace.reports.analysis.waits.graph import WaitEdge, WaitGraph
 from machtrace.reports.analysis.waits.threads import WaitingThread
-from machtrace.model.report import Report, ReportedTask
-from machtrace.model.reported_thread import ReportedRegisters, ReportedThread
-from machtrace.model.reported_tree import SampledTree
 from machtrace.reports.html.frames import StackLists
 from machtrace.reports.html.markup import element, folded, quantity, text
 

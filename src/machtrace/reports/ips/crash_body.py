@@ -5,22 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from machtrace.model.report import Report, ReportKind
-from machtrace.model.reported_frame import Adjustment, ReportedFrame
-from machtrace.model.reported_process import (
+from machtrace.model.report import (
+    Adjustment,
     Incident,
     LanguageException,
+    Report,
     ReportedException,
+    ReportedFrame,
     ReportedProcess,
     ReportedSystem,
     ReportedTermination,
+    ReportKind,
 )
+from machtrace.reports.consume import ObjectReader
+from machtrace.reports.exceptions import accessed_address, last_words
 from machtrace.reports.ips.fields import EXCEPTION, PROCESS, SYSTEM, TERMINATION, take
 from machtrace.reports.ips.frames import FrameReader
 from machtrace.reports.ips.images import read_images
 from machtrace.reports.ips.threads import read_threads
-from machtrace.reports.language_exceptions import accessed_address, last_words
-from machtrace.reports.consume import ObjectReader
 
 Said = tuple[tuple[str, tuple[str, ...]], ...]
 

@@ -12,13 +12,9 @@ from typing import NamedTuple
 
 from machtrace.errors import FormatError
 from machtrace.model.json_value import JsonValue
-from machtrace.reports.broken_json import read_broken
 from machtrace.reports.crash.reader import is_crash_text
-from machtrace.reports.ips.jetsam import is_jetsam
-from machtrace.reports.ips.panic import is_panic
-from machtrace.reports.ips.system_reports import is_stackshot
-from machtrace.reports.json_parts import JsonDocument
-from machtrace.reports.lenient_json import read_json
+from machtrace.reports.ips.system_reports import is_jetsam, is_panic, is_stackshot
+from machtrace.reports.lenient_json import JsonDocument, read_broken, read_json
 from machtrace.reports.source import ReportSource, next_document
 
 _BROKEN = 16

@@ -12,15 +12,15 @@ from typing import Any
 
 from machtrace.model.address import Avma
 from machtrace.model.json_value import NO_DETAILS, JsonValue
-from machtrace.model.reported_frame import (
+from machtrace.model.report import (
     Adjustment,
     NameSource,
     ReportedFrame,
+    ReportedImage,
     ReportedSymbol,
 )
-from machtrace.model.reported_image import ReportedImage
 from machtrace.model.symbol import SourceLocation
-from machtrace.reports.ips.values import WORD
+from machtrace.reports.ips.images import WORD
 
 _ODD = "frame"
 """The detail that an entry is kept under that is no frame."""

@@ -5,18 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from machtrace.model.json_value import JsonValue
-from machtrace.model.report import Report, ReportKind
-from machtrace.model.reported_process import Incident
+from machtrace.model.report import Incident, Report, ReportKind
+from machtrace.reports.consume import ObjectReader
 from machtrace.reports.crash.reader import is_crash_text
 from machtrace.reports.crash.reader import read_text as read_crash_text
 from machtrace.reports.ips.crash_body import read_crash
 from machtrace.reports.ips.documents import IpsPart, begins_report, full_report, ips_parts
-from machtrace.reports.ips.jetsam import is_jetsam, read_jetsam
-from machtrace.reports.ips.panic import is_panic, read_panic
-from machtrace.reports.ips.system_reports import is_stackshot, read_stackshot
+from machtrace.reports.ips.system_reports import (
+    is_jetsam,
+    is_panic,
+    is_stackshot,
+    read_jetsam,
+    read_panic,
+    read_stackshot,
+)
 from machtrace.reports.source import ReportSource
 from machtrace.reports.spindump import is_spindump, read_text
-from machtrace.reports.consume import ObjectReader
 
 AFTER_BODY = "after body"
 """The detail of a text that follows the body: what a Mac says of itself."""

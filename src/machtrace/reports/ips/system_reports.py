@@ -7,24 +7,142 @@ such files, and files of devices.
 
 Each process becomes one of the report's others, with those images that its stacks are in. Frames
 are taken out; all other keys stay.
+
+The body of a panic, bug type 210: what the kernel said when it stopped.
+
+It is one text, ``panicString``, with registers and a backtrace of the kernel's; those of devices
+have the stacks of all processes below it, as a stackshot has. Everything stays under its own keys.
+
+The body of a jetsam event, bug type 298: which processes had how much memory.
+
+It lists hundreds of processes and no stacks. The report is about the largest one, or about the one
+that was ended; everything stays under its own keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.json_value import NO_DETAILS, Details, JsonValue
-from machtrace.model.report import Report, ReportedTask, ReportKind
-from machtrace.model.reported_frame import Adjustment, ReportedFrame
-from machtrace.model.reported_image import ReportedImage
-from machtrace.model.reported_process import Incident, ReportedProcess, ReportedSystem
-from machtrace.model.reported_thread import ReportedThread
-from machtrace.reports.ips.jetsam import parted
-from machtrace.reports.ips.panic import last_words
-from machtrace.reports.ips.values import WORD, take_uuid
+from machtrace.model.report import (
+    Adjustment,
+    Incident,
+    Report,
+    ReportedFrame,
+    ReportedImage,
+    ReportedProcess,
+    ReportedSystem,
+    ReportedTask,
+    ReportedTermination,
+    ReportedThread,
+    ReportKind,
+)
+from machtrace.reports.ips.images import WORD, take_uuid
+
+_PID_LIMIT = 1 << 31
+
+
+def is_jetsam(body: Details) -> bool:
+    """Whether it is such a body."""
+    return isinstance(body.get("processes"), list) and (
+        "largestProcess" in body or "memoryStatus" in body
+    )
+
+
+def read_jetsam(incident: Incident, body: dict[str, JsonValue], warnings: list[str]) -> Report:
+    """The report."""
+    ended = _process(body, lambda one: isinstance(one.get("reason"), str))
+    largest = _text(body.get("largestProcess"))
+    shown = _process(body, lambda one: _text(one.get("name")) == largest) or {}
+    about = ended if ended is not None else shown
+    name, build = parted(body.get("build"))
+    date = body.get("date")
+    return Report(
+        kind=ReportKind.APPLE_IPS,
+        incident=replace(incident, time=date) if isinstance(date, str) else incident,
+        process=ReportedProcess(
+            name=_text(about.get("name")) or largest, pid=_pid(about.get("pid"))
+        ),
+        system=ReportedSystem(
+            model=_text(body.get("product")),
+            os_name=name,
+            os_build=build,
+            crash_reporter_key=_text(body.get("crashReporterKey")),
+        ),
+        termination=None
+        if ended is None
+        else ReportedTermination(namespace="JETSAM", indicator=_text(ended.get("reason"))),
+        details=body,
+        warnings=tuple(warnings),
+    )
+
+
+def _process(
+    body: Details, is_it: Callable[[dict[str, JsonValue]], bool]
+) -> dict[str, JsonValue] | None:
+    processes = body.get("processes")
+    for one in processes if isinstance(processes, list) else ():
+        if isinstance(one, dict) and is_it(one):
+            return one
+    return None
+
+
+def _text(value: JsonValue) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _pid(value: JsonValue) -> int | None:
+    return value if type(value) is int and 0 <= value < _PID_LIMIT else None
+
+
+def parted(value: JsonValue) -> tuple[str | None, str | None]:
+    """Name and build of ``iPhone OS 15.5 (19F77)``."""
+    if not isinstance(value, str):
+        return None, None
+    name, bracket, build = value.partition(" (")
+    return (name, build[:-1]) if bracket and build.endswith(")") else (value, None)
+
+
+_SAID = "panicString"
+_REASON = "reason"
+
+
+def is_panic(body: Details) -> bool:
+    """Whether it is such a body."""
+    return isinstance(body.get(_SAID), str)
+
+
+def last_words(body: Details) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """What the kernel said, as what an application says of itself; of a stackshot why it is."""
+    said = body.get(_SAID, body.get(_REASON))
+    return (("", (said,)),) if isinstance(said, str) and said else ()
+
+
+def read_panic(incident: Incident, body: dict[str, JsonValue], warnings: list[str]) -> Report:
+    """The report."""
+    name, build = parted(body.get("build") or body.get("macOSVersion"))
+    date = body.get("date")
+    return Report(
+        kind=ReportKind.APPLE_IPS,
+        incident=replace(incident, time=date) if isinstance(date, str) else incident,
+        system=ReportedSystem(
+            model=_text_or_none(body.get("product")),
+            os_name=name,
+            os_build=build,
+            crash_reporter_key=_text_or_none(body.get("crashReporterKey")),
+        ),
+        application_information=last_words(body),
+        details=body,
+        warnings=tuple(warnings),
+    )
+
+
+def _text_or_none(value: JsonValue) -> str | None:
+    return value if isinstance(value, str) and value else None
+
 
 _PROCESSES = "processByPid"
 _THREADS = "threadById"

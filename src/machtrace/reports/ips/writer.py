@@ -2,6 +2,8 @@
 
 What was read from one is written with the same keys and values, none added. Of other kinds it is a
 crash, bug type 309, with all that Apple's own readers and lldb's ``crashlog`` ask for.
+
+Trees of samples in a file that has no place for them: the key ``callTrees`` is ours.
 """
 
 from __future__ import annotations
@@ -9,20 +11,46 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from machtrace.model.json_value import JsonValue
-from machtrace.model.report import Report, ReportKind
-from machtrace.model.reported_frame import Adjustment
+from machtrace.model.report import Adjustment, Report, ReportKind
 from machtrace.reports.crash.labels import as_apple_says
 from machtrace.reports.ips.documents import may_be_header
 from machtrace.reports.ips.fields import EXCEPTION, PROCESS, SYSTEM, TERMINATION, in_order, put
 from machtrace.reports.ips.frames import frame_objects
 from machtrace.reports.ips.images import image_object, written_bases
-from machtrace.reports.ips.jetsam import is_jetsam
-from machtrace.reports.ips.panic import is_panic
 from machtrace.reports.ips.reader import AFTER_BODY, BODY, HEADER, TEXT
-from machtrace.reports.ips.system_reports import is_stackshot, stackshot_body
+from machtrace.reports.ips.system_reports import is_jetsam, is_panic, is_stackshot, stackshot_body
 from machtrace.reports.ips.threads import thread_object
-from machtrace.reports.ips.trees import tree_objects
 from machtrace.reports.json_writer import dumps
+
+
+def tree_objects(report: Report, absolute: int) -> Iterator[JsonValue]:
+    """An object for each tree: its nodes' parents, samples and frames in lists of one length.
+
+    Args:
+        report: whose trees they are.
+        absolute: which image stands for none.
+    """
+    bases = written_bases(report.images, is_of_ips=False)
+    for tree in report.trees:
+        known: dict[str, JsonValue] = {
+            "id": tree.thread,
+            "name": tree.name,
+            "queue": tree.queue,
+            "count": tree.count,
+            "attributed": True if tree.is_attributed else None,
+            "innermostFirst": True if tree.is_inverted else None,
+        }
+        entry: dict[str, JsonValue] = {
+            key: value for key, value in known.items() if value is not None
+        }
+        entry["parents"] = [node.parent for node in tree.nodes]
+        entry["samples"] = [node.samples for node in tree.nodes]
+        frames = [node.frame for node in tree.nodes]
+        entry["frames"] = frame_objects(
+            frames, innermost=Adjustment.RETURN, absolute=absolute, bases=bases
+        )
+        yield entry
+
 
 _CRASH = "309"
 _OF_APPLE = (ReportKind.APPLE_IPS, ReportKind.APPLE_CRASH)

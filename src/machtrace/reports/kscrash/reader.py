@@ -1,23 +1,162 @@
-"""The report of a KSCrash JSON file, and the one that it was written in the middle of."""
+"""The report of a KSCrash JSON file, and the one that it was written in the middle of.
+
+``crash.error.profile``: stacks that were sampled, as numbers of frames that are listed once.
+
+Source: KSCrash, ``KSCrashReportFields.h`` and its module *Profiler*, versions 2.5 and 3.
+
+``binary_images``.
+
+Times: whole seconds, microseconds, or text, as the version of KSCrash has it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from machtrace.model.address import Avma
 from machtrace.model.json_value import JsonValue
-from machtrace.model.report import Report, ReportKind
-from machtrace.model.reported_image import ReportedImage
-from machtrace.model.reported_process import (
+from machtrace.model.report import (
+    Adjustment,
     Incident,
     LanguageException,
+    Report,
     ReportedException,
+    ReportedFrame,
+    ReportedImage,
     ReportedProcess,
     ReportedSystem,
+    ReportKind,
+    SampledNode,
+    SampledTree,
 )
-from machtrace.reports.kscrash.images import read_images
-from machtrace.reports.kscrash.profile import read_profile
-from machtrace.reports.kscrash.threads import ThreadReader
-from machtrace.reports.kscrash.times import read_time
-from machtrace.reports.source import ReportSource
 from machtrace.reports.consume import ObjectReader
+from machtrace.reports.images import arch_name
+from machtrace.reports.kscrash.threads import ThreadReader
+from machtrace.reports.source import ReportSource
+
+
+def read_profile(error: ObjectReader, reader: ThreadReader) -> tuple[SampledTree, ...]:
+    """A tree of each thread's samples, merged; none where there is no profile.
+
+    The profile itself stays in the details as it is: trees do not tell when samples were taken.
+    """
+    profile = error.left.get("profile")
+    if not isinstance(profile, dict):
+        return ()
+    given = profile.get("frames")
+    frames = _Frames(given if isinstance(given, list) else [], reader)
+    threads = profile.get("threads")
+    alone: list[JsonValue] = [{"samples": profile.get("samples")}]
+    trees = [_tree(one, frames) for one in (threads if isinstance(threads, list) else alone)]
+    if frames.missing:
+        error.warnings.append(f"{frames.missing} frames of samples are not listed")
+    return tuple(tree for tree in trees if tree is not None)
+
+
+class _Frames:
+    """The listed frames, read when they are first asked for."""
+
+    def __init__(self, given: Sequence[JsonValue], reader: ThreadReader) -> None:
+        self._given = given
+        self._reader = reader
+        self._read: dict[tuple[int, Adjustment], ReportedFrame] = {}
+        self.missing = 0
+
+    def get(self, number: JsonValue, adjustment: Adjustment) -> ReportedFrame | None:
+        if type(number) is not int or not 0 <= number < len(self._given):
+            self.missing += 1
+            return None
+        key = (number, adjustment)
+        if key not in self._read:
+            entry = ObjectReader.of(self._given[number], f"frame {number}", [])
+            self._read[key] = self._reader.frame(entry, adjustment)
+        return self._read[key]
+
+
+def _tree(thread: JsonValue, frames: _Frames) -> SampledTree | None:
+    samples = thread.get("samples") if isinstance(thread, dict) else None
+    if not isinstance(thread, dict) or not isinstance(samples, list):
+        return None
+    counts: list[int] = []
+    made: list[tuple[int | None, ReportedFrame]] = []
+    places: dict[tuple[int | None, int, Adjustment], int] = {}
+    for sample in samples:
+        numbers = sample.get("frames") if isinstance(sample, dict) else None
+        parent: int | None = None
+        if not isinstance(numbers, list):
+            continue
+        for place in range(len(numbers) - 1, -1, -1):  # the innermost frame comes first
+            number = numbers[place]
+            adjustment = Adjustment.RETURN if place else Adjustment.EXACT
+            frame = frames.get(number, adjustment)
+            if frame is None or type(number) is not int:
+                continue
+            key = (parent, number, adjustment)
+            if key not in places:
+                places[key] = len(made)
+                made.append((parent, frame))
+                counts.append(0)
+            parent = places[key]
+            counts[parent] += 1
+    name = thread.get("name")
+    return SampledTree(
+        nodes=tuple(
+            SampledNode(parent, count, frame)
+            for (parent, frame), count in zip(made, counts, strict=True)
+        ),
+        name=name if isinstance(name, str) else None,
+        count=len(samples),
+        is_attributed=thread.get("is_primary") is True or thread.get("primary") is True,
+    )
+
+
+def read_images(body: ObjectReader) -> tuple[ReportedImage, ...]:
+    """Every image, in the report's order."""
+    return tuple(
+        _image(ObjectReader.of(one, f"binary_images[{number}]", body.warnings))
+        for number, one in enumerate(body.objects("binary_images"))
+    )
+
+
+def _image(taking: ObjectReader) -> ReportedImage:
+    path = taking.text("name") or ""
+    base = taking.integer("image_addr")
+    kind, subtype = taking.left.get("cpu_type"), taking.left.get("cpu_subtype")
+    arch = None
+    if isinstance(kind, int) and isinstance(subtype, int):
+        arch = arch_name(kind, subtype)
+    return ReportedImage(
+        uuid=taking.uuid("uuid"),
+        name=path.rpartition("/")[2],
+        path=path,
+        arch=arch,
+        load_address=None if base is None else Avma(base),
+        size=taking.integer("image_size"),
+        details=taking.details(),
+    )
+
+
+_MICROSECONDS = 1 << 40
+"""Seconds that far are in the year 36812; microseconds, in 1970."""
+_LAST_SECOND = 253_402_300_799
+"""Of the year 9999."""
+
+
+def read_time(taking: ObjectReader, key: str) -> str | None:
+    """A moment as text, in UTC: ``2025-12-09T21:29:13.629383Z``.
+
+    A number stays where it is as well, for its text does not tell what it was.
+    """
+    value = taking.left.get(key)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return taking.text(key)
+    micro = value if abs(value) > _MICROSECONDS else value * 1_000_000
+    if not 0 <= micro // 1_000_000 <= _LAST_SECOND:
+        return None
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micro)
+    return moment.isoformat().replace("+00:00", "Z")
+
 
 _PARTS = frozenset({"crash", "binary_images", "report", "system", "recrash_report"})
 _ENOUGH = 2

@@ -10,11 +10,17 @@ from collections.abc import Sequence
 
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.json_value import JsonValue
-from machtrace.model.reported_frame import Adjustment, ReportedFrame, ReportedSymbol
-from machtrace.model.reported_image import ReportedImage
-from machtrace.model.reported_thread import ReportedRegister, ReportedRegisters, ReportedThread
-from machtrace.reports.image_ranges import ImageRanges
+from machtrace.model.report import (
+    Adjustment,
+    ReportedFrame,
+    ReportedImage,
+    ReportedRegister,
+    ReportedRegisters,
+    ReportedSymbol,
+    ReportedThread,
+)
 from machtrace.reports.consume import ObjectReader
+from machtrace.reports.images import ImageRanges
 
 _THROWN = frozenset({"nsexception", "cpp_exception", "user_reported", "user"})
 """Kinds of errors whose stack is the exception's, or the one that called KSCrash: return addresses
@@ -47,7 +53,9 @@ class ThreadReader:
                 given = [crash.left.pop(key)]
         return tuple(
             self._thread(
-                place, ObjectReader.of(one, f"threads[{place}]", self._warnings), is_thrown=is_thrown
+                place,
+                ObjectReader.of(one, f"threads[{place}]", self._warnings),
+                is_thrown=is_thrown,
             )
             for place, one in enumerate(given)
         )

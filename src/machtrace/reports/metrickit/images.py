@@ -9,7 +9,7 @@ from uuid import UUID
 
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.json_value import JsonValue
-from machtrace.model.reported_image import ReportedImage
+from machtrace.model.report import ReportedImage
 
 _WORD = 1 << 64
 _LEAST_ADDRESS = 1 << 32

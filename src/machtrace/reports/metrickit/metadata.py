@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from machtrace.model.reported_process import (
+from machtrace.model.report import (
     LanguageException,
     ReportedException,
     ReportedProcess,
     ReportedSystem,
     ReportedTermination,
 )
-from machtrace.reports.exceptions import EXCEPTION_TYPES, SIGNALS
 from machtrace.reports.consume import ObjectReader
+from machtrace.reports.exceptions import EXCEPTION_TYPES, SIGNALS
 
 _BUILT = re.compile(r"(?P<name>[^()]*) \((?P<build>[^()]*)\)")
 

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from machtrace.model.json_value import Details, JsonValue
-from machtrace.model.report import Report, ReportKind
-from machtrace.model.reported_process import Incident
-from machtrace.reports.lenient_json import read_json
+from machtrace.model.report import Incident, Report, ReportKind
+from machtrace.reports.consume import ObjectReader
 from machtrace.reports.json_writer import extent
+from machtrace.reports.lenient_json import read_json
 from machtrace.reports.metrickit.images import BINARIES
 from machtrace.reports.metrickit.metadata import read_metadata
 from machtrace.reports.metrickit.stacks import read_tree
 from machtrace.reports.source import ReportSource
-from machtrace.reports.consume import ObjectReader
 
 _CRASH = "crash"
 _MEMORY = "memory-exception"

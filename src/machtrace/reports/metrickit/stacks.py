@@ -1,24 +1,81 @@
-"""``callStackTree``: threads where the frames are one stack, trees where they branch."""
+"""``callStackTree``: threads where the frames are one stack, trees where they branch.
+
+Frames that are nested in ``subFrames``, laid out in a row.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from machtrace.model.json_value import JsonValue
-from machtrace.model.report import ReportedTask
-from machtrace.model.reported_frame import Adjustment, ReportedFrame, ReportedSymbol
-from machtrace.model.reported_process import ReportedProcess
-from machtrace.model.reported_thread import ReportedThread
-from machtrace.model.reported_tree import SampledNode, SampledTree
+from machtrace.model.report import (
+    Adjustment,
+    ReportedFrame,
+    ReportedProcess,
+    ReportedSymbol,
+    ReportedTask,
+    ReportedThread,
+    SampledNode,
+    SampledTree,
+)
 from machtrace.model.symbol import SourceLocation
+from machtrace.reports.consume import NO_OBJECT, ObjectReader
 from machtrace.reports.metrickit.images import (
     BINARIES,
     ImageCollector,
     as_number,
     binary_names,
 )
-from machtrace.reports.metrickit.nesting import NestedFrame, is_chain, laid_out
-from machtrace.reports.consume import ObjectReader
+
+
+class NestedFrame(NamedTuple):
+    """A frame of a tree."""
+
+    around: int | None
+    """The index of the frame that it is nested in; None for a root."""
+    entry: dict[str, JsonValue]
+    """What is said of it, less what is nested in it."""
+
+
+def laid_out(roots: JsonValue, warnings: list[str]) -> list[NestedFrame]:
+    """All frames, outer ones before those in them, siblings in the file's order.
+
+    Trees are tens of thousands of frames deep, hence without recursion.
+    """
+    found: list[NestedFrame] = []
+    odd = 0
+    waiting: list[tuple[int | None, JsonValue]] = [(None, one) for one in _reversed(roots)]
+    while waiting:
+        around, entry = waiting.pop()
+        if not isinstance(entry, dict):
+            odd += 1
+            found.append(NestedFrame(around, {NO_OBJECT: entry}))
+            continue
+        inner = entry.get("subFrames")
+        found.append(
+            NestedFrame(
+                around,
+                {key: one for key, one in entry.items() if key != "subFrames"}
+                if inner is None or isinstance(inner, list)
+                else dict(entry),
+            )
+        )
+        place = len(found) - 1
+        waiting += ((place, one) for one in _reversed(inner))
+    if odd:
+        warnings.append(f"{odd} frames are no objects; they were kept as they are")
+    return found
+
+
+def _reversed(frames: JsonValue) -> list[JsonValue]:
+    return frames[::-1] if isinstance(frames, list) else []
+
+
+def is_chain(frames: list[NestedFrame]) -> bool:
+    """Whether each is nested in the one before it."""
+    return all(frame.around == (index - 1 if index else None) for index, frame in enumerate(frames))
+
 
 _BEGINNERS = frozenset({"dyld", "libdyld.dylib", "libsystem_pthread.dylib"})
 """Images that threads begin in."""

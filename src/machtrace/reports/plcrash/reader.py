@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from machtrace.model.json_value import JsonValue
-from machtrace.model.report import Report, ReportKind
-from machtrace.model.reported_process import (
+from machtrace.model.report import (
     Incident,
     LanguageException,
+    Report,
     ReportedException,
     ReportedProcess,
     ReportedSystem,
+    ReportKind,
 )
 from machtrace.reports.exceptions import EXCEPTION_TYPES
 from machtrace.reports.plcrash.stacks import StackReader, read_images

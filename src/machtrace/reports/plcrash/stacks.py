@@ -7,11 +7,16 @@ from uuid import UUID
 
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.json_value import JsonValue
-from machtrace.model.reported_frame import Adjustment, ReportedFrame, ReportedSymbol
-from machtrace.model.reported_image import ReportedImage
-from machtrace.model.reported_thread import ReportedRegister, ReportedRegisters, ReportedThread
-from machtrace.reports.cpu_types import arch_name
-from machtrace.reports.image_ranges import ImageRanges
+from machtrace.model.report import (
+    Adjustment,
+    ReportedFrame,
+    ReportedImage,
+    ReportedRegister,
+    ReportedRegisters,
+    ReportedSymbol,
+    ReportedThread,
+)
+from machtrace.reports.images import ImageRanges, arch_name
 from machtrace.reports.plcrash.wire import Message
 
 _UUID_BYTES = 16

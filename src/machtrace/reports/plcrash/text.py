@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from machtrace.model.report import Report
-from machtrace.model.reported_frame import ReportedFrame
-from machtrace.model.reported_image import ReportedImage
-from machtrace.model.reported_thread import ReportedThread
+from machtrace.model.report import Report, ReportedFrame, ReportedImage, ReportedThread
 from machtrace.render.printable import LONGEST_IMAGE_NAME, printable
 
 _ROW = 4

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from machtrace.model.address import Avma
 from machtrace.model.json_value import JsonValue
-from machtrace.model.report import Report, ReportKind
-from machtrace.model.reported_frame import ReportedFrame, ReportedSymbol
-from machtrace.model.reported_image import ReportedImage
-from machtrace.model.reported_process import Incident, ReportedProcess, ReportedSystem
-from machtrace.model.reported_thread import ReportedRegister, ReportedRegisters, ReportedThread
+from machtrace.model.report import (
+    Incident,
+    Report,
+    ReportedFrame,
+    ReportedImage,
+    ReportedProcess,
+    ReportedRegister,
+    ReportedRegisters,
+    ReportedSymbol,
+    ReportedSystem,
+    ReportedThread,
+    ReportKind,
+)
 from machtrace.model.symbol import SourceLocation
-from machtrace.reports.identifiers import identifier
-from machtrace.reports.images import ListedImages
-from machtrace.reports.source import ReportSource
-from machtrace.reports.swift.crash import exception
-from machtrace.reports.swift.frames import FrameMaker, omitted
 from machtrace.reports.consume import ObjectReader
+from machtrace.reports.images import ListedImages, identifier
+from machtrace.reports.source import ReportSource
+from machtrace.reports.swift.frames import FrameMaker, exception, omitted
 
 _KIND = "crashReport"
 _PARTS = frozenset({"description", "threads"})

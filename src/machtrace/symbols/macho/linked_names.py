@@ -1,13 +1,29 @@
-"""The names in a Mach-O's symbol table, by which a program was linked."""
+"""The names in a Mach-O's symbol table, by which a program was linked.
+
+The names that an image exports and its symbol table does not have any more.
+
+Stubs, named after the functions of other images that they call.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
+from machtrace.formats.macho.contents import MachOContents
 from machtrace.formats.macho.image import MachOImage
-from machtrace.formats.macho.nlist import N_EXT, N_PEXT, N_SECT, N_STAB, N_TYPE
-from machtrace.formats.macho.segments import Section
+from machtrace.formats.macho.segments import S_SYMBOL_STUBS, Section
+from machtrace.formats.macho.structs import (
+    INDIRECT_SYMBOL_ABS,
+    INDIRECT_SYMBOL_LOCAL,
+    N_EXT,
+    N_PEXT,
+    N_SECT,
+    N_STAB,
+    N_TYPE,
+)
+from machtrace.formats.macho.tables.exports_trie import Export, parse_exports
+from machtrace.formats.macho.tables.stubs import parse_indirect_symbols
 from machtrace.formats.macho.tables.symtab import SymbolRows
 from machtrace.model.symbol import Certainty
 from machtrace.symbols.macho.code_sections import holds_functions, is_objc_stubs
@@ -100,5 +116,91 @@ def _ranges(
         linkage_name=lambda row: symbols.name(int(rows[row])),
         certainty=certainty,
         is_label=is_label,
+        leading_underscore=True,
+    )
+
+
+_SMALL = 1 << 16
+"""Bytes of a trie that are read at once, whatever the symbol table has."""
+_BYTES_AN_EXPORT = 256
+"""More than any linker's trie takes for each: names are in it but once."""
+_THUMB = np.uint64(1)
+
+
+def exported_functions(contents: MachOContents, symbols: NamedRanges | None) -> NamedRanges:
+    """The functions in the exports trie.
+
+    Linkers write exports into the symbol table, too, and ``strip`` leaves them there unless told
+    otherwise. So a large trie is only read where that table has too few external symbols to hold
+    them all.
+
+    Args:
+        contents: the image.
+        symbols: the functions of its symbol table; None where that could not be read.
+
+    Raises:
+        MachOError: the trie is not in the file, or malformed.
+        MemoryReadError: it is in a loaded segment that cannot be read.
+    """
+    image = contents.image
+    exports = [one for one in parse_exports(contents) if _is_place(one)] if (
+        _is_needed(image, symbols)
+    ) else []  # fmt: skip
+    names = [one.name for one in exports]
+    starts = np.array([one.value for one in exports], np.uint64)
+    arch = image.header.arch
+    if arch is not None and arch.is_arm:
+        starts &= ~_THUMB
+    return NamedRanges.unranked(
+        starts, names.__getitem__, Certainty.EXPORT, leading_underscore=True
+    )
+
+
+def _is_place(one: Export) -> bool:
+    return not (one.is_reexport or one.is_absolute or one.is_thread_local)
+
+
+def _is_needed(image: MachOImage, symbols: NamedRanges | None) -> bool:
+    place = image.exports_trie
+    if place is None:
+        return False
+    if symbols is None or place.size <= _SMALL:
+        return True
+    return int(symbols.preferred.sum()) < place.size // _BYTES_AN_EXPORT
+
+
+_SPECIAL = np.uint32(INDIRECT_SYMBOL_LOCAL | INDIRECT_SYMBOL_ABS)
+
+
+def stub_names(contents: MachOContents, symbols: SymbolRows) -> NamedRanges:
+    """The stubs in sections of type S_SYMBOL_STUBS, by the indirect symbol table.
+
+    What binds them lazily, in ``__stub_helper``, is the linker's own code and has no name.
+
+    Raises:
+        MachOError: the indirect symbol table is not in the file.
+        MemoryReadError: it is in a loaded segment that cannot be read.
+    """
+    indirect = parse_indirect_symbols(contents)
+    base = contents.image.header_svma
+    left = len(indirect)  # sections that shared entries could be many times as long as the table
+    starts, sizes, rows = ([np.zeros(0, np.uint64)] for _ in range(3))
+    for section in contents.image.sections:
+        if section.type != S_SYMBOL_STUBS or not section.reserved2 or section.address < base:
+            continue
+        count = min(section.size // section.reserved2, left)
+        symbol = indirect[section.reserved1 : section.reserved1 + count]
+        left -= len(symbol)
+        known = np.flatnonzero(((symbol & _SPECIAL) == 0) & (symbol < len(symbols)))
+        places = known.astype(np.uint64) * np.uint64(section.reserved2)
+        starts.append(places + np.uint64(section.address - base))
+        sizes.append(np.full(len(known), section.reserved2, np.uint64))
+        rows.append(symbol[known].astype(np.uint64))
+    row = np.concatenate(rows).astype(np.uint32)
+    return NamedRanges.unranked(
+        np.concatenate(starts),
+        lambda number: symbols.name(int(row[number])),
+        Certainty.STUB,
+        sizes=np.concatenate(sizes),
         leading_underscore=True,
     )

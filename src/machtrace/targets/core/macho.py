@@ -8,17 +8,21 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from machtrace.formats.macho.core.file import CoreFile, parse_core
+from machtrace.formats.macho.core.file import CoreFile, crashed_thread, parse_core
 from machtrace.formats.macho.core.images import CoreImages, find_images
-from machtrace.formats.macho.core.crashed_thread import crashed_thread
 from machtrace.formats.macho.thread_state import ThreadState
 from machtrace.model.process_metadata import NotedThread
-from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
-from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.model.snapshot import (
+    Problem,
+    ProcessInfo,
+    Snapshot,
+    ThreadId,
+    ThreadInfo,
+    ThreadSnapshot,
+)
 from machtrace.targets.base import DEFAULT_STACK_LIMIT
+from machtrace.targets.core.target import CoreTarget, noted_indexes, stack_region
 from machtrace.targets.shared.file_mapping import is_elf_core, map_core
-from machtrace.targets.core.core_stack import noted_indexes, stack_region
-from machtrace.targets.core.target import CoreTarget
 
 if TYPE_CHECKING:  # a Mach-O core is opened without it
     from machtrace.targets.core.elf import ElfCorefileTarget

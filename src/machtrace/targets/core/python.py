@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from machtrace.formats.elf.contents import ElfFileContents
-from machtrace.formats.elf.structs import PF_W
-from machtrace.errors import MachtraceError, MemoryReadError, TargetError
-from machtrace.model.address import Avma
-from machtrace.model.image import BinaryImage, ImageFormat
-from machtrace.model.memory import LayeredMemory, MemoryRegion, RegionMemory, without_overlap
-from machtrace.model.snapshot import Snapshot
-from machtrace.model.thread import ThreadId
-from machtrace.targets.shared.file_mapping import map_file
-from machtrace.targets.linux.linux_python import with_functions, with_problem
 from machtrace.cpython.runs import PythonRuns
 from machtrace.cpython.runtime import find_runtime
 from machtrace.cpython.threads import read_threads
+from machtrace.errors import MachtraceError, MemoryReadError, TargetError
+from machtrace.formats.elf.contents import ElfFileContents
+from machtrace.formats.elf.structs import PF_W
+from machtrace.model.address import Avma
+from machtrace.model.image import BinaryImage, ImageFormat
+from machtrace.model.memory import LayeredMemory, MemoryRegion, RegionMemory, without_overlap
+from machtrace.model.snapshot import Snapshot, ThreadId
+from machtrace.targets.linux.freeze import with_functions, with_problem
+from machtrace.targets.shared.file_mapping import map_file
 
 
 def with_python(snapshot: Snapshot) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:

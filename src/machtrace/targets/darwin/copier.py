@@ -10,7 +10,12 @@ from machtrace.errors import MachtraceError, TargetError, TargetGoneError, Threa
 from machtrace.model.address import PacMask
 from machtrace.targets.darwin.extension import TaskExtension
 from machtrace.targets.darwin.kern_return import GONE, result_name
-from machtrace.targets.shared.thread_copy import CaptureFailure, ThreadCopy, UncopiedThread, copy_of_row
+from machtrace.targets.shared.thread_copy import (
+    CaptureFailure,
+    ThreadCopy,
+    UncopiedThread,
+    copy_of_row,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,16 @@ from uuid import UUID
 
 from machtrace.errors import CoreFileError, FormatError, MachtraceError, MemoryReadError
 from machtrace.formats.macho.contents import FileContents, MemoryContents
-from machtrace.formats.macho.dyld_images import DyldImage
-from machtrace.formats.macho.dyld import DyldProcess, change_time, read_dyld_process
+from machtrace.formats.macho.dyld import DyldImage, DyldProcess, change_time, read_dyld_process
 from machtrace.formats.macho.fat import parse_slices
 from machtrace.formats.macho.header import FileType
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import MemoryReader
-from machtrace.model.shared_cache import SharedCache
-from machtrace.targets.shared.file_mapping import map_file
+from machtrace.model.snapshot import SharedCache
 from machtrace.targets.darwin.memory import TaskMemory
+from machtrace.targets.shared.file_mapping import map_file
 from machtrace.targets.shared.paged_memory import PagedMemory
 
 _TRIES = 40

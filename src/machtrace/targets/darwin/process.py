@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from machtrace.errors import TargetGoneError, TargetSpecError
-from machtrace.formats.macho.cpu import CPU_TYPE_ARM64, CPU_TYPE_X86_64, arch_of
+from machtrace.formats.macho.header import CPU_TYPE_ARM64, CPU_TYPE_X86_64, arch_of
 from machtrace.model.address import PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.snapshot import ProcessInfo

@@ -1,4 +1,7 @@
-"""Another process of this Mac, looked at by its task port."""
+"""Another process of this Mac, looked at by its task port.
+
+Contexts of suspended Swift functions of a process that runs on meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,24 @@ from dataclasses import replace
 
 from machtrace.errors import TargetError, TargetGoneError, TargetSpecError, ThreadGoneError
 from machtrace.model.address import Avma
-from machtrace.model.memory import LayeredMemory, MemoryReader, RegionMemory
-from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
-from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.model.memory import LayeredMemory, MemoryReader, MemoryRegion, RegionMemory
+from machtrace.model.snapshot import (
+    Problem,
+    ProcessInfo,
+    Snapshot,
+    ThreadId,
+    ThreadInfo,
+    ThreadSnapshot,
+)
 from machtrace.targets.base import DEFAULT_STACK_LIMIT, ClosedWhenLeft
-from machtrace.targets.darwin.darwin_contexts import copy_contexts
-from machtrace.targets.darwin.copier import DarwinCopier, TaskCopier, task_error
 from machtrace.targets.darwin.access import PortRefusal, access_error
+from machtrace.targets.darwin.copier import DarwinCopier, TaskCopier, task_error
 from machtrace.targets.darwin.extension import TaskExtension, task_extension
 from machtrace.targets.darwin.images import TaskImageFinder, TaskImages
+from machtrace.targets.darwin.kern_return import KERN_FAILURE, KERN_INVALID_ARGUMENT
 from machtrace.targets.darwin.memory import TaskMemory
 from machtrace.targets.darwin.process import process_info, read_process, read_rights
 from machtrace.targets.darwin.queues import queue_labels, served_queues
-from machtrace.targets.darwin.kern_return import KERN_FAILURE, KERN_INVALID_ARGUMENT
 from machtrace.targets.darwin.threads import (
     ListedThread,
     described,
@@ -28,8 +36,38 @@ from machtrace.targets.darwin.threads import (
     main_thread,
     thread_snapshots,
 )
-from machtrace.targets.shared.paged_memory import PagedMemory
 from machtrace.targets.shared.image_copier import ImageCopier
+from machtrace.targets.shared.paged_memory import PagedMemory
+
+
+def copy_contexts(
+    memory: TaskMemory, threads: Sequence[ThreadSnapshot], process: ProcessInfo
+) -> list[MemoryRegion]:
+    """The contexts that frames of ``threads`` lead to, as far as they are still theirs.
+
+    They are read after the threads were let go. A function whose frame is on the stack keeps its
+    context, and those of its callers; so what leads to a context is looked up again afterwards,
+    and what is not there any more is left out.
+    """
+    if not threads:
+        return []
+    from machtrace.targets.shared.async_contexts import context_pointers, read_contexts
+
+    mask = process.pointer_mask
+    stacks = [one.stack for one in threads]
+    pointers = context_pointers(stacks, (), process.arch)
+    if not pointers:
+        return []
+    pages = PagedMemory(memory)
+    pages.gather(lambda: read_contexts(pages, pointers, mask))
+    ranges = [(stack.start, len(stack.data)) for stack in stacks]
+    again = [
+        MemoryRegion(stack.start, data)
+        for stack, data in zip(stacks, memory.read_many(ranges), strict=True)
+    ]
+    still = set(context_pointers(again, (), process.arch))
+    return read_contexts(pages, [one for one in pointers if one in still], mask)
+
 
 MOST_STACK = 1 << 28
 """Bytes of one stack; room for all is made before a thread is stopped."""

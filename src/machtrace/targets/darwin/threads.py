@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from machtrace.errors import FormatError, MachtraceError
-from machtrace.formats.macho.native_state import read_native_state
-from machtrace.model.snapshot import Problem, ProcessInfo
-from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.formats.macho.thread_state import read_native_state
+from machtrace.model.snapshot import Problem, ProcessInfo, ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.targets.darwin.copier import why_not
 from machtrace.targets.shared.thread_copy import CopiedThread, ThreadCopy
 

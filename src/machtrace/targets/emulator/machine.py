@@ -15,15 +15,15 @@ from enum import Enum
 from unicorn.unicorn_const import UC_HOOK_CODE, UC_HOOK_INTR
 
 from machtrace.errors import MachOError, TargetError
-from machtrace.formats.macho.fixups.bind_opcodes import imported_symbols
 from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.fixups.bind_opcodes import imported_symbols
 from machtrace.formats.macho.fixups.rebase_opcodes import rebased_pointers, slid_segment
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
 from machtrace.model.registers import RegisterSet
-from machtrace.model.thread import ThreadId
+from machtrace.model.snapshot import ThreadId
 from machtrace.targets.emulator.cpu import (
     NOWHERE,
     Cpu,

@@ -8,10 +8,14 @@ from struct import Struct
 from machtrace.errors import RemoteProtocolError, TargetError, ThreadGoneError
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryRegion
-from machtrace.model.snapshot import Problem
-from machtrace.model.thread import ThreadId, ThreadInfo
+from machtrace.model.snapshot import Problem, ThreadId, ThreadInfo
 from machtrace.targets.frida.agent import Part, wrong
-from machtrace.targets.shared.thread_copy import CopiedThread, CaptureFailure, ThreadCopy, UncopiedThread
+from machtrace.targets.shared.thread_copy import (
+    CaptureFailure,
+    CopiedThread,
+    ThreadCopy,
+    UncopiedThread,
+)
 
 MOST_THREADS = 1 << 14
 """Threads that the script lists at most."""

@@ -17,9 +17,15 @@ from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import LayeredMemory, MemoryRegion, RegionMemory, without_overlap
 from machtrace.model.registers import RegisterSet
-from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
-from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
-from machtrace.targets.frida.agent import Fields, FridaAgent
+from machtrace.model.snapshot import (
+    Problem,
+    ProcessInfo,
+    Snapshot,
+    ThreadId,
+    ThreadInfo,
+    ThreadSnapshot,
+)
+from machtrace.targets.frida.agent import Fields, FridaAgent, FridaMemory
 from machtrace.targets.frida.copies import (
     MOST_THREADS,
     not_listed,
@@ -28,9 +34,8 @@ from machtrace.targets.frida.copies import (
     stopped_early,
     why_not,
 )
-from machtrace.targets.frida.frida_memory import FridaMemory
-from machtrace.targets.shared.paged_memory import PagedMemory
 from machtrace.targets.shared.image_copier import ImageCopier
+from machtrace.targets.shared.paged_memory import PagedMemory
 from machtrace.targets.shared.thread_copy import CopiedThread, ThreadCopy, UncopiedThread
 
 UNBOUNDED = 1 << 20

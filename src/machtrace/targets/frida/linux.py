@@ -6,16 +6,23 @@ from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from errno import EPERM, errorcode
 
-from machtrace.formats.elf.core.registers import layout_for, read_registers
 from machtrace.errors import FormatError, MachtraceError, TargetSpecError
+from machtrace.formats.elf.core.registers import layout_for, read_registers
 from machtrace.model.address import PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.image import ImageList
-from machtrace.model.linux import FileMapping, LinuxFacts
 from machtrace.model.memory import MemoryRegion, RegionMemory, without_overlap
-from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
-from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
-from machtrace.targets.frida.agent import Fields, FridaAgent, wrong
+from machtrace.model.snapshot import (
+    FileMapping,
+    LinuxFacts,
+    Problem,
+    ProcessInfo,
+    Snapshot,
+    ThreadId,
+    ThreadInfo,
+    ThreadSnapshot,
+)
+from machtrace.targets.frida.agent import Fields, FridaAgent, FridaMemory, wrong
 from machtrace.targets.frida.copies import (
     MOST_THREADS,
     not_listed,
@@ -23,18 +30,22 @@ from machtrace.targets.frida.copies import (
     stopped_early,
     why_not,
 )
-from machtrace.targets.frida.frida_memory import FridaMemory
-from machtrace.targets.shared.elf_images import FoundElf, LoaderFacts, find_elf_images, with_local_file
-from machtrace.targets.shared.paged_memory import PagedMemory
-from machtrace.targets.shared.image_copier import ImageCopier
 from machtrace.targets.linux.blocked import copy_waiting
+from machtrace.targets.shared.elf_images import (
+    FoundElf,
+    LoaderFacts,
+    find_elf_images,
+    with_local_file,
+)
+from machtrace.targets.shared.image_copier import ImageCopier
+from machtrace.targets.shared.paged_memory import PagedMemory
 from machtrace.targets.shared.proc_maps import Mapping as MemoryMapping
 from machtrace.targets.shared.proc_maps import address_width, parse_maps, stack_ranges
 from machtrace.targets.shared.thread_copy import (
     SLEEP_LIMIT_NS,
     STOP_LIMIT_NS,
-    CopiedThread,
     CaptureFailure,
+    CopiedThread,
     ThreadCopy,
     UncopiedThread,
 )
@@ -108,7 +119,9 @@ class FridaLinux:
         taken = self._capture(threads, stack_limit)
         infos, new, copies, mappings = taken
         refused = any(
-            isinstance(one, UncopiedThread) and one.why is CaptureFailure.REFUSED and one.errno == EPERM
+            isinstance(one, UncopiedThread)
+            and one.why is CaptureFailure.REFUSED
+            and one.errno == EPERM
             for one in copies.values()
         )
         if refused and not self._may_allow:

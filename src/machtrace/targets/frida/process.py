@@ -6,8 +6,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from machtrace.errors import TargetError, TargetSpecError
-from machtrace.model.snapshot import ProcessInfo, Snapshot
-from machtrace.model.thread import ThreadId, ThreadInfo
+from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo
 from machtrace.targets.base import DEFAULT_STACK_LIMIT, ClosedWhenLeft
 from machtrace.targets.frida.agent import Fields, FridaAgent
 from machtrace.targets.frida.copies import LARGEST_STACK

@@ -10,10 +10,9 @@ from machtrace.errors import (
     TargetError,
     TargetGoneError,
 )
-from machtrace.targets.gdbremote.gdb_departure import Departure, signal_to_deliver
+from machtrace.targets.gdbremote.detach import Connect, Departure, StubLeaver, signal_to_deliver
 from machtrace.targets.gdbremote.features import StubFeatures, negotiate, read_documents
 from machtrace.targets.gdbremote.host import RemoteHost, host_of
-from machtrace.targets.gdbremote.detach import Connect, StubLeaver
 from machtrace.targets.gdbremote.registers import (
     RegisterTable,
     parse_register_documents,

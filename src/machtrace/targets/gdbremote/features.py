@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from machtrace.targets.gdbremote.gdb_compression import choose_compression
+from machtrace.targets.gdbremote.packets import choose_compression
 from machtrace.targets.gdbremote.replies import parse_chunk, parse_supported, refused
 from machtrace.targets.gdbremote.session import GdbSession
 

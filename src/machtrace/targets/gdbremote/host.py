@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from machtrace.errors import TargetSpecError
-from machtrace.formats.macho.cpu import arch_of
+from machtrace.formats.macho.header import arch_of
 from machtrace.model.address import PacMask
 from machtrace.model.arch import Arch
 from machtrace.targets.gdbremote.registers import RegisterTable

@@ -1,16 +1,31 @@
-"""The images of a stub's process, and of those that no file here is of, the bytes in use."""
+"""The images of a stub's process, and of those that no file here is of, the bytes in use.
+
+Files of the stub's machine: ``vFile``, which reads what no other request tells.
+
+Source: *Debugging with GDB*, "Host I/O Packets". Nothing is ever written.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from machtrace.errors import MachtraceError, RemoteProtocolError
+from machtrace.errors import FormatError, MachtraceError, RemoteProtocolError
 from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import MemoryRegion
-from machtrace.model.shared_cache import SharedCache
-from machtrace.model.thread import ThreadSnapshot
+from machtrace.model.snapshot import SharedCache, ThreadSnapshot
+from machtrace.targets.gdbremote.features import StubFeatures, read_documents
+from machtrace.targets.gdbremote.host import RemoteHost, RemoteSystem
+from machtrace.targets.gdbremote.json_documents import (
+    StubImage,
+    parse_images_info,
+    parse_shared_cache,
+)
+from machtrace.targets.gdbremote.memory import RemoteMemory
+from machtrace.targets.gdbremote.replies import is_error, parse_file_result, parse_region
+from machtrace.targets.gdbremote.session import GdbSession
+from machtrace.targets.gdbremote.xml_documents import RemoteLibrary, parse_libraries_document
 from machtrace.targets.shared.elf_images import (
     FoundElf,
     LoaderFacts,
@@ -19,17 +34,56 @@ from machtrace.targets.shared.elf_images import (
     program_name,
     with_local_file,
 )
-from machtrace.targets.gdbremote.features import StubFeatures, read_documents
-from machtrace.targets.gdbremote.gdb_files import program_path, read_maps
-from machtrace.targets.gdbremote.host import RemoteHost, RemoteSystem
-from machtrace.targets.gdbremote.json_documents import StubImage, parse_images_info, parse_shared_cache
-from machtrace.targets.gdbremote.memory import RemoteMemory
-from machtrace.targets.shared.paged_memory import PagedMemory
-from machtrace.targets.gdbremote.replies import is_error, parse_region
-from machtrace.targets.gdbremote.session import GdbSession
-from machtrace.targets.gdbremote.xml_documents import RemoteLibrary, parse_libraries_document
 from machtrace.targets.shared.image_copier import ImageCopier
-from machtrace.targets.shared.proc_maps import Mapping
+from machtrace.targets.shared.paged_memory import PagedMemory
+from machtrace.targets.shared.proc_maps import Mapping, parse_maps
+
+_PIECE = 1 << 12
+_LONGEST = 1 << 24
+_READ_ONLY = b",0,0"
+
+
+def read_maps(session: GdbSession, pid: int) -> tuple[Mapping, ...]:
+    """What a Linux process has mapped; none where the stub has no files, or the system no such.
+
+    Raises:
+        ConnectionLostError, RemoteProtocolError: the stub answers nothing.
+    """
+    text = _read_file(session, f"/proc/{pid}/maps")
+    try:
+        return parse_maps(text.decode("utf-8", "surrogateescape"), f"/proc/{pid}/maps")
+    except FormatError:
+        return ()
+
+
+def program_path(session: GdbSession, pid: int) -> str:
+    """The path of a Linux process' program; empty where the stub does not tell."""
+    name = f"/proc/{pid}/exe".encode().hex().encode()
+    found = parse_file_result(session.ask(b"vFile:readlink:" + name))
+    if found is None or found[0] <= 0:
+        return ""
+    return found[1].decode("utf-8", "surrogateescape").removesuffix(" (deleted)")
+
+
+def _read_file(session: GdbSession, path: str) -> bytes:
+    opened = parse_file_result(
+        session.ask(b"vFile:open:" + path.encode().hex().encode() + _READ_ONLY)
+    )
+    if opened is None or opened[0] < 0:
+        return b""
+    data = bytearray()
+    try:
+        while len(data) < _LONGEST:
+            asked = b"vFile:pread:%x,%x,%x" % (opened[0], _PIECE, len(data))
+            part = parse_file_result(session.ask(asked))
+            if part is None or part[0] <= 0 or not part[1]:
+                break
+            data += part[1]
+    finally:
+        if not session.is_lost:
+            session.ask(b"vFile:close:%x" % opened[0])
+    return bytes(data[: data.rfind(b"\n") + 1])
+
 
 _IMAGES = b'jGetLoadedDynamicLibrariesInfos:{"fetch_all_solibs":true}'
 _SHARED_CACHE = b"jGetSharedCacheInfo:{}"

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from machtrace.errors import RemoteProtocolError
-from machtrace.formats.macho.cpu import arch_of
+from machtrace.formats.macho.header import arch_of
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
-from machtrace.model.shared_cache import SharedCache
+from machtrace.model.snapshot import SharedCache
 from machtrace.targets.gdbremote.replies import shortened
 
 _ADDRESSES = 1 << 64

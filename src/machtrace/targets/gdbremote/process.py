@@ -15,16 +15,23 @@ from machtrace.errors import (
     ThreadGoneError,
 )
 from machtrace.model.address import PacMask
-from machtrace.model.linux import FileMapping, LinuxFacts
 from machtrace.model.memory import LayeredMemory, MemoryRegion, RegionMemory, without_overlap
 from machtrace.model.registers import RegisterSet
-from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
-from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
+from machtrace.model.snapshot import (
+    FileMapping,
+    LinuxFacts,
+    Problem,
+    ProcessInfo,
+    Snapshot,
+    ThreadId,
+    ThreadInfo,
+    ThreadSnapshot,
+)
 from machtrace.targets.base import DEFAULT_STACK_LIMIT, ClosedWhenLeft
 from machtrace.targets.gdbremote.connection import StubConnection
+from machtrace.targets.gdbremote.detach import Connect
 from machtrace.targets.gdbremote.host import RemoteSystem
 from machtrace.targets.gdbremote.images import RemoteImageFinder, RemoteImages
-from machtrace.targets.gdbremote.detach import Connect
 from machtrace.targets.gdbremote.memory import RemoteMemory
 from machtrace.targets.gdbremote.registers import RegisterReader
 from machtrace.targets.gdbremote.spec import RemoteSpec, parse_spec
@@ -55,7 +62,7 @@ class GdbRemoteTarget(ClosedWhenLeft):
     Memory and registers are never written, and the process is never ended. It stands still from
     when the stub took it until the target is closed, and then is as it was: one that the stub
     attached to runs, without the stub; one that it started waits where it was
-    (:mod:`machtrace.targets.gdbremote.gdb_departure`). Between two snapshots a process runs if its stub can
+    (:mod:`machtrace.targets.gdbremote.detach`). Between two snapshots a process runs if its stub can
     stop it again without a signal that others would get too; gdbserver cannot.
 
     Args:

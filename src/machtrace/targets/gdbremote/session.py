@@ -13,14 +13,15 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from machtrace.errors import ConnectionLostError, RemoteProtocolError, TargetGoneError
-from machtrace.targets.gdbremote.gdb_compression import Decompress, plain_payload
 from machtrace.targets.gdbremote.packets import (
     Acknowledgement,
     DamagedPacket,
+    Decompress,
     Event,
     PacketDecoder,
     Reply,
     encode_packet,
+    plain_payload,
 )
 from machtrace.targets.gdbremote.replies import ProcessGone, parse_stop, shortened
 from machtrace.targets.gdbremote.stream import ByteStream

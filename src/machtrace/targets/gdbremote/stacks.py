@@ -9,7 +9,7 @@ from machtrace.formats.elf.core.registers import layout_for
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
-from machtrace.targets.core.core_stack import RED_ZONE, has_red_zone
+from machtrace.targets.core.target import RED_ZONE, has_red_zone
 from machtrace.targets.gdbremote.memory import RemoteMemory
 from machtrace.targets.gdbremote.replies import RemoteRegion, parse_region
 from machtrace.targets.gdbremote.session import GdbSession

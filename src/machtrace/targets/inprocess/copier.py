@@ -74,7 +74,9 @@ class SignalCopier:
                 sys._current_frames if self.with_python else None,  # noqa: SLF001 - as documented
             )
             if len(others) < len(threads):
-                rows.insert(list(threads).index(own), _inprocess.copy_here(stack_ranges, stack_limit))
+                rows.insert(
+                    list(threads).index(own), _inprocess.copy_here(stack_ranges, stack_limit)
+                )
         except (OSError, MemoryError, ValueError) as error:
             raise begin_error(error, wanted) from error
         self.pthreads = {row[9]: row[0] for row in rows if not row[1]}

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from machtrace.errors import MemoryReadError, TargetError
-from machtrace.formats.macho.cpu import arch_of
 from machtrace.formats.macho.dyld import shared_cache
+from machtrace.formats.macho.header import arch_of
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import MemoryReader
-from machtrace.model.shared_cache import SharedCache
-from machtrace.model.snapshot import Snapshot
-from machtrace.model.thread import ThreadId, ThreadSnapshot
+from machtrace.model.snapshot import SharedCache, Snapshot, ThreadId, ThreadSnapshot
 from machtrace.targets.base import DEFAULT_STACK_LIMIT
 from machtrace.targets.darwin.copier import DarwinCopier, DarwinCopies
 from machtrace.targets.darwin.extension import TaskExtension

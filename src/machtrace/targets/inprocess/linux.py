@@ -9,14 +9,13 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from machtrace.model.memory import MemoryReader
-from machtrace.model.snapshot import Snapshot
-from machtrace.model.thread import ThreadId
+from machtrace.model.snapshot import Snapshot, ThreadId
 from machtrace.targets.base import DEFAULT_STACK_LIMIT
+from machtrace.targets.inprocess.threads import OwnThreads, own_copier, python_name
 from machtrace.targets.linux.core_facts import FactsGatherer
 from machtrace.targets.linux.identity import read_mappings
 from machtrace.targets.linux.process import LinuxProcessTarget
 from machtrace.targets.linux.procfs import ProcessDirectory
-from machtrace.targets.inprocess.threads import OwnThreads, own_copier, python_name
 
 if TYPE_CHECKING:
     from machtrace.targets.inprocess.series import CaptureSeries

@@ -13,22 +13,26 @@ from dataclasses import dataclass, replace
 
 from machtrace._native import _inprocess
 from machtrace.errors import TargetError
-from machtrace.model.linux import FileMapping
 from machtrace.model.memory import LayeredMemory, MemoryReader, RegionMemory
-from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
-from machtrace.model.thread import ThreadId, ThreadInfo
+from machtrace.model.snapshot import (
+    FileMapping,
+    Problem,
+    ProcessInfo,
+    Snapshot,
+    ThreadId,
+    ThreadInfo,
+)
 from machtrace.targets.base import ClosedWhenLeft
-from machtrace.targets.shared.captured_threads import CapturedThreads
+from machtrace.targets.inprocess.copier import begin_error, wanted_signal
+from machtrace.targets.inprocess.memory import MappedFilesMemory
+from machtrace.targets.inprocess.records import RecordedCapture, RecordReader
 from machtrace.targets.linux.capture import why_not
 from machtrace.targets.linux.core_facts import GatheredFacts
 from machtrace.targets.linux.images import ImageFinder, LoadedImages, with_earlier
-from machtrace.targets.shared.proc_maps import Mapping, parse_maps
 from machtrace.targets.linux.process import snapshot_of
 from machtrace.targets.linux.procfs import ProcessDirectory
-from machtrace.targets.shared.thread_copy import CopiedThread, copy_of_row
-from machtrace.targets.inprocess.mapped_files import MappedFilesMemory
-from machtrace.targets.inprocess.copier import begin_error, wanted_signal
-from machtrace.targets.inprocess.records import RecordedCapture, RecordReader
+from machtrace.targets.shared.proc_maps import Mapping, parse_maps
+from machtrace.targets.shared.thread_copy import CapturedThreads, CopiedThread, copy_of_row
 
 ANSWER_LIMIT_NS = 100_000_000
 """How long a thread may take to answer: no other capture is made meanwhile."""

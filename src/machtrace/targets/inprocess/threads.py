@@ -7,11 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from machtrace.errors import TargetSpecError
-from machtrace.model.snapshot import Snapshot
-from machtrace.model.thread import ThreadId
-from machtrace.targets.base import DEFAULT_STACK_LIMIT, Target
 from machtrace.cpython.runs import PythonRuns, python_runs
+from machtrace.errors import TargetSpecError
+from machtrace.model.snapshot import Snapshot, ThreadId
+from machtrace.targets.base import DEFAULT_STACK_LIMIT, Target
 
 if TYPE_CHECKING:
     from machtrace.targets.inprocess.copier import SignalCopier

@@ -16,7 +16,7 @@ from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryReader, MemoryRegion
 from machtrace.model.registers import RegisterSet
-from machtrace.model.thread import ThreadInfo, ThreadSnapshot
+from machtrace.model.snapshot import ThreadInfo, ThreadSnapshot
 from machtrace.targets.shared.thread_copy import RED_ZONE
 
 _PAGE = 4096

@@ -17,14 +17,14 @@ from machtrace.errors import (
 )
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryReader
-from machtrace.model.thread import ThreadInfo
-from machtrace.targets.shared.captured_threads import CapturedThreads
+from machtrace.model.snapshot import ThreadInfo
 from machtrace.targets.linux.access import access_error
 from machtrace.targets.linux.blocked import copy_waiting
 from machtrace.targets.linux.procfs import EXITED_STATES, ProcessDirectory
 from machtrace.targets.shared.thread_copy import (
-    CopiedThread,
+    CapturedThreads,
     CaptureFailure,
+    CopiedThread,
     ThreadCopier,
     ThreadCopy,
     UncopiedThread,

@@ -6,15 +6,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from machtrace.errors import TargetGoneError
 from machtrace.formats.elf.core.loader_memory import loaded_objects
 from machtrace.formats.elf.structs import LAYOUTS
-from machtrace.errors import TargetGoneError
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
-from machtrace.model.linux import FileMapping, LinuxFacts
 from machtrace.model.memory import MemoryReader, MemoryRegion, without_overlap
-from machtrace.targets.shared.proc_maps import Mapping
+from machtrace.model.snapshot import FileMapping, LinuxFacts
 from machtrace.targets.linux.procfs import ProcessDirectory
+from machtrace.targets.shared.proc_maps import Mapping
 
 _WIDE = 8
 

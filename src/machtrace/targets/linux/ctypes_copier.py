@@ -1,4 +1,7 @@
-"""Copying threads by ctypes, for machines without a C compiler."""
+"""Copying threads by ctypes, for machines without a C compiler.
+
+Which copier of threads there is on this machine.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,14 @@ from array import array
 from collections.abc import Callable, Sequence
 
 from machtrace.errors import TargetError
-from machtrace.targets.shared.thread_copy import BEGIN_REMEDY, CaptureFailure, ThreadCopy, UncopiedThread
 from machtrace.targets.linux.ptrace_tracer import Tracer
+from machtrace.targets.shared.thread_copy import (
+    BEGIN_REMEDY,
+    CaptureFailure,
+    ThreadCopier,
+    ThreadCopy,
+    UncopiedThread,
+)
 
 
 def may_be_traced(copy: ThreadCopy) -> bool:
@@ -79,3 +88,12 @@ class CtypesCopier:
         while len(copies) < len(threads):
             in_thread_of_its_own(copy_on)
         return copies
+
+
+def thread_copier() -> ThreadCopier:
+    """The extension's, or without it the one by ctypes, which stops threads for longer."""
+    try:
+        from machtrace.targets.linux.copier import PtraceCopier
+    except ImportError:
+        return CtypesCopier()
+    return PtraceCopier()

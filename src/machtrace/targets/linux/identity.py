@@ -6,13 +6,13 @@ import os
 import sys
 from pathlib import Path
 
-from machtrace.formats.elf.headers import HEADER_SIZE, read_header
 from machtrace.errors import TargetSpecError
+from machtrace.formats.elf.headers import HEADER_SIZE, read_header
 from machtrace.model.address import PacMask
 from machtrace.model.snapshot import ProcessInfo
 from machtrace.targets.linux.access import access_error
-from machtrace.targets.shared.proc_maps import Mapping, address_width, parse_maps
 from machtrace.targets.linux.procfs import ProcessDirectory
+from machtrace.targets.shared.proc_maps import Mapping, address_width, parse_maps
 
 _HOSTS = ("x86_64", "aarch64")
 _LARGEST = (1 << 63) - 1

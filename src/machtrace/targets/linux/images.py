@@ -15,17 +15,17 @@ from functools import cached_property
 from operator import is_not
 from pathlib import Path
 
-from machtrace.formats.elf.contents import ElfMemoryContents
-from machtrace.formats.elf.image import ElfImage
-from machtrace.formats.elf.segments import Segment
-from machtrace.formats.elf.structs import MAGIC, PF_W
 from machtrace.errors import FormatError, MemoryReadError, TargetGoneError
+from machtrace.formats.elf.contents import ElfMemoryContents
+from machtrace.formats.elf.headers import Segment
+from machtrace.formats.elf.image import ElfImage
+from machtrace.formats.elf.structs import MAGIC, PF_W
 from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import MemoryReader, MemoryRegion
-from machtrace.targets.shared.proc_maps import Mapping
 from machtrace.targets.linux.memory import FileIdentity, FileMemory, FileSegment, MappedFile
 from machtrace.targets.linux.procfs import ProcessDirectory
+from machtrace.targets.shared.proc_maps import Mapping
 
 VDSO = "[vdso]"
 

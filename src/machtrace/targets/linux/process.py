@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 
+from machtrace.cpython.runs import PythonRuns
 from machtrace.errors import (
     FormatError,
     MemoryReadError,
@@ -17,20 +18,17 @@ from machtrace.errors import (
 )
 from machtrace.model.image import BinaryImage
 from machtrace.model.memory import LayeredMemory, MemoryReader, RegionMemory
-from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot
-from machtrace.model.thread import ThreadId, ThreadInfo
+from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot, ThreadId, ThreadInfo
 from machtrace.targets.base import DEFAULT_STACK_LIMIT, ClosedWhenLeft
-from machtrace.targets.shared.captured_threads import CapturedThreads
-from machtrace.targets.linux.capture import ThreadCapture, CaptureSource
-from machtrace.targets.linux.linux_copier import thread_copier
+from machtrace.targets.linux.capture import CaptureSource, ThreadCapture
 from machtrace.targets.linux.core_facts import FactsGatherer, GatheredFacts
+from machtrace.targets.linux.ctypes_copier import thread_copier
 from machtrace.targets.linux.identity import MappingsReader, check_host, identify
 from machtrace.targets.linux.images import ImageFinder, LoadedImages, with_earlier
-from machtrace.targets.shared.proc_maps import Mapping, stack_ranges
 from machtrace.targets.linux.memory import open_memory
 from machtrace.targets.linux.procfs import ProcessDirectory
-from machtrace.targets.shared.thread_copy import ThreadCopier
-from machtrace.cpython.runs import PythonRuns
+from machtrace.targets.shared.proc_maps import Mapping, stack_ranges
+from machtrace.targets.shared.thread_copy import CapturedThreads, ThreadCopier
 
 if TYPE_CHECKING:  # it brings numpy, which most captures do without
     from machtrace.cpython.runtime import PythonRuntime
@@ -48,7 +46,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
     Nothing is attached between snapshots, and memory is never written. A thread that a signal
     reaches while it is copied gets the signal afterwards; one that was stopped stays so. A system
     call goes on, except that a few with a time limit may end early with EINTR, as after SIGSTOP
-    and SIGCONT (:mod:`machtrace.targets.linux.linux_restart`, which tells the one register that may be
+    and SIGCONT (:mod:`machtrace.targets.linux.ptrace_tracer`, which tells the one register that may be
     changed).
 
     Args:
@@ -168,8 +166,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
         Raises:
             TargetGoneError, TargetAccessError: see :meth:`snapshot`.
         """
-        from machtrace.targets.linux.freeze import HoldingCopier
-        from machtrace.targets.linux.linux_python import PythonReader, with_problem
+        from machtrace.targets.linux.freeze import HoldingCopier, PythonReader, with_problem
 
         try:
             reader = PythonReader(self._directory, self._python_runtime())
@@ -232,7 +229,10 @@ class LinuxProcessTarget(ClosedWhenLeft):
         return 0
 
     def _copy(
-        self, capture: ThreadCapture, mappings: Sequence[Mapping], threads: Collection[ThreadId] | None
+        self,
+        capture: ThreadCapture,
+        mappings: Sequence[Mapping],
+        threads: Collection[ThreadId] | None,
     ) -> None:
         ids = self._directory.thread_ids()
         if threads is not None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from machtrace.errors import FormatError, MemoryReadError
 from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents
 from machtrace.formats.elf.core.images import VDSO, image_of
-from machtrace.formats.elf.core.notes import auxiliary_values
-from machtrace.formats.elf.image import ElfImage
 from machtrace.formats.elf.core.loader_memory import (
     AT_EXECFN,
     AT_PHDR,
@@ -16,14 +15,15 @@ from machtrace.formats.elf.core.loader_memory import (
     loaded_objects,
     read_string,
 )
+from machtrace.formats.elf.core.notes import auxiliary_values
+from machtrace.formats.elf.image import ElfImage
 from machtrace.formats.elf.structs import LAYOUTS, MAGIC, ElfLayout
-from machtrace.errors import FormatError, MemoryReadError
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage
 from machtrace.model.memory import MemoryReader
-from machtrace.targets.shared.file_mapping import map_file
 from machtrace.targets.gdbremote.xml_documents import RemoteLibrary
+from machtrace.targets.shared.file_mapping import map_file
 from machtrace.targets.shared.proc_maps import Mapping
 
 _PAGE = 4096

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from machtrace.formats.elf.image import ElfImage
 from machtrace.errors import FormatError, MemoryReadError
+from machtrace.formats.elf.image import ElfImage
 from machtrace.formats.macho.contents import MemoryContents
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
@@ -58,7 +58,12 @@ class ImageCopier:
         Raises:
             ConnectionLostError, RemoteProtocolError: memory could not be asked for.
         """
-        from machtrace.targets.shared.image_bytes import elf_ranges, macho_ranges, pointers_in, within
+        from machtrace.targets.shared.image_bytes import (
+            elf_ranges,
+            macho_ranges,
+            pointers_in,
+            within,
+        )
 
         pointers = pointers_in(stacks, registers, self._arch, self._mask)
         lacking = [

@@ -1,15 +1,21 @@
-"""What copying the threads of another Linux process takes and yields, whoever does it."""
+"""What copying the threads of another Linux process takes and yields, whoever does it.
+
+What one snapshot has of threads: the copies that worked, and what is missing.
+"""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, TypeAlias
 
+from machtrace.errors import FormatError, MachtraceError
+from machtrace.formats.elf.core.registers import read_registers
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryRegion
+from machtrace.model.snapshot import Problem, ThreadInfo, ThreadSnapshot
 
 RED_ZONE = 128
 """Bytes below the stack pointer that a leaf function may use (System V psABI for x86-64, 3.2.2).
@@ -118,3 +124,36 @@ class ThreadCopier(Protocol):
             TargetError: this machine lacks the memory or the right to begin.
         """
         ...
+
+
+@dataclass(slots=True)
+class CapturedThreads:
+    """Threads as far as they were copied."""
+
+    threads: list[ThreadSnapshot] = field(default_factory=list)
+    interrupted_stacks: list[MemoryRegion] = field(default_factory=list)
+    """Below the alternate stacks of threads that handle a signal."""
+    problems: list[Problem] = field(default_factory=list)
+
+    def keep(self, info: ThreadInfo, copy: CopiedThread) -> None:
+        """Take in a thread that was copied."""
+        try:
+            registers = read_registers(copy.registers, f"thread {info.id}")
+        except FormatError as error:
+            self.miss(info, error)
+            return
+        self.threads.append(
+            ThreadSnapshot(
+                info=info,
+                registers=registers,
+                stack=copy.stacks[0],
+                taken_at_ns=copy.taken_at_ns,
+                stopped_for_ns=copy.stopped_for_ns,
+                native_registers=copy.registers,
+            )
+        )
+        self.interrupted_stacks.extend(copy.stacks[1:])
+
+    def miss(self, info: ThreadInfo, error: MachtraceError) -> None:
+        """Say what is missing of a thread."""
+        self.problems.append(Problem(thread=info.id, error=error))

@@ -5,14 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from machtrace.unwinder.code.frame_state import FrameState
 from machtrace.unwinder.code.effects import (
     AddConstant,
     AddRegister,
     Call,
+    Effect,
     IndirectJump,
     InsertConstant,
-    Effect,
     Jump,
     Load,
     MoveRegister,
@@ -22,6 +21,7 @@ from machtrace.unwinder.code.effects import (
     Trap,
     Writes,
 )
+from machtrace.unwinder.code.frame_state import FrameState
 from machtrace.unwinder.code.liveness import all_registers, live_registers
 
 LONGEST = 64

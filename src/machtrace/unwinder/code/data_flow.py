@@ -12,6 +12,8 @@ kinds of edges cannot be read off the code:
 
 A contradiction between two states is settled by running both on: in the right one, the function
 returns with sp where it was and with the caller's registers in place.
+
+Places of a list that are marked one after the other, and the nearest of them to any other.
 """
 
 from __future__ import annotations
@@ -20,18 +22,57 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
 from machtrace.unwinder.code.blocks import OUTSIDE, Blocks
-from machtrace.unwinder.code.frame_state import FrameState
 from machtrace.unwinder.code.effects import (
     Call,
-    IndirectJump,
     Effect,
+    IndirectJump,
     Jump,
     Return,
     Trap,
 )
-from machtrace.unwinder.code.marked_places import MarkedPlaces
+from machtrace.unwinder.code.frame_state import FrameState
 from machtrace.unwinder.code.path_search import OutlinedBody, PathSearch, after_all
 from machtrace.unwinder.step_budget import WALK_STEPS, StepBudget
+
+_BLOCK = 512
+
+
+class MarkedPlaces:
+    """Indices of a list that grow in number; the nearest of them is found without a search."""
+
+    __slots__ = ("_blocks", "_marks")
+
+    def __init__(self, size: int) -> None:
+        """``size``: of the list; none is marked."""
+        self._marks = bytearray(size)
+        self._blocks = bytearray(size // _BLOCK + 1)
+        """Which blocks of marks have any."""
+
+    def add(self, index: int) -> None:
+        """Mark one."""
+        self._marks[index] = 1
+        self._blocks[index // _BLOCK] = 1
+
+    def before(self, index: int) -> int | None:
+        """The last that is below ``index``."""
+        block = index // _BLOCK
+        found = self._marks.rfind(1, block * _BLOCK, index)
+        if found < 0:
+            block = self._blocks.rfind(1, 0, block)
+            if block >= 0:
+                found = self._marks.rfind(1, block * _BLOCK, (block + 1) * _BLOCK)
+        return found if found >= 0 else None
+
+    def behind(self, index: int) -> int | None:
+        """The first that is above ``index``."""
+        block = index // _BLOCK
+        found = self._marks.find(1, index + 1, (block + 1) * _BLOCK)
+        if found < 0:
+            block = self._blocks.find(1, block + 1)
+            if block >= 0:
+                found = self._marks.find(1, block * _BLOCK, (block + 1) * _BLOCK)
+        return found if found >= 0 else None
+
 
 WORK_PER_INSTRUCTION = 20
 WORK_AT_LEAST = 4096

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeGuard
 
-from machtrace.unwinder.code.calling_convention import Machine
-from machtrace.unwinder.code.frame_values import (
+from machtrace.unwinder.code.calling_convention import (
     CallerValue,
     FromCfa,
+    Machine,
     Number,
     Value,
     from_cfa,
@@ -24,9 +24,9 @@ from machtrace.unwinder.code.effects import (
     AddConstant,
     AddRegister,
     Call,
+    Effect,
     IndirectJump,
     InsertConstant,
-    Effect,
     Jump,
     Load,
     MoveRegister,

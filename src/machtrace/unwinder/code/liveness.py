@@ -17,8 +17,8 @@ from machtrace.unwinder.code.calling_convention import Machine
 from machtrace.unwinder.code.effects import (
     AddConstant,
     AddRegister,
-    InsertConstant,
     Effect,
+    InsertConstant,
     Load,
     MoveRegister,
     Return,

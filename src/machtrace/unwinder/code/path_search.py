@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from machtrace.unwinder.code.blocks import OUTSIDE, Blocks
-from machtrace.unwinder.code.frame_state import FrameState
 from machtrace.unwinder.code.effects import (
     Call,
-    IndirectJump,
     Effect,
+    IndirectJump,
     Jump,
     Return,
     Trap,
     Writes,
 )
+from machtrace.unwinder.code.frame_state import FrameState
 from machtrace.unwinder.step_budget import StepBudget
 
 TRIAL_LIMIT = 64

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 
 from machtrace.formats.dwarf import operations
 from machtrace.unwinder.code.calling_convention import Machine
-from machtrace.unwinder.code.frame_state import FrameState
 from machtrace.unwinder.code.effects import (
     AddConstant,
     AddRegister,
     Call,
+    Effect,
     IndirectJump,
     InsertConstant,
-    Effect,
     Jump,
     Load,
     MoveRegister,
@@ -30,6 +29,7 @@ from machtrace.unwinder.code.effects import (
     Trap,
     Writes,
 )
+from machtrace.unwinder.code.frame_state import FrameState
 from machtrace.unwinder.rules import (
     AtExpression,
     Cfa,

@@ -10,8 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
 from machtrace.errors import FormatError, MemoryReadError
-from machtrace.formats.macho.contents import FileContents, MachOContents
-from machtrace.formats.macho.linkedit import read_table
+from machtrace.formats.macho.contents import FileContents, MachOContents, read_table
 from machtrace.model.address import Svma
 
 FunctionAt = Callable[[Svma], tuple[Svma, Svma] | None]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from machtrace.errors import MemoryReadError
 from machtrace.model.address import Svma
-from machtrace.model.contents import ImageContents
+from machtrace.model.memory import ImageContents
 from machtrace.unwinder.step_budget import StepBudget
 
 CHUNK = 1 << 20

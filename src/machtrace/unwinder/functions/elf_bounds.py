@@ -8,9 +8,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from machtrace.errors import FormatError, MemoryReadError
 from machtrace.formats.elf.contents import ElfContents
 from machtrace.formats.elf.symtab import SymbolRows, parse_dynamic_symbols, parse_symbols
-from machtrace.errors import FormatError, MemoryReadError
 from machtrace.model.address import Svma
 
 Addresses: TypeAlias = npt.NDArray[np.uint64]

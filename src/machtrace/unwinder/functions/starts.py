@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import FormatError, MemoryReadError
-from machtrace.formats.macho.contents import MachOContents
-from machtrace.formats.macho.encryption import is_encrypted
+from machtrace.formats.macho.contents import MachOContents, is_encrypted
 from machtrace.formats.macho.tables.function_starts import parse_function_starts
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.formats.macho.tables.unwind_info import UnwindInfo

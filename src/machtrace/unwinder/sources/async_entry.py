@@ -17,7 +17,7 @@ from struct import unpack
 from machtrace.errors import MemoryReadError
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
-from machtrace.model.contents import ImageContents
+from machtrace.model.memory import ImageContents
 from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.functions.bounds import FunctionAt
 from machtrace.unwinder.rules import AsyncContext, AtCfa, Claims, InRegister, RuleSource, UnwindRule

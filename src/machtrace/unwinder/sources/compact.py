@@ -2,13 +2,18 @@
 
 They hold at calls, where the frame is made. Interrupted frames are a matter of
 :mod:`machtrace.unwinder.arch.arm64.analysis`, which is asked first.
+
+Places in a frame whose stack pointer was aligned: how far from the CFA, only a run can tell.
 """
 
 from __future__ import annotations
 
+from struct import pack
 from typing import Protocol
 
 from machtrace.errors import MachOError
+from machtrace.formats.dwarf import operations
+from machtrace.formats.macho.contents import MachOContents, is_encrypted
 from machtrace.formats.macho.tables.compact_encoding import (
     AlignedRegisters,
     Frameless,
@@ -18,14 +23,28 @@ from machtrace.formats.macho.tables.compact_encoding import (
     SavedRegisters,
     decode,
 )
-from machtrace.formats.macho.contents import MachOContents
-from machtrace.formats.macho.encryption import is_encrypted
 from machtrace.formats.macho.tables.unwind_info import UnwindEntry, UnwindInfo
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.stack import FrameTrust
-from machtrace.unwinder.sources.aligned_place import aligned_place
-from machtrace.unwinder.rules import AtCfa, Claims, InRegister, Recovery, RegisterOffset, UnwindRule
+from machtrace.unwinder.rules import (
+    AtCfa,
+    AtExpression,
+    Claims,
+    InRegister,
+    Recovery,
+    RegisterOffset,
+    UnwindRule,
+)
+
+
+def aligned_place(below: int, alignment: int, offset: int) -> AtExpression:
+    """Where ``(cfa + below) & -alignment`` is, ``offset`` bytes on; ``alignment`` a power of 2."""
+    expression = bytes((operations.CONST4S,)) + pack("<i", below)
+    expression += bytes((operations.PLUS, operations.CONST4S)) + pack("<i", -alignment)
+    expression += bytes((operations.AND, operations.CONST4S)) + pack("<i", offset)
+    return AtExpression(expression + bytes((operations.PLUS,)))
+
 
 _DOUBLE_SIZE = 8
 

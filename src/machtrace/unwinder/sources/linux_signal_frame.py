@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from machtrace.errors import MemoryReadError
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
-from machtrace.model.contents import ImageContents
+from machtrace.model.memory import ImageContents
 from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.rules import AtCfa, Claims, RegisterOffset, UnwindRule
 

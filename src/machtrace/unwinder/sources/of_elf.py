@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents
 from machtrace.formats.elf.structs import ElfType
 from machtrace.model.arch import Arch
-from machtrace.unwinder.code.call_site_rules import CallSiteRules
-from machtrace.unwinder.sources.cfi import CallFrameRules
+from machtrace.unwinder.code.code_check import CallSiteRules
 from machtrace.unwinder.functions.elf_bounds import ElfFunctionBounds, code_ranges
+from machtrace.unwinder.rule_cache import ImageRules
+from machtrace.unwinder.rules import RuleSource, source_or_none
+from machtrace.unwinder.sources.cfi import CallFrameRules
 from machtrace.unwinder.sources.exidx import ExceptionTableRules
 from machtrace.unwinder.sources.linux_signal_frame import LinuxSignalRules
 from machtrace.unwinder.sources.plt import LinkageStubRules
-from machtrace.unwinder.rule_cache import ImageRules
-from machtrace.unwinder.rule_sources import source_or_none
-from machtrace.unwinder.rules import RuleSource
 
 
 def elf_rules(contents: ElfFileContents | ElfMemoryContents, arch: Arch) -> ImageRules:

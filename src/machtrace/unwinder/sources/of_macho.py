@@ -1,4 +1,11 @@
-"""Which ways of unwinding a Mach-O image offers, in the order that they are asked."""
+"""Which ways of unwinding a Mach-O image offers, in the order that they are asked.
+
+Functions that nobody called, where unwind information says so.
+
+The first function of a thread or of a coroutine has a link register, and bytes where a return
+address would be, that mean nothing; its instructions do not tell. Who wrote it may have: with
+``.cfi_undefined`` for the return address, as libraries do to end stacks there.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +13,47 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from machtrace.formats.macho.contents import FileContents, MemoryContents
+from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
+from machtrace.model.stack import FrameTrust
+from machtrace.unwinder.code.code_check import CallAnalysis, CallSiteRules, CodeAnalysis, CodeCheck
+from machtrace.unwinder.rule_cache import ImageRules
+from machtrace.unwinder.rules import Claims, Lost, RuleSource, UnwindRule, source_or_none
 from machtrace.unwinder.sources.async_entry import CONTEXT_REGISTERS, AsyncEntryRules
-from machtrace.unwinder.code.call_site_rules import CallAnalysis, CallSiteRules
-from machtrace.unwinder.code.code_check import CodeCheck, CodeAnalysis
 from machtrace.unwinder.sources.cfi import CallFrameRules
 from machtrace.unwinder.sources.compact import CompactRules
 from machtrace.unwinder.sources.darwin_signal_frame import DarwinSignalRules
-from machtrace.unwinder.sources.outermost import UndefinedReturnAddressRules
-from machtrace.unwinder.rule_cache import ImageRules
-from machtrace.unwinder.rule_sources import source_or_none
-from machtrace.unwinder.rules import RuleSource
 from machtrace.unwinder.sources.stubs import StubRules
+
+
+class UndefinedReturnAddressRules:
+    """What another source says of functions without a caller. A :class:`RuleSource`.
+
+    To be asked before instruction analysis. It answers for interrupted frames only: elsewhere the
+    other source is asked anyway.
+    """
+
+    __slots__ = ("_tables",)
+
+    trust = FrameTrust.CFI
+    claims = Claims.EVERYWHERE
+
+    def __init__(self, tables: RuleSource) -> None:
+        """``tables``: compact unwind, with the call-frame information that it leads to."""
+        self._tables = tables
+
+    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
+        """See :meth:`RuleSource.rule_for`.
+
+        Raises:
+            FormatError: the tables are malformed here.
+            MemoryReadError: they were not captured.
+        """
+        if not interrupted:
+            return None
+        rule = self._tables.rule_for(lookup, interrupted=True)
+        return rule if rule is not None and isinstance(rule.return_address, Lost) else None
+
 
 Contents = FileContents | MemoryContents
 """The bytes of a Mach-O."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from struct import unpack
 
 from machtrace.formats.elf.contents import ElfContents
-from machtrace.formats.elf.segments import Section
+from machtrace.formats.elf.headers import Section
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.stack import FrameTrust

@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import unpack
 
-from machtrace.formats.macho.contents import MachOContents
-from machtrace.formats.macho.encryption import is_encrypted
+from machtrace.formats.macho.contents import MachOContents, is_encrypted
 from machtrace.formats.macho.segments import S_SYMBOL_STUBS, Section
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.arch.arm64.registers import INSTRUCTION_SIZE
+from machtrace.unwinder.code.effects import Effect, IndirectJump
 from machtrace.unwinder.code.frame_state import FrameState
-from machtrace.unwinder.code.effects import IndirectJump, Effect
 from machtrace.unwinder.rules import AtCfa, Claims, RegisterOffset, UnwindRule, link_register_rule
 
 _STUB_SECTIONS = frozenset({"__stubs", "__auth_stubs", "__objc_stubs"})
@@ -125,7 +124,7 @@ class StubRules:
 
         What leads there is that very jump, so a stub is straight code.
         """
-        from machtrace.unwinder.arch.x86.x86_instructions import decode
+        from machtrace.unwinder.arch.x86.decoder import decode
         from machtrace.unwinder.arch.x86.registers import MODE_32
 
         into = min((lookup - section.address) % section.reserved2, _LONGEST_STUB)
@@ -161,8 +160,8 @@ _EffectsOf = Callable[[int], tuple[Effect, ...]]
 
 
 def _arm64() -> tuple[FrameState, _EffectsOf]:
-    from machtrace.unwinder.arch.arm64.arm64_frame import ENTRY
     from machtrace.unwinder.arch.arm64.decoder import decode
+    from machtrace.unwinder.arch.arm64.registers import ENTRY
 
     return ENTRY, lambda word: (decode(word),)
 

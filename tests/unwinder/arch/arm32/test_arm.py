@@ -10,32 +10,34 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from tests.support.compilers.executables import COMPACT_TABLES, compile_object
+from tests.support.emulated.run import EmulatedRun, Moment
+from tests.support.linker32.linker import link_macho
 
 import machtrace
-from machtrace.formats.macho.tables.compact_encoding import AlignedRegisters, FramePointerBased, decode
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.core.writer import core_bytes
+from machtrace.formats.macho.tables.compact_encoding import (
+    AlignedRegisters,
+    FramePointerBased,
+    decode,
+)
 from machtrace.model.address import Avma, FileOffset, PacMask, Svma
 from machtrace.model.arch import ARM_DOUBLES, Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import MemoryRegion
 from machtrace.model.registers import RegisterSet
-from machtrace.model.snapshot import ProcessInfo, Snapshot
+from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.model.stack import StopReason
-from machtrace.model.thread import ThreadId, ThreadInfo, ThreadSnapshot
-from tests.support.emulated.run import EmulatedRun, Moment
-from tests.support.compilers.executables import COMPACT_TABLES, compile_object
-from tests.support.linker32.linker import link_macho
-from machtrace.unwinder.sources.aligned_place import aligned_place
-from machtrace.unwinder.arch.arm32.arm_instruction_sets import InstructionSets
-from machtrace.unwinder.sources.cfi import CallFrameRules
-from machtrace.unwinder.sources.compact import CompactRules
+from machtrace.unwinder.arch.arm32.analysis import InstructionSets
 from machtrace.unwinder.functions.bounds import FunctionBounds
-from machtrace.unwinder.sources.of_image import image_rules
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset, UnwindRule
-from machtrace.unwinder.step import step
+from machtrace.unwinder.sources.cfi import CallFrameRules
+from machtrace.unwinder.sources.compact import CompactRules, aligned_place
+from machtrace.unwinder.sources.of_image import image_rules
 from machtrace.unwinder.sources.stubs import StubRules
+from machtrace.unwinder.step import step
 from machtrace.unwinder.walker import walk
 
 LAB = Path(__file__).parents[1] / "lab" / "programs"

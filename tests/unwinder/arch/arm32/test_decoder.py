@@ -10,21 +10,20 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.compilers.executables import compile_elf
 
 from machtrace.errors import MachtraceError
 from machtrace.model.arch import ARM_DOUBLES, Arch
-from tests.support.compilers.elf_compiler import compile_elf
-from machtrace.unwinder.arch.arm32 import arm
-from machtrace.unwinder.arch.arm32 import thumb
+from machtrace.unwinder.arch.arm32 import arm, thumb
 from machtrace.unwinder.arch.arm32.function_code import Code, conditions_of
 from machtrace.unwinder.arch.arm32.registers import Decoded, expanded
 from machtrace.unwinder.code.effects import (
     AddConstant,
     AddRegister,
     Call,
+    Effect,
     IndirectJump,
     InsertConstant,
-    Effect,
     Jump,
     Load,
     MoveRegister,
@@ -69,9 +68,7 @@ def decoded(code: bytes, *, is_thumb: bool) -> Decoded:
     """Ours."""
     if not is_thumb:
         return arm.decode(int.from_bytes(code, "little"))
-    return thumb.decode(
-        int.from_bytes(code[:2], "little"), int.from_bytes(code[2:4], "little")
-    )
+    return thumb.decode(int.from_bytes(code[:2], "little"), int.from_bytes(code[2:4], "little"))
 
 
 def written(effects: tuple[Effect, ...]) -> set[int]:

@@ -16,30 +16,26 @@ import capstone
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.compilers.executables import compile_macho
+from tests.support.lab.builds import unpreserved_registers
 
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.structs import EncryptionInfoCommand
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
-from tests.support.lab.builds import unpreserved_registers
-from tests.support.compilers.executables import compile_macho
-from machtrace.unwinder.arch.arm64.arm64_frame import ARM64, ENTRY
+from machtrace.unwinder.arch.arm64.analysis import InstructionRules
 from machtrace.unwinder.arch.arm64.decoder import decode
-from machtrace.unwinder.arch.arm64.registers import VECTORS
-from machtrace.unwinder.sources.cfi import CallFrameRules
-from machtrace.unwinder.sources.compact import CompactRules
+from machtrace.unwinder.arch.arm64.registers import ARM64, ENTRY, VECTORS
+from machtrace.unwinder.code.calling_convention import CallerValue, FromCfa
 from machtrace.unwinder.code.data_flow import Flow
-from machtrace.unwinder.code.frame_state import FrameState
-from machtrace.unwinder.code.frame_values import CallerValue, FromCfa
-from machtrace.unwinder.functions.bounds import FunctionBounds
 from machtrace.unwinder.code.effects import (
     AddConstant,
     AddRegister,
     Call,
+    Effect,
     IndirectJump,
     InsertConstant,
-    Effect,
     Jump,
     Load,
     MoveRegister,
@@ -49,8 +45,11 @@ from machtrace.unwinder.code.effects import (
     Trap,
     Writes,
 )
-from machtrace.unwinder.arch.arm64.analysis import InstructionRules
+from machtrace.unwinder.code.frame_state import FrameState
+from machtrace.unwinder.functions.bounds import FunctionBounds
 from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset, UnwindRule
+from machtrace.unwinder.sources.cfi import CallFrameRules
+from machtrace.unwinder.sources.compact import CompactRules
 
 Build = Callable[..., FileContents]
 SHAPES = Path(__file__).parent / "shapes" / "arm64.S"

@@ -9,8 +9,7 @@ import pytest
 
 from machtrace.formats.macho.contents import FileContents
 from machtrace.model.arch import Arch
-from machtrace.unwinder.arch.x86.decoder import Decoder
-from machtrace.unwinder.arch.x86.x86_instructions import decode
+from machtrace.unwinder.arch.x86.decoder import Decoder, decode
 from machtrace.unwinder.arch.x86.registers import MODE_32, MODE_64, Mode
 
 Build = Callable[..., FileContents]

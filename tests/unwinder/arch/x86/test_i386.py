@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.compilers.executables import compile_object
 
 from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.macho.contents import FileContents
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
-from tests.support.compilers.executables import compile_object
-from machtrace.unwinder.code.call_site_rules import CallSiteRules
+from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
+from machtrace.unwinder.arch.x86.decoder import decode
+from machtrace.unwinder.arch.x86.encoding import LONGEST, parse
+from machtrace.unwinder.arch.x86.registers import EAX, EBP, EBX, ECX, EDI, ESI, ESP, MODE_32
+from machtrace.unwinder.code.code_check import CallSiteRules
 from machtrace.unwinder.code.effects import NOTHING, AddConstant, Call, Return, Store, Trap
 from machtrace.unwinder.rules import AtCfa, Lost, RegisterOffset, UnwindRule
 from machtrace.unwinder.sources.stubs import StubRules
-from machtrace.unwinder.arch.x86.x86_instructions import decode
-from machtrace.unwinder.arch.x86.encoding import LONGEST, parse
-from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
-from machtrace.unwinder.arch.x86.registers import EAX, EBP, EBX, ECX, EDI, ESI, ESP, MODE_32
 
 pytest.importorskip("capstone", reason="capstone, which knows instructions, is not installed")
 from tests.support.peers.x86_instructions import X86Peer

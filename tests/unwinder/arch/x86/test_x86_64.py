@@ -10,6 +10,7 @@ import capstone
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.peers.x86_instructions import X86Peer
 
 from machtrace.errors import MachOError
 from machtrace.formats.macho.contents import FileContents
@@ -17,10 +18,10 @@ from machtrace.formats.macho.tables.data_in_code import parse_data_in_code
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
-from tests.support.peers.x86_instructions import X86Peer
-from machtrace.unwinder.sources.cfi import CallFrameRules
-from machtrace.unwinder.sources.compact import CompactRules
-from machtrace.unwinder.functions.bounds import FunctionBounds
+from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
+from machtrace.unwinder.arch.x86.decoder import decode
+from machtrace.unwinder.arch.x86.encoding import LONGEST, parse
+from machtrace.unwinder.arch.x86.registers import MODE_64
 from machtrace.unwinder.code.effects import (
     Call,
     IndirectJump,
@@ -28,11 +29,10 @@ from machtrace.unwinder.code.effects import (
     Return,
     Trap,
 )
+from machtrace.unwinder.functions.bounds import FunctionBounds
 from machtrace.unwinder.rules import AtCfa, RegisterOffset
-from machtrace.unwinder.arch.x86.x86_instructions import decode
-from machtrace.unwinder.arch.x86.encoding import LONGEST, parse
-from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
-from machtrace.unwinder.arch.x86.registers import MODE_64
+from machtrace.unwinder.sources.cfi import CallFrameRules
+from machtrace.unwinder.sources.compact import CompactRules
 
 Build = Callable[..., FileContents]
 

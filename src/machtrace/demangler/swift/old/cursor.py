@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from machtrace.demangler.swift.swift_cursor import SwiftCursor
-from machtrace.demangler.swift.identifiers import operator_characters, readable
-from machtrace.demangler.swift.nodes import Kind, Node, NotUnderstoodError
-from machtrace.demangler.swift.swift_punycode import decode
-from machtrace.demangler.swift.swift_standard_types import (
+from machtrace.demangler.swift.identifiers import (
     CLANG_IMPORTER,
     OBJECTIVE_C,
     OLD_STANDARD_TYPES,
     STANDARD_LIBRARY,
+    decode,
+    operator_characters,
+    readable,
 )
+from machtrace.demangler.swift.machine import SwiftCursor
+from machtrace.demangler.swift.nodes import Kind, Node, NotUnderstoodError
 
 DEEPEST = 64
 """Levels of types and contexts in each other; names in use have a dozen."""

@@ -15,9 +15,8 @@ from machtrace.demangler.swift.nodes import (
     Kind,
     Node,
 )
-from machtrace.demangler.swift.printing.swift_print_functions import labelled_function
 from machtrace.demangler.swift.printing.style import Pieces, Style, joined
-from machtrace.demangler.swift.printing.types import needs_space
+from machtrace.demangler.swift.printing.types import labelled_function, needs_space
 
 _List = list[str | Node | Callable[[], None]]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from machtrace.errors import CoreFileError, ElfError, FormatError
 from machtrace.formats.elf.core import notes
 from machtrace.formats.elf.core.notes import (
     MACHTRACE,
@@ -19,18 +20,15 @@ from machtrace.formats.elf.core.notes import (
     read_process_status,
     read_thread_status,
 )
-from machtrace.formats.elf.headers import ElfHeader, read_header
 from machtrace.formats.elf.core.registers import RegisterLayout, layout_for, read_registers
+from machtrace.formats.elf.headers import ElfHeader, first_section, read_header
 from machtrace.formats.elf.notes import read_notes
-from machtrace.formats.elf.sections import first_section
 from machtrace.formats.elf.structs import PF_X, PN_XNUM, PT_LOAD, PT_NOTE, ElfType
-from machtrace.errors import CoreFileError, ElfError, FormatError
 from machtrace.model.address import PacMask
 from machtrace.model.core_memory import CoreMemory, CoreSegment, map_memory
-from machtrace.model.linux import LinuxFacts
 from machtrace.model.process_metadata import NotedThread, ProcessMetadata, metadata_of_json
 from machtrace.model.registers import RegisterSet
-from machtrace.model.thread import ThreadId
+from machtrace.model.snapshot import LinuxFacts, ThreadId
 
 _MOST_SEGMENTS = 1 << 18
 """Linux lets a process have 65,530 mappings unless told otherwise (``vm.max_map_count``)."""

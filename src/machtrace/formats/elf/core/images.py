@@ -11,11 +11,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from machtrace.errors import FormatError, MemoryReadError
 from machtrace.formats.elf.contents import ElfMemoryContents
 from machtrace.formats.elf.core.file import ElfCore, MappedRange
-from machtrace.formats.elf.core.notes import auxiliary_values
-from machtrace.formats.elf.headers import HEADER_SIZE, read_header
-from machtrace.formats.elf.image import ElfImage
 from machtrace.formats.elf.core.loader_memory import (
     AT_ENTRY,
     AT_EXECFN,
@@ -24,13 +22,15 @@ from machtrace.formats.elf.core.loader_memory import (
     loaded_objects,
     read_string,
 )
+from machtrace.formats.elf.core.notes import auxiliary_values
+from machtrace.formats.elf.headers import HEADER_SIZE, read_header
+from machtrace.formats.elf.image import ElfImage
 from machtrace.formats.elf.structs import MAGIC, ElfType
-from machtrace.errors import FormatError, MemoryReadError
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, BuildId, ImageFormat, ImageList
-from machtrace.model.linux import FileMapping
 from machtrace.model.process_metadata import NotedExtent
+from machtrace.model.snapshot import FileMapping
 
 VDSO = "[vdso]"
 """What the kernel calls it in a process' maps."""

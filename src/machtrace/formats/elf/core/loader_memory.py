@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from struct import Struct
 
+from machtrace.errors import MemoryReadError
 from machtrace.formats.elf.core.notes import auxiliary_values
 from machtrace.formats.elf.structs import DT_NULL, PT_DYNAMIC, ElfLayout
-from machtrace.errors import MemoryReadError
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
 

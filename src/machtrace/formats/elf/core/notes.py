@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
 
+from machtrace.errors import CoreFileError
 from machtrace.formats.elf.core.registers import RegisterLayout
 from machtrace.formats.elf.structs import ElfLayout
-from machtrace.errors import CoreFileError
 from machtrace.model.address import Avma, FileOffset
-from machtrace.model.linux import FileMapping, LinuxFacts
+from machtrace.model.snapshot import FileMapping, LinuxFacts
 
 CORE = "CORE"
 LINUX = "LINUX"

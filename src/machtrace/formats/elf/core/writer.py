@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from machtrace.errors import CoreFileError
 from machtrace.formats.elf.core.notes import (
     CORE,
     LINUX,
@@ -41,11 +42,9 @@ from machtrace.formats.elf.structs import (
     ElfLayout,
     ElfType,
 )
-from machtrace.errors import CoreFileError
 from machtrace.model.address import PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.image import BuildId, ImageFormat
-from machtrace.model.linux import LinuxFacts
 from machtrace.model.memory import MemoryRegion, without_overlap
 from machtrace.model.process_metadata import (
     NotedExtent,
@@ -54,8 +53,7 @@ from machtrace.model.process_metadata import (
     ProcessMetadata,
     json_of_metadata,
 )
-from machtrace.model.snapshot import Snapshot
-from machtrace.model.thread import ThreadSnapshot
+from machtrace.model.snapshot import LinuxFacts, Snapshot, ThreadSnapshot
 
 _MACHINES = {Arch.X86_64: 62, Arch.I386: 3, Arch.ARM64: 183, Arch.ARM: 40}
 """``e_machine``."""

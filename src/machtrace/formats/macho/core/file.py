@@ -3,17 +3,21 @@
 A core is a Mach-O whose segments are ranges of the process' memory and whose thread commands hold
 registers (xnu: ``bsd/kern/kern_core.c``, ``osfmk/kdp/user_core.c``; lldb: ``process save-core``).
 Cores are often cut off or partly bad; what can be read is kept, and what cannot is said.
+
+The memory in a Mach-O core, from its segment commands.
+
+The "process metadata" note of a Mach-O core; see :mod:`machtrace.model.process_metadata`.
+
+Which thread of a core ended the process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from machtrace.errors import CoreFileError, FormatError
-from machtrace.formats.macho.command_numbers import LC_NOTE, LC_THREAD, LC_UNIXTHREAD
-from machtrace.formats.macho.core.core_memory import read_memory
 from machtrace.formats.macho.core.notes import (
     ADDRESSABLE_BITS,
     ALL_IMAGE_INFOS,
@@ -23,20 +27,60 @@ from machtrace.formats.macho.core.notes import (
     AddressableBits,
     MainBinary,
     Note,
+    NotedImage,
+    note_payload,
     parse_addressable_bits,
+    parse_image_infos,
+    parse_load_binary,
     parse_main_binary,
     parse_note,
 )
 from machtrace.formats.macho.header import FileType, MachHeader, parse_header
-from machtrace.formats.macho.load_commands import LoadCommand
-from machtrace.formats.macho.core.noted_images import NotedImage, parse_image_infos, parse_load_binary
-from machtrace.formats.macho.core.process_metadata import parse_process_metadata
-from machtrace.formats.macho.segments import SEGMENT_COMMANDS
-from machtrace.formats.macho.thread_state import ThreadState, parse_thread_state
+from machtrace.formats.macho.load_commands import LC_NOTE, LC_THREAD, LC_UNIXTHREAD, LoadCommand
+from machtrace.formats.macho.segments import SEGMENT_COMMANDS, parse_segment
+from machtrace.formats.macho.thread_state import ExceptionState, ThreadState, parse_thread_state
 from machtrace.model.address import PacMask
 from machtrace.model.arch import Arch
-from machtrace.model.core_memory import CoreMemory
-from machtrace.model.process_metadata import ProcessMetadata
+from machtrace.model.core_memory import CoreMemory, CoreSegment, map_memory
+from machtrace.model.process_metadata import ProcessMetadata, metadata_of_json
+
+
+def read_memory(
+    commands: Sequence[LoadCommand], data: memoryview, source: str, problems: list[FormatError]
+) -> CoreMemory:
+    """Map the segments that ``commands`` state; see :func:`map_memory`."""
+
+    def segments() -> Iterator[CoreSegment]:
+        for command in commands:
+            try:
+                segment = parse_segment(command, source)
+            except FormatError as error:
+                problems.append(error)
+                continue
+            yield CoreSegment(
+                segment.vmaddr,
+                min(segment.filesize, segment.vmsize),
+                segment.fileoff,
+                segment.is_executable,
+                command.offset,
+            )
+
+    return map_memory(segments(), data, source, problems)
+
+
+def parse_process_metadata(file: memoryview, note: Note, source: str) -> ProcessMetadata:
+    """What the note says, of ``file``, the whole core. Unknown keys are passed over.
+
+    Raises:
+        CoreFileError: it is cut short, or no JSON object.
+    """
+    metadata = metadata_of_json(bytes(note_payload(file, note, source)).rstrip(b"\0"))
+    if metadata is None:
+        raise CoreFileError(
+            f"note {note.owner!r} is no JSON object", source=source, offset=note.offset
+        )
+    return metadata
+
 
 _COMMAND_HEADER_SIZE = 8
 _KERNEL_HALF = 1 << 63
@@ -260,3 +304,39 @@ class _NoteReader:
         except FormatError as error:
             self._problems.append(error)
             return None
+
+
+def crashed_thread(core: CoreFile) -> int | None:
+    """The index of the thread that crashed, as far as the core shows one.
+
+    "process metadata" may say so. Else the exception states tell: a trap that no program survives;
+    or else an aborted access to memory that is not there. Every thread once aborted on a page that
+    the kernel then brought in, so of several such none is taken. A process that called ``abort``
+    shows nothing of this kind.
+    """
+    for thread, noted in zip(core.threads, core.metadata.threads, strict=False):
+        if noted.crashed:
+            return thread.index
+    regions = core.memory.regions
+    mask = core.pointer_mask
+
+    def is_unmapped_access(exception: ExceptionState) -> bool:
+        address = mask.strip(exception.fault_address)
+        return exception.is_abort and regions.region_at(address) is None
+
+    tests: tuple[Callable[[ExceptionState], bool], ...] = (
+        lambda exception: exception.is_trap,
+        is_unmapped_access,
+        lambda exception: exception.is_abort,
+    )
+    for test in tests:
+        found = [
+            thread.index
+            for thread in core.threads
+            if isinstance(thread.state, ThreadState)
+            and thread.state.exception is not None
+            and test(thread.state.exception)
+        ]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None

@@ -3,26 +3,31 @@
 In this order, the first that gives any: the notes "all image infos" and "load binary"; dyld's own
 list, found through "main bin spec" or through dyld's header in memory; every Mach-O header in
 memory. What a header in memory says of its image counts for more than what is said about it.
+
+Images found by their headers alone, where nothing says which there are.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+import numpy as np
+
 from machtrace.errors import CoreFileError, FormatError, MachtraceError, MemoryReadError
-from machtrace.formats.macho.command_numbers import LC_ID_DYLINKER
 from machtrace.formats.macho.contents import MemoryContents
 from machtrace.formats.macho.core.file import CoreFile
-from machtrace.formats.macho.dyld_images import DyldImages, find_image_infos, read_dyld_images
+from machtrace.formats.macho.core.notes import NotedImage
+from machtrace.formats.macho.dyld import DyldImages, find_image_infos, read_dyld_images
 from machtrace.formats.macho.header import FileType, is_macho, parse_header
-from machtrace.formats.macho.core.noted_images import NotedImage
-from machtrace.formats.macho.structs import MACH_HEADER_64_SIZE
+from machtrace.formats.macho.load_commands import LC_ID_DYLINKER, LC_REQ_DYLD
+from machtrace.formats.macho.structs import MACH_HEADER, MACH_HEADER_64_SIZE, MH_MAGIC, MH_MAGIC_64
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
+from machtrace.model.memory import MemoryRegion
 from machtrace.model.process_metadata import NotedExtent
 
 _ADDRESS_LIMIT = 1 << 64
@@ -110,7 +115,6 @@ class _Finder:
 
     def add_scanned(self) -> None:
         """Through the headers in memory; if dyld is among them, through its list."""
-        from machtrace.formats.macho.core.header_scan import scan_headers
 
         memory, cputype = self.core.memory, self.core.cputype
         for regions in (memory.code, memory.regions.regions):
@@ -260,3 +264,50 @@ class _Finder:
 def _after(starts: Sequence[int], address: int) -> int:
     index = bisect_right(starts, address)
     return starts[index] if index < len(starts) else _ADDRESS_LIMIT
+
+
+PAGE_SIZE = 4096
+"""Headers lie at the start of a page; pages of 16 KiB are pages of 4 KiB, too."""
+
+LOADED_TYPES = frozenset(
+    filetype.value
+    for filetype in (FileType.EXECUTE, FileType.DYLIB, FileType.DYLINKER, FileType.BUNDLE)
+)
+
+_COMMAND_LIMIT = 1 << 16
+_COMMANDS_SIZE_LIMIT = 1 << 24
+_LEAST_COMMAND_SIZE = 8
+_KNOWN_COMMAND_LIMIT = 0x100
+"""Above every number of a load command, LC_REQ_DYLD not counted."""
+
+
+def scan_headers(regions: Iterable[MemoryRegion], cputype: int) -> Iterator[Avma]:
+    """Addresses of what looks like the header of a loaded image for ``cputype``.
+
+    Only the first word of each page is read, and more where it is a Mach-O magic number.
+    """
+    for region in regions:
+        first = -region.start % PAGE_SIZE
+        words = (len(region.data) - first) // 4
+        if words <= 0:
+            continue
+        view = np.frombuffer(region.data, "<u4", count=words, offset=first)[:: PAGE_SIZE // 4]
+        for page in np.flatnonzero((view == MH_MAGIC_64) | (view == MH_MAGIC)).tolist():
+            offset = first + page * PAGE_SIZE
+            if _is_header(region.data[offset:], cputype):
+                yield Avma(region.start + offset)
+
+
+def _is_header(data: bytes | memoryview, cputype: int) -> bool:
+    if len(data) < MACH_HEADER_64_SIZE + _LEAST_COMMAND_SIZE:
+        return False
+    row = MACH_HEADER.unpack(data)
+    size = MACH_HEADER_64_SIZE if row.magic == MH_MAGIC_64 else MACH_HEADER.size
+    first_command = int.from_bytes(data[size : size + 4], "little") & ~LC_REQ_DYLD
+    return (
+        row.cputype == cputype
+        and row.filetype in LOADED_TYPES
+        and 0 < row.ncmds <= _COMMAND_LIMIT
+        and row.ncmds * _LEAST_COMMAND_SIZE <= row.sizeofcmds <= _COMMANDS_SIZE_LIMIT
+        and 0 < first_command < _KNOWN_COMMAND_LIMIT
+    )

@@ -13,13 +13,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from machtrace.formats.cursor import ByteCursor
 from machtrace.errors import MachOError, MemoryReadError
+from machtrace.formats.cursor import ByteCursor
+from machtrace.formats.macho.columns import BindRows, RebaseRows
+from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.fixups.chained import walk_chains
 from machtrace.formats.macho.fixups.chained_formats import POINTER_FORMATS, ChainBases
-from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.fixups.rebase_opcodes import PointerRun, places_of
-from machtrace.formats.macho.columns import BindRows, RebaseRows
 from machtrace.formats.macho.segments import Segment
 from machtrace.formats.macho.structs import DyldInfoCommand
 from machtrace.model.address import FileOffset

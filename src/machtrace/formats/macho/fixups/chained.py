@@ -2,22 +2,223 @@
 
 Source: ``mach-o/fixup-chains.h``. A chain can only be followed from pointer to pointer, but those
 of all pages go on side by side.
+
+Where the chains of an image's pointers start.
+
+Source: ``mach-o/fixup-chains.h``: ``dyld_chained_starts_in_image``,
+``dyld_chained_starts_in_segment``.
+
+What chained binds ask for by name: the imports of LC_DYLD_CHAINED_FIXUPS.
+
+Source: ``mach-o/fixup-chains.h``: ``dyld_chained_import`` and its wider kin.
+
+Many strings out of one block of them, each ended by a NUL.
 """
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from struct import Struct
 
 import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import MachOError, MemoryReadError
-from machtrace.formats.macho.fixups.chained_formats import ChainBases, PointerFormat
-from machtrace.formats.macho.fixups.chained_imports import Imports, parse_imports
-from machtrace.formats.macho.fixups.chained_starts import SegmentStarts, parse_starts
-from machtrace.formats.macho.contents import FileContents
-from machtrace.formats.macho.linkedit import read_table
 from machtrace.formats.macho.columns import BindRows, PointerRows, RebaseRows, joined
+from machtrace.formats.macho.contents import FileContents, read_table
+from machtrace.formats.macho.fixups.chained_formats import (
+    POINTER_FORMATS,
+    ChainBases,
+    PointerFormat,
+)
+
+_IN_SEGMENT = Struct("<I2HQI H")
+"""size, page_size, pointer_format, segment_offset, max_valid_pointer, page_count."""
+_START_NONE = 0xFFFF
+_START_MULTI = 0x8000
+_START_LAST = 0x8000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentStarts:
+    """The chains of one segment."""
+
+    segment_offset: int
+    """From the Mach-O header to the segment, in memory."""
+    format: PointerFormat
+    max_valid_pointer: int
+    starts: npt.NDArray[np.int64]
+    """Of chains: bytes from the segment's start; ascending, no place twice."""
+    ends: npt.NDArray[np.int64]
+    """Of each chain: where its page ends."""
+
+
+def parse_starts(
+    data: memoryview, starts_offset: int, source: str
+) -> Iterator[SegmentStarts | MachOError]:
+    """The chains of each segment that has any, or what is wrong with them.
+
+    Args:
+        data: the payload of LC_DYLD_CHAINED_FIXUPS.
+        starts_offset: as its header says.
+        source: what to call it in errors.
+    """
+    if starts_offset + 4 > len(data):
+        yield MachOError("chain starts are cut short", source=source, offset=starts_offset)
+        return
+    count = int.from_bytes(data[starts_offset : starts_offset + 4], "little")
+    room = (len(data) - starts_offset - 4) // 4
+    if count > room:
+        yield MachOError(
+            f"{count} segments with chains, room for {room}", source=source, offset=starts_offset
+        )
+        return
+    seen: set[int] = set()
+    for offset in np.frombuffer(data, "<u4", count, starts_offset + 4).tolist():
+        if offset and offset not in seen:
+            seen.add(offset)
+            yield _in_segment(data, starts_offset + offset, source)
+
+
+def _in_segment(data: memoryview, at: int, source: str) -> SegmentStarts | MachOError:
+    def wrong(what: str) -> MachOError:
+        return MachOError(what, source=source, offset=at)
+
+    if at + _IN_SEGMENT.size > len(data):
+        return wrong("the chain starts of a segment are cut short")
+    size, page_size, number, segment_offset, highest, page_count = _IN_SEGMENT.unpack_from(data, at)
+    pointer_format = POINTER_FORMATS.get(number)
+    if pointer_format is None:
+        return wrong(f"chained pointers of format {number} are not known")
+    end = min(at + size, len(data))
+    words = np.frombuffer(data[at + _IN_SEGMENT.size : end][: (end - at) // 2 * 2 & -2], np.uint8)
+    halves = words[: len(words) // 2 * 2].view("<u2")
+    if page_count > len(halves) or not page_size:
+        return wrong(f"{page_count} pages of {page_size} bytes with chains do not fit")
+    pages, starts = _page_starts(halves, page_count)
+    places = pages * page_size + starts
+    places, order = np.unique(places, return_index=True)
+    ends = (pages[order] + 1) * page_size
+    return SegmentStarts(segment_offset, pointer_format, highest, places, ends)
+
+
+def _page_starts(
+    halves: npt.NDArray[np.uint16], page_count: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Of each chain: its page, and the offset in it. A page may have a list of several chains."""
+    first = halves[:page_count].astype(np.int64)
+    simple = np.flatnonzero(first & _START_MULTI == 0)
+    pages, starts = [simple], [first[simple]]
+    lists = np.flatnonzero((first & _START_MULTI != 0) & (first != _START_NONE))
+    lasts = np.flatnonzero(halves & _START_LAST)
+    left = len(halves)
+    for page in lists.tolist():
+        begin = int(first[page]) & ~_START_MULTI
+        which = int(lasts.searchsorted(begin))
+        end = int(lasts[which]) + 1 if which < len(lasts) else len(halves)
+        left -= end - begin
+        if begin < page_count or left < 0:  # lists lie behind the pages, each on its own
+            continue
+        found = halves[begin:end].astype(np.int64) & ~_START_LAST
+        pages.append(np.full(len(found), page))
+        starts.append(found)
+    return np.concatenate(pages), np.concatenate(starts)
+
+
+LONGEST_NAME = 1 << 16
+_SHARED_NAMES = 4
+"""How many times over a block may be used before its strings must be overlapping on purpose."""
+
+
+def names_at(strings: bytes, offsets: npt.NDArray[np.int64], source: str) -> list[str]:
+    r"""The strings at ``offsets``, at most 64 KiB of each; empty where one is beyond the block.
+
+    Bytes that are no UTF-8 are shown as ``\x..``.
+
+    Raises:
+        MachOError: together they are many times as long as the block, which only a made-up file
+            has.
+    """
+    room = _SHARED_NAMES * len(strings) + len(offsets)
+    names: dict[int, str] = {}
+    for at in np.unique(offsets).tolist():
+        if not 0 <= at < len(strings):
+            names[at] = ""
+            continue
+        end = strings.find(b"\0", at, at + LONGEST_NAME)
+        if end < 0:
+            end = min(len(strings), at + LONGEST_NAME)
+        room -= end - at
+        if room < 0:
+            raise MachOError("names overlap", source=source, offset=at)
+        names[at] = strings[at:end].decode("utf-8", "backslashreplace")
+    return [names[at] for at in offsets.tolist()]
+
+
+_UNCOMPRESSED = 0
+_ZLIB = 1
+_MOST_UNPACKED = 1 << 25
+_BEST_RATIO = 64
+"""Of packed names: symbols are packed to a tenth, and only noughts and their like to so little."""
+
+_IMPORT = np.dtype([("bits", "<u4")])
+_IMPORT_ADDEND = np.dtype([("bits", "<u4"), ("addend", "<i4")])
+_IMPORT_ADDEND64 = np.dtype([("bits", "<u8"), ("addend", "<i8")])
+_LAYOUTS = {1: (_IMPORT, 9), 2: (_IMPORT_ADDEND, 9), 3: (_IMPORT_ADDEND64, 32)}
+"""Of each imports_format: the record, and the bit at which the name's offset begins."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Imports:
+    """One row for each ordinal of binds, from 0."""
+
+    names: tuple[str, ...]
+    addends: npt.NDArray[np.int64]
+
+
+def parse_imports(
+    data: memoryview, imports_offset: int, symbols_offset: int, *, count: int,
+    imports_format: int, symbols_format: int, source: str,
+) -> Imports:  # fmt: skip
+    """The imports that the header of the payload ``data`` tells of.
+
+    Raises:
+        MachOError: they are cut short, of an unknown format, or their names overlap.
+    """
+    layout = _LAYOUTS.get(imports_format)
+    if layout is None:
+        raise MachOError(
+            f"imports of format {imports_format} are not known",
+            source=source,
+            offset=imports_offset,
+        )
+    record, shift = layout
+    if imports_offset + count * record.itemsize > len(data):
+        raise MachOError(f"{count} imports are cut short", source=source, offset=imports_offset)
+    rows = np.frombuffer(data, record, count, imports_offset)
+    strings = _strings(bytes(data[symbols_offset:]), symbols_format, source, symbols_offset)
+    offsets = (rows["bits"] >> shift).astype(np.int64)
+    names = names_at(strings, offsets, source)
+    if "addend" in (record.names or ()):
+        return Imports(tuple(names), rows["addend"].astype(np.int64))
+    return Imports(tuple(names), np.zeros(count, np.int64))
+
+
+def _strings(data: bytes, symbols_format: int, source: str, offset: int) -> bytes:
+    if symbols_format == _UNCOMPRESSED:
+        return data
+    if symbols_format != _ZLIB:
+        raise MachOError(
+            f"symbol strings of format {symbols_format} are not known", source=source, offset=offset
+        )
+    try:
+        most = min(_MOST_UNPACKED, _BEST_RATIO * len(data) + 1)
+        return zlib.decompressobj().decompress(data, most)
+    except zlib.error as error:
+        raise MachOError(f"symbol strings: {error}", source=source, offset=offset) from None
+
 
 _HEADER = Struct("<7I")
 _SIDE_BY_SIDE = 24

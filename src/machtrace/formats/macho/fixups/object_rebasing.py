@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from machtrace.formats.macho.command_numbers import LC_DYSYMTAB, LC_SYMTAB
 from machtrace.formats.macho.contents import FileContents
-from machtrace.formats.macho.nlist import N_SECT, N_STAB, N_TYPE
+from machtrace.formats.macho.load_commands import LC_DYSYMTAB, LC_SYMTAB
 from machtrace.formats.macho.segments import Section
+from machtrace.formats.macho.structs import N_SECT, N_STAB, N_TYPE
 from machtrace.formats.macho.tables.symtab import parse_symbols
 
 _RELOCATION_SIZE = 8

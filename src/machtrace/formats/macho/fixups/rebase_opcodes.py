@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from machtrace.formats.cursor import ByteCursor
 from machtrace.errors import MachOError
+from machtrace.formats.cursor import ByteCursor
+from machtrace.formats.macho.columns import flattened
 from machtrace.formats.macho.contents import FileContents
-from machtrace.formats.macho.flattened_lists import flattened
 from machtrace.formats.macho.segments import Segment
 from machtrace.model.address import FileOffset
 

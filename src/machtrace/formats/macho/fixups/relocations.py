@@ -9,11 +9,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from machtrace.formats.macho.contents import FileContents
-from machtrace.formats.macho.linkedit import read_table
 from machtrace.formats.macho.columns import Addresses, BindRows
+from machtrace.formats.macho.contents import FileContents, read_table
 from machtrace.formats.macho.segments import S_LAZY_SYMBOL_POINTERS, S_NON_LAZY_SYMBOL_POINTERS
-from machtrace.formats.macho.structs import INDIRECT_SYMBOL_ABS, INDIRECT_SYMBOL_LOCAL, VM_PROT_WRITE
+from machtrace.formats.macho.structs import (
+    INDIRECT_SYMBOL_ABS,
+    INDIRECT_SYMBOL_LOCAL,
+    VM_PROT_WRITE,
+)
 from machtrace.formats.macho.tables.stubs import parse_indirect_symbols
 from machtrace.formats.macho.tables.symtab import parse_symbols
 

@@ -13,11 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import MemoryReadError
-from machtrace.formats.macho.contents import MachOContents
-from machtrace.formats.macho.encryption import is_encrypted
-from machtrace.formats.macho.metadata.objc_records import ObjcRecords
 from machtrace.formats.macho.columns import Addresses
+from machtrace.formats.macho.contents import MachOContents, is_encrypted
 from machtrace.formats.macho.fixups.pointers import Pointers
+from machtrace.formats.macho.metadata.objc import ObjcRecords
 from machtrace.formats.macho.segments import Section
 from machtrace.model.arch import Arch
 

@@ -14,10 +14,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from machtrace.formats.macho.flattened_lists import Rows, bounded, flattened
-from machtrace.formats.macho.columns import Addresses
-from machtrace.formats.macho.metadata.swift_contexts import ContextKind, SwiftContexts
-from machtrace.formats.macho.metadata.swift_records import SwiftRecords
+from machtrace.formats.macho.columns import Addresses, Rows, bounded, flattened
+from machtrace.formats.macho.metadata.swift_types import ContextKind, SwiftContexts, SwiftRecords
 
 _METHOD_DESCRIPTOR = "Tq"
 _DIRECT_TYPE = 0

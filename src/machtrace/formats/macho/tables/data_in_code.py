@@ -5,9 +5,8 @@ from __future__ import annotations
 from struct import Struct
 
 from machtrace.errors import MachOError
-from machtrace.formats.macho.command_numbers import LC_DATA_IN_CODE
-from machtrace.formats.macho.contents import MachOContents
-from machtrace.formats.macho.linkedit import read_table
+from machtrace.formats.macho.contents import MachOContents, read_table
+from machtrace.formats.macho.load_commands import LC_DATA_IN_CODE
 from machtrace.formats.macho.structs import LINKEDIT_DATA_COMMAND
 from machtrace.model.address import ImageOffset, Svma
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from machtrace.formats.cursor import ByteCursor
 from machtrace.errors import MachOError
-from machtrace.formats.macho.contents import MachOContents
-from machtrace.formats.macho.linkedit import read_table
+from machtrace.formats.cursor import ByteCursor
+from machtrace.formats.macho.contents import MachOContents, read_table
 from machtrace.model.address import ImageOffset
 
 EXPORT_SYMBOL_FLAGS_KIND_MASK = 0x03

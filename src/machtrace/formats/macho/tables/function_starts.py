@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import MachOError
-from machtrace.formats.macho.contents import MachOContents
-from machtrace.formats.macho.linkedit import read_table
+from machtrace.formats.macho.contents import MachOContents, read_table
 from machtrace.model.arch import Arch
 
 _LONGEST_ULEB = 10

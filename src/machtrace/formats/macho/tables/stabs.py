@@ -1,6 +1,6 @@
 """Which object files a linked image names, without reading the rest of its symbol table.
 
-See :mod:`machtrace.formats.macho.tables.stabs_x`, which reads all; this needs no columns, and so costs little where
+See :mod:`machtrace.formats.macho.tables.symtab`, which reads all; this needs no columns, and so costs little where
 it is only asked whether there are any.
 """
 
@@ -11,8 +11,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from machtrace.errors import MachOError
-from machtrace.formats.macho.contents import FileContents
-from machtrace.formats.macho.linkedit import read_table
+from machtrace.formats.macho.contents import FileContents, read_table
 
 N_OSO = 0x66
 _TYPE_OFFSET = 4

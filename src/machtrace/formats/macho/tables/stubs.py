@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import MachOError, MemoryReadError
-from machtrace.formats.macho.contents import MachOContents, MemoryContents
-from machtrace.formats.macho.linkedit import read_table
+from machtrace.formats.macho.contents import MachOContents, MemoryContents, read_table
 from machtrace.formats.macho.segments import S_LAZY_SYMBOL_POINTERS, S_SYMBOL_STUBS, Section
 from machtrace.formats.macho.structs import INDIRECT_SYMBOL_ABS, INDIRECT_SYMBOL_LOCAL
 from machtrace.formats.macho.tables.symtab import SymbolRows

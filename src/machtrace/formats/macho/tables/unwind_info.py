@@ -13,7 +13,11 @@ from struct import Struct, unpack_from
 from typing import TYPE_CHECKING
 
 from machtrace.errors import MachOError
-from machtrace.formats.macho.tables.compact_encoding import HAS_LSDA, PERSONALITY_MASK, PERSONALITY_SHIFT
+from machtrace.formats.macho.tables.compact_encoding import (
+    HAS_LSDA,
+    PERSONALITY_MASK,
+    PERSONALITY_SHIFT,
+)
 from machtrace.model.address import ImageOffset
 
 if TYPE_CHECKING:

@@ -3,33 +3,98 @@
 The same analysis as :mod:`machtrace.unwinder.arch.arm64.analysis` makes for AArch64. What iOS ran of this
 architecture has no unwind tables at all: exceptions were thrown with ``setjmp``. So calls are
 analysed too, for when nothing else knows.
+
+Which functions of a 32-bit arm image are of Thumb instructions.
+
+A processor knows by a bit of its status register, and a return address by its lowest bit. But that
+is a matter of the function, and so of its address: the same in the innermost frame, of which a
+core may not have the status register, and in all its callers. LC_FUNCTION_STARTS marks the Thumb
+functions, and so do symbols (``N_ARM_THUMB_DEF``); where neither does, the code itself shows it,
+for nearly each ARM instruction begins with the condition "always".
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import TYPE_CHECKING
 
 from machtrace.errors import FormatError, MemoryReadError
-from machtrace.formats.macho.contents import MachOContents
+from machtrace.formats.macho.contents import MachOContents, is_encrypted
 from machtrace.formats.macho.tables.data_in_code import parse_data_in_code
-from machtrace.formats.macho.encryption import is_encrypted
+from machtrace.formats.macho.tables.function_starts import parse_function_starts
+from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
-from machtrace.model.contents import ImageContents
+from machtrace.model.memory import ImageContents
 from machtrace.model.stack import FrameTrust
-from machtrace.unwinder.arch.arm32.function_code import Code, Range
-from machtrace.unwinder.arch.arm32.arm_effects import ArmEffects
-from machtrace.unwinder.arch.arm32.arm_instruction_sets import InstructionSets
+from machtrace.unwinder.arch.arm32.function_code import ArmEffects, Code, Range
 from machtrace.unwinder.arch.arm32.registers import ARM_DARWIN, LR
 from machtrace.unwinder.code.calling_convention import Machine
 from machtrace.unwinder.code.data_flow import Flow
+from machtrace.unwinder.code.effects import Writes
 from machtrace.unwinder.code.frame_state import FrameState
 from machtrace.unwinder.code.function_analysis import FunctionAnalysis
-from machtrace.unwinder.functions.bounds import FunctionAt, FunctionBounds, code_ranges
-from machtrace.unwinder.code.effects import Writes
 from machtrace.unwinder.code.return_path import rule_across_stacks
+from machtrace.unwinder.functions.bounds import FunctionAt, FunctionBounds, code_ranges
 from machtrace.unwinder.rules import Claims, UnwindRule
 from machtrace.unwinder.step_budget import StepBudget
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+_LOOKED_AT = 1 << 10
+"""Bytes of a function that are enough to tell what it is."""
+_ALWAYS = 0xE0
+
+
+class InstructionSets:
+    """What is known of an image's functions."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self, known: dict[int, bool]) -> None:
+        """``known``: whether Thumb, by the Svma of the function's start."""
+        self._known = known
+
+    @classmethod
+    def of_macho(cls, contents: MachOContents) -> InstructionSets:
+        """From its tables; one that is malformed or was not captured counts as missing."""
+        known: dict[int, bool] = {}
+        try:
+            symbols = parse_symbols(contents)
+            known |= _pairs(symbols.n_value[symbols.is_code], symbols.is_thumb[symbols.is_code])
+        except (FormatError, MemoryReadError):
+            pass
+        try:
+            starts = parse_function_starts(contents)
+            header = contents.image.header_svma
+            for offset, is_thumb in _pairs(starts.offsets, starts.is_thumb).items():
+                known[header + offset] = is_thumb or known.get(header + offset, False)
+        except (FormatError, MemoryReadError):
+            pass
+        return cls(known)
+
+    def is_thumb(self, start: int, code: bytes) -> bool:
+        """Whether the function at Svma ``start``, whose bytes are given, is of Thumb."""
+        known = self._known.get(start)
+        if known is None:
+            known = bool(start % 4) or not looks_like_arm(code)
+        return known
+
+
+def _pairs(addresses: npt.NDArray[np.uint64], marks: npt.NDArray[np.bool_]) -> dict[int, bool]:
+    return dict(zip(addresses.tolist(), marks.tolist(), strict=True))
+
+
+def looks_like_arm(code: bytes) -> bool:
+    """Whether most words of ``code`` could be ARM instructions that always run.
+
+    Thumb code has such a byte in every fourth place by chance only.
+    """
+    tops = code[3:_LOOKED_AT:4]
+    return 2 * sum(top & 0xF0 == _ALWAYS for top in tops) > len(tops)
+
 
 MAX_FUNCTION_SIZE = 1 << 18
 """Bytes of one function that are analysed at most."""
@@ -72,7 +137,7 @@ class ArmInstructionRules(FunctionAnalysis[_Function]):
     """Instruction analysis of one image's arm code. A :class:`RuleSource`.
 
     It answers for interrupted frames only; for calls see
-    :class:`~machtrace.unwinder.code.call_site_rules.CallSiteRules`.
+    :class:`~machtrace.unwinder.code.code_check.CallSiteRules`.
     """
 
     trust = FrameTrust.PROLOGUE
@@ -123,7 +188,7 @@ class ArmInstructionRules(FunctionAnalysis[_Function]):
         return None if found is None else found[0].rule(found[1])
 
     def rule_at_call(self, lookup: Svma) -> UnwindRule | None:
-        """See :class:`~machtrace.unwinder.code.call_site_rules.CallAnalysis`.
+        """See :class:`~machtrace.unwinder.code.code_check.CallAnalysis`.
 
         Raises:
             MemoryReadError: the function's instructions were not captured.

@@ -10,14 +10,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from machtrace.formats.elf.exidx import ExceptionIndex
-from machtrace.formats.elf.contents import ElfContents
-from machtrace.formats.elf.symtab import SymbolRows, parse_dynamic_symbols, parse_symbols
 from machtrace.errors import FormatError, MemoryReadError
+from machtrace.formats.elf.contents import ElfContents
+from machtrace.formats.elf.exidx import ExceptionIndex
+from machtrace.formats.elf.symtab import SymbolRows, parse_dynamic_symbols, parse_symbols
 from machtrace.model.address import Svma
+from machtrace.unwinder.arch.arm32.analysis import ArmInstructionRules, InstructionSets
 from machtrace.unwinder.arch.arm32.function_code import Range
-from machtrace.unwinder.arch.arm32.arm_instruction_sets import InstructionSets
-from machtrace.unwinder.arch.arm32.analysis import ArmInstructionRules
 from machtrace.unwinder.arch.arm32.registers import ARM
 from machtrace.unwinder.functions.elf_bounds import ElfFunctionBounds, code_ranges
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from machtrace.model.arch import ARM_DOUBLES
 from machtrace.unwinder.code.calling_convention import Machine
-from machtrace.unwinder.code.effects import IndirectJump, Effect, Return, Writes
+from machtrace.unwinder.code.effects import Effect, IndirectJump, Return, Writes
 
 FP = 7
 SP = 13

@@ -19,21 +19,21 @@ from machtrace.unwinder.arch.arm32.registers import (
     Literal,
     signed,
 )
-from machtrace.unwinder.arch.arm32.arm_transfers import load, multiple, store
+from machtrace.unwinder.arch.arm32.shared_encodings import load, multiple, store
+from machtrace.unwinder.arch.arm32.thumb_wide import decode_wide
 from machtrace.unwinder.code.effects import (
     TRAP,
     AddConstant,
     AddRegister,
     Call,
-    IndirectJump,
     Effect,
+    IndirectJump,
     Jump,
     MoveRegister,
     Return,
     SetConstant,
     Writes,
 )
-from machtrace.unwinder.arch.arm32.thumb_wide import decode_wide
 
 Effects = tuple[Effect, ...]
 

@@ -22,21 +22,24 @@ from machtrace.unwinder.arch.arm32.registers import (
     expanded,
     signed,
 )
-from machtrace.unwinder.arch.arm32.arm_transfers import by_register, load, multiple, store
 from machtrace.unwinder.arch.arm32.shared_encodings import (
+    by_register,
     decode_coprocessor,
     decode_structure,
     decode_vector,
     literal_size,
+    load,
+    multiple,
+    store,
 )
 from machtrace.unwinder.code.effects import (
     TRAP,
     AddConstant,
     AddRegister,
     Call,
+    Effect,
     IndirectJump,
     InsertConstant,
-    Effect,
     Jump,
     MoveRegister,
     Return,

@@ -11,36 +11,48 @@ from itertools import islice
 from struct import unpack_from
 
 from machtrace.errors import MemoryReadError
-from machtrace.formats.macho.contents import MachOContents
-from machtrace.formats.macho.encryption import is_encrypted
+from machtrace.formats.macho.contents import MachOContents, is_encrypted
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
-from machtrace.model.contents import ImageContents
+from machtrace.model.memory import ImageContents
 from machtrace.model.stack import FrameTrust
-from machtrace.unwinder.arch.arm64.arm64_frame import ARM64, ENTRY, ENTRY_WITHOUT_VOLATILE
 from machtrace.unwinder.arch.arm64.decoder import decode
-from machtrace.unwinder.arch.arm64.registers import INSTRUCTION_SIZE, LINKING
+from machtrace.unwinder.arch.arm64.outlined import (
+    keeps_own_frame,
+    leaves_frame,
+    touches_callers_frame,
+)
+from machtrace.unwinder.arch.arm64.registers import (
+    ARM64,
+    ENTRY,
+    ENTRY_WITHOUT_VOLATILE,
+    INSTRUCTION_SIZE,
+    LINKING,
+)
 from machtrace.unwinder.code.data_flow import Flow
-from machtrace.unwinder.code.frame_state import FrameState
-from machtrace.unwinder.code.function_analysis import FunctionAnalysis
-from machtrace.unwinder.functions.bounds import FunctionAt, FunctionBounds, code_ranges
-from machtrace.unwinder.code.function_edges import LONGEST_BEGINNING, rule_at_edges
 from machtrace.unwinder.code.effects import (
     Call,
-    IndirectJump,
     Effect,
+    IndirectJump,
     Jump,
     Return,
     Trap,
 )
-from machtrace.unwinder.arch.arm64.outlined import keeps_own_frame, leaves_frame, touches_callers_frame
-from machtrace.unwinder.code.pushed_before import entry_with, pushed_before
+from machtrace.unwinder.code.frame_state import FrameState
+from machtrace.unwinder.code.function_analysis import (
+    LONGEST_BEGINNING,
+    FunctionAnalysis,
+    entry_with,
+    pushed_before,
+    rule_at_edges,
+)
 from machtrace.unwinder.code.return_path import (
     LONGEST_WAY,
     loses_registers,
     rule_across_stacks,
     rule_behind_call,
 )
+from machtrace.unwinder.functions.bounds import FunctionAt, FunctionBounds, code_ranges
 from machtrace.unwinder.rules import Claims, UnwindRule
 
 MAX_INSTRUCTIONS = 1 << 16
@@ -167,7 +179,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
         return ((INSTRUCTION_SIZE * index, (one,)) for index, one in enumerate(code))
 
     def rule_at_call(self, lookup: Svma) -> UnwindRule | None:
-        """See :class:`~machtrace.unwinder.code.call_site_rules.CallAnalysis`.
+        """See :class:`~machtrace.unwinder.code.code_check.CallAnalysis`.
 
         Raises:
             MemoryReadError: the function's instructions were not captured.

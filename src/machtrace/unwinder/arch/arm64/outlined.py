@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from machtrace.unwinder.arch.arm64.arm64_frame import ARM64, ENTRY
-from machtrace.unwinder.arch.arm64.registers import FP, INSTRUCTION_SIZE, SP
-from machtrace.unwinder.code.frame_values import CallerValue
+from machtrace.unwinder.arch.arm64.registers import ARM64, ENTRY, FP, INSTRUCTION_SIZE, SP
+from machtrace.unwinder.code.calling_convention import CallerValue
 from machtrace.unwinder.code.effects import (
     AddConstant,
     AddRegister,

@@ -11,37 +11,39 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
 from machtrace.errors import FormatError, MemoryReadError
-from machtrace.formats.macho.contents import MachOContents
+from machtrace.formats.macho.contents import MachOContents, is_encrypted
 from machtrace.formats.macho.tables.data_in_code import parse_data_in_code
-from machtrace.formats.macho.encryption import is_encrypted
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
-from machtrace.model.contents import ImageContents
+from machtrace.model.memory import ImageContents
 from machtrace.model.stack import FrameTrust
-from machtrace.unwinder.arch.x86.calls import infer_pops
+from machtrace.unwinder.arch.x86.calls import infer_pops, resolve_probes
+from machtrace.unwinder.arch.x86.decoder import Decoder
+from machtrace.unwinder.arch.x86.encoding import Effects
+from machtrace.unwinder.arch.x86.registers import MODE_32, MODE_64, Mode
 from machtrace.unwinder.code.data_flow import Flow
-from machtrace.unwinder.code.frame_state import FrameState
-from machtrace.unwinder.code.function_analysis import FunctionAnalysis
-from machtrace.unwinder.functions.bounds import FunctionAt, FunctionBounds
-from machtrace.unwinder.code.function_edges import LONGEST_BEGINNING, rule_at_edges
 from machtrace.unwinder.code.effects import (
     NOTHING,
     TRAP,
     AddConstant,
     Call,
-    IndirectJump,
     Effect,
+    IndirectJump,
     Jump,
     Return,
     Trap,
 )
-from machtrace.unwinder.code.pushed_before import entry_with, pushed_before
+from machtrace.unwinder.code.frame_state import FrameState
+from machtrace.unwinder.code.function_analysis import (
+    LONGEST_BEGINNING,
+    FunctionAnalysis,
+    entry_with,
+    pushed_before,
+    rule_at_edges,
+)
 from machtrace.unwinder.code.return_path import rule_across_stacks
+from machtrace.unwinder.functions.bounds import FunctionAt, FunctionBounds
 from machtrace.unwinder.rules import Claims, UnwindRule
-from machtrace.unwinder.arch.x86.decoder import Decoder
-from machtrace.unwinder.arch.x86.x86_operands import Effects
-from machtrace.unwinder.arch.x86.registers import MODE_32, MODE_64, Mode
-from machtrace.unwinder.arch.x86.x86_stack_probe import resolve_probes
 
 MAX_FUNCTION_SIZE = 1 << 18
 """Bytes of one function that are analysed at most."""
@@ -192,7 +194,7 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         return state if end <= lookup else None
 
     def rule_at_call(self, lookup: Svma) -> UnwindRule | None:
-        """See :class:`~machtrace.unwinder.code.call_site_rules.CallAnalysis`.
+        """See :class:`~machtrace.unwinder.code.code_check.CallAnalysis`.
 
         Raises:
             MemoryReadError: the function's instructions were not captured.

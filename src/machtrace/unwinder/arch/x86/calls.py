@@ -4,6 +4,12 @@ A function that returns a structure takes the hidden argument with it, and ``std
 Of a call through a pointer, or into another image, the instructions behind it tell: at each call
 sp is a multiple of 16 (*OS X ABI Function Call Guide*, "IA-32 Function Calling Conventions"), and
 at a return it is where it was at the entry.
+
+Stack probes of x86 code: the one kind of call that keeps rax.
+
+Where a frame is larger than a page, compilers put its size into eax, call what touches each page of
+it (``___chkstk_darwin``), and take rax from the stack pointer at once. Any other call leaves its
+result there; but nobody takes a result from sp untouched, since sp has to stay aligned.
 """
 
 from __future__ import annotations
@@ -13,14 +19,17 @@ from dataclasses import dataclass
 
 from machtrace.unwinder.code.calling_convention import Machine
 from machtrace.unwinder.code.effects import (
+    NOTHING,
     AddConstant,
+    AddRegister,
     Call,
-    IndirectJump,
     Effect,
+    IndirectJump,
     Jump,
     Load,
     MoveRegister,
     Return,
+    SetConstant,
     Store,
     Trap,
     Writes,
@@ -203,3 +212,33 @@ class _Inference:
 
 def _sum(value: int | None, amount: int) -> int | None:
     return None if value is None else value + amount
+
+
+_RAX = 0
+"""DWARF's number, in 32-bit code too."""
+LEAST_PROBED = 1 << 12
+"""Bytes of a frame that is probed, at least."""
+
+
+def resolve_probes(effects: list[Effect], sp: int) -> None:
+    """Replace what takes a probed frame's size from sp by one that says the number.
+
+    Args:
+        effects: of a function's instructions, in order; changed in place.
+        sp: the stack pointer, by DWARF number.
+    """
+    lowers = AddRegister(sp, sp, _RAX, 0, -1)
+    for at, effect in enumerate(effects):
+        if effect != lowers:
+            continue
+        before = at - 1
+        while before > 0 and effects[before] == NOTHING:  # a place behind the call
+            before -= 1
+        size = effects[before - 1] if before > 0 else NOTHING
+        if (
+            isinstance(effects[before], Call)
+            and isinstance(size, SetConstant)
+            and size.destination == _RAX
+            and size.value >= LEAST_PROBED
+        ):
+            effects[at] = AddConstant(sp, sp, -size.value)

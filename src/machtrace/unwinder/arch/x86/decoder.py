@@ -2,17 +2,48 @@
 
 The bytes of an instruction that say what it is come first: prefixes, opcode, ModR/M and SIB. They
 also say how long it is; what follows are displacements and operands, which mostly do not matter.
+
+x86 instructions, as far as a walk cares for what they do, in 32-bit and 64-bit mode.
+
+Source: *Intel 64 and IA-32 Architectures Software Developer's Manual*, volume 2, appendix A and
+the pages of the instructions. Taking them apart is :mod:`machtrace.unwinder.arch.x86.encoding`'s.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from machtrace.unwinder.code.effects import Call, Jump
-from machtrace.unwinder.arch.x86.x86_instructions import decode, decode_with_head
-from machtrace.unwinder.arch.x86.encoding import LONGEST
-from machtrace.unwinder.arch.x86.x86_operands import Effects
-from machtrace.unwinder.arch.x86.registers import Mode
+from machtrace.unwinder.arch.x86.encoding import LONGEST, Effects, parse_with_head
+from machtrace.unwinder.arch.x86.opcodes import one_byte, three_bytes, two_bytes, vector
+from machtrace.unwinder.arch.x86.registers import MODE_64, Mode
+from machtrace.unwinder.code.effects import TRAP, Call, Jump
+
+
+def decode(code: bytes | memoryview, at: int, mode: Mode = MODE_64) -> tuple[int, Effects]:
+    """The size of the instruction at ``code[at]``, and what it does.
+
+    Distances of jumps and calls count in bytes from the instruction's start. Where there is no
+    instruction, one byte that traps.
+    """
+    length, effects, _ = decode_with_head(code, at, mode)
+    return length, effects
+
+
+def decode_with_head(code: bytes | memoryview, at: int, mode: Mode) -> tuple[int, Effects, int]:
+    """The same, and how many bytes say what it is; 0 where not even those are all there."""
+    found, head = parse_with_head(code, at, mode)
+    if found is None:
+        return 1, (TRAP,), head
+    if found.opcode_map == 0:
+        effects = one_byte(found)
+    elif found.is_vector:
+        effects = vector(found)
+    elif found.opcode_map == 1:
+        effects = two_bytes(found)
+    else:
+        effects = three_bytes(found)
+    return found.length, effects, head
+
 
 REMEMBERED = 1 << 14
 """Beginnings of instructions, and whole ones, that are remembered; at the limit all are
@@ -54,7 +85,7 @@ class Decoder:
         return len(self._beginnings) + len(self._whole)
 
     def decode(self, code: bytes, at: int) -> tuple[int, Effects]:
-        """See :func:`~machtrace.unwinder.arch.x86.x86_instructions.decode`."""
+        """See :func:`~machtrace.unwinder.arch.x86.decoder.decode`."""
         beginnings = self._beginnings
         for end in range(at + 1, min(at + LONGEST, len(code)) + 1):
             key = code[at:end]

@@ -3,7 +3,7 @@
 Sources: *System V Application Binary Interface, AMD64 Architecture Processor Supplement* (figure
 3.4 for the convention, figure 3.36 for the numbers) and *Intel386 Architecture Processor
 Supplement* (tables 2.3 and 2.14). Apple's ``__eh_frame`` of i386 numbers esp and ebp the other way
-round; :mod:`machtrace.unwinder.sources.cfi_translation` sees to that.
+round; :mod:`machtrace.unwinder.sources.cfi` sees to that.
 """
 
 from __future__ import annotations
