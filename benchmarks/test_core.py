@@ -8,9 +8,10 @@ import pytest
 from tests.support.writers.processes import synthetic_process
 
 from machtrace.model.arch import Arch
-from machtrace.pipeline.backtraces import build_capture, unwind
+from machtrace.pipeline.backtraces import build_capture
 from machtrace.render import lldb
 from machtrace.targets.open import open_target
+from machtrace.unwinder.unwinder import unwind
 
 LLDB = next((name for name in ("lldb-19", "lldb") if shutil.which(name)), None)
 

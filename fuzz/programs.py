@@ -18,7 +18,7 @@ from machtrace.model.arch import Arch
 
 ROOT = Path(__file__).parents[1]
 _LAB = ROOT / "tests" / "lab" / "programs"
-_ELF = ROOT / "tests" / "dwarf" / "programs"
+_ELF = ROOT / "tests" / "formats" / "dwarf" / "programs"
 _CACHE = ROOT / "build" / "fuzz"
 
 _MACHO_BUILDS = (

@@ -21,7 +21,7 @@ from machtrace.reports.source import ReportSource
 
 _CONTROL = re.compile(r"\\x[0-9a-f]{2}|\\u202[89]|\\[nrt]")
 """Characters that a line cannot have are spelt out, and read as they were spelt."""
-_SAMPLES = Path(__file__).parents[2] / "tests" / "report" / "apple"
+_SAMPLES = Path(__file__).parents[2] / "tests" / "reports" / "apple"
 
 
 def run_ips(data: bytes) -> None:

@@ -226,8 +226,8 @@ def as_nobody() -> Callable[[Callable[[], Any]], Any]:
     """Runs a function in a child process of this one, as an ordinary user; its result as JSON."""
 
     def run(function: Callable[[], Any]) -> Any:
-        from machtrace.pipeline.backtraces import unwind
         from machtrace.targets.linux.process import LinuxProcessTarget
+        from machtrace.unwinder.unwinder import unwind
 
         # What is imported later might not be readable.
         with subprocess.Popen(["sleep", "60"]) as process:

@@ -143,7 +143,7 @@ def test_its_numbers_are_those_of_apple_s_headers(triple, tmp_path):
         "IS(offsetof(x86_thread_state64_t, __rsp), 56);\n"
         "IS(offsetof(x86_thread_state64_t, __r14), 112);\n#endif\n"
     )
-    code = Path(frida_script.__file__).with_name("frida_darwin.c")
+    code = Path(frida_script.__file__).with_name("darwin.c")
     for source in (checks, code):
         command = [sys.executable, "-m", "ziglang", "clang", "-target", triple, "-std=c11"]
         command += ["-Wall", "-Werror", "-fsyntax-only", *(f"-isystem{one}" for one in headers)]

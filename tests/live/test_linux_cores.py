@@ -17,10 +17,11 @@ from pathlib import Path
 import pytest
 
 from machtrace.model.image import ImageList
-from machtrace.pipeline.backtraces import build_capture, unwind
+from machtrace.pipeline.backtraces import build_capture
 from machtrace.render import text
 from machtrace.targets.core.macho import open_corefile
 from machtrace.targets.linux.process import LinuxProcessTarget
+from machtrace.unwinder.unwinder import unwind
 
 PROGRAMS = Path(__file__).parent / "programs"
 

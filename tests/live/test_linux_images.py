@@ -15,8 +15,8 @@ from machtrace.errors import MemoryReadError
 from machtrace.formats.elf.structs import PF_W
 from machtrace.model.image import ImageFormat
 from machtrace.model.stack import StopReason
-from machtrace.pipeline.backtraces import unwind
 from machtrace.targets.linux.process import LinuxProcessTarget
+from machtrace.unwinder.unwinder import unwind
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="takes root")
 

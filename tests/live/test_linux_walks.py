@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from machtrace.model.stack import AddressKind, FrameTrust, StopReason
-from machtrace.pipeline.backtraces import unwind
 from machtrace.targets.linux.process import LinuxProcessTarget
+from machtrace.unwinder.unwinder import unwind
 
 PYTHON = """
 import threading

@@ -16,12 +16,13 @@ from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import LayeredMemory, MemoryRegion
 from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import FrameTrust, Gap, Stop, StopReason, stretches
-from machtrace.pipeline.backtraces import build_capture, unwind
+from machtrace.pipeline.backtraces import build_capture
 from machtrace.render import bs, json_document, lldb, nsthread, text
 from machtrace.targets.open import open_target
 from machtrace.unwinder import walker
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from machtrace.unwinder.rules import AtCfa, CfaPlus, Claims, InRegister, RegisterOffset, UnwindRule
+from machtrace.unwinder.unwinder import unwind
 from machtrace.unwinder.walker import walk
 
 DEPTH = 300_000

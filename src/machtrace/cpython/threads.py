@@ -8,14 +8,16 @@ debugging support has it (``Modules/_remote_debugging`` of 3.14), for all versio
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from struct import Struct
 
 from machtrace.cpython.layout import PythonLayout
 from machtrace.cpython.objects import PythonObjects, Standing
-from machtrace.errors import FormatError, MachtraceError
+from machtrace.cpython.runs import PythonRuns
+from machtrace.errors import FormatError, MachtraceError, TargetError
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
+from machtrace.model.snapshot import Problem, Snapshot, ThreadId
 from machtrace.model.symbol import PythonFrame
 
 _POINTER = Struct("<Q")
@@ -233,3 +235,39 @@ def _place(run: PythonRun) -> int:
 def _pointer(data: bytes, offset: int) -> int:
     value: int = _POINTER.unpack_from(data, offset)[0]
     return value
+
+
+def with_functions(
+    snapshot: Snapshot, found: PythonThreads, ids: dict[int, ThreadId]
+) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
+    """The snapshot with what could not be read, and the functions of its threads.
+
+    Args:
+        snapshot: of the same moment.
+        found: what the process's memory says.
+        ids: of the snapshot's threads, by what the process itself calls them.
+    """
+    problems = [
+        Problem(thread=None if thread is None else ids[thread], error=_unreadable(error))
+        for thread, error in found.errors
+        if thread is None or thread in ids
+    ]
+    runs: dict[ThreadId, PythonRuns] = {
+        ids[thread]: found.runs(thread) for thread in found.standing if thread in ids
+    }
+    return replace(snapshot, problems=(*snapshot.problems, *problems)), runs
+
+
+def with_problem(snapshot: Snapshot, error: MachtraceError) -> Snapshot:
+    """``snapshot`` with one more thing that is missing."""
+    problem = Problem(thread=None, error=error)
+    return replace(snapshot, problems=(*snapshot.problems, problem))
+
+
+def _unreadable(error: MachtraceError) -> TargetError:
+    unreadable = TargetError(
+        f"Python functions could not be read ({error})",
+        remedy="capture again; where it stays so, leave Python functions out",
+    )
+    unreadable.__cause__ = error
+    return unreadable

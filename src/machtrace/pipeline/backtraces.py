@@ -22,8 +22,6 @@ from machtrace.targets.selection import select_threads
 from machtrace.unwinder.unwinder import unwind
 from machtrace.unwinder.walker import DEFAULT_DEPTH
 
-__all__ = ["report", "unwind"]
-
 
 def build_capture(
     snapshot: Snapshot,

@@ -35,9 +35,9 @@ from machtrace.model.memory import (
 from machtrace.model.snapshot import FilePath, KeptImages, Snapshot
 from machtrace.model.stack import Backtrace, FrameAddress
 from machtrace.model.symbol import FrameStatus
-from machtrace.pipeline.backtraces import unwind
 from machtrace.reports.atomic_write import replace_file
 from machtrace.symbolizer.symbolicator import Symbolicator
+from machtrace.unwinder.unwinder import unwind
 
 GRANULE = 256
 """Ranges are widened to multiples of so many bytes: each region of a core costs a header of 56 to

@@ -6,7 +6,6 @@ Which way of walking many stacks there is on this machine.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from machtrace.errors import MemoryReadError
@@ -24,6 +23,8 @@ from machtrace.unwinder.thread_walker import PythonWalker, ThreadWalker
 from machtrace.unwinder.walker import DEFAULT_DEPTH
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from machtrace.unwinder.stack_columns import CollectedStacks, StackColumns
 
 

@@ -9,7 +9,8 @@ from machtrace.model.address import Avma
 from machtrace.model.memory import LayeredMemory
 from machtrace.model.stack import AddressKind, FrameTrust, StopReason
 from machtrace.model.symbol import Certainty
-from machtrace.pipeline.backtraces import build_capture, unwind
+from machtrace.pipeline.backtraces import build_capture
+from machtrace.unwinder.unwinder import unwind
 
 THREADS = [
     "main",

@@ -211,6 +211,4 @@ def _zig_folder() -> Path:
 
 
 def _run(*command: str) -> None:
-    subprocess.run(  # noqa: S603 - tools by their paths
-        command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

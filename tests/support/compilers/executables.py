@@ -104,7 +104,7 @@ def run_zig(command: str, arguments: Sequence[str], directory: Path) -> None:
         OSError, subprocess.CalledProcessError: it is not installed, or failed.
     """
     caches = {f"ZIG_{kind}_CACHE_DIR": str(directory / ".zig") for kind in ("GLOBAL", "LOCAL")}
-    subprocess.run(  # noqa: S603 (our own interpreter and arguments)
+    subprocess.run(
         (sys.executable, "-m", "ziglang", command, *arguments),
         cwd=directory,
         env={**os.environ, **caches},
@@ -145,7 +145,7 @@ def compile_elf(
     else:
         command = [sys.executable, "-m", "ziglang", "cc", "-target", target, *_ALONE]
     caches = {f"ZIG_{kind}_CACHE_DIR": str(output.parent / ".zig") for kind in ("GLOBAL", "LOCAL")}
-    subprocess.run(  # noqa: S603 (our own arguments)
+    subprocess.run(
         [*command, *options, *map(str, sources), "-o", str(output)],
         env={**os.environ, **caches},
         check=True,

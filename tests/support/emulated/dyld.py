@@ -36,10 +36,10 @@ def bound_lazily(contents: FileContents) -> dict[int, bytes]:
     pointers = image.section("__DATA", "__la_symbol_ptr")
     helper = image.section("__TEXT", "__stub_helper")
     got = next(section for section in image.sections if section.name == "__got")
-    assert pointers is not None and helper is not None  # noqa: S101, PT018
+    assert pointers is not None and helper is not None  # noqa: PT018
     start, size, number = _STARTS.get(image.arch, _ARM64_STARTS)
     word = image.arch.pointer_size
-    code = "Q" if word == 8 else "I"  # noqa: PLR2004 (bytes)
+    code = "Q" if word == 8 else "I"
     patches: dict[int, bytes] = {got.address: pack(f"<{code}", symbols[_BINDER])}
     targets = _targets(contents, pointers.reserved1, pointers.size // word)
     bindings = b""
@@ -47,7 +47,7 @@ def bound_lazily(contents: FileContents) -> dict[int, bytes]:
     to_helpers = unpack(f"<{len(targets)}{code}", stored)
     for index, (name, its_helper) in enumerate(zip(targets, to_helpers, strict=True)):
         bindings += pack(f"<2{code}", pointers.address + word * index, symbols[name])
-        assert (its_helper - helper.address - start) % size == 0  # noqa: S101
+        assert (its_helper - helper.address - start) % size == 0
         patches[int(its_helper) + number] = pack("<I", index)
     patches[symbols["_bindings"]] = bindings
     return patches

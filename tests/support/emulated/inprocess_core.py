@@ -184,10 +184,10 @@ class CaptureCore:
 
         outcome = Outcome(word("outcome", 4))
         count = word("stack_count")
-        assert count <= 1, "of Darwin's threads one stack is copied"  # noqa: S101
+        assert count <= 1, "of Darwin's threads one stack is copied"
         stacks = row + self._thread["stacks"]
         size = self.memory.word(stacks + 8) if count else 0
-        assert outcome is not Outcome.GONE or not count, "gone, with a stack"  # noqa: S101
+        assert outcome is not Outcome.GONE or not count, "gone, with a stack"
         return CopiedThread(
             id=word("id"),
             outcome=outcome,
@@ -212,8 +212,8 @@ class CaptureCore:
     def assert_released(self) -> None:
         """Nothing is suspended, held or locked, and signals come in again."""
         self.task.assert_released()
-        assert not self.libsystem.locked, "a lock is kept"  # noqa: S101
-        assert not self.libsystem.signals_blocked, "signals are kept out"  # noqa: S101
+        assert not self.libsystem.locked, "a lock is kept"
+        assert not self.libsystem.signals_blocked, "signals are kept out"
 
     # --- images ---
 
@@ -234,7 +234,7 @@ class CaptureCore:
             return self.memory.word(row + self._image[field], size)
 
         path = self.memory.read(row + self._image["path"], _PATH_MAX)
-        assert b"\0" in path, "a path without end"  # noqa: S101
+        assert b"\0" in path, "a path without end"
         uuid = self.memory.read(row + self._image["uuid"], 16)
         return ListedImage(
             word("load_address"),

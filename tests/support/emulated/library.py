@@ -187,7 +187,7 @@ class EmulatedLibrary:
             places[name] = at
             at += -(-len(value) // _SLOT) * _SLOT
         info = self._contents.image.dyld_info
-        assert info is not None, "the library has no bind opcodes"  # noqa: S101
+        assert info is not None, "the library has no bind opcodes"
         for table in BindTable.all_of(info):
             for place, name in self._binds(table):
                 if table.is_lazy:
@@ -227,7 +227,7 @@ class EmulatedLibrary:
         """The same of a function that returns a structure of two words."""
         call = self.begin(self.address(symbol), *arguments)
         self.run(call)
-        assert call.result is not None, f"{symbol} did not return"  # noqa: S101
+        assert call.result is not None, f"{symbol} did not return"
         self._stack_count -= 1
         return call.result
 
@@ -258,7 +258,7 @@ class EmulatedLibrary:
         self.uc.context_restore(call.context)
         if count is None:
             while call.result is None:
-                assert self._run_on(call, _BUDGET), "a call went astray"  # noqa: S101
+                assert self._run_on(call, _BUDGET), "a call went astray"
         for _ in range(count or 0):
             if call.result is None:
                 self._run_on(call, 1)
@@ -292,7 +292,7 @@ class EmulatedLibrary:
             self._bind_lazily()
         else:
             self._observe(name)
-            assert name in self._functions, f"{name} is not provided"  # noqa: S101
+            assert name in self._functions, f"{name} is not provided"
             values = cpu.registers().values  # all together are read quicker than a few
             arguments = [values[number] or 0 for number in convention.arguments]
             back = self._pop_return_address()

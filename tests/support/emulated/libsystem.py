@@ -111,19 +111,19 @@ class Libsystem:
     # --- threads ---
 
     def _pthread_mach_thread_np(self, arguments: Sequence[int]) -> int:
-        assert arguments[0] == SELF, "another thread's"  # noqa: S101
+        assert arguments[0] == SELF, "another thread's"
         return self.caller.port
 
     def _pthread_threadid_np(self, arguments: Sequence[int]) -> int:
         thread, place = arguments[:2]
-        assert not thread, "another thread's"  # noqa: S101
+        assert not thread, "another thread's"
         if self.refuses("_pthread_threadid_np"):
             return _ENOMEM
         self.memory.set_word(place, self.caller.id)
         return 0
 
     def _pthread_mutex_lock(self, arguments: Sequence[int]) -> int:
-        assert arguments[0] not in self.locked, "a deadlock"  # noqa: S101
+        assert arguments[0] not in self.locked, "a deadlock"
         self.locked.add(arguments[0])
         return 0
 

@@ -148,20 +148,18 @@ class MachTask:
         """Note a call of anything, and whether it may be made now."""
         self.calls.append(name)
         if self.is_checked and name not in SAFE_WHILE_SUSPENDED:
-            assert not self._is_any_suspended(), (  # noqa: S101
-                f"{name} is called while a thread is suspended"
-            )
+            assert not self._is_any_suspended(), f"{name} is called while a thread is suspended"
 
     def assert_released(self) -> None:
         """No thread is suspended, no right and no array is left."""
         self.assert_all_run()
         left = {name: count for name, count in self.rights.items() if count}
-        assert not left, f"rights are left: {left}"  # noqa: S101
-        assert not self.arrays, f"arrays are left: {self.arrays}"  # noqa: S101
+        assert not left, f"rights are left: {left}"
+        assert not self.arrays, f"arrays are left: {self.arrays}"
 
     def assert_all_run(self) -> None:
         """No thread is suspended."""
-        assert not self._is_any_suspended(), f"suspended: {self.suspended}"  # noqa: S101
+        assert not self._is_any_suspended(), f"suspended: {self.suspended}"
 
     def _is_any_suspended(self) -> bool:
         return any(self.suspended[thread.port] and not thread.is_ended for thread in self.threads)
@@ -230,7 +228,7 @@ class MachTask:
             words[_SUSPEND_COUNT] = thread.suspend_count
             data = pack(f"<{room}I", *words)
         else:
-            assert (flavour, room) == _IDENTIFIER_INFO, "another flavour"  # noqa: S101
+            assert (flavour, room) == _IDENTIFIER_INFO, "another flavour"
             data = pack("<3Q", thread.id, thread.handle, 0)
         self.memory.write(place, data)
         return KernReturn.SUCCESS
@@ -240,7 +238,7 @@ class MachTask:
         thread = self._named(port)
         if thread is None:
             return self._answer_without(port)
-        assert thread.suspend_count, "the state of a running thread"  # noqa: S101
+        assert thread.suspend_count, "the state of a running thread"
         room = self.memory.word(count, 4)
         if 4 * room < len(thread.state):
             return KernReturn.INVALID_ARGUMENT
@@ -252,7 +250,7 @@ class MachTask:
         thread = self._named(arguments[0])
         if thread is None:
             return self._answer_without(arguments[0])
-        assert thread is not self.caller, "a thread suspends itself"  # noqa: S101
+        assert thread is not self.caller, "a thread suspends itself"
         thread.suspend_count += 1
         self.suspended[thread.port] += 1
         self.most_suspended = max(self.most_suspended, self.suspended.total())
@@ -264,21 +262,21 @@ class MachTask:
             return self._answer_without(arguments[0])
         if not thread.suspend_count:
             return KernReturn.FAILURE
-        assert self.suspended[thread.port], "a thread that another suspended"  # noqa: S101
+        assert self.suspended[thread.port], "a thread that another suspended"
         thread.suspend_count -= 1
         self.suspended[thread.port] -= 1
         return KernReturn.SUCCESS
 
     def _mach_port_deallocate(self, arguments: Sequence[int]) -> int:
         task, port = arguments[0] % (1 << 32), arguments[1] % (1 << 32)
-        assert task == TASK, "another task's right"  # noqa: S101
-        assert self.rights[port], f"a right that is not held: {port:#x}"  # noqa: S101
+        assert task == TASK, "another task's right"
+        assert self.rights[port], f"a right that is not held: {port:#x}"
         self.rights[port] -= 1
         return KernReturn.SUCCESS
 
     def _vm_deallocate(self, arguments: Sequence[int]) -> int:
         _, place, size = arguments[:3]
-        assert self.arrays.get(place) == size, "not what was given"  # noqa: S101
+        assert self.arrays.get(place) == size, "not what was given"
         del self.arrays[place]
         self.free(place, size)
         return KernReturn.SUCCESS
@@ -293,7 +291,7 @@ class MachTask:
         region = self._region_from(self.memory.word(address))
         if region is None:
             return KernReturn.INVALID_ADDRESS
-        assert self.memory.word(count, 4) == _SHORT_INFO_COUNT, "pages are counted"  # noqa: S101
+        assert self.memory.word(count, 4) == _SHORT_INFO_COUNT, "pages are counted"
         wanted = self.memory.word(depth, 4)
         protection = 0 if region.memory is None else _READ
         self.memory.set_word(address, region.start)
@@ -307,7 +305,7 @@ class MachTask:
 
     def _vm_read_overwrite(self, arguments: Sequence[int]) -> int:
         task, address, size, place, got = arguments[:5]
-        assert task % (1 << 32) == TASK, "another task's memory"  # noqa: S101
+        assert task % (1 << 32) == TASK, "another task's memory"
         try:
             data = self.read(address, size)
         except MemoryReadError:
@@ -335,7 +333,7 @@ class MachTask:
 
     def _task_info(self, arguments: Sequence[int]) -> int:
         _, flavour, place, count = arguments[:4]
-        assert (flavour, self.memory.word(count, 4)) == _TASK_DYLD_INFO  # noqa: S101
+        assert (flavour, self.memory.word(count, 4)) == _TASK_DYLD_INFO
         self.memory.write(place, pack("<2QI", self.dyld_infos, 0x180, 1))
         return KernReturn.SUCCESS
 

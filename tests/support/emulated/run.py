@@ -134,7 +134,7 @@ class EmulatedRun:
                 to where it was not called from; then there is no truth to compare with.
         """
         entry, cpu = self._contents.image.entry, self.cpu
-        assert entry is not None, "the program has no entry"  # noqa: S101
+        assert entry is not None, "the program has no entry"
         self._load()
         if self._prepare is not None:
             self._prepare(cpu)
@@ -151,7 +151,7 @@ class EmulatedRun:
                 raise AssertionError(f"the program faulted at {pc:#x}: {error}") from error
         if self.failure is not None:
             raise self.failure
-        assert self.instructions < limit, "the program did not end"  # noqa: S101
+        assert self.instructions < limit, "the program did not end"
 
     def _is_at_trap(self) -> bool:
         cpu = self.cpu

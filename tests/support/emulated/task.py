@@ -60,8 +60,8 @@ class OtherTask(MachTask):
 
     def assert_all_run(self, what: str = "at the end") -> None:
         """Neither a thread nor the task is suspended."""
-        assert not self.holds, f"the task is suspended: {what}"  # noqa: S101
-        assert not self._is_any_suspended(), f"a thread is suspended: {what}"  # noqa: S101
+        assert not self.holds, f"the task is suspended: {what}"
+        assert not self._is_any_suspended(), f"a thread is suspended: {what}"
 
     @property
     def functions(self) -> Mapping[str, Function]:
@@ -106,8 +106,8 @@ class OtherTask(MachTask):
 
     def _mach_port_mod_refs(self, arguments: Sequence[int]) -> int:
         task, port, right, delta = arguments[:4]
-        assert task % (1 << 32) == TASK, "another task's rights"  # noqa: S101
-        assert right % (1 << 32) == _RIGHT_SEND, "another kind of right"  # noqa: S101
+        assert task % (1 << 32) == TASK, "another task's rights"
+        assert right % (1 << 32) == _RIGHT_SEND, "another kind of right"
         self.rights[port % (1 << 32)] += delta
         return KernReturn.SUCCESS
 
@@ -132,7 +132,7 @@ class OtherTask(MachTask):
         return super()._mach_port_deallocate(arguments)
 
     def _give_up_token(self, token: int) -> None:
-        assert self.rights[token % (1 << 32)], "a token that is not held"  # noqa: S101
+        assert self.rights[token % (1 << 32)], "a token that is not held"
         self.rights[token % (1 << 32)] -= 1
         self.holds -= 1
         self._add_to_counts(-1)
@@ -144,8 +144,8 @@ class OtherTask(MachTask):
     # --- threads and memory ---
 
     def _check(self, port: int) -> None:
-        assert port % (1 << 32) == _PORT, "another port"  # noqa: S101
-        assert self.rights[_PORT], "a port that was given back"  # noqa: S101
+        assert port % (1 << 32) == _PORT, "another port"
+        assert self.rights[_PORT], "a port that was given back"
 
     def _task_threads(self, arguments: Sequence[int]) -> int:
         self._check(arguments[0])

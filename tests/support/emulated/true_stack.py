@@ -119,4 +119,4 @@ class TrueStack:
             while frames and frames[-1].sp <= sp:
                 frames.pop()
             is_left = len(frames) < before or not frames or transfer is Transfer.JUMP
-            assert is_left, f"returned to {target:#x}, not {frames[-1].return_address:#x}"  # noqa: S101
+            assert is_left, f"returned to {target:#x}, not {frames[-1].return_address:#x}"

@@ -141,7 +141,7 @@ def make(build: Build, programs: Path, directory: Path) -> Built:
     contents = FileContents(path.read_bytes(), build.program.name)
     stripped = FileContents(stripped_path.read_bytes(), build.program.name)
     for name in _TABLE_SECTIONS:
-        assert _section(contents, name) == _section(stripped, name), name  # noqa: S101
+        assert _section(contents, name) == _section(stripped, name), name
     symbols = symbols_of(contents)
     return Built(
         build=build,

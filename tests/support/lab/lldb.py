@@ -47,7 +47,7 @@ def lldb_program() -> str | None:
 
 def lldb_version(program: str) -> str:
     """As it says itself."""
-    done = subprocess.run(  # noqa: S603 - a program found by name
+    done = subprocess.run(
         [program, "--version"], capture_output=True, text=True, timeout=_TIMEOUT, check=True
     )
     return done.stdout.strip().splitlines()[0]
@@ -153,7 +153,7 @@ def lldb_walks(
     images = [(str(path), 0), (str(caller.path), caller.slide % (1 << 64))]
     listed, answer = directory / "cores.json", directory / "walks.json"
     listed.write_text(json.dumps({"cores": cores, "images": images, "answer": str(answer)}))
-    done = subprocess.run(  # noqa: S603 - a program found by name
+    done = subprocess.run(
         [
             *(program, "--no-lldbinit", "--batch"),
             *("-o", f"command script import {_SCRIPT}"),

@@ -13,7 +13,7 @@ from typing import Any
 _LONGEST_STACK = 512
 
 
-def walk_cores(debugger: Any, command: str, result: Any, _: dict[str, Any]) -> None:  # noqa: ANN401
+def walk_cores(debugger: Any, command: str, result: Any, _: dict[str, Any]) -> None:
     """Walk the cores that the file ``command`` lists."""
     del result
     asked = json.loads(Path(command.strip()).read_text())
@@ -32,5 +32,5 @@ def walk_cores(debugger: Any, command: str, result: Any, _: dict[str, Any]) -> N
     Path(asked["answer"]).write_text(json.dumps(walks))
 
 
-def __lldb_init_module(debugger: Any, _: dict[str, Any]) -> None:  # noqa: ANN401
+def __lldb_init_module(debugger: Any, _: dict[str, Any]) -> None:
     debugger.HandleCommand(f"command script add -f {__name__}.walk_cores walk_cores")

@@ -70,7 +70,7 @@ def image_of(contents: FileContents, path: str | None = None) -> BinaryImage:
     """An executable where its file says that it lies."""
     parsed = contents.image
     text = parsed.text_segment
-    assert text is not None  # noqa: S101 (an executable has one)
+    assert text is not None
     return BinaryImage(
         path=path or contents.source,
         uuid=parsed.uuid,

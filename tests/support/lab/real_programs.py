@@ -95,7 +95,7 @@ def fetch(package: SourcePackage, cache: Path) -> Path:
     requirements = archives / f"{package.name}.txt"
     requirements.write_text(f"{package.requirement}\n")
     options = ("--no-deps", "--no-binary", ":all:", "--require-hashes", "--quiet")
-    subprocess.run(  # noqa: S603 (our own interpreter and arguments)
+    subprocess.run(
         (
             *(sys.executable, "-m", "pip", "download", *options),
             *("-d", str(archives), "-r", str(requirements)),

@@ -66,7 +66,7 @@ class Page:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
-    def call(self, method: str, **parameters: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Ask, and wait for the answer.
 
         Raises:
@@ -115,14 +115,14 @@ class Page:
         self.call("Page.navigate", url=path.as_uri() + fragment)
         self.wait_for("document.readyState === 'complete'")
 
-    def value(self, expression: str) -> Any:  # noqa: ANN401 - JSON
+    def value(self, expression: str) -> Any:
         """What an expression of the page's language is."""
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         if "exceptionDetails" in found:
             raise RuntimeError(str(found["exceptionDetails"]))
         return found["result"].get("value")
 
-    def wait_for(self, expression: str) -> Any:  # noqa: ANN401 - JSON
+    def wait_for(self, expression: str) -> Any:
         """The same, once it is true.
 
         Raises:
@@ -170,7 +170,7 @@ def chromium_page(folder: Path) -> Iterator[Page]:
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
     command = [program, *_ARGUMENTS, f"--user-data-dir={folder}", "about:blank"]
-    process = subprocess.Popen(  # noqa: S603 - Chromium, which the caller wants to run
+    process = subprocess.Popen(
         [sys.executable, "-c", _START, str(theirs_in), str(theirs_out), *command],
         pass_fds=(theirs_in, theirs_out),
         stdin=subprocess.DEVNULL,

@@ -65,7 +65,7 @@ def firefox_profiler(profile: Path, folder: Path) -> Iterator[Asking]:
     def ask(*words: str, tries: int = 1) -> str:
         said = ""
         for _ in range(tries):
-            done = subprocess.run(  # noqa: S603 - the peer
+            done = subprocess.run(
                 [node, str(program), *words],
                 capture_output=True,
                 text=True,

@@ -52,7 +52,7 @@ class X86Peer:
             for prefix in ("r", "e", "")
         }
         names |= {f"{n}{p}": mode.by_encoding[i] for i, n in enumerate("acdb") for p in "lh"}
-        names |= {f"{n}l": mode.by_encoding[i] for i, n in enumerate(_FIRST_EIGHT) if i > 3}  # noqa: PLR2004
+        names |= {f"{n}l": mode.by_encoding[i] for i, n in enumerate(_FIRST_EIGHT) if i > 3}
         names |= {f"r{n}{p}": n for n in range(8, 16) for p in ("", "d", "w", "b")}
         self._numbers = names
         """DWARF numbers."""

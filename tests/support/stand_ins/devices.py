@@ -143,7 +143,7 @@ class Provider:
     @property
     def has_developer_mode(self) -> bool:
         """Whether there is one to turn on."""
-        return int(self.device.version.partition(".")[0]) >= 16  # noqa: PLR2004 (iOS 16)
+        return int(self.device.version.partition(".")[0]) >= 16
 
     async def get_developer_mode_status(self) -> bool:
         """Whether it is on."""
@@ -243,7 +243,7 @@ class ProcessControl(_Service):
         """Start an app; its process."""
         self.device.note(f"launch {bundle_id} {kill_existing=} {start_suspended=}")
         self.device.note("launch")
-        assert self.device.launch is not None  # noqa: S101 - a test that forgot it
+        assert self.device.launch is not None
         return self.device.launch(bundle_id, start_suspended)
 
     async def resume(self, pid: int) -> None:

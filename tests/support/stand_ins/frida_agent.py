@@ -131,7 +131,7 @@ class SnapshotAgent:
             at = head & mask
             while at and at not in found:
                 data = self._read_some(at, 16)
-                if len(data) < 16:  # noqa: PLR2004 (bytes)
+                if len(data) < 16:
                     break
                 found[at] = data
                 at = int.from_bytes(data[:8], "little") & mask

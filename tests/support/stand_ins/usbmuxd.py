@@ -141,7 +141,7 @@ def forward_to(port: int) -> Service:
     return forward
 
 
-def receive_plist(connection: socket.socket) -> Any:  # noqa: ANN401 - a property list
+def receive_plist(connection: socket.socket) -> Any:
     """A message as services of lockdown have it: its length, and a property list.
 
     Raises:

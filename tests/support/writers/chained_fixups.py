@@ -60,11 +60,11 @@ class ImportTable:
         for one in self.imports:
             library, at = one.library, len(strings)
             strings += one.name.encode() + b"\0"
-            if self.imports_format == 3:  # noqa: PLR2004 (DYLD_CHAINED_IMPORT_ADDEND64)
+            if self.imports_format == 3:
                 records += pack("<Qq", library & 0xFFFF | at << 32, one.addend)
                 continue
             records += pack("<I", library & 0xFF | at << 9)
-            if self.imports_format == 2:  # noqa: PLR2004 (DYLD_CHAINED_IMPORT_ADDEND)
+            if self.imports_format == 2:
                 records += pack("<i", one.addend)
         packed = zlib.compress(bytes(strings)) if self.is_compressed else bytes(strings)
         return bytes(records), packed
@@ -140,7 +140,7 @@ def _chained(
     data: bytearray, pointers: Mapping[int, int], pointer_format: PointerFormat
 ) -> list[list[int]]:
     """Write the pointers; of each page, the places in it where chains start."""
-    code = "<Q" if pointer_format.size == 8 else "<I"  # noqa: PLR2004
+    code = "<Q" if pointer_format.size == 8 else "<I"
     farthest = ((1 << pointer_format.next_bits) - 1) * pointer_format.stride
     starts: list[list[int]] = [[] for _ in range(len(data) // PAGE_SIZE)]
     places = sorted(pointers)

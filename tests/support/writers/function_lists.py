@@ -43,7 +43,7 @@ def with_function_starts(data: bytes, starts: Iterable[int]) -> bytes:
     present = contents.image.function_starts
     if present is not None and present.size:
         return data
-    assert present is not None, "no LC_FUNCTION_STARTS"  # noqa: S101
+    assert present is not None, "no LC_FUNCTION_STARTS"
     table = _table(contents.image.header_svma, sorted(set(starts)))
     changed = bytearray(data + bytes(-len(data) % 8))
     place = len(changed)
@@ -74,7 +74,7 @@ def _table(header: int, starts: list[int]) -> bytes:
     before = header
     for start in starts:
         delta, before = start - before, start
-        while delta > 0x7F:  # noqa: PLR2004 - unsigned LEB128
+        while delta > 0x7F:
             table.append(delta & 0x7F | 0x80)
             delta >>= 7
         table.append(delta)
@@ -128,7 +128,7 @@ def _edges(symbols: dict[str, int]) -> dict[str, dict[str, int]]:
 def uleb(value: int) -> bytes:
     """An unsigned LEB128."""
     encoded = bytearray()
-    while value >= 0x80:  # noqa: PLR2004 (its highest bit says that more follows)
+    while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
         value >>= 7
     encoded.append(value)

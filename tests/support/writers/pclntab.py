@@ -51,7 +51,7 @@ class _Table:
     def __init__(self, release: int, pointer_size: int, *, little_endian: bool) -> None:
         self._release = release
         self._order = "<" if little_endian else ">"
-        self._pointer = "Q" if pointer_size == 8 else "I"  # noqa: PLR2004 (bytes)
+        self._pointer = "Q" if pointer_size == 8 else "I"
         self._size = pointer_size
 
     def _pack(self, form: str, *values: int) -> bytes:
@@ -60,14 +60,14 @@ class _Table:
     def build(self, functions: Sequence[BuiltFunction], text_start: int) -> bytes:
         """The whole table."""
         head = self._pack("I", MAGICS[self._release]) + bytes((0, 0, 4, self._size))
-        if self._release < 16:  # noqa: PLR2004 (see MAGICS)
+        if self._release < 16:
             return self._oldest(head, functions, text_start)
         names, name_at = _strings([one.name for one in functions])
         paths, path_at = _strings([one.file for one in functions])
         files = list(dict.fromkeys(one.file for one in functions))
         units = b"".join(self._pack("I", path_at[file]) for file in files)
         values = bytearray(1)
-        new = self._release >= 18  # noqa: PLR2004 (see MAGICS)
+        new = self._release >= 18
         entry = "I" if new else "P"
         width = 4 if new else self._size
         records = bytearray()
@@ -88,7 +88,7 @@ class _Table:
         for part in parts:
             offsets.append(offset)
             offset += len(part)
-        stated = 0 if self._release >= 26 else text_start  # noqa: PLR2004 (see MAGICS)
+        stated = 0 if self._release >= 26 else text_start
         counts = (len(functions), len(files), *((stated,) if new else ()))
         return head + self._pack("P" * words, *counts, *offsets) + b"".join(parts)
 
@@ -151,7 +151,7 @@ def _pc_values(values: Sequence[tuple[int, int]], size: int) -> bytes:
 
 def _leb128(value: int) -> bytes:
     encoded = bytearray()
-    while value >= 0x80:  # noqa: PLR2004 (the bit that another byte follows)
+    while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
         value >>= 7
     encoded.append(value)

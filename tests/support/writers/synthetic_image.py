@@ -226,7 +226,7 @@ class _Linker:
             _MH_DYLDLINK,
         ).ljust(MACH_HEADER_64_SIZE, b"\0")
         start = header + b"".join(commands)
-        assert len(start) <= TEXT_OFFSET  # noqa: S101 (of this module's own making)
+        assert len(start) <= TEXT_OFFSET
         mapped = (start.ljust(TEXT_OFFSET, b"\0") + code + unwind).ljust(text_size, b"\0")
         mapped += self.section_data.ljust(data_size, b"\0")
         return SyntheticImage(
@@ -342,7 +342,7 @@ class _Linker:
 
 def _uleb(value: int) -> bytes:
     encoded = bytearray()
-    while value >= 0x80:  # noqa: PLR2004 (LEB128)
+    while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
         value >>= 7
     encoded.append(value)

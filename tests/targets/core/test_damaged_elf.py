@@ -30,8 +30,8 @@ from machtrace.model.snapshot import (
     ThreadInfo,
     ThreadSnapshot,
 )
-from machtrace.pipeline.backtraces import unwind
 from machtrace.targets.core.macho import open_corefile
+from machtrace.unwinder.unwinder import unwind
 
 IMAGE = 0x40_0000
 STACK = 0x7F_0000

@@ -19,10 +19,11 @@ from machtrace.model.image import ImageFormat, ImageList
 from machtrace.model.memory import RegionMemory
 from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import Problem
-from machtrace.pipeline.backtraces import build_capture, unwind
+from machtrace.pipeline.backtraces import build_capture
 from machtrace.render import text
 from machtrace.reports.atomic_write import replace_file
 from machtrace.targets.core.macho import open_corefile
+from machtrace.unwinder.unwinder import unwind
 
 
 def printed(snapshot, **options):

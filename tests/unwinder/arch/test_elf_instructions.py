@@ -17,7 +17,7 @@ from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset, UnwindRu
 from machtrace.unwinder.sources.cfi import CallFrameRules
 from machtrace.unwinder.sources.of_image import image_rules
 
-PROGRAMS = Path(__file__).parents[1] / "lab" / "programs"
+PROGRAMS = Path(__file__).parents[2] / "lab" / "programs"
 OPTIONS = ("-shared", "-fPIC", "-ffreestanding", "-fno-builtin", "-w", "-g0")
 WITHOUT_FRAME_POINTER = ("-fomit-frame-pointer", "-Xclang", "-mframe-pointer=none")
 TABLES = (

@@ -16,10 +16,10 @@ from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import LayeredMemory, MemoryRegion
 from machtrace.model.stack import FrameTrust
-from machtrace.pipeline.backtraces import unwind
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from machtrace.unwinder.rules import Claims, RegisterOffset, UnwindRule
 from machtrace.unwinder.sources.of_image import image_rules
+from machtrace.unwinder.unwinder import unwind
 
 OBJDUMP = next((name for name in ("llvm-objdump-19", "llvm-objdump") if shutil.which(name)), None)
 CALLS = frozenset({"bl", "blr", "blraa", "blrab", "blraaz", "blrabz", "callq", "call", "calll"})

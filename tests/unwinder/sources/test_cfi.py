@@ -39,7 +39,7 @@ from machtrace.unwinder.rules import (
 from machtrace.unwinder.sources.cfi import CallFrameRules, sections_of_elf
 from machtrace.unwinder.step import step
 
-PROGRAMS = Path(__file__).parents[1] / "dwarf" / "programs"
+PROGRAMS = Path(__file__).parents[2] / "formats" / "dwarf" / "programs"
 MASK = PacMask.of_width(47)
 Dump = Callable[..., list[PeerFunction]]
 

@@ -31,7 +31,7 @@ from machtrace.unwinder.step import step
 unicorn = pytest.importorskip("unicorn", reason="the emulator, unicorn, is not installed")
 capstone = pytest.importorskip("capstone", reason="capstone, which knows calls, is not installed")
 
-PROGRAMS = Path(__file__).parents[1] / "dwarf" / "programs"
+PROGRAMS = Path(__file__).parents[2] / "formats" / "dwarf" / "programs"
 OUTSIDE = 0x3000_0000
 STACK, STACK_SIZE = 0x4000_0000, 0x10_0000
 PAGE = 0x1000

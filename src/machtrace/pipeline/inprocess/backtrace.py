@@ -63,7 +63,7 @@ def backtrace(
         return (with_python(stack, runs.get(wanted)) or stack) if python else stack
 
 
-_PACKAGE = __file__.rpartition("capture")[0]
+_PACKAGE = __file__.rpartition("pipeline")[0]
 
 
 def _outside(runs: PythonRuns) -> PythonRuns:

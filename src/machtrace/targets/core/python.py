@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from machtrace.cpython.runs import PythonRuns
 from machtrace.cpython.runtime import find_runtime
-from machtrace.cpython.threads import read_threads
+from machtrace.cpython.threads import read_threads, with_functions, with_problem
 from machtrace.errors import MachtraceError, MemoryReadError, TargetError
 from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.elf.structs import PF_W
@@ -14,7 +14,6 @@ from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.memory import LayeredMemory, MemoryRegion, RegionMemory, without_overlap
 from machtrace.model.snapshot import Snapshot, ThreadId
-from machtrace.targets.linux.freeze import with_functions, with_problem
 from machtrace.targets.shared.file_mapping import map_file
 
 

@@ -11,12 +11,12 @@ from typing import Generic, TypeVar
 
 from machtrace.errors import CoreFileError, TargetError
 from machtrace.model.address import Avma
-from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.process_metadata import NotedThread
 from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import ThreadId, ThreadInfo
 from machtrace.targets.base import ClosedWhenLeft
+from machtrace.targets.shared.thread_copy import RED_ZONE, has_red_zone
 
 _Core = TypeVar("_Core")
 
@@ -66,10 +66,6 @@ class CoreTarget(ClosedWhenLeft, Generic[_Core]):
         )
 
 
-RED_ZONE = 128
-"""Bytes below the stack pointer that a leaf may use: *Apple arm64 ABI*, System V x86-64 psABI."""
-
-
 def noted_indexes(noted: Sequence[NotedThread]) -> list[int]:
     """The numbers of threads: as noted, unless two would have the same."""
     indexes = [one.index or place for place, one in enumerate(noted, 1)]
@@ -94,8 +90,3 @@ def stack_region(memory: RegionMemory, registers: RegisterSet, limit: int) -> Me
     while upto < end and (following := memory.region_at(upto)) is not None:
         upto = following.end
     return MemoryRegion(start, memory.read(start, min(end, upto) - start))
-
-
-def has_red_zone(arch: Arch) -> bool:
-    """Whether a leaf may use memory below its stack pointer."""
-    return arch.is_arm64 or arch in (Arch.X86_64, Arch.X86_64H)

@@ -93,10 +93,10 @@ _MOST_BYTES = 1 << 30
 _MOST_MESSAGES = 1 << 16
 _LEAVING = 5.0
 """Seconds that detaching may take."""
-_SCRIPT = "frida_agent.js"
+_SCRIPT = "agent.js"
 _SOURCES = {
-    "linux": ("frida_linux_registers.c", "frida_linux.c"),
-    "darwin": ("frida_darwin.c",),
+    "linux": ("linux_registers.c", "linux.c"),
+    "darwin": ("darwin.c",),
 }
 
 _UNOBTRUSIVE = {

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from machtrace.errors import FormatError, MachtraceError, RemoteProtocolError
+from machtrace.formats.elf.core.loader_memory import LoadedObject
 from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import MemoryRegion
@@ -25,7 +26,7 @@ from machtrace.targets.gdbremote.json_documents import (
 from machtrace.targets.gdbremote.memory import RemoteMemory
 from machtrace.targets.gdbremote.replies import is_error, parse_file_result, parse_region
 from machtrace.targets.gdbremote.session import GdbSession
-from machtrace.targets.gdbremote.xml_documents import RemoteLibrary, parse_libraries_document
+from machtrace.targets.gdbremote.xml_documents import parse_libraries_document
 from machtrace.targets.shared.elf_images import (
     FoundElf,
     LoaderFacts,
@@ -240,7 +241,7 @@ class RemoteImageFinder:
         vector = documents.get("auxv:") or b""
         listed = documents.get("libraries-svr4:")
         problems: list[MachtraceError] = []
-        libraries: tuple[RemoteLibrary, ...] | None = None
+        libraries: tuple[LoadedObject, ...] | None = None
         try:
             libraries = None if listed is None else parse_libraries_document(listed)
         except RemoteProtocolError as error:

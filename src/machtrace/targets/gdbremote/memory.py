@@ -15,8 +15,8 @@ from machtrace.targets.gdbremote.features import BinaryRead, StubFeatures
 from machtrace.targets.gdbremote.registers import register_bytes
 from machtrace.targets.gdbremote.replies import is_error, refused
 from machtrace.targets.gdbremote.session import GdbSession
+from machtrace.targets.shared.paged_memory import PAGE
 
-PAGE = 4096
 _HEAD = 32
 """Bytes of a packet that are not memory."""
 _AMBIGUOUS = 3

@@ -9,12 +9,12 @@ from machtrace.formats.elf.core.registers import layout_for
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
-from machtrace.targets.core.target import RED_ZONE, has_red_zone
 from machtrace.targets.gdbremote.memory import RemoteMemory
 from machtrace.targets.gdbremote.replies import RemoteRegion, parse_region
 from machtrace.targets.gdbremote.session import GdbSession
 from machtrace.targets.shared.proc_maps import Mapping
 from machtrace.targets.shared.signal_frame import REACH, interrupted_sp
+from machtrace.targets.shared.thread_copy import RED_ZONE, has_red_zone
 
 UNBOUNDED = 1 << 26
 """Bytes of all stacks together that are copied where nothing tells where each ends.

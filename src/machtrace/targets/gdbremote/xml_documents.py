@@ -13,6 +13,7 @@ from typing import NamedTuple
 from xml.parsers.expat import ExpatError, ParserCreate
 
 from machtrace.errors import RemoteProtocolError
+from machtrace.formats.elf.core.loader_memory import LoadedObject
 from machtrace.model.address import Avma
 from machtrace.targets.gdbremote.replies import ThreadName, parse_thread, shortened
 
@@ -102,28 +103,18 @@ def parse_threads_document(document: bytes) -> dict[ThreadName, str]:
     return threads
 
 
-class RemoteLibrary(NamedTuple):
-    """An entry of the loader's list (``struct link_map``)."""
-
-    name: str
-    bias: int
-    """What was added to the addresses that its file states."""
-    dynamic: Avma
-    """Of its dynamic section."""
-
-
-def parse_libraries_document(document: bytes) -> tuple[RemoteLibrary, ...]:
+def parse_libraries_document(document: bytes) -> tuple[LoadedObject, ...]:
     """The libraries of ``qXfer:libraries-svr4:read``; entries without addresses are left out.
 
     Raises:
         RemoteProtocolError: it is no such document.
     """
-    libraries: list[RemoteLibrary] = []
+    libraries: list[LoadedObject] = []
     for element in elements(document, "qXfer:libraries-svr4:read"):
         if element.name == "library":
             bias = number_of(element.attributes.get("l_addr", ""))
             dynamic = number_of(element.attributes.get("l_ld", ""))
             if bias is not None:
                 name = element.attributes.get("name", "")
-                libraries.append(RemoteLibrary(name, bias, Avma(dynamic or 0)))
+                libraries.append(LoadedObject(bias=bias, dynamic=Avma(dynamic or 0), name=name))
     return tuple(libraries)

@@ -15,11 +15,11 @@ from dataclasses import replace
 
 from machtrace.cpython.runs import PythonRuns
 from machtrace.cpython.runtime import PythonRuntime
-from machtrace.cpython.threads import PythonThreads, read_threads
-from machtrace.errors import MachtraceError, MemoryReadError, TargetError, TargetGoneError
+from machtrace.cpython.threads import PythonThreads, read_threads, with_functions, with_problem
+from machtrace.errors import MemoryReadError, TargetError, TargetGoneError
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
-from machtrace.model.snapshot import Problem, Snapshot, ThreadId
+from machtrace.model.snapshot import Snapshot, ThreadId
 from machtrace.targets.linux.ctypes_copier import in_thread_of_its_own
 from machtrace.targets.linux.procfs import EXITED_STATES, ProcessDirectory
 from machtrace.targets.linux.ptrace_tracer import StoppedThread, Tracer
@@ -264,44 +264,8 @@ class PythonReader:
         return [int(word) for word in words if word.isdecimal()] or [thread]
 
 
-def with_functions(
-    snapshot: Snapshot, found: PythonThreads, ids: dict[int, ThreadId]
-) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
-    """The snapshot with what could not be read, and the functions of its threads.
-
-    Args:
-        snapshot: of the same moment.
-        found: what the process's memory says.
-        ids: of the snapshot's threads, by what the process itself calls them.
-    """
-    problems = [
-        Problem(thread=None if thread is None else ids[thread], error=_told(error))
-        for thread, error in found.errors
-        if thread is None or thread in ids
-    ]
-    runs: dict[ThreadId, PythonRuns] = {
-        ids[thread]: found.runs(thread) for thread in found.standing if thread in ids
-    }
-    return replace(snapshot, problems=(*snapshot.problems, *problems)), runs
-
-
-def with_problem(snapshot: Snapshot, error: MachtraceError) -> Snapshot:
-    """``snapshot`` with one more thing that is missing."""
-    problem = Problem(thread=None, error=error)
-    return replace(snapshot, problems=(*snapshot.problems, problem))
-
-
 def _not_held() -> TargetError:
     return TargetError(
         "Python functions were not read, since not all threads could be stopped together",
         remedy="capture again, and see what is said of the other threads",
     )
-
-
-def _told(error: MachtraceError) -> TargetError:
-    told = TargetError(
-        f"Python functions could not be read ({error})",
-        remedy="capture again; where it stays so, leave Python functions out",
-    )
-    told.__cause__ = error
-    return told

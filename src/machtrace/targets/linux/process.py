@@ -166,7 +166,8 @@ class LinuxProcessTarget(ClosedWhenLeft):
         Raises:
             TargetGoneError, TargetAccessError: see :meth:`snapshot`.
         """
-        from machtrace.targets.linux.freeze import HoldingCopier, PythonReader, with_problem
+        from machtrace.cpython.threads import with_problem
+        from machtrace.targets.linux.freeze import HoldingCopier, PythonReader
 
         try:
             reader = PythonReader(self._directory, self._python_runtime())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from machtrace.errors import FormatError, MemoryReadError
@@ -12,6 +12,7 @@ from machtrace.formats.elf.core.loader_memory import (
     AT_EXECFN,
     AT_PHDR,
     AT_SYSINFO_EHDR,
+    LoadedObject,
     loaded_objects,
     read_string,
 )
@@ -22,7 +23,6 @@ from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage
 from machtrace.model.memory import MemoryReader
-from machtrace.targets.gdbremote.xml_documents import RemoteLibrary
 from machtrace.targets.shared.file_mapping import map_file
 from machtrace.targets.shared.proc_maps import Mapping
 
@@ -45,7 +45,7 @@ class LoaderFacts:
 
     arch: Arch
     auxiliary_vector: bytes
-    libraries: Sequence[RemoteLibrary] | None
+    libraries: Sequence[LoadedObject] | None
     """None where the stub has no list."""
     mappings: Sequence[Mapping]
     """None where it has no files."""
@@ -102,16 +102,13 @@ def _candidates(facts: LoaderFacts, memory: MemoryReader) -> dict[int, str]:
             places[mapping.start] = mapping.path
     if facts.mappings:
         return places
-    libraries: Iterable[tuple[str, int]]
-    if facts.libraries is None:
-        objects = loaded_objects(memory, facts.auxiliary_vector, facts.layout)
-        libraries = [(one.name, one.bias) for one in objects]
-    else:
-        libraries = [(one.name, one.bias) for one in facts.libraries]
-    for name, bias in libraries:
-        if bias and not places.get(bias):
-            # Of a library that is linked at 0, as all are, the bias is where it begins.
-            places[bias] = name
+    libraries = facts.libraries
+    if libraries is None:
+        libraries = loaded_objects(memory, facts.auxiliary_vector, facts.layout)
+    for library in libraries:
+        if library.bias and not places.get(library.bias):
+            # A library is linked at 0, so that its bias is its load address.
+            places[library.bias] = library.name
     return places
 
 

@@ -7,7 +7,8 @@ from typing import Protocol, TypeVar
 
 from machtrace.errors import MemoryReadError
 from machtrace.model.address import Avma
-from machtrace.targets.gdbremote.memory import PAGE
+
+PAGE = 4096
 
 _Found = TypeVar("_Found")
 _MOST_ROUNDS = 64

@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias
 from machtrace.errors import FormatError, MachtraceError
 from machtrace.formats.elf.core.registers import read_registers
 from machtrace.model.address import Avma
+from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
 from machtrace.model.snapshot import Problem, ThreadInfo, ThreadSnapshot
 
@@ -157,3 +158,8 @@ class CapturedThreads:
     def miss(self, info: ThreadInfo, error: MachtraceError) -> None:
         """Say what is missing of a thread."""
         self.problems.append(Problem(thread=info.id, error=error))
+
+
+def has_red_zone(arch: Arch) -> bool:
+    """Whether a leaf may use memory below its stack pointer."""
+    return arch.is_arm64 or arch in (Arch.X86_64, Arch.X86_64H)

@@ -40,7 +40,7 @@ from machtrace.unwinder.sources.stubs import StubRules
 from machtrace.unwinder.step import step
 from machtrace.unwinder.walker import walk
 
-LAB = Path(__file__).parents[1] / "lab" / "programs"
+LAB = Path(__file__).parents[3] / "lab" / "programs"
 FP, SP, LR = 7, 13, 14
 MASK = PacMask()
 RED_ZONE = 0x100

@@ -36,7 +36,7 @@ from machtrace.unwinder.code.effects import (
 
 capstone = pytest.importorskip("capstone", reason="capstone, the other decoder, is not installed")
 
-PROGRAMS = Path(__file__).parents[1] / "dwarf" / "programs"
+PROGRAMS = Path(__file__).parents[3] / "formats" / "dwarf" / "programs"
 START = 0x1000
 COUNT = 6000
 LR, PC = 14, 15

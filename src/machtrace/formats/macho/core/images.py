@@ -115,7 +115,6 @@ class _Finder:
 
     def add_scanned(self) -> None:
         """Through the headers in memory; if dyld is among them, through its list."""
-
         memory, cputype = self.core.memory, self.core.cputype
         for regions in (memory.code, memory.regions.regions):
             end = 0
