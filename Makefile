@@ -5,14 +5,14 @@ BIN := .venv/bin
 .PHONY: demo test lab accuracy lint bench fuzz clean
 demo: .venv/.run ; @$(BIN)/machtrace demo
 test: .venv/.dev ; $(BIN)/python -m pytest
-lab: .venv/.dev ; $(BIN)/python tests/lab/run.py
-accuracy: .venv/.dev ; $(BIN)/python tests/lab/run.py --write docs/accuracy.md
+lab: .venv/.dev ; $(BIN)/python -m tests.lab.run
+accuracy: .venv/.dev ; $(BIN)/python -m tests.lab.run --write docs/accuracy.md
 lint: .venv/.dev ; $(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/lint-imports
 bench: .venv/.dev ; $(BIN)/python -m pytest benchmarks --benchmark-only
 fuzz: .venv/.dev ; $(BIN)/python -m fuzz all --count 1000000 --jobs 2
 clean: ; rm -rf .venv build
 
-SOURCES := pyproject.toml CMakeLists.txt $(shell find src -type f -not -name '*.pyc')
+SOURCES := pyproject.toml CMakeLists.txt $(shell find src native -type f -not -name '*.pyc')
 
 # The lock is installed before the package, so that a change of ours does not fetch it again.
 .venv/.run: .venv/.run-lock $(SOURCES) ; @sh scripts/install.sh package && touch $@

@@ -8,9 +8,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.support.compilers.executables import COMPACT_TABLES, DWARF_TABLES, compile_macho
-from tests.support.emulated.run import EmulatedRun, Moment
-from tests.support.lab.policies import image_of
 
 from machtrace.formats.macho.contents import FileContents
 from machtrace.model.address import Avma, PacMask
@@ -18,6 +15,9 @@ from machtrace.model.arch import Arch
 from machtrace.model.image import ImageList
 from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo, ThreadSnapshot
+from tests.support.compilers.executables import COMPACT_TABLES, DWARF_TABLES, compile_macho
+from tests.support.emulated.run import EmulatedRun, Moment
+from tests.support.lab.policies import image_of
 
 SOURCE = Path(__file__).parent / "programs" / "nested.c"
 BUILDS = {

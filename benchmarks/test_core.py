@@ -5,13 +5,13 @@ import shutil
 import subprocess
 
 import pytest
-from tests.support.writers.processes import synthetic_process
 
 from machtrace.model.arch import Arch
 from machtrace.pipeline.backtraces import build_capture
 from machtrace.render import lldb
 from machtrace.targets.open import open_target
 from machtrace.unwinder.unwinder import unwind
+from tests.support.writers.processes import synthetic_process
 
 LLDB = next((name for name in ("lldb-19", "lldb") if shutil.which(name)), None)
 

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.writers.function_lists import uleb
-from tests.support.writers.macho import TEXT_OFFSET, BuiltSymbol, ThinFile
 
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.segments import Section
 from machtrace.images.open_file import open_image_file
 from machtrace.symbolizer.symbolicator import Symbolicator
+from tests.support.writers.function_lists import uleb
+from tests.support.writers.macho import TEXT_OFFSET, BuiltSymbol, ThinFile
 
 PEER = shutil.which("llvm-symbolizer-19") or shutil.which("llvm-symbolizer")
 MADE = 400_000

@@ -13,11 +13,11 @@ import time
 import tracemalloc
 
 import pytest
-from tests.support.writers.processes import synthetic_process
 
 from machtrace.formats.macho.core.writer import core_bytes
 from machtrace.unwinder.thread_walker import PythonWalker
 from machtrace.unwinder.unwinder import Unwinder
+from tests.support.writers.processes import synthetic_process
 
 DEPTH = 20
 LLDB = next((name for name in ("lldb-19", "lldb") if shutil.which(name)), None)

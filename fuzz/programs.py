@@ -8,13 +8,12 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-from tests.support.compilers.debug_programs import DSYMUTIL, INLINED_C, make_dsym
-from tests.support.compilers.executables import compile_elf, compile_macho
-from tests.support.lab.builds import build_program
-
 from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.macho.contents import FileContents
 from machtrace.model.arch import Arch
+from tests.support.compilers.debug_programs import DSYMUTIL, INLINED_C, make_dsym
+from tests.support.compilers.executables import compile_elf, compile_macho
+from tests.support.lab.builds import build_program
 
 ROOT = Path(__file__).parents[1]
 _LAB = ROOT / "tests" / "lab" / "programs"

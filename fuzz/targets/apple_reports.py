@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from tests.support.reports.samples import REPORT_SAMPLES
-
 from fuzz.mutation import Mutation, insert_token
 from fuzz.target import ContractError, Target
 from machtrace.errors import MachtraceError
@@ -18,6 +16,7 @@ from machtrace.reports.crash.writer import crash_text
 from machtrace.reports.ips import reader as ips
 from machtrace.reports.ips.writer import ips_text
 from machtrace.reports.source import ReportSource
+from tests.support.reports.samples import REPORT_SAMPLES
 
 _CONTROL = re.compile(r"\\x[0-9a-f]{2}|\\u202[89]|\\[nrt]")
 """Characters that a line cannot have are spelt out, and read as they were spelt."""

@@ -8,14 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from tests.support.writers.chained_fixups import (
-    DATA_OFFSET,
-    PAGE_SIZE,
-    Import,
-    ImportTable,
-    write_chained_image,
-)
-
 from fuzz.mutation import Mutation, write_number
 from fuzz.programs import macho_programs
 from fuzz.target import ContractError, Target
@@ -24,6 +16,13 @@ from machtrace.formats.macho.fixups.chained_formats import POINTER_FORMATS
 from machtrace.formats.macho.fixups.pointers import parse_pointers
 from machtrace.model.address import Svma
 from machtrace.targets.emulator.demo import PROGRAM
+from tests.support.writers.chained_fixups import (
+    DATA_OFFSET,
+    PAGE_SIZE,
+    Import,
+    ImportTable,
+    write_chained_image,
+)
 
 _CACHE = Svma(0x180000000)
 _LOOKUPS = 50

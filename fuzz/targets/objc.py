@@ -9,10 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from tests.support.writers.chained_fixups import DATA_OFFSET, IMAGE_SVMA, TEXT_OFFSET
-from tests.support.writers.metadata import ListKind, ObjcMetadata
-from tests.support.writers.swift_metadata import SwiftMetadata
-
 from fuzz.mutation import Mutation, write_number
 from fuzz.target import ContractError, Target
 from machtrace.errors import MemoryReadError
@@ -23,6 +19,9 @@ from machtrace.model.address import Avma, Svma
 from machtrace.symbols.objc import objc_names, objc_stub_names
 from machtrace.symbols.swift import swift_names
 from machtrace.targets.emulator.demo import PROGRAM
+from tests.support.writers.chained_fixups import DATA_OFFSET, IMAGE_SVMA, TEXT_OFFSET
+from tests.support.writers.metadata import ListKind, ObjcMetadata
+from tests.support.writers.swift_metadata import SwiftMetadata
 
 _BASE = Svma(IMAGE_SVMA + DATA_OFFSET)
 _LOADED = Avma(IMAGE_SVMA + 0x7C4000)

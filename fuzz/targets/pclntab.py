@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from tests.support.writers.pclntab import MAGICS, BuiltFunction, go_pclntab
-
 from fuzz.mutation import Mutation, write_number
 from fuzz.target import ContractError, Target
 from machtrace.formats.gopclntab import GoFunctions
+from tests.support.writers.pclntab import MAGICS, BuiltFunction, go_pclntab
 
 _TEXT = 0x100001000
 _LOOKUPS = 200

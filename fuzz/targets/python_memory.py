@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from tests.support.writers.python_memory import PythonMemory
-
 from fuzz.mutation import Mutation
 from fuzz.target import ContractError, Target
 from machtrace.cpython.layout import HEAD_SIZE, layout_of
@@ -14,6 +12,7 @@ from machtrace.cpython.threads import read_threads
 from machtrace.errors import MachtraceError
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryRegion
+from tests.support.writers.python_memory import PythonMemory
 
 _MINORS = (11, 12, 13, 14)
 _RUNTIME = 16

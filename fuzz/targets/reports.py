@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from tests.support.reports.samples import REPORT_SAMPLES
-from tests.support.reports.variants import REPORT_VARIANTS
-
 from fuzz.mutation import Mutation, insert_token
 from fuzz.target import ContractError, Target
 from machtrace.errors import ArgumentError, MachtraceError
@@ -15,6 +12,8 @@ from machtrace.reports.formats import FORMATS, write_reports
 from machtrace.reports.machtrace_json import reports_json
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
+from tests.support.reports.samples import REPORT_SAMPLES
+from tests.support.reports.variants import REPORT_VARIANTS
 
 
 def run(data: bytes) -> None:

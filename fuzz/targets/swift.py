@@ -13,7 +13,7 @@ from fuzz.programs import ROOT
 from fuzz.target import ContractError, Target
 from machtrace.demangler.swift.demangler import demangle_swift
 
-_NAMES = ROOT / "tests" / "symbolicate" / "demangle" / "swift_names.txt"
+_NAMES = ROOT / "tests" / "demangler" / "swift_names.txt"
 _LONGEST_OUTPUT = 1 << 22
 
 

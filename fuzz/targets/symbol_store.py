@@ -11,8 +11,6 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from tests.support.writers.symbol_files import APP, DSYM, INTEL_APP, add, fat, zipped
-
 from fuzz.mutation import Mutation, insert_token
 from fuzz.target import ContractError, Target
 from machtrace.errors import FormatError
@@ -21,6 +19,7 @@ from machtrace.symbolstore.archive import UnpackLimits
 from machtrace.symbolstore.atomic_write import UNFINISHED
 from machtrace.symbolstore.gc import misplaced
 from machtrace.symbolstore.store import SymbolStore
+from tests.support.writers.symbol_files import APP, DSYM, INTEL_APP, add, fat, zipped
 
 _LIMITS = UnpackLimits(member_bytes=1 << 20, total_bytes=1 << 22)
 _MOST = 20_000

@@ -11,8 +11,6 @@ from random import Random
 from struct import unpack_from
 
 import numpy as np
-from tests.support.writers.function_lists import uleb, write_exports_trie
-from tests.support.writers.macho import TEXT_OFFSET, BuiltSymbol, ThinFile
 
 from fuzz.mutation import Mutation, insert_token, write_number
 from fuzz.programs import elf_programs, kept, macho_programs
@@ -26,6 +24,8 @@ from machtrace.symbols.elf import elf_symbol_table
 from machtrace.symbols.image_symbols import first_symbol
 from machtrace.symbols.macho.table import macho_symbol_table
 from machtrace.symbols.table import SymbolTable
+from tests.support.writers.function_lists import uleb, write_exports_trie
+from tests.support.writers.macho import TEXT_OFFSET, BuiltSymbol, ThinFile
 
 _LOOKUPS = 12
 _LARGEST = 1 << 17

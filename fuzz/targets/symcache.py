@@ -7,7 +7,6 @@ from functools import cache
 from random import Random
 
 import numpy as np
-from tests.support.compilers.debug_programs import debug_file
 
 from fuzz.mutation import Mutation, write_number
 from fuzz.programs import debug_programs
@@ -16,6 +15,7 @@ from machtrace.lines.index import DebugIndex
 from machtrace.lines.index_builder import build_index
 from machtrace.lines.symcache import SymCache
 from machtrace.model.address import ImageOffset
+from tests.support.compilers.debug_programs import debug_file
 
 _HEADER_SIZE = 80
 _COUNTS_OFFSET = 44

@@ -15,8 +15,6 @@ from functools import cache
 from random import Random
 from struct import pack, unpack_from
 
-from tests.support.emulated.run import STACK_SIZE, EmulatedRun, Moment
-
 from fuzz.mutation import Mutation, place, write_number
 from fuzz.programs import elf_programs, kept, macho_programs, part_of
 from fuzz.target import ContractError, Target
@@ -33,6 +31,7 @@ from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from machtrace.unwinder.sources.of_image import image_rules
 from machtrace.unwinder.thread_walker import PythonWalker, ThreadWalker
 from machtrace.unwinder.unwinder import thread_walker
+from tests.support.emulated.run import STACK_SIZE, EmulatedRun, Moment
 
 LIMIT = 512
 _HEAD = 20

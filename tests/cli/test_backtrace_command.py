@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.writers.processes import synthetic_process
 
 from machtrace.formats.macho.core.writer import core_bytes
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
+from tests.support.writers.processes import synthetic_process
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from tests.support.compilers.debug_programs import debug_file
 
 SOURCE = """\

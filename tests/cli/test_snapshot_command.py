@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.writers.processes import synthetic_process
 
 from machtrace.model.arch import Arch
+from tests.support.writers.processes import synthetic_process
 
 TIME = re.compile(r"stopped for [\d.]+ [µm]s")
 

@@ -6,13 +6,13 @@ import random
 import time
 
 import pytest
-from tests.support.writers.python_memory import PythonMemory
 
 from machtrace.cpython.layout import layout_of
 from machtrace.cpython.objects import LineTable
 from machtrace.cpython.threads import read_threads
 from machtrace.errors import FormatError, MachtraceError
 from machtrace.model.memory import MemoryRegion
+from tests.support.writers.python_memory import PythonMemory
 
 VERSIONS = [(3, 11), (3, 12), (3, 13), (3, 14)]
 LINES = bytes([0x80 | 13 << 3 | 7, 2] * 8)

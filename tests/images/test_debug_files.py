@@ -8,9 +8,6 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.compilers.executables import compile_elf
-from tests.support.writers.debug_files import dwarf_file, write_dsym
-from tests.support.writers.macho import ThinFile
 
 from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.macho.header import FileType
@@ -31,6 +28,9 @@ from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, BuildId, ImageFormat
 from machtrace.model.symbol import FrameStatus
+from tests.support.compilers.executables import compile_elf
+from tests.support.writers.debug_files import dwarf_file, write_dsym
+from tests.support.writers.macho import ThinFile
 
 OURS = UUID("0A1E5C3A-0000-4000-8000-00000000B001")
 
@@ -183,7 +183,7 @@ def test_what_cannot_be_read_is_counted_and_passed_over(tmp_path, monkeypatch):
 @pytest.mark.parametrize("limit", ["ENTRIES_LIMIT", "FILES_LIMIT"])
 def test_a_folder_that_is_too_large_is_given_up_and_said(tmp_path, monkeypatch, limit):
     """What was found until then is used; symbols come first."""
-    module = folder_index if limit == "ENTRIES_LIMIT" else folder_index
+    module = folder_index
     for number in range(50):
         put(tmp_path / "b" / f"{number:02}", ThinFile(uuid=UUID(int=number + 1)).build())
     write_dsym(tmp_path / "z.dSYM", "X", dwarf_file(OURS))

@@ -6,8 +6,6 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.writers.debug_files import BuiltPart, dwarf_file, fat_of, write_dsym
-from tests.support.writers.macho import BuiltSymbol, ThinFile
 
 from machtrace.formats.macho.header import CPU_TYPE_ARM, CPU_TYPE_ARM64, CPU_TYPE_X86_64
 from machtrace.images import folder_index
@@ -18,6 +16,8 @@ from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.symbol import FrameStatus
+from tests.support.writers.debug_files import BuiltPart, dwarf_file, fat_of, write_dsym
+from tests.support.writers.macho import BuiltSymbol, ThinFile
 
 OURS = UUID("2B1E5C3A-0000-4000-8000-00000000A001")
 OTHERS = UUID("2B1E5C3A-0000-4000-8000-00000000A002")

@@ -8,7 +8,6 @@ import subprocess
 from importlib.util import find_spec
 
 import pytest
-from tests.support.compilers.executables import compile_macho
 
 from machtrace.errors import AmbiguousImageError
 from machtrace.formats.macho.contents import FileContents
@@ -22,6 +21,7 @@ from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
 from machtrace.symbolizer.report_names import ReportNames
 from machtrace.symbolizer.report_symbolicator import symbolicate_reports
+from tests.support.compilers.executables import compile_macho
 
 SOURCE = "int first(int n) { return n * 3; }\nint main(int n) { return first(n) + 1; }\n"
 BASE = 0x1_0456_0000

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from tests.support.writers.processes import synthetic_process
 
 from machtrace.errors import FileAccessError, MachOError
 from machtrace.formats.macho.contents import FileContents
@@ -13,6 +12,7 @@ from machtrace.model.memory import RegionMemory
 from machtrace.model.symbol import FrameStatus
 from machtrace.symbolizer.symbolicator import Symbolicator
 from machtrace.symbols.image_symbols import ImageSymbols
+from tests.support.writers.processes import synthetic_process
 
 
 def files_of(process, folder):

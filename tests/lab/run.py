@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
 from tests.support.lab.architectures import ARCHITECTURES, OPTIMISATIONS, TABLES
 from tests.support.lab.builds import Build, builds
 from tests.support.lab.lldb import lldb_program

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.emulated.run import EmulatedRun, Moment
-from tests.support.lab.builds import build_program
 
 from machtrace.model.arch import Arch
+from tests.support.emulated.run import EmulatedRun, Moment
+from tests.support.lab.builds import build_program
 
 PROGRAMS = Path(__file__).parent / "programs"
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from tests.support.lab.architectures import ARCHITECTURES
 from tests.support.lab.builds import Built, builds, make
 from tests.support.lab.policies import documents_policy, policies

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from tests.support.lab.architectures import ARCHITECTURES
 from tests.support.lab.builds import Build, make
 from tests.support.lab.policies import policies

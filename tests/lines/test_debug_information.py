@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from tests.support.compilers.debug_programs import debug_file
-from tests.support.compilers.executables import compile_elf
 
 from machtrace.errors import DebugInformationError
 from machtrace.images.resolver import ImageResolver
@@ -16,6 +14,8 @@ from machtrace.model.snapshot import ProcessInfo, Snapshot
 from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust
 from machtrace.model.symbol import Certainty, FrameStatus
 from machtrace.symbolizer.symbolicator import Symbolicator
+from tests.support.compilers.debug_programs import debug_file
+from tests.support.compilers.executables import compile_elf
 
 LOADED = 0x7000_0000_0000
 SOURCE = """\

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.compilers.executables import compile_object, link_objects
-from tests.support.writers.debug_files import static_archive, thin_archive, write_dsym
 
 from machtrace.errors import DebugInformationError
 from machtrace.formats.macho.contents import FileContents
@@ -31,6 +29,8 @@ from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.symbol import FrameStatus
+from tests.support.compilers.executables import compile_object, link_objects
+from tests.support.writers.debug_files import static_archive, thin_archive, write_dsym
 
 MAIN = """\
 static inline __attribute__((always_inline)) int twice(int x) {

@@ -7,6 +7,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+
+from machtrace.formats.macho.contents import FileContents
+from machtrace.lines.index_cache import IndexCache
+from machtrace.model.arch import Arch
+from machtrace.model.symbol import Certainty
+from machtrace.symbols.elf import elf_symbol_table
+from machtrace.symbols.macho.table import macho_symbol_table
 from tests.support.compilers.debug_programs import (
     DSYMUTIL,
     INLINED_C,
@@ -15,13 +22,6 @@ from tests.support.compilers.debug_programs import (
     make_dsym,
 )
 from tests.support.compilers.executables import compile_elf, compile_macho
-
-from machtrace.formats.macho.contents import FileContents
-from machtrace.lines.index_cache import IndexCache
-from machtrace.model.arch import Arch
-from machtrace.model.symbol import Certainty
-from machtrace.symbols.elf import elf_symbol_table
-from machtrace.symbols.macho.table import macho_symbol_table
 
 PEER = shutil.which("llvm-symbolizer-19") or shutil.which("llvm-symbolizer")
 BUILDS = (

@@ -8,8 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from tests.support.compilers.debug_programs import INLINED_C, debug_file
-from tests.support.compilers.executables import compile_elf
 
 from machtrace.errors import DebugInformationError
 from machtrace.lines import index_builder, index_cache
@@ -17,6 +15,8 @@ from machtrace.lines.index_builder import BuildLimits, build_index
 from machtrace.lines.index_cache import IndexCache, IndexFolder, default_index_folder, index_name
 from machtrace.lines.symcache import SymCache
 from machtrace.model.address import FileOffset
+from tests.support.compilers.debug_programs import INLINED_C, debug_file
+from tests.support.compilers.executables import compile_elf
 
 BUILD_ID = "-Wl,--build-id=sha1"
 

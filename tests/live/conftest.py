@@ -71,10 +71,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 DEADLINE_S = 20
 PATIENCE_NS = 10_000_000_000
 _LIMITS = {
-    "linux_native": ("STOP_LIMIT_NS",),
-    "linux_tracer": ("STOP_LIMIT_NS",),
-    "self_copier": ("ANSWER_LIMIT_NS", "LOCKED_ANSWER_LIMIT_NS", "SLEEP_LIMIT_NS"),
-    "self_series": ("ANSWER_LIMIT_NS", "SLEEP_LIMIT_NS"),
+    "linux.copier": ("STOP_LIMIT_NS",),
+    "linux.ptrace_tracer": ("STOP_LIMIT_NS",),
+    "inprocess.copier": ("ANSWER_LIMIT_NS", "LOCKED_ANSWER_LIMIT_NS", "SLEEP_LIMIT_NS"),
+    "inprocess.series": ("ANSWER_LIMIT_NS", "SLEEP_LIMIT_NS"),
 }
 """What says how long threads may take to stop, by the module of ``machtrace.targets``."""
 _RAN = ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")

@@ -15,6 +15,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+import machtrace as mt
+from machtrace.errors import DeviceError
+from machtrace.targets.ios.session import LibraryAccess
+from machtrace.targets.ios.target import DeviceTarget
+from machtrace.targets.linux.process import LinuxProcessTarget
 from tests.support.stand_ins.devices import MadeUpDevice, MadeUpDevices
 from tests.support.stand_ins.pymobiledevice3 import installed
 from tests.support.stand_ins.usbmuxd import (
@@ -25,12 +31,6 @@ from tests.support.stand_ins.usbmuxd import (
     receive_plist,
     send_plist,
 )
-
-import machtrace as mt
-from machtrace.errors import DeviceError
-from machtrace.targets.ios.session import LibraryAccess
-from machtrace.targets.ios.target import DeviceTarget
-from machtrace.targets.linux.process import LinuxProcessTarget
 
 DEADLINE_S = 30
 LLDB_SERVERS = ("lldb-server", *(f"lldb-server-{version}" for version in range(22, 13, -1)))

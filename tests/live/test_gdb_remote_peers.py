@@ -17,8 +17,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tests.support.compilers.executables import compile_elf
-from tests.support.stand_ins.usbmuxd import free_port
 
 import machtrace as mt
 from machtrace.errors import ConnectionLostError, TargetError
@@ -26,6 +24,8 @@ from machtrace.model.arch import Arch
 from machtrace.targets.gdbremote import process as gdb_process
 from machtrace.targets.gdbremote.process import GdbRemoteTarget
 from machtrace.targets.linux.process import LinuxProcessTarget
+from tests.support.compilers.executables import compile_elf
+from tests.support.stand_ins.usbmuxd import free_port
 
 DEADLINE_S = 30
 LLDB_SERVERS = ("lldb-server", *(f"lldb-server-{version}" for version in range(22, 13, -1)))

@@ -190,7 +190,7 @@ while input():
 @pytest.fixture
 def slow_locks(copier, monkeypatch):
     """Threads may sleep for long: those that start and end others wait for locks of the kernel."""
-    tracing = "linux_native" if "native" in type(copier).__module__ else "linux_tracer"
+    tracing = "linux.copier" if type(copier).__name__ == "PtraceCopier" else "linux.ptrace_tracer"
     module = sys.modules[f"machtrace.targets.{tracing}"]
     monkeypatch.setattr(module, "SLEEP_LIMIT_NS", PATIENCE_NS)
 

@@ -13,7 +13,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.support.writers.processes import synthetic_process
 
 import machtrace
 from machtrace.errors import ArgumentError, ConnectionLostError, TargetGoneError, TargetSpecError
@@ -22,6 +21,7 @@ from machtrace.model.profile import SamplingEnd
 from machtrace.render import folded
 from machtrace.sampling.api import duration_ns, interval_ns, sample
 from machtrace.sampling.sampler import FOREVER_NS, Sampler
+from tests.support.writers.processes import synthetic_process
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from tests.support.writers.processes import synthetic_process
 
 from machtrace.model.arch import Arch
+from tests.support.writers.processes import synthetic_process
 
 LLDB = next((name for name in ("lldb-19", "lldb") if shutil.which(name)), None)
 NAMES = re.compile(r", (name|queue) = '[^']*'")

@@ -8,11 +8,11 @@ import subprocess
 from itertools import pairwise
 
 import pytest
-from tests.support.reports.models import IMAGE, Seen, function, profile
 
 from machtrace.model.profile import MissingFrames
 from machtrace.model.symbol import InlineFrame, PythonFrame, SourceLocation
 from machtrace.render import firefox, pprof, profile_json, speedscope
+from tests.support.reports.models import IMAGE, Seen, function, profile
 
 START = function("start", offset=0x100, at=8)
 MAIN = function("main", offset=0x200, at=16, line=12)

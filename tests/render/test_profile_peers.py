@@ -7,11 +7,11 @@ They are npm packages: `npm install speedscope @firefox-devtools/profiler-cli` i
 import json
 
 import pytest
-from tests.support.peers.npm import PeerMissingError, firefox_profiler, npm_package
-from tests.support.reports.models import Seen, function, profile
 
 from machtrace.model.symbol import InlineFrame, SourceLocation
 from machtrace.render import firefox, speedscope
+from tests.support.peers.npm import PeerMissingError, firefox_profiler, npm_package
+from tests.support.reports.models import Seen, function, profile
 
 START = function("start", offset=0x100, at=8)
 HOT = function(

@@ -3,11 +3,11 @@
 import io
 
 import pytest
-from tests.support.reports.models import Seen, function, profile
 
 from machtrace.model.profile import MissingFrames
 from machtrace.model.symbol import InlineFrame, PythonFrame, SourceLocation
 from machtrace.render import folded, sample_text
+from tests.support.reports.models import Seen, function, profile
 
 START = function("start", offset=0x100, at=8)
 MAIN = function("main", offset=0x200, at=16, line=12)

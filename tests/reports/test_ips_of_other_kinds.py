@@ -7,13 +7,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.support.reports.samples import REPORT_SAMPLES
 
 from machtrace.model.report import Report
 from machtrace.reports.crash.writer import crash_text
 from machtrace.reports.ips.writer import ips_text
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
+from tests.support.reports.samples import REPORT_SAMPLES
 
 
 def reports(kind: str) -> tuple[Report, ...]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.support.reports.samples import APP_BASE, APP_UUID, CRASH, KSCRASH
 
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
+from tests.support.reports.samples import APP_BASE, APP_UUID, CRASH, KSCRASH
 
 END = APP_BASE + 0x8000
 

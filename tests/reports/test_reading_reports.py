@@ -6,7 +6,6 @@ import codecs
 import json
 
 import pytest
-from tests.support.reports.samples import REPORT_SAMPLES
 
 from machtrace.errors import ArgumentError, FormatError, MachtraceError
 from machtrace.model.report import Report
@@ -14,6 +13,7 @@ from machtrace.reports.formats import FORMATS, write_reports
 from machtrace.reports.machtrace_json import reports_json
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
+from tests.support.reports.samples import REPORT_SAMPLES
 
 KINDS = list(REPORT_SAMPLES)
 TEXTS = [kind for kind in KINDS if kind != "plcrash"]

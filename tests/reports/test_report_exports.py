@@ -12,11 +12,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+from machtrace.reports.formats import write_reports
 from tests.support.peers.chromium import chromium_page, chromium_program
 from tests.support.peers.npm import PeerMissingError, firefox_profiler, npm_package
 from tests.support.reports.models import made_report, made_thread, made_tree
-
-from machtrace.reports.formats import write_reports
 
 CRASH = made_report(
     made_thread(0, ["system:abort", "kit:fail", "run", "main"], crashed=True),

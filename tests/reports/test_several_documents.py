@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 import pytest
-from tests.support.reports.samples import REPORT_SAMPLES
 
 from machtrace.errors import FormatError
 from machtrace.model.report import Report, ReportKind
 from machtrace.reports.machtrace_json import reports_json
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
+from tests.support.reports.samples import REPORT_SAMPLES
 
 KSCRASH, METRICKIT = (json.loads(REPORT_SAMPLES[kind]) for kind in ("kscrash", "metrickit"))
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.reports.samples import SPINDUMP
-from tests.support.reports.variants import PROCESS_BLOCKS
 
 from machtrace.model.report import Adjustment, Report, ReportKind
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
 from machtrace.reports.spindump import read_text, spun_frame
+from tests.support.reports.samples import SPINDUMP
+from tests.support.reports.variants import PROCESS_BLOCKS
 
 
 def spun(text: bytes) -> Report:

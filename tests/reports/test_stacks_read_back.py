@@ -8,7 +8,6 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.reports.variants import REPORT_VARIANTS
 
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.report import (
@@ -23,6 +22,7 @@ from machtrace.model.report import (
 from machtrace.reports.formats import write_reports
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
+from tests.support.reports.variants import REPORT_VARIANTS
 
 NAMES = (
     "main",

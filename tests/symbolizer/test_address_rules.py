@@ -9,9 +9,6 @@ from itertools import pairwise
 from uuid import UUID
 
 import pytest
-from tests.support.compilers.debug_programs import DSYMUTIL, line_of, make_dsym
-from tests.support.compilers.executables import compile_macho
-from tests.support.emulated.run import EmulatedRun
 
 import machtrace as mt
 from machtrace.formats.macho.contents import FileContents
@@ -22,6 +19,9 @@ from machtrace.model.memory import RegionMemory
 from machtrace.model.snapshot import ProcessInfo, Snapshot
 from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust
 from machtrace.symbolizer.symbolicator import Symbolicator
+from tests.support.compilers.debug_programs import DSYMUTIL, line_of, make_dsym
+from tests.support.compilers.executables import compile_macho
+from tests.support.emulated.run import EmulatedRun
 
 LIVE_C = """\
 #include <signal.h>

@@ -7,9 +7,6 @@ import sys
 
 import numpy as np
 import pytest
-from tests.support.compilers.debug_programs import DSYMUTIL, INLINED_C, line_of, make_dsym
-from tests.support.compilers.executables import compile_elf, compile_macho
-from tests.support.writers.macho import BuiltSlice, ThinFile, fat_file
 
 from machtrace.errors import (
     ArgumentError,
@@ -27,6 +24,9 @@ from machtrace.symbolizer.columns import NO_OFFSET
 from machtrace.symbolizer.symbolicator import Symbolicator
 from machtrace.symbols.macho.table import macho_symbol_table
 from machtrace.symbols.table import CERTAINTIES
+from tests.support.compilers.debug_programs import DSYMUTIL, INLINED_C, line_of, make_dsym
+from tests.support.compilers.executables import compile_elf, compile_macho
+from tests.support.writers.macho import BuiltSlice, ThinFile, fat_file
 
 
 def offsets(*values):

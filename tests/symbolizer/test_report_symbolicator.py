@@ -11,8 +11,6 @@ from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
-from tests.support.compilers.debug_programs import DSYMUTIL, line_of, make_dsym
-from tests.support.compilers.executables import compile_macho
 
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.tables.symtab import parse_symbols
@@ -23,6 +21,8 @@ from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
 from machtrace.symbolizer.report_names import ReportNames
 from machtrace.symbolizer.report_symbolicator import symbolicate_reports
+from tests.support.compilers.debug_programs import DSYMUTIL, line_of, make_dsym
+from tests.support.compilers.executables import compile_macho
 
 SOURCE = """\
 volatile int sink;

@@ -10,7 +10,6 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from tests.support.reports.logs import SANITIZER
 
 from machtrace.model.image import BuildId
 from machtrace.model.report import Adjustment, Report, ReportedThread
@@ -19,6 +18,7 @@ from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
 from machtrace.symbolizer.report_names import ReportNames
 from machtrace.symbolizer.report_symbolicator import symbolicate_reports
+from tests.support.reports.logs import SANITIZER
 
 SOURCE = """\
 #include <stdlib.h>

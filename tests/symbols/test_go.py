@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.writers.pclntab import MAGICS, BuiltFunction, go_pclntab
 
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.formats.gopclntab import GoFunctions
 from machtrace.model.address import Svma
 from machtrace.model.symbol import Certainty
 from machtrace.symbols.go import elf_go_names, go_names
+from tests.support.writers.pclntab import MAGICS, BuiltFunction, go_pclntab
 
 TEXT = 0x100001000
 FUNCTIONS = [

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.writers.function_lists import uleb, write_exports_trie
-from tests.support.writers.macho import TEXT_OFFSET, BuiltSymbol, ThinFile
 
 from machtrace.errors import MachOError
 from machtrace.formats.macho.contents import FileContents
@@ -22,6 +20,8 @@ from machtrace.model.arch import Arch
 from machtrace.model.symbol import Certainty
 from machtrace.symbols.image_symbols import first_symbol
 from machtrace.symbols.macho.table import macho_symbol_table
+from tests.support.writers.function_lists import uleb, write_exports_trie
+from tests.support.writers.macho import TEXT_OFFSET, BuiltSymbol, ThinFile
 
 ARCHITECTURES = [Arch.ARM64, Arch.X86_64]
 

@@ -8,10 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tests.support.compilers.executables import compile_macho
-from tests.support.writers.chained_fixups import IMAGE_SVMA, TEXT_OFFSET
-from tests.support.writers.function_lists import with_listed_functions
-from tests.support.writers.metadata import ListKind, ObjcMetadata
 
 from machtrace.errors import MachOError
 from machtrace.formats.macho.contents import FileContents
@@ -21,6 +17,10 @@ from machtrace.model.arch import Arch
 from machtrace.model.symbol import Certainty, Symbol
 from machtrace.symbols.macho.table import macho_symbol_table
 from machtrace.symbols.objc import class_name
+from tests.support.compilers.executables import compile_macho
+from tests.support.writers.chained_fixups import IMAGE_SVMA, TEXT_OFFSET
+from tests.support.writers.function_lists import with_listed_functions
+from tests.support.writers.metadata import ListKind, ObjcMetadata
 
 PROGRAM = """
 __attribute__((objc_root_class)) @interface Shape { int side; }

@@ -8,11 +8,6 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from tests.support.compilers.executables import COMPACT_TABLES, compile_object
-from tests.support.writers.chained_fixups import IMAGE_SVMA, TEXT_OFFSET
-from tests.support.writers.function_lists import with_listed_functions
-from tests.support.writers.macho import BuiltSymbol, ThinFile
-from tests.support.writers.metadata import ListKind, ObjcMetadata
 
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.tables.function_starts import parse_function_starts
@@ -22,6 +17,11 @@ from machtrace.model.arch import Arch
 from machtrace.model.symbol import Certainty
 from machtrace.symbols.image_symbols import first_symbol
 from machtrace.symbols.macho.table import macho_symbol_table
+from tests.support.compilers.executables import COMPACT_TABLES, compile_object
+from tests.support.writers.chained_fixups import IMAGE_SVMA, TEXT_OFFSET
+from tests.support.writers.function_lists import with_listed_functions
+from tests.support.writers.macho import BuiltSymbol, ThinFile
+from tests.support.writers.metadata import ListKind, ObjcMetadata
 
 CPLUSPLUS = """
 extern "C" int outside(int);

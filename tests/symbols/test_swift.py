@@ -7,9 +7,6 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.writers.chained_fixups import DATA_OFFSET, IMAGE_SVMA, TEXT_OFFSET
-from tests.support.writers.function_lists import with_listed_functions
-from tests.support.writers.swift_metadata import SwiftMetadata
 
 from machtrace.errors import MachtraceError, MemoryReadError
 from machtrace.formats.macho.contents import FileContents, MemoryContents
@@ -19,6 +16,9 @@ from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.symbol import Certainty
 from machtrace.symbols.macho.table import macho_symbol_table
 from machtrace.symbols.swift import swift_names
+from tests.support.writers.chained_fixups import DATA_OFFSET, IMAGE_SVMA, TEXT_OFFSET
+from tests.support.writers.function_lists import with_listed_functions
+from tests.support.writers.swift_metadata import SwiftMetadata
 
 INSTANCE, ASYNC_METHOD, ASYNC_REQUIREMENT = 0x10, 0x40, 0x20
 METHOD, INIT, GETTER, SETTER, MODIFY, READ = range(6)

@@ -5,6 +5,10 @@ import struct
 import zipfile
 
 import pytest
+
+from machtrace.images.store_layout import FileKind
+from machtrace.symbolstore.archive import UnpackLimits
+from machtrace.symbolstore.contained_images import SkipReason
 from tests.support.writers.symbol_files import (
     APP,
     ARM,
@@ -15,10 +19,6 @@ from tests.support.writers.symbol_files import (
     reasons,
     zipped,
 )
-
-from machtrace.images.store_layout import FileKind
-from machtrace.symbolstore.archive import UnpackLimits
-from machtrace.symbolstore.contained_images import SkipReason
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])

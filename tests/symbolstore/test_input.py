@@ -5,6 +5,10 @@ import random
 from uuid import UUID
 
 import pytest
+
+from machtrace.formats.macho.header import FileType
+from machtrace.images.store_layout import FileKind
+from machtrace.symbolstore.contained_images import SkipReason
 from tests.support.writers.macho import ThinFile
 from tests.support.writers.symbol_files import (
     APP,
@@ -15,10 +19,6 @@ from tests.support.writers.symbol_files import (
     fat,
     reasons,
 )
-
-from machtrace.formats.macho.header import FileType
-from machtrace.images.store_layout import FileKind
-from machtrace.symbolstore.contained_images import SkipReason
 
 
 @pytest.mark.parametrize(

@@ -9,21 +9,6 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from tests.support.compilers.executables import compile_elf
-from tests.support.writers.macho import ThinFile
-from tests.support.writers.symbol_files import (
-    APP,
-    ARM,
-    DSYM,
-    INTEL,
-    INTEL_APP,
-    add,
-    everything_in,
-    fat,
-    names_in,
-    reasons,
-    zipped,
-)
 
 from machtrace.errors import FileAccessError
 from machtrace.formats.macho.header import CPU_TYPE_X86_64, FileType
@@ -39,6 +24,21 @@ from machtrace.symbolstore.gc import (
     misplaced,
 )
 from machtrace.symbolstore.store import SymbolStore
+from tests.support.compilers.executables import compile_elf
+from tests.support.writers.macho import ThinFile
+from tests.support.writers.symbol_files import (
+    APP,
+    ARM,
+    DSYM,
+    INTEL,
+    INTEL_APP,
+    add,
+    everything_in,
+    fat,
+    names_in,
+    reasons,
+    zipped,
+)
 
 
 def test_an_app_and_its_dsym_in_symsorter_s_layout(store, bundle):

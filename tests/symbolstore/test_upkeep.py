@@ -7,15 +7,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.support.compilers.executables import compile_elf
-from tests.support.writers.symbol_files import (
-    APP,
-    DSYM,
-    INTEL_APP,
-    add,
-    everything_in,
-    names_in,
-)
 
 from machtrace.images.store_layout import ExportLayout, FileKind
 from machtrace.symbolstore.export import ExportResult, export_file
@@ -27,6 +18,15 @@ from machtrace.symbolstore.gc import (
     unused_since,
 )
 from machtrace.symbolstore.store import SymbolStore
+from tests.support.compilers.executables import compile_elf
+from tests.support.writers.symbol_files import (
+    APP,
+    DSYM,
+    INTEL_APP,
+    add,
+    everything_in,
+    names_in,
+)
 
 
 def test_what_can_go(store, bundle):

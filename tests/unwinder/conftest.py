@@ -7,11 +7,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.support.compilers.executables import COMPACT_TABLES, compile_macho
-from tests.support.lab.builds import build_program
 
 from machtrace.formats.macho.contents import FileContents
 from machtrace.model.arch import Arch
+from tests.support.compilers.executables import COMPACT_TABLES, compile_macho
+from tests.support.lab.builds import build_program
 
 LAB = Path(__file__).parents[1] / "lab" / "programs"
 

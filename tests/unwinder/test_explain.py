@@ -12,7 +12,6 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.writers.processes import synthetic_process
 
 import machtrace as mt
 from machtrace.formats.macho.contents import FileContents, MemoryContents
@@ -24,6 +23,7 @@ from machtrace.model.stack import AddressKind, FrameTrust, Stop, StopReason
 from machtrace.pipeline.backtraces import build_capture
 from machtrace.render import json_document, text
 from machtrace.targets.emulator.target import PROGRAM
+from tests.support.writers.processes import synthetic_process
 
 OBJDUMP = next((name for name in ("llvm-objdump-19", "llvm-objdump") if shutil.which(name)), None)
 

@@ -8,7 +8,6 @@ import struct
 import tracemalloc
 
 import pytest
-from tests.support.writers.processes import synthetic_process
 
 from machtrace.model.address import Avma, PacMask, Svma
 from machtrace.model.arch import Arch
@@ -24,6 +23,7 @@ from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from machtrace.unwinder.rules import AtCfa, CfaPlus, Claims, InRegister, RegisterOffset, UnwindRule
 from machtrace.unwinder.unwinder import unwind
 from machtrace.unwinder.walker import walk
+from tests.support.writers.processes import synthetic_process
 
 DEPTH = 300_000
 CODE = 0x10_0000

@@ -7,9 +7,6 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.emulated.run import EmulatedRun
-from tests.support.lab.policies import all_rules
-from tests.support.writers.processes import synthetic_process
 
 from machtrace.formats.macho.contents import MemoryContents
 from machtrace.model.address import Avma, PacMask
@@ -37,6 +34,9 @@ from machtrace.unwinder.sources.of_image import image_rules
 from machtrace.unwinder.step_budget import StepBudget
 from machtrace.unwinder.thread_walker import PythonWalker
 from machtrace.unwinder.walker import walk
+from tests.support.emulated.run import EmulatedRun
+from tests.support.lab.policies import all_rules
+from tests.support.writers.processes import synthetic_process
 
 NativeWalker = pytest.importorskip(
     "machtrace.unwinder.native", reason="the extensions are not built"

@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.writers.processes import synthetic_process
-from tests.support.writers.synthetic_image import TEXT_OFFSET
 
 import machtrace as mt
 from machtrace.errors import MachOError
@@ -18,6 +16,8 @@ from machtrace.model.image import ImageList
 from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.stack import AddressKind, FrameTrust, Walk
 from machtrace.unwinder.thread_walker import KINDS, TRUSTS, PythonWalker
+from tests.support.writers.processes import synthetic_process
+from tests.support.writers.synthetic_image import TEXT_OFFSET
 
 
 @pytest.fixture(params=["c", "python"])

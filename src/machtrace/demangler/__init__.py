@@ -8,10 +8,9 @@ older mangling (``_ZN…17h<hash>E``) wears too; ``_R`` is Rust's own (RFC 2603)
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from functools import cache, lru_cache
 from importlib import import_module
-
-from machtrace.demangler.style import DemangleStyle
 
 __all__ = ["DemangleStyle", "demangle"]
 
@@ -21,6 +20,17 @@ _LONGEST = 1 << 16
 """Characters of a name that is looked at. The longest of jaxlib, torch and node has 3,325."""
 _LONGEST_REMEMBERED = 1 << 12
 """Characters of a name whose answer is kept, so that what is kept has a limit in bytes, too."""
+
+
+class DemangleStyle(Enum):
+    """How much of a demangled name is shown."""
+
+    FULL = "full"
+    """All that the mangled name says: return type, parameters, template arguments, the hash of
+    Rust's older mangling."""
+    SIMPLIFIED = "simplified"
+    """What is read at a glance, in call trees: no parameters, return type or hash; arguments of
+    templates and generics as ``<...>``; inline namespaces of the C++ library left out."""
 
 
 def demangle(linkage_name: str, *, style: DemangleStyle = DemangleStyle.FULL) -> str:
@@ -45,6 +55,23 @@ def demangle(linkage_name: str, *, style: DemangleStyle = DemangleStyle.FULL) ->
 def may_be_mangled(name: str) -> bool:
     """Whether a name begins as mangled ones do; quick, for millions of names."""
     return name.startswith(_BEGINNINGS)
+
+
+_SWIFT_BEGINNINGS = ("$s", "_$s", "$S", "_$S", "_T0", "__T0", "$e", "_$e")
+"""What Swift's linkage names begin with."""
+
+
+def apple_style(linkage_name: str, name: str) -> str:
+    """``name``, or of a Swift function the shorter form without modules and types of results.
+
+    Args:
+        linkage_name: as the symbol table spells it; may be empty.
+        name: the function's full name.
+    """
+    if not linkage_name.startswith(_SWIFT_BEGINNINGS):
+        return name
+    shown = demangle(linkage_name, style=DemangleStyle.SIMPLIFIED)
+    return name if shown == linkage_name else shown
 
 
 _CPLUSPLUS = ("_Z", "__Z", "___Z", "____Z")
@@ -80,16 +107,18 @@ def _languages(name: str) -> tuple[Callable[..., str | None], ...]:
     return (_demangler("rust" if name.startswith(_RUST) else "swift"),)
 
 
+_DEMANGLERS = {
+    "cplusplus": ("itanium.demangler", "demangle_cplusplus"),
+    "rust": ("rust.v0", "demangle_rust"),
+    "rust_legacy": ("rust.legacy", "demangle_rust_legacy"),
+    "swift": ("swift.demangler", "demangle_swift"),
+}
+"""Module of this package and function, by language."""
+
+
 @cache
 def _demangler(language: str) -> Callable[..., str | None]:
-    """The demangler of a language, imported when the first of its names is met."""
-    try:
-        module = import_module(f"{__name__}.{language}")
-    except ModuleNotFoundError:
-        return _nothing
-    found: Callable[..., str | None] = getattr(module, f"demangle_{language}")
-    return found
-
-
-def _nothing(_name: str, *, simplified: bool) -> None:
-    del simplified
+    """Import the demangler of a language when its first name is seen."""
+    module, name = _DEMANGLERS[language]
+    function: Callable[..., str | None] = getattr(import_module(f"{__name__}.{module}"), name)
+    return function

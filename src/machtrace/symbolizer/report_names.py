@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from machtrace.demangler import demangle
-from machtrace.demangler.apple_style import apple_style
+from machtrace.demangler import apple_style, demangle
 from machtrace.errors import AmbiguousImageError, MachtraceError
 from machtrace.images.named_file import NamedImageFile, find_by_name
 from machtrace.images.resolver import ImageResolver

@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.compilers.executables import compile_elf, compile_macho
-from tests.support.writers.macho import BuiltSlice, BuiltSymbol, ThinFile, fat_file
 
 from machtrace.cli.main import main
 from machtrace.formats.macho.header import CPU_TYPE_ARM64, CPU_TYPE_X86_64
+from tests.support.compilers.executables import compile_elf, compile_macho
+from tests.support.writers.macho import BuiltSlice, BuiltSymbol, ThinFile, fat_file
 
 INLINED = """\
 volatile int sink;

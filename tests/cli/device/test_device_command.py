@@ -9,10 +9,10 @@ import sys
 from typing import NamedTuple
 
 import pytest
-from tests.support.stand_ins.devices import MadeUpDevice, MadeUpDevices
-from tests.support.stand_ins.pymobiledevice3 import installed
 
 from machtrace.cli.main import main
+from tests.support.stand_ins.devices import MadeUpDevice, MadeUpDevices
+from tests.support.stand_ins.pymobiledevice3 import installed
 
 APPS = {
     "com.example.mine": {

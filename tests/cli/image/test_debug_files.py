@@ -7,10 +7,10 @@ from io import StringIO
 from uuid import UUID
 
 import pytest
-from tests.support.writers.debug_files import dwarf_file, write_dsym
-from tests.support.writers.macho import BuiltSymbol, ThinFile
 
 from machtrace.cli.main import main
+from tests.support.writers.debug_files import dwarf_file, write_dsym
+from tests.support.writers.macho import BuiltSymbol, ThinFile
 
 OURS = UUID("3C1E5C3A-0000-4000-8000-00000000C001")
 OTHERS = UUID("3C1E5C3A-0000-4000-8000-00000000C002")

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.writers.macho import TEXT_OFFSET, BuiltSlice, BuiltSymbol, ThinFile, fat_file
 
 from machtrace.cli.main import main
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.header import CPU_TYPE_ARM64, CPU_TYPE_POWERPC, CPU_TYPE_X86_64
 from machtrace.formats.macho.structs import N_EXT, N_SECT, N_UNDF
+from tests.support.writers.macho import TEXT_OFFSET, BuiltSlice, BuiltSymbol, ThinFile, fat_file
 
 SYMBOLS = (
     BuiltSymbol("_first", TEXT_OFFSET),

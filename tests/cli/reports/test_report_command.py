@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from tests.support.reports.models import made_report, made_thread
 
 from machtrace.reports.formats import write_reports
+from tests.support.reports.models import made_report, made_thread
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ import sys
 import zipfile
 
 import pytest
-from tests.support.reports.samples import APP_UUID, REPORT_SAMPLES, SYSTEM_UUID
 
 from machtrace.cli.main import main
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
+from tests.support.reports.samples import APP_UUID, REPORT_SAMPLES, SYSTEM_UUID
 
 IPS, CRASH = REPORT_SAMPLES["ips"], REPORT_SAMPLES["crash"]
 

@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.reports.samples import REPORT_SAMPLES
 
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
+from tests.support.reports.samples import REPORT_SAMPLES
 
 FILES = 3000
 """Far more than are read before anything is done to the command, however late this is."""

@@ -12,12 +12,12 @@ import zipfile
 from uuid import UUID
 
 import pytest
-from tests.support.writers.macho import ThinFile
-from tests.support.writers.processes import synthetic_process
 
 from machtrace.cli.main import main
 from machtrace.formats.macho.header import FileType
 from machtrace.model.arch import Arch
+from tests.support.writers.macho import ThinFile
+from tests.support.writers.processes import synthetic_process
 
 ARM = UUID("82d13d98-219e-3040-b62a-07a297007a7c")
 APP = ThinFile(uuid=ARM, filetype=FileType.EXECUTE).build()

@@ -12,11 +12,10 @@ from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
 
 pytest.importorskip("unicorn", reason="unicorn runs the core")
+from machtrace.model.address import Avma
 from tests.support.emulated.inprocess_core import CALLER_ID, CaptureCore, Outcome
 from tests.support.emulated.libsystem import HANDLE_OFFSET, SELF
 from tests.support.emulated.mach import KernReturn, MachRegion, MachThread
-
-from machtrace.model.address import Avma
 
 ARCHES = pytest.mark.parametrize("arch", [Arch.ARM64, Arch.X86_64])
 STACK = 0x16F000000

@@ -15,15 +15,14 @@ from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion, RegionMemory
 
 pytest.importorskip("unicorn", reason="unicorn runs the core and the thread that it copies")
+from machtrace.formats.macho.thread_state import thread_command
 from tests.support.emulated.inprocess_core import CaptureCore, Outcome
 from tests.support.emulated.mach import MachRegion, MachThread
 from tests.support.emulated.run import EmulatedRun, Moment, main_stack
 from tests.support.lab.builds import Built, builds, make
 from tests.support.lab.policies import MASK, all_rules, rules_policy
 
-from machtrace.formats.macho.thread_state import thread_command
-
-PROGRAMS = Path(__file__).parents[1] / "lab" / "programs"
+PROGRAMS = Path(__file__).parents[2] / "lab" / "programs"
 STATE_OFFSET = 16
 """Of a thread command's registers; its own header and the state's are before them."""
 FLAGS_OFFSET = 268

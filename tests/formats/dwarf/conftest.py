@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
 from tests.support.compilers.executables import compile_elf
 
 PROGRAMS = Path(__file__).parent / "programs"

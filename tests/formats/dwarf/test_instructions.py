@@ -8,6 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from machtrace.formats.dwarf.cfi import CallFrames
+from machtrace.formats.elf.contents import ElfFileContents
+from machtrace.unwinder.sources.cfi import sections_of_elf
 from tests.support.peers.cfi_tables import (
     gnu_functions,
     gnu_row,
@@ -15,10 +19,6 @@ from tests.support.peers.cfi_tables import (
     llvm_register_names,
     llvm_row,
 )
-
-from machtrace.formats.dwarf.cfi import CallFrames
-from machtrace.formats.elf.contents import ElfFileContents
-from machtrace.unwinder.sources.cfi import sections_of_elf
 
 Build = Callable[..., Path]
 Peer = Callable[..., str]

@@ -6,6 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from machtrace.formats.dwarf.cfi import CallFrames
+from machtrace.formats.dwarf.cfi_rows import CallFrameRow
+from machtrace.formats.elf.contents import ElfFileContents
+from machtrace.unwinder.sources.cfi import IndexedSection, sections_of_elf
 from tests.support.peers.cfi_tables import (
     PeerFunction,
     gnu_functions,
@@ -14,11 +19,6 @@ from tests.support.peers.cfi_tables import (
     llvm_register_names,
     llvm_row,
 )
-
-from machtrace.formats.dwarf.cfi import CallFrames
-from machtrace.formats.dwarf.cfi_rows import CallFrameRow
-from machtrace.formats.elf.contents import ElfFileContents
-from machtrace.unwinder.sources.cfi import IndexedSection, sections_of_elf
 
 
 def _section(path: Path, name: str = ".eh_frame") -> IndexedSection:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.support.compilers.executables import compile_elf
 
 SOURCE = """

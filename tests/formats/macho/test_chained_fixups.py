@@ -12,6 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from machtrace.errors import MachtraceError
+from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.macho.fixups.chained_formats import POINTER_FORMATS, ChainBases
+from machtrace.formats.macho.fixups.pointers import parse_pointers
+from machtrace.model.address import Svma
 from tests.support.writers.chained_fixups import (
     DATA_OFFSET,
     IMAGE_SVMA,
@@ -20,12 +26,6 @@ from tests.support.writers.chained_fixups import (
     ImportTable,
     write_chained_image,
 )
-
-from machtrace.errors import MachtraceError
-from machtrace.formats.macho.contents import FileContents
-from machtrace.formats.macho.fixups.chained_formats import POINTER_FORMATS, ChainBases
-from machtrace.formats.macho.fixups.pointers import parse_pointers
-from machtrace.model.address import Svma
 
 Compile = Callable[..., Path]
 Llvm = Callable[..., str]

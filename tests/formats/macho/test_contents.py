@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.writers.macho import TEXT_OFFSET, BuiltSymbol, ThinFile
 
 from machtrace.errors import MachOError, MemoryReadError
 from machtrace.formats.macho.contents import FileContents, MemoryContents
@@ -14,6 +13,7 @@ from machtrace.formats.macho.tables.function_starts import parse_function_starts
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.model.address import Avma, FileOffset, Svma
 from machtrace.model.memory import MemoryRegion, RegionMemory
+from tests.support.writers.macho import TEXT_OFFSET, BuiltSymbol, ThinFile
 
 
 class _CountingMemory:

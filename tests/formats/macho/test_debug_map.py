@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.writers.debug_files import BuiltPart, fat_of, static_archive, thin_archive
-from tests.support.writers.macho import BuiltSymbol, ThinFile
 
 from machtrace.errors import MachOError, MachtraceError
 from machtrace.formats.macho.contents import FileContents
@@ -22,6 +20,8 @@ from machtrace.formats.macho.static_archive import archive_members, is_static_ar
 from machtrace.formats.macho.tables.stabs import object_stabs
 from machtrace.formats.macho.tables.symtab import parse_debug_map, parse_symbols
 from machtrace.model.arch import Arch
+from tests.support.writers.debug_files import BuiltPart, fat_of, static_archive, thin_archive
+from tests.support.writers.macho import BuiltSymbol, ThinFile
 
 QUICK = settings(max_examples=200, deadline=20_000, suppress_health_check=list(HealthCheck))
 SO, OSO, FUN, BNSYM, ENSYM, STSYM = 0x64, 0x66, 0x24, 0x2E, 0x4E, 0x26

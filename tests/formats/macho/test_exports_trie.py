@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.writers.macho import ThinFile
 
 from machtrace.errors import MachOError
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.tables.exports_trie import Export, parse_exports, walk_exports_trie
+from tests.support.writers.macho import ThinFile
 
 Llvm = Callable[..., str]
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.writers.macho import BuiltSlice, ThinFile, fat_file
 
 from machtrace.errors import MachOError
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.fat import is_fat, parse_slices
 from machtrace.formats.macho.header import CPU_TYPE_ARM64, CPU_TYPE_X86_64
 from machtrace.model.arch import Arch
+from tests.support.writers.macho import BuiltSlice, ThinFile, fat_file
 
 Llvm = Callable[..., str]
 

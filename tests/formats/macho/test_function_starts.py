@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.writers.macho import ThinFile
 
 from machtrace.errors import MachOError
 from machtrace.formats.macho.contents import FileContents
@@ -17,6 +16,7 @@ from machtrace.formats.macho.tables.function_starts import (
     decode_function_starts,
     parse_function_starts,
 )
+from tests.support.writers.macho import ThinFile
 
 Llvm = Callable[..., str]
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.support.writers.macho import TEXT_OFFSET, BuiltSlice, BuiltSymbol, ThinFile, fat_file
 
 from machtrace.errors import MachOError, MachtraceError
 from machtrace.formats.macho.command_fields import command_fields
@@ -29,6 +28,7 @@ from machtrace.formats.macho.tables.stubs import parse_stubs
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryRegion
+from tests.support.writers.macho import TEXT_OFFSET, BuiltSlice, BuiltSymbol, ThinFile, fat_file
 
 SMALL = ThinFile(
     code=bytes(32),

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.linker32.layout import LinkError
-from tests.support.linker32.linker import link_macho
 
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.tables.data_in_code import parse_data_in_code
@@ -19,6 +17,8 @@ from machtrace.formats.macho.tables.stubs import parse_stubs
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.formats.macho.tables.unwind_info import UnwindInfo
 from machtrace.model.address import ImageOffset
+from tests.support.linker32.layout import LinkError
+from tests.support.linker32.linker import link_macho
 
 Compile = Callable[..., Path]
 

@@ -11,14 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.linker32.linker import link_macho
-from tests.support.writers.chained_fixups import (
-    DATA_OFFSET,
-    IMAGE_SVMA,
-    PAGE_SIZE,
-    TEXT_OFFSET,
-)
-from tests.support.writers.metadata import ListKind, ObjcMetadata
 
 from machtrace.errors import MachtraceError, MemoryReadError
 from machtrace.formats.macho.contents import FileContents, MemoryContents
@@ -28,6 +20,14 @@ from machtrace.formats.macho.metadata.objc import parse_objc_methods
 from machtrace.formats.macho.metadata.objc_stubs import parse_objc_stubs
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.model.address import Avma, Svma
+from tests.support.linker32.linker import link_macho
+from tests.support.writers.chained_fixups import (
+    DATA_OFFSET,
+    IMAGE_SVMA,
+    PAGE_SIZE,
+    TEXT_OFFSET,
+)
+from tests.support.writers.metadata import ListKind, ObjcMetadata
 
 Compile = Callable[..., Path]
 Llvm = Callable[..., str]

@@ -6,11 +6,6 @@ import struct
 
 import numpy as np
 import pytest
-from tests.support.writers.chained_fixups import (
-    DATA_OFFSET,
-    IMAGE_SVMA,
-    write_chained_image,
-)
 
 from machtrace.errors import MemoryReadError
 from machtrace.formats.macho.contents import FileContents, MemoryContents
@@ -32,6 +27,11 @@ from machtrace.formats.macho.structs import (
 )
 from machtrace.model.address import Avma, PacMask, Svma
 from machtrace.targets.emulator.demo import PROGRAM
+from tests.support.writers.chained_fixups import (
+    DATA_OFFSET,
+    IMAGE_SVMA,
+    write_chained_image,
+)
 
 DEMO = PROGRAM.read_bytes()
 DATA = next(s for s in FileContents(DEMO, "demo").image.segments if s.name == "__DATA")

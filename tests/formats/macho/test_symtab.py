@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.writers.macho import TEXT_OFFSET, BuiltSymbol, ThinFile
 
 from machtrace.errors import MachOError
 from machtrace.formats.macho.contents import FileContents
@@ -16,6 +15,7 @@ from machtrace.formats.macho.fat import parse_slices
 from machtrace.formats.macho.header import CPU_TYPE_POWERPC, CPU_TYPE_POWERPC64
 from machtrace.formats.macho.structs import N_ABS, N_EXT, N_SECT, N_UNDF
 from machtrace.formats.macho.tables.symtab import SymbolRows, parse_symbols
+from tests.support.writers.macho import TEXT_OFFSET, BuiltSymbol, ThinFile
 
 Llvm = Callable[..., str]
 

@@ -1,10 +1,9 @@
 """What is different between two sets."""
 
-from tests.support.reports.models import made_report, made_thread, made_tree
-
 from machtrace.reports.analysis.differences import Change, function_differences, group_differences
 from machtrace.reports.analysis.function_costs import function_costs
 from machtrace.reports.analysis.reported_stacks import profile_of
+from tests.support.reports.models import made_report, made_thread, made_tree
 
 
 def crash(name):

@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 
-from tests.support.reports.models import made_frame, made_report, made_thread, made_tree
-
 from machtrace.model.report import LanguageException
 from machtrace.reports.analysis.fingerprint import FingerprintBasis, fingerprint
 from machtrace.reports.analysis.frame_owner import OwnerReason
 from machtrace.reports.analysis.groups import report_groups
 from machtrace.reports.analysis.subject_stack import SubjectKind, subject_stack
+from tests.support.reports.models import made_frame, made_report, made_thread, made_tree
 
 
 def crash(*names, **named):

@@ -2,6 +2,9 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+
+from machtrace.reports.analysis.function_costs import function_costs
+from machtrace.reports.analysis.reported_stacks import profile_of
 from tests.support.reports.models import (
     Seen,
     function,
@@ -10,9 +13,6 @@ from tests.support.reports.models import (
     made_tree,
     profile,
 )
-
-from machtrace.reports.analysis.function_costs import function_costs
-from machtrace.reports.analysis.reported_stacks import profile_of
 
 
 def costs(*profiles):

@@ -7,12 +7,12 @@ import shutil
 import subprocess
 
 import pytest
-from tests.support.reports.logs import GDB
 
 from machtrace.model.report import Adjustment, Report
 from machtrace.reports.backtraces.gdb import parse_frame_line
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
+from tests.support.reports.logs import GDB
 
 SOURCE = """\
 #include <pthread.h>

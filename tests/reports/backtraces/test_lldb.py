@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.reports.variants import OLD_LLDB
 
 from machtrace.model.report import Adjustment, Report, ReportedFrame
 from machtrace.reports.backtraces.lldb import read
 from machtrace.reports.source import ReportSource
+from tests.support.reports.variants import OLD_LLDB
 
 
 def bt(text: str) -> Report:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests.support.reports.logs import GDB, SANITIZER, SWIFT
 
 from machtrace.reports.backtraces.log_lines import log_lines
 from machtrace.reports.formats import write_reports
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
+from tests.support.reports.logs import GDB, SANITIZER, SWIFT
 
 MARK = re.compile("([ ]*)#")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from tests.support.reports.variants import SWIFT_ARRAY
 
 from machtrace.model.report import Report
 from machtrace.model.symbol import SourceLocation
 from machtrace.reports.backtraces.nsthread import read_line
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
+from tests.support.reports.variants import SWIFT_ARRAY
 
 LONG = "A Framework With A Name Of More Than 35"
 REDACTED = "A5D3B725-78C3-3E19-A765-CCEB22355093"

@@ -6,14 +6,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tests.support.peers.chromium import chromium_page, chromium_program
-from tests.support.reports.models import (
-    IMAGES,
-    made_frame,
-    made_report,
-    made_thread,
-    made_tree,
-)
 
 from machtrace.model.report import (
     LanguageException,
@@ -24,6 +16,14 @@ from machtrace.model.report import (
     ReportedSymbol,
 )
 from machtrace.reports.formats import write_reports
+from tests.support.peers.chromium import chromium_page, chromium_program
+from tests.support.reports.models import (
+    IMAGES,
+    made_frame,
+    made_report,
+    made_thread,
+    made_tree,
+)
 
 HOSTILE = (
     "</script><script>document.title='owned'</script>",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.support.reports.samples import APP_BASE, APP_UUID
-from tests.support.reports.variants import KSCRASH_PROFILE, KSCRASH_RECRASH
 
 from machtrace.model.report import Adjustment, Report
 from machtrace.reports.kscrash.reader import read
 from machtrace.reports.source import ReportSource
+from tests.support.reports.samples import APP_BASE, APP_UUID
+from tests.support.reports.variants import KSCRASH_PROFILE, KSCRASH_RECRASH
 
 IMAGES = [
     {"image_addr": APP_BASE, "image_size": 0x8000, "name": "/x/App", "uuid": str(APP_UUID)},

@@ -6,11 +6,11 @@ import json
 from uuid import UUID
 
 import pytest
-from tests.support.reports.variants import STORE_LOGS
 
 from machtrace.model.report import Adjustment, Report
 from machtrace.reports.metrickit.reader import read
 from machtrace.reports.source import ReportSource
+from tests.support.reports.variants import STORE_LOGS
 
 UUIDS = {
     "App": "82D13D98-219E-3040-B62A-07A297007A7C",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.reports.samples import APP_BASE, APP_UUID, PLCRASH
 
 from machtrace.errors import FormatError
 from machtrace.model.report import Adjustment, Report
@@ -11,6 +10,7 @@ from machtrace.render.pprof import Message
 from machtrace.reports.plcrash.reader import read
 from machtrace.reports.plcrash.text import plcrash_text
 from machtrace.reports.source import ReportSource
+from tests.support.reports.samples import APP_BASE, APP_UUID, PLCRASH
 
 HEAD = b"plcrash\x01"
 

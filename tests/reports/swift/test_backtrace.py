@@ -6,7 +6,6 @@ import json
 from uuid import UUID
 
 import pytest
-from tests.support.reports.logs import SWIFT
 
 from machtrace.errors import FormatError
 from machtrace.model.image import BuildId
@@ -14,6 +13,7 @@ from machtrace.model.report import Adjustment, Report, ReportedFrame, ReportKind
 from machtrace.reports.formats import write_reports
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
+from tests.support.reports.logs import SWIFT
 
 HEAD = "*** Program crashed: System trap at 0x0000000000001004 ***\n\nThread 0 crashed:\n\n"
 IMAGES = "Images:\n\n0x0000000000001000–0x0000000000002000 {} prog /usr/bin/prog\n"

@@ -189,7 +189,7 @@ class EmulatedArm(EmulatedCpu):
     def decoder(self, address: int) -> tuple[int, int]:
         """See :meth:`EmulatedCpu.decoder`."""
         del address
-        import capstone  # type: ignore[import-untyped]
+        import capstone
 
         mode = capstone.CS_MODE_THUMB if self.is_thumb else capstone.CS_MODE_ARM
         return capstone.CS_ARCH_ARM, mode
@@ -274,7 +274,7 @@ class EmulatedX86(EmulatedCpu):
     def decoder(self, address: int) -> tuple[int, int]:
         """See :meth:`EmulatedCpu.decoder`."""
         del address
-        import capstone  # type: ignore[import-untyped]
+        import capstone
 
         mode = capstone.CS_MODE_64 if self._is_64 else capstone.CS_MODE_32
         return capstone.CS_ARCH_X86, mode

@@ -1,6 +1,6 @@
 """What a run in the emulator has to know of a CPU; each architecture says it in a file of its own.
 
-To add one: derive from :class:`EmulatedCpu` in ``emulated_<architecture>.py`` and name the class
+To add one: derive from :class:`EmulatedCpu` in ``architectures.py`` and name the class
 in ``_CLASSES``.
 """
 
@@ -20,15 +20,15 @@ from machtrace.model.arch import Arch
 from machtrace.model.registers import RegisterSet
 
 _CLASSES = {
-    Arch.ARM64: "emulated_arm64.EmulatedArm64",
-    Arch.ARM64E: "emulated_arm64.EmulatedArm64",
-    Arch.X86_64: "emulated_x86.EmulatedX86",
-    Arch.I386: "emulated_x86.EmulatedX86",
-    Arch.ARMV7: "emulated_arm.EmulatedArm",
-    Arch.ARMV7S: "emulated_arm.EmulatedArm",
-    Arch.ARMV7K: "emulated_arm.EmulatedArm",
+    Arch.ARM64: "EmulatedArm64",
+    Arch.ARM64E: "EmulatedArm64",
+    Arch.X86_64: "EmulatedX86",
+    Arch.I386: "EmulatedX86",
+    Arch.ARMV7: "EmulatedArm",
+    Arch.ARMV7S: "EmulatedArm",
+    Arch.ARMV7K: "EmulatedArm",
 }
-"""Module of this package and class, by architecture."""
+"""Class of :mod:`tests.support.emulated.architectures`, by architecture; each imports this."""
 
 
 class Transfer(Enum):
@@ -162,9 +162,9 @@ def emulated_cpu(arch: Arch) -> EmulatedCpu:
     Raises:
         KeyError: there is none of this architecture.
     """
-    module, _, name = _CLASSES[arch].partition(".")
-    made: EmulatedCpu = getattr(import_module(f"tests.support.{module}"), name)(arch)
-    return made
+    architectures = import_module("tests.support.emulated.architectures")
+    cpu: EmulatedCpu = getattr(architectures, _CLASSES[arch])(arch)
+    return cpu
 
 
 class _Batch:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.writers.processes import SyntheticProcess, synthetic_process
 
 from machtrace.model.arch import Arch
 from machtrace.targets.core.macho import CorefileTarget
+from tests.support.writers.processes import SyntheticProcess, synthetic_process
 
 Lldb = Callable[..., str]
 HeaderCheck = Callable[[str, str], str]

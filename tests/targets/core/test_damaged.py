@@ -9,8 +9,6 @@ from struct import pack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.writers.macho_core import CoreSegment, assemble_core, loaded_dyld, thread_state
-from tests.support.writers.processes import synthetic_process
 
 from machtrace.errors import CoreFileError, FormatError, MachOError, MachtraceError
 from machtrace.formats.macho.core.file import parse_core
@@ -20,6 +18,8 @@ from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
 from machtrace.targets.core.macho import CorefileTarget
+from tests.support.writers.macho_core import CoreSegment, assemble_core, loaded_dyld, thread_state
+from tests.support.writers.processes import synthetic_process
 
 PROCESS = synthetic_process(threads=3, images=3, depth=6)
 CORE = PROCESS.core()

@@ -9,7 +9,6 @@ from dataclasses import replace
 from struct import pack
 
 import pytest
-from tests.support.writers.processes import synthetic_process
 
 from machtrace.errors import CoreFileError, FileAccessError, TargetError
 from machtrace.formats.elf.core.file import parse_elf_core
@@ -32,6 +31,7 @@ from machtrace.model.snapshot import (
     ThreadSnapshot,
 )
 from machtrace.targets.core.macho import open_corefile
+from tests.support.writers.processes import synthetic_process
 
 ARCHITECTURES = [Arch.X86_64, Arch.I386, Arch.ARM64, Arch.ARM]
 

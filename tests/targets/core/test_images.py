@@ -7,14 +7,6 @@ from struct import pack
 from uuid import UUID
 
 import pytest
-from tests.support.writers.macho_core import (
-    CoreNote,
-    CoreSegment,
-    assemble_core,
-    loaded_dyld,
-    thread_state,
-)
-from tests.support.writers.synthetic_image import synthetic_image
 
 from machtrace.errors import CoreFileError, MemoryReadError
 from machtrace.formats.macho.core.file import parse_core
@@ -24,6 +16,14 @@ from machtrace.formats.macho.header import CPU_TYPE_ARM64, CPU_TYPE_X86_64, File
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion, RegionMemory
+from tests.support.writers.macho_core import (
+    CoreNote,
+    CoreSegment,
+    assemble_core,
+    loaded_dyld,
+    thread_state,
+)
+from tests.support.writers.synthetic_image import synthetic_image
 
 DYLD_AT = Avma(0x7FFF_0000_0000)
 CODE, DATA = 5, 3

@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from tests.support.writers.processes import synthetic_process
 
 from machtrace.formats.macho.core.writer import core_bytes
 from machtrace.model.address import Avma, PacMask
@@ -16,6 +15,7 @@ from machtrace.model.memory import MemoryRegion
 from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.targets.core.macho import open_corefile
+from tests.support.writers.processes import synthetic_process
 
 THREAD = re.compile(r"thread #(\d+): tid = (0x[0-9a-f]+), (0x[0-9a-f]+)")
 IMAGE = re.compile(r"\[ *\d+\] ([0-9A-F-]{36}) (0x[0-9a-f]+) (\S+)")

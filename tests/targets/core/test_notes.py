@@ -9,7 +9,6 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.writers.macho_core import CoreNote, CoreSegment, assemble_core, thread_state
 
 from machtrace.errors import CoreFileError
 from machtrace.formats.macho.core.file import parse_core
@@ -17,6 +16,7 @@ from machtrace.formats.macho.core.notes import BinaryKind, MainBinary
 from machtrace.formats.macho.header import CPU_TYPE_ARM64, CPU_TYPE_X86_64
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.memory import MemoryRegion
+from tests.support.writers.macho_core import CoreNote, CoreSegment, assemble_core, thread_state
 
 UNKNOWN = (1 << 64) - 1
 UUID_1 = UUID("6623411e-47c0-59cc-aae4-90db4a3190f1")

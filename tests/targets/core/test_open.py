@@ -7,11 +7,11 @@ import sys
 from struct import pack
 
 import pytest
-from tests.support.writers.processes import synthetic_process
-from tests.support.writers.synthetic_image import synthetic_image
 
 from machtrace.errors import CoreFileError, FileAccessError, MachOError, MachtraceError, TargetError
 from machtrace.targets.core.macho import open_corefile
+from tests.support.writers.processes import synthetic_process
+from tests.support.writers.synthetic_image import synthetic_image
 
 
 def refusal(path):

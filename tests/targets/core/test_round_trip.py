@@ -6,7 +6,6 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from tests.support.writers.processes import synthetic_process
 
 from machtrace.errors import CoreFileError
 from machtrace.formats.macho.core.writer import core_bytes, core_chunks
@@ -16,6 +15,7 @@ from machtrace.model.image import BinaryImage, BuildId, ImageFormat, ImageList
 from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo, ThreadSnapshot
+from tests.support.writers.processes import synthetic_process
 
 
 def test_everything_of_a_process_comes_back(process, opened):

@@ -9,7 +9,6 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from tests.support.writers.processes import synthetic_process
 
 import machtrace
 from machtrace.errors import CoreFileError, FileAccessError, TargetError
@@ -24,6 +23,7 @@ from machtrace.render import text
 from machtrace.reports.atomic_write import replace_file
 from machtrace.targets.core.macho import open_corefile
 from machtrace.unwinder.unwinder import unwind
+from tests.support.writers.processes import synthetic_process
 
 
 def printed(snapshot, **options):

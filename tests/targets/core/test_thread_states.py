@@ -7,7 +7,6 @@ from struct import pack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.writers.macho_core import CoreSegment, assemble_core, thread_state
 
 from machtrace.errors import CoreFileError
 from machtrace.formats.macho import thread_state as states
@@ -22,6 +21,7 @@ from machtrace.formats.macho.thread_state import parse_thread_state
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
+from tests.support.writers.macho_core import CoreSegment, assemble_core, thread_state
 
 ARM64 = pack("<33Q2I", *range(100, 133), 0x6000_0000, 1)
 ARM32 = pack("<17I", *range(100, 117))

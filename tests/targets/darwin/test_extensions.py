@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.compilers.darwin import build_extensions, imported_symbols, system_symbols
 
 from machtrace.model.arch import Arch
+from tests.support.compilers.darwin import build_extensions, imported_symbols, system_symbols
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 FROM_TOOLS = frozenset({"dyld_stub_binder", "___cpu_model"})
 """What the linker asks of dyld, and what is in the library of Apple's own compiler
 (``libclang_rt.osx.a``) for ``__builtin_cpu_supports``."""

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.writers.processes import SyntheticProcess, synthetic_process
 
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
@@ -16,6 +15,7 @@ from machtrace.targets.darwin.images import TaskImageFinder
 from machtrace.targets.darwin.memory import TaskMemory
 from machtrace.targets.darwin.queues import queue_labels, served_queues
 from machtrace.targets.shared.paged_memory import PagedMemory
+from tests.support.writers.processes import SyntheticProcess, synthetic_process
 
 INFOS = 0x3_0000_0000
 QUEUE = 0x2_0000_1000

@@ -14,7 +14,12 @@ import pytest
 NATIVE = Path(__file__).parents[3] / "native"
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Wstrict-prototypes"]
 WARNINGS += ["-Wmissing-prototypes", "-Wvla", "-Werror"]
-SOURCES = sorted([*NATIVE.glob("*darwin*.c"), *NATIVE.glob("mach_*.c")])
+SOURCES = sorted(
+    path
+    for folder in ("inprocess/core/darwin", "common/darwin", "darwin_task")
+    for path in (NATIVE / folder).glob("*.c")
+    if path.name != "module.c"  # it binds to Python
+)
 MAGIC_64 = 0xFEEDFACF
 
 
@@ -36,24 +41,30 @@ def test_they_compile_and_their_assertions_hold(triple: str, tmp_path: Path) -> 
     headers = [str(root / "include"), str(root / "libc/include/any-darwin-any")]
     command = [sys.executable, "-m", "ziglang", "clang", "-target", triple, "-std=c11", "-O2"]
     command += [*WARNINGS, *(f"-isystem{one}" for one in headers), f"-I{NATIVE}"]
-    done = subprocess.run(
-        [*command, "-c", *map(str, SOURCES)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stderr == ""
-    assert done.returncode == 0
     for source in SOURCES:
-        made = (tmp_path / source.name).with_suffix(".o").read_bytes()
-        assert int.from_bytes(made[:4], "little") == MAGIC_64
+        target = tmp_path / f"{source.parent.name}-{source.stem}.o"
+        completed = subprocess.run(
+            [*command, "-c", str(source), "-o", str(target)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert completed.stderr == ""
+        assert completed.returncode == 0
+        assert int.from_bytes(target.read_bytes()[:4], "little") == MAGIC_64
 
 
 def test_nothing_of_python_is_in_the_core() -> None:
     """The same files are to be built into programs without it."""
-    core = [*NATIVE.glob("capture*.[ch]"), NATIVE / "own_registers.h", *SOURCES]
-    core += [*NATIVE.glob("mach_*.h"), NATIVE / "darwin_registers.h", NATIVE / "task_ports.h"]
-    assert {"capture.h", "capture_linux.c", "capture_darwin.c"} <= {path.name for path in core}
+    core = [*(NATIVE / "inprocess/core").rglob("*.[ch]"), *SOURCES]
+    core += [
+        path for system in ("darwin", "linux") for path in (NATIVE / "common" / system).iterdir()
+    ]
+    names = {path.relative_to(NATIVE).as_posix() for path in core}
+    assert {
+        "inprocess/core/capture.h",
+        "inprocess/core/linux/capture.c",
+        "inprocess/core/darwin/capture.c",
+    } <= names
     for path in core:
         assert "Python.h" not in path.read_text(encoding="utf-8")

@@ -9,9 +9,6 @@ from pathlib import Path
 from struct import pack
 
 import pytest
-from tests.support.stand_ins.darwin_task import SnapshotTask
-from tests.support.writers.macho_core import loaded_dyld
-from tests.support.writers.processes import SyntheticProcess, synthetic_process
 
 import machtrace as mt
 from machtrace.errors import (
@@ -29,6 +26,9 @@ from machtrace.targets import open
 from machtrace.targets.darwin import extension
 from machtrace.targets.darwin import task as darwin_task
 from machtrace.targets.darwin.task import DarwinTaskTarget
+from tests.support.stand_ins.darwin_task import SnapshotTask
+from tests.support.writers.macho_core import loaded_dyld
+from tests.support.writers.processes import SyntheticProcess, synthetic_process
 
 DYLD_AT = Avma(0x1_9000_0000)
 PID = 4711

@@ -9,7 +9,6 @@ import random
 from dataclasses import replace
 
 import pytest
-from tests.support.stand_ins.frida_agent import SnapshotAgent
 
 import machtrace as mt
 from machtrace.errors import (
@@ -22,6 +21,7 @@ from machtrace.errors import (
 from machtrace.targets.frida.agent import Answer, Part
 from machtrace.targets.frida.process import FridaTarget
 from machtrace.targets.frida.spec import FridaSpec, Reach, parse_spec
+from tests.support.stand_ins.frida_agent import SnapshotAgent
 
 
 @pytest.fixture(scope="module")

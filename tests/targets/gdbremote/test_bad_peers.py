@@ -10,7 +10,6 @@ import time
 from dataclasses import replace
 
 import pytest
-from tests.support.stand_ins.gdb_stub import Dialect, HangUpError, SnapshotStub
 
 import machtrace as mt
 from machtrace.errors import (
@@ -20,6 +19,7 @@ from machtrace.errors import (
     TargetGoneError,
 )
 from machtrace.targets.gdbremote.process import GdbRemoteTarget
+from tests.support.stand_ins.gdb_stub import Dialect, HangUpError, SnapshotStub
 
 LIMIT_S = 15
 """However long one error takes on a busy machine, where the time limit of one answer is 5 s."""

@@ -14,7 +14,6 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from tests.support.stand_ins.gdb_stub import Dialect, HangUpError, SnapshotStub
 
 import machtrace as mt
 from machtrace.errors import ConnectionLostError, MachtraceError, RemoteProtocolError, TargetError
@@ -22,6 +21,7 @@ from machtrace.model.address import Avma
 from machtrace.model.image import ImageList
 from machtrace.model.snapshot import SharedCache
 from machtrace.targets.gdbremote.process import GdbRemoteTarget
+from tests.support.stand_ins.gdb_stub import Dialect, HangUpError, SnapshotStub
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,6 @@ from collections.abc import Callable
 from uuid import UUID
 
 import pytest
-from tests.support.stand_ins.darwin_task import SnapshotTask
-from tests.support.writers.macho_core import loaded_dyld
-from tests.support.writers.processes import SyntheticProcess, synthetic_process
 
 from machtrace.errors import MemoryReadError, TargetSpecError
 from machtrace.model.address import Avma
@@ -21,6 +18,9 @@ from machtrace.targets.inprocess import copier, darwin
 from machtrace.targets.inprocess.darwin import DarwinSelfTarget
 from machtrace.targets.open import open_target
 from machtrace.unwinder.unwinder import unwind
+from tests.support.stand_ins.darwin_task import SnapshotTask
+from tests.support.writers.macho_core import loaded_dyld
+from tests.support.writers.processes import SyntheticProcess, synthetic_process
 
 DYLD_AT = Avma(0x1_9000_0000)
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from tests.support.stand_ins.devices import MadeUpDevice, MadeUpDevices
-from tests.support.stand_ins.gdb_stub import SnapshotStub
-from tests.support.stand_ins.pymobiledevice3 import installed
 
 import machtrace as mt
 from machtrace.model.arch import Arch
 from machtrace.targets.ios.target import DeviceTarget
+from tests.support.stand_ins.devices import MadeUpDevice, MadeUpDevices
+from tests.support.stand_ins.gdb_stub import SnapshotStub
+from tests.support.stand_ins.pymobiledevice3 import installed
 
 RECORDINGS = Path(__file__).parent / "recordings"
 APP = "com.example.app"

@@ -9,8 +9,6 @@ from importlib import import_module
 from importlib.util import find_spec
 
 import pytest
-from tests.support.stand_ins.devices import EXCEPTIONS, MadeUpDevice, MadeUpDevices
-from tests.support.stand_ins.pymobiledevice3 import PACKAGE, installed, library
 
 import machtrace as mt
 from machtrace.errors import ConnectionLostError, DeviceError, MachtraceError, MissingExtraError
@@ -18,6 +16,8 @@ from machtrace.targets.ios.access import Device
 from machtrace.targets.ios.errors import REMEDIES, device_error
 from machtrace.targets.ios.event_loop import DeviceLoop
 from machtrace.targets.ios.session import LibraryAccess
+from tests.support.stand_ins.devices import EXCEPTIONS, MadeUpDevice, MadeUpDevices
+from tests.support.stand_ins.pymobiledevice3 import PACKAGE, installed, library
 
 APP = "com.example.app"
 APPS = {APP: {"CFBundleDisplayName": "App", "Entitlements": {"get-task-allow": True}}}

@@ -6,8 +6,6 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.stand_ins.devices import MadeUpDevice, MadeUpDevices
-from tests.support.stand_ins.pymobiledevice3 import installed
 
 from machtrace.errors import ConnectionLostError, DeviceError, FileAccessError
 from machtrace.pipeline.device_reports import (
@@ -18,6 +16,8 @@ from machtrace.pipeline.device_reports import (
 )
 from machtrace.targets.ios.access import DeviceFile
 from machtrace.targets.ios.session import LibraryAccess
+from tests.support.stand_ins.devices import MadeUpDevice, MadeUpDevices
+from tests.support.stand_ins.pymobiledevice3 import installed
 
 BIG = bytes(range(256)) * 16384
 """More than one part."""

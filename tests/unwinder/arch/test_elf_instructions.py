@@ -7,7 +7,6 @@ from pathlib import Path
 
 import capstone
 import pytest
-from tests.support.compilers.executables import compile_elf
 
 from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.elf.symtab import parse_dynamic_symbols
@@ -16,6 +15,7 @@ from machtrace.model.arch import Arch
 from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset, UnwindRule
 from machtrace.unwinder.sources.cfi import CallFrameRules
 from machtrace.unwinder.sources.of_image import image_rules
+from tests.support.compilers.executables import compile_elf
 
 PROGRAMS = Path(__file__).parents[2] / "lab" / "programs"
 OPTIONS = ("-shared", "-fPIC", "-ffreestanding", "-fno-builtin", "-w", "-g0")

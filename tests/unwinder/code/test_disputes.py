@@ -8,7 +8,6 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from tests.support.writers.processes import synthetic_process
 
 from machtrace.formats.macho.contents import FileContents, MemoryContents
 from machtrace.model.address import Avma
@@ -20,6 +19,7 @@ from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from machtrace.unwinder.rules import Claims, RegisterOffset, UnwindRule
 from machtrace.unwinder.sources.of_image import image_rules
 from machtrace.unwinder.unwinder import unwind
+from tests.support.writers.processes import synthetic_process
 
 OBJDUMP = next((name for name in ("llvm-objdump-19", "llvm-objdump") if shutil.which(name)), None)
 CALLS = frozenset({"bl", "blr", "blraa", "blrab", "blraaz", "blrabz", "callq", "call", "calll"})

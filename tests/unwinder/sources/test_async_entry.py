@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.compilers.executables import COMPACT_TABLES, compile_macho
-from tests.support.emulated.run import EmulatedRun
-from tests.support.lab.policies import MASK, process_rules
 
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.tables.symtab import parse_symbols
@@ -15,6 +12,9 @@ from machtrace.model.arch import Arch
 from machtrace.model.stack import AddressKind, StopReason
 from machtrace.unwinder.sources.of_image import image_rules
 from machtrace.unwinder.walker import walk
+from tests.support.compilers.executables import COMPACT_TABLES, compile_macho
+from tests.support.emulated.run import EmulatedRun
+from tests.support.lab.policies import MASK, process_rules
 
 PROGRAM = Path(__file__).parent / "programs" / "continuations.c"
 CONTEXT = {Arch.ARM64: 22, Arch.X86_64: 14}

@@ -15,8 +15,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.compilers.executables import DWARF_TABLES, compile_elf, compile_macho
-from tests.support.peers.cfi_tables import PeerFunction, llvm_functions, llvm_register_names
 
 from machtrace.errors import DwarfError, FormatError, MachtraceError
 from machtrace.formats.dwarf.frame_index import build_index
@@ -38,6 +36,8 @@ from machtrace.unwinder.rules import (
 )
 from machtrace.unwinder.sources.cfi import CallFrameRules, sections_of_elf
 from machtrace.unwinder.step import step
+from tests.support.compilers.executables import DWARF_TABLES, compile_elf, compile_macho
+from tests.support.peers.cfi_tables import PeerFunction, llvm_functions, llvm_register_names
 
 PROGRAMS = Path(__file__).parents[2] / "formats" / "dwarf" / "programs"
 MASK = PacMask.of_width(47)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.compilers.executables import compile_elf
 
 from machtrace.errors import MemoryReadError
 from machtrace.formats.elf.contents import ElfFileContents
@@ -27,6 +26,7 @@ from machtrace.unwinder.sources.exidx import ExceptionTableRules
 from machtrace.unwinder.sources.of_elf import elf_rules
 from machtrace.unwinder.sources.plt import LinkageStubRules
 from machtrace.unwinder.step import step
+from tests.support.compilers.executables import compile_elf
 
 unicorn = pytest.importorskip("unicorn", reason="the emulator, unicorn, is not installed")
 capstone = pytest.importorskip("capstone", reason="capstone, which knows calls, is not installed")

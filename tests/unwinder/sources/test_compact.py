@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.emulated.run import OUTSIDE, EmulatedRun, Moment
 
 from machtrace.errors import MachOError, MachtraceError
 from machtrace.formats.macho.contents import FileContents
@@ -35,6 +34,7 @@ from machtrace.unwinder.sources.cfi import CallFrameRules
 from machtrace.unwinder.sources.compact import CompactRules
 from machtrace.unwinder.sources.stubs import StubRules
 from machtrace.unwinder.step import step
+from tests.support.emulated.run import OUTSIDE, EmulatedRun, Moment
 
 Build = Callable[..., FileContents]
 MASK = PacMask.of_width(47)

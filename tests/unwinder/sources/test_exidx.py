@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.compilers.executables import compile_elf
 
 from machtrace.errors import ElfError, MachtraceError
 from machtrace.formats.elf.contents import ElfFileContents
@@ -24,6 +23,7 @@ from machtrace.model.memory import MemoryRegion
 from machtrace.model.registers import RegisterSet
 from machtrace.unwinder.sources.exidx import ExceptionTableRules, RefusedError, rule_of_instructions
 from machtrace.unwinder.step import step
+from tests.support.compilers.executables import compile_elf
 
 SHAPES = Path(__file__).parent / "shapes" / "arm_exceptions.S"
 SP = 0x1000

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from machtrace.cli.atos.arguments import AtosRequest
-from machtrace.demangler.apple_style import apple_style
+from machtrace.demangler import apple_style
 from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import Certainty, InlineFrame, Symbol
 from machtrace.render.printable import printable

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.reports.models import made_report, made_thread, made_tree
 
 from machtrace.reports.analysis.waits.frames import WaitKind, wait_of
 from machtrace.reports.analysis.waits.graph import EdgeSource, strong_components, wait_graph
 from machtrace.reports.analysis.waits.threads import wait_note
+from tests.support.reports.models import made_report, made_thread, made_tree
 
 DISPATCH_SYNC = [
     "system:__ulock_wait",

@@ -10,9 +10,6 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from tests.support.compilers.executables import COMPACT_TABLES, compile_object
-from tests.support.emulated.run import EmulatedRun, Moment
-from tests.support.linker32.linker import link_macho
 
 import machtrace
 from machtrace.formats.macho.contents import FileContents
@@ -39,6 +36,9 @@ from machtrace.unwinder.sources.of_image import image_rules
 from machtrace.unwinder.sources.stubs import StubRules
 from machtrace.unwinder.step import step
 from machtrace.unwinder.walker import walk
+from tests.support.compilers.executables import COMPACT_TABLES, compile_object
+from tests.support.emulated.run import EmulatedRun, Moment
+from tests.support.linker32.linker import link_macho
 
 LAB = Path(__file__).parents[3] / "lab" / "programs"
 FP, SP, LR = 7, 13, 14

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.compilers.executables import compile_elf
 
 from machtrace.errors import MachtraceError
 from machtrace.model.arch import ARM_DOUBLES, Arch
@@ -33,6 +32,7 @@ from machtrace.unwinder.code.effects import (
     Trap,
     Writes,
 )
+from tests.support.compilers.executables import compile_elf
 
 capstone = pytest.importorskip("capstone", reason="capstone, the other decoder, is not installed")
 

@@ -16,8 +16,6 @@ import capstone
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.compilers.executables import compile_macho
-from tests.support.lab.builds import unpreserved_registers
 
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.structs import EncryptionInfoCommand
@@ -50,6 +48,8 @@ from machtrace.unwinder.functions.bounds import FunctionBounds
 from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset, UnwindRule
 from machtrace.unwinder.sources.cfi import CallFrameRules
 from machtrace.unwinder.sources.compact import CompactRules
+from tests.support.compilers.executables import compile_macho
+from tests.support.lab.builds import unpreserved_registers
 
 Build = Callable[..., FileContents]
 SHAPES = Path(__file__).parent / "shapes" / "arm64.S"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.compilers.executables import compile_macho
-from tests.support.lab.policies import policies
-from tests.support.lab.run import Conditions, run
 
 from machtrace.formats.macho.contents import FileContents
 from machtrace.model.arch import Arch
 from machtrace.unwinder.arch.arm64.decoder import decode
 from machtrace.unwinder.arch.arm64.outlined import keeps_own_frame
+from tests.support.compilers.executables import compile_macho
+from tests.support.lab.policies import policies
+from tests.support.lab.run import Conditions, run
 
 
 def assembled(directory: Path, text: str, arch: Arch) -> FileContents:

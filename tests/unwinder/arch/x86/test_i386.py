@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.compilers.executables import compile_object
 
 from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.macho.contents import FileContents
@@ -24,6 +23,7 @@ from machtrace.unwinder.code.code_check import CallSiteRules
 from machtrace.unwinder.code.effects import NOTHING, AddConstant, Call, Return, Store, Trap
 from machtrace.unwinder.rules import AtCfa, Lost, RegisterOffset, UnwindRule
 from machtrace.unwinder.sources.stubs import StubRules
+from tests.support.compilers.executables import compile_object
 
 pytest.importorskip("capstone", reason="capstone, which knows instructions, is not installed")
 from tests.support.peers.x86_instructions import X86Peer

@@ -10,7 +10,6 @@ import capstone
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.peers.x86_instructions import X86Peer
 
 from machtrace.errors import MachOError
 from machtrace.formats.macho.contents import FileContents
@@ -33,6 +32,7 @@ from machtrace.unwinder.functions.bounds import FunctionBounds
 from machtrace.unwinder.rules import AtCfa, RegisterOffset
 from machtrace.unwinder.sources.cfi import CallFrameRules
 from machtrace.unwinder.sources.compact import CompactRules
+from tests.support.peers.x86_instructions import X86Peer
 
 Build = Callable[..., FileContents]
 
