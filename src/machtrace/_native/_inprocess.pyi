@@ -1,4 +1,5 @@
-# Stop, copy, resume: threads of this process. See inprocess/module.c, inprocess/stacks.c and inprocess/core/capture.h.
+# Stop, copy, resume: threads of this process. See inprocess/module.c, inprocess/stacks.c and
+# inprocess/core/capture.h.
 
 from collections.abc import Callable
 from types import CodeType, FrameType

@@ -57,7 +57,7 @@ class StackColumns:
 
     @property
     def trusts(self) -> npt.NDArray[np.uint8]:
-        """How each frame was found: an index of :data:`~machtrace.unwinder.thread_walker.TRUSTS`."""
+        """The trust of each frame: indices of ``thread_walker.TRUSTS``."""
         return self.codes // np.uint8(KIND_COUNT)
 
     @property

@@ -31,6 +31,7 @@ Twins = Callable[[Arch], tuple[Path, Path]]
 
 
 def peer_tool(name: str) -> str:
+    """Return the path of one of llvm's tools; skip the test without it."""
     found = shutil.which(f"{name}-19") or shutil.which(name)
     if found is None:
         pytest.skip(f"{name} is not installed; it makes the files that are read here")

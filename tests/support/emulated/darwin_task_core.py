@@ -61,7 +61,8 @@ class TaskCore:
         """Load it.
 
         Args:
-            contents: the library of ``native/darwin_task/*.c``, ``native/common/darwin/memory.c`` and
+            contents: the library of ``native/darwin_task/*.c``, ``native/common/darwin/memory.c``
+            and
                 ``tests/emulated/darwin/task_layout.c``.
             threads: of the other process.
             more: further functions that are imported, by symbol.

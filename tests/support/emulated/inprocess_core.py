@@ -1,4 +1,4 @@
-"""The capture core for Darwin, called in an emulator: ``native/inprocess/core/capture.h`` from Python."""
+"""The capture core for Darwin, called in an emulator: ``capture.h`` from Python."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ class CaptureCore:
         """Load it.
 
         Args:
-            contents: the library of ``native/inprocess/core/darwin/*.c``, ``native/common/darwin/memory.c`` and
+            contents: the library of ``native/inprocess/core/darwin/*.c``,
+            ``native/common/darwin/memory.c`` and
                 ``tests/emulated/darwin/layout.c``.
             threads: of the process, besides the one that captures.
         """

@@ -75,7 +75,7 @@ class OutputSection:
 
 
 class Unit:
-    """One object. The :class:`~tests.support.linker32.macho_relocations.Places` of its relocations."""
+    """One object, with the ``Places`` of its relocations."""
 
     def __init__(self, file: ObjectFile, layout: Layout) -> None:
         self.file = file

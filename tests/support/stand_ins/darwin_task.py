@@ -1,7 +1,7 @@
 """A stand-in for the extension that talks to the kernel of macOS: it serves a snapshot's process.
 
-What it answers follows ``native/darwin_task/task.h``. Each call can be made to fail, and what was taken
-and not given back is known, as is what stands still.
+What it answers follows ``native/darwin_task/task.h``. Each call can be made to fail, and what was
+taken and not given back is known, as is what stands still.
 """
 
 from __future__ import annotations

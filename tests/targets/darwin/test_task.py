@@ -22,7 +22,7 @@ from machtrace.formats.macho.header import CPU_TYPE_ARM64, CPU_TYPE_X86_64
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
-from machtrace.targets import open
+from machtrace.targets import open as open_module
 from machtrace.targets.darwin import extension
 from machtrace.targets.darwin import task as darwin_task
 from machtrace.targets.darwin.task import DarwinTaskTarget
@@ -56,7 +56,7 @@ def task(process: SyntheticProcess) -> SnapshotTask:
 @pytest.fixture
 def on_darwin(task: SnapshotTask, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if this were a Mac."""
-    monkeypatch.setattr(open, "this_system", lambda: open.System.DARWIN)
+    monkeypatch.setattr(open_module, "this_system", lambda: open_module.System.DARWIN)
     monkeypatch.setattr(darwin_task, "task_extension", lambda: task)
 
 

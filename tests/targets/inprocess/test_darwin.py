@@ -13,7 +13,7 @@ import pytest
 from machtrace.errors import MemoryReadError, TargetSpecError
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
-from machtrace.targets import open
+from machtrace.targets import open as open_module
 from machtrace.targets.inprocess import copier, darwin
 from machtrace.targets.inprocess.darwin import DarwinSelfTarget
 from machtrace.targets.open import open_target
@@ -184,7 +184,7 @@ def test_no_signal_is_asked_for(
 
 def test_self_opens_it_on_a_mac(monkeypatch: pytest.MonkeyPatch, own: OwnExtension) -> None:
     """And nothing else has to know what system it is."""
-    monkeypatch.setattr(open, "this_system", lambda: open.System.DARWIN)
+    monkeypatch.setattr(open_module, "this_system", lambda: open_module.System.DARWIN)
     monkeypatch.setattr(darwin, "own_images", lambda: own)
     monkeypatch.setattr("machtrace.targets.darwin.task.task_extension", lambda: own.task)
     with open_target("self") as opened:

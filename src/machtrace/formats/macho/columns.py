@@ -115,7 +115,7 @@ class PointerRows:
 
 
 class RowPointers(ABC):
-    """What :class:`~machtrace.formats.macho.fixups.pointers.Pointers` answer from the rows of tables."""
+    """The answers of ``Pointers`` for the rows of a table."""
 
     __slots__ = ()
 

@@ -128,8 +128,8 @@ class FingerprintFrame(NamedTuple):
     """In the stack, from 0, innermost first."""
     image: str
     name: str
-    """As it counted: see :func:`~machtrace.reports.analysis.fingerprint.grouping_name`; where there is no
-    name, the offset in the image."""
+    """As it counted: see :func:`~machtrace.reports.analysis.fingerprint.grouping_name`; where
+    there is no name, the offset in the image."""
     is_named: bool
     """Whether it does: an offset is another one in the next build."""
     reason: OwnerReason

@@ -1,4 +1,4 @@
-"""Copying threads of another process of macOS: stop, copy, resume, by ``native/darwin_task/task.h``."""
+"""Copy threads of another macOS process: ``native/darwin_task/task.h``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The extension that talks to the kernel of macOS: ``native/darwin_task/module.c``, or what stands in."""
+"""The extension that calls the macOS kernel, ``native/darwin_task``, or a stand-in."""
 
 from __future__ import annotations
 

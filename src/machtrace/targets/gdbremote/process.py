@@ -62,11 +62,12 @@ class GdbRemoteTarget(ClosedWhenLeft):
     Memory and registers are never written, and the process is never ended. It stands still from
     when the stub took it until the target is closed, and then is as it was: one that the stub
     attached to runs, without the stub; one that it started waits where it was
-    (:mod:`machtrace.targets.gdbremote.detach`). Between two snapshots a process runs if its stub can
-    stop it again without a signal that others would get too; gdbserver cannot.
+    (:mod:`machtrace.targets.gdbremote.detach`). Between two snapshots a process runs if its stub
+    can stop it again without a signal that others would get too; gdbserver cannot.
 
     Args:
-        spec: ``gdb://host:port`` and its kin; see :func:`~machtrace.targets.gdbremote.spec.parse_spec`.
+        spec: ``gdb://host:port`` and its kin; see
+        :func:`~machtrace.targets.gdbremote.spec.parse_spec`.
         connect: makes the stream to the stub; by default a socket's.
 
     Raises:

@@ -35,7 +35,7 @@ _ADDRESS_BITS = (1 << 64) - 1
 
 
 class OwnImages(Protocol):
-    """The list of images that the extension ``_inprocess`` keeps on macOS, as dyld tells of them."""
+    """The image list of the extension ``_inprocess`` on macOS, as dyld reports it."""
 
     def own_images(self) -> list[ImageRow]:
         """All of them, in no order."""

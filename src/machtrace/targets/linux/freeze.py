@@ -43,7 +43,7 @@ memory of that time; None where a thread could not be stopped."""
 
 
 class HoldingCopier:
-    """A :class:`~machtrace.targets.shared.thread_copy.ThreadCopier` that stops all threads together.
+    """A ``ThreadCopier`` that stops all threads together.
 
     All that it does is done by a thread of its own, the only tracer of whatever it seizes; when
     that ends, however it does, the kernel lets go of what it still held.

@@ -46,8 +46,8 @@ class LinuxProcessTarget(ClosedWhenLeft):
     Nothing is attached between snapshots, and memory is never written. A thread that a signal
     reaches while it is copied gets the signal afterwards; one that was stopped stays so. A system
     call goes on, except that a few with a time limit may end early with EINTR, as after SIGSTOP
-    and SIGCONT (:mod:`machtrace.targets.linux.ptrace_tracer`, which tells the one register that may be
-    changed).
+    and SIGCONT (:mod:`machtrace.targets.linux.ptrace_tracer`, which tells the one register that
+    may be changed).
 
     Args:
         pid: its id, as this process sees it.

@@ -34,7 +34,7 @@ BEGIN_REMEDY = "lower the stack limit, or let this process have more memory and 
 
 
 class CaptureFailure(Enum):
-    """Why a thread was not copied. The values are those of ``native/ptrace/ptrace.h`` and ``native/inprocess/core/capture.h``."""
+    """Why a thread was not copied: the values of ``ptrace.h`` and ``capture.h`` in ``native/``."""
 
     GONE = 1
     """It exited."""
@@ -84,7 +84,8 @@ ThreadCopy = CopiedThread | UncopiedThread
 CopiedRow: TypeAlias = tuple[
     int, int, int, int, bytes, tuple[tuple[int, bytes], ...], int, int, int
 ]
-"""What the extensions say of a thread: id, outcome (0, or a :class:`CaptureFailure`'s value), errno,
+"""What the extensions say of a thread: id, outcome (0, or a :class:`CaptureFailure`'s value),
+errno,
 whether it was in uninterruptible sleep, registers, stacks; when it was asked, stopped, resumed."""
 
 

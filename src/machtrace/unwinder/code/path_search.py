@@ -57,7 +57,7 @@ class PathSearch:
     def __init__(
         self, blocks: Blocks, entry: FrameState, outlined: OutlinedBody, unit: int, work: StepBudget
     ) -> None:
-        """See :class:`~machtrace.unwinder.code.data_flow.Flow`; ``blocks`` are those of its code."""
+        """See :class:`~machtrace.unwinder.code.data_flow.Flow`; ``blocks`` are of its code."""
         self._blocks = blocks
         self._outlined = outlined
         self._unit = unit

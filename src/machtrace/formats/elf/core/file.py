@@ -1,7 +1,8 @@
 """An ELF core: the notes of its process and threads, and where it has which memory.
 
 Cores are written by the kernel (``fs/binfmt_elf.c``), by gdb's ``gcore``, by emulators and by
-:mod:`machtrace.formats.elf.core.writer`. They all have a note for each thread, one behind the other, those
+:mod:`machtrace.formats.elf.core.writer`. They all have a note for each thread, one behind the
+other, those
 that follow up to the next belonging to it; and what is about the process somewhere between.
 """
 

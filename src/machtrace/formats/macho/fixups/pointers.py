@@ -173,7 +173,8 @@ _ADDRESS_BITS = 56
 class OpcodePointers(RowPointers):
     """The pointers that LC_DYLD_INFO tells of.
 
-    They are :class:`~machtrace.formats.macho.fixups.pointers.Pointers`. A pointer into the image is in the file
+    They are :class:`~machtrace.formats.macho.fixups.pointers.Pointers`. A pointer into the image
+    is in the file
     what it is where nothing is moved, so where there is one for sure it can be followed without the
     opcodes; these are run when they are needed.
     """

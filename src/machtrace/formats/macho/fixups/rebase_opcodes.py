@@ -1,8 +1,9 @@
 """Pointers that move with an image: the rebase opcodes of LC_DYLD_INFO.
 
 Source: ``mach-o/loader.h``, ``REBASE_OPCODE_*``; ``dyld_info_command`` says where they are. Of bind
-opcodes see :mod:`machtrace.formats.macho.fixups.bind_opcodes`; of chained fixups, which newer linkers write instead,
-:mod:`machtrace.formats.macho.fixups.chained`; of all, :mod:`machtrace.formats.macho.fixups.pointers`.
+opcodes see :mod:`machtrace.formats.macho.fixups.bind_opcodes`; of chained fixups, which newer
+linkers write instead, :mod:`machtrace.formats.macho.fixups.chained`; of all,
+:mod:`machtrace.formats.macho.fixups.pointers`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which object files a linked image names, without reading the rest of its symbol table.
 
-See :mod:`machtrace.formats.macho.tables.symtab`, which reads all; this needs no columns, and so costs little where
-it is only asked whether there are any.
+See :mod:`machtrace.formats.macho.tables.symtab`, which reads all; this needs no columns, and so
+costs little where it is only asked whether there are any.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The program that :mod:`machtrace.targets.emulator.target` runs: its source, and what it was built to.
+"""The demo program of ``emulated:demo``: its sources, and the built executable.
 
 ``demo.macho`` is built by :mod:`machtrace.targets.emulator.demo.build` from the C, Objective-C and
 assembly beside it. It is a Mach-O executable for macOS on arm64: what links without Apple's tools

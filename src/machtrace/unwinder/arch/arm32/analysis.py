@@ -1,6 +1,7 @@
 """Rules for frames of 32-bit arm code, from its instructions.
 
-The same analysis as :mod:`machtrace.unwinder.arch.arm64.analysis` makes for AArch64. What iOS ran of this
+The same analysis as :mod:`machtrace.unwinder.arch.arm64.analysis` makes for AArch64. What iOS ran
+of this
 architecture has no unwind tables at all: exceptions were thrown with ``setjmp``. So calls are
 analysed too, for when nothing else knows.
 

@@ -3,7 +3,7 @@
 Source: *Arm Architecture Reference Manual for A-profile*, chapter C4, "A64 Instruction Set
 Encoding", whose tables the functions here follow group by group. Loads and stores are in
 :mod:`machtrace.unwinder.arch.arm64.decoder`, what is made of a word in
-:mod:`machtrace.unwinder.arm64_effects`.
+:mod:`machtrace.unwinder.arch.arm64.decoder`.
 
 AArch64 loads and stores: which registers, where, and what becomes of the base.
 

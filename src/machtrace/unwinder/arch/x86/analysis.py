@@ -1,7 +1,7 @@
 """Rules for interrupted frames of x86 code, of 32 and 64 bits, from its instructions.
 
-The same analysis as :mod:`machtrace.unwinder.arch.arm64.analysis` makes for AArch64, and simpler: the return
-address never leaves its place below the CFA.
+The same analysis as :mod:`machtrace.unwinder.arch.arm64.analysis` makes for AArch64, and simpler:
+the return address never leaves its place below the CFA.
 """
 
 from __future__ import annotations
