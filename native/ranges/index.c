@@ -12,9 +12,16 @@
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__)
 /* Every such processor since 2008 counts bits, but compilers may not take that for granted. */
 #define COUNTS_BITS 1
+#include <emmintrin.h> /* SSE2, which all of them have */
 #else
 #define COUNTS_BITS 0
 #endif
+
+#define PAGE_BITS 8          /* a row's place in its page is one byte */
+#define COMPARED 16u         /* rows of a page that are compared at once */
+#define LEAST_PAGED 4194304u /* bytes of words: fewer are quicker without pages */
+#define BLOCK 128u           /* offsets that are prefetched for before they are looked up */
+#define NEAR_PLACES 65536u   /* whose words, 16 kB, stay in any first-level cache */
 
 static inline uint32_t bits_portable(uint64_t word)
 {
@@ -39,8 +46,11 @@ static unsigned trailing_zeros(uint64_t number)
 size_t machtrace_range_index_size(const struct machtrace_range_index *index)
 {
     size_t places = (size_t)(index->span >> index->shift);
-    if (index->words != NULL)
-        return (places / PLACES + 1) * sizeof *index->words;
+    if (index->words != NULL) {
+        size_t pages = (places >> PAGE_BITS) + 2;
+        return (places / PLACES + 1) * sizeof *index->words +
+               (index->pages == NULL ? 0 : pages * sizeof *index->pages + index->count + COMPARED);
+    }
     return index->buckets == NULL ? 0 : (places + 2) * sizeof *index->buckets;
 }
 
@@ -48,7 +58,11 @@ void machtrace_range_index_free(struct machtrace_range_index *index)
 {
     free(index->words);
     free(index->buckets);
+    free(index->pages);
+    free(index->in_page);
     index->words = NULL;
+    index->pages = NULL;
+    index->in_page = NULL;
     index->buckets = NULL;
 }
 
@@ -90,6 +104,31 @@ static void fill_words(struct machtrace_range_index *index)
     }
 }
 
+#if COUNTS_BITS
+static bool make_pages(struct machtrace_range_index *index)
+{
+    size_t pages = (size_t)(index->span >> index->shift >> PAGE_BITS) + 2;
+    index->pages = malloc(pages * sizeof *index->pages);
+    index->in_page = calloc(index->count + COMPARED, 1); /* the last are compared with some more */
+    if (index->pages == NULL || index->in_page == NULL)
+        return false;
+    size_t row = 0;
+    for (size_t number = 0; number < pages; number++) {
+        index->pages[number] = (uint32_t)row;
+        for (; row < index->count; row++) {
+            uint64_t place = (index->starts[row] - index->first) >> index->shift;
+            if (place >> PAGE_BITS != number)
+                break;
+            index->in_page[row] = (uint8_t)place;
+        }
+    }
+    while ((size_t)index->same < index->count &&
+           (index->values == NULL || index->values[index->same] == index->same))
+        index->same++;
+    return true;
+}
+#endif
+
 static void fill_buckets(struct machtrace_range_index *index)
 {
     size_t buckets = (size_t)(index->span >> index->shift) + 2;
@@ -129,6 +168,14 @@ enum machtrace_index_result machtrace_range_index_make(struct machtrace_range_in
         if (index->words == NULL)
             return MACHTRACE_INDEX_NO_MEMORY;
         fill_words(index);
+#if COUNTS_BITS
+        /* With many rows to a page, words are no larger than pages. */
+        if (words * sizeof *index->words > LEAST_PAGED &&
+            count / COMPARED < index->span >> index->shift >> PAGE_BITS && !make_pages(index)) {
+            machtrace_range_index_free(index);
+            return MACHTRACE_INDEX_NO_MEMORY;
+        }
+#endif
         return MACHTRACE_INDEX_MADE;
     }
     index->shift = 0;
@@ -171,6 +218,77 @@ FIND_IN_WORDS(find_by_instruction, __attribute__((target("popcnt"))), BITS_BY_IN
 #endif
 FIND_IN_WORDS(find_portably, , bits_portable)
 
+static void find_in_words(const struct machtrace_range_index *index, const uint64_t *offsets,
+                          size_t count, uint64_t back, int32_t *found)
+{
+#if COUNTS_BITS
+    if (__builtin_cpu_supports("popcnt")) {
+        find_by_instruction(index, offsets, count, back, found);
+        return;
+    }
+#endif
+    find_portably(index, offsets, count, back, found);
+}
+
+#if COUNTS_BITS
+/* Of `count` sorted places of a page, how many are at or before `place`. */
+static inline uint32_t places_upto(const uint8_t *places, uint32_t count, uint8_t place)
+{
+    const __m128i last = _mm_set1_epi8((char)place);
+    for (uint32_t at = 0;; at += COMPARED) {
+        __m128i some = _mm_loadu_si128((const __m128i *)(places + at));
+        __m128i upto = _mm_cmpeq_epi8(_mm_min_epu8(some, last), some);
+        uint32_t more = (uint32_t)__builtin_ctz(~(uint32_t)_mm_movemask_epi8(upto));
+        if (more < COMPARED || at + COMPARED >= count) /* what is behind the page counts for none */
+            return at + more < count ? at + more : count;
+    }
+}
+
+/* At most BLOCK offsets. All of the pages are read before the first answer is worked out, so that
+ * the processor waits for many at a time. */
+static void find_in_pages(const struct machtrace_range_index *index, const uint64_t *offsets,
+                          size_t count, uint64_t back, int32_t *found)
+{
+    struct {
+        uint32_t row; /* the page's first */
+        uint16_t rows;
+        uint8_t place;
+    } pages[BLOCK];
+    for (size_t at = 0; at < count; at++) {
+        uint64_t offset = offsets[at] - back;
+        pages[at].row = pages[at].rows = pages[at].place = 0;
+        if (offsets[at] < back || offset < index->first)
+            continue;
+        uint64_t distance = offset - index->first;
+        uint64_t place = (distance < index->span ? distance : index->span) >> index->shift;
+        const uint32_t *page = &index->pages[place >> PAGE_BITS];
+        pages[at].row = page[0];
+        pages[at].rows = (uint16_t)(page[1] - page[0]);
+        pages[at].place = (uint8_t)place;
+        __builtin_prefetch(&index->in_page[page[0]]);
+    }
+    for (size_t at = 0; at < count; at++) {
+        const uint8_t *places = &index->in_page[pages[at].row];
+        uint32_t upto = places_upto(places, pages[at].rows, pages[at].place);
+        int32_t row = (int32_t)(pages[at].row + upto) - 1;
+        found[at] = row < index->same ? row : index->values[row];
+    }
+}
+
+/* By the map where offsets are close together, as sorted ones are: that part of it stays in the
+ * cache, and a word takes fewer instructions than a page. */
+static void find_in_blocks(const struct machtrace_range_index *index, const uint64_t *offsets,
+                           size_t count, uint64_t back, int32_t *found)
+{
+    const uint64_t reach = (uint64_t)NEAR_PLACES << index->shift;
+    for (size_t at = 0; at < count; at += BLOCK) {
+        size_t some = count - at < BLOCK ? count - at : BLOCK;
+        bool is_near = offsets[at + some - 1] - offsets[at] + reach < 2 * reach;
+        (is_near ? find_in_words : find_in_pages)(index, offsets + at, some, back, found + at);
+    }
+}
+#endif
+
 static void find_in_buckets(const struct machtrace_range_index *index, const uint64_t *offsets,
                             size_t count, uint64_t back, int32_t *found)
 {
@@ -202,10 +320,10 @@ void machtrace_range_index_find(const struct machtrace_range_index *index, const
         return;
     }
 #if COUNTS_BITS
-    if (__builtin_cpu_supports("popcnt")) {
-        find_by_instruction(index, offsets, count, back, found);
+    if (index->pages != NULL) {
+        find_in_blocks(index, offsets, count, back, found);
         return;
     }
 #endif
-    find_portably(index, offsets, count, back, found);
+    find_in_words(index, offsets, count, back, found);
 }

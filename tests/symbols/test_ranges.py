@@ -45,6 +45,50 @@ def test_bulk_answers_are_those_of_a_search(starts, scale, has_values, offsets, 
     assert few == many[: len(offsets)]
 
 
+@pytest.fixture(scope="module")
+def large_starts():
+    """So many places that they are looked up by pages: sparse, some of them full, some empty."""
+    rng = np.random.default_rng(2)
+    sparse = rng.choice(20_000_000, 100_000, replace=False).astype(np.uint64)
+    full = np.arange(1_000_000, 1_003_000, dtype=np.uint64)
+    sparse = sparse[(sparse < 2_000_000) | (sparse > 2_100_000)]
+    return 4096 + 4 * np.unique(np.concatenate([sparse, full]))
+
+
+ORDERS = {
+    "random": lambda offsets: offsets,
+    "sorted": np.sort,
+    "descending": lambda offsets: np.sort(offsets)[::-1],
+    "repeated": lambda offsets: np.repeat(offsets[:64], len(offsets) // 64 + 1)[: len(offsets)],
+    "near the full pages": lambda offsets: offsets % 20_000 + 4_000_000,
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("values", ["rows", "the same rows", "holes"])
+def test_large_images_have_the_answers_of_a_search(monkeypatch, large_starts, order, values):
+    """Whatever is looked up together, and however many."""
+    rows = np.arange(len(large_starts), dtype=np.int32)
+    column = {
+        "rows": None,
+        "the same rows": np.append(rows[:-1], np.int32(-1)),
+        "holes": np.where(rows % 3 == 0, np.int32(-1), rows // 2),
+    }[values]
+    index, twin = RangeIndex(large_starts, column), RangeIndex(large_starts, column)
+    index.find(np.zeros(5000, np.uint64))
+    monkeypatch.setattr(range_index, "_native_index", lambda *_: None)  # the twin searches
+    edges = np.array([0, 1, 4095, 4096, 4097, 2**63, 2**64 - 1], np.uint64)
+    offsets = np.random.default_rng(3).integers(0, 81_000_000, 20_000, dtype=np.uint64)
+    offsets = np.concatenate([offsets, large_starts[:5000], large_starts[:5000] - 1, edges])
+    np.random.default_rng(4).shuffle(offsets)
+    offsets = np.ascontiguousarray(ORDERS[order](offsets))
+
+    for size in (len(offsets), 0, 1, 2, 127, 128, 129, 255, 256, 257, 4097):
+        for back in (0, 1, 5000):
+            found = index.find(offsets[:size], back=back)
+            assert (found == twin.find(offsets[:size], back=back)).all()
+
+
 def test_threads_share_the_work():
     """The order is that of the offsets, whoever looked them up."""
     starts = np.arange(0, 1 << 20, 16, dtype=np.uint64)
