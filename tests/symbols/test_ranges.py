@@ -1,5 +1,6 @@
 """The last start at or before an offset, in bulk and one by one alike."""
 
+import threading
 from bisect import bisect_right
 
 import numpy as np
@@ -89,15 +90,44 @@ def test_large_images_have_the_answers_of_a_search(monkeypatch, large_starts, or
             assert (found == twin.find(offsets[:size], back=back)).all()
 
 
-def test_threads_share_the_work():
-    """The order is that of the offsets, whoever looked them up."""
+@pytest.mark.parametrize("size", [199, 200, 201, 999, 1000, 1001, 5000])
+@pytest.mark.parametrize("threads", [1, 2, 3, 100, None])
+def test_threads_share_the_work(monkeypatch, size, threads):
+    """The order is that of the offsets, whoever looked them up; no thread is left."""
+    monkeypatch.setattr(range_index, "_MANY", 1000)
+    monkeypatch.setattr(range_index, "_PART", 100)
     starts = np.arange(0, 1 << 20, 16, dtype=np.uint64)
-    offsets = np.random.default_rng(1).integers(0, 1 << 20, 700_000, dtype=np.uint64)
+    offsets = np.random.default_rng(1).integers(0, 1 << 20, 5000, dtype=np.uint64)
     index = RangeIndex(starts)
+    index.find(offsets)
+    before = threading.enumerate()
 
-    found = index.find(offsets, threads=4)
+    found = index.find(offsets[:size], threads=threads)
 
-    assert (found == offsets // np.uint64(16)).all()
+    assert (found == offsets[:size] // np.uint64(16)).all()
+    assert threading.enumerate() == before
+
+
+def test_lookups_go_on_where_no_thread_can_be_started(monkeypatch):
+    """As when the interpreter is ending."""
+    pytest.importorskip("machtrace._native._ranges", reason="only the C extension is shared")
+
+    def refuse(*_):
+        refused.append(True)
+        raise RuntimeError
+
+    refused = []
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    offsets = np.arange(5000, dtype=np.uint64)
+
+    found = RangeIndex(np.array([16, 32], np.uint64)).find(offsets, threads=3)
+
+    assert expected([16, 32], None, range(5000), 0) == found.tolist()
+    assert not refused  # of one part nothing is shared
+    monkeypatch.setattr(range_index, "_PART", 100)
+    found = RangeIndex(np.array([16, 32], np.uint64)).find(offsets, threads=3)
+    assert expected([16, 32], None, range(5000), 0) == found.tolist()
+    assert refused
 
 
 def test_narrow_starts_and_none():

@@ -55,7 +55,7 @@ class SymbolColumns:
         find_debug: Callable[[], AnyDebugIndex | None] = lambda: None,
         *,
         back: int = 0,
-        threads: int = 1,
+        threads: int | None = None,
     ) -> None:
         """Look up all but a few offsets at once; see :meth:`Symbolicator.lookup`.
 

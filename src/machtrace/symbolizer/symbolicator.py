@@ -208,7 +208,7 @@ class Symbolicator:
         *,
         return_addresses: bool = False,
         arch: Arch | str | None = None,
-        threads: int = 1,
+        threads: int | None = None,
     ) -> SymbolColumns:
         """The functions and source lines at many offsets of one image, as columns.
 
@@ -219,7 +219,8 @@ class Symbolicator:
             return_addresses: whether they are where calls return to, and so to be looked up one
                 byte earlier, inside the call.
             arch: of a fat file, which of its images; an :class:`Arch` or its name, ``"arm64"``.
-            threads: how many to share the work among, 1 or more.
+            threads: how many to share a large column among, 1 or more; None for as many as this
+                process has processors if it is very large. They end with the call.
 
         Raises:
             ArgumentError: an argument makes no sense: negative offsets, say, or no such ``arch``.
@@ -230,7 +231,7 @@ class Symbolicator:
         from machtrace.symbolizer.columns import SymbolColumns, offsets_array
 
         column = offsets_array(offsets)
-        if threads < 1 or threads != int(threads):
+        if threads is not None and (threads < 1 or threads != int(threads)):
             raise ArgumentError(f"threads is {threads!r}", remedy="give 1 or more")
         wanted, symbols = self._file(image, None if arch is None else _arch(arch))
         return SymbolColumns(

@@ -10,7 +10,11 @@ when the first large column is asked for; else, and for few offsets, the starts 
 
 from __future__ import annotations
 
+import os
+import sys
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,6 +25,8 @@ import numpy.typing as npt
 from machtrace.model.symbol import Certainty
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from machtrace._native import _ranges
 
 Offsets: TypeAlias = npt.NDArray[np.uint64]
@@ -91,8 +97,13 @@ Answers: TypeAlias = npt.NDArray[np.int32]
 
 _FEW = 4096
 """Offsets that are not worth an index."""
+_MANY = 1 << 22
+"""Offsets that are worth threads nobody asked for: fewer take no longer than a turn of another
+program, which one of the threads may have to wait for."""
 _PART = 1 << 17
-"""Offsets that are worth a thread."""
+"""Offsets that a thread takes at a time."""
+_MOST_THREADS = 8
+"""Unless more are asked for: memory serves no more of them at once."""
 
 
 class RangeIndex:
@@ -126,13 +137,16 @@ class RangeIndex:
         columns = self._starts.nbytes + (0 if self._values is None else self._values.nbytes)
         return columns + (0 if self._index is None else self._index.nbytes)
 
-    def find(self, offsets: npt.NDArray[np.uint64], *, back: int = 0, threads: int = 1) -> Answers:
+    def find(
+        self, offsets: npt.NDArray[np.uint64], *, back: int = 0, threads: int | None = None
+    ) -> Answers:
         """For each offset the value of the last range that starts at or before it.
 
         Args:
             offsets: in any order, of the address space of the starts.
             back: what to subtract from each first; what is then below 0 is in no range.
-            threads: how many to share a large column among.
+            threads: how many to share a large column among; None for as many as this process has
+                processors if it is very large. They end with the call.
         """
         offsets = np.ascontiguousarray(offsets, np.uint64)
         if self._index is None and len(offsets) > _FEW and len(self._starts):
@@ -140,19 +154,12 @@ class RangeIndex:
         if self._index is None:
             return self._searched(offsets, back)
         found = np.empty(len(offsets), np.int32)
-        index, parts = self._index, min(threads, len(offsets) // _PART)
-        if parts < 2:  # noqa: PLR2004 (one part needs no thread)
-            index.find(offsets.data, found.data, back)
-            return found
-        from concurrent.futures import ThreadPoolExecutor
-
-        edges = [len(offsets) * part // parts for part in range(parts + 1)]
-        with ThreadPoolExecutor(parts) as pool:
-            for waiting in [
-                pool.submit(index.find, offsets[low:high].data, found[low:high].data, back)
-                for low, high in pairwise(edges)
-            ]:
-                waiting.result()
+        if threads is None:
+            threads = 1 if len(offsets) < _MANY else _processors()
+        if threads > 1 and len(offsets) >= 2 * _PART:
+            _find_shared(self._index, offsets, found, back, threads)
+        else:
+            self._index.find(offsets.data, found.data, back)
         return found
 
     def _searched(self, offsets: npt.NDArray[np.uint64], back: int) -> Answers:
@@ -168,6 +175,50 @@ class RangeIndex:
             return rows
         values: Answers = np.where(rows >= 0, self._values[np.maximum(rows, 0)], np.int32(-1))
         return values
+
+
+def _processors() -> int:
+    """Those that this process may run on, if there are not too many."""
+    if sys.version_info >= (3, 13):
+        count = os.process_cpu_count()
+    elif sys.platform == "linux":
+        count = len(os.sched_getaffinity(0))
+    else:
+        count = os.cpu_count()
+    return min(count or 1, _MOST_THREADS)
+
+
+def _find_shared(
+    index: _ranges.RangeIndex,
+    offsets: npt.NDArray[np.uint64],
+    found: Answers,
+    back: int,
+    threads: int,
+) -> None:
+    """Look offsets up in this thread and others, which all take one part after the other.
+
+    So one that gets no processor holds up only the part that it has begun, and where none can be
+    started (as when the interpreter is ending) this one does everything.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    parts = deque(range(0, len(offsets), _PART))
+
+    def find() -> None:
+        while True:
+            try:
+                low = parts.popleft()
+            except IndexError:
+                return
+            index.find(offsets[low : low + _PART].data, found[low : low + _PART].data, back)
+
+    others: list[Future[None]] = []
+    with ThreadPoolExecutor(threads - 1) as pool:
+        with suppress(RuntimeError):
+            others.extend(pool.submit(find) for _ in range(min(threads, len(parts)) - 1))
+        find()
+    for other in others:
+        other.result()  # raises what it raised
 
 
 def _native_index(

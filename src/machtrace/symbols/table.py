@@ -235,13 +235,13 @@ class SymbolTable:
             return None
         return self.symbol(index)
 
-    def ids(self, offsets: Offsets, *, back: int = 0, threads: int = 1) -> Answers:
+    def ids(self, offsets: Offsets, *, back: int = 0, threads: int | None = None) -> Answers:
         """The id of the function that holds each offset; -1 where there is none.
 
         Args:
             offsets: in any order.
             back: what to subtract from each first.
-            threads: how many to share a large column among.
+            threads: see :meth:`RangeIndex.find`.
         """
         if self._index is None:
             self._index = _index(self._starts, self._ends)
