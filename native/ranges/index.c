@@ -1,4 +1,4 @@
-/* See range_index.h. */
+/* See index.h. */
 #include "ranges/index.h"
 
 #include <stdbool.h>
@@ -19,7 +19,7 @@
 
 #define PAGE_BITS 8          /* a row's place in its page is one byte */
 #define COMPARED 16u         /* rows of a page that are compared at once */
-#define LEAST_PAGED 4194304u /* bytes of words: fewer are quicker without pages */
+#define LEAST_PAGED 6291456u /* bytes of words: fewer are quicker without pages */
 #define BLOCK 128u           /* offsets that are prefetched for before they are looked up */
 #define NEAR_PLACES 65536u   /* whose words, 16 kB, stay in any first-level cache */
 

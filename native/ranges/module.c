@@ -1,4 +1,4 @@
-/* machtrace._native._ranges: the Python side of range_index.h and symbol_scan.h, and no more.
+/* machtrace._native._ranges: the Python side of index.h and symbol_scan.h, and no more.
  *
  * Built against the limited API of 3.11. Columns come and go through the buffer protocol.
  */

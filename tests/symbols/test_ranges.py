@@ -77,7 +77,7 @@ def test_large_images_have_the_answers_of_a_search(monkeypatch, large_starts, or
     }[values]
     index, twin = RangeIndex(large_starts, column), RangeIndex(large_starts, column)
     index.find(np.zeros(5000, np.uint64))
-    monkeypatch.setattr(range_index, "_native_index", lambda *_: None)  # the twin searches
+    monkeypatch.setattr(ranges, "_native_index", lambda *_: None)  # the twin searches
     edges = np.array([0, 1, 4095, 4096, 4097, 2**63, 2**64 - 1], np.uint64)
     offsets = np.random.default_rng(3).integers(0, 81_000_000, 20_000, dtype=np.uint64)
     offsets = np.concatenate([offsets, large_starts[:5000], large_starts[:5000] - 1, edges])
@@ -94,8 +94,8 @@ def test_large_images_have_the_answers_of_a_search(monkeypatch, large_starts, or
 @pytest.mark.parametrize("threads", [1, 2, 3, 100, None])
 def test_threads_share_the_work(monkeypatch, size, threads):
     """The order is that of the offsets, whoever looked them up; no thread is left."""
-    monkeypatch.setattr(range_index, "_MANY", 1000)
-    monkeypatch.setattr(range_index, "_PART", 100)
+    monkeypatch.setattr(ranges, "_MANY", 1000)
+    monkeypatch.setattr(ranges, "_PART", 100)
     starts = np.arange(0, 1 << 20, 16, dtype=np.uint64)
     offsets = np.random.default_rng(1).integers(0, 1 << 20, 5000, dtype=np.uint64)
     index = RangeIndex(starts)
@@ -124,7 +124,7 @@ def test_lookups_go_on_where_no_thread_can_be_started(monkeypatch):
 
     assert expected([16, 32], None, range(5000), 0) == found.tolist()
     assert not refused  # of one part nothing is shared
-    monkeypatch.setattr(range_index, "_PART", 100)
+    monkeypatch.setattr(ranges, "_PART", 100)
     found = RangeIndex(np.array([16, 32], np.uint64)).find(offsets, threads=3)
     assert expected([16, 32], None, range(5000), 0) == found.tolist()
     assert refused
