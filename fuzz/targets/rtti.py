@@ -21,7 +21,7 @@ from machtrace.formats.macho.fixups.pointers import parse_pointers
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.symbols.rtti import rtti_names
 
-_SOURCE = ROOT / "tests" / "symbolicate" / "classes.cpp"
+_SOURCE = ROOT / "tests" / "symbols" / "classes.cpp"
 _OPTIONS = ("-std=c++20", "-O1", "-shared", "-nostdlib", "-nostdlib++", "-fno-exceptions", "-w")
 _LINKING = ("-fno-sanitize=undefined", "-Wl,-undefined,dynamic_lookup")
 _NAMES = 200
