@@ -48,7 +48,7 @@ NO_PART_OF_THE_PACKAGE = "testing"
 SEARCHES = ("machtrace.images.candidates:given", "machtrace.symbolicate.candidates:given")
 """What is called once for each search for an image's files: module and qualified name."""
 PROGRAMS = (
-    "src/machtrace/targets/emulator/demo/demo.macho",
+    "src/machtrace/targets/emulator/demo.macho",
     "src/machtrace/target/emulated_demo/demo.macho",
 )
 """The image that is looked up in: where it is now, and where it was."""

@@ -15,7 +15,7 @@ from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.fixups.chained_formats import POINTER_FORMATS
 from machtrace.formats.macho.fixups.pointers import parse_pointers
 from machtrace.model.address import Svma
-from machtrace.targets.emulator.demo import PROGRAM
+from machtrace.targets.emulator import PROGRAM
 from tests.support.writers.chained_fixups import (
     DATA_OFFSET,
     PAGE_SIZE,

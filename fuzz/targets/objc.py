@@ -18,7 +18,7 @@ from machtrace.formats.macho.metadata.swift_types import ContextKind
 from machtrace.model.address import Avma, Svma
 from machtrace.symbols.objc import objc_names, objc_stub_names
 from machtrace.symbols.swift import swift_names
-from machtrace.targets.emulator.demo import PROGRAM
+from machtrace.targets.emulator import PROGRAM
 from tests.support.writers.chained_fixups import DATA_OFFSET, IMAGE_SVMA, TEXT_OFFSET
 from tests.support.writers.metadata import ListKind, ObjcMetadata
 from tests.support.writers.swift_metadata import SwiftMetadata

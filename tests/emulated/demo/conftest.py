@@ -7,7 +7,7 @@ import pytest
 
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.tables.symtab import parse_symbols
-from machtrace.targets.emulator.demo import PROGRAM
+from machtrace.targets.emulator import PROGRAM
 from machtrace.targets.emulator.target import EmulatedTarget
 
 

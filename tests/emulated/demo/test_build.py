@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from machtrace.targets.emulator.demo import BUILT_WITH, PROGRAM
-from machtrace.targets.emulator.demo.build import build, compiler
+from machtrace.targets.emulator import PROGRAM
+from tests.support.compilers.demo import BUILT_WITH, build, compiler
 
 
 def test_sources_give_the_same_bytes_again(tmp_path):

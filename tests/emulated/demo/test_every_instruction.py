@@ -5,7 +5,7 @@ from collections import Counter
 from machtrace.errors import MemoryReadError, TargetError
 from machtrace.formats.macho.contents import FileContents
 from machtrace.model.stack import AddressKind, StopReason
-from machtrace.targets.emulator.demo import PROGRAM
+from machtrace.targets.emulator import PROGRAM
 from machtrace.targets.emulator.machine import Emulator
 from machtrace.targets.emulator.target import demo_places
 from machtrace.unwinder.rule_cache import RuleCache

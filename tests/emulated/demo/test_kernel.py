@@ -7,7 +7,7 @@ import pytest
 from machtrace.errors import MachOError, TargetError
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.load_commands import LC_DYLD_INFO_ONLY
-from machtrace.targets.emulator.demo import PROGRAM
+from machtrace.targets.emulator import PROGRAM
 from machtrace.targets.emulator.kernel import Kernel, Leave, SystemCall
 from machtrace.targets.emulator.machine import Emulator
 

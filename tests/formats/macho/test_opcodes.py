@@ -15,7 +15,7 @@ from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.fixups.bind_opcodes import imported_symbols
 from machtrace.formats.macho.fixups.rebase_opcodes import rebased_pointers, slid_segment
 from machtrace.formats.macho.load_commands import LC_DYLD_INFO_ONLY
-from machtrace.targets.emulator.demo import PROGRAM
+from machtrace.targets.emulator import PROGRAM
 
 DEMO = PROGRAM.read_bytes()
 REBASE, BIND, WEAK_BIND, LAZY_BIND = 8, 16, 24, 32

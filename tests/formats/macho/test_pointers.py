@@ -26,7 +26,7 @@ from machtrace.formats.macho.structs import (
     SYMTAB_COMMAND,
 )
 from machtrace.model.address import Avma, PacMask, Svma
-from machtrace.targets.emulator.demo import PROGRAM
+from machtrace.targets.emulator import PROGRAM
 from tests.support.writers.chained_fixups import (
     DATA_OFFSET,
     IMAGE_SVMA,

@@ -99,7 +99,7 @@ def test_lldb_opens_the_demo(demo, tmp_path, lldb):
 
 def test_without_images_their_files_are_needed(demo, tmp_path):
     """Smaller; and the same again, once the program is pointed to."""
-    from machtrace.targets.emulator.demo import PROGRAM
+    from machtrace.targets.emulator import PROGRAM
 
     whole, bare = tmp_path / "whole.core", tmp_path / "bare.core"
     demo.save(whole)

@@ -27,7 +27,7 @@ from machtrace.model.snapshot import (
     ThreadSnapshot,
 )
 from machtrace.targets.base import DEFAULT_STACK_LIMIT, ClosedWhenLeft
-from machtrace.targets.emulator.demo import PROGRAM
+from machtrace.targets.emulator import PROGRAM
 
 if TYPE_CHECKING:
     from machtrace.targets.emulator.machine import EmulatedThread, Emulator, StopPlace

@@ -1,8 +1,7 @@
-"""Builds ``demo.macho`` again: ``python -m machtrace.targets.emulator.demo.build``.
+"""Build the program of ``emulated:demo``: ``python -m tests.support.compilers.demo``.
 
-The compiler and linker are those of the package ziglang, which brings them for any machine. The
-same sources give the same bytes with the same version of it: no debug information, so no path and
-no time is written, and objects are named relatively to a directory that is gone afterwards.
+The compiler and linker come with the package ziglang. One version of it gives the same bytes for
+the same sources: no debug information, path or time is written.
 """
 
 from __future__ import annotations
@@ -16,7 +15,11 @@ from pathlib import Path
 from shutil import copyfile
 from tempfile import TemporaryDirectory
 
-from machtrace.targets.emulator.demo import BUILT_WITH, PROGRAM
+from machtrace.targets.emulator import PROGRAM
+
+SOURCES = Path(__file__).parents[3] / "native" / "demo"
+BUILT_WITH = SOURCES / "built-with"
+"""One line that names the compiler which built ``demo.macho``, as :func:`compiler` returns it."""
 
 _CLANG = (sys.executable, "-m", "ziglang", "clang")
 _LINK = (sys.executable, "-m", "ziglang", "cc")
@@ -63,13 +66,13 @@ _LINK_FLAGS = (
 
 
 def compiler() -> str:
-    """The compiler at hand, as it is recorded beside what it built: ``ziglang 0.17.0``.
+    """Return the installed compiler's name and version, such as ``ziglang 0.17.0``.
 
     Raises:
         OSError, subprocess.CalledProcessError: it is not installed, or does not run.
     """
     command = (sys.executable, "-m", "ziglang", "version")
-    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 (ours)
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     return f"ziglang {done.stdout.strip()}"
 
 
@@ -79,10 +82,9 @@ def build(output: Path) -> None:
     Raises:
         OSError, subprocess.CalledProcessError: the compiler is not installed, or a source is bad.
     """
-    here = Path(__file__).parent
     with TemporaryDirectory() as name:
         work = Path(name)
-        for file in here.glob("*.[chmS]"):
+        for file in SOURCES.glob("*.[chmS]"):
             copyfile(file, work / file.name)
         for source, flags in _SOURCES.items():
             _run((*_CLANG, *_FLAGS, *flags, "-c", source, "-o", f"{source}.o"), work)
@@ -95,9 +97,7 @@ def build(output: Path) -> None:
 def _run(command: Sequence[str], directory: Path) -> None:
     # The linker's caches go where everything else goes that is not kept.
     caches = {f"ZIG_{kind}_CACHE_DIR": str(directory / ".zig") for kind in ("GLOBAL", "LOCAL")}
-    subprocess.run(  # noqa: S603 (our own interpreter and arguments)
-        command, cwd=directory, env={**os.environ, **caches}, check=True
-    )
+    subprocess.run(command, cwd=directory, env={**os.environ, **caches}, check=True)
 
 
 def _main() -> None:
