@@ -1,10 +1,8 @@
-"""The document: reports, and the schema's version.
+"""Reports as JSON: the whole model, and nothing else.
 
-Forms of the model's types: of records by their fields, of tuples by their items.
-
-Forms of values that hold no others: how each is written as JSON, and read again.
-
-The published schema: ``docs/report.schema.json``, JSON Schema 2020-12.
+The model's types are the schema: a field's JSON follows from its type, and a field with its
+default value is omitted. The published schema (``docs/report.schema.json``, JSON Schema 2020-12)
+is generated from the same types.
 """
 
 from __future__ import annotations

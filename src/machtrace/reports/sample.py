@@ -1,6 +1,6 @@
-"""A sample as one report, a tree a thread.
+"""The output of ``sample``: a call graph of each thread, with counts.
 
-The lines of a call graph.
+Source: texts of macOS' ``sample(1)``, report version 7.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Such a text as one report: the process that it is about, and the others.
+"""Texts of spindump, and the system's reports of exhausted resources.
 
-The block of one process: its labels, the trees of its threads, its images.
-
-The lines of a tree.
+Hangs, spins, CPU usage, wakeups and disk writes: labels, the heaviest stack, and then a block for
+each process with its threads' trees and its images. Source: texts of macOS 10.9 to 26 and of
+iOS 11 to 26, report versions 18 to 72.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The threads of a text that was copied out of gdb.
+"""The output of gdb's ``bt``, ``bt full`` and ``thread apply all bt``.
 
-The lines of a text that was copied out of gdb, as they were before a terminal wrapped them.
-
-One frame as gdb prints it: ``#1  0x1234 in name (argument=5) at file.c:6``.
+Sources: *Debugging with GDB*, *Backtraces* and *Print Settings*; output of gdb 13. Lines that a
+terminal wrapped are joined first. A frame: ``#1  0x1234 in name (argument=5) at file.c:6``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The threads of a text that was copied out of lldb."""
+"""The output of lldb's ``bt``, with its usual ``frame-format`` and ``thread-format``.
+
+Source: lldb, *Frame and Thread Format*.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The stacks of a text: a new one begins where the numbers begin again.
+"""Lines of ``+[NSThread callStackSymbols]`` and of ``backtrace_symbols``.
 
-One line of a stack, in either form.
+Sources: apple-oss-distributions/Libc ``gen/backtrace.c`` for Apple's lines, glibc's manual
+(*Backtraces*) for the others. A new stack begins where the numbering restarts.
 """
 
 from __future__ import annotations
