@@ -1,1 +1,1 @@
-"""Captures and profiles as text, and in the formats that other tools read."""
+"""Writers of captures and profiles: text, and the formats of other tools."""

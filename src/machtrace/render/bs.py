@@ -1,10 +1,9 @@
 """BSBacktraceLogger's text, which many iOS hang monitors print and parse.
 
-``Backtrace of Thread %u:`` and, for each frame, ``%-30s  0x%08lx %s + %lu``. Where there is no
-symbol its place is taken by the image's base address as ``0x%lx``, and where there is no image
-the name is ``0x%016lx`` of nothing (``bs_logBacktraceEntry`` in ``BSBacktraceLogger.m``). That
-logger ends a stack at 50 frames; here a line says how many are missing from the middle of a deep
-one.
+``Backtrace of Thread %u:`` and, for each frame, ``%-30s  0x%08lx %s + %lu``. Without a symbol, its
+name is the image's base address as ``0x%lx``; without an image, its name is ``0x%016lx`` of zero
+(``bs_logBacktraceEntry`` in ``BSBacktraceLogger.m``). That logger ends a stack at 50 frames; here a
+line states how many are missing from the middle of a deep one.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from machtrace.render.printable import printable
 
 
 def lines(stack: CallStack, *, pointer_size: int = 8) -> Iterator[str]:
-    """The stack's lines, its heading first, without line ends."""
+    """Yield the stack's lines, its heading first, without line ends."""
     yield f"Backtrace of Thread {stack.thread.id}:"
     for first, frames in stretches(stack.frames, stack.gap):
         if first and stack.gap is not None:
@@ -33,7 +32,7 @@ def _line(frame: Frame, pointer_size: int) -> str:
     base = 0 if frame.image is None else frame.image.load_address
     name = f"0x{0:0{2 * pointer_size}x}" if frame.image is None else printable(frame.image.name)
     if frame.symbol is not None and frame.symbol.is_named:
-        # A name that a report has may be in no image: where it begins is not known then.
+        # A report's symbol may be in no image: its start is unknown then.
         symbol, offset = printable(frame.symbol.name), frame.symbol_offset or 0
     else:
         symbol, offset = f"0x{base:x}", address - base
@@ -41,7 +40,7 @@ def _line(frame: Frame, pointer_size: int) -> str:
 
 
 def write(report: Capture, sink: TextIO) -> None:
-    """Every thread, after the heading that ``bs_backtraceOfAllThread`` writes."""
+    """Write every thread, after the heading that ``bs_backtraceOfAllThread`` writes."""
     sink.write(f"Call Backtrace of {len(report.stacks)} threads:\n")
     for stack in report.stacks:
         for_stack = lines(stack, pointer_size=report.process.arch.pointer_size)

@@ -1,13 +1,8 @@
-"""Many stacks put on top of one another: who called whom, and how often that was seen.
+"""Merging stacks into trees, and counting the stacks of profiles.
 
-Nothing here recurses, and a stack may be as deep as memory allows.
-
-How often which stack was seen in a profile: by each thread, or by all together.
-
-Stacks for formats that write each of them out, however much of it others have too.
-
-A tree that is n calls deep, and whose stacks end at every call, is n times n calls there. What was
-recorded, or made to be so, is 50,000 deep: gigabytes of a file of a megabyte.
+Nothing here recurses; a stack may be as deep as memory allows. Formats that write each stack in
+full need :func:`bounded` profiles: a tree n calls deep, whose stacks end at every call, takes n²
+calls there. Recorded or adversarial stacks are 50,000 deep: gigabytes from a file of a megabyte.
 """
 
 from __future__ import annotations
@@ -21,42 +16,41 @@ from machtrace.model.profile import OUTERMOST, Profile, StackTable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallTree:
-    """Calls as columns; a node comes after the one that it was called from.
+    """Calls as columns; a node follows its caller.
 
-    What a node is of its key tells, which is whatever the tree was asked to merge by.
+    A node's key is one of those that the tree was merged by.
     """
 
     callers: array[int]
-    """Of each node the one that it was called from, or
-    :data:`~machtrace.model.profile.OUTERMOST`."""
+    """The caller of each node, or :data:`~machtrace.model.profile.OUTERMOST`."""
     keys: array[int]
     own: array[int]
     """The weight of the stacks that end here."""
     total: array[int]
-    """The weight of the stacks that go through here, those that end here included."""
+    """The weight of the stacks through here, including those that end here."""
     node_of_stack: Mapping[int, int]
-    """Where each stack that has a weight ends: a node, by row of the table of stacks."""
+    """The node where each weighted stack ends, by row of the table of stacks."""
 
     def __len__(self) -> int:
         return len(self.callers)
 
     @property
     def weight(self) -> int:
-        """Of all stacks."""
+        """The weight of all stacks."""
         return sum(self.own)
 
     def walk(self) -> Iterator[tuple[int, bool]]:
-        """All nodes as they are shown: each before what it called, the heaviest first.
+        """Yield all nodes in display order: callers first, then heaviest first.
 
-        With each goes whether it is the last that its caller called.
+        The boolean is whether the node is its caller's last.
         """
         called: list[list[int]] = [[] for _ in range(len(self) + 1)]
         for node, caller in enumerate(self.callers):
-            called[caller].append(node)  # those that nobody called are in the last place
+            called[caller].append(node)  # roots are in the last slot
         waiting: list[tuple[int, bool]] = []
         children = called[OUTERMOST]
         while True:
-            # Of equally heavy ones that first which was seen first.
+            # The sort is stable: of equally heavy ones, the first seen is first.
             children.sort(key=self._weight, reverse=True)
             waiting += [(node, not at) for at, node in enumerate(reversed(children))]
             if not waiting:
@@ -70,11 +64,11 @@ class CallTree:
 
 
 def stack_weights(stacks: Iterable[int], weights: Iterable[int]) -> dict[int, int]:
-    """How much there is of each stack.
+    """Return the weight of each stack.
 
     Args:
-        stacks: of each sample the row of its stack; what is
-            :data:`~machtrace.model.profile.OUTERMOST` has no frames, and is left out.
+        stacks: each sample's row; :data:`~machtrace.model.profile.OUTERMOST` has no frames, and is
+            omitted.
         weights: of each sample.
     """
     found: dict[int, int] = {}
@@ -94,11 +88,11 @@ def call_tree(
     """Merge stacks: calls with the same key, made from the same node, are one node.
 
     Args:
-        stacks: whose rows ``weights`` names.
+        stacks: the table that ``weights`` refers to.
         weights: of the stacks that count; see :func:`stack_weights`.
-        keys: of each frame its calls, outermost first: several where some were inlined. Each is a
+        keys: of each frame its calls, outermost first: several if some were inlined. Each is a
             number from 0 to 2**31 - 1.
-        leaf_keys: the same of frames where a stack ends; None are ``keys``.
+        leaf_keys: the same for frames where a stack ends; default: ``keys``.
     """
     if leaf_keys is None:
         leaf_keys = keys
@@ -128,7 +122,7 @@ def call_tree(
 
 
 def _rows_of(stacks: StackTable, weights: Iterable[int]) -> list[int]:
-    """The rows of these stacks alone, each after its caller: a table may have many threads'."""
+    """Return the rows of these stacks, callers first: a table may have many threads'."""
     callers = stacks.callers
     found: set[int] = set()
     for stack in weights:
@@ -142,7 +136,7 @@ def _rows_of(stacks: StackTable, weights: Iterable[int]) -> list[int]:
 def _weight_through(
     stacks: StackTable, rows: Sequence[int], weights: Mapping[int, int]
 ) -> dict[int, int] | array[int]:
-    """Of each row the weight of the stacks that go on beyond it."""
+    """Return the weight of the stacks that continue beyond each row."""
     few = len(rows) * _FEW < len(stacks)
     through = dict.fromkeys(rows, 0) if few else array("q", [0]) * len(stacks)
     for row in reversed(rows):
@@ -154,11 +148,11 @@ def _weight_through(
 
 _KEY_BITS = 31
 _FEW = 8
-"""A table of stacks is gone through as a whole where one row of so many counts."""
+"""The whole table is scanned if at least one row in this many counts."""
 
 
 class _Growing:
-    """A tree while it is made."""
+    """A tree under construction."""
 
     __slots__ = ("_children", "callers", "keys", "own")
 
@@ -169,7 +163,7 @@ class _Growing:
         self._children: dict[int, int] = {}
 
     def descend(self, node: int, keys: Sequence[int]) -> int:
-        """The node that is reached from ``node`` by calls of ``keys``; made if there was none."""
+        """Return the node reached from ``node`` by calls of ``keys``, created if missing."""
         for key in keys:
             place = (node + 1) << _KEY_BITS | key
             found = self._children.get(place)
@@ -183,33 +177,33 @@ class _Growing:
 
 
 def thread_weights(profile: Profile) -> list[dict[int, int]]:
-    """Of each thread how often it had which stack, by the stack's row."""
+    """Count each thread's stacks, by row."""
     found: list[dict[int, int]] = [{} for _ in profile.threads]
     samples = profile.samples
     for thread, stack, weight in zip(samples.threads, samples.stacks, samples.weights, strict=True):
         weights = found[thread]
         weights[stack] = weights.get(stack, 0) + weight
     for weights in found:
-        weights.pop(OUTERMOST, None)  # of a thread whose registers alone could be had
+        weights.pop(OUTERMOST, None)  # only the thread's registers could be captured
     return found
 
 
 def all_weights(profile: Profile) -> dict[int, int]:
-    """How often any thread had which stack, by the stack's row."""
+    """Count all threads' stacks, by row."""
     return stack_weights(profile.samples.stacks, profile.samples.weights)
 
 
 DEEPEST = 1024
-"""Frames, outermost first, that are kept of a stack where deep ones are too many."""
+"""Outermost frames retained of each stack, if deep ones are too many."""
 ROOM = 1 << 23
-"""Frames that all stacks deeper than that may have together."""
+"""Maximum frames of all deeper stacks together."""
 
 
 def bounded(profile: Profile, room: int = ROOM) -> Profile:
-    """The profile itself; with its deep stacks cut where they come to more than ``room`` frames.
+    """Return the profile; deep stacks are truncated if they exceed ``room`` frames together.
 
-    They end at frame :data:`DEEPEST` then, counted from the outermost one. The formats firefox and
-    html, which say once what stacks share, have all of them.
+    They then end at frame :data:`DEEPEST` from the outermost one. The formats firefox and html,
+    which share common prefixes, have all frames.
     """
     depths, kept = array("i"), array("i")
     for row, caller in enumerate(profile.stacks.callers):

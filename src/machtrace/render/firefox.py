@@ -3,8 +3,6 @@
 Source of the format: ``src/types/profile.ts`` and ``docs-developer/CHANGELOG-formats.md`` of
 github.com/firefox-devtools/profiler; this is version 70 of the processed format. Later versions of
 the profiler upgrade what earlier ones read. Times are milliseconds since sampling began.
-
-The tables of functions, frames and symbols in :mod:`machtrace.render.firefox`.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ _LIBRARY = 1
 """``ResourceType`` of a library."""
 
 _CATEGORIES = {FunctionKind.MISSING: 0, FunctionKind.NATIVE: 1, FunctionKind.PYTHON: 2}
-"""By what :func:`~machtrace.render.firefox.document` lists as categories."""
+"""Indices into the categories that :func:`document` lists."""
 
 _UUID_BYTES = 16
 
@@ -155,7 +153,7 @@ class FirefoxTables:
 
 
 def library(image: BinaryImage) -> dict[str, Any]:
-    """An image as the profiler's ``Lib``."""
+    """Return an image as the profiler's ``Lib``."""
     name, path = encodable(image.name), encodable(image.path)
     return {
         "arch": image.arch.value,
@@ -169,7 +167,7 @@ def library(image: BinaryImage) -> dict[str, Any]:
 
 
 def _breakpad_id(identifier: UUID | BuildId | None) -> str:
-    """A UUID's digits, or those of a build-id's start read as a GUID; and an age of 0."""
+    """Return a UUID's digits, or a build-id's first bytes read as a GUID; and an age of 0."""
     if isinstance(identifier, BuildId):
         start = identifier.value[:_UUID_BYTES].ljust(_UUID_BYTES, b"\0")
         identifier = UUID(bytes_le=start)
@@ -195,7 +193,7 @@ _GECKO_VERSION = 36
 
 
 def document(profile: Profile) -> dict[str, Any]:
-    """The file as values that :mod:`json` can write."""
+    """Return the file as values that :mod:`json` can write."""
     functions = functions_of(profile.frames)
     stacks = call_stacks(profile.stacks, functions)
     tables = FirefoxTables(profile, functions, stacks)
@@ -218,7 +216,7 @@ def document(profile: Profile) -> dict[str, Any]:
 
 
 def write(profile: Profile, sink: TextIO) -> None:
-    """The document, with a line end."""
+    """Write the document, with a line end."""
     json.dump(document(profile), sink, separators=(",", ":"))
     sink.write("\n")
 

@@ -1,7 +1,7 @@
-"""Folded stacks: a line for each, as Brendan Gregg's ``flamegraph.pl`` takes them.
+"""Folded stacks: a line for each, as Brendan Gregg's ``flamegraph.pl`` reads them.
 
 Source of the format: the README of github.com/brendangregg/FlameGraph: the functions of a stack,
-outermost first, with semicolons between; a space; how often it was seen.
+outermost first, separated by semicolons; a space; the count.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from machtrace.render.functions import FunctionKind, FunctionTable, functions_of
 from machtrace.render.printable import printable, thread_label
 
 ROOM = 1 << 28
-"""Characters of a file up to which names are written whole, however often they come."""
+"""Characters of a file up to which repeated names are written in full."""
 _SHORT = 64
 
 
 def write(profile: Profile, sink: TextIO, *, merge_threads: bool = False) -> None:
-    """A line for each distinct stack of functions, those of a thread together.
+    """Write a line for each distinct stack of functions, thread by thread.
 
     The outermost name is the thread's, unless ``merge_threads``.
     """
@@ -38,13 +38,13 @@ def write(profile: Profile, sink: TextIO, *, merge_threads: bool = False) -> Non
         tree = call_tree(profile.stacks, weights, keys)
         label = _escaped(thread_label(thread.info))
         room -= _size(tree, names, label)
-        if room < 0:  # nobody has names as long as this takes, unless to fill a disk
+        if room < 0:  # only names made to fill a disk are this long
             names, label = [_short(name) for name in names], _short(label)
         sink.writelines(_lines(tree, names, (label,)))
 
 
 def _size(tree: CallTree, names: list[str], label: str) -> int:
-    """How many characters the lines have."""
+    """Return the number of characters of the lines."""
     sizes = array("q")
     whole = 0
     for caller, key, own in zip(tree.callers, tree.keys, tree.own, strict=True):
@@ -77,5 +77,5 @@ def _name(table: FunctionTable, number: int) -> str:
 
 
 def _escaped(name: str) -> str:
-    """A semicolon would begin another function."""
+    """Return ``name`` without semicolons, which separate functions."""
     return printable(name).replace(";", ":") or "?"

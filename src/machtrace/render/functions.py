@@ -1,9 +1,4 @@
-"""The functions that sampled frames are in, inlined ones and Python's too.
-
-Stacks of functions, made from stacks of frames: what was inlined has a place of its own.
-
-The samples of each thread, in the order of time.
-"""
+"""The functions of sampled frames, inlined ones and Python's too; stacks of functions; samples."""
 
 from __future__ import annotations
 
@@ -18,42 +13,43 @@ from machtrace.model.symbol import Frame, FrameStatus, SourceLocation
 
 
 class FunctionKind(Enum):
-    """What a function is to the machine."""
+    """A function's kind."""
 
     NATIVE = "native"
     PYTHON = "python"
     """Run by an interpreter; the function below it is the interpreter's."""
     MISSING = "missing"
-    """None: it stands in the place of frames that are not there."""
+    """Stands for missing frames."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
-    """A function, or the code of which no more is known than its image or its address."""
+    """A function, or code of which only the image or the address is known."""
 
     name: str
-    """As people read it; else ``image+0x1234``, with the offset of its start; or ``image``, where
-    not even that is known; or ``0x1234``, where no image holds the code. Where names were not asked
-    for, the offset is that of the frame's address."""
+    """As people read it; else ``image+0x1234``, with the offset of its start (of the frame's
+    address, if names were not requested); ``image``, if the offset is unknown; or ``0x1234``
+    outside of all images.
+    """
     linkage_name: str
-    """As the symbol table spells it; empty where that is not known."""
+    """As the symbol table spells it; empty if unknown."""
     is_named: bool
     """Whether :attr:`name` is from the program."""
     image: BinaryImage | None
     kind: FunctionKind
     path: str
-    """Of a source file, that of the first place that was met in it; empty where unknown."""
+    """The path of the first source file seen in it; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """A function that was running, or waiting for what it called."""
+    """A running function, or one that waits for its callee."""
 
     function: int
-    """An index of :attr:`FunctionTable.functions`."""
+    """An index into :attr:`FunctionTable.functions`."""
     location: SourceLocation | None
     inline_depth: int
-    """0 of a function that has a frame of its own; else how many hold it in the same frame."""
+    """0 if it has a frame of its own; else the number of functions that hold it in that frame."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,17 +59,18 @@ class FunctionTable:
     functions: tuple[Function, ...]
     """Each once; those of one name in one image are one."""
     calls: tuple[tuple[FunctionCall, ...], ...]
-    """Of each frame, outermost first: the function that has the frame, Python's functions that it
-    runs, and what was inlined into it."""
+    """Each frame's functions, outermost first: the one that has the frame, Python's functions that
+    it runs, and inlined ones.
+    """
 
     @property
     def keys(self) -> list[tuple[int, ...]]:
-        """Of each frame its functions; see :func:`~machtrace.render.call_tree.call_tree`."""
+        """Each frame's functions; see :func:`~machtrace.render.call_tree.call_tree`."""
         return [tuple(call.function for call in calls) for calls in self.calls]
 
 
 def functions_of(frames: Sequence[ProfileFrame]) -> FunctionTable:
-    """The functions that ``frames`` are in."""
+    """Return the functions of ``frames``."""
     numbers: dict[Hashable, int] = {}
     functions: list[Function] = []
 
@@ -163,10 +160,10 @@ def _path(location: SourceLocation | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FrameCall:
-    """One of the functions that are in a frame."""
+    """One of a frame's functions."""
 
     frame: int
-    """An index of the profile's frames."""
+    """An index into the profile's frames."""
     call: FunctionCall
 
 
@@ -175,15 +172,15 @@ class CallStacks:
     """Distinct stacks of calls."""
 
     calls: tuple[FrameCall, ...]
-    """By frame, and those of a frame outermost first."""
+    """By frame, those of a frame outermost first."""
     stacks: StackTable
-    """Its frames are indices of :attr:`calls`."""
+    """Its frames are indices into :attr:`calls`."""
     rows: array[int]
-    """Of each stack of frames, by its row, the row of the same stack here."""
+    """The row here for each row of the stacks of frames."""
 
 
 def call_stacks(stacks: StackTable, functions: FunctionTable) -> CallStacks:
-    """The stacks of calls for all ``stacks`` of frames."""
+    """Return the stacks of calls for all ``stacks`` of frames."""
     calls: list[FrameCall] = []
     of_frame: list[range] = []
     for frame, in_frame in enumerate(functions.calls):
@@ -213,7 +210,7 @@ class ThreadSamples:
 
 
 def thread_samples(profile: Profile) -> tuple[ThreadSamples, ...]:
-    """Of each of the profile's threads."""
+    """Return the samples of each of the profile's threads, in order of time."""
     found = tuple(ThreadSamples() for _ in profile.threads)
     samples = profile.samples
     for time, thread, stack, weight in zip(
@@ -227,7 +224,7 @@ def thread_samples(profile: Profile) -> tuple[ThreadSamples, ...]:
 
 
 def without_repeats(samples: ThreadSamples) -> ThreadSamples:
-    """The same, with one row for samples of the same stack that follow one another."""
+    """Return the samples with one row for consecutive samples of the same stack."""
     merged = ThreadSamples()
     for time, stack, weight in zip(samples.times_ns, samples.stacks, samples.weights, strict=True):
         if merged.stacks and merged.stacks[-1] == stack:

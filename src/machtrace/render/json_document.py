@@ -1,9 +1,7 @@
 """The machine-readable form: ``--format json``, schema 1.
 
-Addresses are integers; there is one entry a machine frame. The schema is written down in
+Addresses are integers; there is one entry for each physical frame. The schema is in
 ``docs/json-format.md``.
-
-An explanation as data; see ``docs/json-format.md``.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from machtrace.render.printable import encodable
 
 
 def explanation(explained: FrameExplanation) -> dict[str, Any]:
-    """How the caller of a frame was found, and what the other methods say."""
+    """Return how the caller of a frame was found, and the results of other methods."""
     return {
         "reason": explained.reason,
         "chosen": _answer(explained, explained.chosen),
@@ -74,7 +72,7 @@ SCHEMA = 1
 
 
 def document(report: Capture) -> dict[str, Any]:
-    """The report as values that :mod:`json` can write."""
+    """Return the report as values that :mod:`json` can write."""
     process = report.process
     return {
         "schema": SCHEMA,
@@ -96,13 +94,13 @@ def document(report: Capture) -> dict[str, Any]:
 
 
 def write(report: Capture, sink: TextIO) -> None:
-    """The document, indented, with a line end."""
+    """Write the document, indented, with a line end."""
     json.dump(document(report), sink, indent=2)
     sink.write("\n")
 
 
 def image_entry(image: BinaryImage) -> dict[str, Any]:
-    """An image, as it is in ``images[]``."""
+    """Return an image as in ``images[]``."""
     return {
         "uuid": image.identifier,
         "path": encodable(image.path),
@@ -156,7 +154,7 @@ def _frames(
 
 
 def frame_entry(index: int, frame: Frame) -> dict[str, Any]:
-    """A frame, as it is in ``frames[]``; ``index`` is its place in the whole stack."""
+    """Return a frame as in ``frames[]``; ``index`` is its position in the whole stack."""
     image, symbol, location = frame.image, frame.symbol, frame.location
     return {
         "index": index,

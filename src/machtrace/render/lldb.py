@@ -1,10 +1,9 @@
-"""lldb's ``bt all``: what people who debug on a Mac read every day.
+"""lldb's ``bt all``, which people who debug on a Mac read every day.
 
 The lines follow lldb's default ``thread-format`` and ``frame-format`` settings. The selected
-thread, marked with ``*``, is the one that crashed, else the first. lldb prints a deep stack whole;
-here a line says how many frames are missing from the middle, and the others keep their numbers.
-As there, calls that were inlined are frames of their own; all have the address of the function
-that they are in.
+thread, marked with ``*``, is the crashed one, else the first. lldb prints a deep stack in full;
+here a line states how many frames are missing from the middle, and the others keep their numbers.
+Inlined calls are frames of their own, with the address of the function that they are in.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from machtrace.render.printable import printable
 
 
 def lines(stack: CallStack, *, selected: bool, pointer_size: int = 8) -> Iterator[str]:
-    """The stack's lines, its heading first, without line ends."""
+    """Yield the stack's lines, its heading first, without line ends."""
     yield ("* " if selected else "  ") + _heading(stack)
     index = 0
     for first, frames in stretches(stack.frames, stack.gap):
@@ -44,14 +43,14 @@ def _heading(stack: CallStack) -> str:
 
 
 def _calls(frame: Frame, pointer_size: int) -> Iterator[str]:
-    """The calls that were inlined or of Python, innermost first, and what they are in."""
+    """Yield inlined calls or Python functions, innermost first, and their holder."""
     text = f"0x{frame.address.address:0{2 * pointer_size}x}"
     if frame.image is not None:
         text += f" {printable(frame.image.name)}"
         if frame.symbol is not None:
             text += f"`{_symbol(frame.symbol, frame.image)}"
     elif frame.symbol is not None and frame.symbol.is_named:
-        text += f" `{printable(frame.symbol.name)}"  # of a report that does not say in which image
+        text += f" `{printable(frame.symbol.name)}"  # a report's symbol may be in no image
     for call in frame.inlined:
         yield f"{text} [inlined] {printable(call.name) or '?'}{_place(call.location)}"
     for function in frame.python:
@@ -62,7 +61,7 @@ def _calls(frame: Frame, pointer_size: int) -> Iterator[str]:
 
 
 def _place(location: SourceLocation | None) -> str:
-    """Where in the source, as far as that is known; columns of lines often are not."""
+    """Return the source location, as far as known; columns of lines often are not."""
     if location is None:
         return ""
     parts = (printable(location.path.rpartition("/")[2]), location.line, location.column)
@@ -72,12 +71,12 @@ def _place(location: SourceLocation | None) -> str:
 def _symbol(symbol: Symbol, image: BinaryImage) -> str:
     if symbol.is_named:
         return printable(symbol.name)
-    # As lldb 21 and later have it, by the address in the file; earlier ones number them.
+    # lldb 21 and later number them by file address; earlier ones consecutively.
     return f"___lldb_unnamed_symbol_{image.header_svma + symbol.offset:x}"
 
 
 def write(report: Capture, sink: TextIO) -> None:
-    """Every thread of the report."""
+    """Write every thread of the report."""
     chosen = next((stack for stack in report.stacks if stack.thread.crashed), None)
     if chosen is None and report.stacks:
         chosen = report.stacks[0]

@@ -1,11 +1,11 @@
 """``+[NSThread callStackSymbols]``: one line a frame, the innermost first.
 
-The format is that of ``backtrace_symbols`` in Apple's Libc (``gen/backtrace.c``), which
-Foundation calls: ``%-4d%-35s 0x%016lx %s + %lu``, the address in eight digits where pointers have
-four bytes. Names are not demangled. A frame without a symbol names its image and the offset from
-the image's header; one in no image says ``???`` and ``0x0`` with the whole address as offset.
-Libc ends a stack at the size of its caller's buffer; here a line says how many frames are missing
-from the middle of a deep one, and the others keep their numbers.
+The format is that of ``backtrace_symbols`` in Apple's Libc (``gen/backtrace.c``), which Foundation
+calls: ``%-4d%-35s 0x%016lx %s + %lu``, the address in eight digits if pointers have four bytes.
+Names are not demangled. A frame without a symbol has its image's name and the offset from the
+image's header; one in no image has ``???`` and ``0x0`` with the whole address as offset. Libc ends
+a stack at the size of its caller's buffer; here a line states how many frames are missing from the
+middle of a deep one, and the others keep their numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from machtrace.render.printable import printable
 
 
 def lines(stack: CallStack, *, pointer_size: int = 8) -> Iterator[str]:
-    """The stack's lines, without line ends."""
+    """Yield the stack's lines, without line ends."""
     for first, frames in stretches(stack.frames, stack.gap):
         if first and stack.gap is not None:
             yield f"... {stack.gap.count} frames not shown"
@@ -30,11 +30,11 @@ def lines(stack: CallStack, *, pointer_size: int = 8) -> Iterator[str]:
 
 
 def line(index: int, frame: Frame, *, pointer_size: int = 8) -> str:
-    """One frame as ``callStackSymbols`` prints it."""
+    """Format one frame as ``callStackSymbols`` prints it."""
     address = frame.address.address
     image = printable(frame.image.name) if frame.image is not None else "???"
     if frame.symbol is not None and frame.symbol.is_named:
-        # A name that a report has may be in no image: where it begins is not known then.
+        # A report's symbol may be in no image: its start is unknown then.
         symbol, offset = printable(_spelt(frame.symbol, frame.image)), frame.symbol_offset or 0
     elif frame.image is not None:
         symbol, offset = image, frame.image.offset_of(address)
@@ -44,7 +44,7 @@ def line(index: int, frame: Frame, *, pointer_size: int = 8) -> str:
 
 
 def _spelt(symbol: Symbol, image: BinaryImage | None) -> str:
-    """The name as the symbol table spells it, mangled; ``dladdr`` drops Mach-O's underscore."""
+    """Return the mangled name; ``dladdr`` drops Mach-O's underscore."""
     linkage_name = symbol.linkage_name
     if symbol.name.endswith(linkage_name) or not linkage_name:
         return symbol.name
@@ -53,7 +53,7 @@ def _spelt(symbol: Symbol, image: BinaryImage | None) -> str:
 
 
 def write(report: Capture, sink: TextIO) -> None:
-    """Every thread's lines, threads parted by an empty line as in an array of arrays."""
+    """Write every thread's lines, separated by empty lines."""
     for number, stack in enumerate(report.stacks):
         if number:
             sink.write("\n")

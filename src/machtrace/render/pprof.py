@@ -1,13 +1,10 @@
 """A profile for pprof: the gzipped protocol buffer that ``go tool pprof`` and others read.
 
 Source of the format: ``proto/profile.proto`` of github.com/google/pprof, whose field numbers these
-are. A sample has two values, how often the stack was seen and the nanoseconds that this stands for,
-and the labels ``thread`` and ``tid``.
-
-Writing protocol buffers: as much of their encoding as a profile takes.
-
-Source of the format: *Encoding* at protobuf.dev: a field is its number and wire type as a varint,
-then a varint, or a length and so many bytes. A field that is 0 or empty is left out, as in proto3.
+are. A sample has two values, how often the stack was seen and the nanoseconds that this represents,
+and the labels ``thread`` and ``tid``. Source of the encoding: *Encoding* at protobuf.dev: a field
+is its number and wire type as a varint, then a varint, or a length and its bytes. A field that is 0
+or empty is omitted, as in proto3.
 """
 
 from __future__ import annotations
@@ -39,24 +36,24 @@ class Message:
         return bytes(self._data)
 
     def number(self, field: int, value: int) -> None:
-        """An int64, uint64 or bool."""
+        """Add an int64, uint64 or bool."""
         if value:
             self._data += varint(field << 3 | _VARINT) + varint(value)
 
     def numbers(self, field: int, values: Iterable[int]) -> None:
-        """A repeated int64 or uint64, packed."""
+        """Add a repeated int64 or uint64, packed."""
         self._bytes(field, b"".join(map(varint, values)))
 
     def text(self, field: int, value: str) -> None:
-        """One more of a repeated string, written even if it is empty."""
+        """Add one of a repeated string, even if empty."""
         self._bytes(field, value.encode("utf-8", "backslashreplace"), even_empty=True)
 
     def data(self, field: int, value: bytes) -> None:
-        """One more of repeated bytes, written even if there are none."""
+        """Add one of repeated bytes, even if empty."""
         self._bytes(field, value, even_empty=True)
 
     def message(self, field: int, value: Message) -> None:
-        """One more of a repeated message, or the only one."""
+        """Add one of a repeated message, or the only one."""
         self._bytes(field, bytes(value), even_empty=True)
 
     def _bytes(self, field: int, data: bytes, *, even_empty: bool = False) -> None:
@@ -65,7 +62,7 @@ class Message:
 
 
 def varint(value: int) -> bytes:
-    """A number of up to 64 bits, seven at a time, the lowest first; ten bytes if negative."""
+    """Encode a number of up to 64 bits, seven at a time, lowest first; ten bytes if negative."""
     value &= _MASK
     data = bytearray()
     while value > 0x7F:  # noqa: PLR2004 - what fits seven bits
@@ -94,13 +91,13 @@ _NAME, _SYSTEM_NAME, _SOURCE = 2, 3, 4
 
 
 def data(profile: Profile) -> bytes:
-    """The file."""
-    # No time in the header: the same profile is the same file.
+    """Return the file's bytes."""
+    # No time in the header: equal profiles give equal files.
     return gzip.compress(bytes(_Writer(bounded(profile)).message()), mtime=0)
 
 
 class _Writer:
-    """Writes the messages of one profile; ids are numbers of rows, and begin with 1."""
+    """Builds the messages of one profile; ids are row numbers from 1."""
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
@@ -160,7 +157,7 @@ class _Writer:
         written.number(_LIMIT, image.end)
         written.number(_FILE_NAME, self._string(image.path))
         written.number(_BUILD_ID, self._string(image.identifier or ""))
-        # All that can be known is here: nothing is to be looked up again.
+        # Everything that can be known is: pprof need not symbolize again.
         for known in (_HAS_FUNCTIONS, _HAS_FILES, _HAS_LINES, _HAS_INLINES):
             written.number(known, 1)
         return written

@@ -1,19 +1,17 @@
-"""Names as they can be shown: a target may call itself, its threads and its images anything.
-
-What a thread is called where there is one short line for it.
-"""
+"""Escaping names for output, since targets name themselves, threads and images freely."""
 
 from __future__ import annotations
 
 from machtrace.model.snapshot import ThreadInfo
 
 LONGEST_IMAGE_NAME = 4096
-"""Characters of an image's name that are written with each of its frames: no system has longer ones
-(``PATH_MAX`` of Linux), and a file that was made to fill a disk has."""
+"""Characters of an image's name written with each frame: no system has longer ones (Linux:
+``PATH_MAX``); a file made to fill a disk does.
+"""
 
 
 def printable(name: str) -> str:
-    r"""``name`` on one line and without power over a terminal: ``\x1b`` for an escape byte."""
+    r"""Escape ``name`` to one line without control of a terminal: ``\x1b`` for an escape byte."""
     if name.isprintable():
         return name
     return "".join(
@@ -22,11 +20,11 @@ def printable(name: str) -> str:
 
 
 def encodable(name: str) -> str:
-    r"""``name`` as UTF-8 can write it: ``\udcff``, spelt out, for a byte that is no text."""
+    r"""Escape ``name`` for UTF-8: ``\udcff``, spelt out, for an undecodable byte."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def thread_label(info: ThreadInfo) -> str:
-    """Its name, or its queue's, and its id, which tells threads of one name apart."""
+    """Return its name, or its queue's, and its id, which distinguishes threads of one name."""
     name = info.name or info.queue or ("main" if info.is_main else "")
     return f"{printable(name)} [{info.id}]" if name else f"thread [{info.id}]"

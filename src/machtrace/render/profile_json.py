@@ -1,6 +1,6 @@
-"""A profile as it is, for programs: ``machtrace sample --format json``, schema 1.
+"""A profile as JSON: ``machtrace sample --format json``, schema 1.
 
-Addresses and times are integers. The schema is written down in ``docs/sampling.md``.
+Addresses and times are integers. The schema is in ``docs/sampling.md``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SCHEMA = 1
 
 
 def document(profile: Profile) -> dict[str, Any]:
-    """The profile as values that :mod:`json` can write."""
+    """Return the profile as values that :mod:`json` can write."""
     process, run, samples = profile.process, profile.run, profile.samples
     return {
         "schema": SCHEMA,
@@ -67,7 +67,7 @@ def document(profile: Profile) -> dict[str, Any]:
 
 
 def write(profile: Profile, sink: TextIO) -> None:
-    """The document, with a line end."""
+    """Write the document, with a line end."""
     json.dump(document(profile), sink, separators=(",", ":"))
     sink.write("\n")
 
@@ -76,5 +76,5 @@ def _frame(frame: ProfileFrame) -> dict[str, Any]:
     if isinstance(frame, MissingFrames):
         return {"missing": frame.value}
     entry = frame_entry(0, frame)
-    del entry["index"]  # it has a place in many stacks
+    del entry["index"]  # its position depends on the stack
     return entry

@@ -1,12 +1,9 @@
 """A profile in the style of Apple's ``sample``: a call graph of each thread, with counts.
 
-Sources: sample(1) of macOS, and reports of it that people published. A line is
-``COUNT NAME  (in IMAGE) + OFFSET  [ADDRESS]  FILE:LINE``, after two columns for each caller, in
-which lines of ``+ ! : |`` lead on to what was called from the same place. A function where stacks
-end has all offsets and addresses in one line; one that called on has a line for each place that it
-called from.
-
-The call graph in the style of Apple's ``sample``; see :mod:`machtrace.render.sample_text`.
+Sources: sample(1) of macOS, and published reports of it. A line is ``COUNT NAME  (in IMAGE) +
+OFFSET  [ADDRESS]  FILE:LINE``, after two columns for each caller, in which lines of ``+ ! : |``
+connect callees of the same call site. A function where stacks end has all offsets and addresses in
+one line; one that called others has a line for each call site.
 """
 
 from __future__ import annotations
@@ -28,11 +25,11 @@ from machtrace.render.printable import printable
 
 _MARKS = "+!:|"
 _SHOWN = 3
-"""Offsets, addresses and lines that are shown of a function where stacks end."""
+"""Offsets, addresses and lines shown of a function where stacks end."""
 _FEW = 5
-"""The least count in the lists at the end."""
+"""The minimum count in the lists at the end."""
 _DEEPEST = 1024
-"""Columns grow with depth: of what is deeper only the number of lines is told."""
+"""Columns grow with depth: of deeper nodes only the number of lines is printed."""
 
 _Place = tuple[int, int]
 """A frame, and the number of one of its calls, outermost first."""
@@ -40,24 +37,24 @@ _Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class SampleGraph:
-    """Trees of a profile's stacks, and lines of them.
+    """Trees of a profile's stacks, and their lines.
 
-    Keys below the number of all calls are of functions that called on, one for each place that they
-    called from; those above it are of functions where stacks end.
+    Keys below the number of all calls are functions that called others, one for each call site;
+    keys above are functions where stacks end.
     """
 
     profile: Profile
     functions: FunctionTable
     places: list[_Place]
-    """By key of a function that called on."""
+    """The call site of each key of a calling function."""
     keys: list[range]
-    """By frame; the places that are of it."""
+    """Each frame's call sites."""
     leaf_keys: list[list[int]]
-    """By frame; the functions that are of it, where a stack ends there."""
+    """Each frame's functions, if a stack ends there."""
 
     @classmethod
     def of(cls, profile: Profile) -> SampleGraph:
-        """The graph of all stacks."""
+        """Build the graph of all stacks."""
         functions = functions_of(profile.frames)
         ends = [0, *accumulate(len(calls) for calls in functions.calls)]
         keys = [range(begin, end) for begin, end in pairwise(ends)]
@@ -68,11 +65,11 @@ class SampleGraph:
         return cls(profile, functions, places, keys, leaf_keys)
 
     def tree(self, weights: Mapping[int, int]) -> CallTree:
-        """Calls on are merged by place, the ends of stacks by function."""
+        """Merge calls by call site, the ends of stacks by function."""
         return call_tree(self.profile.stacks, weights, self.keys, leaf_keys=self.leaf_keys)
 
     def lines(self, tree: CallTree, weights: Mapping[int, int], *, is_last: bool) -> Iterator[str]:
-        """A line for each node; ``is_last``: no thread follows that lines would lead to."""
+        """Yield a line for each node; ``is_last``: no thread follows, so no line leads on."""
         ends = self._ends(tree, weights)
         top = ("      ", 0) if is_last else ("    + ", 1)
         beside: dict[int, tuple[str, int]] = {OUTERMOST: top}
@@ -94,7 +91,7 @@ class SampleGraph:
             yield f"{top[0]}... {deeper} more lines, deeper than {_DEEPEST} calls"
 
     def in_many_lines(self, trees: Iterable[CallTree]) -> Iterator[str]:
-        """Functions by the number of their lines."""
+        """Yield functions by the number of their lines."""
         counts: Counter[str] = Counter()
         for tree in trees:
             counts.update(self._name(self._function(key)) for key in tree.keys)
@@ -102,7 +99,7 @@ class SampleGraph:
             yield f"        {count:<7} {name}"
 
     def at_the_top(self, trees: Iterable[CallTree]) -> Iterator[str]:
-        """Functions by how often stacks ended in them."""
+        """Yield functions by how often stacks ended in them."""
         counts: Counter[str] = Counter()
         for tree in trees:
             for key, own in zip(tree.keys, tree.own, strict=True):
@@ -120,7 +117,7 @@ class SampleGraph:
         return self.functions.functions[number]
 
     def _ends(self, tree: CallTree, weights: Mapping[int, int]) -> dict[int, list[_Place]]:
-        """Of each node where stacks end its places, the heaviest first."""
+        """Return the call sites of each node where stacks end, heaviest first."""
         found: dict[int, Counter[_Place]] = {}
         for row, node in tree.node_of_stack.items():
             frame, weight = self.profile.stacks.frames[row], weights[row]
@@ -161,7 +158,7 @@ class SampleGraph:
 
 
 def _offsets(frames: Sequence[Frame]) -> str:
-    """From the function's start, or from the image's where that is not known."""
+    """Return offsets from the function's start, or from the image's if that is unknown."""
     first = frames[0]
     if first.image is None:
         return ""
@@ -173,7 +170,7 @@ def _offsets(frames: Sequence[Frame]) -> str:
 
 
 def _lines(locations: Iterable[SourceLocation | None]) -> str:
-    """The file of the first, and the lines of all that are in it."""
+    """Return the first file, and all lines in it."""
     known = [one for one in locations if one is not None and one.path]
     if not known:
         return ""
@@ -189,7 +186,7 @@ def _listed(texts: Iterable[str]) -> str:
 
 
 def _most(counts: Counter[str]) -> list[tuple[str, int]]:
-    """Those that are not few, the most first, and those alike by name."""
+    """Return the frequent ones, most frequent first, equal ones by name."""
     ordered = sorted(counts.items(), key=lambda row: (-row[1], row[0]))
     return [row for row in ordered if row[1] >= _FEW]
 
@@ -198,7 +195,7 @@ _MAIN_QUEUE = "com.apple.main-thread"
 
 
 def write(profile: Profile, sink: TextIO, *, merge_threads: bool = False) -> None:
-    """The whole report; with ``merge_threads`` one call graph of all threads together."""
+    """Write the whole report; with ``merge_threads`` one call graph of all threads together."""
     graph = SampleGraph.of(profile)
     sink.writelines(line + "\n" for line in _header(profile))
     sink.write("\nCall graph:\n")

@@ -24,14 +24,14 @@ _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
 def document(profile: Profile) -> dict[str, Any]:
-    """The file as values that :mod:`json` can write."""
+    """Return the file as values that :mod:`json` can write."""
     profile = bounded(profile)
     table = functions_of(profile.frames)
     keys = table.keys
     stacks: dict[int, list[int]] = {}
 
     def stack(row: int) -> list[int]:
-        """Functions, outermost first."""
+        """Return functions, outermost first."""
         found = stacks.get(row)
         if found is None:
             frames = list(profile.stacks.frames_of(row))
@@ -64,7 +64,7 @@ def document(profile: Profile) -> dict[str, Any]:
 
 
 def write(profile: Profile, sink: TextIO) -> None:
-    """The document, with a line end."""
+    """Write the document, with a line end."""
     json.dump(document(profile), sink, separators=(",", ":"))
     sink.write("\n")
 

@@ -1,6 +1,6 @@
-"""For people on a terminal: a heading a thread, a line a frame, and how each frame is known.
+"""Text for a terminal: a heading a thread, a line a frame, and how each frame was found.
 
-An explanation as text: under each frame how its caller was found, and what else was known.
+Explanations go under each frame: how its caller was found, and the results of other methods.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ _DETAIL = " " * 12
 
 
 def explanation_lines(explained: FrameExplanation) -> Iterator[str]:
-    """Lines to go below the frame's own, without line ends and colours.
+    """Yield the lines below a frame's own, without line ends and colours.
 
-    First the method that was followed, with an arrow before it, then the others.
+    First the method that was followed, marked with an arrow, then the others.
     """
     chosen = explained.chosen
     yield f"{_METHOD}→ {METHODS[chosen.method]}: {explained.reason}"
@@ -127,11 +127,11 @@ def _stop(stop: Stop) -> str:
 _MILLISECOND = 1_000_000
 _IMAGE_WIDTH = 40
 _FOLDED = 4
-"""Frames alike that are shown as one."""
+"""Consecutive equal frames from which on they are folded."""
 _PYTHON = "Python"
-"""What stands in the place of an image where a Python function is shown."""
+"""The image's name in lines of Python functions."""
 _NAMELESS_FILES = frozenset({"__init__.py", "__main__.py"})
-"""Files of Python that only their folder tells apart."""
+"""Python file names that are ambiguous without their folder."""
 
 _Explained = Sequence[FrameExplanation | None]
 _STOPS = {
@@ -158,7 +158,7 @@ _TRUST = {
 
 
 def duration(nanoseconds: int) -> str:
-    """A short time with its unit: ``18.4 µs``."""
+    """Format a short time with its unit: ``18.4 µs``."""
     if nanoseconds < _MILLISECOND:
         return f"{nanoseconds / 1_000:.1f} µs"
     return f"{nanoseconds / _MILLISECOND:.1f} ms"
@@ -171,9 +171,9 @@ def lines(
     colour: bool = False,
     explanation: StackExplanation | None = None,
 ) -> Iterator[str]:
-    """The stack's lines, its heading first, without line ends.
+    """Yield the stack's lines, its heading first, without line ends.
 
-    ``explanation`` is of this stack; its lines go below the frames that they are of.
+    ``explanation`` is of this stack; its lines go below their frames.
     """
     bold, dim, reset = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if colour else ("", "", "")
     yield f"{bold}{_heading(stack)}{reset}"
@@ -211,7 +211,7 @@ class _Writer:
     reset: str
 
     def chain(self, chain: FrameChain, explained: _Explained | None) -> Iterator[str]:
-        """The frames, and what is missing of them: in the middle, and at the end."""
+        """Yield the frames, and what is missing: in the middle, and at the end."""
         if chain.frames:
             yield from self._frames(chain, explained)
         complaint = _STOPS[chain.stop.reason]
@@ -256,7 +256,7 @@ class _Writer:
         return f"{self._where(frame, width)}  {name}{self._place(call.location)}{tail}"
 
     def _python(self, functions: Sequence[PythonFrame], width: int) -> Iterator[str]:
-        """A line for each function, where an address would be nothing: recursion once."""
+        """Yield a line for each function, without an address; recursion is folded."""
         blank = f"{_PYTHON:<{width}s}  {'':{2 + 2 * self.pointer_size}s}  "
         for function, group in groupby(functions):
             count = sum(1 for _ in group)
@@ -280,7 +280,7 @@ class _Writer:
 
 
 def _short(path: str) -> str:
-    """The file's name, with its folder's where only that tells it from others."""
+    """Return the file's name, with its folder's if ambiguous otherwise."""
     folder, _, name = path.rpartition("/")
     return f"{folder.rpartition('/')[2]}/{name}" if folder and name in _NAMELESS_FILES else name
 
@@ -290,7 +290,7 @@ def _one_by_one(frames: Sequence[Frame]) -> Iterator[tuple[int, int]]:
 
 
 def _runs(frames: Sequence[Frame]) -> Iterator[tuple[int, int]]:
-    """Where frames begin that recursion repeats, and how often; short runs stay apart."""
+    """Yield the first frames of recursive runs with their repetitions; short runs stay apart."""
     index = 0
     for _, group in groupby(frames, key=lambda frame: (frame.address, frame.python)):
         count = sum(1 for _ in group)
@@ -335,7 +335,7 @@ def _dispute(dispute: Dispute) -> str:
 
 
 def write(report: Capture, sink: TextIO, *, colour: bool = False) -> None:
-    """Every thread, after a line that says which process this is."""
+    """Write every thread, after a line that identifies the process."""
     process = report.process
     pid = "" if process.pid is None else f" [{process.pid}]"
     sink.write(

@@ -63,7 +63,7 @@ def _replace(path: Path, parts: Iterable[bytes | memoryview]) -> int:
             os.close(descriptor)
         beside.replace(path)
     except FileExistsError:
-        raise  # it is somebody else's
+        raise  # it belongs to another process
     except BaseException:
         beside.unlink(missing_ok=True)
         raise

@@ -1,7 +1,4 @@
-"""Files of reports, read, named and written: a batch at a time, here or in other processes.
-
-Pausing what looks for cycles of objects, time and again while many are made.
-"""
+"""Batches of report files: read, symbolicated and written, here or in worker processes."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from machtrace.symbolizer.report_symbolicator import MissingImage, symbolicate_r
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Nothing is looked for in here; for work that makes many objects and no cycles."""
+    """Pause the cycle collector; for code that creates many objects and no cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -36,32 +33,32 @@ def collector_paused() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """What is done to each report."""
+    """How each report is processed."""
 
     format: str
-    """Of :data:`~machtrace.reports.formats.FORMATS`."""
+    """A name in :data:`~machtrace.reports.formats.FORMATS`."""
     search: tuple[str, ...] = ()
     wants_names: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchItem:
-    """One file's outcome."""
+    """The result for one file."""
 
     name: str
     """As the user knows it."""
     output: bytes | None = None
-    """What was made of it, unless it was written to a file or could not be read."""
+    """The converted bytes; None if written to a file or unreadable."""
     error: MachtraceError | None = None
     warnings: tuple[str, ...] = ()
     reports: int = 0
     is_named: bool = True
-    """Whether the user gave its path, and did not only give a folder or an archive that has it."""
+    """Whether the user named the file itself rather than its folder or archive."""
 
 
 @dataclass(slots=True)
 class BatchOutcome:
-    """What became of a batch."""
+    """The result of a batch."""
 
     items: list[BatchItem] = field(default_factory=list)
     missing: list[MissingImage] = field(default_factory=list)
@@ -73,7 +70,7 @@ class BatchOutcome:
 
 
 class BatchRunner:
-    """Takes batches of files, and keeps what it opened for the next."""
+    """Processes batches of files, and caches opened images between them."""
 
     def __init__(self, options: BatchOptions) -> None:
         self._options = options
@@ -81,10 +78,10 @@ class BatchRunner:
         self._names = ReportNames(options.search)
 
     def run(self, inputs: Iterable[tuple[ReportInput, str | None]]) -> BatchOutcome:
-        """Each file, and where to write what becomes of it; None keeps it in its item."""
+        """Process each file, with the path to write to; None stores the bytes in its item."""
         with collector_paused():
             outcome = self._run(inputs)
-        gc.collect(0)  # whoever calls may have disabled it; what is kept is looked at only once
+        gc.collect(0)  # the caller may have disabled it; survivors are scanned only once
         return outcome
 
     def _run(self, inputs: Iterable[tuple[ReportInput, str | None]]) -> BatchOutcome:
@@ -151,26 +148,26 @@ class BatchRunner:
 def _reports(one: ReportInput) -> tuple[Report, ...]:
     if isinstance(one.source, MachtraceError):
         raise one.source
-    # A source of its own: what is parsed goes with it, before the next file is.
+    # A source of its own, so that its parsed contents are released before the next file.
     return read_source(ReportSource(one.source.name, one.source.data)).reports
 
 
 class MissingImages:
-    """Adds up the images that batches had no files of."""
+    """Sums images without files over batches."""
 
     def __init__(self) -> None:
         self._counts: Counter[object] = Counter()
         self._first: dict[object, MissingImage] = {}
 
     def add(self, missing: Iterable[MissingImage]) -> None:
-        """Those of a batch."""
+        """Add those of a batch."""
         for one in missing:
             key = one.image.uuid or one.image.name
             self._counts[key] += one.frames
             self._first.setdefault(key, one)
 
     def most_first(self) -> list[MissingImage]:
-        """Those with the most frames first."""
+        """Return those with the most frames first."""
         return [
             replace(self._first[key], frames=count) for key, count in self._counts.most_common()
         ]

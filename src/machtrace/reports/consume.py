@@ -1,4 +1,4 @@
-"""ObjectReader what is understood out of an object, so that what is left is what is not."""
+"""Consume the keys that are understood from a JSON object; the remainder becomes ``details``."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from machtrace.model.json_value import Details, JsonValue
 _WORD = 1 << 64
 _UUID_DIGITS = 32
 NO_OBJECT = "entry"
-"""What is kept under this is in an object's place and is none."""
+"""The detail that stores a non-object in an object's place."""
 
 
 @dataclass(slots=True)
 class ObjectReader:
-    """An object of JSON that values are taken out of.
+    """A JSON object whose values are consumed.
 
-    A value of another type than was expected is not taken: it is left, and a warning says so.
-    Thus nothing is lost, whatever an object holds.
+    A value of an unexpected type is not consumed: it remains, with a warning, so that nothing is
+    lost.
     """
 
     left: dict[str, JsonValue]
-    """A copy of the object's own entries, less what was taken."""
+    """A copy of the object's entries, less the consumed ones."""
     where: str = ""
-    """What to call the object in warnings."""
+    """How warnings name the object."""
     warnings: list[str] = field(default_factory=list)
-    """Shared among the objects of a report."""
+    """Shared by the objects of a report."""
     _opened: dict[str, ObjectReader] = field(default_factory=dict)
 
     @classmethod
     def of(cls, value: JsonValue, where: str, warnings: list[str]) -> ObjectReader:
-        """Of an object; of anything else, about which a warning is given, with it as only entry."""
+        """Wrap an object; anything else becomes its only entry, with a warning."""
         if isinstance(value, dict):
             return cls(dict(value), where, warnings)
         if value is None:
@@ -41,7 +41,7 @@ class ObjectReader:
         return cls({NO_OBJECT: value}, where, warnings)
 
     def text(self, key: str) -> str | None:
-        """A string."""
+        """Consume a string."""
         value = self.left.get(key)
         if isinstance(value, str):
             del self.left[key]
@@ -50,7 +50,7 @@ class ObjectReader:
         return None
 
     def integer(self, key: str, *, least: int = 0, below: int = _WORD) -> int | None:
-        """A whole number in a range: an unsigned word's, unless others are given."""
+        """Consume a whole number in a range; by default that of an unsigned word."""
         value = self.left.get(key)
         if isinstance(value, int) and not isinstance(value, bool) and least <= value < below:
             del self.left[key]
@@ -59,7 +59,7 @@ class ObjectReader:
         return None
 
     def boolean(self, key: str) -> bool | None:
-        """True or false."""
+        """Consume a boolean."""
         value = self.left.get(key)
         if isinstance(value, bool):
             del self.left[key]
@@ -68,7 +68,7 @@ class ObjectReader:
         return None
 
     def uuid(self, key: str) -> UUID | None:
-        """A UUID, with dashes or without; one of zeros stands for none and is left."""
+        """Consume a UUID, with or without dashes; one of zeros means none and remains."""
         value = self.left.get(key)
         if isinstance(value, str) and len(digits := value.replace("-", "")) == _UUID_DIGITS:
             try:
@@ -84,7 +84,7 @@ class ObjectReader:
         return None
 
     def objects(self, key: str) -> Sequence[JsonValue]:
-        """A list's items."""
+        """Consume a list's items."""
         value = self.left.get(key)
         if isinstance(value, list):
             del self.left[key]
@@ -93,9 +93,9 @@ class ObjectReader:
         return ()
 
     def inner(self, key: str) -> ObjectReader:
-        """An object, to take from in turn; an empty one where there is none.
+        """Return an object to consume from in turn; an empty one if absent.
 
-        What is left of it stays at its place; nothing does where all of it was taken.
+        What remains of it stays in this object; nothing does once all of it is consumed.
         """
         if key in self._opened:
             return self._opened[key]
@@ -111,7 +111,7 @@ class ObjectReader:
         return inner
 
     def details(self) -> Details:
-        """What is left."""
+        """Return what remains."""
         for key, inner in self._opened.items():
             if not inner.details():
                 del self.left[key]

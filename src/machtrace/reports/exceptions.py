@@ -1,7 +1,4 @@
-"""Numbers of Mach exceptions and of signals, and their names.
-
-What the runtimes' last words say of an exception that nobody caught.
-"""
+"""Names of Mach exceptions and signals, and runtimes' last words about uncaught exceptions."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ _LAST_WORDS = re.compile(
 
 
 def last_words(texts: Iterable[str]) -> tuple[str, str | None] | None:
-    """The exception's name and reason, of the first text that has them."""
+    """Return the exception's name and reason from the first text that has them."""
     for text in texts:
         match = _LAST_WORDS.search(text) if "uncaught exception" in text else None
         if match is not None:
@@ -59,6 +56,6 @@ _ADDRESS = re.compile(r"\bat (0x[0-9a-fA-F]{1,16})\b")
 
 
 def accessed_address(subtype: str | None) -> int | None:
-    """The address of ``KERN_INVALID_ADDRESS at 0x0000000000000010``."""
+    """Return the address of ``KERN_INVALID_ADDRESS at 0x0000000000000010``."""
     match = _ADDRESS.search(subtype) if subtype is not None else None
     return None if match is None else int(match[1], 16)

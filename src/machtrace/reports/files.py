@@ -1,4 +1,4 @@
-"""Reports in files: read whole, written whole."""
+"""Report files: read whole, written whole."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from machtrace.reports.readers import read_source
 
 
 def read_reports(path: str | PathLike[str]) -> tuple[Report, ...]:
-    """The reports that ``path`` leads to: a file, or all in a folder or an archive.
+    """Read all reports at ``path``: a file, or all in a folder or an archive.
 
-    A file among several that is no report is passed over.
+    Among several files, those that are not reports are skipped.
 
     Raises:
         FileAccessError: it cannot be read.
-        FormatError: there is no report in it.
+        FormatError: it has no report.
     """
     found: list[Report] = []
     first: MachtraceError | None = None
@@ -42,12 +42,12 @@ def read_reports(path: str | PathLike[str]) -> tuple[Report, ...]:
 
 
 def read_report(path: str | PathLike[str]) -> Report:
-    """The one report of a file.
+    """Read the one report of a file.
 
     Raises:
         FileAccessError: it cannot be read.
-        FormatError: there is no report in it.
-        ArgumentError: there are several, as in many payloads of MetricKit.
+        FormatError: it has no report.
+        ArgumentError: it has several, as many MetricKit payloads do.
     """
     found = read_reports(path)
     if len(found) > 1:
@@ -67,11 +67,12 @@ def write_report(
     Args:
         report: what to write.
         format: ``apple``, ``ips``, ``json`` and so on.
-        sink: a path, whose file is replaced when all is written; or something to write bytes or,
-            if the format is one, text to; standard output when not given.
+        sink: a path, whose file is replaced once all is written; or a binary file, or a text
+            file for text formats; default: standard output.
+
 
     Raises:
-        ArgumentError: there is no such format, or it is none of text and the sink takes only that.
+        ArgumentError: the format is unknown, or binary and the sink accepts text only.
         FileAccessError: the file cannot be written.
     """
     reports = [report] if isinstance(report, Report) else report

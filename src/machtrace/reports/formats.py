@@ -1,8 +1,6 @@
 """The formats that reports are written in.
 
-Files of reports that follow each other in one, as on standard output.
-
-Reports as the formats that they are written in show names.
+Also several files in one, as on standard output, and names as views show them.
 """
 
 from __future__ import annotations
@@ -18,23 +16,23 @@ _Write: TypeAlias = Callable[[Sequence[Report]], str | bytes]
 
 
 class ReportFormat(NamedTuple):
-    """A format."""
+    """A format to write."""
 
     name: str
     suffix: str
-    """Of files, with its dot."""
+    """Of files, with the dot."""
     home: str
-    """The module and the function that write it."""
+    """The module and function that write it."""
     holds_many: bool
-    """Whether one file can be of several reports."""
+    """Whether one file can hold several reports."""
     between: bytes | None = b"\n"
-    """What parts such files where they follow each other in one; None where they cannot."""
+    """The separator of concatenated files; None if they cannot be concatenated."""
     is_text: bool = True
     is_view: bool = False
-    """Whether it is for looking at stacks and not for keeping a report: names are demangled."""
+    """Whether it is for viewing stacks rather than for storing a report: names are demangled."""
 
     def write(self, reports: Sequence[Report]) -> bytes:
-        """The file's bytes; a text's odd bytes are what they were read from."""
+        """Return the file's bytes; undecodable bytes of the source are reproduced."""
         module, _, function = self.home.partition(":")
         writer: _Write = getattr(import_module(module), function)
         written = writer(reports)
@@ -42,7 +40,7 @@ class ReportFormat(NamedTuple):
 
 
 def encoded(text: str) -> bytes:
-    """A text's bytes, with those that were no text when it was read as they were."""
+    """Encode a text, reproducing bytes that were undecodable in the source."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -120,14 +118,14 @@ FORMATS: dict[str, ReportFormat] = {
         ),
     )
 }
-"""By name."""
+"""Formats by name."""
 
 
 def report_format(name: str) -> ReportFormat:
-    """The format of this name.
+    """Return the format of this name.
 
     Raises:
-        ArgumentError: there is none.
+        ArgumentError: it is unknown.
     """
     try:
         return FORMATS[name]
@@ -139,10 +137,10 @@ def report_format(name: str) -> ReportFormat:
 
 
 def write_reports(reports: Sequence[Report], name: str) -> bytes:
-    """Reports in the format of this name, as a file's bytes.
+    """Return reports in the named format, as a file's bytes.
 
     Raises:
-        ArgumentError: there is no such format, or a file of it is of one report.
+        ArgumentError: the format is unknown, or holds one report a file.
     """
     chosen = report_format(name)
     if chosen.holds_many or len(reports) == 1:
@@ -159,7 +157,7 @@ _JSON_END = b"\n]}\n"
 
 
 class FileJoiner:
-    """What to write, file by file; the format's ``between`` is not None."""
+    """Concatenates files of a format whose ``between`` is not None."""
 
     def __init__(self, chosen: ReportFormat) -> None:
         self._between = chosen.between or b""
@@ -167,21 +165,21 @@ class FileJoiner:
         self._is_first = True
 
     def add(self, data: bytes) -> bytes:
-        """A file's bytes as they are written after those before it."""
+        """Return a file's bytes as written after those before it."""
         is_first, self._is_first = self._is_first, False
         if not self._is_document:
             return data if is_first else self._between + data
-        # One document of all: each is a first line, a line for each report, and a last line.
+        # One document for all: a first line, a line for each report, and a last line.
         data = data.removesuffix(_JSON_END)
         return data if is_first else b"," + data[data.index(b"\n") :]
 
     def end(self) -> bytes:
-        """What comes after the last."""
+        """Return the bytes after the last file."""
         return _JSON_END if self._is_document and not self._is_first else b""
 
 
 def as_shown(reports: Sequence[Report], chosen: ReportFormat) -> Sequence[Report]:
-    """For formats that are views, with names as people write them; else as they are."""
+    """Return the reports with demangled names for views, else unchanged."""
     if not chosen.is_view:
         return reports
     from machtrace.symbolizer.demangled_reports import demangled_report

@@ -1,7 +1,7 @@
-"""The images that a crash report lists, read from any report that has such a list.
+"""Lists of images in reports of any kind.
 
-Read tolerantly, and nothing else of the report: the *Binary Images* section of Apple's text
-formats (crash reports, samples, spindumps; Apple's *Examining the fields in a crash report*),
+A lenient reader of nothing but these lists: the *Binary Images* section of Apple's text formats
+(crash reports, samples, spindumps; Apple's *Examining the fields in a crash report*),
 ``usedImages`` of .ips files (*Interpreting the JSON format of a crash report*), ``binary_images``
 of KSCrash's reports and ``binaryUUID`` of MetricKit's call stack trees.
 """
@@ -21,13 +21,14 @@ from machtrace.model.address import Avma
 _LONGEST_LINE = 8192
 _UUID = re.compile(r"<([0-9a-fA-F-]{32,36})>")
 _RANGE = re.compile(r"(0x[0-9a-fA-F]{1,16}) +- +(0x[0-9a-fA-F]{1,16}|\?\?\?) +")
-"""What is before an image's name; the one search would take the square of a line's length to look
-for this and the UUID together."""
+"""The part before an image's name; one search for it and the UUID together would take quadratic
+time.
+"""
 _VERSION = re.compile(r"\([^()]*\)$")
 _ARCH = re.compile(r"(?:arm|x86|i386|ppc)[0-9a-z_-]*$")
 _UUID_DIGITS = 32
 _NO_IMAGES = frozenset({"sharedCache"})
-"""Objects with an address and a UUID that are no image: the cache that images are in."""
+"""Objects with an address and a UUID that are not images: the cache that contains images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,21 +37,21 @@ class ListedImage:
 
     uuid: UUID
     name: str
-    """Empty where the report has none."""
+    """Empty if not reported."""
     path: str = ""
-    """Where it was on the machine of the report; empty where that is not known."""
+    """Its path on the reporting machine; empty if unknown."""
     arch: str | None = None
-    """As the report has it."""
+    """As reported."""
     load_address: Avma | None = None
     size: int | None = None
     """In bytes."""
 
 
 def listed_images(text: str, source: str) -> tuple[ListedImage, ...]:
-    """The images that the report ``text`` lists, each UUID once, in the report's order.
+    """Return the images listed in ``text``, each UUID once, in the report's order.
 
     Raises:
-        FormatError: no list of images is in it; ``source`` is what to call it.
+        FormatError: it lists no images; ``source`` names it.
     """
     found: dict[UUID, ListedImage] = {}
     for image in (*_of_documents(text), *_of_lines(text)):
@@ -89,7 +90,7 @@ def _of_lines(text: str) -> Iterator[ListedImage]:
 
 
 def _range_and_uuid(line: str) -> tuple[re.Match[str], re.Match[str]] | None:
-    """The first addresses and the first UUID with nothing in brackets between them."""
+    """Match the first addresses, and the first UUID with nothing in brackets between."""
     for identifier in _UUID.finditer(line):
         start = line.rfind("<", 0, identifier.start()) + 1
         places = _RANGE.search(line, start, identifier.start())
@@ -99,7 +100,7 @@ def _range_and_uuid(line: str) -> tuple[re.Match[str], re.Match[str]] | None:
 
 
 def _label(label: str) -> tuple[str, str | None]:
-    """The name, and the architecture where there is one, of ``+Name (1.0 - 1)``, ``Name arm64``."""
+    """Split name and optional architecture of ``+Name (1.0 - 1)``, ``Name arm64``."""
     label = _VERSION.sub("", label.strip().removeprefix("+")).strip()
     name, _, last = label.rpartition(" ")
     if name and _ARCH.match(last):
@@ -108,7 +109,7 @@ def _label(label: str) -> tuple[str, str | None]:
 
 
 def _of_documents(text: str) -> Iterator[ListedImage]:
-    """The images of JSON: one document, or a header's line and one."""
+    """Yield the images of JSON: one document, or a header line and one."""
     if not text.lstrip("\ufeff \t\r\n").startswith("{"):
         return
     text = text.lstrip("\ufeff \t\r\n")
@@ -122,7 +123,7 @@ def _of_documents(text: str) -> Iterator[ListedImage]:
 
 
 def _of_document(document: object) -> Iterator[ListedImage]:
-    """Every object in ``document`` that says which image it is of, wherever it is."""
+    """Yield an image for every object in ``document`` that identifies one, at any depth."""
     waiting = [document]
     while waiting:
         one = waiting.pop()
@@ -171,7 +172,7 @@ def _number(one: dict[str, Any], *names: str) -> int | None:
 
 
 def _uuid(text: object) -> UUID | None:
-    """The UUID that ``text`` is; None for none, and for the one of zeros that stands for none."""
+    """Parse a UUID; None if it is not one, or all zeros."""
     if not isinstance(text, str):
         return None
     digits = text.replace("-", "")

@@ -1,10 +1,6 @@
-"""Images of texts that list some, and whose frames name images.
+"""Images of reports: by name and by address, and their identifiers and architectures.
 
-Which of a report's images holds an address.
-
-What identifies an image's contents, from the digits that reports have for it.
-
-Architectures by the numbers that reports have for them: ``mach/machine.h``.
+Architecture numbers are those of ``mach/machine.h``.
 """
 
 from __future__ import annotations
@@ -21,17 +17,17 @@ from machtrace.model.json_value import JsonValue
 from machtrace.model.report import ReportedImage
 
 _ADDRESS_BITS = (47, 39, 36)
-"""Bits of an address in user space: of macOS, of iOS, and of what KSCrash takes for its mask."""
+"""Widths of user-space addresses: macOS, iOS, and KSCrash's mask."""
 _SIGNED = 1 << 47
 _KERNEL = 0xFFFF << 48
-"""What addresses of the kernel begin with; signatures make no such bits."""
+"""Prefix of kernel addresses, which no signature produces."""
 
 
 class ImageRanges:
-    """The images of a report that say where they are, by address."""
+    """A report's images by address."""
 
     def __init__(self, images: Sequence[ReportedImage]) -> None:
-        """Take them in any order; of two that begin at one place, the later one counts."""
+        """Index images in any order; of two with the same start, the later one wins."""
         placed = sorted(
             (image.load_address, index, image.load_address + image.size)
             for index, image in enumerate(images)
@@ -42,17 +38,17 @@ class ImageRanges:
         self._ends = [end for _, _, end in placed]
 
     def find(self, address: int) -> int | None:
-        """The index of the image that holds ``address`` (Avma), by where images begin and end."""
+        """Return the index of the image that holds ``address`` (Avma), by start and end."""
         place = bisect_right(self._starts, address) - 1
         if place < 0 or address >= self._ends[place]:
             return None
         return self._indices[place]
 
     def unsigned(self, address: int) -> int:
-        """``address`` without arm64e's signature, where one of the images proves that it has one.
+        """Strip arm64e's signature from ``address``, if the result is in an image.
 
-        Pointer authentication (ARM, *Armv8.3-A*) writes into the bits that addresses leave free.
-        How many these are is the system's: tried in turn.
+        Pointer authentication (ARM, *Armv8.3-A*) uses the unused address bits. Their number depends
+        on the system: each width is tried.
         """
         if address < _SIGNED or address & _KERNEL == _KERNEL:
             return address
@@ -64,11 +60,11 @@ class ImageRanges:
 
 
 LABEL = "label"
-"""Where an image keeps what the list calls it, when its file is called otherwise."""
+"""The detail of an image's listed name, if its file has another."""
 
 
 def named_by_path(image: ReportedImage) -> ReportedImage:
-    """The image with its file's name, which frames have; lists have bundle identifiers too."""
+    """Return the image with its file's name, as in frames; lists have bundle identifiers too."""
     name = image.path.rpartition("/")[2]
     if not name or name == image.name:
         return image
@@ -77,7 +73,7 @@ def named_by_path(image: ReportedImage) -> ReportedImage:
 
 
 class ListedImages:
-    """The images of a list, and those that only frames name."""
+    """Listed images, and those that only frames name."""
 
     def __init__(self, images: Iterable[ReportedImage]) -> None:
         self._found = list(images)
@@ -90,9 +86,9 @@ class ListedImages:
                 self._by_name.setdefault(label, index)
 
     def find(self, name: str, address: int | None) -> int:
-        """The image that a frame names; where several are called so, the one that holds it.
+        """Return the image that a frame names; of several with that name, the one that holds it.
 
-        One that is not listed is added.
+        An unlisted one is added.
         """
         index = self._by_name.get(name)
         if index is not None and (address is None or self._found[index].holds(address)):
@@ -107,34 +103,34 @@ class ListedImages:
         return index
 
     def base(self, index: int) -> Avma | None:
-        """Where the image is loaded (Avma)."""
+        """Return an image's load address (Avma)."""
         return self._found[index].load_address
 
     def set_base(self, index: int, base: Avma) -> None:
-        """Where an image is that the list does not have, or not with its address."""
+        """Set the load address of an image that is unlisted or listed without one."""
         self._found[index] = replace(self._found[index], load_address=base)
 
     def all(self) -> tuple[ReportedImage, ...]:
-        """All of them, those of the list first and in its order."""
+        """Return all images, the listed ones first and in order."""
         return tuple(self._found)
 
 
 BUILD_ID = re.compile(r"([0-9a-f]{2}){2,64}")
-"""A build-id as it is written: small letters, no dashes."""
+"""A build-id's spelling: lower case, no dashes."""
 _UUID_BYTES = 16
 
 
 def build_id(text: str) -> BuildId | None:
-    """A build-id that is spelt as one is written; None of any other text."""
+    """Parse a build-id in its usual spelling; None for any other text."""
     return BuildId(bytes.fromhex(text)) if BUILD_ID.fullmatch(text) else None
 
 
 def identifier(digits: str | None, *, is_macho: bool) -> UUID | BuildId | None:
-    """What digits identify: Mach-O has a UUID; ELF has a build-id, which may be as long.
+    """Parse an identifier: a UUID for Mach-O, a build-id, possibly as long, for ELF.
 
     Args:
-        digits: an even number of them; None, others, or only zeros are none.
-        is_macho: whether the report is of a system of Apple's.
+        digits: an even number; None, other text and zeros give None.
+        is_macho: whether the reporting system is Apple's.
     """
     try:
         data = bytes.fromhex(digits or "")
@@ -147,7 +143,7 @@ def identifier(digits: str | None, *, is_macho: bool) -> UUID | BuildId | None:
 
 _WIDE = 0x0100_0000
 _CAPABILITIES = 0xFF00_0000
-"""Bits of a subtype that say what the code can do, not which processor it is for."""
+"""Subtype bits for capabilities rather than the processor."""
 _TYPES = {
     7: "i386",
     7 | _WIDE: "x86_64",
@@ -168,7 +164,7 @@ _SUBTYPES = {
 
 
 def arch_name(cpu_type: int, cpu_subtype: int) -> str | None:
-    """``arm64e``; None where the type is not known. Negative numbers are signed ones."""
+    """Return ``arm64e`` and similar; None for unknown types. Negative numbers are accepted."""
     cpu_type &= 0xFFFF_FFFF
     subtype = cpu_subtype & 0xFFFF_FFFF & ~_CAPABILITIES
     return _SUBTYPES.get((cpu_type, subtype)) or _TYPES.get(cpu_type)

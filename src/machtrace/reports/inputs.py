@@ -1,13 +1,7 @@
-"""The files that paths lead to: themselves, what is in folders, and what is packed in them.
+"""The files at a path: itself, a folder's contents, and members of archives.
 
-Packed are gzip files and zip archives (:mod:`~machtrace.reports.inputs`), within limits of
-size, number and depth. One file is read at a time, when it is asked for.
-
-Reports in gzip files and zip archives, within limits.
-
-Names in archives only say what to call a report: nothing is unpacked to disk.
-
-What reports come by, and what is said where there are none.
+Archives are gzip files and zip archives, opened within limits of size, number and depth. Files are
+read lazily, one at a time; names in archives are only labels: nothing is unpacked to disk.
 """
 
 from __future__ import annotations
@@ -33,44 +27,45 @@ _GZIP = b"\x1f\x8b"
 _ZIP = b"PK\x03\x04"
 _EMPTY_ZIP = b"PK\x05\x06"
 _MEMBER = b"PK\x01\x02"
-"""Each entry of an archive's list of members begins so."""
+"""The signature of an archive's directory entries."""
 
 
 class Readable(Protocol):
     """A file of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """So many bytes, or fewer; none at its end."""
+        """Read up to ``size`` bytes; empty at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputLimits:
-    """How much is read."""
+    """Limits of reading."""
 
     file_bytes: int = 1 << 29
     """Of one file, packed or not."""
     total_bytes: int = 1 << 33
-    """Of everything that one file holds, unpacked."""
+    """Of all unpacked contents of one file."""
     ratio: int = 200
-    """How many times its own size a file may hold, beyond ``always_bytes``: text packs to about a
-    tenth, and what was made to fill memory to a thousandth."""
+    """Maximum expansion of a file beyond ``always_bytes``: text packs to about a tenth, archive
+    bombs to a thousandth.
+    """
     always_bytes: int = 1 << 26
-    """What any file may hold."""
+    """Contents any file may have."""
     members: int = 100_000
     """Of one file."""
     depth: int = 3
-    """Archives in archives."""
+    """Nesting of archives."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportInput:
-    """A file to read, or why it cannot be."""
+    """A file to read, or the reason why it cannot be read."""
 
     name: str
-    """As the user knows it: a path, and in archives the member behind a colon; printable."""
+    """As the user knows it: a path, and for archives the member after a colon; printable."""
     source: ReportSource | MachtraceError
     is_named: bool
-    """Whether the user gave its path, and did not only give a folder or an archive that has it."""
+    """Whether the user named the file itself rather than its folder or archive."""
 
     @property
     def size(self) -> int:
@@ -79,9 +74,9 @@ class ReportInput:
 
 
 def read_within(file: Readable, limit: int) -> bytes:
-    """All bytes of ``file``; of one that has more than ``limit``, more than that.
+    """Read ``file``; if larger than ``limit``, slightly more than that.
 
-    A part at a time: files take memory for as much as is asked for.
+    In chunks, since files allocate as much as is requested.
     """
     parts: list[bytes] = []
     size = 0
@@ -94,12 +89,12 @@ def read_within(file: Readable, limit: int) -> bytes:
 def unpacked(
     name: str, data: bytes, limits: InputLimits, *, is_named: bool
 ) -> Iterator[ReportInput]:
-    """The file itself where nothing is packed in it; else what is. Raises nothing."""
+    """Yield the file itself, or the members of an archive. Raises nothing."""
     yield from _unpacked(name, data, _Budget(limits, len(data)), is_named=is_named, depth=0)
 
 
 class _Budget:
-    """What is left of the limits of one file that the user has."""
+    """The remaining limits of one file of the user's."""
 
     def __init__(self, limits: InputLimits, size: int) -> None:
         self.limits = limits
@@ -109,18 +104,18 @@ class _Budget:
 
     @property
     def next_bytes(self) -> int:
-        """How many more bytes the next file may have."""
+        """The maximum size of the next file."""
         return max(min(self.limits.file_bytes, self.bytes_left), 0)
 
     def take(self, name: str, size: int) -> None:
-        """Raises FileAccessError: there is more of it than is read."""
+        """Account for ``size`` bytes; raise FileAccessError if the limit is exceeded."""
         is_over = size > self.next_bytes
         self.bytes_left -= size
         if is_over:
             raise self.error(name)
 
     def error(self, name: str) -> FileAccessError:
-        """That there is more of it than is read."""
+        """Return the error for an exceeded limit."""
         most = min(self.limits.file_bytes, self.total)
         error = FileAccessError(name, f"unpacked it is larger than the {most} bytes that are read")
         error.remedy = "unpack it, if you trust it, and give the files"
@@ -165,7 +160,7 @@ def _gunzip(name: str, data: bytes, budget: _Budget) -> bytes:
 
 
 def _members(name: str, data: bytes, budget: _Budget, depth: int) -> Iterator[ReportInput]:
-    # The list of members is made as a whole, however long it is.
+    # zipfile reads the whole directory at once, however long it is.
     if data.count(_MEMBER) > budget.members_left:
         refused = FileAccessError(name, f"more than {budget.limits.members} members")
         refused.remedy = "unpack it, and give the folder"
@@ -197,7 +192,7 @@ def _member(
         with archive.open(member) as packed:
             inner = read_within(packed, budget.next_bytes)
     except (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error) as error:
-        # RuntimeError: it is encrypted; NotImplementedError, a kind of it: packed in another way.
+        # RuntimeError: encrypted; NotImplementedError, a subclass: unsupported compression.
         raise _damaged(called, "unpacked", error) from error
     budget.take(called, len(inner))
     return inner
@@ -209,12 +204,12 @@ __all__ = ["InputLimits", "ReportInput", "count_files", "report_inputs"]
 def report_inputs(
     path: str | Path, limits: InputLimits | None = None, *, without: Path | None = None
 ) -> Iterator[ReportInput]:
-    """What ``path`` leads to, files of folders in the order of their names. Raises nothing.
+    """Yield the files at ``path``, those of folders sorted by name. Raises nothing.
 
     Args:
         path: a file or a folder.
-        limits: how much is read.
-        without: a folder in that folder which is passed over: what is written goes there.
+        limits: of reading.
+        without: a subfolder to skip, to which output is written.
     """
     limits = limits or InputLimits()
     for one, is_named in _files(Path(path), without):
@@ -231,7 +226,7 @@ def report_inputs(
 
 
 def count_files(path: str | Path, *, without: Path | None = None) -> int:
-    """How many files :func:`report_inputs` reads, archives counted as one."""
+    """Count the files that :func:`report_inputs` reads, archives as one."""
     return sum(1 for _ in _files(Path(path), without))
 
 
@@ -259,7 +254,7 @@ def _read(path: Path, limits: InputLimits, *, is_named: bool) -> bytes:
     name = printable(str(path))
     try:
         mode = path.stat().st_mode
-        # Nobody may ever write to a pipe that only happens to be in a folder.
+        # A pipe that only happens to be in a folder may never have a writer.
         if not stat.S_ISREG(mode) and not (is_named and stat.S_ISFIFO(mode)):
             raise FileAccessError(name, "not a file that can be read")
         with path.open("rb") as file:
@@ -278,12 +273,12 @@ def _reason(error: Exception) -> str:
 
 
 def none_found(what: str, given: str) -> str:
-    """A line for where ``given``, what the user named, has nothing: ``what`` says of what."""
+    """Return a line that reports that ``given``, the user's path, has no ``what``."""
     return f"{what} in {given}; give reports, or folders or archives that have some"
 
 
 def standard_input() -> Iterator[ReportInput]:
-    """The file that is piped in, or the files that are packed in it. Raises nothing."""
+    """Yield the piped file, or the members of an archive. Raises nothing."""
     name, limits = "standard input", InputLimits()
     try:
         data = read_within(sys.stdin.buffer, limits.file_bytes)

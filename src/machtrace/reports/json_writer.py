@@ -1,4 +1,4 @@
-"""Details written as JSON, however deep they are: the standard library's writer recurs."""
+"""Writing JSON of any depth, which the standard library's recursive writer cannot."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 from machtrace.model.json_value import JsonValue
 
 DEEPEST_SHOWN = 32
-"""Levels that are laid out a line an entry; indenting more would fill memory with spaces."""
+"""Levels that are indented; more would fill memory with spaces."""
 
 
 class _Mark(NamedTuple):
-    """What is written as it is."""
+    """Text to write unescaped."""
 
     text: str
 
 
 def dumps(value: JsonValue, *, ensure_ascii: bool = True) -> str:
-    """``value`` as :func:`json.dumps` writes it, in one line."""
+    """Write ``value`` in one line, as :func:`json.dumps` does."""
     try:
         return json.dumps(value, ensure_ascii=ensure_ascii)
     except RecursionError:
@@ -26,19 +26,19 @@ def dumps(value: JsonValue, *, ensure_ascii: bool = True) -> str:
 
 
 def indented(value: JsonValue, indent: int, *, sort_keys: bool = False) -> str:
-    """``value`` for people to read; in one line, where it is deeper than anybody reads."""
+    """Write ``value`` indented; on one line if too deep to be readable."""
     if _is_deep(value):
         return dumps(value, ensure_ascii=False)
     return json.dumps(value, indent=indent, sort_keys=sort_keys, ensure_ascii=False)
 
 
 def as_text(value: JsonValue) -> str:
-    """A value where a text was expected: a text is itself, and what holds others is JSON."""
+    """Return a value as text: a string itself, a container as JSON."""
     return dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value)
 
 
 def extent(value: JsonValue) -> int:
-    """About how many characters ``value`` is written with."""
+    """Estimate the number of characters that ``value`` is written with."""
     size = 0
     waiting = [value]
     while waiting:

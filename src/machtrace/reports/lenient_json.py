@@ -1,14 +1,8 @@
-"""JSON out of reports: as deep as it may be, and as broken.
+"""Reading JSON that may be deeply nested, truncated or invalid.
 
-Python's own reader takes what is right and not too deep; what it refuses is read again by
-:mod:`~machtrace.reports.lenient_json`, which knows no recursion.
-
-JSON that is too deep for readers that recur, was cut off, or never was right.
-
-Everything that can be told apart is kept: what is open at the end is closed, what is no value is
-kept as text. Time and memory grow with the text and nothing else.
-
-What JSON is put together from, whoever reads it.
+Python's reader parses what is valid and not too deep. Other text is parsed again without recursion:
+everything recognisable is preserved, open containers are closed at the end, and invalid values
+become text. Time and memory are linear in the text.
 """
 
 from __future__ import annotations
@@ -29,19 +23,19 @@ class JsonDocument:
 
     value: JsonValue
     end: int
-    """Where in the text it ended."""
+    """The character index of its end."""
     warnings: tuple[str, ...] = ()
-    """What was mended."""
+    """What was repaired."""
 
 
 def put(made: dict[str, JsonValue], times: dict[str, int], key: str, value: JsonValue) -> None:
-    """Add an entry to an object; a key that is there already gets a number.
+    """Add an entry to an object; a repeated key gets a number.
 
     Args:
         made: the object.
-        times: how often keys came that came more than once; to be kept beside the object.
-        key: as it is written.
-        value: what it has.
+        times: counts of repeated keys, to be stored beside the object.
+        key: as written.
+        value: its value.
     """
     free = key
     while free in made:
@@ -51,7 +45,7 @@ def put(made: dict[str, JsonValue], times: dict[str, int], key: str, value: Json
 
 
 def object_of(pairs: Iterable[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
-    """An object with all of its entries: a key that is there already gets a number."""
+    """Build an object with all of its entries: a repeated key gets a number."""
     made: dict[str, JsonValue] = {}
     times: dict[str, int] = {}
     for key, value in pairs:
@@ -60,17 +54,17 @@ def object_of(pairs: Iterable[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
 
 
 def finite(text: str) -> JsonValue:
-    """The number, or the text of one that is too large: JSON has no infinity to write it as."""
+    """Parse a number; one that is too large stays text, since JSON has no infinity."""
     number = float(text)
     return number if isfinite(number) else text
 
 
 DEEP_KEYS = frozenset({"subFrames", "callStackRootFrames"})
-"""Keys of lists that stacks are nested by: these do not count as depth."""
+"""Keys of the lists that nest stacks: these do not count as depth."""
 DEEPEST = 200
-"""Levels of other nesting; what is deeper is kept as its text."""
+"""Maximum levels of other nesting; deeper values are stored as text."""
 _TOLD = 5
-"""Warnings that are given in full."""
+"""Warnings reported in full."""
 
 _TOKEN = re.compile(
     r"\s*+(?:"
@@ -80,7 +74,7 @@ _TOKEN = re.compile(
     r'|(?P<word>[^\s{}\[\],:"]+))',
     re.DOTALL,
 )
-"""Matches wherever something else than space is left, so that nobody has to search for it."""
+"""Matches at anything but space, so that nothing has to be searched."""
 _PLAIN = r'"[^"\\]*+"'
 _NUMBER = r"-?(?:0|[1-9][0-9]{0,99}+)(?:\.[0-9]{1,99}+)?(?:[eE][+-]?[0-9]{1,9}+)?"
 _RUN = re.compile(
@@ -88,7 +82,7 @@ _RUN = re.compile(
     rf"(?:{_PLAIN}|{_NUMBER}|true|false|null)[ \t\r\n]*+,[ \t\r\n]*+)*+)"
     rf"(?:(?P<key>{_PLAIN})[ \t\r\n]*+:[ \t\r\n]*+(?P<mark>[{{\[]))?"
 )
-"""Entries of an object that are nothing special, and the key of a list or object after them."""
+"""Simple entries of an object, and the key of a following list or object."""
 _ENTRIES = json.JSONDecoder(object_pairs_hook=list, parse_float=finite, strict=False)
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})(?:\\u([dD][c-fC-F][0-9a-fA-F]{2}))?|(.)|)", re.DOTALL)
 _ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
@@ -98,7 +92,7 @@ _CLOSES = {"}": "{", "]": "["}
 
 
 class _Open:
-    """A list or an object that is not closed yet."""
+    """A list or object that is not closed yet."""
 
     __slots__ = ("depth", "entries", "items", "key", "mark", "times")
 
@@ -109,7 +103,7 @@ class _Open:
         self.entries: dict[str, JsonValue] = {}
         self.times: dict[str, int] | None = None
         self.key: str | None = None
-        """Read, and its value not yet."""
+        """A key whose value is not read yet."""
 
     def add(self, value: JsonValue) -> None:
         if self.items is not None:
@@ -136,9 +130,9 @@ class _Reader:
         self.open: list[_Open] = []
         self.warnings: list[str] = []
         self.untold = 0
-        """Warnings beyond those that are told: there can be one for every few characters."""
+        """Warnings beyond the reported ones: every few characters can cause one."""
         self.skipped = 0
-        """Levels that are open in what is kept as text."""
+        """Open levels within what is stored as text."""
         self.skipped_from = 0
 
     def warn(self, what: str, at: int | None = None) -> None:
@@ -148,7 +142,7 @@ class _Reader:
             self.untold += 1
 
     def run(self, at: int) -> int:
-        """Take entries that are nothing special, all at once; where they end."""
+        """Consume simple entries at once; return their end."""
         inner = self.open[-1]
         if self.skipped or inner.mark != "{" or inner.key is not None:
             return at
@@ -165,7 +159,7 @@ class _Reader:
         return match.end()
 
     def token(self, match: re.Match[str]) -> JsonValue | _Open:
-        """Take a token; the whole value once it is closed, else the list that stays open."""
+        """Consume a token; return the whole value once closed, else the open list."""
         mark, at = match["mark"], match.start(match.lastgroup or 0)
         if self.skipped:
             self._skip(match)
@@ -180,7 +174,7 @@ class _Reader:
         return self.open[0]
 
     def cut_off(self) -> JsonValue | _Open:
-        """The whole value where the text ends too early."""
+        """Return the whole value if the text ends early."""
         self.warn("the text ends before its JSON does")
         if self.skipped:
             self._add(self.text[self.skipped_from :])
@@ -277,7 +271,7 @@ def _unescaped(match: re.Match[str]) -> str:
 
 
 def read_broken(text: str, start: int) -> JsonDocument:
-    """The value that begins at ``start`` of ``text``, which begins an object or a list."""
+    """Parse the value at ``start`` of ``text``, which begins an object or a list."""
     reader = _Reader(text)
     reader.open.append(_Open(text[start], 0))
     end = start + 1
@@ -302,13 +296,13 @@ def _object(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
 
 
 def _whole(text: str, start: int) -> JsonDocument:
-    """A value whose objects have every entry, also those of a key that comes more than once.
+    """Parse a value with all entries of its objects, also those of repeated keys.
 
-    The decoder's own objects are made twice as quickly as by way of pairs, and have no more keys
-    than the text has where none comes twice.
+    The decoder's own objects are built twice as fast as by a pairs hook, and have as many keys as
+    the text if none is repeated.
 
     Raises:
-        ValueError, RecursionError: it is broken, or too deep.
+        ValueError, RecursionError: it is invalid, or too deep.
     """
     entries = 0
 
@@ -325,22 +319,22 @@ def _whole(text: str, start: int) -> JsonDocument:
 
 
 def _most_keys(text: str, start: int, end: int) -> int:
-    """How many keys JSON has at most: more where a text in it looks like one; -1 is not known."""
+    """Return an upper bound of the number of keys: strings may resemble one; -1: unknown."""
     if any(text.find(one, start, end) >= 0 for one in _SELDOM):
         return -1
     return text.count('":', start, end) + text.count('" :', start, end)
 
 
 _SELDOM = ("\t:", "\n:", "\r:", "  :", "\t :", "\n :", "\r :")
-"""What is before a colon where it is neither a quote nor a quote and one space."""
+"""What precedes a colon other than a quote, or a quote and one space."""
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=finite, parse_constant=str)
 
 
 def read_json(text: str, start: int, source: str) -> JsonDocument:
-    """The value that begins at ``start`` of ``text``: an object or a list.
+    """Parse the value at ``start`` of ``text``: an object or a list.
 
     Raises:
-        FormatError: nothing there looks like JSON.
+        FormatError: there is no JSON.
     """
     if text[start : start + 1] not in ("{", "["):
         raise FormatError("no JSON", source=source, offset=start)

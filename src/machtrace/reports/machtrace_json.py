@@ -46,11 +46,11 @@ from machtrace.reports.source import ReportSource
 
 
 class UnfitError(ValueError):
-    """A value of JSON is not what its place asks for."""
+    """A JSON value does not fit its field."""
 
 
 class Form(NamedTuple):
-    """One type's two directions, and how a schema describes it."""
+    """A type's reader, writer and schema."""
 
     write: Callable[[Any], JsonValue]
     read: Callable[[JsonValue], Any]
@@ -66,7 +66,7 @@ PLAIN: dict[Any, tuple[type, str]] = {
 
 
 def plain(kind: type, name: str) -> Form:
-    """A string, a number or a truth value."""
+    """Return the form of a string, a number or a boolean."""
 
     def read(value: JsonValue) -> object:
         if type(value) is not kind:
@@ -81,11 +81,11 @@ def _same(value: Any) -> JsonValue:  # noqa: ANN401 - as JSON has it already
 
 
 class OpaqueDetails:
-    """Stands for :data:`Details` among types, which is an alias of much."""
+    """Stands for :data:`Details`, an alias of a large type."""
 
 
 def details() -> Form:
-    """An object that is kept as it is."""
+    """Return the form of an object that is stored as it is."""
 
     def read(value: JsonValue) -> JsonValue:
         if not isinstance(value, dict):
@@ -96,14 +96,14 @@ def details() -> Form:
 
 
 def items(value: JsonValue) -> list[JsonValue]:
-    """The items of a list."""
+    """Return the items of a list."""
     if not isinstance(value, list):
         raise UnfitError(f"{shown(value)} is no list")
     return value
 
 
 def identifier() -> Form:
-    """A UUID in capitals with dashes, or a build-id in small letters without."""
+    """Return the form of a UUID in capitals with dashes, or a build-id in lower case without."""
 
     def read(value: JsonValue) -> UUID | BuildId:
         try:
@@ -121,7 +121,7 @@ def identifier() -> Form:
 
 
 def enum(kind: type[Enum]) -> Form:
-    """A member, by its value."""
+    """Return the form of an enum's members, by value."""
     members = {member.value: member for member in kind}
 
     def read(value: JsonValue) -> Enum:
@@ -136,7 +136,7 @@ def enum(kind: type[Enum]) -> Form:
 
 
 def shown(value: object) -> str:
-    """A value as errors show it."""
+    """Return a value as errors show it."""
     try:
         text = repr(value)
     except RecursionError:
@@ -153,7 +153,7 @@ _SIMPLE: dict[Any, Form] = {
 
 @cache
 def form_of(kind: Any) -> Form:  # noqa: ANN401 - a type, or what typing has for one
-    """The form of a type of the model, made once."""
+    """Return the form of a type of the model; cached."""
     if kind in _SIMPLE:
         return _SIMPLE[kind]
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -167,7 +167,7 @@ def form_of(kind: Any) -> Form:  # noqa: ANN401 - a type, or what typing has for
 
 
 def _optional(arguments: tuple[Any, ...]) -> Form:
-    # What is left of several kinds has one form for all.
+    # One form serves for all kinds but None.
     inner = form_of(reduce(or_, (one for one in arguments if one is not types.NoneType)))
 
     def write(value: Any) -> JsonValue:  # noqa: ANN401
@@ -217,7 +217,7 @@ def _many(arguments: tuple[Any, ...]) -> Form:
 class _Member(NamedTuple):
     name: str
     usual: Any
-    """Its default; :data:`_NONE` where it must be given."""
+    """Its default; :data:`_NONE` if it is required."""
     form: Form
 
 
@@ -275,7 +275,7 @@ def _members(kind: Any) -> typing.Iterator[_Member]:  # noqa: ANN401 - see _reco
 
 
 def definition(kind: Any) -> dict[str, JsonValue]:  # noqa: ANN401 - see _record
-    """What a schema says of a record: its properties, and which of them must be there."""
+    """Return a record's schema: its properties, and which are required."""
     members = tuple(_members(kind))
     said: dict[str, JsonValue] = {
         "type": "object",
@@ -293,9 +293,9 @@ _VERSION = "report_schema"
 
 
 def reports_json(reports: Sequence[Report]) -> str:
-    """The document's text, in ASCII, a line for each report.
+    """Return the document's text, in ASCII, a line for each report.
 
-    A byte of a report that was no text is a lone surrogate in a string, escaped as JSON has it.
+    An undecodable byte of a report is a lone surrogate in a string, escaped as in JSON.
     """
     write = form_of(Report).write
     lines = ",\n".join(dumps(write(report)) for report in reports)
@@ -303,7 +303,7 @@ def reports_json(reports: Sequence[Report]) -> str:
 
 
 def recognises(source: ReportSource) -> bool:
-    """Whether it says which version of the schema it keeps to."""
+    """Return whether it has the schema's version."""
     documents = source.documents
     return (
         bool(documents)
@@ -313,10 +313,10 @@ def recognises(source: ReportSource) -> bool:
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
-    """The reports, equal to those that were written.
+    """Return the reports, equal to the written ones.
 
     Raises:
-        FormatError: the schema is another, or something is not as it says.
+        FormatError: the schema is unknown, or a value violates it.
     """
     value = source.documents[0].value
     version = value.get(_VERSION) if isinstance(value, dict) else None
@@ -357,7 +357,7 @@ _RECORDS: tuple[Any, ...] = (
 
 
 def schema_text() -> str:
-    """The schema, indented."""
+    """Return the schema, indented."""
     schema: dict[str, JsonValue] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Reports of machtrace",

@@ -1,6 +1,6 @@
-"""From a file's bytes to the reports in it, of whatever kind.
+"""Reading the reports in a file of any kind.
 
-Files of several documents of JSON: lists of reports, and a report a line.
+Also files of several JSON documents: lists of reports, and a report a line.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _ENDS = ("Diagnostics", "Diagnostic")
 
 
 class Part(NamedTuple):
-    """A document of a file, or a text that is none."""
+    """A document of a file, or text between documents."""
 
     text: str
     may_be_report: bool
-    """Whether it is worth asking what it is: files may have a million objects of nothing."""
+    """Whether it is worth recognising: files may have a million unrelated objects."""
 
     def source(self, name: str) -> ReportSource:
-        """The part as a file of its own."""
+        """Return the part as a file of its own."""
         return ReportSource(name, self.text.encode("utf-8", "surrogateescape"))
 
 
 def listed(source: ReportSource) -> Iterator[Part]:
-    """Each of the objects that a file is a list of; none where it is no such list.
+    """Yield the objects that a file is a list of; none if it is not such a list.
 
-    Senders of KSCrash's reports, and apps that keep payloads of MetricKit, write such.
+    Senders of KSCrash's reports write these, and apps that store MetricKit's payloads.
     """
     documents = source.documents
     items = documents[0].value if documents else None
@@ -53,7 +53,7 @@ def listed(source: ReportSource) -> Iterator[Part]:
 
 
 def following(source: ReportSource) -> Iterator[Part]:
-    """What follows the first document of a file: each further object, then any other text."""
+    """Yield what follows the first document of a file: each further object, then other text."""
     text = source.text
     at = next_document(text, source.documents[0].end) if source.documents else len(text)
     while at < len(text):
@@ -79,13 +79,13 @@ class ReportReader(Protocol):
     """A module that reads one kind."""
 
     def recognises(self, source: ReportSource) -> bool:
-        """Whether the bytes are of this kind; never by the file's name. May raise FormatError."""
+        """Return whether the contents are of this kind, by no name. May raise FormatError."""
 
     def read(self, source: ReportSource) -> tuple[Report, ...]:
-        """The reports in it.
+        """Return its reports.
 
         Raises:
-            FormatError: nothing could be made of it.
+            FormatError: the contents are invalid.
         """
 
 
@@ -105,7 +105,7 @@ READERS: tuple[str, ...] = (
     "machtrace.reports.backtraces.gdb",
     "machtrace.reports.backtraces.nsthread",
 )
-"""The modules, in the order in which they are asked: the surest marks first."""
+"""The modules in the order in which they are tried: the most specific signatures first."""
 _OF_ONE_DOCUMENT = frozenset(
     {
         "machtrace.reports.machtrace_json",
@@ -114,12 +114,12 @@ _OF_ONE_DOCUMENT = frozenset(
         "machtrace.reports.metrickit.reader",
     }
 )
-"""Those that read the first document of a file, and nothing that follows."""
+"""Readers of a file's first document only."""
 _OF_DOCUMENTS = tuple(
     name for name in READERS if name in {*_OF_ONE_DOCUMENT, "machtrace.reports.ips.reader"}
 )
 AFTER = "after"
-"""The detail of what follows a report in its file and is none: its text."""
+"""The detail of text after a report in its file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +132,12 @@ class ReportContents:
 
 
 def read_source(source: ReportSource) -> ReportContents:
-    """The reports in ``source``.
+    """Return the reports in ``source``.
 
-    There are several in lists of them, where one follows another, and in payloads of MetricKit.
+    Several in lists, in concatenated files, and in MetricKit's payloads.
 
     Raises:
-        FormatError: it is empty, of no kind that is known, or nothing could be made of it.
+        FormatError: it is empty, of an unknown kind, or invalid.
     """
     if not source.data.strip(b"\0 \t\r\n"):
         raise FormatError(
@@ -169,7 +169,7 @@ def read_source(source: ReportSource) -> ReportContents:
 
 
 def _together(parts: Iterable[Part], name: str, found: ReportContents) -> ReportContents:
-    """The reports, and those of the parts; what is none is kept with the one before it."""
+    """Add the parts' reports; a part that is not a report is stored with the one before it."""
     reports, reader = [*found.reports], found.reader
     kept: dict[int, list[str]] = {}
     for part in parts:
@@ -189,7 +189,7 @@ def _together(parts: Iterable[Part], name: str, found: ReportContents) -> Report
 
 
 def _read_one(source: ReportSource) -> ReportContents | None:
-    """The reports of one document of several; None where it is none."""
+    """Return the reports of one document of several; None if it has none."""
     for name in _OF_DOCUMENTS:
         reader: ReportReader = import_module(name)
         try:

@@ -34,7 +34,7 @@ _THREAD = re.compile(r"Thread_(?P<id>0x[0-9a-fA-F]{1,16}|[0-9a-fA-F]{1,16})(?![0
 _QUEUE = re.compile(r"[ \t]DispatchQueue(?:_(?P<id>[0-9a-zA-Z<>]{1,18}))?: ")
 _KINDS = ("(serial)", "(concurrent)")
 _INLINED = "[inlined]"
-"""What machtrace's own samples say after calls that were inlined."""
+"""The mark on inlined calls in machtrace's own samples."""
 _IN = " (in "
 _WHERE = re.compile(
     r"(?:[ \t]+load address 0x(?P<base>[0-9a-fA-F]{1,16}))?"
@@ -47,25 +47,25 @@ _WHERE = re.compile(
 _BARE = re.compile(r"\[(?P<address>0x[0-9a-fA-F]{1,16})[^\[\]]*\]")
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{1,16}")
 _NO_IMAGE = "<unknown binary>"
-"""What stands for an image where memory is none's: code that was made at run time."""
+"""The image's placeholder for code generated at run time."""
 _MOST_BRACKETS = 8
-"""That an image's name may have."""
+"""Maximum brackets in an image's name."""
 _STEP = 2
 _WORD_DIGITS = 10
 _MARGIN = 4
 
 
 class CountedLine(NamedTuple):
-    """A line of a graph, taken apart as far as all lines are alike."""
+    """A line of a graph, parsed as far as all lines are alike."""
 
     depth: int
-    """Of a thread's heading 0."""
+    """0 for a thread's heading."""
     samples: int
     text: str
 
 
 def counted_line(line: str) -> CountedLine | None:
-    """A line with its indentation and count; None where it is none."""
+    """Parse a line's indentation and count; None if it has none."""
     match = _COUNTED.fullmatch(line) if len(line) <= LONGEST_LINE else None
     if match is None:
         return None
@@ -74,7 +74,7 @@ def counted_line(line: str) -> CountedLine | None:
 
 
 class ThreadHeading(NamedTuple):
-    """What is said of a thread."""
+    """A parsed thread heading."""
 
     id: int | None
     name: str | None
@@ -83,7 +83,7 @@ class ThreadHeading(NamedTuple):
 
 
 def thread_heading(text: str) -> ThreadHeading:
-    """A thread's heading, from behind its count."""
+    """Parse a thread's heading, after its count."""
     match = _THREAD.match(text)
     if match is None:
         return ThreadHeading(None, text, None, {})
@@ -106,12 +106,12 @@ def thread_heading(text: str) -> ThreadHeading:
 
 
 class GraphFrame(NamedTuple):
-    """What a frame's line says."""
+    """A parsed frame line."""
 
     symbol: ReportedSymbol | None
     image: str | None
     base: int | None
-    """Of the image, where that is said."""
+    """The image's load address, if stated."""
     address: int | None
     location: SourceLocation | None
     details: dict[str, JsonValue]
@@ -119,7 +119,7 @@ class GraphFrame(NamedTuple):
 
 
 def graph_frame(text: str) -> GraphFrame:
-    """A frame, from behind its count."""
+    """Parse a frame, after its count."""
     is_inline = text.endswith("  " + _INLINED)
     what, mark, rest = text.removesuffix(_INLINED).rpartition(_IN)
     image, match = _image_and_place(rest) if mark else ("", None)
@@ -134,7 +134,7 @@ def graph_frame(text: str) -> GraphFrame:
     if len(addresses) > 1:
         details["addresses"] = match["addresses"]
     symbol = None
-    if what != "???":  # behind a load address is what is added to that
+    if what != "???":  # after a load address, the offset from it
         symbol = ReportedSymbol(what, None if match["base"] else _number(offsets[0]))
     location = None
     if match["file"] is not None:
@@ -155,7 +155,7 @@ def graph_frame(text: str) -> GraphFrame:
 
 
 def _image_and_place(text: str) -> tuple[str, re.Match[str] | None]:
-    """The image's name, which may have brackets of its own, and what follows it."""
+    """Split the image's name, which may have brackets, and what follows it."""
     end = -1
     for _ in range(_MOST_BRACKETS):
         end = text.find(")", end + 1)
@@ -168,8 +168,8 @@ def _image_and_place(text: str) -> tuple[str, re.Match[str] | None]:
 
 
 def _without_image(text: str) -> GraphFrame:
-    """A frame outside of all images: ``???  [0x1234]``."""
-    if _ADDRESS.fullmatch(text) is not None:  # all that version 6 has where it has no name
+    """Parse a frame outside of all images: ``???  [0x1234]``."""
+    if _ADDRESS.fullmatch(text) is not None:  # version 6 has nothing else for an unnamed function
         return GraphFrame(None, None, None, int(text, 16), None, {})
     what, _, rest = text.rpartition(" ")
     bare = _BARE.fullmatch(rest)
@@ -190,14 +190,14 @@ def _is_number(text: str) -> bool:
 
 _ANALYSIS = re.compile(r"^(?:Analysis of sampling |Sampling process )", re.MULTILINE)
 _PROCESS = re.compile(r"^((?:Process|Parent Process):[ \t]+\S.{0,400}) ([0-9]{1,10})$")
-"""As version 6 has it, without brackets around the number."""
+"""Version 6's form, without brackets around the number."""
 _GRAPH = "Call graph:"
 _IMAGES = "Binary Images:"
 _LOOKED_AT = 1 << 16
 
 
 def recognises(source: ReportSource) -> bool:
-    """Whether it says that it is an analysis, or has a call graph with threads."""
+    """Return whether it is an analysis, or has a call graph with threads."""
     head = source.text[:_LOOKED_AT]
     if _ANALYSIS.search(head) is not None and f"\n{_GRAPH}" in source.text:
         return True
@@ -206,7 +206,7 @@ def recognises(source: ReportSource) -> bool:
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
-    """The one report in it."""
+    """Return its one report."""
     lines = source.text.split("\n")
     start = next((index for index, line in enumerate(lines) if line.startswith(_GRAPH)), len(lines))
     images, sections, end = _sections(lines, start)
@@ -242,7 +242,7 @@ def _report(head: list[str], graph: _Graph, sections: dict[str, JsonValue]) -> R
 def _sections(
     lines: list[str], start: int
 ) -> tuple[list[ReportedImage], dict[str, JsonValue], int]:
-    """The images, the tables after the graph by their titles, and where the graph ends."""
+    """Return the images, the tables after the graph by title, and the end of the graph."""
     images: list[ReportedImage] = []
     sections: dict[str, list[JsonValue]] = {}
     title = ""
@@ -262,7 +262,7 @@ def _sections(
 
 
 class _Graph:
-    """Puts trees together from their lines."""
+    """Builds trees from their lines."""
 
     def __init__(self, images: list[ReportedImage]) -> None:
         self.other: list[JsonValue] = []
@@ -271,7 +271,7 @@ class _Graph:
         self._nodes: list[SampledNode] = []
         self._heading: CountedLine | None = None
         self._open: list[int] = []
-        """The nodes that the next one may be called by, a level each."""
+        """The nodes that may call the next one, a level each."""
 
     def add(self, line: CountedLine) -> None:
         if line.depth == 0 or self._heading is None:

@@ -1,4 +1,4 @@
-"""The bytes of a report, and what is found out of them once."""
+"""The bytes of a report, with what is parsed from them once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from machtrace.reports.lenient_json import JsonDocument, read_json
 _MARKS = ((BOM_UTF8, "utf-8"), (BOM_UTF16_LE, "utf-16-le"), (BOM_UTF16_BE, "utf-16-be"))
 _HALF = re.compile(r"(?<!\\)((?:\\\\)*+)(\\u[dD][89abAB][0-9a-fA-F]{2})(?=[\udc80-\udcff])")
 _DOCUMENTS = 2
-"""JSON documents that a report may be made of: a header and a body."""
+"""Maximum JSON documents of a report: a header and a body."""
 
 
 @dataclass(frozen=True)
@@ -21,18 +21,18 @@ class ReportSource:
     """A file's contents."""
 
     name: str
-    """What to call it in errors and warnings."""
+    """The name in errors and warnings."""
     data: bytes
 
     @cached_property
     def text(self) -> str:
-        r"""As text, each line ended by ``\n``; a byte that is no UTF-8 is a lone surrogate."""
+        r"""The text with ``\n`` line ends; an undecodable byte is a lone surrogate."""
         text = _decoded(self.data)
         return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
     @cached_property
     def documents(self) -> tuple[JsonDocument, ...]:
-        """The JSON documents that it begins with, two at most; none where it is no JSON."""
+        """The JSON documents at its beginning, at most two; none if it is not JSON."""
         found: list[JsonDocument] = []
         end = 0
         while len(found) < _DOCUMENTS:
@@ -54,7 +54,7 @@ class ReportSource:
         return self.text[self.documents[0].end :] if self.documents else self.text
 
     def error(self, message: str) -> FormatError:
-        """An error about it as a whole."""
+        """Return an error about the file as a whole."""
         return FormatError(message, source=self.name, offset=0)
 
 
@@ -74,13 +74,13 @@ def _from_utf8(data: bytes) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        # Half a pair in JSON's escape and a byte that is none make a pair nobody wrote: the escape
-        # becomes text.
+        # Half a surrogate pair escaped in JSON, next to an undecodable byte, would decode to a
+        # character that nobody wrote: the escape becomes text.
         return _HALF.sub(r"\1\\\2", data.decode("utf-8", "surrogateescape"))
 
 
 def next_document(text: str, start: int) -> int:
-    """Where something else than space comes next."""
+    """Return the index of the next character that is not space."""
     size = len(text)
     while start < size and text[start].isspace():
         start += 1

@@ -42,7 +42,7 @@ _MARGIN, _STEP = 2, 2
 
 
 class SpunFrame(NamedTuple):
-    """What a line of a tree says."""
+    """A parsed line of a tree."""
 
     depth: int
     """0 for a root."""
@@ -60,12 +60,12 @@ class SpunFrame(NamedTuple):
 
     @property
     def is_note(self) -> bool:
-        """Whether it says in which state the samples were, as ``<Kernel mode>``, and no frame."""
+        """Whether it is the samples' state, such as ``<Kernel mode>``, rather than a frame."""
         return self.address is None and self.image is None and (self.name or "").startswith("<")
 
 
 def spun_frame(line: str) -> SpunFrame | None:
-    """A line, or None."""
+    """Parse a line, or return None."""
     match = _COUNTED.fullmatch(line.rstrip()) if len(line) <= LONGEST_LINE else None
     if match is None:
         return None
@@ -104,7 +104,7 @@ def spun_frame(line: str) -> SpunFrame | None:
 
 
 def _before_last_bracket(text: str) -> tuple[str, str, str]:
-    """What is before the bracket that the last one closes, and what is in it and after.
+    """Split at the bracket pair that closes last: before, inside, after.
 
     Images' names can have brackets of their own.
     """
@@ -123,7 +123,7 @@ def _before_last_bracket(text: str) -> tuple[str, str, str]:
 
 
 def _where(text: str) -> tuple[str, int | None, str | None, int | None, int | None]:
-    """Image, offset in it, file, line and column of what is in brackets."""
+    """Parse image, offset in it, file, line and column in brackets."""
     source = _SOURCE.fullmatch(text)
     image, offset = _into(text if source is None else source["image"])
     if source is None:
@@ -149,7 +149,7 @@ _IMAGES = "Binary Images:"
 
 
 class ProcessBlock:
-    """Takes the lines of one process."""
+    """Collects the lines of one process."""
 
     def __init__(self) -> None:
         self._header = Header()
@@ -160,7 +160,7 @@ class ProcessBlock:
         self._other: list[JsonValue] = []
 
     def begin(self, name: str) -> None:
-        """The first line, from behind its label."""
+        """Read the first line, after its label."""
         match = _UNIQUE.search(name)
         if match is not None:
             self._unique_pid = int(match["pid"])
@@ -168,7 +168,7 @@ class ProcessBlock:
         self._header.read(f"Process: {name}")
 
     def read(self, line: str) -> None:
-        """A further line, of whatever sort."""
+        """Read a further line of any kind."""
         if line.startswith(_IMAGES) or line.strip() == _IMAGES:
             self._in_images = True
         elif self._in_images and (image := _image(line)) is not None:
@@ -185,7 +185,7 @@ class ProcessBlock:
             (self._trees[-1].other if self._trees else self._other).append(line.strip())
 
     def task(self) -> ReportedTask:
-        """The process and all of it."""
+        """Return the process with its stacks."""
         process = self._header.process()
         details = self._header.details()
         if self._other:
@@ -217,7 +217,7 @@ def _image(line: str) -> ReportedImage | None:
 
 
 class _Tree:
-    """A thread's tree, or a process' whose threads are not told apart."""
+    """A thread's tree, or a process' if its threads are not separate."""
 
     def __init__(self, heading: re.Match[str] | None) -> None:
         self._heading = heading
@@ -231,7 +231,7 @@ class _Tree:
         open_: list[int] = []
         nodes: list[SampledNode] = []
         callers: set[int] = set()
-        """What called something: not what only a note on the state follows."""
+        """Nodes with callees, other than notes on the state."""
         for frame in self._frames:
             del open_[frame.depth :]
             parent = open_[-1] if open_ else None
@@ -306,27 +306,27 @@ _BUILD = "Build "
 
 
 def recognises(source: ReportSource) -> bool:
-    """Whether it has the labels of such a text, and blocks of processes."""
+    """Return whether it has the labels of such a text, and blocks of processes."""
     return is_spindump(source.text)
 
 
 def is_spindump(text: str) -> bool:
-    """The same of a text that may be the body of a file."""
+    """Return the same for a text that may be the body of a file."""
     head = text[:_LOOKED_AT]
     if _BLOCK.match(head) is not None and _SAMPLED_THREAD.search(head) is not None:
-        return True  # blocks that were copied out of one
+        return True  # blocks copied from one
     return _MARK.search(head) is not None and (
         "\nProcess:" in text or "\nPowerstats for:" in text or f"\n{_HEAVIEST}" in text
     )
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
-    """The one report in it."""
+    """Return its one report."""
     return (read_text(source.text),)
 
 
 def read_text(text: str) -> Report:
-    """The report of a text."""
+    """Parse the report of a text."""
     header = Header()
     heaviest: dict[str, list[JsonValue]] = {}
     stack: list[JsonValue] | None = None
@@ -383,7 +383,7 @@ def _report(
 
 
 def _about(tasks: list[ReportedTask], process: ReportedProcess) -> int | None:
-    """Which block is of the process that the labels before all blocks are of."""
+    """Return the index of the block of the process that the leading labels describe."""
     for index, task in enumerate(tasks):
         if process.pid is not None and task.process.pid == process.pid:
             return index
@@ -394,7 +394,7 @@ def _about(tasks: list[ReportedTask], process: ReportedProcess) -> int | None:
 
 
 def _joined(first: ReportedProcess, block: ReportedProcess) -> ReportedProcess:
-    """What the labels say of the process, and its own block, which says more."""
+    """Merge a process' labels with its block, which has more."""
     known = {
         name: getattr(block, name) if getattr(block, name) is not None else getattr(first, name)
         for name in ReportedProcess.__dataclass_fields__

@@ -1,4 +1,4 @@
-"""Reports in the formats of stacks and profiles: by what writes captures and profiles."""
+"""Reports in the formats of stacks and profiles, through the writers of captures and profiles."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What reports have in common: problems, functions, waiting threads, differences."""
+"""Analyses of reports: groups of one problem, function costs, waits, differences."""

@@ -1,4 +1,4 @@
-"""What is different between two sets of reports or profiles: functions, and groups of reports."""
+"""Differences between two sets of reports or profiles: functions, and groups of reports."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class FunctionDifference(NamedTuple):
 
     @property
     def own_change(self) -> float:
-        """By how much its own share grew; negative where it shrank."""
+        """The change of its own share; negative if it shrank."""
         return self.own_share_after - self.own_share_before
 
     @property
     def total_change(self) -> float:
-        """The same of the whole share."""
+        """The change of its total share."""
         return self.total_share_after - self.total_share_before
 
 
 class Change(Enum):
-    """What became of a group."""
+    """How a group changed."""
 
     NEW = "new"
     GONE = "gone"
@@ -52,17 +52,17 @@ class GroupDifference:
     """A group of reports in two sets."""
 
     group: ReportGroup
-    """That of the set after; where it is gone, of the one before."""
+    """The group in the set after; of a group that is gone, the group before."""
     change: Change
     before: int
-    """Reports."""
+    """The number of its reports."""
     after: int
 
 
 def function_differences(
     before: FunctionCosts, after: FunctionCosts
 ) -> tuple[FunctionDifference, ...]:
-    """Each function of either set: those whose own or whole share changed most first."""
+    """Return each function of either set, largest change of own or total share first."""
     olds = {one.function: (one.own, one.total) for one in before.functions}
     news = {one.function: (one.own, one.total) for one in after.functions}
     found: list[FunctionDifference] = []
@@ -89,7 +89,7 @@ def function_differences(
 def group_differences(
     before: Sequence[Report], after: Sequence[Report]
 ) -> tuple[GroupDifference, ...]:
-    """Each group of either set: new ones first, then gone ones, then those that changed."""
+    """Return each group of either set: new ones, then gone ones, then changed ones."""
     olds = {group.fingerprint.hash: group for group in report_groups(before)}
     news = {group.fingerprint.hash: group for group in report_groups(after)}
     found: list[GroupDifference] = []

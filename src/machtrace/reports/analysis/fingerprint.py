@@ -1,12 +1,9 @@
-"""What tells one problem from another: the app's own frames in a stack, whatever the build.
+"""Fingerprints: what identifies a problem across builds, from the app's own frames in a stack.
 
-The hash is of the names that are left when numbers, clones and generics are taken from them, with
-the names of their images; recursion counts once. Addresses are in it only where there is no name.
-
-Names of functions without what changes from build to build.
-
-Compilers number closures, blocks and clones, and copy generic functions for each type: what a
-function is called in one build it need not be called in the next.
+The hash covers the names of functions, less what changes from build to build, and the names of
+their images; recursion counts once. An address is hashed only if there is no name. Compilers number
+closures, blocks and clones, and copy generic functions for each type, so numbers, clones and
+generics are removed from names.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from machtrace.reports.analysis.frame_owner import (
 from machtrace.reports.analysis.recursion import folds
 
 _LONGEST = 4096
-"""Characters of a name that are looked at."""
+"""Characters of a name that are examined."""
 _PREFIX = re.compile(
     r"(?:(?:generic |not re-abstracted |function signature )*specialized "
     r"|(?:generic|function signature) (?:pre-)?specialization (?:<.{0,2000}> )?of "
@@ -62,15 +59,15 @@ _BACK = str.maketrans({"\ue000": "<", "\ue001": ">"})
 
 
 def is_name(name: str) -> bool:
-    """Whether it says more than an address does."""
+    """Return whether ``name`` is a name rather than an address."""
     return bool(name) and _NO_NAME.fullmatch(name[:_LONGEST]) is None
 
 
 def grouping_name(name: str) -> str:
-    """``name`` as builds of the same source share it: without numbers, clones and generics.
+    """Return ``name`` as builds of the same source share it: without numbers, clones and generics.
 
-    A closure of ``Demo.run`` stays one, whichever it is; ``specialized`` and thunks are the
-    function that they are of. Nothing is looked up.
+    All closures of ``Demo.run`` share a name; ``specialized`` and thunks count as the function they
+    belong to. Purely textual: nothing is looked up.
     """
     name = name[:_LONGEST].strip()
     while (match := _PREFIX.match(name)) is not None:
@@ -89,7 +86,7 @@ def grouping_name(name: str) -> str:
 
 
 def without_generics(name: str) -> str:
-    """``name`` less what is in angle brackets; operators that are written with them stay."""
+    """Return ``name`` without what is in angle brackets; operators spelt with them stay."""
     kept = _OPERATOR.sub(lambda match: match[0].translate(_ANGLES), name).replace("->", "-\ue001")
     if kept.count("<") != kept.count(">") or kept.startswith("<"):
         return name
@@ -109,12 +106,12 @@ def without_generics(name: str) -> str:
 
 
 MOST_FRAMES = 16
-"""Of a fingerprint: those innermost."""
+"""Frames in a fingerprint, from the innermost on."""
 _LEAST_REPEATS = 2
 
 
 class FingerprintBasis(Enum):
-    """What a fingerprint is of."""
+    """Which frames a fingerprint covers."""
 
     APP_FRAMES = "the app's frames"
     OTHER_FRAMES = "all frames, since none is known to be the app's"
@@ -122,38 +119,37 @@ class FingerprintBasis(Enum):
 
 
 class FingerprintFrame(NamedTuple):
-    """A frame that counted."""
+    """A frame in a fingerprint."""
 
     place: int
-    """In the stack, from 0, innermost first."""
+    """Its index in the stack, from 0, innermost first."""
     image: str
     name: str
-    """As it counted: see :func:`~machtrace.reports.analysis.fingerprint.grouping_name`; where
-    there is no name, the offset in the image."""
+    """As hashed: see :func:`grouping_name`; without a name, the offset in the image."""
     is_named: bool
-    """Whether it does: an offset is another one in the next build."""
+    """Whether it has a name; an offset changes with the next build."""
     reason: OwnerReason
-    """Why the frame is the app's, or is not."""
+    """Why the frame belongs to the app, or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """A stack's."""
+    """The fingerprint of a stack."""
 
     hash: str
     """16 hexadecimal digits."""
     basis: FingerprintBasis
     frames: tuple[FingerprintFrame, ...]
-    """Those that it is of, innermost first."""
+    """The hashed frames, innermost first."""
 
     @property
     def is_build_sensitive(self) -> bool:
-        """Whether another build of the same source would have another one: names are missing."""
+        """Whether another build of the same source would differ, since names are missing."""
         return not all(frame.is_named for frame in self.frames)
 
     @property
     def title(self) -> str:
-        """The innermost frame that counted, as people read it."""
+        """The innermost hashed frame, as people read it."""
         if not self.frames:
             return "no frames"
         first = self.frames[0]
@@ -161,7 +157,7 @@ class Fingerprint:
 
 
 def owners_of(task: ReportedTask) -> tuple[Ownership, ...]:
-    """Of each of the task's images whose it is."""
+    """Return who owns each of the task's images."""
     process = task.process
     name = process.name or (process.identifier or "").rpartition(".")[2]
     owners = Owners(process.path or "", name)
@@ -171,12 +167,12 @@ def owners_of(task: ReportedTask) -> tuple[Ownership, ...]:
 def fingerprint(
     frames: Sequence[ReportedFrame], task: ReportedTask, owners: Sequence[Ownership] | None = None
 ) -> Fingerprint:
-    """The fingerprint of a stack.
+    """Compute the fingerprint of a stack.
 
     Args:
         frames: innermost first.
-        task: whose they are.
-        owners: of its images, if they are known already: see :func:`owners_of`.
+        task: the process they belong to.
+        owners: of its images, if already known: see :func:`owners_of`.
     """
     owners = owners_of(task) if owners is None else owners
     whose = [NOWHERE if frame.image is None else owners[frame.image] for frame in frames]

@@ -1,6 +1,6 @@
-"""Whose code a frame is: the app's, or the system's.
+"""Who owns a frame's code: the app or the system.
 
-What decides is where the image lay on the machine of the report, beside where the program lay.
+Decided by the image's path on the reporting machine, compared with the program's path.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _SYSTEM = (
     "/cores/",
 )
 _RUNTIME_ROOT = ("/RuntimeRoot/", "/Contents/Developer/")
-"""Of simulators, and of Xcode's own libraries."""
+"""Path components of simulators, and of Xcode's own libraries."""
 _BUNDLES = (".app", ".appex", ".xctest", ".xpc", ".bundle")
 _SWIFT_RUNTIME = "libswift"
 
 
 class FrameOwner(Enum):
-    """Whose code."""
+    """Who owns code."""
 
     APP = "app"
     SYSTEM = "system"
     UNKNOWN = "unknown"
-    """Nothing tells: the image has no path, or lies in neither place."""
+    """Undecided: the image has no path, or neither the app's nor the system's."""
 
 
 class OwnerReason(Enum):
-    """Why it is taken to be so."""
+    """Why code has its owner."""
 
     PROGRAM = "it is the program"
     BUNDLE = "it is inside the program's bundle"
@@ -52,25 +52,25 @@ class OwnerReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Whose an image is, and why."""
+    """An image's owner, and the reason."""
 
     owner: FrameOwner
     reason: OwnerReason
 
 
 NOWHERE = Ownership(FrameOwner.UNKNOWN, OwnerReason.NO_IMAGE)
-"""Of a frame that is in no image."""
+"""The ownership of a frame that is in no image."""
 
 
 class Owners:
-    """Tells whose images are, for one program."""
+    """Decides who owns images, for one program."""
 
     def __init__(self, program: str, name: str = "") -> None:
-        """Take where a program is.
+        """Store the program's location.
 
         Args:
-            program: its path; empty where it is not known.
-            name: its own name, for images that have no path.
+            program: its path; empty if unknown.
+            name: its name, for images without a path.
         """
         self._program = _plain(program)
         self._name = name or self._program.rpartition("/")[2]
@@ -78,7 +78,7 @@ class Owners:
         self._folder = self._program.rpartition("/")[0]
 
     def owner(self, path: str, name: str = "") -> Ownership:
-        """Whose the image at ``path`` is; ``name`` is what it is called where there is no path."""
+        """Return the owner of the image at ``path``; ``name`` serves if the path is empty."""
         path = _plain(path)
         name = path.rpartition("/")[2] or name
         if (path and path == self._program) or (
@@ -99,7 +99,7 @@ class Owners:
 
 
 def bundle_of(path: str) -> str:
-    """The outermost bundle that ``path`` is in: ``/x/Demo.app``; empty where it is in none."""
+    """Return the outermost bundle that ``path`` is in, such as ``/x/Demo.app``; empty if none."""
     at = 0
     while (at := path.find("/", at + 1)) != -1:
         if path[:at].endswith(_BUNDLES):
@@ -108,5 +108,5 @@ def bundle_of(path: str) -> str:
 
 
 def _plain(path: str) -> str:
-    """Without what is another way to say the same place on Apple's systems."""
+    """Normalise aliases of the same directory on Apple's systems."""
     return path.removeprefix("/private")

@@ -1,4 +1,4 @@
-"""Which functions samples were in: at the top of stacks, and anywhere in them."""
+"""Function costs: how many samples end in each function, and how many contain it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from machtrace.render.functions import Function, functions_of
 
 
 class FunctionKey(NamedTuple):
-    """What makes functions of several processes one: neither address nor build."""
+    """A function's identity across processes: neither address nor build."""
 
     name: str
     image: str
-    """Its file's name; empty where no image is known."""
+    """The image's file name; empty if unknown."""
 
 
 class FunctionCost(NamedTuple):
-    """How many samples a function has."""
+    """The number of samples of a function."""
 
     function: FunctionKey
     own: int
     """Stacks that end in it."""
     total: int
-    """Stacks that it is in, each counted once however often it is in it."""
+    """Stacks that contain it, each counted once."""
     path: str
-    """Of its source file; empty where unknown."""
+    """The path of its source file; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +37,17 @@ class FunctionCosts:
     """The functions of one or more profiles."""
 
     functions: tuple[FunctionCost, ...]
-    """Those that most stacks end in first, then those that are in most."""
+    """Most own samples first, then most total ones."""
     weight: int
-    """All stacks."""
+    """The number of all stacks."""
 
     def share(self, samples: int) -> float:
-        """Which part of all that is, from 0 to 1."""
+        """Return the fraction of all stacks, from 0 to 1."""
         return samples / self.weight if self.weight else 0.0
 
 
 def function_costs(profiles: Iterable[Profile]) -> FunctionCosts:
-    """What functions cost in ``profiles`` together."""
+    """Compute what functions cost in ``profiles`` together."""
     own: dict[FunctionKey, int] = {}
     total: dict[FunctionKey, int] = {}
     paths: dict[FunctionKey, str] = {}
@@ -73,28 +73,28 @@ def function_costs(profiles: Iterable[Profile]) -> FunctionCosts:
 
 
 def function_key(function: Function) -> FunctionKey:
-    """What it goes by among those of other processes."""
+    """Return the function's key, which other processes share."""
     return FunctionKey(function.name, "" if function.image is None else function.image.name)
 
 
 def _costs(
     stacks: StackTable, weights: Mapping[int, int], calls: list[tuple[int, ...]], count: int
 ) -> tuple[array[int], array[int]]:
-    """Of each function own and total; the time is that of the table's size, not of all stacks."""
+    """Return own and total of each function, in time linear in the table, not in all stacks."""
     own, total = array("q", bytes(8 * count)), array("q", bytes(8 * count))
     through = array("q", bytes(8 * len(stacks)))
     called: list[list[int]] = [[] for _ in range(len(stacks) + 1)]
     for row in range(len(stacks) - 1, -1, -1):
         caller = stacks.callers[row]
         through[row] += weights.get(row, 0)
-        called[caller].append(row)  # those that nobody called are in the last place
+        called[caller].append(row)  # callers-less roots are in the last slot
         if caller != OUTERMOST:
             through[caller] += through[row]
     open_calls = array("q", bytes(8 * count))
     waiting = list(called[OUTERMOST])
     while waiting:
         row = waiting.pop()
-        if row < 0:  # all that it called is done
+        if row < 0:  # all its callees are done
             for key in calls[stacks.frames[~row]]:
                 open_calls[key] -= 1
             continue

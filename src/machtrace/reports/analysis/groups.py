@@ -1,4 +1,4 @@
-"""Reports of the same problem, put together."""
+"""Groups of reports of the same problem."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from machtrace.reports.analysis.fingerprint import Fingerprint, fingerprint
 from machtrace.reports.analysis.subject_stack import SubjectKind, subject_stack
 
 Counts = tuple[tuple[str, int], ...]
-"""What was said, and how often; the most frequent first."""
+"""Labels with their counts, most frequent first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportGroup:
-    """Reports whose stacks have one fingerprint."""
+    """Reports whose stacks share a fingerprint."""
 
     fingerprint: Fingerprint
-    """That of the first; all have the same hash."""
+    """The first report's; all have the same hash."""
     subject: SubjectKind | None
-    """Which of the first report's stacks it is of; None where that has none."""
+    """Which stack of the first report it covers; None if it has none."""
     reports: tuple[int, ...]
-    """Which: indices of what was grouped, in its order."""
+    """Indices into the grouped sequence, ascending."""
     exceptions: Counts
-    """Their types, or what else ended the processes."""
+    """Exception types, or what else ended the processes."""
     versions: Counts
-    """Of the programs, with their builds."""
+    """The programs' versions, with builds."""
     systems: Counts
     models: Counts
 
     @property
     def count(self) -> int:
-        """How many reports."""
+        """The number of reports."""
         return len(self.reports)
 
 
 def report_groups(reports: Sequence[Report]) -> tuple[ReportGroup, ...]:
-    """The groups of ``reports``: the largest first, of equals that which was seen first."""
+    """Return the groups of ``reports``: largest first, equal ones in order of appearance."""
     members: dict[str, list[int]] = {}
     first: dict[str, tuple[Fingerprint, SubjectKind | None]] = {}
     for index, report in enumerate(reports):
@@ -72,7 +72,7 @@ def _counts(labels: Iterable[str]) -> Counts:
 
 
 def exception_label(report: Report) -> str:
-    """What befell the process, in short; empty where the report does not say."""
+    """Return in short what happened to the process; empty if the report does not state it."""
     exception, thrown = report.exception, report.language_exception
     said = [] if exception is None else [exception.type or exception.signal or ""]
     if thrown is not None and thrown.name:
@@ -85,6 +85,6 @@ def exception_label(report: Report) -> str:
 
 
 def version_label(report: Report) -> str:
-    """The program's version and build."""
+    """Return the program's version and build."""
     version, build = report.process.version or "", report.process.build or ""
     return f"{version} ({build})" if version and build and build != version else version or build

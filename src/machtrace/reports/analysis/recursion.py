@@ -1,4 +1,4 @@
-"""Recursion in a stack: a sequence of frames that repeats, told once with how often it does."""
+"""Recursion in a stack: a sequence of frames that repeats, folded into one with a count."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from operator import eq
 from typing import NamedTuple
 
 LONGEST_PERIOD = 32
-"""Functions that call one another in a circle, at most; longer circles are left as they are."""
+"""Maximum functions in a recursive cycle; longer cycles are left unfolded."""
 LEAST_TIMES = 3
-"""How often a sequence comes before it counts as one."""
+"""Minimum repetitions of a sequence to be folded."""
 
 
 class Fold(NamedTuple):
     """A part of a stack: ``period`` frames, ``times`` over.
 
-    What does not repeat is one fold with ``times`` 1, as long as it is.
+    A part that does not repeat is one fold with ``times`` 1.
     """
 
     first: int
-    """Where it begins: a place in the stack."""
+    """Its index in the stack."""
     period: int
     times: int
 
     @property
     def length(self) -> int:
-        """All frames of it."""
+        """The number of all its frames."""
         return self.period * self.times
 
 
@@ -39,15 +39,15 @@ def folds(
     longest_period: int = LONGEST_PERIOD,
     least_times: int = LEAST_TIMES,
 ) -> tuple[Fold, ...]:
-    """The parts of a stack, in its order, which together are all of it.
+    """Return the parts of a stack in its order, which together cover all of it.
 
-    At each place the sequence that covers the most frames is taken, of those the shortest. The time
-    is that of the stack's length times ``longest_period``.
+    At each index the sequence that covers the most frames wins, the shortest of equals. Time is
+    proportional to the stack's length times ``longest_period``.
 
     Args:
-        stack: what tells frames apart, innermost or outermost first; equal ones are the same.
-        longest_period: frames that a repeated sequence may have.
-        least_times: how often it has to come; at least 2.
+        stack: the identities of frames, innermost or outermost first.
+        longest_period: maximum frames of a repeated sequence.
+        least_times: minimum repetitions; at least 2.
     """
     numbers: dict[Hashable, int] = {}
     ids = array("q", (numbers.setdefault(one, len(numbers)) for one in stack))
@@ -69,15 +69,15 @@ def folds(
 
 @dataclass(slots=True)
 class _Runs:
-    """Where frames are the same as those ``period`` later: first and end of each such run."""
+    """Runs of frames that equal those ``period`` later: start and end of each."""
 
     period: int
     left: list[tuple[int, int]]
-    """Those that were not passed yet, the last ones first."""
+    """The runs not passed yet, last ones first."""
 
 
 def _all_runs(ids: array[int], longest_period: int, least_times: int) -> list[_Runs]:
-    """Of each period the runs that are long enough."""
+    """Return the runs of each period that are long enough."""
     found: list[_Runs] = []
     for period in range(1, min(longest_period, len(ids) // least_times) + 1):
         equal = bytes(map(eq, ids, islice(ids, period, None)))
@@ -90,7 +90,7 @@ def _all_runs(ids: array[int], longest_period: int, least_times: int) -> list[_R
 
 
 def _best(runs: list[_Runs], at: int, least_times: int) -> tuple[Fold | None, int, list[_Runs]]:
-    """What begins at ``at`` and covers most; else where to look next. And the runs still ahead."""
+    """Return the fold at ``at`` that covers most, or None; the next index; the runs still ahead."""
     best: Fold | None = None
     following: list[int] = []
     ahead: list[_Runs] = []

@@ -1,9 +1,4 @@
-"""The stacks of a report as a profile: a sample of each thread, and the samples of its trees.
-
-The threads of a report as a capture, for what writes captures.
-
-Frames of reports as frames of captures have them, so that one set of writers does for both.
-"""
+"""Stacks of reports as captures and profiles, so that the same writers serve both."""
 
 from __future__ import annotations
 
@@ -53,12 +48,12 @@ _KINDS = {
     Adjustment.UNKNOWN: AddressKind.ADJUSTED,
 }
 _LONGEST_PATH = 4096
-"""Characters; every frame's line has an image's name, and longer ones are of no system."""
+"""Characters; the name is repeated for each frame, and no system has longer ones."""
 _CERTAINTIES = {certainty.value: certainty for certainty in Certainty}
 
 
 def process_info(task: ReportedTask) -> ProcessInfo:
-    """Which process; its architecture is that of its code, else of its images, else arm64."""
+    """Return the process; its architecture is its code's, else its images', else arm64."""
     process = task.process
     code_type = (process.code_type or "").split(" ")[0]
     arch = _ARCHES.get(code_type) or _CODE_TYPES.get(code_type.upper())
@@ -69,12 +64,12 @@ def process_info(task: ReportedTask) -> ProcessInfo:
 
 
 class ReportedFrames:
-    """Makes the frames of one task."""
+    """Converts the frames of one task."""
 
     def __init__(self, task: ReportedTask) -> None:
         self._arch = process_info(task).arch
         self.images = tuple(self._image(image) for image in task.images)
-        """As the task lists them; one whose place is not known lies at 0."""
+        """In the task's order; an image with an unknown address is at 0."""
 
     def _image(self, image: ReportedImage) -> BinaryImage:
         return BinaryImage(
@@ -88,7 +83,7 @@ class ReportedFrames:
         )
 
     def stack(self, frames: Iterable[ReportedFrame]) -> Iterator[Frame]:
-        """Of a thread: what was inlined into a frame goes with it."""
+        """Convert a thread's stack; inlined calls go into the frame that holds them."""
         inlined: list[ReportedFrame] = []
         for frame in frames:
             if frame.is_inline:
@@ -99,11 +94,11 @@ class ReportedFrames:
         yield from (self.frame(frame) for frame in inlined)
 
     def frame(self, frame: ReportedFrame, inlined: Sequence[ReportedFrame] = ()) -> Frame:
-        """One frame, and the calls that were inlined into it, innermost first."""
+        """Convert one frame, and the calls inlined into it, innermost first."""
         image = None if frame.image is None else self.images[frame.image]
         address = frame.address
         if frame.offset is not None and image is not None:
-            # Where frames of several launches are together, the offset is what is known.
+            # Frames of several launches have different addresses; only the offset is reliable.
             address = Avma(image.load_address + frame.offset)
         address = Avma(0) if address is None else address
         symbol = self._symbol(frame, image, address)
@@ -141,9 +136,9 @@ class ReportedFrames:
 
 
 def capture_of(report: Report) -> Capture:
-    """The stacks of the report's process: those of threads, then that of an exception.
+    """Return the stacks of the report's process: its threads', then an exception's.
 
-    Trees are of many moments and have no place in it.
+    Sampled trees cover many moments and are left out.
     """
     frames = ReportedFrames(report)
     stacks = [thread_stack(thread, frames) for thread in report.threads]
@@ -166,7 +161,7 @@ def capture_of(report: Report) -> Capture:
 
 
 def thread_stack(thread: ReportedThread, frames: ReportedFrames) -> CallStack:
-    """A thread's stack."""
+    """Return a thread's stack."""
     return CallStack(
         thread=thread_info(thread),
         frames=tuple(frames.stack(thread.frames)),
@@ -175,7 +170,7 @@ def thread_stack(thread: ReportedThread, frames: ReportedFrames) -> CallStack:
 
 
 def thread_info(thread: ReportedThread) -> ThreadInfo:
-    """Which thread: one without an id goes by its number."""
+    """Return the thread's identity; its number stands in for a missing id."""
     return ThreadInfo(
         id=ThreadId(thread.index if thread.id is None else thread.id),
         index=thread.index + 1,
@@ -186,21 +181,21 @@ def thread_info(thread: ReportedThread) -> ThreadInfo:
 
 
 def tasks_of(report: Report) -> tuple[ReportedTask, ...]:
-    """The report's process, and the others, that have any stacks."""
+    """Return the report's process and the others, as far as they have stacks."""
     return tuple(task for task in report.tasks if task.threads or task.trees)
 
 
 _INTERVAL_NS = 1_000_000
-"""What a sample stands for where the report does not say: ``sample`` takes one a millisecond."""
+"""A sample's duration if the report has none: ``sample`` takes one a millisecond."""
 _LONGEST = 2_000_000
-"""Rows that inverted trees are turned round to at most."""
+"""Maximum rows made from inverted trees."""
 
 
 def profile_of(report: Report) -> Profile:
-    """All stacks of the report, those of its other processes too.
+    """Return all stacks of the report as a profile, those of its other processes too.
 
-    Threads and the trees of threads become the profile's threads. Of a tree that is inverted as
-    many stacks are kept as have two million frames.
+    Threads and their trees become the profile's threads. Stacks of inverted trees are limited to
+    two million frames.
     """
     making = _Making()
     for task in tasks_of(report):
@@ -252,7 +247,7 @@ def _whole(tree: SampledTree) -> int:
 
 
 def _own(tree: SampledTree) -> list[int]:
-    """Of each node the samples that went through none of those in it."""
+    """Return each node's samples that went through none of its children."""
     own = [node.samples for node in tree.nodes]
     for node in tree.nodes:
         if node.parent is not None:
@@ -261,7 +256,7 @@ def _own(tree: SampledTree) -> list[int]:
 
 
 class _Making:
-    """A profile's columns while they are made."""
+    """A profile's columns under construction."""
 
     def __init__(self) -> None:
         self.images: list[BinaryImage] = []
@@ -273,13 +268,13 @@ class _Making:
         self._rows: dict[tuple[int, int], int] = {}
 
     def begin(self, thread: ThreadInfo, samples: int) -> None:
-        """What follows is of this thread."""
+        """Begin a thread, to which the following rows belong."""
         self.threads.append(
             SampledThread(info=thread, samples=samples, stopped_ns=None, longest_stop_ns=None)
         )
 
     def call(self, caller: int, frame: Frame) -> int:
-        """The row of a frame that a row calls."""
+        """Return the row of ``frame`` called from row ``caller``."""
         number = self._numbers.setdefault(frame, len(self.frames))
         if number == len(self.frames):
             self.frames.append(frame)
@@ -291,7 +286,7 @@ class _Making:
         return row
 
     def sample(self, row: int, weight: int) -> None:
-        """A stack of the thread that was begun last."""
+        """Add a stack of the current thread."""
         if row == OUTERMOST or weight <= 0:
             return
         self.samples.times_ns.append(0)
@@ -301,7 +296,7 @@ class _Making:
 
 
 def _rows(tree: SampledTree, frames: list[Frame], making: _Making) -> Iterator[tuple[int, int]]:
-    """Where the stacks of a tree end, and how many do."""
+    """Yield where the stacks of a tree end, with their weights."""
     rows: list[int] = []
     for node, frame, own in zip(tree.nodes, frames, _own(tree), strict=True):
         rows.append(making.call(OUTERMOST if node.parent is None else rows[node.parent], frame))
@@ -309,7 +304,7 @@ def _rows(tree: SampledTree, frames: list[Frame], making: _Making) -> Iterator[t
 
 
 def _inverted(tree: SampledTree, frames: list[Frame], making: _Making) -> Iterator[tuple[int, int]]:
-    """The same of a tree whose roots are innermost: a stack for each place where one ends."""
+    """Yield the same of a tree whose roots are innermost: a stack for each of its ends."""
     room = _LONGEST
     for index, own in enumerate(_own(tree)):
         if not own:

@@ -24,17 +24,17 @@ class SubjectKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SubjectStack:
-    """A stack, and why it is the one."""
+    """A report's stack, and why it was chosen."""
 
     kind: SubjectKind
     frames: tuple[ReportedFrame, ...]
-    """Innermost first; what was inlined is before what holds it."""
+    """Innermost first; inlined calls precede the frame that holds them."""
 
 
 def subject_stack(report: Report) -> SubjectStack | None:
-    """The stack that ``report`` is about; None where it has none at all.
+    """Return the stack that ``report`` is about; None if it has no stacks.
 
-    That of an exception goes before the thread's that it ended; a crashed thread before a tree.
+    An exception's stack precedes that of its thread, a crashed thread a tree.
     """
     exception = report.language_exception
     if exception is not None and exception.frames:
@@ -73,7 +73,7 @@ def _samples(tree: SampledTree) -> int:
 
 
 def heaviest_stack(tree: SampledTree) -> tuple[ReportedFrame, ...]:
-    """From the heaviest root of a tree always on to the heaviest child; innermost first."""
+    """Return the frames from the heaviest root along the heaviest children; innermost first."""
     path = heaviest_path(tree)
     frames = [tree.nodes[index].frame for index in path]
     if not tree.is_inverted:
@@ -82,7 +82,7 @@ def heaviest_stack(tree: SampledTree) -> tuple[ReportedFrame, ...]:
 
 
 def heaviest_path(tree: SampledTree) -> list[int]:
-    """The same as the indices of its nodes, from the root on; of equals the first."""
+    """Return that path as node indices from the root; of equally heavy nodes the first."""
     best: dict[int | None, int] = {}
     for index, node in enumerate(tree.nodes):
         known = best.get(node.parent)
@@ -97,5 +97,5 @@ def heaviest_path(tree: SampledTree) -> list[int]:
 
 
 def without_inlined(frames: Iterable[ReportedFrame]) -> list[ReportedFrame]:
-    """The frames of the machine alone."""
+    """Return the physical frames alone."""
     return [frame for frame in frames if not frame.is_inline]

@@ -38,13 +38,13 @@ _STOP = "stop reason = "
 _AT = " at "
 _INTO = re.compile(r"(?P<name>.*\S) \+ (?P<offset>[0-9]{1,19})")
 _MARKS = (" [opt]", " [artificial]", " [async]", " [hidden]", " [history]")
-"""What is said behind a frame; that a call was inlined is said before its name."""
+"""Marks behind a frame; an inlined call is marked before its name."""
 _INLINED = " [inlined] "
 _LOOKED_AT = 1 << 18
 
 
 def recognises(source: ReportSource) -> bool:
-    """Whether frames as lldb writes them are near the beginning."""
+    """Return whether lldb's frames are near the beginning."""
     head = source.text[:_LOOKED_AT]
     return "frame #" in head and any(_FRAME.fullmatch(line) for line in _lines(head))
 
@@ -54,7 +54,7 @@ def _lines(text: str) -> list[str]:
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
-    """The one report in it."""
+    """Return its one report."""
     reader = _Reader()
     for line in source.text.split("\n"):
         reader.read(line.rstrip())
@@ -114,7 +114,7 @@ class _Reader:
         )
 
     def _is_called(self) -> bool:
-        """Whether the next frame made a call: all but the first, and what is inlined there."""
+        """Return whether the next frame made a call: all but the first, and calls inlined there."""
         return any(not frame.is_inline for frame in self._frames[-1:]) or any(
             frame.adjustment is Adjustment.RETURN for frame in self._frames[-1:]
         )
@@ -170,7 +170,7 @@ def _found(pattern: re.Pattern[str], text: str) -> str | None:
 
 
 def _image_and_function(text: str) -> tuple[str, str]:
-    """The image's name, and what follows it: nothing where no function is known."""
+    """Return the image's name and what follows it: empty if no function is known."""
     image, tick, function = text.partition("`")
     if tick:
         return image, function
@@ -179,9 +179,9 @@ def _image_and_function(text: str) -> tuple[str, str]:
 
 
 def _placed(text: str) -> tuple[str, SourceLocation | None]:
-    """A function and its place, which is behind the last *at* that can be meant.
+    """Split a function and its location, which follows the last *at* that can precede one.
 
-    Found from the end: a pattern that tries every *at* with every colon takes minutes of a text.
+    Searched from the end: a pattern that tries every *at* with every colon takes quadratic time.
     """
     numbers = line_and_column(text)
     at = -1 if numbers is None else text.rfind(_AT, 0, numbers.start())
@@ -194,7 +194,7 @@ def _placed(text: str) -> tuple[str, SourceLocation | None]:
 
 
 def _unmarked(text: str) -> tuple[str, str]:
-    """A frame without the marks behind it, and these."""
+    """Split a frame and the marks behind it."""
     marks: list[str] = []
     end = len(text)
     while (mark := next((one for one in _MARKS if text.endswith(one, 0, end)), None)) is not None:
@@ -204,14 +204,14 @@ def _unmarked(text: str) -> tuple[str, str]:
 
 
 def _unnamed(heading: str) -> str:
-    """What a heading says besides queue, name and number: older ones say where the thread is."""
+    """Return what else a heading states: old versions print the thread's location there."""
     for pattern in (_QUEUE, _NAME, _ID):
         heading = pattern.sub("", heading, count=1)
     return ", ".join(one for part in heading.split(", ") if (one := part.strip(" \t:,")))
 
 
 def _exception(stop: str) -> ReportedException | None:
-    """What a thread stopped for, where it was an exception or a signal."""
+    """Return the exception or signal that stopped a thread, if any."""
     match, signal = _EXCEPTION.match(stop), _SIGNAL.match(stop)
     if match is None:
         return None if signal is None else ReportedException(signal=signal["name"])

@@ -1,6 +1,6 @@
-"""The lines of a log, without what a terminal, a log or who quotes it puts before each of them.
+"""Lines of a log, without prefixes of terminals, loggers or quotations.
 
-A line and a column behind a file: ``file.c:5:6``.
+Also line and column behind a file: ``file.c:5:6``.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _PREFIXES = (
 
 
 def log_lines(text: str, mark: re.Pattern[str]) -> list[str]:
-    """The lines, without colours and space at their ends.
+    """Return the lines, without colours and trailing space.
 
-    What is before the first line with a mark is taken off every line that has it too: a time, the
-    sign of a quotation, and then the indentation.
+    The prefix of the first line with a mark is removed from every line that has it: a time, a
+    quotation mark, and then the indentation.
 
     Args:
-        text: its lines are parted by line feeds.
-        mark: what the line that tells begins with; its first group is the indentation.
+        text: lines separated by line feeds.
+        mark: what a line of interest begins with; its first group is the indentation.
     """
     lines = [
         (_CONTROL.sub("", line) if "\x1b" in line else line).rstrip() for line in text.split("\n")
@@ -54,14 +54,14 @@ def _without(line: str, prefix: re.Pattern[str] | None) -> str:
 
 _NUMBERS = re.compile(r"(?<=\S):([0-9]{1,9})(?::([0-9]{1,9}))?\Z")
 _DIGITS = 20
-"""Characters of both at most."""
+"""Maximum characters of both."""
 
 
 def line_and_column(text: str) -> re.Match[str] | None:
-    """Where a line, and a column if there is one, end a text; None where they do not."""
+    """Match a line, and an optional column, at the end of a text."""
     return _NUMBERS.search(text, max(0, len(text) - _DIGITS))
 
 
 def located(file: str, numbers: re.Match[str]) -> SourceLocation:
-    """A place in ``file``; a line or a column of 0 is none."""
+    """Return a location in ``file``; a line or column of 0 is None."""
     return SourceLocation(file, int(numbers[1]) or None, int(numbers[2] or 0) or None)

@@ -28,20 +28,20 @@ from machtrace.reports.source import ReportSource
 
 LONGEST_LINE = 16384
 LONGEST_TEXT = 1 << 22
-"""Of a line that is a whole array."""
+"""Characters of a line that holds a whole array."""
 _QUOTES = 2
 IMAGE_WIDTH = 35
-"""Characters of an image's name that Apple's lines have room for."""
+"""Width of the image name's column in Apple's lines."""
 
 _APPLE = re.compile(
     r"(?P<number>[0-9]{1,6})[ \t]++(?P<image>\S(?:.{0,1000}?\S)?)[ \t]++"
     r"(?P<address>0x[0-9a-fA-F]{8,16})[ \t]++(?P<name>\S.{0,12000}+)"
 )
-"""What is before the offset, which is found from the end: no step may be tried again and again."""
+"""The part before the offset, which is found from the end: nothing is backtracked."""
 _LOCATION = re.compile(r"(?P<file>[^():\s][^():]{0,1000}):(?P<line>[0-9]{1,9})")
-"""In brackets behind the offset: lines of crash reports that were named have it."""
+"""In brackets behind the offset, in symbolicated crash reports."""
 _MISSING = "(Missing)"
-"""What Crashlytics has for a name that it does not know."""
+"""Crashlytics' placeholder for an unknown name."""
 _OFFSET = re.compile(r"0x[0-9a-fA-F]{1,16}|[0-9]{1,19}")
 _BLANKS = " \t"
 _GLIBC = re.compile(
@@ -54,29 +54,29 @@ _EXECINFO = re.compile(
     r"(?P<address>0x[0-9a-fA-F]{1,16}) <(?P<name>[^<>]{1,12000}(?:<[^+]{0,12000})?)"
     r"\+(?P<offset>0x[0-9a-fA-F]{1,16}|[0-9]{1,19})> at (?P<image>\S.{0,4000})"
 )
-"""As libexecinfo has them, which musl's systems take for glibc's: FreeBSD, ``backtrace_fmt``."""
+"""Lines of libexecinfo, which musl systems use in place of glibc's: FreeBSD, ``backtrace_fmt``."""
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
 
 class StackLine(NamedTuple):
-    """What a line says."""
+    """A parsed line."""
 
     number: int | None
-    """Of the frame, from 0; None where lines have none."""
+    """The frame's, from 0; None if lines are not numbered."""
     image: str
-    """Its name, perhaps cut; empty where it is not known."""
+    """The image's name, possibly truncated; empty if unknown."""
     address: int
     symbol: str | None
     symbol_offset: int | None
     image_offset: int | None
-    """From the image's header, where the line says that instead of a symbol."""
+    """From the image's header, if the line has it in place of a symbol."""
     uuid: UUID | None
-    """Of the image, which stands where a name was redacted."""
+    """The image's UUID, which replaces a redacted name."""
     location: SourceLocation | None = None
 
 
 def read_line(text: str) -> StackLine | None:
-    """A line, or None; quotes, commas and brackets of a printed array may be around it."""
+    """Parse a line, or return None; it may be in quotes and brackets of a printed array."""
     if len(text) > LONGEST_LINE:
         return None
     text = text.strip()
@@ -93,9 +93,9 @@ def read_line(text: str) -> StackLine | None:
 
 
 def read_lines(text: str) -> tuple[StackLine, ...]:
-    """The lines in a line: several, where an array was printed in one, or a text was quoted.
+    """Return the stack lines in a line: several if an array was printed or text was quoted.
 
-    Swift prints ``["0   App …", "1   App …"]``; JSON has line ends and tabs in letters.
+    Swift prints ``["0   App …", "1   App …"]``; JSON escapes line ends and tabs as letters.
     """
     if text.count('"') < _QUOTES or len(text) > LONGEST_TEXT:
         found = read_line(text)
@@ -105,9 +105,9 @@ def read_lines(text: str) -> tuple[StackLine, ...]:
 
 
 def _located(text: str) -> StackLine | None:
-    """A line as crash reports have it where names are known: with file and line; or not at all.
+    """Parse a line of a symbolicated crash report, with file and line; None if it is not one.
 
-    The bracket that ends it is taken off with those of arrays.
+    The closing bracket of the location was stripped with those of arrays.
     """
     before, bracket, last = text.rpartition(" (")
     if not bracket:
@@ -133,7 +133,7 @@ def _apple(text: str) -> StackLine | None:
         return None
     image, name, offset = match["image"], match["name"], _number(digits)
     uuid = UUID(name) if _UUID.fullmatch(name) else None
-    # Without a symbol the image's own name stands there, whole or as cut as in its column.
+    # Without a symbol, the image's own name is repeated, whole or truncated like its column.
     is_image = (
         uuid is not None or name == image or (len(image) == IMAGE_WIDTH and name.startswith(image))
     )
@@ -141,7 +141,7 @@ def _apple(text: str) -> StackLine | None:
     if is_image and uuid is None:
         image = name
     elif name.startswith("0x") and _OFFSET.fullmatch(name) is not None:
-        # Lines of crash reports: where the image begins, and how far in it the address is.
+        # Crash reports: the image's load address, and the offset from it.
         is_image = int(name, 16) + offset == address
     is_known = name != "???" and not (image == "???" and name.startswith("0x"))
     return StackLine(
@@ -170,24 +170,24 @@ def _glibc(match: re.Match[str]) -> StackLine:
 
 
 def _number(digits: str) -> int:
-    """Hexadecimal behind ``0x``, else decimal, with zeros before it or not."""
+    """Parse hexadecimal after ``0x``, else decimal, leading zeros allowed."""
     return int(digits, 16 if digits.startswith("0x") else 10)
 
 
 _LOOKED_AT = 200
-"""Lines among which one must be of a stack."""
+"""Lines among which one must be a stack's."""
 _ARRAY = " \t()[]\"',"
 _LONGEST_HEAD = 1 << 18
 
 
 def recognises(source: ReportSource) -> bool:
-    """Whether lines of stacks are near the beginning."""
+    """Return whether stack lines are near the beginning."""
     head = source.text[:_LONGEST_HEAD].split("\n", _LOOKED_AT)[:_LOOKED_AT]
     return any(read_lines(line) for line in head)
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
-    """The one report in it: what is no line of a stack is kept with the thread that it precedes."""
+    """Return its one report; other lines are stored with the thread that follows them."""
     reader = _Reader()
     lines = [(line, read_lines(line)) for line in source.text.split("\n")]
     whole = _whole_names(one.image for _, found in lines for one in found)
@@ -202,7 +202,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
 
 
 def _whole_names(names: Iterable[str]) -> dict[str, str | None]:
-    """Names that are cut in some lines and whole in others, by how they are cut."""
+    """Map truncated names to the whole names that other lines have."""
     whole: dict[str, str | None] = {}
     for name in names:
         if len(name) > IMAGE_WIDTH and "/" not in name:
@@ -243,20 +243,20 @@ class _Reader:
         self._next.append(line)
 
     def keep_around(self, line: str) -> None:
-        """What is before and behind the stack of a line that is an array."""
+        """Store what surrounds the stack of a line that is an array."""
         before, _, rest = line.partition('"')
         behind = rest.rpartition('"')[2]
         self._other += [one for one in (before.strip(_ARRAY), behind.strip(_ARRAY)) if one]
 
     def _image(self, line: StackLine) -> int | None:
-        """The image's index; only some lines have its UUID."""
+        """Return the image's index; only some lines have its UUID."""
         if not line.image and line.uuid is None:
             return None
         base = None
         if line.image_offset is not None and line.image_offset <= line.address:
             base = Avma(line.address - line.image_offset)
         index = self._images.get((line.image, line.uuid))
-        if index is None and line.uuid is not None:  # a line before may have had the name alone
+        if index is None and line.uuid is not None:  # an earlier line may have had the name alone
             index = self._images.get((line.image, None)) if line.image else None
             if index is not None and self._found[index].uuid is not None:
                 index = None
@@ -275,7 +275,7 @@ class _Reader:
         return index
 
     def _placed(self, frame: ReportedFrame) -> ReportedFrame:
-        """With its offset, where another line told where its image begins."""
+        """Return the frame with its offset, if another line revealed the image's load address."""
         base = None if frame.image is None else self._found[frame.image].load_address
         if frame.offset is not None or frame.address is None or base is None:
             return frame

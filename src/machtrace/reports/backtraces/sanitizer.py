@@ -41,40 +41,40 @@ _MODULE = re.compile(
 )
 _INTO = re.compile(r"(?P<name>.*\S)\+(?P<offset>0x[0-9a-f]{1,16})")
 _ADDRESS_IN_PARENTHESES = re.compile(r"(?P<before>.*\S) \((?P<address>0x[0-9a-fA-F]{1,16})\)")
-# Clang names what has no name by its place: ``f<(lambda at /a.cc:1:2)>``.
+# Clang names anonymous functions by their location: ``f<(lambda at /a.cc:1:2)>``.
 _FILE = re.compile(r"(?<! at) (?=/|[A-Za-z]:[/\\])")
 _NOTHING = ("(<unknown module>)", "<null> <null>")
-"""What stands for no module, and for no function and no file."""
+"""Placeholders for an unknown module, and for an unknown function and file."""
 _NULL = "<null>"
-"""What stands for no function, and for no file."""
+"""Placeholder for an unknown function or file."""
 _BUILD_ID_LENGTH = 160
 _PADDED = 18
-"""Characters of an address that LLVM prints; sanitizers pad them to twelve digits."""
+"""Width of an address in LLVM's dumps; sanitizers pad to twelve digits."""
 
 
 class SanitizerFrameLine(NamedTuple):
-    """What a line says."""
+    """A parsed frame line."""
 
     number: int
     address: int | None
     """An Avma."""
     is_return_address: bool
-    """Whether it is as it was on the stack, as in dumps of LLVM's own tools."""
+    """Whether the address is unadjusted, as in dumps of LLVM's own tools."""
     name: str | None
     into: int | None
-    """How far into it: what Apple's symbolizers say in place of a file."""
+    """The offset into the function, which Apple's symbolizers print in place of a file."""
     location: SourceLocation | None
     path: str | None
-    """Of the module."""
+    """The module's path."""
     arch: str | None
-    """Of the module: only on macOS."""
+    """The module's architecture: only on macOS."""
     offset: int | None
-    """In the module, from where it was linked to be loaded at 0."""
+    """In the module, relative to its link address."""
     build_id: str | None
 
 
 def parse_frame_line(line: str) -> SanitizerFrameLine | None:
-    """What a line says; None where it is no frame's."""
+    """Parse a frame's line; None if it is not one."""
     match = _FRAME.fullmatch(line) if len(line) <= LONGEST_LINE else None
     if match is None:
         return None
@@ -106,7 +106,7 @@ def parse_frame_line(line: str) -> SanitizerFrameLine | None:
 
 
 def _without_module(text: str) -> tuple[str, re.Match[str] | None]:
-    """What is before the last brackets, if these hold a module."""
+    """Split off the last brackets, if these hold a module."""
     start = _opened(text) if text.endswith(")") else -1
     if start < 0 or (start > 0 and text[start - 1] != " "):
         return text, None
@@ -115,7 +115,7 @@ def _without_module(text: str) -> tuple[str, re.Match[str] | None]:
 
 
 def _opened(text: str) -> int:
-    """Where the brackets that end a text begin; -1 where they do not."""
+    """Return where the brackets that end a text open; -1 if nowhere."""
     depth = 0
     for bracket in reversed(tuple(_BRACKETS.finditer(text))):
         depth += 1 if bracket[0] == ")" else -1
@@ -125,7 +125,7 @@ def _opened(text: str) -> int:
 
 
 def _named(text: str) -> tuple[str | None, SourceLocation | None]:
-    """A function, and the file that follows it; both may have spaces."""
+    """Split a function and the file that follows it; both may have spaces."""
     numbers = line_and_column(text)
     if numbers is None:
         return text.removesuffix(" " + _NULL) or None, None
@@ -138,7 +138,7 @@ def _named(text: str) -> tuple[str | None, SourceLocation | None]:
 
 
 _PROGRAM_BASE = 1 << 32
-"""Where programs of macOS are linked to be; libraries are linked to be at 0."""
+"""Link address of macOS programs; libraries are linked at 0."""
 _FOLDERS = re.compile(r".*[/\\]")
 
 
@@ -151,11 +151,11 @@ class Modules:
 
     @property
     def images(self) -> tuple[ReportedImage, ...]:
-        """Those that were named so far."""
+        """The images named so far."""
         return tuple(self._images)
 
     def place(self, line: SanitizerFrameLine) -> tuple[int | None, ImageOffset | None]:
-        """A frame's image, and where it is in it."""
+        """Return a frame's image and its offset in it."""
         if line.path is None:
             return None, None
         offset = _from_header(line)
@@ -180,7 +180,7 @@ class Modules:
 def _from_header(line: SanitizerFrameLine) -> ImageOffset | None:
     offset = line.offset
     if offset is None or offset == line.address:
-        # A program that is loaded where it was linked to be: where its header is nobody says.
+        # A program loaded at its link address: where its header is, is not reported.
         return None
     if line.arch is not None and offset >= _PROGRAM_BASE:
         offset -= _PROGRAM_BASE
@@ -202,7 +202,7 @@ _LINES = "lines"
 
 
 def recognises(source: ReportSource) -> bool:
-    """Whether frames with modules, or columns, or a sanitizer's word, are near the beginning."""
+    """Return whether sanitizer frames or messages are near the beginning."""
     head = source.text[:_LOOKED_AT]
     if "#0 " not in head:
         return False
@@ -217,7 +217,7 @@ def recognises(source: ReportSource) -> bool:
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
-    """A report of each finding."""
+    """Return a report for each finding."""
     findings = [_Finding(None)]
     for line in log_lines(source.text, _MARK):
         head = line[:_LONGEST]
@@ -237,7 +237,7 @@ def _is_frame(line: str) -> bool:
 
 
 def _has_column(frame: SanitizerFrameLine) -> bool:
-    """Whether it has what gdb, which has frames with an address and a file too, does not print."""
+    """Return whether it has what distinguishes it from gdb's frames with address and file."""
     place = frame.location
     return frame.address is not None and place is not None and place.column is not None
 
@@ -256,7 +256,7 @@ class _Finding:
         return bool(self._stacks)
 
     def begin_with(self, other: _Finding) -> None:
-        """Take the lines before the first finding."""
+        """Prepend the lines before the first finding."""
         self._before = [*other._pending, *self._before]
 
     def take(self, line: str) -> None:
@@ -272,13 +272,13 @@ class _Finding:
         self._stacks[-1][1].append(frame)
 
     def _follows(self, frame: SanitizerFrameLine) -> bool:
-        """Whether it is of the stack before it: others write to the same log, too."""
+        """Return whether the frame continues the current stack: logs may interleave."""
         if not self._stacks or frame.number == 0:
             return False
         return not self._pending or frame.number == self._stacks[-1][1][-1].number + 1
 
     def _begin(self) -> None:
-        """A stack begins: the last line before it says what it is of."""
+        """Begin a stack, titled by the last line before it."""
         title = self._pending.pop() if self._pending else None
         self._leave()
         self._stacks.append((str(title).strip() if title is not None else None, [], []))
@@ -325,12 +325,12 @@ def _exception(match: re.Match[str]) -> ReportedException:
 
 
 def _frames(lines: Sequence[SanitizerFrameLine], modules: Modules) -> tuple[ReportedFrame, ...]:
-    """A stack's frames: those that follow one another at one address are inlined calls.
+    """Convert a stack's frames: consecutive ones at one address are inlined calls.
 
-    A function that calls itself is there again and again at one address, too.
+    Direct recursion also repeats one address.
     """
     found: list[ReportedFrame] = []
-    first = 0  # of those at this address
+    first = 0  # the frames at this address
     for number, line in enumerate(lines):
         frame = _frame(line, number, modules)
         if found and _place(found[-1]) == _place(frame) and frame.symbol is not None:

@@ -1,9 +1,7 @@
-"""Reading the lines of frames.
+"""Parsing the lines of frames.
 
-No pattern here may take more than a time that grows with the line's length, whatever the line is:
-the parts are found from fixed points, a tab or the brackets at the end.
-
-Which image of a report an address is in.
+Every pattern takes linear time, whatever the line: parts are found from fixed points, a tab or the
+brackets at the end.
 """
 
 from __future__ import annotations
@@ -21,18 +19,18 @@ from machtrace.reports.crash.frames import GIVEN, IMAGE, INLINED, NUMBER, PLACE,
 from machtrace.reports.crash.lines import LONGEST_LINE
 
 _OVERLAPPING = 8
-"""Images that may begin below an address and not hold it, before the one that does."""
+"""Images that may begin below an address without holding it, before the one that does."""
 
 
 class _Ordered(NamedTuple):
-    """Images by where they begin; of those that begin alike the first one comes last."""
+    """Images by start address; of equal starts the first listed comes last."""
 
     starts: list[int]
     indices: list[int]
 
 
 class ImagePlaces:
-    """The images of a report by address, and by the names that frames have for them."""
+    """A report's images by address, and by the names that frames use."""
 
     def __init__(self, images: Sequence[ReportedImage]) -> None:
         self._images = images
@@ -52,12 +50,12 @@ class ImagePlaces:
         }
 
     def named(self, name: str) -> int | None:
-        """The first image of this name."""
+        """Return the first image of this name."""
         indices = self._names.get(name)
         return None if indices is None else indices[0]
 
     def find(self, name: str, address: int) -> int | None:
-        """The image that holds ``address`` (Avma): of that name, where several do."""
+        """Return the image that holds ``address`` (Avma): by that name, if several do."""
         only = self._only.get(name)
         if only is not None and only[0] <= address < only[1]:
             return only[2]
@@ -69,7 +67,7 @@ class ImagePlaces:
             for candidate in reversed(ordered.indices[max(0, place - _OVERLAPPING) : place]):
                 if self._images[candidate].holds(address):
                     return candidate
-        # An image without an end, or with a wrong one: its name and start must do.
+        # An image with a missing or wrong end: its name and start must do.
         place = bisect_right(named.starts, address)
         if place and self._images[named.indices[place - 1]].size is None:
             return named.indices[place - 1]
@@ -93,21 +91,21 @@ _ADDRESS = re.compile(r"[ \t](?:0x([0-9a-fA-F]{1,16}))(?![^ \t])")
 _LIKELY_DIGITS = 6
 _BASE = re.compile(r"0x[0-9a-fA-F]{1,16}")
 _BOTH = re.compile(r"0x[0-9a-fA-F]{1,16} \+ [0-9]{1,19} \((.*)\)")
-"""What KSCrash writes: the offset from the image, and in brackets the symbol."""
+"""KSCrash's form: the offset from the image, and the symbol in brackets."""
 _OFFSET_DIGITS = 19
 _LINE_DIGITS = 9
 UNLISTED = "unlisted"
-"""The detail, true, of an image that only lines of frames tell of: there is no line of its own."""
+"""The detail, true, of an image that has no line of its own and is only named by frames."""
 _NOWHERE = ("0", "0x0")
-"""Where an image begins that there is none of, as texts had it before macOS 12: ``0 + 4096``."""
+"""Start of a missing image in texts before macOS 12: ``0 + 4096``."""
 _CUT = "..."
-"""What the name of an image begins with whose own beginning was cut off."""
+"""Prefix of an image name whose beginning was truncated."""
 _WORD = 1 << 64
 _NO_PLACE: Details = {PLACE: ":-1"}
 
 
 class FrameLines:
-    """Reads lines of frames of one report."""
+    """Parses frame lines of one report."""
 
     def __init__(self, images: Sequence[ReportedImage]) -> None:
         self._images = [*images]
@@ -117,16 +115,16 @@ class FrameLines:
 
     @property
     def unlisted(self) -> tuple[ReportedImage, ...]:
-        """Images that only lines say the place of: they follow those of the list."""
+        """Images known from frame lines only: they follow the listed ones."""
         return tuple(self._images[self._listed :])
 
     def read(self, line: str, adjustment: Adjustment, expected: int) -> ReportedFrame | None:
-        """The frame of a line; None where it is none.
+        """Parse a frame's line; None if it is not one.
 
         Args:
             line: without its end.
-            adjustment: what the frame's address is.
-            expected: the number that the frame has if none is missing before it.
+            adjustment: the kind of the frame's address.
+            expected: the number that follows the frame before.
         """
         if len(line) > LONGEST_LINE:
             return None
@@ -168,7 +166,7 @@ class FrameLines:
         )
 
     def _add(self, name: str, address: int, what: str) -> int | None:
-        """The image that a line alone tells of: its name, where it begins, and how far in it is."""
+        """Return an image known from this line alone: its name and start."""
         base, offset = _into(what)
         if name == "???" or offset is None or _BASE.fullmatch(base) is None:
             return None
@@ -182,7 +180,7 @@ class FrameLines:
         return self._unlisted[name, start]
 
     def at(self, address: int) -> ReportedFrame:
-        """The frame of a bare return address."""
+        """Return the frame of a bare return address."""
         index = self._places.find("", address - 1)
         base = None if index is None else self._images[index].load_address
         offset = None if base is None else ImageOffset(address - base)
@@ -195,7 +193,7 @@ def _nowhere(what: str) -> dict[str, JsonValue]:
 
 
 def _is_called(image: ReportedImage, name: str) -> bool:
-    """Whether the image may be the one of this name, which may be cut off."""
+    """Return whether the image may have this name, which may be truncated."""
     return (
         image.name.startswith(name)
         or (name.startswith(_CUT) and image.name.endswith(name[len(_CUT) :]))
@@ -206,7 +204,7 @@ def _is_called(image: ReportedImage, name: str) -> bool:
 
 
 def _given_offset(what: str) -> ImageOffset | None:
-    """The offset that the line itself has, where it is from the image's beginning."""
+    """Return the offset in the line itself, if relative to the image."""
     base, offset = _into(what)
     is_offset = offset is not None and offset < _WORD and _BASE.fullmatch(base) is not None
     return ImageOffset(offset) if is_offset and offset is not None else None
@@ -222,10 +220,10 @@ def _tabbed(line: str) -> tuple[int, str, int | None, str] | None:
 
 
 def _spaced(line: str) -> tuple[int, str, int, str] | None:
-    """A line whose columns have spaces between them.
+    """Parse a line whose columns are separated by spaces.
 
     Names of images may have spaces, and even look like addresses: an address of many digits is
-    taken before others.
+    preferred.
     """
     head = _NUMBERED.match(line)
     if head is None:
@@ -246,7 +244,7 @@ def _spaced(line: str) -> tuple[int, str, int, str] | None:
 def _what(
     text: str, image: ReportedImage | None
 ) -> tuple[ReportedSymbol | None, SourceLocation | None, bool, str | None]:
-    """Name and offset, source line, whether it was inlined, and a place that is no source line."""
+    """Return symbol, source location, whether it is inlined, and any other location."""
     is_inline = text.endswith(INLINED)
     if is_inline:
         text = text[: -len(INLINED)].rstrip()
@@ -281,7 +279,7 @@ def _into(text: str) -> tuple[str, int | None]:
 
 
 def _location(inside: str) -> SourceLocation | None:
-    """A file and a line, or a file with a suffix."""
+    """Return a file and line, or a file with a suffix."""
     path, colon, digits = inside.rpartition(":")
     if colon and path and digits.isdecimal() and digits.isascii() and len(digits) <= _LINE_DIGITS:
         return SourceLocation(path, int(digits) or None)

@@ -1,10 +1,9 @@
-"""Lines of frames: number, image, address, and what is there.
+"""Lines of frames: number, image, address, and symbol.
 
-Frames that a system left out because a function called itself again and again.
-
-``recursionInfoArray`` of an .ips file says between which frames of the whole stack some were left
-out, how often the function in ``keyFrame`` was in it, and ``originalLength`` how long it was. Texts
-have a line after each frame of that function that is shown, and one for those that are not.
+Also elided recursion: ``recursionInfoArray`` of an .ips file states between which frames of the
+whole stack some were omitted, how often the function in ``keyFrame`` occurred, and the
+``originalLength``. Texts have a line after each shown frame of that function, and one for the
+omitted ones.
 """
 
 from __future__ import annotations
@@ -21,19 +20,18 @@ from machtrace.render.printable import LONGEST_IMAGE_NAME
 from machtrace.reports.crash.lines import shown
 
 INLINED = " [inlined]"
-"""What Apple's text has after a call that was inlined into the next line's."""
+"""Apple's mark on a call inlined into the next line's."""
 NUMBER = "number"
-"""The detail of a frame whose number is not the one that would follow."""
+"""The detail of a frame whose number is not consecutive."""
 PLACE = "place"
-"""The detail of a frame with a place that is not a file's name and a line: ``(:-1)``."""
+"""The detail of a frame with a location that is not a file name and line: ``(:-1)``."""
 GIVEN = "given"
-"""The detail of a frame in no image: what its line had after the address, where that is no usual
-text."""
+"""The detail of a frame in no image: the unusual text after its address."""
 IMAGE = "image"
-"""The detail of a frame whose image the text calls otherwise than the list of images does."""
+"""The detail of a frame whose image name differs from the listed one."""
 
 _USUAL = 512
-"""Frames that most stacks have not more of."""
+"""Most stacks have no more frames."""
 
 
 def frame_lines(
@@ -43,14 +41,14 @@ def frame_lines(
     jumps: Mapping[int, int] | None = None,
     names: dict[int | None, str] | None = None,
 ) -> list[str]:
-    """A line a frame, innermost first.
+    """Return a line for each frame, innermost first.
 
     Args:
         frames: of one stack.
         images: of the report.
-        between: lines that come before the frame of an index, or after the last one.
-        jumps: the numbers of frames, by index, that are not one more than the number before.
-        names: of images, by index; those that are missing are added, for the next stack.
+        between: lines before the frame of an index, or after the last.
+        jumps: non-consecutive frame numbers, by index.
+        names: of images, by index; missing ones are added, for the next stack.
     """
     names = {} if names is None else names
     between = between or {}
@@ -60,7 +58,7 @@ def frame_lines(
     lines: list[str] = []
     add = lines.append
     number = 0
-    # One loop that takes each frame apart, with the usual case written out: there are very many.
+    # One loop with the usual case inlined: there are very many frames.
     for index, frame in enumerate(frames):
         address, image, _, _, symbol, location, is_inline, details = frame
         if between and index in between:
@@ -94,12 +92,12 @@ def frame_lines(
 
 @lru_cache(8)
 def _numbers(width: int) -> list[str]:
-    """The column of numbers that most stacks have."""
+    """Return the column of numbers of most stacks."""
     return [f"{number:<{width}}" for number in range(_USUAL)]
 
 
 def _last_number(frames: Sequence[ReportedFrame], jumps: Mapping[int, int]) -> int:
-    """The highest number: columns are as wide as it needs."""
+    """Return the highest number, which sets the column's width."""
     given = [
         number + len(frames) - index
         for index, frame in enumerate(frames)
@@ -115,7 +113,7 @@ def _number(details: Details, usual: int) -> int:
 
 
 def _name(names: dict[int | None, str], image: int | None, images: Sequence[ReportedImage]) -> str:
-    """The column of an image's name, made once."""
+    """Return the column of an image's name, cached."""
     name = "???" if image is None else shown(images[image].name[:LONGEST_IMAGE_NAME])
     if image is not None and not name:
         uuid = images[image].uuid
@@ -125,14 +123,14 @@ def _name(names: dict[int | None, str], image: int | None, images: Sequence[Repo
 
 
 def frame_text(frame: ReportedFrame, images: Sequence[ReportedImage]) -> str:
-    """What is there, without the number and the image: an address, and a name or offset."""
+    """Return address and name or offset: a line without number and image."""
     image = None if frame.image is None else images[frame.image]
     address = "???" if frame.address is None else f"{frame.address:#x}"
     return f"{address} {_what(frame, image)}"
 
 
 def _what(frame: ReportedFrame, image: ReportedImage | None) -> str:
-    # Taken apart at once, and simple where it can be: there are very many.
+    # Unpacked at once, and simple where it can be: there are very many.
     _, _, offset, _, symbol, location, is_inline, details = frame
     if symbol is not None:
         name, into, _ = symbol
@@ -153,7 +151,7 @@ def _what(frame: ReportedFrame, image: ReportedImage | None) -> str:
 
 @lru_cache(4096)
 def _file(path: str) -> str:
-    """A file's own name, as it is shown; most are asked for again and again."""
+    """Return a file's base name; cached."""
     return shown(path.rpartition("/")[2])
 
 
@@ -172,13 +170,13 @@ def _place(frame: ReportedFrame) -> str:
 
 @lru_cache(1 << 14)
 def _file_and_line(path: str, line: int | None) -> str:
-    """A file's own name, and the line; most are asked for again and again."""
+    """Return a file's base name and the line; cached."""
     file = shown(path.rpartition("/")[2])
     return file if line is None else f"{file}:{line}"
 
 
 def place_text(location: SourceLocation) -> str:
-    """What is in the brackets: the file's name, and the line where there is one."""
+    """Return the text in brackets: the file's base name, and the line if known."""
     return _file_and_line(location.path, location.line)
 
 
@@ -191,7 +189,7 @@ _Place: TypeAlias = tuple[int, int]
 def elided(
     thread: ReportedThread, images: Sequence[ReportedImage]
 ) -> tuple[dict[int, list[str]], dict[int, int]]:
-    """Lines that come before frames, and numbers of frames that do not follow those before."""
+    """Return the lines before frames, and the non-consecutive frame numbers."""
     between: dict[int, list[str]] = {}
     jumps: dict[int, int] = {}
     found = thread.details.get(_KEY)
@@ -210,7 +208,7 @@ def elided(
         jumps[at] = coldest + 1
         its_places = places.get(key, [])
         left_out = depth - len(its_places)
-        if key not in told:  # another part of the same that is left out has the same levels
+        if key not in told:  # another omitted part of the same recursion has the same levels
             told.add(key)
             _levels(its_places, at, depth, between)
         known = frame_text(thread.frames[its_places[0]], images) if its_places else "???"
@@ -221,7 +219,7 @@ def elided(
 
 
 def _places(frames: Sequence[ReportedFrame]) -> dict[_Place, list[int]]:
-    """Where in a stack each place of the program is."""
+    """Map each code location to its indices in a stack."""
     found: dict[_Place, list[int]] = {}
     for index, frame in enumerate(frames):
         if frame.image is not None and frame.offset is not None:
@@ -244,7 +242,7 @@ def _gap(one: JsonValue, most: int) -> tuple[int, int, int, _Place] | None:
 
 
 def _levels(places: list[int], at: int, depth: int, between: dict[int, list[str]]) -> None:
-    """A line after each frame of the function: those before what is left out, and those after."""
+    """Add a line after each frame of the function: before the omitted ones, and after."""
     before = bisect_left(places, at)
     for level, index in enumerate(places):
         left = depth - level if level < before else len(places) - level

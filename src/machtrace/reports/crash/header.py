@@ -1,4 +1,4 @@
-"""What is before the threads: labels with values, and sections of lines."""
+"""The header: labels with values, and sections of lines, before the threads."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _DIGITS = 20
 
 
 class Header:
-    """Takes lines one by one; what has no field stays under its label."""
+    """Collects lines; those without a field stay under their label."""
 
     def __init__(self) -> None:
         self._values: dict[str, list[str]] = {}
         self._label = ""
 
     def read(self, line: str) -> None:
-        """A line: a label's, or one that belongs to the label before it."""
+        """Read a line: a label's, or a continuation of the label before."""
         if not line.strip():
             if self._label != _INFORMATION or self._values[_INFORMATION][-1:] == [""]:
                 self._label = ""
@@ -60,17 +60,17 @@ class Header:
             self.add(self._label, match["value"])
 
     def add(self, label: str, value: str) -> None:
-        """A value of a label, or a further line of one."""
+        """Add a value of a label, or a continuation line."""
         self._values.setdefault(label, []).append(value)
 
-    # --- taking ---
+    # --- consuming ---
 
     def _take(self, label: str) -> str | None:
         lines = self._values.pop(label, None)
         return None if lines is None else "\n".join(lines)
 
     def _take_first(self, *labels: str) -> str | None:
-        """Of labels that mean the same, the first that is there."""
+        """Consume the first present of synonymous labels."""
         return next((self._take(label) for label in labels if label in self._values), None)
 
     def _numbered(self, label: str) -> tuple[str | None, int | None]:
@@ -82,7 +82,7 @@ class Header:
     # --- fields ---
 
     def incident(self) -> Incident:
-        """Its identifier and time."""
+        """Return its identifier and time."""
         return Incident(
             id=self._take("Incident Identifier"),
             time=self._take("Date/Time"),
@@ -90,7 +90,7 @@ class Header:
         )
 
     def process(self) -> ReportedProcess:
-        """The process and its parent."""
+        """Return the process and its parent."""
         name, pid = self._numbered("Process")
         parent, parent_pid = self._numbered("Parent Process")
         coalition, coalition_id = self._numbered("Coalition")
@@ -122,7 +122,7 @@ class Header:
         )
 
     def system(self) -> ReportedSystem:
-        """The machine and its system."""
+        """Return the machine and its system."""
         name, build = self._built("OS Version")
         return ReportedSystem(
             model=self._take("Hardware Model"),
@@ -136,11 +136,11 @@ class Header:
         )
 
     def exception(self) -> ReportedException | None:
-        """What the kernel or the runtime said."""
+        """Return what the kernel or the runtime reported."""
         text = self._take("Exception Type")
         if text is None:
             return None
-        # KSCrash writes numbers of nothing where the main thread hangs: the label's text stays.
+        # KSCrash writes zeros for a hang of the main thread: the label's text stays.
         name, signal = (None if one in _NOTHING else one for one in _built(text))
         codes = self._values.pop("Exception Codes", [])
         subtype = self._take("Exception Subtype")
@@ -159,7 +159,7 @@ class Header:
         )
 
     def termination(self) -> ReportedTermination | None:
-        """Who ended the process, and why."""
+        """Return who ended the process, and why."""
         lines = self._values.pop(_TERMINATION, None)
         by_process, by_pid = self._numbered("Terminating Process")
         if lines is None and by_process is None and by_pid is None:
@@ -183,7 +183,7 @@ class Header:
         )
 
     def application_information(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """What images said; the text does not say which ones."""
+        """Return the images' last words; the text does not state which images wrote them."""
         given = (text.removeprefix("\n") for text in self._values.pop(_INFORMATION, []))
         lines = "\n".join(given).split("\n")
         while lines and not lines[-1]:
@@ -192,7 +192,7 @@ class Header:
 
     @property
     def crashed_thread(self) -> int | None:
-        """Which thread the header names."""
+        """The number of the thread that the header names."""
         for label in _CRASHED:
             text = " ".join(self._values.get(label, []))[:_DIGITS].split(" ", 1)[0].rstrip(",")
             if text.isdecimal():
@@ -200,7 +200,7 @@ class Header:
         return None
 
     def details(self) -> dict[str, JsonValue]:
-        """What has no field, by label. Ask for it last."""
+        """Return what has no field, by label. Call last."""
         found: dict[str, JsonValue] = {
             label: "\n".join(lines) for label, lines in self._values.items()
         }
@@ -212,7 +212,7 @@ class Header:
 
 
 def numbered(text: str | None) -> tuple[str | None, int | None]:
-    """Name and number of ``launchd [1]``."""
+    """Split name and number of ``launchd [1]``."""
     if text is None or not text.endswith("]"):
         return text, None
     name, bracket, digits = text[:-1].rpartition("[")
@@ -223,7 +223,7 @@ def numbered(text: str | None) -> tuple[str | None, int | None]:
 
 
 def _built(text: str | None) -> tuple[str | None, str | None]:
-    """Name and what is in the brackets of ``1.0 (1)``."""
+    """Split name and bracketed build of ``1.0 (1)``."""
     if text is None or not text.endswith(")"):
         return text, None
     name, bracket, build = text[:-1].partition(" (")
@@ -233,7 +233,7 @@ def _built(text: str | None) -> tuple[str | None, str | None]:
 
 
 def _integer(text: str) -> int | None:
-    """The number of digits, decimal or not; None of a name, and of what is too long to be one."""
+    """Parse a decimal or hexadecimal number; None for names and oversized numbers."""
     if len(text) > _DIGITS or not text.lstrip("-")[:1].isdecimal():
         return None
     try:

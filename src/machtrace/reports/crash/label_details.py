@@ -1,7 +1,7 @@
-"""Labels of texts that the model has no field for, and the keys that .ips files have for the same.
+"""Labels without a field in the model, and their keys in .ips files.
 
-A value that reads back as it was written goes under the key, so that both formats can be told of
-it; any other stays under its label.
+A value that reads back as written goes under the key, so that both formats can show it; any other
+stays under its label.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _CALL_COUNT = re.compile(r"    (?P<call>[a-z_]{1,40}): (?P<count>[0-9]{1,15})")
 
 
 class LabelDetail(NamedTuple):
-    """A label and the key that says the same."""
+    """A label and the key with the same meaning."""
 
     label: str
     path: tuple[str, ...]
-    """The key, and before it the keys of the objects that it is in."""
+    """The key, preceded by the keys of its enclosing objects."""
     parse: Callable[[str], JsonValue]
-    """The key's value of a label's; None where it is not to be understood."""
+    """Convert a label's value to the key's; None if not understood."""
     format: Callable[[JsonValue], str | None]
-    """The label's value; None where the key's is something else than was expected. That of a
-    section begins with a line end."""
+    """Convert the key's value to the label's; None if unexpected. A section begins with a line end.
+    """
 
 
 def _text(value: str) -> JsonValue:
@@ -182,7 +182,7 @@ BY_LABEL: Mapping[str, LabelDetail] = {detail.label: detail for detail in DETAIL
 
 
 def at(details: Details, path: tuple[str, ...]) -> JsonValue:
-    """What is at the path; None where nothing is."""
+    """Return the value at the path; None if absent."""
     value: JsonValue = details.get(path[0])
     for key in path[1:]:
         value = value.get(key) if isinstance(value, dict) else None
@@ -190,7 +190,7 @@ def at(details: Details, path: tuple[str, ...]) -> JsonValue:
 
 
 def put(details: dict[str, JsonValue], path: tuple[str, ...], value: JsonValue) -> None:
-    """Put ``value`` there; nothing happens where something else stands in the way."""
+    """Store ``value`` at the path, unless something else is in the way."""
     inner = details
     for key in path[:-1]:
         found = inner.setdefault(key, {})
@@ -201,7 +201,7 @@ def put(details: dict[str, JsonValue], path: tuple[str, ...], value: JsonValue) 
 
 
 def backtraces(details: Details) -> Iterator[tuple[str, str]]:
-    """The sections of ``asiBacktraces``: labels with their numbers, and values."""
+    """Yield the sections of ``asiBacktraces``: numbered labels and values."""
     found = details.get("asiBacktraces")
     if isinstance(found, list):
         for number, text in enumerate(found):

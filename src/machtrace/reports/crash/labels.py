@@ -1,7 +1,4 @@
-"""What each label of a text says of a report, whatever its layout has a place for.
-
-The lines of a text's labels, in the order of its layout or in one of its own.
-"""
+"""Values of a text's labels, and its lines, in its layout's or its own order."""
 
 from __future__ import annotations
 
@@ -16,8 +13,9 @@ from machtrace.reports.crash.lines import shown
 from machtrace.reports.json_writer import as_text
 
 Values = dict[str, list[str]]
-"""By label, what it is there with: once for each time. Lines after the first one stand by
-themselves, and a section's value begins with a line end."""
+"""A label's values, one for each occurrence. Continuation lines are separate; a section's value
+begins with a line end.
+"""
 _KEYS = {
     Layout.IOS: "CrashReporter Key",
     Layout.SIMULATOR: "CrashReporter Key",
@@ -26,13 +24,13 @@ _KEYS = {
 }
 _OF_APPLE = (ReportKind.APPLE_IPS, ReportKind.APPLE_CRASH)
 _CRASHES = frozenset({"crash", "mach", "signal", "nsexception", "cpp_exception", "user_reported"})
-"""What KSCrash and MetricKit call those; they have an exception or its name."""
+"""KSCrash's and MetricKit's names for crashes; they have an exception or its name."""
 _OF_IOS = (Layout.IOS, Layout.SIMULATOR)
 _VERSIONS = {Layout.IOS: "104", Layout.SIMULATOR: "104", Layout.MACOS: "12"}
 
 
 def label_values(report: Report, layout: Layout) -> Values:
-    """The values by label; those that nothing is known for are left out."""
+    """Return the values by label, without unknown ones."""
     found: Values = {}
     for label, value in (*_process(report), *_system(report, layout), *_details(report)):
         if value is not None:
@@ -77,7 +75,7 @@ def _process(report: Report) -> Iterator[tuple[str, str | None]]:
 
 
 def _without(report: Report, text: str | None) -> str | None:
-    """What Apple writes of a crash where the program has no bundle."""
+    """Return Apple's placeholder if the program has no bundle."""
     is_of_program = report.kind is ReportKind.APPLE_IPS and report.process.name is not None
     return text if is_of_program else None
 
@@ -125,12 +123,12 @@ def _details(report: Report) -> Iterator[tuple[str, str | None]]:
     yield "Exception Note", _note(report)
     lines = information_lines(report)
     yield "Application Specific Information", "\n".join(["", *lines]) if lines else None
-    # The texts of several backtraces are one label's row.
+    # Several backtraces share one row of the layout.
     yield from ((label, value) for label, value in backtraces(details))
 
 
 def is_backtrace(label: str) -> bool:
-    """Whether it is one of the labels that only a number tells apart."""
+    """Return whether it is a numbered backtrace label."""
     return label.startswith(BACKTRACE) and label[len(BACKTRACE) :].strip().isdecimal()
 
 
@@ -146,7 +144,7 @@ def _note(report: Report) -> str | None:
 
 
 def information_lines(report: Report) -> list[str]:
-    """The lines of *Application Specific Information*."""
+    """Return the lines of *Application Specific Information*."""
     said = [text for _, texts in report.application_information for text in texts]
     lines = [line for text in said for line in text.rstrip("\n").split("\n")]
     thrown = report.language_exception
@@ -179,7 +177,7 @@ def _exception(report: Report, layout: Layout) -> Values:
 
 
 def as_apple_says(exception: ReportedException) -> ReportedException:
-    """The exception of another kind of report, with its codes and the address in Apple's words."""
+    """Return the exception of another kind of report, with codes and address in Apple's terms."""
     codes, subtype = exception.codes, exception.subtype
     if codes is None and any(exception.raw_codes):
         codes = ", ".join(f"{code % (1 << 64):#018x}" for code in exception.raw_codes)
@@ -189,7 +187,7 @@ def as_apple_says(exception: ReportedException) -> ReportedException:
 
 
 def _incident_kind(report: Report) -> str | None:
-    """What befell the process, where that is no crash: a hang, too much CPU time, a deadlock."""
+    """Return the kind of incident, unless a crash: a hang, too much CPU time, a deadlock."""
     kind = report.incident.kind
     is_other = report.kind in (ReportKind.KSCRASH, ReportKind.METRICKIT)
     return kind if is_other and kind not in _CRASHES else None
@@ -212,7 +210,7 @@ def _exception_values(exception: ReportedException, layout: Layout) -> Values:
 
 
 def _more_reasons(report: Report) -> list[str]:
-    """``termination``'s details, which no field of the model has."""
+    """Return details of ``termination`` without a field."""
     inner: JsonValue = report.details.get("termination")
     lines = inner.get("details") if isinstance(inner, dict) else None
     return [one for one in lines if isinstance(one, str)] if isinstance(lines, list) else []
@@ -256,19 +254,19 @@ def _crashed(report: Report, layout: Layout) -> Values:
 
 
 Parts = Mapping[str, Callable[[], Iterable[str]]]
-"""The parts of a text that are no labels, and what makes their lines."""
+"""Parts of a text that are not labels, with the functions that write their lines."""
 
 
 def text_lines(
     layout: Layout, order: list[str] | None, values: Values, parts: Parts
 ) -> Iterator[str]:
-    """All lines.
+    """Yield all lines.
 
     Args:
-        layout: where labels are, and how wide they are.
-        order: the labels of a text that has another order, empty lines as empty texts.
+        layout: where labels are, and how wide.
+        order: the labels of a text with another order, empty texts for empty lines.
         values: of the labels.
-        parts: what is written where the layout's other rows are.
+        parts: written where the layout's other rows are.
     """
     rows = ROWS[layout] if order is None else _ordered(layout, order, parts)
     was_blank = True
@@ -321,14 +319,14 @@ def _ordered(layout: Layout, order: list[str], parts: Parts) -> Iterator[Row]:
             seen.add(label)
             row = rows.get(label)
             yield Row(label, usual) if row is None else row._replace(after=0)
-    for row in ROWS[layout]:  # labels of fields that the text had not are not added to it
+    for row in ROWS[layout]:  # labels of fields that the text lacks are not added
         if row.label in parts and row.label not in seen:
             yield GAP
             yield row
 
 
 def is_usual(layout: Layout, labels: Iterable[str]) -> bool:
-    """Whether these labels come in the order of the layout, which knows all of them."""
+    """Return whether the layout knows these labels, in this order."""
     places = PLACES[layout]
     last = -1
     for label in labels:

@@ -1,14 +1,9 @@
-"""The layouts that Apple's text of a crash has had.
+"""The layouts of Apple's crash text: labels, their order and widths.
 
-Report version 104 is what iOS and what is made like it writes, 12 what macOS wrote up to 15, and
-what macOS has shown since 26 has no version. They differ in labels, columns, order, and in how
-threads, terminations and images are spelt. Which label comes where is in
-:mod:`~machtrace.reports.crash.layouts`.
-
-Which label comes where in each layout, and how wide it is.
-
-Sources: Apple, *Examining the fields in a crash report*; reports of iOS 10 to 26 and of macOS 10.9
-to 26 as their systems wrote them; for macOS 26 also the names of the keys that its text is made of.
+Report version 104 is written by iOS and its relatives, 12 by macOS up to 15; since macOS 26 texts
+have no version. They differ in labels, columns, order, and in the spelling of threads, terminations
+and images. Sources: Apple, *Examining the fields in a crash report*; reports of iOS 10 to 26 and of
+macOS 10.9 to 26, for macOS 26 also the keys of the .ips files that its texts are made from.
 """
 
 from __future__ import annotations
@@ -25,10 +20,11 @@ _FIRST_WITHOUT_VERSION = 26
 _IOS_VERSION = "104"
 _MAC_PLATFORM = 1
 _SIMULATORS = frozenset({7, 8, 9, 12})
-"""Of ``mach-o/loader.h``: of iOS, tvOS, watchOS and visionOS. Programs in them say which macOS is
-around."""
+"""Platforms of ``mach-o/loader.h``: iOS, tvOS, watchOS and visionOS simulators. Their reports name
+the host's macOS.
+"""
 _UPTIME = "uptime"
-"""What macOS shows of every report, of iOS too, since it shows no version."""
+"""In texts of macOS 26, which show no report version, even for reports of iOS."""
 
 
 class Layout(Enum):
@@ -36,20 +32,20 @@ class Layout(Enum):
 
     IOS = "104"
     SIMULATOR = "104 of a simulator"
-    """Labels of iOS; threads and images as macOS has them, which is around."""
+    """Labels of iOS; threads and images as on macOS, the host."""
     MACOS = "12"
     MACOS_26 = "macOS 26"
 
 
 def is_of_mac(report: Report) -> bool:
-    """Whether the report says that it is of macOS."""
+    """Return whether the report is from macOS."""
     if report.system.os_name is not None:
         return report.system.os_name.startswith(_MAC_NAMES)
     return report.incident.details.get("platform") == _MAC_PLATFORM
 
 
 def layout_of(report: Report) -> Layout:
-    """The layout that the report is written in: the one it was read from, else its system's."""
+    """Return the report's layout: the one it was read in, else its system's."""
     version = report.incident.report_version
     if report.kind is ReportKind.APPLE_CRASH:
         if version is None:
@@ -70,32 +66,31 @@ def layout_of(report: Report) -> Layout:
 
 
 class Row(NamedTuple):
-    """A label of one line or more, or a place for empty lines."""
+    """A label with its lines, or a position for empty lines."""
 
     label: str
-    """As the text has it, without its colon; empty for empty lines."""
+    """As in the text, without its colon; empty for empty lines."""
     width: int = 0
-    """Columns of the label with its colon, at least one space apart from the value."""
+    """Columns of the label with its colon; the value follows after at least one space."""
     is_always: bool = False
-    """Of an empty row: whether it is there even after another one."""
+    """Whether an empty line is written even after another one."""
     after: int = 0
-    """Empty lines that follow where the label is there."""
+    """Empty lines that follow the label, if it is present."""
 
 
 BLANK = Row("", is_always=True)
 GAP = Row("")
 BACKTRACE = "Application Specific Backtrace"
-"""The label of several sections, which a number follows."""
+"""The label of several numbered sections."""
 LAST_EXCEPTION = "Last Exception Backtrace"
 THREADS = "Threads"
 STATE = "Thread State"
 IMAGES = "Binary Images"
-"""This and the three before it stand for parts of the text that are no labels with values."""
+"""This and the three before it are parts of the text without labels."""
 CALL_GRAPH = "Call Graph"
 OTHERS = "Other Processes"
 AFTER = "after "
-"""What lines are kept under that follow an empty line and belong to no label: with the label
-before them."""
+"""Prefix of the name for lines that follow an empty line without a label: then the label before."""
 
 
 def _rows(width: int, *labels: str) -> tuple[Row, ...]:
@@ -192,12 +187,12 @@ ROWS: dict[Layout, tuple[Row, ...]] = {
     Layout.MACOS: _MACOS,
     Layout.MACOS_26: _MACOS_26,
 }
-"""From a text's beginning to its end."""
+"""The rows of each layout, from beginning to end of the text."""
 PLACES: dict[Layout, dict[str, int]] = {
     layout: {row.label: place for place, row in enumerate(rows) if row.label}
     for layout, rows in ROWS.items()
 }
-"""By label, where it is among the rows of a layout."""
+"""The index of each label among the rows of a layout."""
 SECTIONS = frozenset(
     {
         *("Application Specific Information", "Application Specific Signatures", "Kernel Triage"),
@@ -208,10 +203,10 @@ SECTIONS = frozenset(
         *(LAST_EXCEPTION, IMAGES, "Logical CPU", "Error Code", "Trap Number"),
     }
 )
-"""Labels that end a section wherever they are."""
+"""Labels that end a section anywhere."""
 ENDS = SECTIONS | {
     *_EXCEPTION,
     *_TERMINATION,
     *("Triggered by Thread", "Crashed Thread", "Highlighted by Thread"),
 }
-"""Labels that end a section of the lines before the threads."""
+"""Labels that end a section before the threads."""

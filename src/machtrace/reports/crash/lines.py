@@ -1,9 +1,4 @@
-"""Lines of images, and what a line of any kind may be.
-
-Lines of images, as iOS writes them.
-
-Names as lines of texts can have them.
-"""
+"""Lines of images, and a text's names made safe to print."""
 
 from __future__ import annotations
 
@@ -20,10 +15,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def shown(text: str) -> str:
-    r"""``text`` on one line and without power over a terminal: ``\x1b`` for an escape byte.
+    r"""Escape ``text`` to one line without control of a terminal: ``\x1b`` for an escape byte.
 
-    Bytes that were no UTF-8, and letters that only some fonts have, stay as they are: a file that
-    is read and written again has them still.
+    Bytes that are not UTF-8 and private-use characters stay, so that a file survives a round trip.
     """
     if text.isprintable():
         return text
@@ -35,7 +29,7 @@ BOTH = "both"
 
 
 def image_end(image: ReportedImage, last: int) -> str:
-    """The last address of an image, ``last`` where it says no other thing; ``???`` of none."""
+    """Return the last address of an image: ``last`` by default, ``???`` if unknown."""
     given = image.details.get("end")
     if isinstance(given, str):
         return given
@@ -43,7 +37,7 @@ def image_end(image: ReportedImage, last: int) -> str:
 
 
 def image_line(image: ReportedImage) -> str:
-    """``base - last name arch  <uuid> path``, as iOS has it."""
+    """Format ``base - last name arch  <uuid> path``, as iOS does."""
     base = image.load_address or 0
     uuid = "???" if image.uuid is None else image.uuid.hex
     ends = f"{base:>#18x} - {image_end(image, base + max(1, image.size or 1) - 1):>18s}"
@@ -57,7 +51,7 @@ def image_line(image: ReportedImage) -> str:
 
 
 LONGEST_LINE = 16384
-"""Characters; a longer line is kept as it is, and not taken apart."""
+"""Characters; a longer line is stored unparsed."""
 
 _RANGE = re.compile(
     r"[ \t]*(0x[0-9a-fA-F]{1,16})[ \t]+-[ \t]+(0x[0-9a-fA-F]{1,16}|\?\?\?)[ \t]+(?=\S)"
@@ -69,7 +63,7 @@ _WHOLE = (1 << 64) - 1
 
 
 def read_image(line: str) -> ReportedImage | None:
-    """A line of *Binary Images*; None where it is none."""
+    """Parse a line of *Binary Images*; None if it is not one."""
     match = _RANGE.match(line) if len(line) <= LONGEST_LINE else None
     if match is None:
         return None
@@ -83,7 +77,7 @@ def read_image(line: str) -> ReportedImage | None:
     name, version, arch = _named(label.removeprefix("+").strip())
     if version is not None and arch is not None:
         details[BOTH] = True
-    if size == _WHOLE + 1 and name == "???":  # what stands for no image: it holds nothing
+    if size == _WHOLE + 1 and name == "???":  # the placeholder for no image: it holds nothing
         size, details = 0, {"source": "A", "uuid": str(UUID(int=0))}
     elif size is not None and size <= 0:
         details["end"] = match[2]
@@ -101,7 +95,7 @@ def read_image(line: str) -> ReportedImage | None:
 
 
 def _parts(rest: str) -> tuple[str | None, UUID | BuildId | None, str]:
-    """Label, identifier and path of what follows the addresses; no label where that is nothing."""
+    """Split label, identifier and path from what follows the addresses; a label may be None."""
     found = _IDENTIFIER.search(rest)
     if found is not None:
         return rest[: found.start()].strip(), _identifier(found[1]), rest[found.end() :].strip()
@@ -113,7 +107,7 @@ def _parts(rest: str) -> tuple[str | None, UUID | BuildId | None, str]:
 
 
 def _named(label: str) -> tuple[str, str | None, str | None]:
-    """Name, version and architecture."""
+    """Split name, version and architecture."""
     version = arch = None
     if label.endswith(")"):
         at = label.rfind(" (", 0, _outer(label))
@@ -126,7 +120,7 @@ def _named(label: str) -> tuple[str, str | None, str | None]:
 
 
 def _outer(label: str) -> int:
-    """Where the bracket that the last one closes can be: one pair may be inside of it."""
+    """Return where the bracket pair that ends the label opens; one nested pair is allowed."""
     inner = label.rfind(")", 0, len(label) - 1)
     opened = label.rfind("(")
     return opened if inner > opened else opened + 1
@@ -137,5 +131,5 @@ def _identifier(text: str) -> UUID | BuildId | None:
     if len(digits) == _UUID_DIGITS:
         uuid = UUID(hex=digits)
         return uuid if uuid.int else None
-    found = build_id(text)  # in whose place may also stand what is no number
+    found = build_id(text)  # a non-number may be in its column
     return found if found is not None and any(found.value) else None

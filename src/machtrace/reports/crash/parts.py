@@ -1,4 +1,4 @@
-"""A text taken line by line: labels, sections, threads, and the order they come in."""
+"""The parts of a text, line by line: labels, sections, threads, and their order."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from machtrace.reports.crash.layouts import (
 from machtrace.reports.crash.threads import ThreadSections
 
 END = "EOF"
-"""The last line of texts of iOS."""
+"""The last line of iOS texts."""
 _PARTS = frozenset({LAST_EXCEPTION, THREADS, STATE, IMAGES, CALL_GRAPH, OTHERS})
 _MOST_LABELS = 4096
-"""Labels of a text; what looks like more of them is kept as lines of the last one."""
+"""Maximum labels of a text; further ones are stored as lines of the last."""
 _PROFILE = "Model"
-"""The label with which the profile of a Mac begins, after all sections."""
+"""The first label of a Mac's profile, after all sections."""
 
 
 class TextParts:
-    """Takes all lines of a text but those of images."""
+    """Collects all lines of a text except images."""
 
     def __init__(self, threads: ThreadSections) -> None:
         self._threads = threads
@@ -42,7 +42,7 @@ class TextParts:
         self._seen: set[str] = set()
 
     def read(self, line: str) -> None:
-        """The next line."""
+        """Read the next line."""
         if not line or line.isspace():
             self._threads.end()
             self._blanks += 1
@@ -57,7 +57,7 @@ class TextParts:
             self._read_label(line)
 
     def images(self) -> None:
-        """The images are here."""
+        """Record the position of the images."""
         self._threads.end()
         self._begin(IMAGES, is_part=True)
         self._is_after_threads = True
@@ -87,7 +87,7 @@ class TextParts:
         return label in ENDS and (self._blanks > 0 or self._label == "VM Region Info")
 
     def _continue(self, line: str) -> None:
-        """A line that belongs to what is before it, or to nothing."""
+        """Read a line that continues the part before it, or stands alone."""
         if line.rstrip() == END:
             return
         if self._label is None or (self._blanks and not self._in_section):
@@ -102,7 +102,7 @@ class TextParts:
         item.append(line)
 
     def _begin(self, label: str, *, is_part: bool) -> None:
-        if label not in self._seen:  # what comes again is written where it was first
+        if label not in self._seen:  # a repeated label is written at its first position
             self._order += [""] if self._blanks and self._order else []
             self._order.append(label)
             self._seen.add(label)
@@ -112,14 +112,14 @@ class TextParts:
             self._last = label
         self._in_section = False
 
-    # --- what was found ---
+    # --- results ---
 
     def items(self) -> Iterator[tuple[str, list[str]]]:
-        """Each label, and what it is there with each time: its lines."""
+        """Yield each label with its occurrences: lists of lines."""
         for label, items in self._items.items():
             yield label, ["\n".join(lines) for lines in items]
 
     @property
     def order(self) -> list[str]:
-        """The labels and the parts, empty lines between them as empty texts."""
+        """The labels and parts; empty texts for the empty lines between them."""
         return self._order

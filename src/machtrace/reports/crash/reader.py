@@ -1,4 +1,4 @@
-"""Apple's text of a crash, of any layout, as reports."""
+"""Reader of Apple's crash texts, in any layout."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from machtrace.reports.exceptions import last_words
 from machtrace.reports.source import ReportSource
 
 ORDER = "order"
-"""The detail of a report whose labels come in another order than its layout's, or that has others:
-all of them, with empty texts for empty lines."""
+"""The detail of a report with other labels, or another order, than its layout: all labels, with
+empty texts for empty lines.
+"""
 IMAGE_LINES = "image lines"
-"""The detail of lines among the images that are none: after how many images, and the line."""
+"""The detail of lines among the images that are not images: how many images precede, and the line.
+"""
 _MARK = re.compile(
     r"^(?:Incident Identifier|CrashReporter Key|Hardware Model|Process|Exception Type|Date/Time):",
     re.MULTILINE,
@@ -34,9 +36,9 @@ _STACK = re.compile(
     r"0[ \t]{1,8}\S[^\n]{0,400}?[ \t]0x[0-9a-fA-F]{1,16}[ \t]",
     re.MULTILINE,
 )
-"""A thread's heading and its first frame: of a report that only a part was copied of."""
+"""A thread's heading and its first frame: in an excerpt of a report."""
 _MANY = 3
-"""Marks that are enough by themselves, of what has neither exception nor threads."""
+"""Marks that suffice without an exception or threads."""
 _START = re.compile(
     r"^(?:(?P<images>Binary Images):|(?:Incident Identifier|Process):[ \t])", re.MULTILINE
 )
@@ -44,28 +46,28 @@ _LOOKED_AT = 1 << 16
 _CHUNK = 1 << 20
 _IMAGES = "Binary Images:"
 _BETWEEN = 3
-"""Lines below the heading of the images among which the first one is looked for."""
+"""Lines below the heading of images that are searched for the first one."""
 _RESPONSIBLE = ("Responsible", "Responsible Process")
 _NOTE = "Exception Note"
 _CORPSE = "EXC_CORPSE_NOTIFY"
 
 
 def recognises(source: ReportSource) -> bool:
-    """Whether labels of such a text come first, and threads or images follow; or a part of it."""
+    """Return whether it has labels first, and threads or images; or is an excerpt."""
     if source.text.lstrip().startswith(("{", "[")):
         return False
     return is_crash_text(source.text) or _is_part(source.text)
 
 
 def _is_part(text: str) -> bool:
-    """Whether it is a part of such a text: threads without a header, or a header alone."""
+    """Return whether it is an excerpt: threads without a header, or a header alone."""
     if len(_MARK.findall(text[:_LOOKED_AT])) >= _MANY:
         return True
     return _STACK.search(text) is not None
 
 
 def is_crash_text(text: str) -> bool:
-    """The same of a text that may be the body of a file."""
+    """Return the same for a text that may be the body of a file."""
     head = text[:_LOOKED_AT]
     if len(_MARK.findall(head)) < 2:  # noqa: PLR2004 - one may be anywhere
         return False
@@ -73,14 +75,14 @@ def is_crash_text(text: str) -> bool:
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
-    """The reports in it: most texts have one."""
+    """Return its reports: usually one."""
     text = source.text
     ends = [*_starts(text), len(text)]
     return tuple(read_text(text, start, end) for start, end in zip([0, *ends], ends, strict=False))
 
 
 def _starts(text: str) -> Iterator[int]:
-    """Where further reports begin: with their first label, after images."""
+    """Yield where further reports begin: at their first label, after images."""
     has_images = False
     for match in _START.finditer(text):
         if match["images"] is not None:
@@ -91,7 +93,7 @@ def _starts(text: str) -> Iterator[int]:
 
 
 def read_text(text: str, start: int = 0, end: int | None = None) -> Report:
-    """The report of a text, or of a part of one."""
+    """Parse the report of a text, or of a part of one."""
     end = len(text) if end is None else end
     heading = _image_section(text, start, end)
     images, odd, after = _images(text, heading, end)
@@ -109,7 +111,7 @@ def read_text(text: str, start: int = 0, end: int | None = None) -> Report:
 
 
 def _image_section(text: str, start: int, end: int) -> int:
-    """Where the heading of the images is: the first one that an image follows, else the first."""
+    """Return where the images' heading is: the first that an image follows, else the first."""
     first = None
     at = start if text.startswith(_IMAGES, start) else _next_heading(text, start, end)
     while at < end:
@@ -121,7 +123,7 @@ def _image_section(text: str, start: int, end: int) -> int:
 
 
 def _lines_below(text: str, heading: int, end: int) -> Iterator[str]:
-    """The next lines, as far as they are short enough to be of images."""
+    """Yield the next lines, while short enough to be images."""
     end = min(end, heading + LONGEST_LINE)
     stop = text.find("\n", heading, end)
     for _ in range(_BETWEEN):
@@ -138,7 +140,7 @@ def _next_heading(text: str, start: int, end: int) -> int:
 
 
 def _lines(text: str, start: int, end: int) -> Iterator[str]:
-    """The lines, a part of the text at a time: memory is bounded by the longest one."""
+    """Yield the lines in bounded chunks of text: memory is bounded by the longest line."""
     while start < end:
         stop = text.find("\n", min(start + _CHUNK, end), end)
         stop = end if stop < 0 else stop
@@ -149,7 +151,7 @@ def _lines(text: str, start: int, end: int) -> Iterator[str]:
 def _images(
     text: str, heading: int, end: int
 ) -> tuple[tuple[ReportedImage, ...], list[JsonValue], int]:
-    """The images, the lines among them that are none, and where the section ends."""
+    """Return the images, other lines among them, and the end of the section."""
     images: list[ReportedImage] = []
     odd: list[JsonValue] = []
     at = text.find("\n", heading, end) + 1 if heading < end else end
@@ -172,7 +174,7 @@ def _images(
 
 
 def _identified(image: ReportedImage) -> ReportedImage:
-    """An image whose label is its bundle's identifier gets the name of its file."""
+    """Name an image labelled with its bundle identifier after its file."""
     name = image.path.rpartition("/")[2]
     details = dict(image.details)
     if name and name != image.name and "." in image.name and image.arch is None:
@@ -217,7 +219,7 @@ def _report(
 def _thrown(
     exception: LanguageException | None, information: tuple[tuple[str, tuple[str, ...]], ...]
 ) -> LanguageException | None:
-    """The exception with its name and reason, where the runtime's last words have them."""
+    """Return the exception with name and reason from the runtime's last words, if present."""
     words = last_words("\n".join(lines) for _, lines in information)
     if words is None:
         return exception
@@ -226,7 +228,7 @@ def _thrown(
 
 
 def _details(given: dict[str, list[str]]) -> dict[str, JsonValue]:
-    """What has keys of .ips files, and reads back as it was."""
+    """Return details with keys of .ips files, as far as they read back unchanged."""
     details: dict[str, JsonValue] = {}
     backtraces: list[JsonValue] = []
     for label, values in given.items():
@@ -256,7 +258,7 @@ def _with_what_differs(
     threads: ThreadSections,
     odd: list[JsonValue],
 ) -> Report:
-    """The report, and whatever of the text would not be written as it was."""
+    """Return the report with the details needed to reproduce the text."""
     layout = layout_of(report)
     written = label_values(report, layout)
     details = dict(report.details)
@@ -276,7 +278,7 @@ def _with_what_differs(
         order = [*order[:at], *labels, *order[at:]]
     if odd:
         details[IMAGE_LINES] = odd
-    # Labels that the text has not are written only where no order is known.
+    # Absent labels are only written if no order is known.
     is_cut = not report.images and IMAGES not in order
     if (
         is_cut

@@ -1,4 +1,4 @@
-"""The lines of a thread's registers, written and read."""
+"""Lines of a thread's registers, formatted and parsed."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ _TEMPORARIES = ("tmp0", "tmp1", "tmp2")
 _FAULT_LABELS = {"Logical CPU": "cpu", "Error Code": "err", "Trap Number": "trap"}
 _HEXADECIMAL = 16
 _TEXT = "text"
-"""The detail of an error code whose digits have no ``0x``."""
+"""The detail of an error code whose digits lack ``0x``."""
 
 
 def flavor_name(flavor: str | None) -> str:
-    """What the heading calls the state: ``ARM Thread State (64-bit)``."""
+    """Return the heading's name of the state: ``ARM Thread State (64-bit)``."""
     text = flavor or ""
     if " " in text:
         return text
@@ -63,14 +63,14 @@ def flavor_name(flavor: str | None) -> str:
 
 
 def flavor_of(name: str) -> str:
-    """What .ips files call a state that a heading calls ``name``."""
+    """Return the .ips name of a state from its name in a heading."""
     return _STATES.get(name, name)
 
 
 def register_lines(registers: ReportedRegisters, *, in_order: bool = False) -> Iterator[str]:
-    """Apple's rows; registers that it has no place for follow, four a row.
+    """Yield Apple's rows; other registers follow, four a row.
 
-    With ``in_order`` registers that come in another order than in Apple's rows stay in it.
+    With ``in_order``, registers in an order other than Apple's keep it.
     """
     known = {register.name: register for register in registers.registers}
     is_x86 = "rip" in known or registers.details.get("rip") == _UNAVAILABLE
@@ -94,7 +94,7 @@ def register_lines(registers: ReportedRegisters, *, in_order: bool = False) -> I
 
 
 def _is_in_rows(shown: Sequence[ReportedRegister], rows: tuple[tuple[str, ...], ...]) -> bool:
-    """Whether the registers come as they do in the rows, those with meanings at ends of rows."""
+    """Return whether the registers are in the rows' order, described ones at the ends of rows."""
     names = {one.name for one in shown}
     places = {name: place for place, name in enumerate(name for row in rows for name in row)}
     ends = {next((name for name in reversed(row) if name in names), None) for row in rows}
@@ -106,7 +106,7 @@ def _is_in_rows(shown: Sequence[ReportedRegister], rows: tuple[tuple[str, ...], 
 
 
 class _Texts:
-    """Registers as they are shown, in the report's order; a name may come twice."""
+    """Registers as shown, in the report's order; a name may occur twice."""
 
     def __init__(
         self, shown: Sequence[ReportedRegister], registers: ReportedRegisters, digits: int
@@ -118,13 +118,13 @@ class _Texts:
                 self._texts.append((name, f"{_SHOWN_AS.get(name, name):>5s}: {value}", None))
 
     def take(self, names: Sequence[str]) -> str:
-        """A row of those that are there."""
+        """Consume a row of the present names."""
         texts = {name: text for name, text, _ in self._texts}
         self._texts = [one for one in self._texts if one[0] not in names]
         return "".join(texts[name] for name in names if name in texts)
 
     def rows(self) -> Iterator[str]:
-        """The others: four a row, or up to one whose meaning is said."""
+        """Yield the remaining ones: four a row, or up to one with a description."""
         row: list[str] = []
         for _, text, said in self._texts:
             row.append(text)
@@ -144,7 +144,7 @@ def _text(register: ReportedRegister, digits: int) -> str:
 
 
 def _rosetta(state: JsonValue) -> Iterator[str]:
-    """What Rosetta kept of its own, under its registers."""
+    """Yield the lines of Rosetta's own state, below its registers."""
     if not isinstance(state, dict):
         return
     shown: list[str] = []
@@ -160,7 +160,7 @@ def _rosetta(state: JsonValue) -> Iterator[str]:
 
 
 def _fault(fault: dict[str, ReportedRegister]) -> Iterator[str]:
-    """What the processor said of the fault; the trap's meaning is told with the error code."""
+    """Yield the processor's fault registers; the trap is described with the error code."""
     if not fault:
         return
     said = fault["trap"].description if "trap" in fault else None
@@ -177,7 +177,7 @@ def _fault(fault: dict[str, ReportedRegister]) -> Iterator[str]:
 
 
 def read_state(name: str, lines: Sequence[str]) -> ReportedRegisters:
-    """The state whose heading calls it ``name``."""
+    """Parse the state called ``name`` in its heading."""
     found: list[ReportedRegister] = []
     details: dict[str, JsonValue] = {}
     other: list[JsonValue] = []
@@ -203,7 +203,7 @@ def read_state(name: str, lines: Sequence[str]) -> ReportedRegisters:
 
 
 def read_fault(label: str, value: str) -> tuple[ReportedRegister, str | None] | None:
-    """The register that a label below a state is of, and what the error code's says of the trap."""
+    """Parse a fault register's line; the error code's describes the trap."""
     name = _FAULT_LABELS.get(label)
     digits, _, said = value.partition(" ")
     if name is None or not digits.isalnum() or len(digits) > _HEXADECIMAL + 2:
@@ -214,6 +214,6 @@ def read_fault(label: str, value: str) -> tuple[ReportedRegister, str | None] | 
         return None
     if name != "err" and said:
         return None
-    is_bare = name == "err" and not digits.startswith("0x")  # some texts have digits alone
+    is_bare = name == "err" and not digits.startswith("0x")  # some texts have bare digits
     details: dict[str, JsonValue] = {_TEXT: digits} if is_bare else {}
     return ReportedRegister(name, number, details=details), said or None

@@ -1,6 +1,6 @@
-"""Threads of texts: headings, frames, and the registers of the one that crashed.
+"""Threads of texts: headings, frames, and the registers of the crashed one.
 
-The bytes around the instruction where an x86 thread was: *Thread 0 instruction stream*.
+Also the bytes around an x86 thread's instruction: *Thread 0 instruction stream*.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PRINTABLE = range(0x20, 0x7F)
 
 
 def stream_lines(state: JsonValue) -> Iterator[str]:
-    """The rows, sixteen bytes each, of a thread's ``instructionState``."""
+    """Yield the rows, sixteen bytes each, of a thread's ``instructionState``."""
     stream = state.get(_STREAM_KEY) if isinstance(state, dict) else None
     given = stream.get("bytes") if isinstance(stream, dict) else None
     if not isinstance(stream, dict) or not isinstance(given, list):
@@ -65,7 +65,7 @@ def _row(row: Sequence[int], marked: int) -> str:
 
 
 def read_stream(lines: Sequence[str]) -> JsonValue:
-    """The ``instructionState`` that these rows say; None where they are not such rows."""
+    """Parse rows into an ``instructionState``; None if they are not such rows."""
     data: list[JsonValue] = []
     offset = None
     for line in lines:
@@ -100,16 +100,16 @@ _ADDRESSES = re.compile(r"\(?(?P<addresses>0x[0-9a-fA-F]+(?:[ \t]+0x[0-9a-fA-F]+
 _ADDRESS_LENGTH = 18
 _CRASHED = " Crashed"
 HEADING = "heading"
-"""The detail of a thread whose heading says another thing than that it crashed: ``Attributed``."""
+"""The detail of a thread whose heading has a mark other than a crash: ``Attributed``."""
 NAME_LINE = "name line"
-"""The detail of a thread that has a line for its name, and no name: what follows the colon."""
+"""The detail of a thread with a name line but no name: the text after the colon."""
 LINES = "lines"
-"""The detail of lines among frames that are none: of each how many frames are before it, and it."""
+"""The detail of other lines among frames: how many frames precede, and the line."""
 
 
 @dataclass(slots=True)
 class _Stack:
-    """A stack that lines are read into."""
+    """A stack under construction."""
 
     reader: FrameLines
     adjustment: Adjustment
@@ -136,10 +136,9 @@ class _Stack:
 
 
 def is_expanded(inner: ReportedFrame, outer: ReportedFrame) -> bool:
-    """Whether the first of two frames is a call inlined into the second.
+    """Return whether the first of two frames is a call inlined into the second.
 
-    A text has both with one address. Two frames of one function at one address are none: a
-    function that calls itself has such.
+    A text has both with one address. Two frames of one function at one address are recursion.
     """
     return (
         inner.address is not None
@@ -151,7 +150,7 @@ def is_expanded(inner: ReportedFrame, outer: ReportedFrame) -> bool:
 
 
 class ThreadSections:
-    """Takes the sections of threads, line by line."""
+    """Collects the sections of threads, line by line."""
 
     def __init__(self, frames: FrameLines, warnings: list[str]) -> None:
         self._frames = frames
@@ -168,7 +167,7 @@ class ThreadSections:
         self._free = 0
 
     def begin(self, line: str) -> str | None:
-        """Whether a section begins with ``line``: which part of the text it is of, or None."""
+        """Return the part of the text whose section begins with ``line``, or None."""
         if len(line) > LONGEST_LINE:
             return None
         line = line.rstrip()
@@ -190,11 +189,11 @@ class ThreadSections:
         return None
 
     def begin_exception(self) -> None:
-        """The section *Last Exception Backtrace* begins."""
+        """Begin the section *Last Exception Backtrace*."""
         self._exception = self._open = _Stack(self._frames, Adjustment.RETURN)
 
     def add(self, line: str) -> bool:
-        """A line of the section that is open; False where none is."""
+        """Read a line of the open section; return False if none is open."""
         if self._open is None:
             return False
         if isinstance(self._open, list):
@@ -204,14 +203,14 @@ class ThreadSections:
         return True
 
     def end(self) -> None:
-        """An empty line."""
+        """Read an empty line."""
         self._open = None
 
     def fault(self, label: str, value: str) -> bool:
-        """A label below the registers; whether it was understood."""
+        """Read a label below the registers; return whether it was understood."""
         found = read_fault(label, value) if self._states and not self._is_odd_fault else None
         if found is None or label in self._faults:
-            # Those that follow one that stays a label stay labels as well: they keep their order.
+            # Once one stays a label, the following ones do too, which preserves their order.
             self._is_odd_fault = self._is_odd_fault or bool(self._faults)
             return False
         self._faults[label] = found
@@ -240,7 +239,7 @@ class ThreadSections:
         self._open = self._stacks[number] = _Stack(self._frames, Adjustment.EXACT)
 
     def last_exception(self) -> LanguageException | None:
-        """That section: frames, or their bare addresses in brackets."""
+        """Return that section's exception: frames, or bare addresses in brackets."""
         stack = self._exception
         if stack is None:
             return None
@@ -255,7 +254,7 @@ class ThreadSections:
         return LanguageException(frames=tuple(stack.frames), details=stack.details())
 
     def threads(self, crashed: int | None) -> tuple[ReportedThread, ...]:
-        """All of them; ``crashed`` is the one that the header names."""
+        """Return all threads; ``crashed`` is the number in the header."""
         if any(thread.crashed for thread in self._threads.values()):
             crashed = None
         return tuple(self._made(thread, crashed) for thread in self._threads.values())
@@ -292,9 +291,9 @@ class ThreadSections:
         return replace(state, registers=(*state.registers, *more))
 
     def leftovers(self) -> Iterator[tuple[str, str, str]]:
-        """What is said of threads that there are not: the part, a label, and its value.
+        """Yield text about threads that do not exist: the part, a label, and its value.
 
-        Ask for it last.
+        Call last.
         """
         for index, name in self._names.items():
             if name.strip():

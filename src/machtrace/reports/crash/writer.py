@@ -1,9 +1,8 @@
-"""A report as Apple's text, in the layout that it was read in or that its system writes.
+"""Writer of Apple's crash text, in the report's layout or its system's.
 
-Trees of samples, and other processes: what Apple's texts of crashes have no part for.
-
-Both are ours. Trees are written as ``sample`` writes them, and other processes with two columns
-before each line, so that whoever reads the text takes none of it for the process that crashed.
+Trees of samples and other processes have no section in Apple's texts, so these two are ours. Trees
+are written as by ``sample``; lines of other processes are indented by two columns, so that readers
+do not attribute them to the process that crashed.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ from machtrace.reports.crash.threads import HEADING, KEY, LINES, NAME_LINE, stre
 from machtrace.reports.json_writer import as_text
 
 _DEEPEST = 256
-"""Columns grow with depth; what is deeper has its depth before its count."""
+"""Columns grow with depth; deeper nodes have their depth before their count."""
 _MARGIN = "    "
 
 
 def call_graph_lines(report: Report) -> Iterator[str]:
-    """The section of the report's own trees."""
+    """Yield the section of the report's own trees."""
     if report.trees:
         yield "Call graph:"
         yield from _trees(report)
@@ -98,7 +97,7 @@ def _what(frame: ReportedFrame, images: Sequence[ReportedImage]) -> str:
 
 
 def other_lines(report: Report) -> Iterator[str]:
-    """The section of other processes: threads and trees of each."""
+    """Yield the section of other processes: threads and trees of each."""
     if not report.others:
         return
     yield "Other Processes:"
@@ -122,12 +121,12 @@ def _task(task: ReportedTask) -> Iterator[str]:
 
 
 def write(reports: Sequence[Report]) -> str:
-    """The texts of several, one after another."""
+    """Return the consecutive texts of all reports."""
     return "\n".join(crash_text(report) for report in reports)
 
 
 def crash_text(report: Report) -> str:
-    """The file's text."""
+    """Return the file's text."""
     return "\n".join([*_lines(report), ""])
 
 
@@ -155,7 +154,7 @@ def _lines(report: Report) -> Iterator[str]:
 
 
 def _as_written(report: Report, layout: Layout) -> Values:
-    """Labels that a text had and no field has, or not as they were."""
+    """Return labels of the text without a field, or with a different spelling."""
     found: Values = {}
     known = PLACES[layout]
     order = frozenset(_order(report) or ())
@@ -190,7 +189,7 @@ def _last_exception(report: Report) -> Iterator[str]:
 
 
 def _between(lines: JsonValue) -> dict[int, list[str]]:
-    """Lines among frames, by how many frames are before them."""
+    """Return lines among frames, by the number of frames before them."""
     found: dict[int, list[str]] = {}
     for one in lines if isinstance(lines, list) else ():
         match one:
@@ -209,7 +208,7 @@ def _threads(report: Report) -> Iterator[str]:
         between, jumps = elided(thread, report.images)
         for at, lines in _between(thread.details.get(LINES)).items():
             between.setdefault(at, []).extend(lines)
-        # As one text, which passes through fewer hands than its lines.
+        # As one text, which passes through fewer calls than its lines.
         yield "\n".join([*frame_lines(thread.frames, report.images, between, jumps, names), ""])
 
 
@@ -274,7 +273,7 @@ def _images(report: Report, layout: Layout) -> Iterator[str]:
 
 
 def _image_layout(image: ReportedImage, report: Report, layout: Layout) -> Layout:
-    """That of the report, but for an image of a text that has what only another one writes."""
+    """Return the report's layout; another, if only that writes an image like this."""
     if report.kind is ReportKind.APPLE_CRASH:
         if image.arch is not None:
             return Layout.IOS

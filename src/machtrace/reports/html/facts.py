@@ -1,4 +1,4 @@
-"""The head of a report's part: what befell which process where, and what is odd about it."""
+"""The head of a report: what happened to which process, where, and warnings."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from machtrace.reports.html.markup import element, folded, lines, quantity, text
 from machtrace.reports.json_writer import indented
 
 _LONGEST = 200_000
-"""Characters of further details that are shown; the formats that keep all are named then."""
+"""Characters of further details that are shown; beyond that, the complete formats are named."""
 
 
 def title_of(report: Report) -> str:
-    """What a report is called in one line, as text."""
+    """Return a report's title in one line, as text."""
     said = [process_title(report)]
     exception = report.exception
     if exception is not None and (exception.type or exception.signal):
@@ -28,7 +28,7 @@ def title_of(report: Report) -> str:
 
 
 def process_title(task: ReportedTask) -> str:
-    """A process and its number."""
+    """Return a process' name and number."""
     process = task.process
     name = (
         process.name or (process.path or "").rpartition("/")[2] or process.identifier or "process"
@@ -37,7 +37,7 @@ def process_title(task: ReportedTask) -> str:
 
 
 def facts(report: Report) -> str:
-    """The table of what is known of the incident, the process and the machine."""
+    """Return the table of facts about the incident, the process and the machine."""
     rows = "".join(
         f"<dt>{text(label)}</dt><dd>{text(value)}</dd>" for label, value in _facts(report) if value
     )
@@ -86,7 +86,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str | None]]:
 
 
 def warnings(report: Report) -> str:
-    """What could not be understood."""
+    """Return the warnings."""
     if not report.warnings:
         return ""
     items = "".join(element("li", text(one)) for one in report.warnings)
@@ -95,7 +95,7 @@ def warnings(report: Report) -> str:
 
 
 def application_information(report: Report) -> str:
-    """What images said before the process ended."""
+    """Return the images' last words."""
     found: list[str] = []
     for name, said in report.application_information:
         head = element("h4", text(name)) if name else ""
@@ -105,7 +105,7 @@ def application_information(report: Report) -> str:
 
 
 def grouping(found: Fingerprint) -> str:
-    """The fingerprint, and why it is this one."""
+    """Return the fingerprint, and the frames behind it."""
     rows = "".join(
         element(
             "tr",
@@ -126,7 +126,7 @@ def grouping(found: Fingerprint) -> str:
 
 
 def further_details(report: Report) -> str:
-    """What the report says besides, under its source's own names."""
+    """Return the report's other details, under the source's own names."""
     parts: dict[str, JsonValue] = {
         "report": dict(report.details),
         "incident": dict(report.incident.details),

@@ -15,7 +15,7 @@ from machtrace.reports.analysis.reported_stacks import profile_of
 from machtrace.reports.html.markup import element, quantity, script_data
 
 _MOST_NODES = 300_000
-"""Of one graph: what a browser still draws at once."""
+"""Maximum nodes of a graph that browsers still draw promptly."""
 _APP, _SYSTEM, _OTHER, _THREAD = range(4)
 _KINDS = {
     FrameOwner.APP: _APP,
@@ -25,7 +25,7 @@ _KINDS = {
 
 
 def flame_graph(report: Report) -> str:
-    """The graph of all threads and trees of ``report``, those of its other processes too."""
+    """Return the graph of all threads and trees of ``report``, other processes included."""
     profile = profile_of(report)
     data, left_out = flame_data(profile)
     if not data["parents"]:
@@ -55,11 +55,11 @@ def flame_graph(report: Report) -> str:
 
 
 def flame_data(profile: Profile) -> tuple[dict[str, Any], int]:
-    """The graph's columns, and how many threads there was no room for.
+    """Return the graph's columns, and how many threads were dropped for lack of room.
 
-    ``names`` has a row ``[name, image, kind]`` for each function and thread. Nodes are columns: a
-    node's ``parents`` entry is lower than its own place, and -1 for a thread's own node; ``keys``
-    has an index of ``names``, ``own`` the samples that end there.
+    ``names`` has a row ``[name, image, kind]`` for each function and thread. Nodes are columns:
+    ``parents`` has each node's parent, which precedes it, and -1 for a thread's own node; ``keys``
+    an index of ``names``; ``own`` the samples that end there.
     """
     table = functions_of(profile.frames)
     owners = Owners(profile.process.path, profile.process.name)
@@ -79,7 +79,7 @@ def flame_data(profile: Profile) -> tuple[dict[str, Any], int]:
 
 
 class _Nodes:
-    """The columns while they are made; each thread costs what it adds, however many there are."""
+    """The columns under construction; each thread costs only what it adds."""
 
     def __init__(self, stacks: StackTable, frame_keys: Sequence[Sequence[int]]) -> None:
         self.parents: list[int] = []
@@ -88,7 +88,7 @@ class _Nodes:
         self._stacks, self._frame_keys = stacks, frame_keys
 
     def add(self, key: int, weights: Mapping[int, int]) -> None:
-        """A thread's stacks, by their rows, under a node of its own."""
+        """Add a thread's stacks, by their rows, under a node of its own."""
         root = self._new(-1, key)
         callers, frames = self._stacks.callers, self._stacks.frames
         node_of_row: dict[int, int] = {}

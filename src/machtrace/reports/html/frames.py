@@ -13,9 +13,9 @@ from machtrace.reports.analysis.recursion import folds
 from machtrace.reports.html.markup import element, folded, quantity, text
 
 _FOLDED_FROM = 4
-"""Frames of the system in a row from which on they are folded."""
+"""Consecutive system frames from which on they are folded."""
 _NAMED = 4
-"""Images that a fold's heading names."""
+"""Images named in a fold's heading."""
 _SOURCES = {
     NameSource.DEBUG_INFORMATION: ("debug", "from debug information"),
     NameSource.EXACT: ("symbol", "from a symbol at the function's own start"),
@@ -39,12 +39,12 @@ _MARKS = {
     Adjustment.UNKNOWN: " ?",
 }
 _MOST_ROWS = 2000
-"""Of one stack: of a deeper one as many from both ends together."""
+"""Maximum rows of a stack; a deeper one keeps both ends."""
 
 
 class _Row(NamedTuple):
     number: int
-    """As the report counts frames; what was inlined has its holder's."""
+    """The report's number of the frame; an inlined call has its holder's."""
     frame: ReportedFrame
     owner: Ownership
 
@@ -57,7 +57,7 @@ class StackLists:
         self.owners = owners_of(task)
 
     def write(self, frames: Sequence[ReportedFrame]) -> str:
-        """A stack, innermost first."""
+        """Return a stack, innermost first."""
         if not frames:
             return element("p", "No frames.", class_="none")
         rows = list(self._rows(frames))
@@ -126,7 +126,7 @@ class StackLists:
         return name[:LONGEST_IMAGE_NAME] or "???"
 
     def _row(self, row: _Row) -> str:
-        """A list's item: rows by the hundred thousand, hence short tags and no attributes."""
+        """Return a list item: there are up to hundreds of thousands, hence short tags."""
         frame = row.frame
         name = "" if frame.symbol is None else frame.symbol.name
         place = ""
@@ -182,7 +182,7 @@ def _notes(frame: ReportedFrame) -> str:
 
 
 def key_to_marks() -> str:
-    """What the marks beside frames mean."""
+    """Return the key to the marks beside frames."""
     rows = "".join(
         f"<dt><u>{label}</u></dt><dd>{text(why)}</dd>" for label, why in _SOURCES.values()
     )

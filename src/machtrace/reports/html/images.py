@@ -1,4 +1,4 @@
-"""The images of a report: which they are, and whether names were found in them."""
+"""The images of a report, and whether names were found in them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEADINGS = ("Image", "Whose", "Names", "Frames", "UUID", "Arch", "Version", "Fr
 
 
 def task_frames(report: Report, task: ReportedTask) -> Iterator[ReportedFrame]:
-    """All frames of a task."""
+    """Yield all frames of a task."""
     for thread in task.threads:
         yield from thread.frames
     for tree in task.trees:
@@ -25,7 +25,7 @@ def task_frames(report: Report, task: ReportedTask) -> Iterator[ReportedFrame]:
 
 
 def images(report: Report, task: ReportedTask) -> str:
-    """The table, and before it the app's images whose names are missing."""
+    """Return the table, preceded by the app's images without names."""
     if not task.images:
         return ""
     frames: Counter[int] = Counter()

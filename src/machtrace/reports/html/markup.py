@@ -1,4 +1,4 @@
-"""Text as HTML takes it: whatever a report says, it says it as text."""
+"""Escaping text for HTML: everything in a report is text."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from machtrace.render.printable import printable
 
 
 def text(value: object) -> str:
-    """``value`` as the content of an element or a quoted attribute, on one line.
+    """Escape ``value`` for an element or a quoted attribute, on one line.
 
-    What is not printable is spelt out: marks that turn the direction of text round too.
+    Unprintable characters are spelt out, among them bidirectional controls.
     """
     return escape(printable(str(value)), quote=True)
 
 
 def lines(value: str) -> str:
-    """The same of several lines, for an element that keeps them apart."""
+    """Escape several lines, for an element that preserves line ends."""
     return "\n".join(text(line) for line in value.splitlines())
 
 
 def attributes(**named: str | None) -> str:
-    """Attributes as a tag has them, with a space before each; ``class_`` is ``class``."""
+    """Return attributes as in a tag, a space before each; ``class_`` is ``class``."""
     return "".join(
         f' {name.rstrip("_").replace("_", "-")}="{text(value)}"'
         for name, value in named.items()
@@ -32,18 +32,18 @@ def attributes(**named: str | None) -> str:
 
 
 def element(tag: str, content: str = "", **named: str | None) -> str:
-    """An element, whose content is HTML already."""
+    """Return an element; ``content`` is HTML already."""
     return f"<{tag}{attributes(**named)}>{content}</{tag}>"
 
 
 def folded(summary: str, content: str, *, is_open: bool = False, **named: str | None) -> str:
-    """What can be opened and closed, without a script; both are HTML already."""
+    """Return a disclosure element, which needs no script; both texts are HTML already."""
     state = " open" if is_open else ""
     return f"<details{attributes(**named)}{state}><summary>{summary}</summary>{content}</details>"
 
 
 def script_data(value: Any) -> str:  # noqa: ANN401 - whatever JSON can say
-    """JSON that cannot end the ``script`` element that it is in, nor begin a comment there."""
+    """Return JSON that can neither end its ``script`` element nor begin a comment there."""
     written = json.dumps(value, separators=(",", ":"), ensure_ascii=True)
     return written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

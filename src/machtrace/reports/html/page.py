@@ -1,7 +1,7 @@
-"""The page: one file with all in it, that asks nothing of any network.
+"""The page: one self-contained file, without network requests.
 
-Its policy (``Content-Security-Policy``) lets run its own script and style alone, by their hashes;
-without the script all but the flame graph is there.
+Its ``Content-Security-Policy`` allows its own script and style alone, by their hashes; without the
+script everything but the flame graph works.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CONTROLS = (
 
 
 def write(reports: Sequence[Report]) -> str:
-    """The page of one report or of several."""
+    """Return the page of one report or of several."""
     style, script = _resource("page.css"), _resource("page.js")
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "

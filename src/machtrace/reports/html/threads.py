@@ -18,11 +18,11 @@ from machtrace.reports.html.frames import StackLists
 from machtrace.reports.html.markup import element, folded, quantity, text
 
 _OPEN = 3
-"""Threads of a report that says of none that it crashed, up to which all are open."""
+"""Maximum threads shown open, if the report marks none as crashed."""
 
 
 class WaitLabels:
-    """What is said of threads' waiting, by the graph of the whole report."""
+    """Labels of threads' waits, from the wait graph of the whole report."""
 
     def __init__(self, graph: WaitGraph) -> None:
         self._graph = graph
@@ -33,7 +33,7 @@ class WaitLabels:
         self._places = {id(node.thread): index for index, node in enumerate(graph.threads)}
 
     def of(self, thread: WaitingThread) -> str:
-        """Badges."""
+        """Return the badges of a thread."""
         index = self._places[id(thread)]
         found = ""
         if thread.wait is not None:
@@ -52,13 +52,13 @@ class WaitLabels:
 def stacks(
     report: Report, task: ReportedTask, waiting: list[WaitingThread], labels: WaitLabels
 ) -> str:
-    """All threads and trees of a task.
+    """Return all threads and trees of a task.
 
     Args:
-        report: whose task it is: its exception is shown with it.
+        report: the task's report, whose exception is shown with it.
         task: the process.
-        waiting: its threads as the wait graph has them.
-        labels: what is said of them.
+        waiting: its threads from the wait graph.
+        labels: of their waits.
     """
     lists = StackLists(task)
     found: list[str] = []

@@ -28,9 +28,9 @@ Said = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def read_crash(incident: Incident, body: ObjectReader) -> Report:
-    """The report; ``incident`` is what the header says.
+    """Return the report; ``incident`` is from the header.
 
-    What says again what is known, as ``faultingThread`` does, stays where it is.
+    Redundant keys, such as ``faultingThread``, stay in the details.
     """
     images = read_images(body.left, body.warnings)
     frames = FrameReader(images, body.warnings)
@@ -57,7 +57,7 @@ def read_crash(incident: Incident, body: ObjectReader) -> Report:
 
 
 def _with_time(incident: Incident, body: ObjectReader) -> Incident:
-    """The incident with the body's time, else the header's."""
+    """Return the incident with the body's time, else the header's."""
     stamp = incident.details.get("timestamp")
     time = body.left.get("captureTime")
     if isinstance(time, str) and time != stamp:
@@ -101,7 +101,7 @@ def _termination(body: ObjectReader) -> ReportedTermination | None:
 def _language_exception(
     body: ObjectReader, frames: FrameReader, information: Said
 ) -> LanguageException | None:
-    """Where it was thrown; its name and reason stay where they are said."""
+    """Return where it was thrown; name and reason stay in the details."""
     entries = body.left.get("lastExceptionBacktrace")
     stack: tuple[ReportedFrame, ...] = ()
     if isinstance(entries, list) and entries:

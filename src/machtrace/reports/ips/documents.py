@@ -1,7 +1,7 @@
-"""The headers and bodies that a file is made of.
+"""The headers and bodies of a file.
 
-Usually that is one of each. Files that were joined have several, and a text of macOS with the
-heading *Full Report* has one below what it was made into.
+Usually one of each. Concatenated files have several, and a macOS text with the heading *Full
+Report* has one below the text made from it.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ from machtrace.reports.lenient_json import JsonDocument, read_broken, read_json
 from machtrace.reports.source import ReportSource, next_document
 
 _BROKEN = 16
-"""Documents of a file."""
+"""Maximum broken documents of a file."""
 _HEADER = frozenset({"bug_type", "incident_id", "os_version", "app_name", "app_version"})
 _SURE = "bug_type"
-"""The key of a header that nothing else has."""
+"""A key that only headers have."""
 _BODY = frozenset({"usedImages", "threads", "procName", "procPath", "faultingThread", "bundleInfo"})
 _FULL_REPORT = re.compile(r"^-+\nFull Report\n-+\n\s{0,8}(?=\{)", re.MULTILINE)
 _NEXT_HEADER = re.compile(r'^\{(?=[^\n]{0,4096}"bug_type")', re.MULTILINE)
 
 
 class IpsPart(NamedTuple):
-    """What one report is made from."""
+    """The source of one report."""
 
     header: JsonValue
-    """None where a body has none."""
+    """None if missing."""
     body: JsonValue
-    """None where it is none of JSON."""
+    """None if not JSON."""
     text: str
-    """What follows: the body where that is text, else what is after it."""
+    """The rest: the body if that is text, else what follows it."""
     at: int
-    """Where in the text it begins."""
+    """The character index of its start."""
     warnings: tuple[str, ...]
 
 
 def is_header(value: JsonValue) -> bool:
-    """Whether it has the keys of headers, and not those of a body."""
+    """Return whether it has the keys of headers, and not those of a body."""
     return isinstance(value, dict) and len(_HEADER & value.keys()) > 1 and not is_body(value)
 
 
 def may_be_header(value: JsonValue) -> bool:
-    """Whether it has a key of headers: with a body below it, that is enough."""
+    """Return whether it has a key of headers, which suffices if a body follows."""
     return isinstance(value, dict) and bool(_HEADER & value.keys()) and not is_body(value)
 
 
 def is_body(value: JsonValue) -> bool:
-    """Whether it has the keys of a body of JSON: of a crash, a jetsam event, stackshot or panic."""
+    """Return whether it has the keys of a JSON body: crash, jetsam event, stackshot or panic."""
     if not isinstance(value, dict):
         return False
     return (
@@ -61,10 +61,9 @@ def is_body(value: JsonValue) -> bool:
 
 
 def begins_report(source: ReportSource) -> bool:
-    """Whether a file that begins with JSON is of this kind.
+    """Return whether a file that begins with JSON is of this kind.
 
-    A header of one key is one where it is the key that says of which type the body is, or where
-    there is a body.
+    A single key makes a header if it is the body's type, or if a body follows.
     """
     documents = source.documents
     first = documents[0].value
@@ -78,7 +77,7 @@ def begins_report(source: ReportSource) -> bool:
 
 
 def full_report(text: str) -> int | None:
-    """Where the *Full Report* begins in a text of macOS; None where there is none."""
+    """Return where the *Full Report* of a macOS text begins; None if it has none."""
     if "\nFull Report\n" not in text:
         return None
     match = _FULL_REPORT.search(text)
@@ -86,12 +85,11 @@ def full_report(text: str) -> int | None:
 
 
 def ips_parts(source: ReportSource, start: int | None) -> Iterator[IpsPart]:
-    """The parts of all reports.
+    """Yield the parts of all reports.
 
     Args:
         source: of the file.
-        start: where the first one begins; None for the file's own beginning, whose documents are
-            read already.
+        start: of the first; None for the file's beginning, whose documents are parsed already.
     """
     text = source.text
     documents = _Documents(text, source.name)
@@ -106,12 +104,12 @@ def ips_parts(source: ReportSource, start: int | None) -> Iterator[IpsPart]:
 
 
 def _begins(document: JsonDocument) -> bool:
-    """Whether a further report begins with it."""
+    """Return whether a further report begins with it."""
     return may_be_header(document.value) or is_body(document.value)
 
 
 class _Documents:
-    """Reads those of one text."""
+    """Parses the documents of one text."""
 
     def __init__(self, text: str, name: str) -> None:
         self._text = text
@@ -119,10 +117,10 @@ class _Documents:
         self._broken = 0
 
     def read(self, start: int) -> JsonDocument:
-        """The one that begins at ``start``.
+        """Parse the document at ``start``.
 
-        Python's reader counts all lines of the text before it says that something is broken: where
-        much is, it is not asked.
+        Python's reader counts all preceding lines to report an error, so that it is avoided once
+        many documents are broken.
         """
         if self._broken > _BROKEN:
             return read_broken(self._text, start)
@@ -131,7 +129,7 @@ class _Documents:
         return document
 
     def next(self, end: int) -> JsonDocument | None:
-        """The one that comes next; None where something else does."""
+        """Parse the document that comes next; None if something else does."""
         start = next_document(self._text, end)
         return self.read(start) if self._text.startswith(("{", "["), start) else None
 
@@ -139,7 +137,7 @@ class _Documents:
 def _part(
     text: str, start: int, first: JsonDocument, found: list[JsonDocument], documents: _Documents
 ) -> tuple[IpsPart, int, list[JsonDocument]]:
-    """The part that begins with ``first``, where it ends, and documents that were read of more."""
+    """Return the part that begins with ``first``, its end, and documents parsed beyond it."""
     header, body, end = first.value, None, first.end
     warnings = first.warnings
     if is_body(header):

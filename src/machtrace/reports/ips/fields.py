@@ -1,4 +1,4 @@
-"""Which key of a crash report's body is which field of the model.
+"""Keys of a crash report's body, and their fields in the model.
 
 One table serves reading and writing.
 """
@@ -14,7 +14,7 @@ from machtrace.reports.consume import ObjectReader
 
 
 class FieldKind(Enum):
-    """What a value must be to be understood."""
+    """What a value must be."""
 
     TEXT = "text"
     INTEGER = "integer"
@@ -22,11 +22,11 @@ class FieldKind(Enum):
 
 
 class BodyField(NamedTuple):
-    """A field, and where the body has it."""
+    """A field, and its key in the body."""
 
     attribute: str
     path: tuple[str, ...]
-    """The key; before it the keys of the objects that it is in."""
+    """The key, preceded by the keys of its enclosing objects."""
     kind: FieldKind = FieldKind.TEXT
 
 
@@ -82,11 +82,11 @@ ORDER = (
     *("ktriageinfo", "asi", "lastExceptionBacktrace", "faultingThread", "threads", "usedImages"),
     *("sharedCache", "vmSummary", "legacyInfo", "trialInfo", "reportNotes"),
 )
-"""The keys of a body as Apple's own files have them; others follow in their own order."""
+"""The order of keys in Apple's files; others follow in their own order."""
 
 
 def take(taking: ObjectReader, fields: tuple[BodyField, ...]) -> dict[str, Any]:
-    """The values of the fields that are there, by attribute; they are taken."""
+    """Consume the values of present fields, by attribute."""
     found: dict[str, Any] = {}
     for field in fields:
         inner, key = taking, field.path[-1]
@@ -102,7 +102,7 @@ def take(taking: ObjectReader, fields: tuple[BodyField, ...]) -> dict[str, Any]:
 
 
 def put(body: dict[str, JsonValue], fields: tuple[BodyField, ...], value: object) -> None:
-    """Write the fields of ``value`` that it has into ``body``."""
+    """Write the present fields of ``value`` into ``body``."""
     for field in fields:
         one = getattr(value, field.attribute)
         if one is None:
@@ -110,7 +110,7 @@ def put(body: dict[str, JsonValue], fields: tuple[BodyField, ...], value: object
         inner = body
         for name in field.path[:-1]:
             there = inner.get(name, {})
-            if not isinstance(there, dict):  # the source had something else there, which is kept
+            if not isinstance(there, dict):  # the source's own value there is preserved
                 break
             inner[name] = inner = dict(there)
         else:
@@ -118,6 +118,6 @@ def put(body: dict[str, JsonValue], fields: tuple[BodyField, ...], value: object
 
 
 def in_order(body: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """The same, Apple's keys first."""
+    """Return the same entries, Apple's keys first."""
     known = {key: body[key] for key in ORDER if key in body}
     return known | {key: value for key, value in body.items() if key not in known}

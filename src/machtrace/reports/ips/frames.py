@@ -1,8 +1,7 @@
 """Frames of threads and of ``lastExceptionBacktrace``.
 
-``inline`` marks calls that were inlined into the next frame. ``symbolSource``, ``sourceColumn``,
-``adjustment`` and ``address`` are ours, written where a value is not what Apple's keys alone would
-say.
+``inline`` marks calls inlined into the next frame. ``symbolSource``, ``sourceColumn``,
+``adjustment`` and ``address`` are ours, written if Apple's keys alone would not give the value.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from machtrace.model.symbol import SourceLocation
 from machtrace.reports.ips.images import WORD
 
 _ODD = "frame"
-"""The detail that an entry is kept under that is no frame."""
+"""The detail that stores an entry that is not a frame."""
 _NAMED = 4
 _UNNAMED = 2
 _ADJUSTMENTS = {one.value: one for one in Adjustment}
@@ -40,12 +39,12 @@ class FrameReader:
     def read(
         self, entries: Sequence[JsonValue], *, innermost: Adjustment, where: str
     ) -> tuple[ReportedFrame, ...]:
-        """The frames of a stack, innermost first as the file has them.
+        """Read the frames of a stack, innermost first as in the file.
 
         Args:
-            entries: the list of the file.
-            innermost: what the first frame's address is; the others' are return addresses.
-            where: what to call the stack in warnings.
+            entries: the file's list.
+            innermost: the first frame's kind of address; others are return addresses.
+            where: how warnings name the stack.
         """
         frames: list[ReportedFrame] = []
         add = frames.append
@@ -75,8 +74,8 @@ class FrameReader:
                     name, into = entry.get("symbol"), entry.get("symbolLocation")
                     if type(name) is str and type(into) is int:
                         symbol = new(ReportedSymbol, (name, into, reported))
-                # Most frames by far are no more than this. Their tuples are made as such: a call
-                # of the class takes twice as long.
+                # Most frames have nothing else. Tuples are made directly: calling the class takes
+                # twice as long.
                 frame = new(
                     ReportedFrame,
                     (address, index, offset, adjustment, symbol, None, False, NO_DETAILS),
@@ -99,7 +98,7 @@ class FrameReader:
 
 
 def _with_rest(frame: ReportedFrame, entry: dict[str, Any]) -> ReportedFrame:
-    """The frame with all that the entry says besides its place."""
+    """Return the frame with everything else in its entry."""
     rest = dict(entry)
     if frame.image is not None:
         del rest["imageIndex"], rest["imageOffset"]
@@ -112,7 +111,7 @@ def _with_rest(frame: ReportedFrame, entry: dict[str, Any]) -> ReportedFrame:
         source = rest.get("symbolSource")
         if isinstance(source, str) and source in _SOURCES:
             symbol = symbol._replace(source=_SOURCES[rest.pop("symbolSource")])
-    # Apple's text shows no file without a line: calls into templates of C++ have such.
+    # Apple's text omits a file without a line, as for calls into C++ templates.
     if isinstance(rest.get("sourceFile"), str) and (
         "sourceLine" in rest or "symbolSource" in entry
     ):
@@ -160,14 +159,14 @@ def frame_objects(
     bases: Sequence[int | None] = (),
     is_of_ips: bool = False,
 ) -> list[JsonValue]:
-    """The list that says the same.
+    """Return the equivalent list.
 
     Args:
         frames: of one stack, innermost first.
-        innermost: what the first frame's address is where nothing says otherwise.
-        absolute: which entry of the images stands for none.
-        bases: where the file says that images are; a frame elsewhere has its address.
-        is_of_ips: nothing is added that the source had not; else every frame has a place.
+        innermost: the first frame's default kind of address.
+        absolute: the index of the image that stands for none.
+        bases: the written load addresses; a frame elsewhere has its address.
+        is_of_ips: whether to add nothing to the source; else every frame has a location.
     """
     entries: list[JsonValue] = []
     usual = innermost
@@ -211,7 +210,7 @@ def _usual_object(
     *,
     is_inline: bool,
 ) -> dict[str, JsonValue]:
-    """:func:`_object` of a frame that is where image and offset say, and has no details."""
+    """Return :func:`_object` of a frame at its image and offset, without details."""
     entry: dict[str, JsonValue] = {"imageOffset": offset}
     if symbol is not None:
         name, into, source = symbol
@@ -237,7 +236,7 @@ def _put_location(entry: dict[str, JsonValue], location: SourceLocation) -> None
 
 
 def _is_elsewhere(frame: ReportedFrame, bases: Sequence[int | None]) -> bool:
-    """Whether image and offset do not say where a frame is: the image has no place, or several."""
+    """Return whether image and offset do not give the address: no load address, or several."""
     image, offset = frame.image, frame.offset
     if image is None or offset is None or image >= len(bases):
         return False

@@ -1,9 +1,7 @@
-"""``usedImages``.
+"""``usedImages``, and values consumed from objects that are many: frames, threads and images.
 
-Taking values out of the objects of frames, threads and images, of which there are many.
-
-Each takes a value that is what it should be, and leaves any other where it is, so that what is
-written of an object is the object again.
+Each function consumes a value of the expected type, and leaves any other in place, so that the
+written object equals the source.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ _UUID_DIGITS = 32
 
 
 def take_text(rest: dict[str, Any], key: str) -> str | None:
-    """A string that is not empty."""
+    """Consume a string that is not empty."""
     value = rest.get(key)
     if isinstance(value, str) and value:
         del rest[key]
@@ -33,7 +31,7 @@ def take_text(rest: dict[str, Any], key: str) -> str | None:
 
 
 def take_word(rest: dict[str, Any], key: str) -> int | None:
-    """A number of 64 bits."""
+    """Consume a number of 64 bits."""
     value = rest.get(key)
     if type(value) is int and 0 <= value < WORD:
         del rest[key]
@@ -42,7 +40,7 @@ def take_word(rest: dict[str, Any], key: str) -> int | None:
 
 
 def take_uuid(rest: dict[str, Any], key: str) -> UUID | None:
-    """A UUID, which stays too where it is not spelt as Python spells it; none of zeros."""
+    """Consume a UUID unless all zeros; one in another spelling than Python's also stays."""
     value = rest.get(key)
     uuid, is_usual = _uuid(value) if isinstance(value, str) else (None, False)
     if is_usual:
@@ -51,7 +49,7 @@ def take_uuid(rest: dict[str, Any], key: str) -> UUID | None:
 
 
 def take_build_id(rest: dict[str, Any], key: str) -> BuildId | None:
-    """A build-id, spelt as it is written."""
+    """Consume a build-id in its usual spelling."""
     value = rest.get(key)
     found = build_id(value) if isinstance(value, str) else None
     if found is not None:
@@ -73,21 +71,20 @@ def _uuid(text: str) -> tuple[UUID | None, bool]:
 
 _KEY = "usedImages"
 _ODD = "image"
-"""The detail that an entry is kept under that is no image."""
+"""The detail that stores an entry that is not an image."""
 _BUILD_ID = "buildId"
-"""What identifies an ELF image; no writer of Apple's has it."""
+"""The key of an ELF image's identifier; Apple's writers have none."""
 _UNKNOWN: dict[str, JsonValue] = {
     "source": "P",
     "base": 0,
     "size": 0,
     "uuid": "00000000-0000-0000-0000-000000000000",
 }
-"""What readers of these files want of each image, for those of which nobody said it: an image of
-the process, without a place."""
+"""The fields that readers require, for images without them: of the process, without an address."""
 
 
 def read_images(body: dict[str, Any], warnings: list[str]) -> tuple[ReportedImage, ...]:
-    """Every entry, at the place by which frames name it."""
+    """Read every entry, at the index by which frames refer to it."""
     entries = body.get(_KEY)
     if not isinstance(entries, list) or not entries:
         return ()
@@ -117,7 +114,7 @@ def _image(entry: JsonValue) -> ReportedImage:
 
 
 def image_object(image: ReportedImage, *, is_of_ips: bool) -> JsonValue:
-    """The entry that says the same; ``is_of_ips``: nothing is added that the source had not."""
+    """Return the equivalent entry; ``is_of_ips``: add nothing to the source."""
     if is_of_ips and _ODD in image.details:
         return image.details[_ODD]
     entry: dict[str, JsonValue] = {} if is_of_ips else dict(_UNKNOWN)
@@ -129,7 +126,7 @@ def image_object(image: ReportedImage, *, is_of_ips: bool) -> JsonValue:
         entry["CFBundleShortVersionString"] = image.version
     if image.size is not None:
         entry["size"] = image.size
-    if isinstance(image.uuid, BuildId):  # readers of these files want a UUID in the place of one
+    if isinstance(image.uuid, BuildId):  # readers of these files require a UUID there
         entry[_BUILD_ID] = str(image.uuid)
     elif image.uuid is not None:
         entry["uuid"] = str(image.uuid)
@@ -141,6 +138,6 @@ def image_object(image: ReportedImage, *, is_of_ips: bool) -> JsonValue:
 
 
 def written_bases(images: Sequence[ReportedImage], *, is_of_ips: bool) -> list[int | None]:
-    """Where a file that is written says that images are; 0 for those that nobody knows it of."""
+    """Return the written load addresses; 0 for unknown ones."""
     bases: list[int | None] = [image.load_address for image in images]
     return bases if is_of_ips else [base or 0 for base in bases]

@@ -1,4 +1,4 @@
-"""Which body an .ips file has, and what it says."""
+"""Reader of .ips files, by the kind of body."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from machtrace.reports.source import ReportSource
 from machtrace.reports.spindump import is_spindump, read_text
 
 AFTER_BODY = "after body"
-"""The detail of a text that follows the body: what a Mac says of itself."""
+"""The detail of a text after the body: a Mac's description of itself."""
 TEXT = "text"
-"""The detail of a body that is a text of no kind that is known."""
+"""The detail of a text body of an unknown kind."""
 BODY = "body"
-"""The detail of a body of JSON that is no object, or an empty one."""
+"""The detail of a JSON body that is not an object, or empty."""
 HEADER = "header"
-"""The detail of an incident whose header was cut off: null."""
+"""The detail of an incident without a header: null."""
 
 
 def recognises(source: ReportSource) -> bool:
-    """Whether a header of .ips comes first; or a body whose header was cut off.
+    """Return whether an .ips header comes first, or a body without its header.
 
-    Also a text of macOS with the *Full Report* below it, which says all that the text does.
+    Also a macOS text with the *Full Report* below it, which has everything in the text.
     """
     if source.documents:
         return begins_report(source)
@@ -43,7 +43,7 @@ def recognises(source: ReportSource) -> bool:
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
-    """The reports in it: one, unless files were joined."""
+    """Return its reports: one, unless files were concatenated."""
     start = None if source.documents else full_report(source.text)
     return tuple(_report(part) for part in ips_parts(source, start))
 
@@ -117,7 +117,7 @@ def _without_body(rest: str, incident: Incident, warnings: list[str]) -> Report:
 
 
 def _with_header(report: Report, header: Incident, warnings: list[str]) -> Report:
-    """A text, as iOS wrote until 14 and Xcode still exports, with what its header says."""
+    """Add the header's facts to a text report, as iOS wrote until 14 and Xcode still exports."""
     details = dict(header.details)
     if header.id is not None and header.id != report.incident.id:
         details["incident_id"] = header.id

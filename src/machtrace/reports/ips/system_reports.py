@@ -1,22 +1,17 @@
-"""The body of a stackshot, bug type 288: the stacks of all processes at one time.
+"""Bodies of stackshots, panics and jetsam events.
 
-``processByPid`` has processes by pid, their ``threadById`` threads by id, and these have
-``userFrames`` and ``kernelFrames``: pairs of an index in ``binaryImages`` and an offset. An image
-is a list of UUID, address and source. Source: xnu's ``tools/lldbmacros/kcdata.py``, which writes
-such files, and files of devices.
+Stackshot, bug type 288: the stacks of all processes at one time. ``processByPid`` has processes by
+pid, their ``threadById`` threads by id, and these have ``userFrames`` and ``kernelFrames``: pairs
+of an index in ``binaryImages`` and an offset. An image is a list of UUID, address and source.
+Source: xnu's ``tools/lldbmacros/kcdata.py``, which writes such files, and files of devices. Each
+process becomes one of the report's others, with the images of its stacks. Frames are consumed; all
+other keys stay.
 
-Each process becomes one of the report's others, with those images that its stacks are in. Frames
-are taken out; all other keys stay.
+Panic, bug type 210: the kernel's text, ``panicString``, with registers and a kernel backtrace;
+files of devices also have the stacks of all processes, as a stackshot has. All keys stay.
 
-The body of a panic, bug type 210: what the kernel said when it stopped.
-
-It is one text, ``panicString``, with registers and a backtrace of the kernel's; those of devices
-have the stacks of all processes below it, as a stackshot has. Everything stays under its own keys.
-
-The body of a jetsam event, bug type 298: which processes had how much memory.
-
-It lists hundreds of processes and no stacks. The report is about the largest one, or about the one
-that was ended; everything stays under its own keys.
+Jetsam event, bug type 298: the memory of hundreds of processes, without stacks. The report is about
+the largest, or the one that was ended. All keys stay.
 """
 
 from __future__ import annotations
@@ -46,14 +41,14 @@ _PID_LIMIT = 1 << 31
 
 
 def is_jetsam(body: Details) -> bool:
-    """Whether it is such a body."""
+    """Return whether it is a jetsam event's body."""
     return isinstance(body.get("processes"), list) and (
         "largestProcess" in body or "memoryStatus" in body
     )
 
 
 def read_jetsam(incident: Incident, body: dict[str, JsonValue], warnings: list[str]) -> Report:
-    """The report."""
+    """Return the report."""
     ended = _process(body, lambda one: isinstance(one.get("reason"), str))
     largest = _text(body.get("largestProcess"))
     shown = _process(body, lambda one: _text(one.get("name")) == largest) or {}
@@ -99,7 +94,7 @@ def _pid(value: JsonValue) -> int | None:
 
 
 def parted(value: JsonValue) -> tuple[str | None, str | None]:
-    """Name and build of ``iPhone OS 15.5 (19F77)``."""
+    """Split name and build of ``iPhone OS 15.5 (19F77)``."""
     if not isinstance(value, str):
         return None, None
     name, bracket, build = value.partition(" (")
@@ -111,18 +106,18 @@ _REASON = "reason"
 
 
 def is_panic(body: Details) -> bool:
-    """Whether it is such a body."""
+    """Return whether it is a panic's body."""
     return isinstance(body.get(_SAID), str)
 
 
 def last_words(body: Details) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """What the kernel said, as what an application says of itself; of a stackshot why it is."""
+    """Return the kernel's text, as an application's last words; of a stackshot its reason."""
     said = body.get(_SAID, body.get(_REASON))
     return (("", (said,)),) if isinstance(said, str) and said else ()
 
 
 def read_panic(incident: Incident, body: dict[str, JsonValue], warnings: list[str]) -> Report:
-    """The report."""
+    """Return the report."""
     name, build = parted(body.get("build") or body.get("macOSVersion"))
     date = body.get("date")
     return Report(
@@ -155,12 +150,12 @@ _DIGITS = 19
 
 
 def is_stackshot(body: Details) -> bool:
-    """Whether it is such a body."""
+    """Return whether it is a stackshot's body."""
     return isinstance(body.get(_PROCESSES), dict)
 
 
 def read_stackshot(incident: Incident, body: dict[str, JsonValue], warnings: list[str]) -> Report:
-    """The report."""
+    """Return the report."""
     images = _images(body.get(_IMAGES))
     left: dict[str, JsonValue] = {}
     others: list[ReportedTask] = []
@@ -211,7 +206,7 @@ def _image(index: int, entry: JsonValue) -> ReportedImage:
 
 
 class _TaskImages:
-    """Those of the report's images that one process' frames are in."""
+    """The report's images that one process' frames are in."""
 
     def __init__(self, images: list[ReportedImage]) -> None:
         self._images = images
@@ -222,7 +217,7 @@ class _TaskImages:
         return len(self._images)
 
     def index(self, image: int) -> int:
-        """The index, among the process' images, of one of the report's."""
+        """Return the process' own index of one of the report's images."""
         if image not in self._indices:
             self._indices[image] = len(self.found)
             self.found.append(self._images[image])
@@ -232,7 +227,7 @@ class _TaskImages:
 def _task(
     pid: str, process: dict[str, JsonValue], images: list[ReportedImage]
 ) -> tuple[ReportedTask, JsonValue]:
-    """A process with its threads, and its object without their frames."""
+    """Return a process with its threads, and its object without their frames."""
     threads = process.get(_THREADS)
     used = _TaskImages(images)
     found: list[ReportedThread] = []
@@ -302,7 +297,7 @@ def _frames(
 
 
 def stackshot_body(report: Report) -> dict[str, JsonValue]:
-    """The body that says the same."""
+    """Return the equivalent body."""
     left = report.details.get(_PROCESSES)
     tasks = iter(report.others)
     processes: dict[str, JsonValue] = {}

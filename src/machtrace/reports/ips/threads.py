@@ -1,7 +1,4 @@
-"""``threads``.
-
-``threadState``: registers by name, the general ones of arm in a list.
-"""
+"""``threads``, and ``threadState``: registers by name, arm's general ones in a list."""
 
 from __future__ import annotations
 
@@ -21,11 +18,11 @@ from machtrace.reports.ips.images import WORD, take_text, take_word
 
 _STATE_KEY = "threadState"
 _LISTS = ("x", "r")
-"""Of 64-bit and 32-bit arm."""
+"""The lists of 64-bit and 32-bit arm."""
 
 
 def read_state(thread: dict[str, Any]) -> ReportedRegisters | None:
-    """The state of a thread, taken out of its object."""
+    """Consume the state from a thread's object."""
     state = thread.get(_STATE_KEY)
     if not isinstance(state, dict):
         return None
@@ -47,7 +44,7 @@ def read_state(thread: dict[str, Any]) -> ReportedRegisters | None:
 
 
 def _is_listed(name: str, state: dict[str, Any]) -> bool:
-    """Whether a register of this name is one of a list, and thus none where it is beside it."""
+    """Return whether a list holds a register of this name, so that a separate entry is not one."""
     prefix, digits = name[:1], name[1:]
     return prefix in _LISTS and digits.isdecimal() and (digits == "0" or prefix in state)
 
@@ -67,7 +64,7 @@ def _register(name: str, value: JsonValue) -> ReportedRegister | None:
 
 
 def state_object(registers: ReportedRegisters) -> dict[str, JsonValue]:
-    """The object that says the same."""
+    """Return the equivalent object."""
     state: dict[str, JsonValue] = {}
     lists: dict[str, list[JsonValue]] = {}
     for register in registers.registers:
@@ -91,13 +88,13 @@ def state_object(registers: ReportedRegisters) -> dict[str, JsonValue]:
 
 _THREADS_KEY = "threads"
 _ODD = "thread"
-"""The detail that an entry is kept under that is no thread."""
+"""The detail that stores an entry that is not a thread."""
 
 
 def read_threads(
     body: dict[str, Any], frames: FrameReader, warnings: list[str]
 ) -> tuple[ReportedThread, ...]:
-    """Every thread; the innermost frame of each is where it was."""
+    """Read every thread; the innermost frame of each is its pc."""
     entries = body.get(_THREADS_KEY)
     if not isinstance(entries, list) or not entries:
         return ()
@@ -135,7 +132,7 @@ def _thread(
 def thread_object(
     thread: ReportedThread, absolute: int, bases: Sequence[int | None], *, is_of_ips: bool
 ) -> JsonValue:
-    """The entry that says the same; ``absolute`` and ``bases`` as in :func:`frame_objects`."""
+    """Return the equivalent entry; ``absolute`` and ``bases`` as in :func:`frame_objects`."""
     if is_of_ips and _ODD in thread.details:
         return thread.details[_ODD]
     entry: dict[str, JsonValue] = {}

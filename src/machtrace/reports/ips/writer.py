@@ -1,9 +1,8 @@
-"""A report as an .ips file.
+"""Writer of .ips files.
 
-What was read from one is written with the same keys and values, none added. Of other kinds it is a
-crash, bug type 309, with all that Apple's own readers and lldb's ``crashlog`` ask for.
-
-Trees of samples in a file that has no place for them: the key ``callTrees`` is ours.
+A report read from one is written with the same keys and values. Others become a crash, bug type
+309, with all keys that Apple's readers and lldb's ``crashlog`` require. Trees of samples are
+written under ``callTrees``, a key of ours.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from machtrace.reports.json_writer import dumps
 
 
 def tree_objects(report: Report, absolute: int) -> Iterator[JsonValue]:
-    """An object for each tree: its nodes' parents, samples and frames in lists of one length.
+    """Yield an object for each tree: parents, samples and frames of its nodes, as lists.
 
     Args:
-        report: whose trees they are.
-        absolute: which image stands for none.
+        report: the trees' report.
+        absolute: the index of the image that stands for none.
     """
     bases = written_bases(report.images, is_of_ips=False)
     for tree in report.trees:
@@ -63,12 +62,12 @@ _NO_IMAGE: dict[str, JsonValue] = {
 
 
 def write(reports: Sequence[Report]) -> str:
-    """The texts of several, one after another."""
+    """Return the consecutive texts of all reports."""
     return "\n".join(ips_text(report) for report in reports)
 
 
 def ips_text(report: Report) -> str:
-    """The file's text: the header's line, then the body, a line for each of its keys."""
+    """Return the file's text: the header's line, then the body, a line for each of its keys."""
     return "".join(_texts(report))
 
 
@@ -94,7 +93,7 @@ def _texts(report: Report) -> Iterator[str]:
 
 
 def _after(report: Report) -> Iterator[str]:
-    """What followed the body."""
+    """Yield what followed the body."""
     after = report.details.get(AFTER_BODY)
     if report.kind is ReportKind.APPLE_IPS and isinstance(after, str):
         yield f"\n{after}\n"
@@ -105,7 +104,7 @@ def _dumps(value: JsonValue) -> str:
     if not text.isascii():
         try:
             text.encode()
-        except UnicodeEncodeError:  # bytes that were no UTF-8 are lone surrogates
+        except UnicodeEncodeError:  # undecodable bytes are lone surrogates
             return dumps(value)
     return text
 
@@ -117,7 +116,7 @@ def _header(report: Report) -> dict[str, JsonValue] | None:
         if header == {HEADER: None}:
             return None
         header |= _present(bug_type=incident.kind, incident_id=incident.id)
-        # Nothing that was read is without a key of headers; what was made may be.
+        # Only a report from another source can lack a header's keys.
         return header if may_be_header(header) else {"bug_type": _CRASH, **header}
     process, system = report.process, report.system
     made = _present(
@@ -134,7 +133,7 @@ def _header(report: Report) -> dict[str, JsonValue] | None:
 
 
 def _present(**values: str | None) -> dict[str, JsonValue]:
-    """Those that are there."""
+    """Return the values that are not None."""
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -179,7 +178,7 @@ def _without_after(body: dict[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 def _put_common(body: dict[str, JsonValue], report: Report) -> None:
-    """What every reader of such files wants to know of a crash."""
+    """Add what every reader of crashes requires."""
     incident = report.incident
     body |= _present(captureTime=incident.time, incident=incident.id, bug_type=_CRASH)
     crashed = next((place for place, one in enumerate(report.threads) if one.crashed), None)
@@ -235,7 +234,7 @@ def _put_list(body: dict[str, JsonValue], key: str, name: str, items: list[JsonV
 
 
 def _absolute(report: Report) -> int:
-    """The image that stands for none: the one that the report has, else one after all others."""
+    """Return the index of the image that stands for none: the report's, else one after all."""
     for index, image in enumerate(report.images):
         if image.size == 0 and image.load_address == 0 and not image.name:
             return index
@@ -243,7 +242,7 @@ def _absolute(report: Report) -> int:
 
 
 def _needs_absolute(report: Report, *, is_of_ips: bool) -> bool:
-    """Whether a frame is in no image; of what was an .ips file only one with an address counts."""
+    """Return whether a frame is in no image; in .ips reports only if it has an address."""
     stacks = [thread.frames for thread in report.threads]
     if report.language_exception is not None:
         stacks.append(report.language_exception.frames)

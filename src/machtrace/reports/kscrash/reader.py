@@ -1,12 +1,8 @@
-"""The report of a KSCrash JSON file, and the one that it was written in the middle of.
+"""Reader of KSCrash's JSON, including a report of a crash inside KSCrash itself.
 
-``crash.error.profile``: stacks that were sampled, as numbers of frames that are listed once.
-
-Source: KSCrash, ``KSCrashReportFields.h`` and its module *Profiler*, versions 2.5 and 3.
-
-``binary_images``.
-
-Times: whole seconds, microseconds, or text, as the version of KSCrash has it.
+``crash.error.profile`` has sampled stacks, as indices into a list of frames. Source: KSCrash,
+``KSCrashReportFields.h`` and its module *Profiler*, versions 2.5 and 3. Times are whole seconds,
+microseconds, or text, depending on the version.
 """
 
 from __future__ import annotations
@@ -37,9 +33,9 @@ from machtrace.reports.source import ReportSource
 
 
 def read_profile(error: ObjectReader, reader: ThreadReader) -> tuple[SampledTree, ...]:
-    """A tree of each thread's samples, merged; none where there is no profile.
+    """Return a tree of each thread's merged samples; none without a profile.
 
-    The profile itself stays in the details as it is: trees do not tell when samples were taken.
+    The profile also stays in the details, since trees do not record the times of samples.
     """
     profile = error.left.get("profile")
     if not isinstance(profile, dict):
@@ -55,7 +51,7 @@ def read_profile(error: ObjectReader, reader: ThreadReader) -> tuple[SampledTree
 
 
 class _Frames:
-    """The listed frames, read when they are first asked for."""
+    """The listed frames, read on first use."""
 
     def __init__(self, given: Sequence[JsonValue], reader: ThreadReader) -> None:
         self._given = given
@@ -112,7 +108,7 @@ def _tree(thread: JsonValue, frames: _Frames) -> SampledTree | None:
 
 
 def read_images(body: ObjectReader) -> tuple[ReportedImage, ...]:
-    """Every image, in the report's order."""
+    """Read every image of ``binary_images``, in the report's order."""
     return tuple(
         _image(ObjectReader.of(one, f"binary_images[{number}]", body.warnings))
         for number, one in enumerate(body.objects("binary_images"))
@@ -138,15 +134,15 @@ def _image(taking: ObjectReader) -> ReportedImage:
 
 
 _MICROSECONDS = 1 << 40
-"""Seconds that far are in the year 36812; microseconds, in 1970."""
+"""Larger numbers are microseconds: as seconds they would be in the year 36812."""
 _LAST_SECOND = 253_402_300_799
-"""Of the year 9999."""
+"""The last second of the year 9999."""
 
 
 def read_time(taking: ObjectReader, key: str) -> str | None:
-    """A moment as text, in UTC: ``2025-12-09T21:29:13.629383Z``.
+    """Consume a time as text, in UTC: ``2025-12-09T21:29:13.629383Z``.
 
-    A number stays where it is as well, for its text does not tell what it was.
+    A number also stays, since the text does not preserve its unit.
     """
     value = taking.left.get(key)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -165,7 +161,7 @@ _OF_KSCRASH = "it was written when KSCrash crashed in writing the report that fo
 
 
 def recognises(source: ReportSource) -> bool:
-    """Whether it has the parts of such a report, or of one that was made while one was made."""
+    """Return whether it has the parts of such a report, or of one interrupted by another."""
     documents = source.documents
     value = documents[0].value if documents else None
     if not isinstance(value, dict):
@@ -177,10 +173,10 @@ def recognises(source: ReportSource) -> bool:
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
-    """The report in it.
+    """Return its reports.
 
-    Where KSCrash crashed while it wrote a report, there is one of that, and then the first one as
-    far as it was written. In old files the one that was being written is around the other.
+    If KSCrash crashed while writing a report, there is one of that crash, and the partial first
+    one. Old files nest the former in the latter.
     """
     warnings = list(source.documents[0].warnings)
     body = ObjectReader.of(source.documents[0].value, "", warnings)
@@ -199,7 +195,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
 
 
 def _is_minimal(body: dict[str, JsonValue]) -> bool:
-    """Whether it is no more than what KSCrash writes of its own crash."""
+    """Return whether it is the minimal report that KSCrash writes of its own crash."""
     report = body.get("report")
     return isinstance(report, dict) and report.get("type") == "minimal"
 

@@ -1,8 +1,7 @@
-"""The text in Apple's manner that KSCrash makes of its reports.
+"""KSCrash's text in Apple's format.
 
-From reports of other kinds it is made of what they have in common with KSCrash's.
-
-Time zones by the abbreviations that iOS has for them: ``NSTimeZone.abbreviationDictionary``.
+Reports of other kinds are written with what they have in common with KSCrash's. Time zones are
+those of iOS' ``NSTimeZone.abbreviationDictionary``.
 """
 
 from __future__ import annotations
@@ -77,10 +76,10 @@ _HOURS = {
 
 
 def local_time(text: str, zone: str | None) -> str:
-    """A moment in UTC as it was called there, in milliseconds; as it is, where that is unknown.
+    """Convert a UTC time to ``zone``, in milliseconds; unchanged if the zone is unknown.
 
     Args:
-        text: as :func:`~machtrace.reports.kscrash.reader.read_time` has it.
+        text: as :func:`~machtrace.reports.kscrash.reader.read_time` returns it.
         zone: an abbreviation, or ``GMT+2``.
     """
     try:
@@ -120,17 +119,17 @@ _OBJECT = "referenced_object"
 
 
 def write(reports: Sequence[Report]) -> str:
-    """The texts of several, one after another."""
+    """Return the consecutive texts of all reports."""
     return "\n".join(kscrash_text(report) for report in reports)
 
 
 def kscrash_text(report: Report) -> str:
-    """The file's text."""
+    """Return the file's text."""
     return "".join(f"{line}\n" for line in _Text(report).lines())
 
 
 def _code_type(name: str | None) -> str:
-    """``ARM-64``, of what a report has for it."""
+    """Return ``ARM-64`` and similar for a code type."""
     text = (name or "").lower()
     if text.startswith(("arm64", "arm-64")):
         return "ARM-64"
@@ -287,7 +286,7 @@ class _Text:
             yield f"CrashDoctor Diagnosis: {diagnosis}"
 
     def _deallocated(self) -> Iterator[str]:
-        """The last exception that the process let go, which may be what it stumbled over."""
+        """Yield the last deallocated exception, which the process may have accessed."""
         last = _last_exception(self._report)
         address = last.get("address")
         if not last or type(address) is not int:
@@ -309,7 +308,7 @@ def _last_exception(report: Report) -> dict[str, JsonValue]:
 
 
 def _is_zombie(report: Report) -> bool:
-    """Whether the process read a deallocated exception: a register of its crash has its address."""
+    """Return whether the process accessed a deallocated exception: a register has its address."""
     exception, crashed = report.exception, report.crashed_thread
     address = _last_exception(report).get("address")
     if exception is None or crashed is None or crashed.registers is None:

@@ -1,7 +1,7 @@
-"""``threads``: frames with the images that hold them, not those that the report names.
+"""``threads``: frames in the images that hold them, rather than those that the report names.
 
-Reports exist whose frames have the names of other images than the address is in: what a frame says
-of its image and symbol is a hint, believed only where the list of images agrees.
+Some reports name images that do not hold the address: a frame's image and symbol are accepted only
+if the list of images agrees.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from machtrace.reports.consume import ObjectReader
 from machtrace.reports.images import ImageRanges
 
 _THROWN = frozenset({"nsexception", "cpp_exception", "user_reported", "user"})
-"""Kinds of errors whose stack is the exception's, or the one that called KSCrash: return addresses
-throughout."""
+"""Kinds of errors whose stack is the exception's, or KSCrash's caller: return addresses only."""
 
 
 class ThreadReader:
@@ -32,7 +31,7 @@ class ThreadReader:
 
     def __init__(self, images: Sequence[ReportedImage], warnings: list[str]) -> None:
         self.images = list(images)
-        """The report's, and after them those that only frames name."""
+        """The report's, followed by those that only frames name."""
         self._ranges = ImageRanges(images)
         self._begins = {image.load_address for image in images}
         self._mentioned: dict[tuple[int, str], int] = {}
@@ -40,10 +39,10 @@ class ThreadReader:
         self._wrong = 0
 
     def read(self, crash: ObjectReader, kind: str | None) -> tuple[ReportedThread, ...]:
-        """All threads, in the report's order; old reports and crashes in KSCrash have only one.
+        """Read all threads in order; old reports and crashes in KSCrash have only one.
 
         Args:
-            crash: what has them.
+            crash: their object.
             kind: of the error.
         """
         is_thrown = kind in _THROWN
@@ -61,7 +60,7 @@ class ThreadReader:
         )
 
     def warn(self) -> None:
-        """Say how many frames had names that were not believed."""
+        """Warn about the number of frames with rejected names."""
         if self._wrong:
             self._warnings.append(
                 f"{self._wrong} frames name another image than the one that holds their address;"
@@ -93,7 +92,7 @@ class ThreadReader:
         return tuple(found)
 
     def frame(self, entry: ObjectReader, adjustment: Adjustment) -> ReportedFrame:
-        """A frame with the image that holds it."""
+        """Read a frame, and find the image that holds it."""
         signed = entry.integer("instruction_addr")
         address = None if signed is None else self._ranges.unsigned(signed)
         index = None if address is None else self._find(address, adjustment, entry)
@@ -122,7 +121,7 @@ class ThreadReader:
         )
 
     def _find(self, address: int, adjustment: Adjustment, entry: ObjectReader) -> int | None:
-        """The image that holds ``address``; one that only the frame names, where none does.
+        """Return the image that holds ``address``, else the one that only the frame names.
 
         Profiles, and reports with few of their images, have it in the frame alone.
         """
@@ -149,7 +148,7 @@ class ThreadReader:
         return self._mentioned[key]
 
     def _agrees(self, entry: ObjectReader, image: ReportedImage) -> bool:
-        """Whether what a frame says of its image is so."""
+        """Return whether the frame's fields agree with the image."""
         named, base = entry.left.get("object_name"), entry.left.get("object_addr")
         if isinstance(named, str) and named.rpartition("/")[2] != image.name:
             return False
@@ -162,7 +161,7 @@ class ThreadReader:
 
 
 def _contents(thread: ObjectReader) -> Sequence[JsonValue]:
-    """The frames; before version 1 they were the thread's own list."""
+    """Return the frames; before version 1 they were the thread's own list."""
     if isinstance(thread.left.get("backtrace"), list):
         return thread.objects("backtrace")
     return thread.inner("backtrace").objects("contents")

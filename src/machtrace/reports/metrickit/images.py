@@ -1,4 +1,4 @@
-"""The images that frames name, collected: there is no list of them in a payload."""
+"""Images of MetricKit's frames: payloads have no list of them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from machtrace.model.report import ReportedImage
 
 _WORD = 1 << 64
 _LEAST_ADDRESS = 1 << 32
-"""Where 64-bit programs of Apple's are mapped at the earliest; no image is as large."""
+"""Lowest address of Apple's 64-bit programs; images are smaller."""
 _PAGE = 0x1000
-"""The smallest there is; on arm64 they are four times as large."""
+"""The smallest page size; arm64's is four times as large."""
 _UUID_DIGITS = 32
 BINARIES = "binaryInfo"
-"""The key of the images' names in the trees of iOS 27, whose frames have only UUIDs."""
+"""The key of image names in iOS 27's trees, whose frames have only UUIDs."""
 _NUMBER = re.compile(r"0x[0-9a-fA-F]{1,16}|[0-9]{1,19}")
 
 
@@ -34,18 +34,18 @@ class ImageCollector:
     """Finds each frame's image and its offset in it."""
 
     named: Mapping[str, str] = field(default_factory=dict)
-    """Names of images by their UUIDs in capital letters, where frames have none."""
+    """Names of images without names in frames, by UUID in capital letters."""
     _seen: list[_Seen] = field(default_factory=list)
     _places: dict[tuple[str, str], int | None] = field(default_factory=dict)
     may_be_adjusted: bool = True
-    """Whether an odd offset of the stack at hand tells that it was moved back."""
+    """Whether an odd offset of the current stack implies that it was adjusted."""
     swapped: int = 0
     """Frames whose offset was the image's load address: payloads of iOS 14, 15 and macOS 12."""
 
     def place(
         self, entry: dict[str, JsonValue]
     ) -> tuple[Avma | None, int | None, ImageOffset | None]:
-        """The frame's address, the index of its image and the offset; they are taken from it."""
+        """Consume the frame's address, the index of its image, and the offset."""
         index = self._image(entry)
         address = _take(entry, "address")
         offset = _take(entry, "offsetIntoBinaryTextSegment")
@@ -93,7 +93,7 @@ class ImageCollector:
         return len(self._seen) - 1
 
     def images(self) -> tuple[ReportedImage, ...]:
-        """Those that were named, in the order in which they came."""
+        """Return the named images in order of appearance."""
         return tuple(
             ReportedImage(
                 uuid=one.uuid,
@@ -105,10 +105,11 @@ class ImageCollector:
 
 
 def binary_names(given: JsonValue) -> dict[str, str]:
-    """Names by UUIDs in capital letters.
+    """Return names by UUIDs in capital letters.
 
-    ``binaryInfo`` was seen as a list of objects with ``uuid`` and ``name``. It is a dictionary in
-    the API, which Swift may also write as an object, or as a list of keys and values in turn.
+    ``binaryInfo`` was seen as a list of objects with ``uuid`` and ``name``. In the API it is a
+    dictionary, which Swift may also encode as an object, or as a list of alternating keys and
+    values.
     """
     found: dict[str, str] = {}
     pairs: list[tuple[JsonValue, JsonValue]] = []
@@ -125,15 +126,15 @@ def binary_names(given: JsonValue) -> dict[str, str]:
 
 
 def _base(bases: Sequence[int] | set[int]) -> Avma | None:
-    """The load address, where all frames agree on it: they can be of several launches."""
+    """Return the load address, if all frames agree on it: they can be of several launches."""
     return Avma(next(iter(bases))) if len(bases) == 1 and min(bases) >= 0 else None
 
 
 def _is_base(offset: int, address: int | None) -> bool:
-    """Whether an offset that is small enough to be one is a load address nevertheless.
+    """Return whether a value that could be an offset is a load address.
 
-    Images are loaded at whole pages: what is left of the address then is on one, too. Programs of
-    watchOS are below 4 GiB.
+    Images are loaded at whole pages, and then the remaining offset is page-aligned, too. Programs
+    of watchOS are below 4 GiB.
     """
     if address is None or offset == 0 or offset % _PAGE or address < offset:
         return False
@@ -149,7 +150,7 @@ def _take(entry: dict[str, JsonValue], key: str) -> int | None:
 
 
 def as_number(value: JsonValue) -> int | None:
-    """A number; App Store Connect writes them as text: ``"0x19f7cda84"``, ``"1466"``."""
+    """Parse a number; App Store Connect has text: ``"0x19f7cda84"``, ``"1466"``."""
     if type(value) is int:
         return value
     if not isinstance(value, str) or _NUMBER.fullmatch(value) is None:

@@ -1,4 +1,4 @@
-"""``diagnosticMetaData``: what is said of the process, its machine and what befell it."""
+"""``diagnosticMetaData``: the process, its machine and the incident."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BUILT = re.compile(r"(?P<name>[^()]*) \((?P<build>[^()]*)\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """What a diagnostic says besides its stacks."""
+    """A diagnostic without its stacks."""
 
     process: ReportedProcess
     system: ReportedSystem
@@ -30,7 +30,7 @@ class Metadata:
 
 
 def read_metadata(diagnostic: ObjectReader) -> Metadata:
-    """The fields; what is none stays at its place in the diagnostic."""
+    """Consume the fields; invalid values stay in the diagnostic."""
     if isinstance(diagnostic.left.get("environment"), dict):
         return _of_environment(diagnostic)
     given = diagnostic.inner("diagnosticMetaData")
@@ -45,7 +45,7 @@ def read_metadata(diagnostic: ObjectReader) -> Metadata:
 
 
 def _of_environment(diagnostic: ObjectReader) -> Metadata:
-    """The same of iOS 27's reports: what befell the process is said in the diagnostic itself."""
+    """Consume the same from iOS 27's reports, in which the diagnostic itself has the fields."""
     given = diagnostic.inner("environment")
     process = _process(given, "applicationVersion", "applicationBuildVersion")
     if isinstance(given.left.get("osVersion"), dict):

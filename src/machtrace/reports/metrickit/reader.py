@@ -1,4 +1,4 @@
-"""The diagnostics of a payload, a report each."""
+"""Reader of MetricKit's payloads: a report for each diagnostic."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _EVENTS = {
     "launch": "app-launch",
     "launches": "app-launch",
 }
-"""What App Store Connect calls them."""
+"""App Store Connect's names."""
 _SINGLE = {key.removesuffix("s"): kind for key, kind in _KINDS.items()}
-"""The keys of iOS 27's reports, each of one diagnostic."""
+"""Keys of iOS 27's reports, each with one diagnostic."""
 _ENVIRONMENT = "environment"
 _TREE = "callStackTree"
 _STACKS = "callStacks"
@@ -44,16 +44,17 @@ _THREADS = "callStackThreads"
 _MARKS = frozenset({*_KINDS, _TREE, _STACKS, _THREADS})
 _PRODUCTS, _LOGS = "productData", "diagnosticLogs"
 _PAYLOAD = "payload"
-"""Where a report has what is said of all diagnostics of its payload.
+"""The detail of values shared by all diagnostics of a payload.
 
-Where that is much and they are many, the first alone has it: else it would grow with the square of
-the file's size."""
+If these are large and diagnostics many, only the first has them: otherwise output would grow with
+the square of the input.
+"""
 _ROOM = 1 << 16
-"""Characters that what is said again and again may have, even of a smaller file."""
+"""Characters that repeated values may take in any case."""
 
 
 def recognises(source: ReportSource) -> bool:
-    """Whether it is a payload, one diagnostic, a bare tree, or App Store Connect's logs."""
+    """Return whether it is a payload, one diagnostic, a bare tree, or App Store Connect's logs."""
     documents = source.documents
     value = documents[0].value if documents else None
     if not isinstance(value, dict):
@@ -68,7 +69,7 @@ def recognises(source: ReportSource) -> bool:
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
-    """A report for each diagnostic, in the file's order; one without stacks where there is none."""
+    """Return a report for each diagnostic, in order; one without stacks if there are none."""
     warnings = list(source.documents[0].warnings)
     room = max(_ROOM, len(source.text))
     payload = ObjectReader.of(source.documents[0].value, "", warnings)
@@ -94,12 +95,12 @@ def read(source: ReportSource) -> tuple[Report, ...]:
 
 
 def _sharing(said: Details, count: int, room: int) -> int:
-    """How many of ``count`` reports have what is said of all of them: all, or the first."""
+    """Return how many of ``count`` reports store the shared values: all, or the first."""
     return count if count * extent(dict(said)) <= room else 1
 
 
 def _diagnostics(payload: ObjectReader, room: int) -> Iterator[tuple[str | None, ObjectReader]]:
-    """What each is, where that is said, and its object."""
+    """Yield each diagnostic's kind, if stated, and its object."""
     for key, kind in _SINGLE.items():
         one = payload.left.get(key)
         if isinstance(one, dict) and _is_single(one):
@@ -127,7 +128,7 @@ def _diagnostics(payload: ObjectReader, room: int) -> Iterator[tuple[str | None,
 
 
 def _is_single(value: JsonValue) -> bool:
-    """Whether it is a diagnostic as iOS 27 has it, under a key of its own."""
+    """Return whether it is a diagnostic of iOS 27, under a key of its own."""
     return isinstance(value, dict) and _TREE in value
 
 
@@ -140,10 +141,10 @@ def _report(kind: str | None, diagnostic: ObjectReader, *, is_product: bool) -> 
         kind = _kind_of(diagnostic)
     metadata = read_metadata(diagnostic)
     tree = _tree(diagnostic)
-    # App Store Connect has logs of hangs, launches and writes, whose roots are outermost frames.
+    # App Store Connect's logs of hangs, launches and writes have outermost frames as roots.
     is_crash = (False if is_product else None) if kind is None else kind == _CRASH
     if kind == _MEMORY:
-        is_crash = None  # of what was allocating: innermost frames first, as was seen, or last
+        is_crash = None  # allocation stacks were seen with innermost frames first, and last
     task, was_swapped = read_tree(tree, metadata.process, is_crash=is_crash)
     details = dict(diagnostic.details())
     if tree.details():
@@ -168,7 +169,7 @@ def _report(kind: str | None, diagnostic: ObjectReader, *, is_product: bool) -> 
 
 
 def _kind_of(diagnostic: ObjectReader) -> str | None:
-    """What a diagnostic without its payload is, by what only such have."""
+    """Return the kind of a diagnostic outside of a payload, by its characteristic keys."""
     metadata = diagnostic.left.get("diagnosticMetaData")
     if not isinstance(metadata, dict):
         return None
@@ -186,11 +187,11 @@ def _kind_of(diagnostic: ObjectReader) -> str | None:
 
 
 def _tree(diagnostic: ObjectReader) -> ObjectReader:
-    """The object with the stacks: the diagnostic's own entry, its only item, or itself."""
+    """Return the object with the stacks: the diagnostic's own entry, its only item, or itself."""
     given = diagnostic.left.get(_TREE)
     if isinstance(given, list) and len(given) == 1:
         given = given[0]
-    if isinstance(given, str) and given.lstrip().startswith("{"):  # its JSON, as the API gives it
+    if isinstance(given, str) and given.lstrip().startswith("{"):  # the API's JSON
         document = read_json(given, len(given) - len(given.lstrip()), diagnostic.where)
         given = document.value
         diagnostic.warnings += document.warnings

@@ -1,6 +1,6 @@
-"""``callStackTree``: threads where the frames are one stack, trees where they branch.
+"""``callStackTree``: threads if the frames are one stack, trees if they branch.
 
-Frames that are nested in ``subFrames``, laid out in a row.
+Nested ``subFrames`` are flattened first.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class NestedFrame(NamedTuple):
     """A frame of a tree."""
 
     around: int | None
-    """The index of the frame that it is nested in; None for a root."""
+    """The index of the frame that holds it; None for a root."""
     entry: dict[str, JsonValue]
-    """What is said of it, less what is nested in it."""
+    """Its own entries, without nested frames."""
 
 
 def laid_out(roots: JsonValue, warnings: list[str]) -> list[NestedFrame]:
-    """All frames, outer ones before those in them, siblings in the file's order.
+    """Return all frames, parents before children, siblings in the file's order.
 
-    Trees are tens of thousands of frames deep, hence without recursion.
+    Trees are tens of thousands of frames deep, hence no recursion.
     """
     found: list[NestedFrame] = []
     odd = 0
@@ -73,27 +73,27 @@ def _reversed(frames: JsonValue) -> list[JsonValue]:
 
 
 def is_chain(frames: list[NestedFrame]) -> bool:
-    """Whether each is nested in the one before it."""
+    """Return whether each frame is nested in the one before it."""
     return all(frame.around == (index - 1 if index else None) for index, frame in enumerate(frames))
 
 
 _BEGINNERS = frozenset({"dyld", "libdyld.dylib", "libsystem_pthread.dylib"})
-"""Images that threads begin in."""
+"""Images in which threads begin."""
 _INSTRUCTION = 4
-"""Bytes of an instruction of arm64: addresses of others were moved back by who wrote them."""
+"""Bytes of an arm64 instruction: an unaligned address was adjusted by the writer."""
 _OFFSET = "offsetIntoBinaryTextSegment"
 
 
 def read_tree(
     tree: ObjectReader, process: ReportedProcess, *, is_crash: bool | None
 ) -> tuple[ReportedTask, bool]:
-    """The stacks, and whether offsets were load addresses.
+    """Read the stacks, and whether offsets were load addresses.
 
     Args:
         tree: the object of ``callStackTree``.
-        process: whose stacks they are.
-        is_crash: whether it is of a crash, in whose trees the root is the innermost frame; None
-            where nobody says.
+        process: the stacks' process.
+        is_crash: whether it is of a crash, whose trees have the innermost frame as root; None if
+            unknown.
     """
     images = ImageCollector(named=binary_names(tree.left.get(BINARIES)))
     threads: list[ReportedThread] = []
@@ -117,10 +117,10 @@ def read_tree(
 
 
 def _may_be_adjusted(frames: Sequence[NestedFrame], code_type: str | None) -> bool:
-    """Whether an odd offset tells that it was moved back.
+    """Return whether an odd offset implies that it was adjusted.
 
-    So it is on arm64, and never where instructions begin anywhere. Where no architecture is said,
-    most offsets must be of the kind.
+    True on arm64, never for instructions of any alignment. Without an architecture, most offsets
+    must be odd.
     """
     if code_type is not None:
         return code_type.startswith("arm64")
@@ -131,7 +131,7 @@ def _may_be_adjusted(frames: Sequence[NestedFrame], code_type: str | None) -> bo
 
 
 def _is_inverted(frames: Sequence[NestedFrame]) -> bool:
-    """Whether the root is the innermost frame, by what threads begin with."""
+    """Return whether the root is the innermost frame, by the functions in which threads begin."""
     if not frames:
         return False
     inner = {frame.around for frame in frames}

@@ -1,4 +1,4 @@
-"""The one report of a .plcrash file."""
+"""Reader of .plcrash files."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _UUID_BYTES = 16
 
 
 def recognises(source: ReportSource) -> bool:
-    """Whether it begins as such files do."""
+    """Return whether it begins with the signature."""
     return source.data.startswith(MAGIC)
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
-    """The one report in it; what was cut off is missing, and a warning says so.
+    """Return its one report; a truncated file gives a partial one, with a warning.
 
     Raises:
-        FormatError: its version is another, or nothing is in it.
+        FormatError: its version is unknown, or it is empty.
     """
     body = memoryview(source.data)[len(MAGIC) :]
     if not body or body[0] != _VERSION:
@@ -71,7 +71,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
 
 
 def _keep(details: dict[str, JsonValue], name: str, message: Message) -> None:
-    """Keep what was not taken."""
+    """Store what was not consumed."""
     rest = message.rest()
     if rest and name:
         details[name] = rest
@@ -125,7 +125,7 @@ def _identifier(data: bytes | None) -> str | None:
 
 
 def _time(seconds: int | None) -> str | None:
-    """As the text has it."""
+    """Format a time as the text has it."""
     if seconds is None or seconds >= _LONGEST_YEARS:
         return None if seconds is None else str(seconds)
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
@@ -174,7 +174,7 @@ def _exception(message: Message) -> ReportedException | None:
 
 
 def _numbered(kind: int | None) -> dict[str, JsonValue]:
-    """A kind of exception that has no name."""
+    """Return an unnamed exception's number."""
     return {} if kind is None or kind in EXCEPTION_TYPES else {"type": kind}
 
 

@@ -23,7 +23,7 @@ _UUID_BYTES = 16
 
 
 def read_images(message: Message, warnings: list[str]) -> tuple[ReportedImage, ...]:
-    """``binary_images``."""
+    """Read ``binary_images``."""
     images = tuple(_image(one) for one in message.messages(4))
     if not images:
         warnings.append("there are no images in it")
@@ -52,7 +52,7 @@ def _image(message: Message) -> ReportedImage:
 
 
 class StackReader:
-    """Finds the images of frames."""
+    """Reads threads, and finds the images of frames."""
 
     def __init__(self, images: Sequence[ReportedImage], warnings: list[str]) -> None:
         self._images = images
@@ -60,7 +60,7 @@ class StackReader:
         self._ranges = ImageRanges(images)
 
     def threads(self, message: Message) -> tuple[ReportedThread, ...]:
-        """``threads``."""
+        """Read ``threads``."""
         return tuple(self._thread(number, one) for number, one in enumerate(message.messages(3)))
 
     def _thread(self, place: int, message: Message) -> ReportedThread:
@@ -79,7 +79,7 @@ class StackReader:
         )
 
     def returns(self, message: Message) -> tuple[ReportedFrame, ...]:
-        """The frames of an exception, all of them return addresses."""
+        """Read the frames of an exception, all of them return addresses."""
         return self._frames(message, 3, Adjustment.RETURN)
 
     def _frames(

@@ -1,7 +1,7 @@
-"""The text that PLCrashReporter makes of its reports, in Apple's manner.
+"""PLCrashReporter's text in Apple's format.
 
-Source: ``PLCrashReportTextFormatter.m``. Its ``%18#llx`` is taken for eighteen columns with ``0x``,
-which is what Apple's formatter makes of it; no text of a device was at hand to compare with.
+Source: ``PLCrashReportTextFormatter.m``. Its ``%18#llx`` is implemented as eighteen columns with
+``0x``, as Apple's formatter does; not compared with a text from a device.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _CODE_TYPES = {
 
 
 def write(reports: Sequence[Report]) -> str:
-    """The texts of several, one after another."""
+    """Return the consecutive texts of all reports."""
     return "\n".join(plcrash_text(report) for report in reports)
 
 
 def plcrash_text(report: Report) -> str:
-    """The file's text."""
+    """Return the file's text."""
     return "".join(f"{line}\n" for line in _Text(report).lines())
 
 

@@ -1,4 +1,4 @@
-"""Messages of Protocol Buffers, taken apart: Google, *Encoding*."""
+"""Decoding protobuf messages: Google, *Encoding*."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _VARINT_BYTES = 10
 _WORD = (1 << 64) - 1
 _VARINT, _DELIMITED = 0, 2
 _FIXED = {1: 8, 5: 4}
-"""Bytes of values, by the type of wire."""
+"""Bytes of fixed-size values, by wire type."""
 
 
 def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
-    """The number, and where it ends; ValueError where it does not."""
+    """Decode a number; return it and its end. Raises ValueError if truncated or too long."""
     value = 0
     for count in range(_VARINT_BYTES):
         if at >= end:
@@ -49,7 +49,7 @@ def _fields(data: memoryview, source: str, start: int) -> Iterator[tuple[int, in
 
 
 def _extent(wire_type: int, data: memoryview, at: int, end: int) -> tuple[int, int]:
-    """How many bytes a value has, and where they begin; ValueError where it is none."""
+    """Return a value's size in bytes and its start. Raises ValueError if invalid."""
     if wire_type == _VARINT:
         size = _varint(data, at, end)[1] - at
     elif wire_type == _DELIMITED:
@@ -62,18 +62,18 @@ def _extent(wire_type: int, data: memoryview, at: int, end: int) -> tuple[int, i
 
 
 class Message:
-    """A message whose fields are taken by their numbers; what is left can be kept."""
+    """A message whose fields are consumed by number; the remainder can be stored."""
 
     def __init__(self, data: memoryview, source: str, offset: int = 0) -> None:
-        """Read the fields, not what is in them.
+        """Split the message into fields.
 
         Raises:
-            FormatError: a field is cut off, or none.
+            FormatError: a field is truncated or invalid.
         """
         self._source = source
         self._fields: dict[int, list[int | memoryview]] = defaultdict(list)
         self._after = b""
-        """What is no field, and all that follows it."""
+        """The first invalid field, and all that follows it."""
         try:
             for number, value in _fields(data, source, offset):
                 self._fields[number].append(value)
@@ -93,32 +93,32 @@ class Message:
         return value
 
     def integer(self, number: int) -> int | None:
-        """A number; the last one, where there are several."""
+        """Consume a number; of repeated ones the last."""
         value = self._take(number, int)
         return value if isinstance(value, int) else None
 
     def signed(self, number: int) -> int | None:
-        """A number of a signed type."""
+        """Consume a number of a signed type."""
         value = self.integer(number)
         return value if value is None or value >> 63 == 0 else value - (1 << 64)
 
     def boolean(self, number: int) -> bool | None:
-        """A truth value."""
+        """Consume a boolean."""
         value = self.integer(number)
         return None if value is None else bool(value)
 
     def data(self, number: int) -> bytes | None:
-        """Bytes."""
+        """Consume bytes."""
         value = self._take(number, memoryview)
         return bytes(value) if isinstance(value, memoryview) else None
 
     def text(self, number: int) -> str | None:
-        """A string; a byte that is no UTF-8 is a lone surrogate."""
+        """Consume a string; an undecodable byte is a lone surrogate."""
         value = self.data(number)
         return None if value is None else value.decode("utf-8", "surrogateescape")
 
     def messages(self, number: int) -> Iterator[Message]:
-        """All messages of a field."""
+        """Consume all messages of a field."""
         values = self._fields.pop(number, [])
         for value in values:
             if isinstance(value, memoryview):
@@ -127,12 +127,12 @@ class Message:
                 self._fields[number].append(value)
 
     def message(self, number: int) -> Message:
-        """A message; an empty one where there is none."""
+        """Consume a message; an empty one if absent."""
         value = self._take(number, memoryview)
         return Message(value if isinstance(value, memoryview) else memoryview(b""), self._source)
 
     def rest(self) -> dict[str, JsonValue]:
-        """What was not taken: by ``field`` and number; bytes in hexadecimal digits."""
+        """Return what was not consumed: by ``field`` and number; bytes in hexadecimal."""
         rest: dict[str, JsonValue] = {
             f"field {number}": [
                 value if isinstance(value, int) else value.hex() for value in values
@@ -145,7 +145,7 @@ class Message:
         return rest
 
     def integers(self, number: int) -> tuple[int, ...]:
-        """All numbers of a field, whether each is a field of its own or all are packed in one."""
+        """Consume all numbers of a field, packed or not."""
         found: list[int] = []
         left: list[int | memoryview] = []
         for value in self._fields.pop(number, []):

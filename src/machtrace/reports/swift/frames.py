@@ -1,8 +1,6 @@
-"""Frames of a backtrace, in the images that it lists.
+"""Frames of a backtrace, and the signal that ended the program.
 
-One line of a backtrace: ``1 [ra] [system] 0x1234 name + 5 in image at file:6:7``.
-
-What a program was ended by, as its backtrace says.
+A line: ``1 [ra] [system] 0x1234 name + 5 in image at file:6:7``.
 """
 
 from __future__ import annotations
@@ -29,23 +27,22 @@ _ATTRIBUTE = re.compile(r"\[([a-z]+)\]")
 _INTO = re.compile(r"(?P<name>.*\S) (?P<sign>[+-]) (?P<offset>[0-9]{1,18})")
 _AT, _IN = " at ", " in "
 _TRIED = 32
-"""Places where a file, or an image, may begin: function names have these words, too."""
+"""Maximum candidate positions of a file or an image: function names contain *at* and *in*, too."""
 _OF_FUNCTIONS = {*"()<>:"}
-"""What names of functions have, and those of images have not."""
+"""Characters of function names that images' names lack."""
 _UNKNOWN = "<unknown>"
 _NO_ADDRESS = "null"
 ELLIPSIS = "..."
-"""What stands for frames that are not shown, in the place of a number or of an address."""
+"""Stands for omitted frames, in place of a number or an address."""
 
 
 class SwiftFrameLine(NamedTuple):
-    """What a line says."""
+    """A parsed line."""
 
     number: int | None
-    """None where frames were left out."""
+    """None for omitted frames."""
     attributes: tuple[str, ...]
-    """``ra`` (a return address), ``async`` (where a task will go on), ``inlined``, ``thunk``,
-    ``system``."""
+    """``ra`` (return address), ``async`` (resume address), ``inlined``, ``thunk``, ``system``."""
     address: int | None
     """An Avma."""
     name: str | None
@@ -55,7 +52,7 @@ class SwiftFrameLine(NamedTuple):
 
 
 def parse_frame_line(line: str, images: Collection[str]) -> SwiftFrameLine | None:
-    """What a line says; None where it is no frame's.
+    """Parse a frame's line; None if it is not one.
 
     Args:
         line: without its end.
@@ -86,7 +83,7 @@ def parse_frame_line(line: str, images: Collection[str]) -> SwiftFrameLine | Non
 
 
 def _parted(text: str, images: Collection[str]) -> tuple[str, str | None, str | None]:
-    """A function, its image and its file.
+    """Split a function, its image and its file.
 
     A file begins at the first *at* that has an image before it.
     """
@@ -101,7 +98,7 @@ def _parted(text: str, images: Collection[str]) -> tuple[str, str | None, str | 
 
 
 def _with_image(text: str, images: Collection[str]) -> tuple[str, str] | None:
-    """A function and its image, which is all that follows an *in*; None where none does."""
+    """Split a function and its image, which is all that follows an *in*; None without one."""
     place = len(text)
     for _ in range(_TRIED):
         place = text.rfind(_IN, 0, place)
@@ -138,16 +135,16 @@ def _location(text: str) -> SourceLocation:
 
 _RETURN, _INLINED = "ra", "inlined"
 OMITTED = "omitted"
-"""The detail of what stands for frames that are not shown: how many, or null."""
+"""The detail of a frame that stands for omitted ones: how many, or null."""
 ATTRIBUTES = "attributes"
-"""The detail of what else is said of a frame: ``async``, ``thunk``, ``system``."""
+"""The detail of a frame's other attributes: ``async``, ``thunk``, ``system``."""
 
 
 class FrameMaker:
-    """Makes the frames of a report.
+    """Builds the frames of a report.
 
     Args:
-        images: those that are listed; what only frames name is added to them.
+        images: the listed ones; those that only frames name are added.
     """
 
     def __init__(self, images: ListedImages) -> None:
@@ -156,7 +153,7 @@ class FrameMaker:
         self._ranges = ImageRanges(images.all())
 
     def frames_of(self, lines: Iterable[str]) -> tuple[ReportedFrame, ...]:
-        """Those of a thread's lines, each of which is one."""
+        """Return the frames of a thread's lines."""
         found = (parse_frame_line(line, self._names) for line in lines)
         return tuple(self._of_line(one) for one in found if one is not None)
 
@@ -174,13 +171,13 @@ class FrameMaker:
         image: str | None,
         location: SourceLocation | None,
     ) -> ReportedFrame:
-        """One frame.
+        """Return one frame.
 
         Args:
             address: an Avma.
-            attributes: as texts have them.
-            symbol: what it is called.
-            image: the name of the one that holds it; where none is said, that is looked for.
+            attributes: as in texts.
+            symbol: its name.
+            image: the name of the image that holds it; if None, found by address.
             location: in the source.
         """
         other: list[JsonValue] = [one for one in attributes if one not in (_RETURN, _INLINED)]
@@ -203,7 +200,7 @@ class FrameMaker:
 
 
 def omitted(count: int | None) -> ReportedFrame:
-    """What stands for frames that are not shown; None where nobody says how many."""
+    """Return the frame that stands for omitted ones; None if their number is unknown."""
     return ReportedFrame(None, None, None, details={OMITTED: count})
 
 
@@ -215,13 +212,13 @@ _SIGNALS = {
     "Floating point exception": "SIGFPE",
     "Bad pointer dereference": "SIGSEGV",
 }
-"""``signalDescription`` of ``swift-backtrace`` → the signal; SIGBUS is said of it, too."""
+"""``signalDescription`` of ``swift-backtrace`` → the signal; SIGBUS shares a description."""
 _NUMBERED = {
     3: "SIGQUIT",
     4: "SIGILL",
     5: "SIGTRAP",
     6: "SIGABRT",
-    7: "SIGBUS",  # of Linux; 10 is macOS's
+    7: "SIGBUS",  # Linux; 10 is macOS's
     8: "SIGFPE",
     10: "SIGBUS",
     11: "SIGSEGV",
@@ -230,11 +227,11 @@ _ADDRESS_OF_CRASH = re.compile(r"(?P<what>.*\S) at (?P<address>0x[0-9a-fA-F]{1,1
 
 
 def exception(description: str, signal: int | None = None) -> ReportedException:
-    """What a description tells: ``Bad pointer dereference at 0x0000000000000004``.
+    """Parse a description: ``Bad pointer dereference at 0x0000000000000004``.
 
     Args:
-        description: as it is written behind *Program crashed*, or what the runtime says of itself.
-        signal: its number, where that is written.
+        description: what follows *Program crashed*, or the runtime's own message.
+        signal: its number, if stated.
     """
     match = _ADDRESS_OF_CRASH.fullmatch(description)
     what = description if match is None else match["what"]

@@ -1,4 +1,4 @@
-"""A crash as JSON: ``SWIFT_BACKTRACE=format=json``, of Swift 6.2 and later."""
+"""Reader of crashes as JSON: ``SWIFT_BACKTRACE=format=json``, of Swift 6.2 and later."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _TOP = 1 << 64
 
 
 def recognises(source: ReportSource) -> bool:
-    """Whether it is an object of the kind that Swift's runtime writes."""
+    """Return whether it is an object as Swift's runtime writes it."""
     documents = source.documents
     value = documents[0].value if documents else None
     return isinstance(value, dict) and value.get("kind") == _KIND and value.keys() >= _PARTS
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
-    """The one report in it."""
+    """Return its one report."""
     document = source.documents[0]
     body = ObjectReader.of(document.value, "", list(document.warnings))
     body.text("kind")
@@ -139,7 +139,7 @@ def _location(entry: ObjectReader) -> SourceLocation | None:
 
 
 def _hex(entry: ObjectReader, key: str) -> int | None:
-    """An address or a register's value, which is a string; taken where it is one."""
+    """Consume an address or a register's value, which is a string."""
     value: JsonValue = entry.left.get(key)
     try:
         number = int(value, 16) if isinstance(value, str) else -1

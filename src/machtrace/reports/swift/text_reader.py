@@ -1,10 +1,7 @@
-"""The crashes in a text: a log, or what a terminal showed.
+"""Reader of the crashes in a text: a log, or a terminal's output.
 
-One crash of a text: its parts as they are told apart, and the report of them.
-
-The images of a backtrace: ``0x1000–0x5000 0123abcd name /path/name``.
-
-Registers of a backtrace: a line each, and one line of flags and one of segments.
+Images are lines of ``0x1000–0x5000 0123abcd name /path/name``; registers have a line each, and one
+line of flags and one of segments.
 """
 
 from __future__ import annotations
@@ -39,10 +36,10 @@ _PATH = re.compile(r"(?<![ \t])[ \t]++(?=/)")
 
 
 def parse_image_line(line: str, *, is_macho: bool) -> ReportedImage | None:
-    """What a line says; None where it is no image's.
+    """Parse an image's line; None if it is not one.
 
     Args:
-        line: without its end, of no more than some thousand characters.
+        line: without its end, of at most some thousand characters.
         is_macho: see :func:`~machtrace.reports.images.identifier`.
     """
     match = _IMAGE.fullmatch(line)
@@ -69,9 +66,9 @@ _SEGMENT = re.compile(r"([a-z]{2}):? (0x[0-9a-fA-F]{1,4})")
 
 
 def parse_register_line(line: str) -> tuple[ReportedRegister, ...]:
-    """The registers of a line; none where it is no such line.
+    """Parse the registers of a line; none if it has none.
 
-    What is written behind a value (the bytes that it points at, the number, names of flags) is its
+    What follows a value (the bytes that it points to, the number, names of flags) is its
     description.
     """
     if len(line) > _LONGEST:
@@ -97,7 +94,7 @@ _ELF = ".so"
 
 
 def thread_heading(line: str) -> re.Match[str] | None:
-    """The line that a thread begins with: ``Thread 2 "worker" crashed:``; else None."""
+    """Match the line that a thread begins with: ``Thread 2 "worker" crashed:``."""
     if not line.startswith("Thread ") or len(line) > LONGEST_LINE:
         return None
     return _THREAD.fullmatch(line)
@@ -122,9 +119,9 @@ class CrashText:
     """The lines of one crash.
 
     Args:
-        reason: why the program crashed, as it is written.
-        signal: its number, where that is written.
-        before: lines before it.
+        reason: why the program crashed, as written.
+        signal: its number, if stated.
+        before: the preceding lines.
     """
 
     def __init__(self, reason: str, signal: int | None, before: list[str]) -> None:
@@ -139,7 +136,7 @@ class CrashText:
         self._platform: re.Match[str] | None = None
 
     def take(self, line: str) -> None:
-        """The next line, without colours and white space at its end."""
+        """Read the next line, without colours and trailing space."""
         if not line:
             return
         if (heading := thread_heading(line)) is not None:
@@ -178,18 +175,18 @@ class CrashText:
                 self._head.append(line)
 
     def _is_place(self, line: str) -> bool:
-        """Whether it is where the frame above is: a terminal may have no room behind that."""
+        """Return whether it is the location of the frame above: a terminal may have wrapped it."""
         frames = self._threads[-1].frames
         if not self._is_after_frame or not frames or len(frames[-1]) + len(line) > LONGEST_LINE:
             return False
         return _PLACE.fullmatch(line) is not None
 
     def leave(self, lines: list[str]) -> None:
-        """Keep lines that follow it."""
+        """Store the lines that follow it."""
         self._after = lines
 
     def report(self) -> Report:
-        """All of it."""
+        """Return the report."""
         is_macho = self._is_macho()
         lines = (parse_image_line(line, is_macho=is_macho) for line in self._images)
         images = ListedImages(image for image in lines if image is not None)
@@ -229,7 +226,7 @@ class CrashText:
         )
 
 
-# On a terminal there is a sign in colour before the reason, elsewhere three stars are around it.
+# A terminal shows a coloured sign before the reason; elsewhere it is between three stars.
 _REASON = re.compile(
     r"(?:\*\*\* |\N{BOMB} ?)?+"
     r"(?:Program crashed: (?P<crash>[^\n]{1,1000}?)|(?P<failure>Swift runtime failure: .{1,1000}?))"
@@ -241,7 +238,7 @@ _MARK = re.compile(rf"([ \t]*+)(?:\*\*\* |\N{{BOMB}} ?)?+(?:{'|'.join(_MARKS)})"
 
 
 def recognises(source: ReportSource) -> bool:
-    """Whether it says why a program crashed, and has threads, as Swift's runtime writes both."""
+    """Return whether it has the reason of a crash, and threads, as Swift's runtime writes them."""
     text = source.text
     places = [place for mark in _MARKS if (place := text.find(mark)) >= 0]
     if not places:
@@ -256,12 +253,12 @@ def recognises(source: ReportSource) -> bool:
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
-    """A report of each crash in it; what was written before a crash goes with it.
+    """Return a report of each crash; text before a crash is stored with it.
 
-    Where Swift's compiler crashes, LLVM writes a stack first: that is a report of its own.
+    If Swift's compiler crashes, LLVM first writes a stack: that is a report of its own.
 
     Raises:
-        FormatError: there is none.
+        FormatError: it has none.
     """
     dumps: list[Report] = []
     crashes: list[CrashText] = []
@@ -269,7 +266,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     signal: int | None = None
     for line in log_lines(source.text, _MARK):
         if (match := _BACKTRACING.fullmatch(line)) is not None:
-            # The next crash begins: what follows is no longer of the last one.
+            # The next crash begins: what follows does not belong to the last one.
             signal = int(match["signal"])
             before.append(line)
         elif (reason := _reason(line)) is not None:
@@ -289,13 +286,13 @@ def read(source: ReportSource) -> tuple[Report, ...]:
 
 
 def _stack_dump(name: str, lines: list[str]) -> tuple[Report, ...]:
-    """What LLVM, or a sanitizer, wrote into these lines; nothing where neither did."""
+    """Return the reports of LLVM or a sanitizer in these lines, if any."""
     source = ReportSource(name, "\n".join(lines).encode("utf-8", "surrogateescape"))
     return sanitizer_reader.read(source) if sanitizer_reader.recognises(source) else ()
 
 
 def _reason(line: str) -> str | None:
-    """Why a program crashed; None where a line does not say that."""
+    """Return why a program crashed; None if the line does not state it."""
     if not any(mark in line for mark in _MARKS) or "Backtracing from" in line:
         return None
     match = _REASON.fullmatch(line)

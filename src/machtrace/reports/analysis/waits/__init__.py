@@ -1,1 +1,1 @@
-"""Which thread waits for which, and deadlocks."""
+"""Waits between threads, and deadlocks."""

@@ -1,4 +1,4 @@
-"""What a stack is waiting for, by the functions that it ends in."""
+"""What a stack waits for, by the functions at its inner end."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from itertools import islice
 from typing import NamedTuple
 
 _LOOKED_AT = 24
-"""Frames at the inner end."""
+"""Frames examined at the inner end."""
 
 
 class WaitKind(Enum):
-    """What it waits for."""
+    """What a stack waits for."""
 
     MUTEX = "mutex"
     READ_WRITE_LOCK = "read-write lock"
@@ -35,12 +35,12 @@ class WaitKind(Enum):
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to do, rather than something that holds it up."""
+        """Whether the thread is idle rather than blocked."""
         return self in (WaitKind.RUN_LOOP, WaitKind.WORK)
 
     @property
     def is_lock(self) -> bool:
-        """Whether one thread must have what it waits for."""
+        """Whether it waits for something that one thread owns."""
         return self in _LOCKS
 
 
@@ -54,15 +54,15 @@ _LOCKS = (
 
 
 class Wait(NamedTuple):
-    """That a stack waits."""
+    """A stack's wait."""
 
     kind: WaitKind
     function: str
-    """Which function says so."""
+    """The function that identifies it."""
     place: int
-    """Where it is in the stack, innermost first."""
+    """Its index in the stack, innermost first."""
     caller: str = ""
-    """Who wanted to wait: the first function beyond those that waiting is made of."""
+    """The first function outside of the waiting machinery, which requested the wait."""
 
 
 _CALLS: dict[WaitKind, tuple[str, ...]] = {
@@ -136,7 +136,7 @@ _CALLS: dict[WaitKind, tuple[str, ...]] = {
     WaitKind.MESSAGE: ("mach_msg_trap", "mach_msg2_trap", "mach_msg_overwrite_trap"),
     WaitKind.WORD: ("__ulock_wait", "__ulock_wait2", "ulock_wait", "futex_wait", "syscall"),
 }
-"""By what is said: the first kinds say the most."""
+"""Function names by kind, the most specific kinds first."""
 _RANKS = {kind: rank for rank, kind in enumerate(_CALLS)}
 _KINDS = {name: kind for kind, names in _CALLS.items() for name in names}
 _TRAPS = frozenset(
@@ -168,7 +168,7 @@ _BETWEEN = (
     *("__psynch", "psynch", "mach_msg", "_xpc", "xpc_", "__ulock", "semaphore_", "thread_block"),
     *("_semaphore", "__GI_", "__lll", "futex", "__futex", "std::", "CFRunLoopServiceMachPort"),
 )
-"""What functions that wait are made of: beyond these is who wanted to wait."""
+"""Prefixes of the waiting machinery; the first function outside of it requested the wait."""
 _OTHERS_CODE = frozenset(
     {
         "_dispatch_client_callout",
@@ -177,14 +177,14 @@ _OTHERS_CODE = frozenset(
         "_dispatch_lane_serial_drain",
     }
 )
-"""What runs someone's block: what is outside of it does not wait, but has the block run."""
+"""Functions that run another's block: frames outside of it do not wait for it."""
 
 
 def wait_of(names: Iterable[str]) -> Wait | None:
-    """What a stack waits for; None where it seems to run.
+    """Return what a stack waits for; None if it seems to run.
 
     Args:
-        names: of its functions, innermost first; frames of the kernel may come before.
+        names: of its functions, innermost first; the kernel's frames may precede.
     """
     best: Wait | None = None
     is_waiting = False

@@ -1,10 +1,8 @@
-"""Who waits for whom in a report, and where that goes round in a circle.
+"""The wait graph of a report, and its cycles.
 
-An edge says how it is known. What the system itself noted is certain; what the threads' queues only
-suggest is a guess, and is called one. Who holds a lock that nothing is noted of is not known, and
-then there is no edge.
-
-Parts of a graph whose nodes can all reach one another (Tarjan 1972), without recursion.
+An edge records its source: a note of the system is certain, an inference from queues is a guess and
+marked as one. A lock whose owner nothing names makes no edge. Cycles are strongly connected
+components (Tarjan 1972), computed without recursion.
 """
 
 from __future__ import annotations
@@ -20,10 +18,10 @@ from machtrace.reports.analysis.waits.threads import WaitingThread, WaitNote, wa
 
 
 def strong_components(edges: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The components, each in ascending order; nodes on no circle are alone in theirs.
+    """Return the components, each ascending; a node on no cycle is alone.
 
     Args:
-        edges: of each node those that it leads to: their indices.
+        edges: of each node the indices of its successors.
     """
     order = [-1] * len(edges)
     lowest = [0] * len(edges)
@@ -64,21 +62,21 @@ def strong_components(edges: Sequence[Sequence[int]]) -> list[list[int]]:
 _OWN_QUEUE = "dispatch_sync called on queue already owned by current thread"
 _CONCURRENT = "com.apple.root."
 _TWO = 2
-"""Threads of which one is another: the queue of a third would not be the only one."""
+"""Serving threads examined: with a third, the owner would be ambiguous."""
 _ON_MAIN = re.compile(r"[oO]n_?[mM]ain_?(?:[tT]hread|[qQ]ueue)")
 
 
 class EdgeSource(Enum):
-    """How an edge is known."""
+    """The source of an edge."""
 
     NOTE = "note"
-    """The report says whom the thread waits for."""
+    """The report names the thread waited for."""
     MESSAGE = "message"
-    """The process said so when it ended."""
+    """The process stated it when it ended."""
     CALLER = "caller"
-    """A guess: the function that waits for a queue is named after the main thread's."""
+    """A guess: the waiting function is named after the main thread's queue."""
     ONLY_QUEUE = "only queue"
-    """A guess: the thread waits for a queue, and one other thread alone is serving any."""
+    """A guess: the thread waits for a queue, and only one other thread serves any."""
 
     @property
     def is_certain(self) -> bool:
@@ -88,19 +86,19 @@ class EdgeSource(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitEdge:
-    """That one thread waits for another."""
+    """One thread waiting for another."""
 
     waiter: int
-    """An index of :attr:`WaitGraph.threads`."""
+    """An index into :attr:`WaitGraph.threads`."""
     owner: int | None
-    """The same; None where it is no thread of the report that is known."""
+    """The same; None if it is not a known thread of the report."""
     owner_label: str
-    """Who is waited for, as the report says it."""
+    """The owner as the report names it."""
     source: EdgeSource
     samples: int
-    """In how many of the waiter's samples."""
+    """The number of the waiter's samples with this wait."""
     text: str
-    """What says so."""
+    """The text that states it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,14 +111,14 @@ class WaitNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlock:
-    """Threads that wait for one another in a circle; one that waits for itself too."""
+    """A cycle of threads that wait for one another; a thread that waits for itself too."""
 
     threads: tuple[int, ...]
-    """Indices of :attr:`WaitGraph.threads`."""
+    """Indices into :attr:`WaitGraph.threads`."""
     is_certain: bool
-    """Whether no edge of the circle is a guess."""
+    """Whether no edge of the cycle is a guess."""
     is_noted: bool
-    """Whether the system itself called it a deadlock."""
+    """Whether the system itself reported a deadlock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,14 +129,15 @@ class WaitGraph:
     edges: tuple[WaitEdge, ...]
     deadlocks: tuple[Deadlock, ...]
     shared_events: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
-    """Events of the kernel that several threads wait for, and which; who would end the wait is not
-    known."""
+    """Kernel events that several threads wait for, and these threads; who would signal them is
+    unknown.
+    """
     ownerless: tuple[int, ...]
-    """Threads that wait for a lock or a queue, and nothing tells who has it."""
+    """Threads that wait for a lock or queue of unknown owner."""
 
 
 def wait_graph(report: Report) -> WaitGraph:
-    """The graph of ``report``."""
+    """Build the wait graph of ``report``."""
     nodes: list[WaitNode] = []
     ranges: list[range] = []
     for task in report.tasks:
@@ -173,7 +172,7 @@ def _process_label(task: ReportedTask) -> str:
 
 
 class _Finder:
-    """Finds the threads that notes and messages speak of."""
+    """Resolves the threads that notes and messages name."""
 
     def __init__(self, report: Report, nodes: Sequence[WaitNode], ranges: Sequence[range]) -> None:
         self._nodes = nodes
@@ -206,7 +205,7 @@ class _Finder:
         )
 
     def edges(self, task: int, index: int) -> Iterator[WaitEdge]:
-        """Those of one thread."""
+        """Yield the edges of one thread."""
         thread = self._nodes[index].thread
         noted = False
         for note, samples in thread.notes:
@@ -285,7 +284,7 @@ class _Finder:
 
 
 def _serves_alone(queue: str | None) -> bool:
-    """Whether a thread that serves the queue is the only one to."""
+    """Return whether only one thread can serve the queue."""
     return bool(queue) and not (queue or "").startswith(_CONCURRENT)
 
 

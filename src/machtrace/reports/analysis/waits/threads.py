@@ -1,8 +1,6 @@
-"""The threads of a report with what each waits for, from threads and sampled trees alike.
+"""A report's threads and sampled trees, with what each waits for.
 
-What spindump says a thread is blocked by.
-
-The forms are those that spindump texts of macOS 10.15 to 15 and iOS have::
+Notes on blocked threads have the forms of spindump texts of macOS 10.15 to 15 and of iOS::
 
     (blocked by turnstile waiting for Demo [3715] thread 0xf1aeb)
     (blocked by turnstile waiting for thread 0xce8dc4)
@@ -24,7 +22,7 @@ from machtrace.reports.analysis.subject_stack import heaviest_path
 from machtrace.reports.analysis.waits.frames import Wait, wait_of
 
 _LONGEST = 1024
-"""Characters that are looked at."""
+"""Characters that are examined."""
 _NOTE = re.compile(
     r"\bblocked by (?P<by>[a-z][a-z0-9 _-]{0,60}?)"
     r"(?: 0x[0-9a-fA-F]{1,16})?"
@@ -41,34 +39,34 @@ _PROCESS = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitNote:
-    """A note, read."""
+    """A parsed note on a blocked thread."""
 
     by: str
-    """What it waits at: ``turnstile``, ``mutex``, ``krwlock``."""
+    """The kind of lock: ``turnstile``, ``mutex``, ``krwlock``."""
     process: str | None = None
-    """Whose the owner is; None where the note names none: its own, if it names a thread."""
+    """The owner's process; None if not named: the waiter's own, if a thread is named."""
     pid: int | None = None
     thread: int | None = None
     """The owner's system-wide id."""
     is_own_thread: bool = False
     """Whether the owner is the thread that waits."""
     is_main_thread: bool = False
-    """Whether it is the main thread of its process."""
+    """Whether the owner is its process' main thread."""
     hops: int = 0
-    """Owners between the thread and the one that is named."""
+    """Owners between the thread and the named one."""
     is_deadlock: bool = False
-    """Whether the system itself says that it is part of one."""
+    """Whether the system reports that it is part of a deadlock."""
     text: str = ""
-    """The note as it is written."""
+    """The note as written."""
 
     @property
     def names_owner(self) -> bool:
-        """Whether it says who is waited for."""
+        """Whether it names the owner."""
         return self.is_own_thread or self.thread is not None or self.process is not None
 
 
 def wait_note(text: str) -> WaitNote | None:
-    """The note in ``text``, wherever it is there; None where there is none."""
+    """Return the note in ``text``; None if it has none."""
     match = _NOTE.search(text[:_LONGEST])
     if match is None:
         return None
@@ -102,34 +100,35 @@ _MAIN_QUEUE = "com.apple.main-thread"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingThread:
-    """A thread of a task, and what is known of its waiting."""
+    """A thread of a task, and what is known of its wait."""
 
     index: int
-    """Its place in the task: threads first, then trees."""
+    """Its index in the task: threads first, then trees."""
     id: int | None
     name: str | None
     queue: str | None
     is_main: bool
     wait: Wait | None
-    """What its stack waits for; None where it seems to run."""
+    """What its stack waits for; None if it seems to run."""
     notes: tuple[tuple[WaitNote, int], ...]
-    """What the report itself says, and in how many samples."""
+    """The report's notes, with the number of samples of each."""
     event: tuple[int, ...]
-    """The kernel's event that it waits for (``waitEvent`` of stackshots), which threads share that
-    wait for the same: numbers that mean nothing else here; none where none is said."""
+    """The kernel event that it waits for (``waitEvent`` of stackshots), shared by threads that wait
+    for the same; the numbers have no other meaning; empty if not reported.
+    """
     samples: int
-    """How many there are of it; 1 of a thread that was looked at once."""
+    """The number of its samples; 1 for a thread that was captured once."""
 
     @property
     def label(self) -> str:
-        """What people call it."""
+        """Its name for people."""
         number = f"thread {self.index}" if self.id is None else f"thread {self.id:#x}"
         said = self.name or self.queue or ("main" if self.is_main else "")
         return f"{number} ({said})" if said else number
 
 
 def waiting_threads(task: ReportedTask) -> tuple[WaitingThread, ...]:
-    """Of all threads and trees of ``task``, in its order."""
+    """Return all threads and trees of ``task``, in its order."""
     found = [_of_thread(index, thread) for index, thread in enumerate(task.threads)]
     found += (
         _of_tree(index, tree)
