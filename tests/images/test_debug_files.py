@@ -14,7 +14,7 @@ from machtrace.formats.macho.header import FileType
 from machtrace.images import folder_index
 from machtrace.images.debug_file import DebugFile, FoundBy
 from machtrace.images.folder_index import make_index
-from machtrace.images.resolver import ImageResolver, search_debug_files
+from machtrace.images.resolver import ImageResolver
 from machtrace.images.search_path import SearchPath
 from machtrace.images.search_record import Outcome
 from machtrace.images.store_layout import (
@@ -92,7 +92,7 @@ def test_a_store_in_lldb_s_layout_may_link_to_the_bundle(tmp_path):
         link.unlink(missing_ok=True)
         link.symlink_to(target)
 
-        found = search_debug_files(image_of(), SearchPath.of(tmp_path / "store")).lines
+        found = ImageResolver.of(tmp_path / "store").files(image_of()).lines
         assert isinstance(found, DebugFile)
         assert dwarf.samefile(found.path)
 
@@ -105,7 +105,7 @@ def test_of_two_architectures_with_one_uuid_the_right_one_is_used(tmp_path):
     places = SearchPath.of(tmp_path)
 
     for arch, path in ((Arch.ARM64, place), (Arch.ARM64E, other)):
-        found = search_debug_files(image_of(arch=arch), places).lines
+        found = ImageResolver(places).files(image_of(arch=arch)).lines
         assert isinstance(found, DebugFile)
         assert str(path) == found.path
 
@@ -114,7 +114,7 @@ def test_a_store_s_wrong_file_is_not_used(tmp_path):
     """What lies at an identifier's place is looked at all the same."""
     put(tmp_path / unified_path(OURS, FileKind.DEBUGINFO), dwarf_file(UUID(int=9)))
 
-    found = search_debug_files(image_of(), SearchPath.of(tmp_path)).lines
+    found = ImageResolver.of(tmp_path).files(image_of()).lines
     assert FrameStatus.MISMATCHED_FILE is found
 
 
@@ -129,8 +129,8 @@ def test_a_folder_is_looked_through_once(tmp_path, monkeypatch):
 
     for number in range(20):
         image = image_of(UUID(int=number + 1), "/target/other-name")
-        assert not isinstance(first.file(image), FrameStatus)
-        assert not isinstance(second.file(image), FrameStatus)
+        assert not isinstance(first.binary(image), FrameStatus)
+        assert not isinstance(second.binary(image), FrameStatus)
     assert [str(tmp_path)] == made
 
 
@@ -139,7 +139,7 @@ def test_a_folder_is_looked_through_only_when_it_must_be(tmp_path, monkeypatch):
     put(tmp_path / "X", ThinFile(uuid=OURS).build())
     monkeypatch.setattr(folder_index, "make_index", lambda _: pytest.fail("it was"))
 
-    assert not isinstance(ImageResolver.of(tmp_path).file(image_of()), FrameStatus)
+    assert not isinstance(ImageResolver.of(tmp_path).binary(image_of()), FrameStatus)
 
 
 def test_links_that_lead_round_end(tmp_path):
@@ -190,18 +190,18 @@ def test_a_folder_that_is_too_large_is_given_up_and_said(tmp_path, monkeypatch, 
     monkeypatch.setattr(module, limit, 12)
     places = SearchPath.of(tmp_path)
 
-    assert isinstance(search_debug_files(image_of(), places).lines, DebugFile)
-    search = search_debug_files(image_of(UUID(int=50)), places)
+    assert isinstance(ImageResolver(places).files(image_of()).lines, DebugFile)
+    search = ImageResolver(places).files(image_of(UUID(int=50)))
     assert isinstance(search.lines, FrameStatus)
-    assert Outcome.CUT_SHORT in [one.outcome for one in search.looked_at]
+    assert Outcome.CUT_SHORT in [one.outcome for one in search.attempts]
 
 
 def test_the_user_is_told_of_other_builds(tmp_path):
     """Nothing has the identifier, but something has the name."""
     other = write_dsym(tmp_path / "old" / "X.dSYM", "X", dwarf_file(UUID(int=77)))
 
-    search = search_debug_files(image_of(), SearchPath.of(tmp_path))
-    told = next(one for one in search.looked_at if one.place == str(tmp_path))
+    search = ImageResolver.of(tmp_path).files(image_of())
+    told = next(one for one in search.attempts if one.location == str(tmp_path))
     assert Outcome.NO_MATCH is told.outcome
     assert str(other) in str(told)
 
@@ -215,15 +215,15 @@ def test_a_file_that_must_be_unpacked_says_so(tmp_path, data, words):
     """What people download is often packed."""
     given = put(tmp_path / "X.dSYM.zip", data)
 
-    search = search_debug_files(image_of(), SearchPath.of(given))
+    search = ImageResolver.of(given).files(image_of())
     assert FrameStatus.MISSING_FILE is search.lines
-    assert words in str(search.looked_at[0])
+    assert words in str(search.attempts[0])
 
 
 @pytest.mark.parametrize("place", ["", "\0", "/dev/null", "~nobody-at-all/x"], ids=repr)
 def test_places_that_are_none_do_no_harm(place):
     """Whatever is given as a place."""
-    assert FrameStatus.MISSING_FILE is search_debug_files(image_of(), SearchPath.of(place)).lines
+    assert FrameStatus.MISSING_FILE is ImageResolver.of(place).files(image_of()).lines
 
 
 # --- ELF ---
@@ -287,12 +287,12 @@ def test_the_build_id_is_looked_up_first(program, tmp_path):
     installed = put(tmp_path / "debug" / build_id_path(image.uuid, FileKind.DEBUGINFO), data)
     places = SearchPath(debug_roots=[str(tmp_path / "debug")])
 
-    found = search_debug_files(image, places).lines
+    found = ImageResolver(places).files(image).lines
     assert isinstance(found, DebugFile)
     assert (str(installed), FoundBy.BUILD_ID) == (found.path, found.found_by)
 
-    assert FrameStatus.MISSING_FILE is search_debug_files(image, SearchPath(debug_roots=())).lines
-    given = search_debug_files(image, SearchPath.of(tmp_path / "debug")).lines
+    assert FrameStatus.MISSING_FILE is ImageResolver(SearchPath(debug_roots=())).files(image).lines
+    given = ImageResolver.of(tmp_path / "debug").files(image).lines
     assert isinstance(given, DebugFile)
 
 
@@ -312,7 +312,7 @@ def test_without_a_build_id_the_checksum_counts(program, tmp_path):
         file.write(b"\0")
     files = ImageResolver(places).files(image)
     assert FrameStatus.MISMATCHED_FILE is files.lines
-    assert Outcome.OTHER_CHECKSUM in [one.outcome for one in files.looked_at]
+    assert Outcome.OTHER_CHECKSUM in [one.outcome for one in files.attempts]
 
 
 def test_a_debug_file_of_another_build_is_not_used(program, tmp_path):
@@ -338,7 +338,7 @@ def test_a_debug_file_is_not_taken_for_the_binary(program):
     image = image_of(image.uuid, "/elsewhere/program", ImageFormat.ELF, image.arch)
     source = ImageResolver.of(program / "program.debug")
 
-    assert isinstance(source.file(image), FrameStatus)
+    assert isinstance(source.binary(image), FrameStatus)
     assert isinstance(source.files(image).lines, DebugFile)
 
 
@@ -352,10 +352,10 @@ def test_what_dwz_moved_away_is_said(program, tmp_path):
     )
     image = elf_image(debug)
 
-    search = search_debug_files(image, SearchPath.of(debug))
+    search = ImageResolver.of(debug).files(image)
     assert isinstance(search.lines, DebugFile)
-    told = next(one for one in search.looked_at if one.outcome is Outcome.NOT_READ)
-    assert "/usr/lib/debug/.dwz/common" == told.place
+    told = next(one for one in search.attempts if one.outcome is Outcome.NOT_READ)
+    assert "/usr/lib/debug/.dwz/common" == told.location
     assert str(BuildId(bytes(range(20)))) in told.detail
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from machtrace.formats.macho.header import CPU_TYPE_ARM, CPU_TYPE_ARM64, CPU_TYPE_X86_64
 from machtrace.images import folder_index
 from machtrace.images.debug_file import DebugFile, FoundBy
-from machtrace.images.resolver import ImageResolver, search_debug_files
+from machtrace.images.resolver import ImageResolver
 from machtrace.images.search_path import SearchPath, Spotlight
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
@@ -76,7 +76,7 @@ def test_it_is_found_beside_the_binary(tmp_path, layout):
     write(binary, ThinFile(uuid=OURS).build())
     write(dwarf, dwarf_file(OURS))
 
-    found = search_debug_files(image_at(binary), SearchPath()).lines
+    found = ImageResolver().files(image_at(binary)).lines
     assert isinstance(found, DebugFile)
     assert (str(dwarf), OURS, FoundBy.BESIDE) == (found.path, found.uuid, found.found_by)
 
@@ -89,7 +89,7 @@ def test_it_is_found_behind_a_link(tmp_path):
     link.parent.mkdir()
     link.symlink_to(binary)
 
-    found = search_debug_files(image_at(link), SearchPath()).lines
+    found = ImageResolver().files(image_at(link)).lines
     assert isinstance(found, DebugFile)
     assert dwarf.samefile(found.path)
 
@@ -99,9 +99,9 @@ def test_that_of_another_build_is_never_used(tmp_path):
     binary = write(tmp_path / "prog", ThinFile(uuid=OURS).build())
     dwarf = write_dsym(tmp_path / "prog.dSYM", "prog", dwarf_file(OTHERS))
 
-    search = search_debug_files(image_at(binary), SearchPath())
+    search = ImageResolver().files(image_at(binary))
     assert FrameStatus.MISMATCHED_FILE is search.lines
-    told = [str(one) for one in search.looked_at if one.place == str(dwarf)]
+    told = [str(one) for one in search.attempts if one.location == str(dwarf)]
     assert [f"{dwarf}: is another image's (arm64 {str(OTHERS).upper()})"] == told
 
 
@@ -112,8 +112,8 @@ def test_a_bad_one_does_not_hide_a_good_one(tmp_path):
     good = write_dsym(tmp_path / "symbols" / "deep" / "any.dSYM", "name", dwarf_file(OURS))
 
     image = image_at(binary)
-    assert FrameStatus.MALFORMED_FILE is search_debug_files(image, SearchPath()).lines
-    found = search_debug_files(image, SearchPath.of(tmp_path / "symbols")).lines
+    assert FrameStatus.MALFORMED_FILE is ImageResolver().files(image).lines
+    found = ImageResolver.of(tmp_path / "symbols").files(image).lines
     assert isinstance(found, DebugFile)
     assert (str(good), FoundBy.IDENTIFIER) == (found.path, found.found_by)
 
@@ -123,10 +123,10 @@ def test_one_without_dwarf_is_passed_over(tmp_path):
     binary = write(tmp_path / "bin" / "prog", ThinFile(uuid=OURS).build())
     write_dsym(tmp_path / "bin" / "prog.dSYM", "prog", dwarf_file(OURS, debug_info=b""))
     image = image_at(binary)
-    assert FrameStatus.MISSING_FILE is search_debug_files(image, SearchPath()).lines
+    assert FrameStatus.MISSING_FILE is ImageResolver().files(image).lines
 
     good = write_dsym(tmp_path / "symbols" / "prog.dSYM", "prog", dwarf_file(OURS))
-    found = search_debug_files(image, SearchPath.of([tmp_path / "symbols"])).lines
+    found = ImageResolver.of([tmp_path / "symbols"]).files(image).lines
     assert isinstance(found, DebugFile)
     assert str(good) == found.path
 
@@ -141,7 +141,7 @@ def test_it_is_found_where_the_user_says(tmp_path, place):
     given = tmp_path / "given"
     dwarf = write_dsym(given / "X.app.dSYM", "X", dwarf_file(OURS))
 
-    found = search_debug_files(image_at("/private/var/X.app/X"), SearchPath.of(given / place)).lines
+    found = ImageResolver.of(given / place).files(image_at("/private/var/X.app/X")).lines
     assert isinstance(found, DebugFile)
     assert dwarf.samefile(found.path)
 
@@ -207,7 +207,7 @@ def test_of_a_fat_one_the_right_slice_is_used(tmp_path, arch):
     path = write_dsym(tmp_path / "F.framework.dSYM", "F", fat_of(parts))
     uuid = PARTS[arch][1]
 
-    found = search_debug_files(image_at("/F", uuid, arch), SearchPath.of(tmp_path)).lines
+    found = ImageResolver.of(tmp_path).files(image_at("/F", uuid, arch)).lines
     assert isinstance(found, DebugFile)
     assert (uuid, arch) == (found.uuid, found.arch)
     assert uuid.bytes == bytes(found.data[-16:])
@@ -244,7 +244,7 @@ def test_a_dsym_is_not_taken_for_the_binary(tmp_path):
     dwarf = write_dsym(tmp_path / "X.dSYM", "X", dwarf_file(OURS))
     source = ImageResolver.of(dwarf)
 
-    assert isinstance(source.file(image_at("/X")), FrameStatus)
+    assert isinstance(source.binary(image_at("/X")), FrameStatus)
     files = source.files(image_at("/X"))
     assert isinstance(files.binary, FrameStatus)
     assert isinstance(files.lines, DebugFile)
@@ -303,7 +303,7 @@ def test_sources_are_where_its_property_list_says(tmp_path, example):
     name = f"{str(OURS).upper()}.plist"
     (dwarf.parent.parent / name).write_bytes(property_list(document))
 
-    found = search_debug_files(image_at("/X"), SearchPath.of(tmp_path)).lines
+    found = ImageResolver.of(tmp_path).files(image_at("/X")).lines
     assert isinstance(found, DebugFile)
     assert paths == {path: found.source_paths.now(path) for path in paths}
 
@@ -317,10 +317,10 @@ def test_a_bad_property_list_costs_only_itself(tmp_path, data):
     path = dwarf.parent.parent / f"{str(OURS).upper()}.plist"
     path.write_bytes(data)
 
-    search = search_debug_files(image_at("/X"), SearchPath.of(tmp_path))
+    search = ImageResolver.of(tmp_path).files(image_at("/X"))
     assert isinstance(search.lines, DebugFile)
     assert "/b/a.c" == search.lines.source_paths.now("/b/a.c")
-    assert any(str(path) in str(one) for one in search.looked_at)
+    assert any(str(path) in str(one) for one in search.attempts)
 
 
 def test_spotlight_is_asked_for_the_uuid(tmp_path):
@@ -334,7 +334,7 @@ def test_spotlight_is_asked_for_the_uuid(tmp_path):
             return b"/nowhere/else.dSYM\0" + bytes(answer) + b"\0"
 
         places = SearchPath(spotlight=Spotlight(run))
-        found = search_debug_files(image_at("/X"), places).lines
+        found = ImageResolver(places).files(image_at("/X")).lines
         assert isinstance(found, DebugFile)
         assert (str(dwarf), FoundBy.SPOTLIGHT) == (found.path, found.found_by)
         assert [f"com_apple_xcode_dsym_uuids == {str(OURS).upper()}"] == asked
@@ -345,15 +345,15 @@ def test_spotlight_is_not_asked_where_there_is_none_or_no_need(tmp_path):
     asked = []
     places = SearchPath(spotlight=Spotlight(asked.append))
 
-    assert FrameStatus.MISSING_FILE is search_debug_files(image_at("/X"), places).lines
+    assert FrameStatus.MISSING_FILE is ImageResolver(places).files(image_at("/X")).lines
     assert 1 == len(asked)
     assert (
         FrameStatus.MISSING_FILE
-        is search_debug_files(image_at("/usr/lib/libX.dylib"), places).lines
+        is ImageResolver(places).files(image_at("/usr/lib/libX.dylib")).lines
     )
     write_dsym(tmp_path / "X.dSYM", "X", dwarf_file(OURS))
     given = SearchPath([str(tmp_path)], spotlight=Spotlight(asked.append))
-    assert isinstance(search_debug_files(image_at("/X"), given).lines, DebugFile)
+    assert isinstance(ImageResolver(given).files(image_at("/X")).lines, DebugFile)
     assert 1 == len(asked)
 
 
@@ -379,4 +379,4 @@ def test_damaged_files_are_a_status(tmp_path, data):
     files = ImageResolver.of(tmp_path).files(image_at(tmp_path / "prog"))
     if isinstance(files.lines, DebugFile):
         assert OURS == files.lines.uuid
-    assert files.looked_at
+    assert files.attempts

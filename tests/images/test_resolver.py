@@ -30,9 +30,9 @@ def test_a_file_of_another_uuid_is_never_used(tmp_path):
     first, second = process.snapshot.images
     paths = files_of(process, tmp_path)
 
-    found = ImageResolver.of(paths[first.path]).file(first)
+    found = ImageResolver.of(paths[first.path]).binary(first)
     assert isinstance(found, FileContents)
-    assert FrameStatus.MISMATCHED_FILE is ImageResolver.of(paths[first.path]).file(second)
+    assert FrameStatus.MISMATCHED_FILE is ImageResolver.of(paths[first.path]).binary(second)
 
 
 def test_without_a_uuid_a_file_must_have_the_image_s_name(tmp_path):
@@ -41,9 +41,9 @@ def test_without_a_uuid_a_file_must_have_the_image_s_name(tmp_path):
     first, second = (replace(image, uuid=None) for image in process.snapshot.images)
     paths = files_of(process, tmp_path)
 
-    assert isinstance(ImageResolver.of(paths[first.path]).file(first), FileContents)
-    assert FrameStatus.MISMATCHED_FILE is ImageResolver.of(paths[first.path]).file(second)
-    assert isinstance(ImageResolver.of(tmp_path).file(second), FileContents)
+    assert isinstance(ImageResolver.of(paths[first.path]).binary(first), FileContents)
+    assert FrameStatus.MISMATCHED_FILE is ImageResolver.of(paths[first.path]).binary(second)
+    assert isinstance(ImageResolver.of(tmp_path).binary(second), FileContents)
 
 
 def test_images_without_identity_keep_their_own_names():

@@ -265,7 +265,7 @@ def test_an_object_file_that_was_changed_is_not_used(program):
     assert () == index.inlined(ImageOffset(places["_helper", "helper"].start))
     assert index.inlined(ImageOffset(places["_main", "main"].start))
     times = "linked at 2023-11-14 22:13:20, is of 2023-11-14 22:13:25"
-    (told,) = index.record.looked_at
+    (told,) = index.record.attempts
     assert f"{path}: was changed after it was linked ({times})" == str(told)
 
 
@@ -286,8 +286,8 @@ def test_a_bad_object_file_costs_only_its_own_lines(program, damage):
 
     assert () == index.inlined(ImageOffset(places["_helper", "helper"].start))
     assert index.inlined(ImageOffset(places["_main", "main"].start))
-    assert 1 == len(index.record.looked_at)
-    assert str(path) in str(index.record.looked_at[0])
+    assert 1 == len(index.record.attempts)
+    assert str(path) in str(index.record.attempts[0])
 
 
 @pytest.mark.parametrize("damage", ["gone", "changed"])
@@ -318,7 +318,7 @@ def test_without_any_object_file_there_are_no_lines(program):
 
     files = ImageResolver().files(image_of(program))
     assert FrameStatus.MISSING_FILE is files.lines
-    told = [one.place for one in files.looked_at if "object file" in one.detail]
+    told = [one.location for one in files.attempts if "object file" in one.detail]
     assert {str(program.parent / name) for name in ("main.o", "helper.o")} == set(told)
 
 
@@ -398,7 +398,7 @@ def test_without_times_instructions_are_compared(program):
 
     assert () == index.inlined(ImageOffset(places["_hidden", "helper"].start))
     assert ("helper", "helper.c", 5) in lines_in(index, places["_helper", "helper"])
-    assert [Outcome.CHANGED] == [one.outcome for one in index.record.looked_at]
+    assert [Outcome.CHANGED] == [one.outcome for one in index.record.attempts]
 
 
 def test_without_times_newer_object_files_are_not_used(program):
@@ -410,7 +410,7 @@ def test_without_times_newer_object_files_are_not_used(program):
 
     assert () == index.inlined(ImageOffset(places["_helper", "helper"].start))
     assert index.inlined(ImageOffset(places["_main", "main"].start))
-    assert "newer than the image" in str(index.record.looked_at[0])
+    assert "newer than the image" in str(index.record.attempts[0])
 
 
 # --- static libraries ---
@@ -455,7 +455,7 @@ def test_members_of_static_libraries(program, kind):
     index, places = index_of(program), functions(program)
 
     assert ("helper", "helper.c", 5) in lines_in(index, places["_helper", "helper"])
-    assert [] == index.record.looked_at
+    assert [] == index.record.attempts
 
 
 def test_a_member_of_another_time_is_not_used(program):
@@ -465,7 +465,7 @@ def test_a_member_of_another_time_is_not_used(program):
     index, places = index_of(program), functions(program)
 
     assert () == index.inlined(ImageOffset(places["_helper", "helper"].start))
-    assert [Outcome.CHANGED] == [one.outcome for one in index.record.looked_at]
+    assert [Outcome.CHANGED] == [one.outcome for one in index.record.attempts]
 
 
 @pytest.mark.parametrize(
@@ -483,7 +483,7 @@ def test_a_library_that_does_not_have_it(program, data, outcome):
     index, places = index_of(program), functions(program)
 
     assert () == index.inlined(ImageOffset(places["_helper", "helper"].start))
-    assert outcome is index.record.looked_at[0].outcome
+    assert outcome is index.record.attempts[0].outcome
 
 
 def test_a_library_is_good_up_to_where_it_is_damaged(program):
@@ -493,7 +493,7 @@ def test_a_library_is_good_up_to_where_it_is_damaged(program):
     index, places = index_of(program), functions(program)
 
     assert ("helper", "helper.c", 5) in lines_in(index, places["_helper", "helper"])
-    assert [Outcome.MALFORMED] == [one.outcome for one in index.record.looked_at]
+    assert [Outcome.MALFORMED] == [one.outcome for one in index.record.attempts]
 
 
 @pytest.mark.parametrize(

@@ -264,8 +264,8 @@ def test_the_search_for_files_looks_into_the_default_store(monkeypatch, store, b
         size=0x1000,
     )
     monkeypatch.setenv("MACHTRACE_SYMBOLS", str(store.root))
-    found = ImageResolver.of().file(image)
+    found = ImageResolver.of().binary(image)
 
     assert str(store.find(ARM, None, FileKind.EXECUTABLE)) == found.source
     monkeypatch.setenv("MACHTRACE_SYMBOLS", str(store.root / "elsewhere"))
-    assert FrameStatus.MISSING_FILE is ImageResolver.of().file(image)
+    assert FrameStatus.MISSING_FILE is ImageResolver.of().binary(image)

@@ -65,8 +65,8 @@ def _given_file(
     path: str, image: BinaryImage, places: SearchPath, record: SearchRecord
 ) -> Iterator[Candidate]:
     """A file, unless it is known to be other images': there may be hundreds for hundreds."""
-    identifiers = None if image.uuid is None else places.identifiers(path)
-    if identifiers is None or image.uuid in identifiers:
+    identifiers = () if image.uuid is None else places.identifiers(path)
+    if not identifiers or image.uuid in identifiers:
         name = os.path.basename(path)  # noqa: PTH119
         yield Candidate(path, FoundBy.GIVEN, is_proven=name == image.name)
     else:

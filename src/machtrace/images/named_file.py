@@ -13,26 +13,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING
-from uuid import UUID
 
 from machtrace.errors import AmbiguousImageError, ArgumentError, FileAccessError, MachtraceError
-from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.macho.contents import FileContents
-from machtrace.formats.macho.fat import parse_slices
 from machtrace.images.dsym import is_dsym
-from machtrace.images.open_file import open_image_file
+from machtrace.images.open_file import IdentifiedFile, OpenedFile
 from machtrace.images.search_path import SearchPath
 from machtrace.images.store_layout import Identifier
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
-from machtrace.model.image import BinaryImage, BuildId, ImageFormat, shown_identifier
+from machtrace.model.image import BinaryImage, ImageFormat, shown_identifier
 from machtrace.model.symbol import FrameStatus
 
-if TYPE_CHECKING:
-    from machtrace.formats.elf.contents import ElfFileContents
-
-_ELF_MAGIC = b"\x7fELF"
 _GIVE_PATH = "give the path of a Mach-O or an ELF file"
 _REASONS = {
     FrameStatus.MISSING_FILE: "no file of this image was found",
@@ -41,10 +33,8 @@ _REASONS = {
 }
 
 
-def path_image(
-    path: str | PathLike[str], arch: Arch | None
-) -> tuple[BinaryImage, FileContents | ElfFileContents]:
-    """The image in the file at ``path``, as if it were loaded where it says, and its contents.
+def path_image(path: str | PathLike[str], arch: Arch | None) -> tuple[BinaryImage, IdentifiedFile]:
+    """Return the image in the file at ``path``, as if loaded where it states, and its part of it.
 
     Args:
         path: a Mach-O or an ELF file.
@@ -61,25 +51,12 @@ def path_image(
         raise ArgumentError(f"an image is a path or a BinaryImage, not {kind}", remedy=_GIVE_PATH)
     if not fspath(path):
         raise ArgumentError("the image's path is empty", remedy=_GIVE_PATH)
-    place = str(Path(path).absolute())
-    data = open_image_file(place)
-    if bytes(data[: len(_ELF_MAGIC)]) == _ELF_MAGIC:
-        from machtrace.formats.elf.contents import ElfFileContents
-
-        elf = ElfFileContents(data, place)
-        if arch is not None and elf.image.arch is not arch:
-            raise _not_there(path, arch, elf.image.arch.value)
-        identifier, size = elf.image.build_id, elf.image.size
-        return _image(elf, ImageFormat.ELF, identifier, size), elf
-    machos = [FileContents(part.data, place) for part in parse_slices(data, place)]
-    names = ", ".join(one.image.header.arch_name for one in machos)
-    fitting = [one for one in machos if arch is None or one.image.header.arch is arch]
-    if len(fitting) != 1:
-        raise _not_there(path, arch, names)
-    macho = fitting[0]
-    text = macho.image.text_segment
-    size = 0 if text is None else text.vmsize
-    return _image(macho, ImageFormat.MACHO, macho.image.uuid, size), macho
+    parts = list(OpenedFile(str(Path(path).absolute())).images())
+    matches = [part for part in parts if arch is None or part.contents.image.header.arch is arch]
+    if len(matches) != 1:
+        raise _not_there(path, arch, ", ".join(part.arch_name for part in parts))
+    part = matches[0]
+    return image_in(part), part
 
 
 def _not_there(path: str | PathLike[str], arch: Arch | None, names: str) -> MachtraceError:
@@ -95,26 +72,30 @@ def no_file(image: BinaryImage, status: FrameStatus) -> FileAccessError:
     return FileAccessError(image.path or f"image {image.identifier}", _REASONS[status])
 
 
-def _image(
-    contents: FileContents | ElfFileContents,
-    kind: ImageFormat,
-    identifier: UUID | BuildId | None,
-    size: int,
-) -> BinaryImage:
-    image = contents.image
+def image_in(part: IdentifiedFile) -> BinaryImage:
+    """Return the image in a file, as if loaded at its stated addresses."""
+    contents = part.contents
+    if isinstance(contents, FileContents):
+        text = contents.image.text_segment
+        size = 0 if text is None else text.vmsize
+    else:
+        size = contents.image.size
     return BinaryImage(
-        path=contents.source,
-        uuid=identifier,
-        arch=image.arch,
-        format=kind,
-        load_address=Avma(image.header_svma),
-        header_svma=image.header_svma,
+        path=part.path,
+        uuid=part.identifier,
+        arch=contents.image.arch,
+        format=_format(part),
+        load_address=Avma(contents.image.header_svma),
+        header_svma=contents.image.header_svma,
         size=size,
-        local_path=contents.source,
+        local_path=part.path,
     )
 
 
-_ELF_START = b"\x7fELF"
+def _format(part: IdentifiedFile) -> ImageFormat:
+    return ImageFormat.ELF if part.file.is_elf else ImageFormat.MACHO
+
+
 _MOST_FILES = 64
 """Files of one name that are looked into; who gave more has not said which."""
 
@@ -149,7 +130,7 @@ def find_by_name(name: str, arch: Arch | None, places: SearchPath) -> NamedImage
         if number == _MOST_FILES:
             told = [_told(one) for one in found.values()]
             raise AmbiguousImageError(name, [*told[:_TOLD], "and others"])
-        for one in _images(path):
+        for one in _images(path, places):
             if arch is None or one.arch is arch:
                 found.setdefault(one.identifier, one)
     if len(found) > 1:
@@ -170,26 +151,14 @@ def _paths(name: str, places: SearchPath) -> Iterator[str]:
         yield from (path for path in files if os.path.basename(path) == name)  # noqa: PTH119
 
 
-def _images(path: str) -> Iterator[NamedImageFile]:
-    """Those in a file that have identifiers; none where it cannot be read, or is no image file."""
+def _images(path: str, places: SearchPath) -> Iterator[NamedImageFile]:
+    """Yield those in a file that have identifiers; none if it cannot be read or parsed."""
     try:
-        data = open_image_file(path)
-        if bytes(data[: len(_ELF_START)]) == _ELF_START:
-            image = ElfFileContents(data, path).image
-            arch, build_id = image.header.arch, image.build_id
-            if build_id is not None:
+        for part in places.open_given(path).images():
+            arch = part.contents.image.header.arch
+            if arch is not None and part.identifier is not None:
                 yield NamedImageFile(
-                    identifier=build_id, arch=arch, format=ImageFormat.ELF, path=path
-                )
-            return
-        for part in parse_slices(data, path):
-            macho = FileContents(part.data, path).image
-            if macho.header.arch is not None and macho.uuid is not None:
-                yield NamedImageFile(
-                    identifier=macho.uuid,
-                    arch=macho.header.arch,
-                    format=ImageFormat.MACHO,
-                    path=path,
+                    identifier=part.identifier, arch=arch, format=_format(part), path=path
                 )
     except MachtraceError:
         return

@@ -1,10 +1,8 @@
-"""Opening image files: mapped into memory, so that only what is looked at is read.
-
-Opening a file as an image's: by its identifier, or not at all.
-"""
+"""Open image files, mapped into memory, and match them to images by identifier."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
@@ -13,23 +11,24 @@ from stat import S_ISDIR, S_ISREG
 from machtrace.errors import FileAccessError, FormatError, MemoryReadError
 from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.macho.contents import FileContents
-from machtrace.formats.macho.fat import FatSlice, parse_slices
-from machtrace.formats.macho.header import FileType
+from machtrace.formats.macho.fat import parse_slices
+from machtrace.formats.macho.header import FileType, MachHeader
 from machtrace.images.search_record import Outcome, SearchRecord
+from machtrace.images.store_layout import Identifier
 from machtrace.mapped_file import mapped_file
 from machtrace.model.address import FileOffset
 from machtrace.model.image import BinaryImage, ImageFormat
 
 
 def open_image_file(path: str | PathLike[str]) -> memoryview:
-    """The bytes of the file at ``path``, read-only; the mapping lives as long as they do.
+    """Map the file at ``path`` read-only; the mapping lives as long as its bytes are in use.
 
     Raises:
         FileAccessError: there is no such file, it is a directory or a device, it is empty, or it
             may not be read.
     """
     try:
-        # Looked at before it is opened: opening a named pipe would wait for its other end.
+        # Checked before it is opened: opening a named pipe would wait for its other end.
         status = Path(path).stat()
         reason = _unfit(status.st_mode, status.st_size)
         if reason is None:
@@ -42,7 +41,7 @@ def open_image_file(path: str | PathLike[str]) -> memoryview:
     except OSError as error:
         reason = (error.strerror or "the file cannot be read").lower()
     except ValueError as error:
-        # A NUL in the path, or a file that lost its contents between the look and the mapping.
+        # A NUL in the path, or a file truncated between the check and the mapping.
         reason = f"the file cannot be mapped ({error})"
     raise FileAccessError(fspath(path), reason)
 
@@ -57,7 +56,7 @@ def _unfit(mode: int, size: int) -> str | None:
 
 _ELF_MAGIC = b"\x7fELF"
 _LISTED = 4
-"""Identifiers of a file that are told where none is the right one."""
+"""Identifiers of a file that are listed if none matches."""
 _WRAPPED = {
     b"PK\x03\x04": "a zip file; add it to the symbol store with: machtrace symbols add",
     b"\x1f\x8b": "compressed by gzip; decompress it first",
@@ -68,20 +67,91 @@ _WRAPPED = {
 _LONGEST_MAGIC = 8
 
 
+class OpenedFile:
+    """A mapped file and the images in it; each image's header is parsed once."""
+
+    __slots__ = ("_images", "_slices", "data", "path")
+
+    def __init__(self, path: str) -> None:
+        """Map the file.
+
+        Raises:
+            FileAccessError: see :func:`open_image_file`.
+        """
+        self.path = path
+        self.data = open_image_file(path)
+        """The whole file."""
+        self._slices: tuple[tuple[memoryview, FileOffset], ...] | None = None
+        self._images: list[IdentifiedFile] = []
+
+    @property
+    def is_elf(self) -> bool:
+        """Whether the file starts like an ELF file."""
+        return bytes(self.data[: len(_ELF_MAGIC)]) == _ELF_MAGIC
+
+    def images(self) -> Iterator[IdentifiedFile]:
+        """The file's images: one, or those of a fat file. A slice is parsed when it is reached.
+
+        Raises:
+            FormatError, MemoryReadError: the file is not an image, or a slice is malformed.
+        """
+        if self._slices is None:
+            self._slices = ((self.data, FileOffset(0)),) if self.is_elf else self._macho_slices()
+        for number, (data, offset) in enumerate(self._slices):
+            if number == len(self._images):
+                parse = ElfFileContents if self.is_elf else FileContents
+                contents = parse(data, self.path)
+                self._images.append(
+                    IdentifiedFile(file=self, contents=contents, data=data, slice_offset=offset)
+                )
+            yield self._images[number]
+
+    def _macho_slices(self) -> tuple[tuple[memoryview, FileOffset], ...]:
+        return tuple((part.data, part.offset) for part in parse_slices(self.data, self.path))
+
+    @property
+    def identifiers(self) -> tuple[Identifier, ...]:
+        """The identifiers of all images in the file; empty if it cannot be parsed."""
+        try:
+            identifiers = [image.identifier for image in self.images()]
+        except (FormatError, MemoryReadError):
+            return ()
+        return tuple(one for one in identifiers if one is not None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class IdentifiedFile:
-    """A file, or a slice of a fat one, that is an image's."""
+    """An image in a file: all of the file, or a slice of a fat one."""
 
-    path: str
+    file: OpenedFile
+    """The mapped file."""
     contents: FileContents | ElfFileContents
     data: memoryview
     """The bytes of ``contents``: of a fat file, only the slice."""
     slice_offset: FileOffset
-    """Where in the file at ``path`` ``data`` begins."""
+    """The offset of ``data`` in the file."""
+
+    @property
+    def path(self) -> str:
+        """The file's path."""
+        return self.file.path
+
+    @property
+    def identifier(self) -> Identifier | None:
+        """The image's UUID or build-id."""
+        if isinstance(self.contents, FileContents):
+            return self.contents.image.uuid
+        return self.contents.image.build_id
+
+    @property
+    def arch_name(self) -> str:
+        """The architecture's name, which may be one that is not supported."""
+        header = self.contents.image.header
+        return header.arch_name if isinstance(header, MachHeader) else header.arch.value
 
     @property
     def has_code(self) -> bool:
-        """Whether it has the image's instructions, which debug files have not."""
+        """Whether it has the image's instructions, which debug files lack."""
         if isinstance(self.contents, FileContents):
             return self.contents.image.header.filetype is not FileType.DSYM
         text = self.contents.image.section(".text")
@@ -95,18 +165,20 @@ def open_identified(
     *,
     is_proven: bool = False,
     crc: int | None = None,
+    opened: OpenedFile | None = None,
 ) -> IdentifiedFile | None:
-    """The part of the file at ``path`` that is ``image``, or None, and why in ``record``.
+    """Return the part of the file at ``path`` that is ``image``; None, and why in ``record``.
 
     Args:
-        path: where to look.
-        image: what is wanted.
-        record: takes what there was.
-        is_proven: whether the file is the image's even where no identifier tells.
+        path: the file.
+        image: the wanted image.
+        record: takes the reason.
+        is_proven: whether the file is the image's even if it has no identifier.
         crc: of an ELF file without a build-id, the CRC-32 that makes it the image's.
+        opened: the file, if it is open already.
     """
     try:
-        data = open_image_file(path)
+        file = OpenedFile(path) if opened is None else opened
     except FileAccessError as error:
         missing = error.reason == "no such file"
         record.add(path, *((Outcome.NO_FILE,) if missing else (Outcome.UNREADABLE, error.reason)))
@@ -114,10 +186,10 @@ def open_identified(
     may_guess = image.uuid is None and is_proven
     try:
         if image.format is ImageFormat.ELF:
-            return _elf(data, path, image, record, may_guess=may_guess, crc=crc)
-        return _macho(data, path, image, record, may_guess=may_guess)
+            return _elf(file, path, image, record, may_guess=may_guess, crc=crc)
+        return _macho(file, path, image, record, may_guess=may_guess)
     except (FormatError, MemoryReadError) as error:
-        wrapped = _WRAPPED.get(_magic(data))
+        wrapped = _WRAPPED.get(_magic(file.data))
         if wrapped is None:
             record.add(path, Outcome.MALFORMED, str(error).removesuffix(f": {path} at 0x0"))
         else:
@@ -126,7 +198,7 @@ def open_identified(
 
 
 def _elf(
-    data: memoryview,
+    file: OpenedFile,
     path: str,
     image: BinaryImage,
     record: SearchRecord,
@@ -134,53 +206,50 @@ def _elf(
     may_guess: bool,
     crc: int | None,
 ) -> IdentifiedFile | None:
-    if bytes(data[: len(_ELF_MAGIC)]) != _ELF_MAGIC and _magic(data) not in _WRAPPED:
+    if not file.is_elf and _magic(file.data) not in _WRAPPED:
         record.add(path, Outcome.OTHER_FORMAT, "not an ELF file")
         return None
-    contents = ElfFileContents(data, path)
-    own = contents.image.build_id
-    found = IdentifiedFile(path=path, contents=contents, data=data, slice_offset=FileOffset(0))
+    part = next(file.images())
+    own = part.identifier
     if own is None and crc is not None:
         from machtrace.images.elf_debug import has_checksum
 
-        if has_checksum(data, crc):
-            return found
+        if has_checksum(part.data, crc):
+            return part
         record.add(path, Outcome.OTHER_CHECKSUM, f"{crc:#010x} wanted")
         return None
     if own == image.uuid and (may_guess or own is not None):
-        return found
+        return part
     record.add(path, Outcome.OTHER_IDENTIFIER, f"build-id {own}" if own else "no build-id")
     return None
 
 
 def _macho(
-    data: memoryview, path: str, image: BinaryImage, record: SearchRecord, *, may_guess: bool
+    file: OpenedFile, path: str, image: BinaryImage, record: SearchRecord, *, may_guess: bool
 ) -> IdentifiedFile | None:
+    if file.is_elf:
+        parse_slices(file.data, path)  # raises the error that names what the file is not
     others = []
-    fitting: list[IdentifiedFile] = []
-    for part in parse_slices(data, path):
-        contents = FileContents(part.data, path)
-        uuid, header = contents.image.uuid, contents.image.header
-        is_arch = header.arch is image.arch
+    matches: list[IdentifiedFile] = []
+    for part in file.images():
+        is_arch = part.contents.image.header.arch is image.arch
+        uuid = part.identifier
         if (uuid == image.uuid and uuid is not None) or (may_guess and is_arch):
-            found = IdentifiedFile(
-                path=path, contents=contents, data=part.data, slice_offset=part.offset
-            )
             if is_arch:
-                return found
-            fitting.append(found)
+                return part
+            matches.append(part)
         else:
-            others.append(_named(part, contents))
-    if fitting:
-        return fitting[0]
+            others.append(_slice_name(part))
+    if matches:
+        return matches[0]
     listed = ", ".join(others[:_LISTED])
     more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
     record.add(path, Outcome.OTHER_IDENTIFIER, listed + more)
     return None
 
 
-def _named(part: FatSlice, contents: FileContents) -> str:
-    uuid = contents.image.uuid
+def _slice_name(part: IdentifiedFile) -> str:
+    uuid = part.identifier
     return f"{part.arch_name} " + ("without a UUID" if uuid is None else str(uuid).upper())
 
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from machtrace.errors import FileAccessError, MachtraceError
+from machtrace.errors import FileAccessError
 from machtrace.images.dsym import dwarf_files
+from machtrace.images.open_file import OpenedFile
 from machtrace.images.store_layout import Identifier
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ class SearchPath:
 
     __slots__ = (
         "_bundles",
-        "_identifiers",
         "_indices",
+        "_opened",
         "debug_roots",
         "debuginfod_cache",
         "paths",
@@ -113,7 +114,7 @@ class SearchPath:
         self.spotlight = Spotlight() if spotlight is None else spotlight
         self._indices: dict[str, FolderIndex] = {}
         self._bundles: dict[str, tuple[str, ...]] = {}
-        self._identifiers: dict[str, tuple[Identifier, ...] | None] = {}
+        self._opened: dict[str, OpenedFile] = {}
 
     @classmethod
     def of(cls, search: str | Path | Sequence[str | Path] = ()) -> SearchPath:
@@ -150,16 +151,32 @@ class SearchPath:
             files = self._bundles[bundle] = tuple(dwarf_files(bundle))
         return files
 
-    def identifiers(self, path: str) -> tuple[Identifier, ...] | None:
-        """Those of a given file, which is looked into once; None where they cannot be read."""
-        if path not in self._identifiers:
-            from machtrace.images.folder_index import identifiers_of
+    def open_given(self, path: str) -> OpenedFile:
+        """Return a given file, which is opened once for all images.
 
-            try:
-                self._identifiers[path] = identifiers_of(path) or None
-            except (OSError, ValueError, MachtraceError):  # whoever opens it says which
-                self._identifiers[path] = None
-        return self._identifiers[path]
+        Raises:
+            FileAccessError: it cannot be read.
+        """
+        file = self.opened(path)
+        if file is None:
+            file = OpenedFile(path)
+            self.add_opened(file)
+        return file
+
+    def add_opened(self, file: OpenedFile) -> None:
+        """Retain a file that was opened already."""
+        self._opened[os.path.abspath(file.path)] = file  # noqa: PTH100
+
+    def opened(self, path: str) -> OpenedFile | None:
+        """Return a file that :meth:`open_given` opened."""
+        return self._opened.get(os.path.abspath(path)) if self._opened else None  # noqa: PTH100
+
+    def identifiers(self, path: str) -> tuple[Identifier, ...]:
+        """Return those of a given file; empty if they cannot be read."""
+        try:
+            return self.open_given(path).identifiers
+        except FileAccessError:  # opening it as an image's records the reason
+            return ()
 
 
 def debuginfod_cache() -> str:

@@ -1,4 +1,4 @@
-"""What a search for a file looked at, so that a person can see why nothing was found."""
+"""What a search for a file tried, so that a user can see why nothing was found."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from machtrace.model.symbol import FrameStatus
 
 
 class Outcome(Enum):
-    """What came of one place that was looked at; the value is how people are told."""
+    """The result of trying one location; the value is shown to users."""
 
     FOUND = "found"
     NO_FILE = "no such file"
@@ -28,18 +28,18 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One place, and what came of it."""
+    """One location, and the result of trying it."""
 
-    place: str
-    """A path, or what was asked, as a user would name it."""
+    location: str
+    """A path, or the service that was queried."""
     outcome: Outcome
     detail: str = ""
-    """Facts: which identifiers are there, what is wrong with it."""
+    """Facts: the identifiers that it has, what is wrong with it."""
 
     def __str__(self) -> str:
         """As one line."""
         detail = f" ({self.detail})" if self.detail else ""
-        return f"{self.place}: {self.outcome.value}{detail}"
+        return f"{self.location}: {self.outcome.value}{detail}"
 
 
 _STATUS = {
@@ -51,18 +51,18 @@ _STATUS = {
 
 @dataclass(slots=True)
 class SearchRecord:
-    """All that one search looked at, in its order."""
+    """Everything that one search tried, in its order."""
 
-    looked_at: list[Attempt] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
 
-    def add(self, place: str, outcome: Outcome, detail: str = "") -> None:
-        """Note one place."""
-        self.looked_at.append(Attempt(place, outcome, detail))
+    def add(self, location: str, outcome: Outcome, detail: str = "") -> None:
+        """Append one attempt."""
+        self.attempts.append(Attempt(location, outcome, detail))
 
     @property
     def status(self) -> FrameStatus:
-        """Why nothing was found: the first thing that says more than that nothing was there."""
-        for one in self.looked_at:
-            if one.outcome in _STATUS:
-                return _STATUS[one.outcome]
+        """Why nothing was found: the first reason other than that no file exists."""
+        for attempt in self.attempts:
+            if attempt.outcome in _STATUS:
+                return _STATUS[attempt.outcome]
         return FrameStatus.MISSING_FILE

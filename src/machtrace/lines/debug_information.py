@@ -44,11 +44,11 @@ class DebugInformation:
 
     def index(self, image: BinaryImage) -> AnyDebugIndex | FrameStatus:
         """The image's debug information, or why there is none. Raises nothing."""
-        key = image if image.uuid is None else (image.uuid, image.arch)
-        found = self._indices.get(key)
-        if found is None:
-            found = self._indices[key] = self._open(image)
-        return found
+        key = self._files.key(image)
+        index = self._indices.get(key)
+        if index is None:
+            index = self._indices[key] = self._open(image)
+        return index
 
     def frames(self, image: BinaryImage, offset: ImageOffset) -> tuple[InlineFrame, ...]:
         """The calls at ``offset``, innermost first; the function that holds it is the last.
@@ -87,8 +87,9 @@ class DebugInformation:
     def _open(self, image: BinaryImage) -> AnyDebugIndex | FrameStatus:
         """The best source of lines that can be read; what cannot is among the failures."""
         unusable: set[str] = set()
+        files = self._files.files(image)
         while True:
-            lines = self._files.files(image, unusable=unusable).lines
+            lines = files.lines
             if isinstance(lines, FrameStatus):
                 return FrameStatus.MALFORMED_FILE if unusable else lines
             try:
@@ -100,6 +101,7 @@ class DebugInformation:
                 if lines.path in unusable:  # a file whose DWARF was bad, and now its debug map
                     return FrameStatus.MALFORMED_FILE
                 unusable.add(lines.path)
+                files = self._files.reject(image, lines.path)
 
 
 def _renamed(symbol: Symbol, name: str) -> Symbol:

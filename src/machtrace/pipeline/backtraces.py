@@ -12,6 +12,7 @@ from typing import cast
 
 from machtrace.cpython.runs import PythonRuns
 from machtrace.errors import TargetSpecError
+from machtrace.images.resolver import ImageResolver, Search
 from machtrace.model.capture import Capture, StackExplanation
 from machtrace.model.snapshot import Problem, Snapshot, ThreadId
 from machtrace.model.symbol import CallStack
@@ -29,7 +30,7 @@ def build_capture(
     limit: int = DEFAULT_DEPTH,
     symbolicate: bool = True,
     lines: bool = True,
-    search: Sequence[str | Path] = (),
+    search: Search = (),
     explain: bool = False,
     python: Mapping[ThreadId, PythonRuns] | None = None,
 ) -> Capture:
@@ -39,14 +40,15 @@ def build_capture(
     see :func:`machtrace.explain`. ``python``: the Python functions of threads, put beside the
     frames of the loop that runs them; it takes names.
     """
-    symbolicator = Symbolicator(search=search, lines=lines)
+    files = ImageResolver.of(search)
+    symbolicator = Symbolicator(files, lines=lines)
     name = symbolicator.symbolicate if symbolicate else symbolicator.locate
-    walked = unwind(snapshot, limit=limit, search=search)
+    walked = unwind(snapshot, limit=limit, search=files)
     explanations: tuple[StackExplanation, ...] = ()
     if explain:
         from machtrace.pipeline.explanation import explain_all
 
-        explanations = explain_all(walked, search=search, symbolicate=symbolicate)
+        explanations = explain_all(walked, search=files, symbolicate=symbolicate)
     stacks = tuple(name(one) for one in walked)
     problems = [Problem(thread=None, error=error) for error in symbolicator.problems]
     if python:

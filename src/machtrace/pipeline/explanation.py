@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain
-from pathlib import Path
 
+from machtrace.images.resolver import ImageResolver, Search
 from machtrace.model.capture import FrameExplanation, StackExplanation
 from machtrace.model.memory import LayeredMemory
 from machtrace.model.stack import (
@@ -24,7 +24,7 @@ from machtrace.unwinder.walker import machine_frames
 
 
 def explain(
-    backtrace: Backtrace, *, search: Sequence[str | Path] = (), symbolicate: bool = True
+    backtrace: Backtrace, *, search: Search = (), symbolicate: bool = True
 ) -> StackExplanation:
     """How each frame of a backtrace was left for its caller, and what other methods say of it.
 
@@ -43,11 +43,12 @@ def explain(
 def explain_all(
     backtraces: Iterable[Backtrace],
     *,
-    search: Sequence[str | Path] = (),
+    search: Search = (),
     symbolicate: bool = True,
 ) -> tuple[StackExplanation, ...]:
     """:func:`explain` of many; what is learnt of one snapshot's images serves all of its stacks."""
-    unwinder, symbolicator = Unwinder(search), Symbolicator(search=search, lines=False)
+    files = ImageResolver.of(search)
+    unwinder, symbolicator = Unwinder(files), Symbolicator(files, lines=False)
     return tuple(
         _explained(backtrace, unwinder, symbolicator, symbolicate=symbolicate)
         for backtrace in backtraces

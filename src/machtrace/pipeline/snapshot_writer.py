@@ -172,7 +172,7 @@ class ImageFileMemory:
         return segment.contents.read_file(FileOffset(segment.offset + delta), size)
 
     def _unchanging(self, image: BinaryImage) -> Iterator[_Segment]:
-        contents = self._files.file(image)
+        contents = self._files.binary(image)
         if isinstance(contents, FrameStatus | MemoryContents | ElfMemoryContents):
             return
         slide = image.load_address - contents.image.header_svma
@@ -217,23 +217,28 @@ def used_memory(snapshot: Snapshot, images: KeptImages) -> list[MemoryRegion]:
     """
     found = debugger_memory(snapshot)
     memory = RecordingMemory(snapshot.memory)
-    walks = unwind(replace(snapshot, memory=memory), limit=WALK_LIMIT)
+    files = ImageResolver()
+    walks = unwind(replace(snapshot, memory=memory), limit=WALK_LIMIT, search=files)
     walked = memory.regions()
     if images == "none":
         outside = [part for region in walked for part in _outside(region, snapshot.images)]
         return without_overlap(found, outside)
-    bare = RecordingMemory(LayeredMemory((snapshot.memory, ImageFileMemory(snapshot.images))))
+    bare = RecordingMemory(
+        LayeredMemory((snapshot.memory, ImageFileMemory(snapshot.images, files)))
+    )
     nameless = ImageList(replace(image, path="", local_path=None) for image in snapshot.images)
     unwind(replace(snapshot, memory=bare, images=nameless), limit=WALK_LIMIT)
-    return without_overlap(found, walked, bare.regions(), _names_memory(walks, memory))
+    return without_overlap(found, walked, bare.regions(), _names_memory(walks, memory, files))
 
 
-def _names_memory(walks: Sequence[Backtrace], memory: RecordingMemory) -> list[MemoryRegion]:
+def _names_memory(
+    walks: Sequence[Backtrace], memory: RecordingMemory, files: ImageResolver
+) -> list[MemoryRegion]:
     """What naming ``walks`` reads of images that no file of this machine is of.
 
     The smallest images come first, for as many as :data:`NAMES_LIMIT` has room for.
     """
-    files, symbolicator = ImageResolver(), Symbolicator(lines=False)
+    symbolicator = Symbolicator(files, lines=False)
     addresses: dict[BinaryImage, list[FrameAddress]] = {}
     for walk in walks:
         rest = () if walk.physical_remainder is None else walk.physical_remainder.addresses
@@ -243,7 +248,7 @@ def _names_memory(walks: Sequence[Backtrace], memory: RecordingMemory) -> list[M
                 addresses.setdefault(image, []).append(address)
     tables: list[tuple[int, list[MemoryRegion]]] = []
     for image, found in addresses.items():
-        if isinstance(files.file(image), FrameStatus):
+        if isinstance(files.binary(image), FrameStatus):
             memory.forget()
             # No stack, but it is only to be looked up.
             symbolicator.symbolicate(

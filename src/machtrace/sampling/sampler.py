@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from machtrace.cpython.runs import PythonRuns
 from machtrace.errors import TargetError, TargetGoneError, TargetSpecError, ThreadGoneError
+from machtrace.images.resolver import ImageResolver, Search
 from machtrace.model.profile import Profile, SamplingEnd, SamplingRun, stopped_share
 from machtrace.model.snapshot import Problem, Snapshot, ThreadId
 from machtrace.sampling.collection import SampleCollection
@@ -130,7 +130,7 @@ class Sampler:
         *,
         interval_ns: int,
         threads: Sequence[ThreadId] | None = None,
-        search: Sequence[str | Path] = (),
+        search: Search = (),
         limit: int = DEFAULT_DEPTH,
         stack_limit: int = DEFAULT_STACK_LIMIT,
         symbolicate: bool = True,
@@ -147,8 +147,9 @@ class Sampler:
         self._interval_ns = interval_ns
         self._wanted = threads
         self._stack_limit = stack_limit
-        self._unwinder = Unwinder(search)
-        self._names = Symbolicator(search=search, lines=lines)
+        files = ImageResolver.of(search)
+        self._unwinder = Unwinder(files)
+        self._names = Symbolicator(files, lines=lines)
         self._symbolicate = symbolicate
         self._stacks = SampledStacks(self._unwinder, self._names, limit=limit)
         self._collection = SampleCollection(self._stacks)

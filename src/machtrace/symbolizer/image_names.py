@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from machtrace.errors import MachtraceError
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.header import FileType
-from machtrace.images.resolver import ImageResolver
+from machtrace.images.resolver import ImageResolver, Search
 from machtrace.model.address import ImageOffset
 from machtrace.model.image import BinaryImage
 from machtrace.model.symbol import FrameStatus, InlineFrame, Symbol
-from machtrace.symbols.image_symbols import ImageSymbols
+from machtrace.symbols.image_symbols import ImageSymbols, open_image
 
 if TYPE_CHECKING:  # a first answer can do without what they bring
     from machtrace.formats.elf.contents import ElfFileContents
+    from machtrace.images.open_file import IdentifiedFile
     from machtrace.lines.debug_information import AnyDebugIndex, DebugInformation
 
 
@@ -51,24 +52,23 @@ class ImageNames:
     def __init__(
         self,
         image: BinaryImage,
-        contents: FileContents | ElfFileContents | None = None,
-        search: Sequence[str] = (),
-        *,
-        source: ImageResolver | None = None,
+        file: IdentifiedFile | None = None,
+        search: Search = (),
     ) -> None:
         """Look for the image's files; no name is read yet.
 
         Args:
             image: the image.
-            contents: a file of it; None where it is to be found.
-            search: files and folders to look in.
-            source: what looks for files, where several images share it; None is one for ``search``.
+            file: the image's file, if it is open already.
+            search: files and folders to search, or the resolver that several images share.
         """
         self._image = image
-        self._contents = contents
-        self._source = ImageResolver.of(search) if source is None else source
+        self._files = ImageResolver.of(search)
+        self._contents = None if file is None else file.contents
+        if file is not None:
+            self._files.adopt(image, file)
         self._problems: list[MachtraceError] = []
-        self._has_lines = not isinstance(self._source.files(image).lines, FrameStatus)
+        self._has_lines = not isinstance(self._files.files(image).lines, FrameStatus)
 
     @property
     def problems(self) -> list[MachtraceError]:
@@ -163,22 +163,16 @@ class ImageNames:
     def _symbols(self) -> ImageSymbols | None:
         contents = self._contents
         if contents is not None and not _is_dsym(contents):
-            return ImageSymbols(contents, others=lambda: self._twins(contents.source))
-        from machtrace.symbols.image_symbols import open_image
-
-        found = open_image(self._source, self._image, None)
-        return None if isinstance(found, FrameStatus) else found
-
-    def _twins(self, source: str) -> Sequence[FileContents | ElfFileContents]:
-        from machtrace.symbols.image_symbols import twins
-
-        return twins(self._source, self._image, source)
+            files, image = self._files, self._image
+            return ImageSymbols(contents, others=lambda: files.files(image).twins(contents.source))
+        symbols = open_image(self._files, self._image, None)
+        return None if isinstance(symbols, FrameStatus) else symbols
 
     @cached_property
     def _debug(self) -> DebugInformation:
         from machtrace.lines.debug_information import DebugInformation
 
-        return DebugInformation(self._source)
+        return DebugInformation(self._files)
 
     @cached_property
     def _index(self) -> AnyDebugIndex | None:

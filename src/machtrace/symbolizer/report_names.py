@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 from machtrace.demangler import apple_style, demangle
 from machtrace.errors import AmbiguousImageError, MachtraceError
 from machtrace.images.named_file import NamedImageFile, find_by_name
-from machtrace.images.resolver import ImageResolver
+from machtrace.images.resolver import ImageResolver, Search
 from machtrace.images.store_layout import Identifier
 from machtrace.model.address import Avma, ImageOffset, Svma
 from machtrace.model.arch import Arch
@@ -53,14 +52,14 @@ Calls = tuple[ReportCall, ...]
 class ReportNames:
     """Names in any number of images, found by their UUIDs; those without, by their names."""
 
-    def __init__(self, search: Sequence[str | Path] = ()) -> None:
+    def __init__(self, search: Search = ()) -> None:
         """Open nothing yet.
 
         Args:
-            search: files and folders to look for images and debug files in.
+            search: files and folders to search for images and debug files, or a resolver.
         """
-        self._source = ImageResolver.of(search)
-        self._images: dict[Identifier, _NamedImage | FrameStatus] = {}
+        self._files = ImageResolver.of(search)
+        self._images: dict[Hashable, _NamedImage | FrameStatus] = {}
         self._by_name: dict[tuple[str, str | None], NamedImageFile | None] = {}
         self._ambiguous: list[MachtraceError] = []
 
@@ -69,7 +68,7 @@ class ReportNames:
         """Why names or lines may be missing, as far as it was seen."""
         opened = (one for one in self._images.values() if isinstance(one, _NamedImage))
         return (
-            *self._source.places.problems,
+            *self._files.path.problems,
             *self._ambiguous,
             *(problem for one in opened for problem in one.problems),
         )
@@ -92,7 +91,7 @@ class ReportNames:
         if key not in self._by_name:
             arch = _ARCHES.get(image.arch or "")
             try:
-                self._by_name[key] = find_by_name(image.name, arch, self._source.places)
+                self._by_name[key] = find_by_name(image.name, arch, self._files.path)
             except AmbiguousImageError as error:
                 self._ambiguous.append(error)
                 self._by_name[key] = None
@@ -128,16 +127,17 @@ class ReportNames:
         identifier = self.identifier(image)
         if identifier is None:
             return FrameStatus.UNKNOWN_IMAGE
-        found = self._images.get(identifier)
-        if found is None:
+        key = identifier, image.arch
+        opened = self._images.get(key)
+        if opened is None:
             wanted = _binary_image(image, identifier, self.file_by_name(image))
-            status = self._source.files(wanted).status
+            status = self._files.files(wanted).status
             if status is FrameStatus.SYMBOLICATED:
-                found = _NamedImage(ImageNames(wanted, source=self._source))
+                opened = _NamedImage(ImageNames(wanted, search=self._files))
             else:
-                found = status
-            self._images[identifier] = found
-        return found
+                opened = status
+            self._images[key] = opened
+        return opened
 
 
 def _binary_image(

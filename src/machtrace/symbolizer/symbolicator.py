@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from machtrace.errors import ArgumentError, FormatError, MachtraceError, MemoryReadError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.images.resolver import ImageResolver, Search
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage
@@ -24,13 +23,13 @@ from machtrace.model.symbol import (
     InlineFrame,
     Symbol,
 )
-from machtrace.symbols.image_symbols import ImageSymbols
+from machtrace.symbols.image_symbols import ImageSymbols, open_image
 
 if TYPE_CHECKING:  # they bring much that the first names can do without
     from numpy.typing import ArrayLike
 
     from machtrace.formats.elf.contents import ElfFileContents
-    from machtrace.images.resolver import ImageResolver
+    from machtrace.formats.macho.contents import FileContents
     from machtrace.lines.debug_information import AnyDebugIndex, DebugInformation
     from machtrace.symbolizer.columns import SymbolColumns
 
@@ -57,11 +56,12 @@ class Symbolicator:
         columns.lines  # uint32, shape (2,); 0 where it is unknown
     """
 
-    def __init__(self, search: Sequence[str | Path] = (), *, lines: bool = True) -> None:
+    def __init__(self, search: Search = (), *, lines: bool = True) -> None:
         """Open nothing yet.
 
         Args:
-            search: files and folders to look for images and debug files in.
+            search: files and folders to search for images and debug files; or a resolver, which
+                then is shared.
             lines: whether source lines and inlined calls are wanted. Where an image has debug
                 information, that is read as a whole once, which can take seconds, and kept.
         """
@@ -76,11 +76,11 @@ class Symbolicator:
         """Where it searches, whether for lines, and how many images it has open."""
         count = len(self._images) + len(self._here)
         images = f"{count} image{'' if count == 1 else 's'}"
-        return f"<Symbolicator search={self._search!r} lines={self._wants_lines}: {images} open>"
+        search = self._search if isinstance(self._search, Sequence) else "shared"
+        return f"<Symbolicator search={search!r} lines={self._wants_lines}: {images} open>"
 
     @cached_property
     def _files(self) -> ImageResolver:
-        from machtrace.images.resolver import ImageResolver
 
         return ImageResolver.of(self._search)
 
@@ -100,7 +100,7 @@ class Symbolicator:
         files, debug = vars(self).get("_files"), vars(self).get("_debug")
         images = (*self._images.values(), *self._here.values())
         return (
-            *(() if files is None else files.places.problems),
+            *(() if files is None else files.path.problems),
             *(() if debug is None else debug.problems),
             *(
                 problem
@@ -188,16 +188,17 @@ class Symbolicator:
         return FrameStatus.SYMBOLICATED, symbol
 
     def _opened(self, image: BinaryImage, memory: MemoryReader) -> ImageSymbols | FrameStatus:
-        found = self._images.get(_key(image)) or self._here.get(image.load_address)
-        if found is None:
-            from machtrace.symbols.image_symbols import open_image
-
-            found = open_image(self._files, image, memory)
-            if image.uuid is None or isinstance(found, FrameStatus):
-                self._here[image.load_address] = found
-            else:
-                self._images[_key(image)] = found
-        return found
+        opened = self._here.get(image.load_address)
+        if opened is None:
+            key = self._files.key(image)
+            opened = self._images.get(key)
+            if opened is None:
+                opened = open_image(self._files, image, memory)
+                if image.uuid is None or isinstance(opened, FrameStatus):
+                    self._here[image.load_address] = opened
+                else:
+                    self._images[key] = opened
+        return opened
 
     # --- columns ---
 
@@ -247,30 +248,25 @@ class Symbolicator:
     ) -> tuple[BinaryImage, ImageSymbols]:
         from machtrace.images.named_file import no_file, path_image
 
-        contents: FileContents | ElfFileContents | None = None
+        files = self._files
         if isinstance(image, BinaryImage):
-            wanted, key = image, _key(image)
+            wanted, file = image, None
         else:
-            wanted, contents = path_image(image, arch)
-            key = (contents.source, _key(wanted))  # another file may have the same identifier
-        found = self._images.get(key)
-        if found is None:
-            if contents is not None:
-                found = ImageSymbols(contents, others=lambda: self._twins(wanted))
+            wanted, file = path_image(image, arch)
+            files.adopt(wanted, file)
+        key = files.key(wanted)
+        symbols = self._images.get(key)
+        if symbols is None:
+            if file is not None:
+                others = partial(_twins, files, wanted)
+                symbols = ImageSymbols(file.contents, others=others)
             else:
-                from machtrace.symbols.image_symbols import open_image
-
-                opened = open_image(self._files, wanted, None)
+                opened = open_image(files, wanted, None)
                 if isinstance(opened, FrameStatus):
                     raise no_file(wanted, opened)
-                found = opened
-            self._images[key] = found
-        return wanted, found
-
-    def _twins(self, image: BinaryImage) -> Sequence[FileContents | ElfFileContents]:
-        from machtrace.symbols.image_symbols import twins
-
-        return twins(self._files, image, image.path)
+                symbols = opened
+            self._images[key] = symbols
+        return wanted, symbols
 
     def _lines(self, image: BinaryImage) -> AnyDebugIndex | None:
         found = FrameStatus.NOT_ASKED if self._debug is None else self._debug.index(image)
@@ -286,7 +282,5 @@ def _arch(given: Arch | str) -> Arch:
         raise ArgumentError(text, remedy=f"choose one of: {names}") from None
 
 
-def _key(image: BinaryImage) -> Hashable:
-    if image.uuid is None:
-        return image.path, image.local_path, image.arch
-    return image.uuid, image.arch
+def _twins(files: ImageResolver, image: BinaryImage) -> Sequence[FileContents | ElfFileContents]:
+    return files.files(image).twins(image.path)

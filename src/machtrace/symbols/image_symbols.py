@@ -21,7 +21,6 @@ from machtrace.errors import FormatError, MachtraceError, MemoryReadError
 from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents
 from machtrace.formats.macho.contents import FileContents, MemoryContents, read_table
 from machtrace.formats.macho.structs import SymtabCommand
-from machtrace.images.debug_file import DebugFile
 from machtrace.images.resolver import ImageResolver, in_memory
 from machtrace.model.address import ImageOffset
 from machtrace.model.image import BinaryImage
@@ -153,30 +152,21 @@ def open_image(
         image: what is wanted.
         memory: of the process that has it loaded, if any.
     """
-    binary = files.file(image)
+    binary = files.binary(image)
     if not isinstance(binary, FrameStatus):
         source = binary.source
         return ImageSymbols(
             binary,
-            others=lambda: twins(files, image, source),
+            others=lambda: files.files(image).twins(source),
             instead=lambda: _loaded(image, memory),
         )
-    others, loaded = twins(files, image, None), _loaded(image, memory)
+    others, loaded = files.files(image).twins(None), _loaded(image, memory)
     if loaded is not None:
         return ImageSymbols(loaded, others=lambda: others)
     if others:
         return ImageSymbols(others[0], others=lambda: others[1:])
     # A file that would not do says more than memory that was not captured.
     return binary
-
-
-def twins(
-    files: ImageResolver, image: BinaryImage, source: str | None
-) -> list[FileContents | ElfFileContents]:
-    """The files that may have more symbols of an image than the one called ``source``."""
-    found = files.files(image)
-    others = [one.contents for one in (found.symbols, found.lines) if isinstance(one, DebugFile)]
-    return list({one.source: one for one in others if one.source != source}.values())
 
 
 def _loaded(

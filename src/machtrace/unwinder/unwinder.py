@@ -5,11 +5,11 @@ Which way of walking many stacks there is on this machine.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
 from machtrace.errors import MemoryReadError
-from machtrace.images.resolver import ImageResolver, in_memory
+from machtrace.images.resolver import ImageResolver, Search, in_memory
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
@@ -23,8 +23,6 @@ from machtrace.unwinder.thread_walker import PythonWalker, ThreadWalker
 from machtrace.unwinder.walker import DEFAULT_DEPTH
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from machtrace.unwinder.stack_columns import CollectedStacks, StackColumns
 
 
@@ -42,7 +40,7 @@ _REMEMBERED = 16
 
 
 def unwind(
-    snapshot: Snapshot, *, limit: int = DEFAULT_DEPTH, search: Sequence[str | Path] = ()
+    snapshot: Snapshot, *, limit: int = DEFAULT_DEPTH, search: Search = ()
 ) -> tuple[Backtrace, ...]:
     """Walk every thread of a snapshot.
 
@@ -68,8 +66,8 @@ class Unwinder:
 
     __slots__ = ("_files", "_met", "_processes")
 
-    def __init__(self, search: str | Path | Sequence[str | Path] = ()) -> None:
-        """``search``: files and folders with the images whose bytes snapshots do not hold."""
+    def __init__(self, search: Search = ()) -> None:
+        """``search``: files and folders with images whose bytes snapshots lack; or a resolver."""
         self._files = ImageResolver.of(search)
         self._processes: dict[Hashable, _Process] = {}
         self._met: dict[int, _Process] = {}
@@ -205,7 +203,7 @@ def _identity(snapshot: Snapshot) -> Hashable:
 
 
 def _rules_of(image: BinaryImage, memory: MemoryReader, files: ImageResolver) -> ImageRules:
-    loaded, file = in_memory(image, memory), files.file(image)
+    loaded, file = in_memory(image, memory), files.binary(image)
     # A Mach-O's tables are in memory, if they were captured. An ELF file has more than its
     # memory: the section headers that lead to .debug_frame, and in static programs to
     # .eh_frame.

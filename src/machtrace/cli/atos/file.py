@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from machtrace.cli.atos.arguments import AddressMode, AtosRequest, LoadError
@@ -14,10 +15,9 @@ from machtrace.cli.atos.output import AnswerWriter
 from machtrace.errors import FileAccessError, FormatError, MemoryReadError
 from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.macho.contents import FileContents
-from machtrace.formats.macho.fat import FatSlice, parse_slices
-from machtrace.images.open_file import open_image_file
-from machtrace.model.address import Avma
-from machtrace.model.image import BinaryImage, ImageFormat
+from machtrace.images.named_file import image_in
+from machtrace.images.open_file import IdentifiedFile, OpenedFile
+from machtrace.model.image import BinaryImage
 from machtrace.symbolizer.image_names import ImageNames
 
 _HOSTS = {"arm64": "arm64", "aarch64": "arm64", "x86_64": "x86_64", "amd64": "x86_64"}
@@ -31,8 +31,8 @@ Contents = FileContents | ElfFileContents
 
 def open_named(
     path: str, arch: str | None, warn: Callable[[str], object]
-) -> tuple[BinaryImage, Contents]:
-    """The image in the file or bundle at ``path``, as if it were loaded where it was linked for.
+) -> tuple[BinaryImage, IdentifiedFile]:
+    """Open the image in the file or bundle at ``path``, as if loaded where it was linked for.
 
     Of a fat file the slice for ``arch`` is taken; without one that of this machine's architecture,
     else the first, and ``warn`` is told so.
@@ -41,60 +41,26 @@ def open_named(
         LoadError: there is none.
     """
     try:
-        file = _in_bundle(Path(path))
-        data = open_image_file(file)
-        if bytes(data[:4]) == b"\x7fELF":
-            elf = ElfFileContents(data, str(file))
-            _check(arch, [elf.image.arch.value], str(file))
-            return _elf_image(elf, file), elf
-        part = _slice(parse_slices(data, str(file)), arch, str(file), warn)
-        macho = FileContents(part.data, str(file))
-        return _macho_image(macho, file), macho
+        file = str(_in_bundle(Path(path)))
+        part = _part(list(OpenedFile(file).images()), arch, file, warn)
+        image = image_in(part)
+        return replace(image, path=os.path.realpath(file), size=image.size or _LEAST), part
     except (FileAccessError, FormatError, MemoryReadError) as error:
         raise LoadError(path, arch, error) from error
 
 
-def _macho_image(contents: FileContents, file: Path) -> BinaryImage:
-    image = contents.image
-    text = image.text_segment
-    return BinaryImage(
-        path=os.path.realpath(file),
-        uuid=image.uuid,
-        arch=image.arch,
-        format=ImageFormat.MACHO,
-        load_address=Avma(image.header_svma),
-        header_svma=image.header_svma,
-        size=_LEAST if text is None else text.vmsize,
-        local_path=str(file),
-    )
-
-
-def _elf_image(contents: ElfFileContents, file: Path) -> BinaryImage:
-    image = contents.image
-    return BinaryImage(
-        path=os.path.realpath(file),
-        uuid=image.build_id,
-        arch=image.arch,
-        format=ImageFormat.ELF,
-        load_address=Avma(image.header_svma),
-        header_svma=image.header_svma,
-        size=image.size,
-        local_path=str(file),
-    )
-
-
-def _slice(
-    slices: tuple[FatSlice, ...], arch: str | None, source: str, warn: Callable[[str], object]
-) -> FatSlice:
-    names = [one.arch_name for one in slices]
+def _part(
+    parts: list[IdentifiedFile], arch: str | None, source: str, warn: Callable[[str], object]
+) -> IdentifiedFile:
+    names = [part.arch_name for part in parts]
     if arch is not None:
-        return slices[_check(arch, names, source)]
-    if len(slices) == 1:
-        return slices[0]
+        return parts[_check(arch, names, source)]
+    if len(parts) == 1:
+        return parts[0]
     host = _host()
     chosen = names.index(host) if host in names else 0
     warn(f"{source} is for {', '.join(names)}: {names[chosen]} is taken; -arch takes another")
-    return slices[chosen]
+    return parts[chosen]
 
 
 def _check(arch: str | None, names: list[str], source: str) -> int:
@@ -166,12 +132,13 @@ class FileAnswers:
         Raises:
             MachtraceError: it has no symbols to give.
         """
-        image, contents = open_named(path, request.arch, warn)
+        image, file = open_named(path, request.arch, warn)
+        contents = file.contents
         self._request = request
         self._slide = _slide(request, image, contents)
         self._header = int(image.header_svma)
         self._low, self._high = _bounds(contents)
-        self._names = ImageNames(image, contents, [path])
+        self._names = ImageNames(image, file, [path])
         self._writer = AnswerWriter(image.name, request)
         self._warn = warn
         self._told: set[str] = set()

@@ -11,6 +11,7 @@ from pathlib import Path
 from machtrace.cli.atos.arguments import AtosRequest
 from machtrace.cli.atos.output import AnswerWriter
 from machtrace.errors import TargetSpecError
+from machtrace.images.resolver import ImageResolver
 from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage
 from machtrace.symbolizer.image_names import ImageNames
@@ -39,6 +40,7 @@ class ProcessAnswers:
             snapshot = target.snapshot([threads[0].id] if threads else None, stack_limit=1 << 12)
         self._images = snapshot.images
         self._request = request
+        self._files = ImageResolver()
         self._known: dict[int, tuple[ImageNames, AnswerWriter]] = {}
         if request.print_header:
             name = snapshot.process.name
@@ -63,7 +65,7 @@ class ProcessAnswers:
     def _of(self, image: BinaryImage) -> tuple[ImageNames, AnswerWriter]:
         known = self._known.get(image.load_address)
         if known is None:
-            known = ImageNames(image), AnswerWriter(image.name, self._request)
+            known = ImageNames(image, search=self._files), AnswerWriter(image.name, self._request)
             self._known[image.load_address] = known
         return known
 

@@ -40,7 +40,7 @@ class FilesDescription:
     """How that was found, or why nothing was."""
     symbols: str | None
     """The path of a file with more symbols."""
-    looked_at: tuple[str, ...]
+    attempts: tuple[str, ...]
     """Every place, with what came of it."""
 
 
@@ -58,7 +58,7 @@ def describe_files(
         arch = Arch(described.arch)
     except ValueError:
         return FilesDescription(
-            lines=None, lines_are=f"not looked for, of {described.arch}", symbols=None, looked_at=()
+            lines=None, lines_are=f"not looked for, of {described.arch}", symbols=None, attempts=()
         )
     image = BinaryImage(
         path=str(path.absolute()),
@@ -71,20 +71,20 @@ def describe_files(
         local_path=str(path.absolute()),
     )
     files = ImageResolver.of(search).files(image)
-    looked_at = list(files.looked_at)
+    attempts = list(files.attempts)
     if isinstance(files.lines, DebugFile):
         lines, lines_are = files.lines.path, files.lines.found_by.value
     elif isinstance(files.lines, DebugMap):
         lines, count = files.lines.path, len(files.lines.objects)
         lines_are = f"a debug map of {count} object files"
-        looked_at += _unusable_objects(files.lines)
+        attempts += _unusable_objects(files.lines)
     else:
         lines, lines_are = None, _REASONS.get(files.lines, files.lines.value)
     return FilesDescription(
         lines=lines,
         lines_are=lines_are,
         symbols=None if files.symbols is None else files.symbols.path,
-        looked_at=tuple(map(str, looked_at)),
+        attempts=tuple(map(str, attempts)),
     )
 
 
@@ -95,11 +95,11 @@ def _unusable_objects(debug_map: DebugMap) -> Sequence[Attempt]:
         functions = mapped_functions(debug_map.contents)
     except MachOError as error:
         record.add(debug_map.path, Outcome.MALFORMED, str(error))
-        return record.looked_at
+        return record.attempts
     files = LinkedObjects(debug_map, record)
     for number, linked in enumerate(debug_map.objects):
         files.open(linked, partial(functions.names_of, number))
-    return record.looked_at
+    return record.attempts
 
 
 def _identifier(described: ImageDescription) -> Identifier | None:
@@ -115,6 +115,6 @@ def files_text(found: FilesDescription) -> Iterator[str]:
     yield f"  source lines           {printable(where)}"
     if found.symbols is not None:
         yield f"  more symbols           {printable(found.symbols)}"
-    yield "  looked at"
-    for line in found.looked_at:
+    yield "  searched"
+    for line in found.attempts:
         yield f"    {printable(line)}"

@@ -74,9 +74,9 @@ def _of_target(spec: str, store: SymbolStore) -> Iterator[NeededImage]:
     from machtrace.model.symbol import FrameStatus
     from machtrace.pipeline.backtraces import snapshot
 
-    source = ImageResolver.of()
+    resolver = ImageResolver()
     for image in snapshot(spec).images:
-        files = source.files(image)
+        files = resolver.files(image)
         kinds = set() if image.uuid is None else set(_kinds(store, image.uuid))
         if not isinstance(files.binary, FrameStatus):
             kinds.add(FileKind.EXECUTABLE)

@@ -84,7 +84,7 @@ class DebugMapIndex:
     @property
     def problems(self) -> list[MachtraceError]:
         """Why lines are missing: the object files in :attr:`record`, each once."""
-        return [_problem(one) for one in dict.fromkeys(self.record.looked_at)]
+        return [_problem(one) for one in dict.fromkeys(self.record.attempts)]
 
     def columns(self, offsets: npt.NDArray[np.uint64]) -> DebugColumns:
         """See :meth:`DebugIndex.columns`."""
@@ -179,7 +179,9 @@ class DebugMapIndex:
 
 def _problem(told: Attempt) -> MachtraceError:
     why = f"{told.outcome.value}; {told.detail}" if told.detail else told.outcome.value
-    error = DebugInformationError(told.place, f"source lines of an object file are missing ({why})")
+    error = DebugInformationError(
+        told.location, f"source lines of an object file are missing ({why})"
+    )
     error.remedy = (
         "keep object files as they were linked, or make a dSYM of them with dsymutil at that time"
     )

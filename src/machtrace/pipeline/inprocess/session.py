@@ -6,6 +6,7 @@ import os
 import threading
 from dataclasses import replace
 
+from machtrace.images.resolver import ImageResolver
 from machtrace.model.snapshot import Snapshot
 from machtrace.model.stack import Backtrace, Gap
 from machtrace.symbolizer.symbolicator import Symbolicator
@@ -21,9 +22,10 @@ class OwnProcess:
 
     def __init__(self) -> None:
         self.target = own_target()
-        self.unwinder = Unwinder()
-        self.names = Symbolicator(lines=False)
-        self.lines = Symbolicator()
+        files = ImageResolver()
+        self.unwinder = Unwinder(files)
+        self.names = Symbolicator(files, lines=False)
+        self.lines = Symbolicator(files)
         self.code = self.target.own_code()
         """Of the extension."""
 
