@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,30 @@ def test_modules_named_in_the_pages_exist(page):
         if (package / first).is_dir() and rest[-1] not in {"py", "md", "macho", "m", "c"}:
             home = package.joinpath(first, rest[0])
             assert home.with_suffix(".py").exists() or home.is_dir(), f"{page.name}: {name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_source_files_named_in_the_pages_exist(page):
+    """`a/b.py` is below the root, the package or the page; `b.py` anywhere in the sources."""
+    written = page.read_text()
+    for name in re.findall(r"`([\w./-]+/[\w.-]+\.(?:py|c|h)|[\w./-]+/)`", written):
+        roots = (ROOT, ROOT / "src" / "machtrace", page.parent)
+        assert any((root / name).exists() for root in roots), f"{page.name}: {name}"
+    for name in re.findall(r"`(\w+\.(?:py|c))`", written):
+        places = (ROOT / "src", ROOT / "native", ROOT / "tests")
+        assert any(next(place.rglob(name), None) for place in places), f"{page.name}: {name}"
+
+
+def test_layers_in_the_architecture_are_those_that_are_checked():
+    """The table's rows, from the top, are import-linter's."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    contracts = settings["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    page = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+    table = page.split("| layer | packages |\n", 1)[1].split("\n\n", 1)[0]
+    drawn = [re.findall(r"`(\w+)`", row) for row in table.splitlines()[1:]]
+
+    assert drawn == [layer.split(" | ") for layer in layers]
 
 
 def test_locks_name_no_index():
