@@ -1,4 +1,4 @@
-"""How long threads of CPython stand still while they are copied, by C and by ctypes."""
+"""How long threads of CPython are stopped while they are copied."""
 
 import statistics
 import subprocess
@@ -6,10 +6,9 @@ import sys
 
 import pytest
 
-from machtrace.targets.linux.ctypes_copier import CtypesCopier
 from machtrace.targets.linux.process import LinuxProcessTarget
 
-NativeCopier = pytest.importorskip("machtrace.targets.linux.copier").NativeCopier
+pytest.importorskip("machtrace._native._ptrace")
 
 PROGRAM = """
 import threading
@@ -32,11 +31,10 @@ def python():
 
 
 @pytest.mark.benchmark(group="capture of 8 threads")
-@pytest.mark.parametrize("copier", [NativeCopier(), CtypesCopier()], ids=["c", "ctypes"])
-def test_snapshot(benchmark, python, copier):
+def test_snapshot(benchmark, python):
     """All of a snapshot; in extra_info how long each thread was stopped, in microseconds."""
     stops = []
-    with LinuxProcessTarget(python.pid, copier=copier) as target:
+    with LinuxProcessTarget(python.pid) as target:
 
         def run():
             snapshot = target.snapshot()

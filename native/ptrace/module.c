@@ -1,18 +1,22 @@
-/* machtrace._native._ptrace: the Python side of ptrace.h, and no more.
+/* machtrace._native._ptrace: the Python side of ptrace.h and freeze.h, and no more.
  *
  * Built against the limited API of 3.11, so that one binary serves every later
  * version. The module has no state.
  */
+#define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
+#include "ptrace/freeze.h"
 #include "ptrace/ptrace.h"
 #include "common/module_slots.h"
 
-/* (id, outcome, errno, uninterruptible, registers, stacks, asked, stopped, resumed) */
+/* (id, outcome, errno, uninterruptible, registers, stacks, requested, stopped, resumed) */
 static PyObject *thread_as_tuple(const struct machtrace_thread *thread)
 {
     PyObject *stacks = PyTuple_New((Py_ssize_t)thread->stack_count);
@@ -30,7 +34,7 @@ static PyObject *thread_as_tuple(const struct machtrace_thread *thread)
     }
     return Py_BuildValue("(iiiiy#NLLL)", (int)thread->id, (int)thread->outcome, thread->error,
                          (int)thread->uninterruptible, (const char *)thread->registers,
-                         (Py_ssize_t)thread->registers_size, stacks, (long long)thread->asked_at,
+                         (Py_ssize_t)thread->registers_size, stacks, (long long)thread->requested_at,
                          (long long)thread->stopped_at, (long long)thread->resumed_at);
 }
 
@@ -49,7 +53,29 @@ static PyObject *all_as_list(const struct machtrace_capture *capture)
     return list;
 }
 
-static int take_ids(PyObject *ids, struct machtrace_capture *capture)
+static int parse_id(PyObject *object, pid_t *id)
+{
+    long value = PyLong_AsLong(object);
+    if (PyErr_Occurred())
+        return -1;
+    /* Zero and below would mean process groups to waitid. */
+    if (value <= 0 || value > INT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "a thread id is a positive 32-bit integer");
+        return -1;
+    }
+    *id = (pid_t)value;
+    return 0;
+}
+
+static int check_stack_limit(unsigned long long limit)
+{
+    if (limit <= (1ULL << 40))
+        return 0;
+    PyErr_SetString(PyExc_ValueError, "the stack limit exceeds a terabyte");
+    return -1;
+}
+
+static int parse_threads(PyObject *ids, struct machtrace_capture *capture)
 {
     Py_ssize_t count = PyTuple_Size(ids);
     if (count < 0)
@@ -60,17 +86,9 @@ static int take_ids(PyObject *ids, struct machtrace_capture *capture)
         return -1;
     }
     capture->thread_count = (size_t)count;
-    for (Py_ssize_t index = 0; index < count; index++) {
-        long id = PyLong_AsLong(PyTuple_GetItem(ids, index));
-        if (PyErr_Occurred())
+    for (Py_ssize_t index = 0; index < count; index++)
+        if (parse_id(PyTuple_GetItem(ids, index), &capture->threads[index].id) != 0)
             return -1;
-        /* Zero and below would mean process groups to waitid. */
-        if (id <= 0 || id > INT32_MAX) {
-            PyErr_SetString(PyExc_ValueError, "a thread id is a positive 32-bit integer");
-            return -1;
-        }
-        capture->threads[index].id = (pid_t)id;
-    }
     return 0;
 }
 
@@ -108,9 +126,7 @@ static PyObject *copy_threads(PyObject *module, PyObject *arguments)
         .sleep_limit = sleep_limit,
     };
     PyObject *result = NULL;
-    if (stack_limit > (1ULL << 40))
-        PyErr_SetString(PyExc_ValueError, "the stack limit exceeds a terabyte");
-    else if (take_ids(ids, &capture) == 0)
+    if (check_stack_limit(stack_limit) == 0 && parse_threads(ids, &capture) == 0)
         result = run(&capture);
     free(capture.threads);
     PyBuffer_Release(&mappings);
@@ -122,12 +138,240 @@ PyDoc_STRVAR(copy_threads_doc,
              "--\n\n"
              "Copy threads of another process, each stopped only for its own copy.");
 
+/* --- FrozenProcess --- */
+
+/* The interpreter's lock is kept while a process is expected to freeze: to take it again would keep
+ * the process frozen until another thread of this one yields it. */
+#define FREEZE_WITH_LOCK_NS 10000000
+#define FOREVER_NS (INT64_C(1) << 60)
+
+struct frozen_process {
+    PyObject_HEAD
+    struct machtrace_freeze freeze;
+    pid_t owner; /* the process that froze it: a fork has no tracer to end */
+    bool is_frozen;
+};
+
+static void resume(struct frozen_process *self)
+{
+    if (self->is_frozen && self->owner == getpid())
+        machtrace_freeze_end(&self->freeze);
+    self->is_frozen = false;
+}
+
+static void frozen_dealloc(PyObject *object)
+{
+    struct frozen_process *self = (struct frozen_process *)object;
+    resume(self);
+    machtrace_freeze_release(&self->freeze);
+    PyTypeObject *type = Py_TYPE(object);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+static int parse_wanted(PyObject *ids, struct machtrace_freeze *freeze)
+{
+    freeze->wants_all = ids == Py_None;
+    if (freeze->wants_all)
+        return 0;
+    Py_ssize_t count = PyTuple_Size(ids);
+    if (count < 0)
+        return -1;
+    freeze->wanted = calloc(count > 0 ? (size_t)count : 1, sizeof *freeze->wanted);
+    if (freeze->wanted == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    freeze->wanted_count = (size_t)count;
+    for (Py_ssize_t index = 0; index < count; index++)
+        if (parse_id(PyTuple_GetItem(ids, index), &freeze->wanted[index]) != 0)
+            return -1;
+    return 0;
+}
+
+static int freeze_process(struct frozen_process *self)
+{
+    struct machtrace_freeze *freeze = &self->freeze;
+    int error = machtrace_freeze_start(freeze);
+    if (error == 0) {
+        self->is_frozen = true;
+        self->owner = getpid();
+        if (!machtrace_freeze_await(freeze, FREEZE_WITH_LOCK_NS)) {
+            Py_BEGIN_ALLOW_THREADS
+            while (!machtrace_freeze_await(freeze, FOREVER_NS))
+                continue;
+            Py_END_ALLOW_THREADS
+        }
+        error = freeze->error;
+    }
+    if (error == 0)
+        return 0;
+    errno = error;
+    PyErr_SetFromErrno(PyExc_OSError);
+    return -1;
+}
+
+static PyObject *frozen_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
+{
+    PyObject *ids;
+    Py_buffer mappings;
+    int task_folder;
+    unsigned long long stack_limit;
+    long long stop_limit;
+    long long sleep_limit;
+    if (keywords != NULL && PyDict_Size(keywords) != 0) {
+        PyErr_SetString(PyExc_TypeError, "FrozenProcess takes no keyword arguments");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(arguments, "iOy*KLL:FrozenProcess", &task_folder, &ids, &mappings,
+                          &stack_limit, &stop_limit, &sleep_limit))
+        return NULL;
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    struct frozen_process *self = (struct frozen_process *)allocate(type, 0);
+    if (self != NULL) {
+        self->freeze.task_folder = task_folder;
+        self->freeze.settings = (struct machtrace_capture){
+            .mappings = mappings.buf,
+            .mapping_count = (size_t)mappings.len / sizeof *self->freeze.settings.mappings,
+            .stack_limit = (size_t)stack_limit,
+            .stop_limit = stop_limit,
+            .sleep_limit = sleep_limit,
+        };
+        if (check_stack_limit(stack_limit) != 0 || parse_wanted(ids, &self->freeze) != 0 ||
+            freeze_process(self) != 0) {
+            Py_DECREF((PyObject *)self);
+            self = NULL;
+        }
+    }
+    PyBuffer_Release(&mappings); /* all stacks are copied */
+    return (PyObject *)self;
+}
+
+/* Keeps the interpreter's lock, see FREEZE_WITH_LOCK_NS. */
+static PyObject *frozen_read(PyObject *object, PyObject *arguments)
+{
+    struct frozen_process *self = (struct frozen_process *)object;
+    unsigned long long address;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(arguments, "Kn:read", &address, &size))
+        return NULL;
+    if (!self->is_frozen || size < 0) {
+        PyErr_SetString(PyExc_ValueError, self->is_frozen ? "the size is negative"
+                                                          : "the process was resumed");
+        return NULL;
+    }
+    pid_t thread = 0;
+    for (size_t index = 0; thread == 0 && index < self->freeze.thread_count; index++)
+        if (self->freeze.threads[index].is_stopped)
+            thread = self->freeze.threads[index].thread.id;
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, size);
+    if (bytes == NULL)
+        return NULL;
+    struct iovec here = {PyBytes_AsString(bytes), (size_t)size};
+    struct iovec there = {(void *)(uintptr_t)address, (size_t)size};
+    ssize_t count = thread == 0 ? -1 : process_vm_readv(thread, &here, 1, &there, 1, 0);
+    if (count != size)
+        _PyBytes_Resize(&bytes, count < 0 ? 0 : count);
+    return bytes;
+}
+
+static PyObject *frozen_resume(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    struct frozen_process *self = (struct frozen_process *)object;
+    resume(self);
+    PyObject *rows = PyList_New(0);
+    for (size_t index = 0; rows != NULL && index < self->freeze.thread_count; index++) {
+        const struct machtrace_frozen_thread *frozen = &self->freeze.threads[index];
+        if (!frozen->is_wanted)
+            continue;
+        PyObject *row = thread_as_tuple(&frozen->thread);
+        if (row == NULL || PyList_Append(rows, row) != 0)
+            Py_CLEAR(rows);
+        Py_XDECREF(row);
+    }
+    return rows;
+}
+
+static PyObject *frozen_threads(PyObject *object, void *unused)
+{
+    (void)unused;
+    struct frozen_process *self = (struct frozen_process *)object;
+    PyObject *ids = PyList_New(0);
+    for (size_t index = 0; ids != NULL && index < self->freeze.thread_count; index++) {
+        const struct machtrace_frozen_thread *frozen = &self->freeze.threads[index];
+        if (!frozen->is_wanted || frozen->thread.outcome == MACHTRACE_GONE)
+            continue;
+        PyObject *id = PyLong_FromLong(frozen->thread.id);
+        if (id == NULL || PyList_Append(ids, id) != 0)
+            Py_CLEAR(ids);
+        Py_XDECREF(id);
+    }
+    return ids;
+}
+
+static PyObject *frozen_is_whole(PyObject *object, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(((struct frozen_process *)object)->freeze.is_whole);
+}
+
+PyDoc_STRVAR(frozen_doc,
+             "FrozenProcess(task_folder, threads, mappings, stack_limit, stop_limit_ns, "
+             "sleep_limit_ns, /)\n--\n\n"
+             "All threads of another process, stopped together until resume().");
+
+static PyMethodDef frozen_methods[] = {
+    {"read", frozen_read, METH_VARARGS,
+     PyDoc_STR("read(address, size, /)\n--\n\n"
+               "Read memory; fewer bytes, whole pages at the far end, where not all is readable.")},
+    {"resume", frozen_resume, METH_NOARGS,
+     PyDoc_STR("resume()\n--\n\nResume the process and return its copied threads.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef frozen_properties[] = {
+    {"threads", frozen_threads, NULL, PyDoc_STR("Ids of the wanted threads that exist."), NULL},
+    {"is_whole", frozen_is_whole, NULL, PyDoc_STR("Whether nothing of the process runs."), NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot frozen_slots[] = {
+    {Py_tp_new, (void *)frozen_new},
+    {Py_tp_dealloc, (void *)frozen_dealloc},
+    {Py_tp_methods, frozen_methods},
+    {Py_tp_getset, frozen_properties},
+    {Py_tp_doc, (void *)frozen_doc},
+    {0, NULL},
+};
+
+static PyType_Spec frozen_spec = {
+    .name = "machtrace._native._ptrace.FrozenProcess",
+    .basicsize = sizeof(struct frozen_process),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = frozen_slots,
+};
+
+/* --- the module --- */
+
+static int module_exec(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &frozen_spec, NULL);
+    if (type == NULL)
+        return -1;
+    int error = PyModule_AddType(module, (PyTypeObject *)type);
+    Py_DECREF(type);
+    return error;
+}
+
 static PyMethodDef methods[] = {
     {"copy_threads", copy_threads, METH_VARARGS, copy_threads_doc},
     {NULL, NULL, 0, NULL},
 };
 
 static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)module_exec},
     MACHTRACE_GIL_SLOT
     {0, NULL},
 };

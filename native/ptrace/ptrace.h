@@ -2,8 +2,8 @@
  *
  * Plain C without Python. See docs/decisions/0005-stop-copy-resume-in-c.md.
  *
- * A thread is seized (ptrace(2), PTRACE_SEIZE) when it is asked to stop. A signal
- * that reaches it meanwhile is handed back to it on release, and a thread that
+ * A thread is seized (ptrace(2), PTRACE_SEIZE) when its stop is requested. A signal
+ * that reaches it meanwhile is delivered on release, and a thread that
  * job control had stopped stays stopped.
  */
 #ifndef MACHTRACE_LINUX_PTRACE_H
@@ -45,12 +45,12 @@ struct machtrace_thread {
     int error;                    /* an errno, or 0 */
     unsigned char uninterruptible; /* NOT_STOPPED: it was in uninterruptible sleep */
     unsigned char registers[MACHTRACE_REGISTERS_MAX];
-    size_t registers_size; /* tells a 32-bit thread from a 64-bit one */
+    size_t registers_size; /* distinguishes 32-bit and 64-bit threads */
     struct machtrace_stack stacks[MACHTRACE_STACKS_MAX];
     size_t stack_count;
-    /* CLOCK_MONOTONIC, in ns: when the stop was asked for, seen, and ended. The
-     * thread was kept from running for at most resumed - asked. */
-    int64_t asked_at;
+    /* CLOCK_MONOTONIC, in ns: when the stop was requested, seen, and ended. The
+     * thread did not run for at most resumed - requested. */
+    int64_t requested_at;
     int64_t stopped_at;
     int64_t resumed_at;
 };
@@ -65,10 +65,13 @@ struct machtrace_capture {
     size_t thread_count;
 };
 
-/* Fill in every thread. All ptrace calls are made by one new OS thread, which
- * has ended (and the kernel has let go of whatever it still traced) on return.
- * 0, or the errno of what could not be set up: then nothing was stopped. */
+/* Copy every thread. All ptrace calls are made by one new OS thread, which
+ * has ended (and the kernel has released whatever it still traced) on return.
+ * Returns 0, or an errno if the setup failed: then nothing was stopped. */
 int machtrace_capture_run(struct machtrace_capture *capture);
+
+/* Free the stacks of one thread. */
+void machtrace_thread_release(struct machtrace_thread *thread);
 
 /* Free the stacks of all threads. */
 void machtrace_capture_release(struct machtrace_capture *capture);

@@ -9,7 +9,6 @@
 #include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "common/linux/registers.h"
@@ -19,28 +18,21 @@
 #define RED_ZONE 128
 
 /* The first bytes of a buffer for stacks, which are present before a thread is
- * stopped. Few stacks are deeper, and to have more ready takes longer than all else. */
+ * stopped. Few stacks are deeper, and preparing more would take longer than all else. */
 #define PRESENT_SIZE (256 * 1024)
 
-/* How far up a stack a signal frame is looked for. */
+/* Bytes of a stack that are searched for a signal frame. */
 #define SIGNAL_FRAME_REACH (64 * 1024)
 
 #ifndef NT_ARM_TLS
 #define NT_ARM_TLS 0x401
 #endif
 
-/* Buffers of the last capture, for the next: to make them takes longer than to copy ten threads. */
+/* The last capture's buffers, for the next: to create them takes longer than to copy ten threads. */
 struct spare {
     size_t size;
 };
 static _Atomic(struct spare *) spare; /* at the beginning of its own memory */
-
-int64_t machtrace_now(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (int64_t)at.tv_sec * 1000000000 + at.tv_nsec;
-}
 
 static size_t whole_size(size_t size)
 {
@@ -50,20 +42,20 @@ static size_t whole_size(size_t size)
 int machtrace_scratch_take(struct machtrace_scratch *scratch, size_t stack_limit)
 {
     size_t size = ((RED_ZONE + stack_limit) | 4095) + 1;
-    struct spare *kept = atomic_exchange(&spare, NULL);
-    if (kept != NULL && kept->size != size) {
-        munmap(kept, whole_size(kept->size));
-        kept = NULL;
+    struct spare *cached = atomic_exchange(&spare, NULL);
+    if (cached != NULL && cached->size != size) {
+        munmap(cached, whole_size(cached->size));
+        cached = NULL;
     }
-    unsigned char *memory = (unsigned char *)kept;
-    if (kept == NULL) {
+    unsigned char *memory = (unsigned char *)cached;
+    if (cached == NULL) {
         void *mapped = mmap(NULL, whole_size(size), PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (mapped == MAP_FAILED)
             return errno;
         memory = mapped;
-        /* Copying takes no page faults in the buffer that is always used: what most stacks
-         * need of it is present before the first stop. */
+        /* No page faults while copying: what most stacks need of the first buffer is present
+         * before the first stop. */
         memset(memory, 0, size < PRESENT_SIZE ? size : PRESENT_SIZE);
     }
     scratch->size = size;
@@ -76,12 +68,12 @@ void machtrace_scratch_give_back(struct machtrace_scratch *scratch)
 {
     unsigned char *memory = scratch->stacks[0];
     size_t size = scratch->size;
-    /* What deep stacks took is given back. */
+    /* Return the pages of deep stacks. */
     if (size > PRESENT_SIZE)
         madvise(memory + PRESENT_SIZE, whole_size(size) - PRESENT_SIZE, MADV_DONTNEED);
-    struct spare *given = (struct spare *)(void *)memory;
-    given->size = size;
-    struct spare *other = atomic_exchange(&spare, given);
+    struct spare *cached = (struct spare *)(void *)memory;
+    cached->size = size;
+    struct spare *other = atomic_exchange(&spare, cached);
     if (other != NULL)
         munmap(other, whole_size(other->size));
 }
@@ -110,7 +102,7 @@ static ssize_t read_memory(pid_t thread, uint64_t address, unsigned char *to, si
     return process_vm_readv(thread, &here, 1, &there, 1, 0);
 }
 
-/* What the thread's own block (pthread_self) is at, or 0. */
+/* The address of the thread's control block (pthread_self), or 0. */
 static uint64_t thread_pointer(const struct machtrace_thread *thread)
 {
     uint64_t pointer;
@@ -125,8 +117,8 @@ static uint64_t thread_pointer(const struct machtrace_thread *thread)
     return 0;
 }
 
-/* To the end of the stack: of one that was made for a thread, its block is there, and the kernel
- * shows the stack and what else is mapped behind it as one range. */
+/* Read to the end of the stack. A stack that was allocated for a thread ends at its control block:
+ * the kernel lists it and whatever is mapped behind it as one range. */
 static struct machtrace_stack read_stack(const struct machtrace_capture *capture, pid_t thread,
                                          uint64_t sp, uint64_t block, unsigned char *to)
 {
@@ -150,7 +142,7 @@ static struct machtrace_stack read_stack(const struct machtrace_capture *capture
     return (struct machtrace_stack){start, (size_t)size, to};
 }
 
-static void keep(struct machtrace_thread *thread)
+void machtrace_stopped_keep(struct machtrace_thread *thread)
 {
     for (size_t index = 0; index < thread->stack_count; index++) {
         struct machtrace_stack *stack = &thread->stacks[index];
@@ -168,17 +160,9 @@ static void keep(struct machtrace_thread *thread)
     }
 }
 
-static void copy_stopped(const struct machtrace_capture *capture,
-                         const struct machtrace_scratch *scratch, struct machtrace_thread *thread)
+static void read_stacks(const struct machtrace_capture *capture,
+                        const struct machtrace_scratch *scratch, struct machtrace_thread *thread)
 {
-    struct iovec registers = {thread->registers, sizeof thread->registers};
-    if (ptrace(PTRACE_GETREGSET, thread->id, (void *)NT_PRSTATUS, &registers) == -1) {
-        thread->error = errno;
-        thread->outcome = errno == ESRCH ? MACHTRACE_GONE : MACHTRACE_FAILED;
-        return;
-    }
-    thread->registers_size = registers.iov_len;
-    thread->outcome = MACHTRACE_COPIED;
     uint64_t sp;
     if (!machtrace_stack_pointer(thread->registers, thread->registers_size, &sp))
         return;
@@ -211,15 +195,31 @@ void machtrace_stopped_release(pid_t thread, struct machtrace_stop stop)
     ptrace(PTRACE_DETACH, thread, NULL, (void *)(intptr_t)stop.signal);
 }
 
+void machtrace_stopped_read(const struct machtrace_capture *capture,
+                            const struct machtrace_scratch *scratch,
+                            struct machtrace_thread *thread, struct machtrace_stop stop)
+{
+    struct iovec registers = {thread->registers, sizeof thread->registers};
+    if (ptrace(PTRACE_GETREGSET, thread->id, (void *)NT_PRSTATUS, &registers) == -1) {
+        thread->error = errno;
+        thread->outcome = errno == ESRCH ? MACHTRACE_GONE : MACHTRACE_FAILED;
+        return;
+    }
+    thread->registers_size = registers.iov_len;
+    thread->outcome = MACHTRACE_COPIED;
+    if (scratch != NULL)
+        read_stacks(capture, scratch, thread);
+    if (stop.by_interrupt)
+        restart_system_call(thread);
+}
+
 void machtrace_stopped_copy(const struct machtrace_capture *capture,
                             const struct machtrace_scratch *scratch,
                             struct machtrace_thread *thread, struct machtrace_stop stop)
 {
     thread->stopped_at = machtrace_now();
-    copy_stopped(capture, scratch, thread);
-    if (stop.by_interrupt)
-        restart_system_call(thread);
+    machtrace_stopped_read(capture, scratch, thread, stop);
     machtrace_stopped_release(thread->id, stop);
     thread->resumed_at = machtrace_now();
-    keep(thread);
+    machtrace_stopped_keep(thread);
 }

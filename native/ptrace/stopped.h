@@ -1,35 +1,35 @@
-/* What is done while a thread of another process stands still, and right after. */
+/* What is done while a thread of another process is stopped, and right after. */
 #ifndef MACHTRACE_LINUX_STOPPED_H
 #define MACHTRACE_LINUX_STOPPED_H
 
-#include <stdbool.h>
-
 #include "ptrace/ptrace.h"
+#include "ptrace/tracee.h"
 
-/* Where stacks are copied to before they are kept: allocated and touched beforehand. */
+/* Where stacks are copied to first: allocated and touched before any thread is stopped. */
 struct machtrace_scratch {
     unsigned char *stacks[MACHTRACE_STACKS_MAX];
     size_t size; /* of each */
-};
-
-struct machtrace_stop {
-    int signal;        /* to hand back on release; 0 for none */
-    bool by_interrupt; /* our own PTRACE_INTERRUPT, and nothing else, stopped it */
 };
 
 /* Room for one thread's stacks at a time. Returns 0, or an errno. */
 int machtrace_scratch_take(struct machtrace_scratch *scratch, size_t stack_limit);
 void machtrace_scratch_give_back(struct machtrace_scratch *scratch);
 
-/* Copy a thread that stands still, let it go, and keep the copy. */
-void machtrace_stopped_copy(const struct machtrace_capture *capture,
+/* Copy a stopped thread's registers, and its stacks into `scratch` unless that is NULL. A system call
+ * that the stop would make fail is marked for a restart. */
+void machtrace_stopped_read(const struct machtrace_capture *capture,
                             const struct machtrace_scratch *scratch,
                             struct machtrace_thread *thread, struct machtrace_stop stop);
 
-/* Let it go. */
+/* Move what was read out of the scratch buffers, into memory that the thread owns. */
+void machtrace_stopped_keep(struct machtrace_thread *thread);
+
+/* Resume the thread. */
 void machtrace_stopped_release(pid_t thread, struct machtrace_stop stop);
 
-/* CLOCK_MONOTONIC, in ns. */
-int64_t machtrace_now(void);
+/* Copy a stopped thread and resume it as soon as that is read. */
+void machtrace_stopped_copy(const struct machtrace_capture *capture,
+                            const struct machtrace_scratch *scratch,
+                            struct machtrace_thread *thread, struct machtrace_stop stop);
 
 #endif

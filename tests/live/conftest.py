@@ -71,8 +71,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 DEADLINE_S = 20
 PATIENCE_NS = 10_000_000_000
 _LIMITS = {
-    "linux.copier": ("STOP_LIMIT_NS",),
-    "linux.ptrace_tracer": ("STOP_LIMIT_NS",),
+    "linux.capture": ("STOP_LIMIT_NS",),
+    "linux.freeze": ("STOP_LIMIT_NS",),
     "inprocess.copier": ("ANSWER_LIMIT_NS", "LOCKED_ANSWER_LIMIT_NS", "SLEEP_LIMIT_NS"),
     "inprocess.series": ("ANSWER_LIMIT_NS", "SLEEP_LIMIT_NS"),
 }
@@ -185,17 +185,12 @@ def wait_blocked(wait_until: Callable[..., None]) -> Callable[..., None]:
     return wait
 
 
-@pytest.fixture(params=["native", "ctypes"])
-def copier(request: pytest.FixtureRequest) -> Any:
-    """Each way to stop and copy threads."""
-    if request.param == "ctypes":
-        from machtrace.targets.linux.ctypes_copier import CtypesCopier
+@pytest.fixture
+def copier() -> Any:
+    """The copier of other processes' threads."""
+    pytest.importorskip("machtrace._native._ptrace", reason="the extension is not built")
+    from machtrace.targets.linux.capture import PtraceCopier
 
-        return CtypesCopier()
-    try:
-        from machtrace.targets.linux.copier import PtraceCopier
-    except ImportError:
-        pytest.skip("the extension is not built")
     return PtraceCopier()
 
 

@@ -188,11 +188,9 @@ while input():
 
 
 @pytest.fixture
-def slow_locks(copier, monkeypatch):
+def slow_locks(monkeypatch):
     """Threads may sleep for long: those that start and end others wait for locks of the kernel."""
-    tracing = "linux.copier" if type(copier).__name__ == "PtraceCopier" else "linux.ptrace_tracer"
-    module = sys.modules[f"machtrace.targets.{tracing}"]
-    monkeypatch.setattr(module, "SLEEP_LIMIT_NS", PATIENCE_NS)
+    monkeypatch.setattr("machtrace.targets.linux.capture.SLEEP_LIMIT_NS", PATIENCE_NS)
 
 
 @pytest.mark.usefixtures("slow_locks")

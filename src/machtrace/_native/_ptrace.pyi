@@ -1,10 +1,10 @@
-# Stop, copy, resume: threads of other Linux processes. See ptrace/module.c and ptrace/ptrace.h.
+# Stop, copy, resume: threads of other Linux processes. See native/ptrace.
 
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from typing_extensions import Buffer
 
-# Id, outcome, errno, uninterruptible, registers, stacks, and when it was asked, stopped, resumed.
+# Id, outcome, errno, uninterruptible, registers, stacks; when the stop was requested, seen, ended.
 Row: TypeAlias = tuple[int, int, int, int, bytes, tuple[tuple[int, bytes], ...], int, int, int]
 
 def copy_threads(
@@ -15,3 +15,21 @@ def copy_threads(
     sleep_limit_ns: int,
     /,
 ) -> list[Row]: ...
+
+class FrozenProcess:
+    def __new__(
+        cls,
+        task_folder: int,
+        threads: tuple[int, ...] | None,
+        mappings: Buffer,
+        stack_limit: int,
+        stop_limit_ns: int,
+        sleep_limit_ns: int,
+        /,
+    ) -> Self: ...
+    @property
+    def threads(self) -> list[int]: ...
+    @property
+    def is_whole(self) -> bool: ...
+    def read(self, address: int, size: int, /) -> bytes: ...
+    def resume(self) -> list[Row]: ...

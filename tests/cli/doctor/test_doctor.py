@@ -83,14 +83,16 @@ def test_what_is_not_installed_is_said_with_the_command_that_installs_it():
 
 @linux
 def test_extensions_that_are_not_built_are_said():
-    """Without the one for other processes another way is taken; for this process there is none."""
+    """Live processes cannot be captured without them, and the status is 1."""
     native = "machtrace._native."
     done = doctor("--format", "json", without=(f"{native}_inprocess", f"{native}_ptrace"))
     found, _ = findings(done)
 
-    assert 0 == done.returncode
-    assert "ok" == found["own children"]["state"]
-    assert "limited" == found["extension _ptrace"]["state"]
+    assert 1 == done.returncode
+    assert "missing" == found["own children"]["state"]
+    assert "wheel" in found["own children"]["remedy"]
+    assert "missing" == found["extension _ptrace"]["state"]
+    assert "other processes cannot be captured" in found["extension _ptrace"]["found"]
     assert "missing" == found["extension _inprocess"]["state"]
     assert "missing" == found["this process"]["state"]
     assert "wheel" in found["this process"]["remedy"]

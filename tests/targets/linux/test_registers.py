@@ -12,7 +12,6 @@ from machtrace.errors import FormatError
 from machtrace.formats.elf.core.registers import layout_of, read_registers
 from machtrace.model.arch import Arch
 from machtrace.targets.linux.blocked import waiting_registers
-from machtrace.targets.linux.ptrace_tracer import mark_restart
 from machtrace.targets.shared.signal_frame import REACH, interrupted_sp
 
 # sys/user.h
@@ -158,61 +157,6 @@ def test_search_is_bounded():
     frame = signal_frame(layout, start=0x10000, size=0x4000, saved=0x7FFF0000)
     stack = memoryview(b"\xcc" * REACH + frame)
     assert interrupted_sp(stack, 0x12340, layout) is None
-
-
-def call(number, result, **registers):
-    """The registers of x86-64 in a system call."""
-    values = dict.fromkeys(X86_64, 5) | {"orig_rax": number, "rax": result % (1 << 64)} | registers
-    return bytearray(struct.pack("<27Q", *values.values()))
-
-
-EINTR, EAGAIN, RESTART = -4, -11, -514
-FOREVER = (1 << 32) - 1
-
-
-@pytest.mark.parametrize(
-    ("number", "registers"),
-    [
-        (232, {"r10": FOREVER}),
-        (281, {"r10": FOREVER}),
-        (441, {"r10": 0}),
-        (65, {}),
-        (220, {"r10": 0}),
-        (128, {"rdx": 0}),
-    ],
-)
-def test_call_without_a_limit_is_restarted(number, registers):
-    """Its result alone is changed."""
-    before = call(number, EINTR, **registers)
-    after = bytearray(before)
-    assert mark_restart(after, len(after))
-    assert after == call(number, RESTART, **registers)
-
-
-@pytest.mark.parametrize(
-    ("number", "result", "registers"),
-    [
-        (232, EINTR, {"r10": 100}),  # a limit: it would begin anew
-        (441, EINTR, {"r10": 0x7000}),
-        (128, EINTR, {"rdx": 0x7000}),
-        (232, EAGAIN, {"r10": FOREVER}),
-        (232, 1, {"r10": FOREVER}),
-        (0, EINTR, {"r10": FOREVER}),  # read says for itself how it goes on
-        ((1 << 64) - 1, EINTR, {"r10": FOREVER}),  # no call at all
-    ],
-)
-def test_other_results_are_left(number, result, registers):
-    """Nothing is changed."""
-    before = call(number, result, **registers)
-    after = bytearray(before)
-    assert not mark_restart(after, len(after))
-    assert after == before
-
-
-def test_no_other_registers_are_touched():
-    """Only x86-64 says enough."""
-    for size in (68, 72, 272):
-        assert not mark_restart(bytearray(b"\xff" * size), size)
 
 
 def test_waiting_thread_by_the_kernels_word():

@@ -42,7 +42,7 @@ class _Peers(NamedTuple):
 
 
 _EXTENSIONS = (
-    _Extension("_ptrace", "threads of other processes are stopped for longer", State.LIMITED),
+    _Extension("_ptrace", "other processes cannot be captured", State.MISSING),
     _Extension("_inprocess", "threads of this process cannot be captured", State.MISSING),
     _Extension("_walk", "stacks are walked more slowly", State.LIMITED),
     _Extension("_ranges", "names are looked up more slowly", State.LIMITED),

@@ -13,6 +13,7 @@ from machtrace.errors import (
     MachtraceError,
     TargetError,
     TargetGoneError,
+    TargetSpecError,
     ThreadGoneError,
 )
 from machtrace.model.arch import Arch
@@ -22,13 +23,50 @@ from machtrace.targets.linux.access import access_error
 from machtrace.targets.linux.blocked import copy_waiting
 from machtrace.targets.linux.procfs import EXITED_STATES, ProcessDirectory
 from machtrace.targets.shared.thread_copy import (
+    BEGIN_REMEDY,
+    SLEEP_LIMIT_NS,
+    STOP_LIMIT_NS,
     CapturedThreads,
     CaptureFailure,
     CopiedThread,
     ThreadCopier,
     ThreadCopy,
     UncopiedThread,
+    copy_of_row,
 )
+
+
+class PtraceCopier:
+    """Stops and copies threads with ``native/ptrace/ptrace.c``.
+
+    A whole capture is one C call, on a thread of its own and without the interpreter's lock.
+
+    Raises:
+        TargetSpecError: the extension is not built.
+    """
+
+    def __init__(self) -> None:
+        try:
+            from machtrace._native import _ptrace
+        except ImportError as error:
+            raise TargetSpecError(
+                f"machtrace was built without its extension _ptrace ({error})",
+                remedy="install a wheel of machtrace, or build it where there is a C compiler",
+            ) from error
+        self._copy_threads = _ptrace.copy_threads
+
+    def copy(
+        self, threads: Sequence[int], stack_ranges: array[int], *, stack_limit: int
+    ) -> list[ThreadCopy]:
+        """See :meth:`~machtrace.targets.shared.thread_copy.ThreadCopier.copy`."""
+        try:
+            rows = self._copy_threads(
+                tuple(threads), stack_ranges, stack_limit, STOP_LIMIT_NS, SLEEP_LIMIT_NS
+            )
+        except (OSError, MemoryError, ValueError) as error:
+            raise TargetError(f"cannot copy threads ({error})", remedy=BEGIN_REMEDY) from error
+        # A thread may stop at any time after the request.
+        return [copy_of_row(row, since_ns=row[6]) for row in rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

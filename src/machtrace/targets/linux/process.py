@@ -20,9 +20,8 @@ from machtrace.model.image import BinaryImage
 from machtrace.model.memory import LayeredMemory, MemoryReader, RegionMemory
 from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot, ThreadId, ThreadInfo
 from machtrace.targets.base import DEFAULT_STACK_LIMIT, ClosedWhenLeft
-from machtrace.targets.linux.capture import CaptureSource, ThreadCapture
+from machtrace.targets.linux.capture import CaptureSource, PtraceCopier, ThreadCapture
 from machtrace.targets.linux.core_facts import FactsGatherer, GatheredFacts
-from machtrace.targets.linux.ctypes_copier import thread_copier
 from machtrace.targets.linux.identity import MappingsReader, check_host, identify
 from machtrace.targets.linux.images import ImageFinder, LoadedImages, with_earlier
 from machtrace.targets.linux.memory import open_memory
@@ -41,24 +40,24 @@ _ROUNDS = 4
 
 
 class LinuxProcessTarget(ClosedWhenLeft):
-    """A process, looked at by ptrace(2) and ``/proc``; see :class:`~machtrace.targets.base.Target`.
+    """A process captured by ptrace(2) and ``/proc``; see :class:`~machtrace.targets.base.Target`.
 
-    Nothing is attached between snapshots, and memory is never written. A thread that a signal
-    reaches while it is copied gets the signal afterwards; one that was stopped stays so. A system
-    call goes on, except that a few with a time limit may end early with EINTR, as after SIGSTOP
-    and SIGCONT (:mod:`machtrace.targets.linux.ptrace_tracer`, which tells the one register that
-    may be changed).
+    Nothing is attached between snapshots, and memory is never written. A signal that arrives while
+    a thread is copied is delivered afterwards; a thread that was stopped stays stopped. System
+    calls continue, but a few with a time limit may end early with EINTR, as after SIGSTOP and
+    SIGCONT (``machtrace_mark_restart`` of ``native/common/linux/registers.h``, which changes the
+    only register that is ever written).
 
     Args:
         pid: its id, as this process sees it.
-        copier: what stops and copies threads; by default the best that is here.
+        copier: stops and copies threads; by default a :class:`PtraceCopier`.
 
     Raises:
-        TargetSpecError: it is this process, a thread of another, or one of the kernel's; or this
-            machine is not supported.
-        TargetGoneError: there is no such process, or it has exited.
-        TargetAccessError: the kernel does not let it be looked at.
-        FormatError: its program is for a machine that is not known here.
+        TargetSpecError: the id is this process's, a thread's or a kernel thread's; this machine is
+            not supported; or the extension is not built.
+        TargetGoneError: the process does not exist, or it has exited.
+        TargetAccessError: the kernel denies access to it.
+        FormatError: its architecture is not supported.
     """
 
     _is_own = False
@@ -77,7 +76,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
             self._images = ImageFinder(self._directory)
             self._facts = self._facts_gatherer()
             self._runtime: tuple[LoadedImages, PythonRuntime] | None = None
-            self._copier = thread_copier() if copier is None else copier
+            self._copier = PtraceCopier() if copier is None else copier
         except BaseException:
             self._directory.close()
             raise
@@ -167,15 +166,14 @@ class LinuxProcessTarget(ClosedWhenLeft):
             TargetGoneError, TargetAccessError: see :meth:`snapshot`.
         """
         from machtrace.cpython.threads import with_problem
-        from machtrace.targets.linux.freeze import HoldingCopier, PythonReader
+        from machtrace.targets.linux.freeze import FreezingCopier
 
         try:
-            reader = PythonReader(self._directory, self._python_runtime())
+            copier = FreezingCopier(self._directory, self._python_runtime())
         except (FormatError, MemoryReadError, TargetError) as error:
             if isinstance(error, TargetGoneError | TargetAccessError):
                 raise
             return with_problem(self.snapshot(threads, stack_limit=stack_limit), error), {}
-        copier = HoldingCopier(self._directory, reader.while_held)
 
         def copy(capture: ThreadCapture, mappings: Sequence[Mapping]) -> None:
             if threads is not None:
@@ -186,7 +184,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
             infos = tuple(self._describe([one.id for one in copies], before=0))
             capture.take(infos, copies, ranges)
 
-        return reader.completed(self._snapshot(stack_limit, copier, copy))
+        return copier.completed(self._snapshot(stack_limit, copier, copy))
 
     def _python_runtime(self) -> PythonRuntime:
         from machtrace.cpython.runtime import find_runtime
