@@ -108,6 +108,16 @@ def test_layers_in_the_architecture_are_those_that_are_checked():
     assert drawn == [layer.split(" | ") for layer in layers]
 
 
+def test_each_term_is_defined_once():
+    """TERMINOLOGY.md is the authority, so a term has one row."""
+    page = (ROOT / "docs" / "TERMINOLOGY.md").read_text()
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", page, re.MULTILINE)
+    terms = [term for row in rows if row != "term" for term in row.split(", ")]
+
+    assert "image" in terms
+    assert sorted(terms) == sorted(set(terms))
+
+
 def test_locks_name_no_index():
     """What is installed is pinned by hash; where it comes from is the user's business."""
     for lock in ROOT.glob("requirements/*.lock"):
