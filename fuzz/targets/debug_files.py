@@ -16,8 +16,7 @@ from tempfile import TemporaryFile
 from fuzz.programs import debug_programs
 from fuzz.target import Target
 from fuzz.targets.symcache import ask
-from machtrace.formats.elf.contents import ElfFileContents
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.object_file import sniff
 from machtrace.images.debug_file import DebugFile, FoundBy
 from machtrace.lines.index import DebugIndex
 from machtrace.lines.index_builder import BuildLimits, index_task
@@ -31,8 +30,7 @@ _LIMITS = BuildLimits(processor_seconds=5, memory=4 << 30, output=16 << 20)
 
 def run(data: bytes) -> None:
     """Parse the headers, make an index in a child, and open what it made."""
-    is_elf = data[:4] == b"\x7fELF"
-    contents = ElfFileContents(data, "fuzz") if is_elf else FileContents(data, "fuzz")
+    contents = sniff(data, "fuzz")[0].open()
     view = memoryview(data)
     file = DebugFile(contents=contents, data=view, path="fuzz", found_by=FoundBy.GIVEN)
     made = _made(index_task(file, _LIMITS), data)

@@ -69,6 +69,7 @@ class _Bytes:
 
     source = "fuzz"
     slide = 0
+    is_loaded = True
 
     def __init__(self, header: memoryview, frames: memoryview, image: Any) -> None:  # noqa: ANN401
         self._parts = ((HEADER_AT, header), (FRAMES_AT, frames))

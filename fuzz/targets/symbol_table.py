@@ -19,6 +19,7 @@ from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.header import CPU_TYPE_ARM, CPU_TYPE_ARM64, CPU_TYPE_X86_64
 from machtrace.formats.macho.structs import N_EXT, N_SECT
+from machtrace.formats.object_file import Signature, signature
 from machtrace.model.address import ImageOffset
 from machtrace.symbols.elf import elf_symbol_table
 from machtrace.symbols.image_symbols import first_symbol
@@ -36,7 +37,7 @@ _LAST = 2**64 - 1
 
 def run(data: bytes) -> None:
     """Make the table, and look up what is in it and around it."""
-    if data[:4] == b"\x7fELF":
+    if signature(data) is Signature.ELF:
         _check(elf_symbol_table(ElfFileContents(data, "fuzz")), data)
         return
     contents = FileContents(data, "fuzz")

@@ -21,8 +21,9 @@ from fuzz.target import ContractError, Target
 from machtrace.errors import MachtraceError
 from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.object_file import ObjectFile, Signature, signature
 from machtrace.model.address import Avma, FileOffset, PacMask, Svma
-from machtrace.model.image import BinaryImage, ImageFormat, ImageList
+from machtrace.model.image import BinaryImage, ImageList
 from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import ThreadId, ThreadInfo, ThreadSnapshot
@@ -46,7 +47,7 @@ class World:
     """A process with one image."""
 
     image: BinaryImage
-    contents: FileContents | ElfFileContents
+    contents: ObjectFile
     regions: tuple[MemoryRegion, ...]
     """What is loaded."""
 
@@ -56,7 +57,7 @@ class World:
         Raises:
             MachtraceError: it is no image any more.
         """
-        data = bytearray(self.contents.read_file(FileOffset(0), _size(self.contents)))
+        data = bytearray(self.contents.read_file(FileOffset(0), len(self.contents.data)))
         for offset, patch in patches:
             start = offset % len(data)
             data[start : start + len(patch)] = patch[: len(data) - start]
@@ -70,14 +71,10 @@ class World:
         return image_rules(self.contents, self.image.arch)
 
 
-def _size(contents: FileContents | ElfFileContents) -> int:
-    return len(contents.data) if isinstance(contents, FileContents) else len(contents._data)  # noqa: SLF001
-
-
 def world_of(data: bytes, like: BinaryImage | None = None) -> World:
     """A process that has the file ``data`` loaded where it says."""
-    contents: FileContents | ElfFileContents
-    if data.startswith(b"\x7fELF"):
+    contents: ObjectFile
+    if signature(data) is Signature.ELF:
         contents = ElfFileContents(data, "fuzz")
         found = [(s.address, s.offset, s.file_size) for s in contents.image.load_segments]
         start, size = contents.image.header_svma, contents.image.size
@@ -90,7 +87,7 @@ def world_of(data: bytes, like: BinaryImage | None = None) -> World:
         path="fuzz",
         uuid=None,
         arch=contents.image.arch,
-        format=ImageFormat.ELF if data.startswith(b"\x7fELF") else ImageFormat.MACHO,
+        format=contents.format,
         load_address=Avma(start),
         header_svma=start,
         size=size,
@@ -103,7 +100,9 @@ def world_of(data: bytes, like: BinaryImage | None = None) -> World:
 def worlds() -> tuple[World, ...]:
     """The programs that seeds are of."""
     machos = [bytes(program.data) for program in macho_programs()]
-    elves = [bytes(program.read_file(FileOffset(0), _size(program))) for program in elf_programs()]
+    elves = [
+        bytes(program.read_file(FileOffset(0), len(program.data))) for program in elf_programs()
+    ]
     return tuple(world_of(data) for data in (*machos, *elves))
 
 
@@ -284,7 +283,7 @@ def _patch(data: bytearray, random: Random) -> None:
     at = _HEAD + 8 * data[3]
     if at >= len(data) or data[at] >= 8 or random.getrandbits(1):  # noqa: PLR2004
         return
-    size = _size(worlds()[data[0] % len(worlds())].contents)
+    size = len(worlds()[data[0] % len(worlds())].contents.data)
     patch = random.randbytes(random.choice((1, 1, 2, 4, 4, 8)))
     if random.getrandbits(1):
         patch = random.choice((b"\0", b"\xff", b"\x7f", b"\1")) * len(patch)

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from uuid import UUID
 
-from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.images.debug_file import FoundBy
 from machtrace.images.dsym import beside, dwarf_files, is_dsym, named_in
 from machtrace.images.elf_debug import debug_link, linked_paths
@@ -27,7 +26,7 @@ from machtrace.images.store_layout import (
     unified_path,
 )
 from machtrace.model.arch import Arch
-from machtrace.model.image import BinaryImage
+from machtrace.model.image import BinaryImage, ImageFormat
 
 _LAYOUTS = (unified_path, lldb_path, build_id_path, debuginfod_path)
 _OF_THE_SYSTEM = ("/usr/lib/", "/System/")
@@ -194,7 +193,7 @@ def linked_debug_files(
     binary: IdentifiedFile, places: SearchPath, record: SearchRecord
 ) -> Iterator[Candidate]:
     """Where the file that the binary names in ``.gnu_debuglink`` would be."""
-    if not isinstance(binary.contents, ElfFileContents):
+    if binary.contents.format is not ImageFormat.ELF:
         return
     link = debug_link(binary.contents)
     if link is None:

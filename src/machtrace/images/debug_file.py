@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from uuid import UUID
 
-from machtrace.formats.elf.contents import ElfFileContents
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.object_file import ObjectFile
 from machtrace.model.address import FileOffset, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BuildId, ImageFormat
@@ -61,7 +60,7 @@ class DebugFile:
     ``svma - debug_file.header_svma`` is the :data:`ImageOffset` of both.
     """
 
-    contents: FileContents | ElfFileContents
+    contents: ObjectFile
     data: memoryview
     """The bytes of ``contents``: of a fat file, only the slice."""
     slice_offset: FileOffset = FileOffset(0)  # noqa: RUF009 (a NewType of int)
@@ -74,9 +73,7 @@ class DebugFile:
     @property
     def uuid(self) -> UUID | BuildId | None:
         """What it says that it belongs to; None of an ELF file that only a checksum vouches for."""
-        if isinstance(self.contents, FileContents):
-            return self.contents.image.uuid
-        return self.contents.image.build_id
+        return self.contents.image.identifier
 
     @property
     def arch(self) -> Arch:
@@ -86,7 +83,7 @@ class DebugFile:
     @property
     def format(self) -> ImageFormat:
         """Which kind of file it is."""
-        return ImageFormat.MACHO if isinstance(self.contents, FileContents) else ImageFormat.ELF
+        return self.contents.format
 
     @property
     def header_svma(self) -> Svma:
@@ -96,27 +93,4 @@ class DebugFile:
     @property
     def has_dwarf(self) -> bool:
         """Whether it has source lines and inlined calls, not only symbols."""
-        return has_dwarf(self.contents)
-
-
-def has_dwarf(contents: FileContents | ElfFileContents) -> bool:
-    """Whether a file has a ``.debug_info`` that is not empty, compressed or not."""
-    if isinstance(contents, FileContents):
-        macho = (contents.image.section("__DWARF", name) for name in _MACHO_SECTIONS)
-        return any(section is not None and section.size for section in macho)
-    elf = (contents.image.section(name) for name in _ELF_SECTIONS)
-    return any(section is not None and section.has_bytes and section.size for section in elf)
-
-
-_MACHO_SECTIONS = ("__debug_info", "__zdebug_info")
-_ELF_SECTIONS = (".debug_info", ".zdebug_info")
-
-
-def symbol_count(contents: FileContents | ElfFileContents) -> int:
-    """How many entries a file's symbol table has; of an ELF file, of its ``.symtab``."""
-    if isinstance(contents, FileContents):
-        return 0 if contents.image.symtab is None else contents.image.symtab.nsyms
-    section = contents.image.section(".symtab")
-    if section is None or not section.has_bytes or not section.entry_size:
-        return 0
-    return section.size // section.entry_size
+        return self.contents.image.has_dwarf

@@ -16,6 +16,7 @@ from machtrace.images.open_file import IdentifiedFile
 from machtrace.images.search_path import SearchPath
 from machtrace.images.search_record import Outcome, SearchRecord
 from machtrace.model.arch import Arch
+from machtrace.model.image import ImageFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def usable_debug_map(
     binary: IdentifiedFile, places: SearchPath, record: SearchRecord
 ) -> DebugMap | None:
     """The debug map of ``binary`` where it has one and any of its object files is there."""
-    if not isinstance(binary.contents, FileContents):
+    if binary.contents.format is not ImageFormat.MACHO:
         return None
     try:
         stabs = object_stabs(binary.contents)

@@ -19,10 +19,11 @@ from weakref import WeakValueDictionary
 
 from machtrace.errors import FormatError, MachtraceError
 from machtrace.formats.elf.contents import ElfFileContents
-from machtrace.formats.macho.fat import is_fat, parse_slices
-from machtrace.formats.macho.header import is_macho, parse_header
+from machtrace.formats.macho.fat import parse_slices
+from machtrace.formats.macho.header import parse_header
 from machtrace.formats.macho.load_commands import LC_UUID, parse_load_commands
 from machtrace.formats.macho.structs import UUID_COMMAND
+from machtrace.formats.object_file import Signature, signature
 from machtrace.images.open_file import open_image_file
 from machtrace.images.store_layout import Identifier
 
@@ -123,7 +124,6 @@ def _is(kind: Callable[[], bool]) -> bool:
         return False
 
 
-_ELF_MAGIC = b"\x7fELF"
 _FIRST = 1 << 12
 """Bytes read of every file: enough for the load commands of most."""
 _MOST_COMMANDS = 1 << 24
@@ -140,14 +140,15 @@ def identifiers_of(path: str) -> tuple[Identifier, ...]:
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
         start = os.read(descriptor, _FIRST)
-        if is_macho(start):
+        kind = signature(start)
+        if kind is Signature.MACHO:
             return _thin(descriptor, start, path)
     finally:
         os.close(descriptor)
-    if start.startswith(_ELF_MAGIC):
+    if kind is Signature.ELF:
         build_id = ElfFileContents(open_image_file(path), path).image.build_id
         return () if build_id is None else (build_id,)
-    if is_fat(start):
+    if kind is Signature.FAT_MACHO:
         found = (_uuid(part.data, path) for part in parse_slices(open_image_file(path), path))
         return tuple(uuid for uuid in found if uuid is not None)
     return ()

@@ -15,12 +15,11 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from machtrace.errors import AmbiguousImageError, ArgumentError, FileAccessError, MachtraceError
-from machtrace.formats.macho.contents import FileContents
+from machtrace.formats.object_file import linked_image
 from machtrace.images.dsym import is_dsym
 from machtrace.images.open_file import IdentifiedFile, OpenedFile
 from machtrace.images.search_path import SearchPath
 from machtrace.images.store_layout import Identifier
-from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, shown_identifier
 from machtrace.model.symbol import FrameStatus
@@ -56,7 +55,7 @@ def path_image(path: str | PathLike[str], arch: Arch | None) -> tuple[BinaryImag
     if len(matches) != 1:
         raise _not_there(path, arch, ", ".join(part.arch_name for part in parts))
     part = matches[0]
-    return image_in(part), part
+    return linked_image(part.contents), part
 
 
 def _not_there(path: str | PathLike[str], arch: Arch | None, names: str) -> MachtraceError:
@@ -70,30 +69,6 @@ def _not_there(path: str | PathLike[str], arch: Arch | None, names: str) -> Mach
 def no_file(image: BinaryImage, status: FrameStatus) -> FileAccessError:
     """The error that says why an image's names cannot be had."""
     return FileAccessError(image.path or f"image {image.identifier}", _REASONS[status])
-
-
-def image_in(part: IdentifiedFile) -> BinaryImage:
-    """Return the image in a file, as if loaded at its stated addresses."""
-    contents = part.contents
-    if isinstance(contents, FileContents):
-        text = contents.image.text_segment
-        size = 0 if text is None else text.vmsize
-    else:
-        size = contents.image.size
-    return BinaryImage(
-        path=part.path,
-        uuid=part.identifier,
-        arch=contents.image.arch,
-        format=_format(part),
-        load_address=Avma(contents.image.header_svma),
-        header_svma=contents.image.header_svma,
-        size=size,
-        local_path=part.path,
-    )
-
-
-def _format(part: IdentifiedFile) -> ImageFormat:
-    return ImageFormat.ELF if part.file.is_elf else ImageFormat.MACHO
 
 
 _MOST_FILES = 64
@@ -158,7 +133,7 @@ def _images(path: str, places: SearchPath) -> Iterator[NamedImageFile]:
             arch = part.contents.image.header.arch
             if arch is not None and part.identifier is not None:
                 yield NamedImageFile(
-                    identifier=part.identifier, arch=arch, format=_format(part), path=path
+                    identifier=part.identifier, arch=arch, format=part.contents.format, path=path
                 )
     except MachtraceError:
         return

@@ -9,10 +9,9 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 from machtrace.errors import FileAccessError, FormatError, MemoryReadError
-from machtrace.formats.elf.contents import ElfFileContents
-from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.fat import parse_slices
-from machtrace.formats.macho.header import FileType, MachHeader
+from machtrace.formats.macho.static_archive import MAGIC as ARCHIVE_MAGIC
+from machtrace.formats.object_file import ObjectFile, ObjectSlice, Signature, signature, sniff
 from machtrace.images.search_record import Outcome, SearchRecord
 from machtrace.images.store_layout import Identifier
 from machtrace.mapped_file import mapped_file
@@ -54,14 +53,13 @@ def _unfit(mode: int, size: int) -> str | None:
     return None if size else "the file is empty"
 
 
-_ELF_MAGIC = b"\x7fELF"
 _LISTED = 4
 """Identifiers of a file that are listed if none matches."""
 _WRAPPED = {
     b"PK\x03\x04": "a zip file; add it to the symbol store with: machtrace symbols add",
     b"\x1f\x8b": "compressed by gzip; decompress it first",
     b"\x28\xb5\x2f\xfd": "compressed by zstd; decompress it first",
-    b"!<arch>\n": "a static library, which no process maps",
+    ARCHIVE_MAGIC: "a static library, which no process maps",
     b"MSCF": "a cabinet; unpack it first",
 }
 _LONGEST_MAGIC = 8
@@ -81,13 +79,13 @@ class OpenedFile:
         self.path = path
         self.data = open_image_file(path)
         """The whole file."""
-        self._slices: tuple[tuple[memoryview, FileOffset], ...] | None = None
+        self._slices: tuple[ObjectSlice, ...] | None = None
         self._images: list[IdentifiedFile] = []
 
     @property
     def is_elf(self) -> bool:
         """Whether the file starts like an ELF file."""
-        return bytes(self.data[: len(_ELF_MAGIC)]) == _ELF_MAGIC
+        return signature(self.data) is Signature.ELF
 
     def images(self) -> Iterator[IdentifiedFile]:
         """The file's images: one, or those of a fat file. A slice is parsed when it is reached.
@@ -96,18 +94,15 @@ class OpenedFile:
             FormatError, MemoryReadError: the file is not an image, or a slice is malformed.
         """
         if self._slices is None:
-            self._slices = ((self.data, FileOffset(0)),) if self.is_elf else self._macho_slices()
-        for number, (data, offset) in enumerate(self._slices):
+            self._slices = sniff(self.data, self.path)
+        for number, part in enumerate(self._slices):
             if number == len(self._images):
-                parse = ElfFileContents if self.is_elf else FileContents
-                contents = parse(data, self.path)
                 self._images.append(
-                    IdentifiedFile(file=self, contents=contents, data=data, slice_offset=offset)
+                    IdentifiedFile(
+                        file=self, contents=part.open(), data=part.data, slice_offset=part.offset
+                    )
                 )
             yield self._images[number]
-
-    def _macho_slices(self) -> tuple[tuple[memoryview, FileOffset], ...]:
-        return tuple((part.data, part.offset) for part in parse_slices(self.data, self.path))
 
     @property
     def identifiers(self) -> tuple[Identifier, ...]:
@@ -125,7 +120,7 @@ class IdentifiedFile:
 
     file: OpenedFile
     """The mapped file."""
-    contents: FileContents | ElfFileContents
+    contents: ObjectFile
     data: memoryview
     """The bytes of ``contents``: of a fat file, only the slice."""
     slice_offset: FileOffset
@@ -139,23 +134,17 @@ class IdentifiedFile:
     @property
     def identifier(self) -> Identifier | None:
         """The image's UUID or build-id."""
-        if isinstance(self.contents, FileContents):
-            return self.contents.image.uuid
-        return self.contents.image.build_id
+        return self.contents.image.identifier
 
     @property
     def arch_name(self) -> str:
         """The architecture's name, which may be one that is not supported."""
-        header = self.contents.image.header
-        return header.arch_name if isinstance(header, MachHeader) else header.arch.value
+        return self.contents.image.header.arch_name
 
     @property
     def has_code(self) -> bool:
         """Whether it has the image's instructions, which debug files lack."""
-        if isinstance(self.contents, FileContents):
-            return self.contents.image.header.filetype is not FileType.DSYM
-        text = self.contents.image.section(".text")
-        return text is None or text.has_bytes
+        return self.contents.image.has_code
 
 
 def open_identified(

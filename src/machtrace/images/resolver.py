@@ -11,9 +11,7 @@ from threading import Lock
 from typing import TypeAlias
 from uuid import UUID
 
-from machtrace.errors import FormatError, MemoryReadError
-from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents
-from machtrace.formats.macho.contents import FileContents, MemoryContents
+from machtrace.formats.object_file import ObjectFile
 from machtrace.images.candidates import (
     Candidate,
     bundles,
@@ -23,7 +21,7 @@ from machtrace.images.candidates import (
     spotlighted,
     stored,
 )
-from machtrace.images.debug_file import NOT_MOVED, DebugFile, FoundBy, symbol_count
+from machtrace.images.debug_file import NOT_MOVED, DebugFile, FoundBy
 from machtrace.images.debug_map import DebugMap, usable_debug_map
 from machtrace.images.dsym import dsym_source_paths
 from machtrace.images.open_file import IdentifiedFile, open_identified
@@ -31,18 +29,14 @@ from machtrace.images.search_path import SearchPath
 from machtrace.images.search_record import Attempt, Outcome, SearchRecord
 from machtrace.images.store_layout import FileKind
 from machtrace.model.image import BinaryImage, ImageFormat
-from machtrace.model.memory import MemoryReader
 from machtrace.model.symbol import FrameStatus
-
-ContentsOrStatus = FileContents | MemoryContents | ElfFileContents | ElfMemoryContents | FrameStatus
-"""An image's bytes, or why there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ImageFiles:
     """The files of an image: the best of each kind, all with the image's identifier."""
 
-    binary: FileContents | ElfFileContents | FrameStatus
+    binary: ObjectFile | FrameStatus
     """The mapped file: code, function starts, stubs, unwind tables; or why there is none."""
     symbols: DebugFile | None
     """A file with more symbols than the binary: its dSYM, an unstripped twin."""
@@ -60,7 +54,7 @@ class ImageFiles:
             return FrameStatus.SYMBOLICATED
         return self.binary if self.binary is not FrameStatus.MISSING_FILE else self.lines
 
-    def twins(self, source: str | None) -> list[FileContents | ElfFileContents]:
+    def twins(self, source: str | None) -> list[ObjectFile]:
         """Return the files that may have more symbols than the one called ``source``."""
         files = [
             file.contents for file in (self.symbols, self.lines) if isinstance(file, DebugFile)
@@ -92,7 +86,7 @@ class ImageResolver:
         """Return ``search`` itself if it is a resolver; else one for the paths that a user gave."""
         return search if isinstance(search, ImageResolver) else cls(SearchPath.of(search))
 
-    def binary(self, image: BinaryImage) -> ContentsOrStatus:
+    def binary(self, image: BinaryImage) -> ObjectFile | FrameStatus:
         """Return the image's file with its code, or why there is none. Raises nothing."""
         return self._resolution(image).binary()
 
@@ -175,7 +169,7 @@ class _Resolution:
             if binary.has_code:
                 self._binary, self._is_searched = binary, True
 
-    def binary(self) -> ContentsOrStatus:
+    def binary(self) -> ObjectFile | FrameStatus:
         with self._lock:
             binary = self._search_binary()
             return self._record.status if binary is None else binary.contents
@@ -270,7 +264,7 @@ class DebugSearch:
         self._unusable = unusable
         # The image's own files may hold the DWARF themselves, link to it, or have a debug map.
         self._binaries = [] if binary is None else [binary]
-        self._most = 0 if binary is None else symbol_count(binary.contents)
+        self._most = 0 if binary is None else binary.contents.image.symbol_count
 
     def lines(self) -> DebugFile | DebugMap | None:
         """Return the source of lines; the largest symbol table seen is in :attr:`symbols`."""
@@ -286,7 +280,7 @@ class DebugSearch:
             if opened is None:
                 continue
             file = self._debug_file(opened, candidate)
-            count = symbol_count(file.contents)
+            count = file.contents.image.symbol_count
             if count > self._most:
                 self.symbols, self._most = file, count
             is_unusable = candidate.path in self._unusable
@@ -334,7 +328,7 @@ class DebugSearch:
         )
 
     def _note_alternate_file(self, file: DebugFile) -> None:
-        if isinstance(file.contents, ElfFileContents):
+        if file.contents.format is ImageFormat.ELF:
             from machtrace.images.elf_debug import alternate_file
 
             alternate = alternate_file(file.contents)
@@ -347,16 +341,3 @@ class DebugSearch:
     def _debug_map(self) -> DebugMap | None:
         maps = (usable_debug_map(binary, self._path, self.record) for binary in self._binaries)
         return next((one for one in maps if one is not None), None)
-
-
-def in_memory(image: BinaryImage, memory: MemoryReader) -> ContentsOrStatus:
-    """The image as the target has it loaded, or why its bytes cannot be had. Raises nothing."""
-    source = image.path or f"image at {image.load_address:#x}"
-    try:
-        if image.format is ImageFormat.ELF:
-            return ElfMemoryContents(memory, image.load_address, source)
-        return MemoryContents(memory, image.load_address, source)
-    except MemoryReadError:
-        return FrameStatus.MISSING_FILE
-    except FormatError:
-        return FrameStatus.MALFORMED_FILE

@@ -24,14 +24,14 @@ from signal import Signals
 from typing import BinaryIO, NamedTuple, TypeAlias
 
 from machtrace.errors import DebugInformationError
-from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.elf.image import ElfImage
 from machtrace.formats.elf.structs import PT_DYNAMIC, PT_LOAD, SHT_SYMTAB
-from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.image import MachOImage
 from machtrace.formats.macho.load_commands import LC_SYMTAB
+from machtrace.formats.object_file import ObjectFile
 from machtrace.images.debug_file import DebugFile
 from machtrace.lines.worker import REFUSED, IndexTask
+from machtrace.model.image import ImageFormat
 
 _COMPLAINT = 400
 """Characters of what the child said last that are told."""
@@ -112,9 +112,9 @@ _NOTHING = bytes(4)
 """No symbols; ``SHT_NULL``, ``PT_NULL``."""
 
 
-def header_edits(contents: FileContents | ElfFileContents) -> Edits:
+def header_edits(contents: ObjectFile) -> Edits:
     """What to change in a file of these contents."""
-    if isinstance(contents, FileContents):
+    if contents.format is ImageFormat.MACHO:
         return _macho_edits(contents.image)
     return _elf_edits(contents.image)
 

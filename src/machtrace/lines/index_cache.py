@@ -23,7 +23,6 @@ from uuid import UUID
 from zlib import crc32
 
 from machtrace.errors import DebugInformationError, FileAccessError, FormatError
-from machtrace.formats.macho.contents import FileContents
 from machtrace.images.debug_file import DebugFile
 from machtrace.images.open_file import open_image_file
 from machtrace.images.store_layout import UserFolder
@@ -31,6 +30,7 @@ from machtrace.lines.index import DebugIndex
 from machtrace.lines.index_builder import DEFAULT_LIMITS, BuildLimits, build_index, run_worker
 from machtrace.lines.object_worker import RECORD
 from machtrace.lines.symcache import VERSION, SymCache
+from machtrace.model.image import ImageFormat
 
 CACHE_VARIABLE = "MACHTRACE_CACHE"
 """The environment variable that says where to keep what can be made again."""
@@ -239,7 +239,7 @@ def index_name(file: DebugFile) -> str | None:
 
 def symcache_uuid(file: DebugFile) -> UUID | None:
     """What an index of ``file`` says that it is of."""
-    if isinstance(file.contents, FileContents):
+    if file.contents.format is ImageFormat.MACHO:
         return file.contents.image.uuid
     image = file.contents.image
     if image.build_id is None:

@@ -17,12 +17,12 @@ from os import fsdecode
 from typing import BinaryIO, NamedTuple
 
 from machtrace.errors import FormatError, MemoryReadError
-from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents
+from machtrace.formats.elf.contents import ElfMemoryContents
 from machtrace.formats.elf.core.loader_memory import AT_SYSINFO_EHDR, loaded_objects
 from machtrace.formats.elf.core.notes import auxiliary_values
 from machtrace.formats.elf.structs import LAYOUTS, PF_W
-from machtrace.formats.macho.contents import FileContents, MemoryContents
 from machtrace.formats.macho.structs import VM_PROT_WRITE
+from machtrace.formats.object_file import ObjectFile
 from machtrace.images.resolver import ImageResolver
 from machtrace.model.address import Avma, FileOffset
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
@@ -136,7 +136,7 @@ def _whole(parts: list[MemoryRegion]) -> MemoryRegion:
 class _Segment(NamedTuple):
     start: Avma
     size: int
-    contents: FileContents | ElfFileContents
+    contents: ObjectFile
     offset: FileOffset
 
 
@@ -173,10 +173,10 @@ class ImageFileMemory:
 
     def _unchanging(self, image: BinaryImage) -> Iterator[_Segment]:
         contents = self._files.binary(image)
-        if isinstance(contents, FrameStatus | MemoryContents | ElfMemoryContents):
+        if isinstance(contents, FrameStatus):
             return
         slide = image.load_address - contents.image.header_svma
-        if isinstance(contents, ElfFileContents):
+        if contents.format is ImageFormat.ELF:
             for load in contents.image.load_segments:
                 if load.file_size and not load.flags & PF_W:
                     yield _Segment(

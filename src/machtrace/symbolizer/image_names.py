@@ -12,16 +12,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from machtrace.errors import MachtraceError
-from machtrace.formats.macho.contents import FileContents
-from machtrace.formats.macho.header import FileType
 from machtrace.images.resolver import ImageResolver, Search
 from machtrace.model.address import ImageOffset
-from machtrace.model.image import BinaryImage
+from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.symbol import FrameStatus, InlineFrame, Symbol
 from machtrace.symbols.image_symbols import ImageSymbols, open_image
 
 if TYPE_CHECKING:  # a first answer can do without what they bring
-    from machtrace.formats.elf.contents import ElfFileContents
     from machtrace.images.open_file import IdentifiedFile
     from machtrace.lines.debug_information import AnyDebugIndex, DebugInformation
 
@@ -162,7 +159,10 @@ class ImageNames:
     @cached_property
     def _symbols(self) -> ImageSymbols | None:
         contents = self._contents
-        if contents is not None and not _is_dsym(contents):
+        is_dsym = contents is not None and (
+            contents.format is ImageFormat.MACHO and not contents.image.has_code
+        )
+        if contents is not None and not is_dsym:
             files, image = self._files, self._image
             return ImageSymbols(contents, others=lambda: files.files(image).twins(contents.source))
         symbols = open_image(self._files, self._image, None)
@@ -178,7 +178,3 @@ class ImageNames:
     def _index(self) -> AnyDebugIndex | None:
         found = self._debug.index(self._image) if self._has_lines else FrameStatus.MISSING_FILE
         return None if isinstance(found, FrameStatus) else found
-
-
-def _is_dsym(contents: FileContents | ElfFileContents) -> bool:
-    return isinstance(contents, FileContents) and contents.image.header.filetype is FileType.DSYM

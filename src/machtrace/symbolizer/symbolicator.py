@@ -28,8 +28,7 @@ from machtrace.symbols.image_symbols import ImageSymbols, open_image
 if TYPE_CHECKING:  # they bring much that the first names can do without
     from numpy.typing import ArrayLike
 
-    from machtrace.formats.elf.contents import ElfFileContents
-    from machtrace.formats.macho.contents import FileContents
+    from machtrace.formats.object_file import ObjectFile
     from machtrace.lines.debug_information import AnyDebugIndex, DebugInformation
     from machtrace.symbolizer.columns import SymbolColumns
 
@@ -282,5 +281,5 @@ def _arch(given: Arch | str) -> Arch:
         raise ArgumentError(text, remedy=f"choose one of: {names}") from None
 
 
-def _twins(files: ImageResolver, image: BinaryImage) -> Sequence[FileContents | ElfFileContents]:
+def _twins(files: ImageResolver, image: BinaryImage) -> Sequence[ObjectFile]:
     return files.files(image).twins(image.path)

@@ -10,7 +10,6 @@ from machtrace.errors import FormatError, MemoryReadError
 from machtrace.formats.elf.contents import (
     ElfContents,
     ElfFileContents,
-    ElfMemoryContents,
     mini_debug_contents,
 )
 from machtrace.formats.elf.eh_frame_hdr import function_starts
@@ -22,9 +21,7 @@ from machtrace.model.symbol import Certainty
 from machtrace.symbols.table import CodeBounds, NamedRanges, Offsets, SymbolTable
 
 
-def elf_symbol_table(
-    contents: ElfFileContents | ElfMemoryContents, others: Sequence[ElfFileContents] = ()
-) -> SymbolTable:
+def elf_symbol_table(contents: ElfContents, others: Sequence[ElfFileContents] = ()) -> SymbolTable:
     """The names in an ELF image, in a file or in memory, where only ``.dynsym`` is.
 
     ELF symbols state their sizes; the few that do not are bounded by the next call-frame
@@ -51,14 +48,14 @@ def elf_symbol_table(
             kinds.append(_functions(parse_symbols(other), twin, certain=True))
         except FormatError:  # what the image itself has is good all the same
             continue
-    if isinstance(contents, ElfFileContents):
+    if not contents.is_loaded:
         kinds += _go_functions(contents)
         kinds.append(_stubs(contents, base))
     starts = np.sort(starts[starts >= base] - base)
     return SymbolTable(tuple(kinds), _bounds(image, starts))
 
 
-def _symbols(contents: ElfFileContents | ElfMemoryContents) -> Iterator[tuple[SymbolRows, bool]]:
+def _symbols(contents: ElfContents) -> Iterator[tuple[SymbolRows, bool]]:
     """The symbol tables, and of each whether it was written before local names were dropped."""
     yield parse_symbols(contents), True
     extra = mini_debug_contents(contents)

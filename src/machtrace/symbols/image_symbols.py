@@ -15,29 +15,25 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from machtrace.errors import FormatError, MachtraceError, MemoryReadError
-from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents
-from machtrace.formats.macho.contents import FileContents, MemoryContents, read_table
+from machtrace.formats.macho.contents import FileContents, read_table
 from machtrace.formats.macho.structs import SymtabCommand
-from machtrace.images.resolver import ImageResolver, in_memory
+from machtrace.formats.object_file import LoadedObject, ObjectContents, ObjectFile, in_memory
+from machtrace.images.resolver import ImageResolver
 from machtrace.model.address import ImageOffset
-from machtrace.model.image import BinaryImage
+from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.memory import MemoryReader
 from machtrace.model.symbol import Certainty, FrameStatus, Symbol
 from machtrace.symbols.macho.code_sections import Ranges, function_sections, holds_functions
 from machtrace.symbols.names import LONGEST, Spelt, best_first, symbol_of
 
 if TYPE_CHECKING:
-    from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents
     from machtrace.symbols.table import SymbolTable
 
 FEW = 8
 """Names that are read without a table of all."""
-
-
-FileOrMemory: TypeAlias = "FileContents | MemoryContents | ElfFileContents | ElfMemoryContents"
 
 
 class ImageSymbols:
@@ -47,10 +43,10 @@ class ImageSymbols:
 
     def __init__(
         self,
-        contents: FileOrMemory,
+        contents: ObjectContents,
         *,
-        others: Callable[[], Sequence[FileContents | ElfFileContents]] = tuple,
-        instead: Callable[[], FileOrMemory | None] = lambda: None,
+        others: Callable[[], Sequence[ObjectFile]] = tuple,
+        instead: Callable[[], ObjectContents | None] = lambda: None,
     ) -> None:
         """Read nothing yet.
 
@@ -104,7 +100,8 @@ class ImageSymbols:
             FormatError, MemoryReadError: see :attr:`table`.
         """
         contents = self._contents
-        if self._table is None and self._few and isinstance(contents, FileContents):
+        is_early = self._table is None and self._few
+        if is_early and contents.format is ImageFormat.MACHO and not contents.is_loaded:
             self._few -= 1
             found = first_symbol(contents, offset)
             if found is not None:
@@ -130,16 +127,15 @@ class ImageSymbols:
         return tuple(one for one in found if not isinstance(one, MemoryReadError))
 
 
-def _table(contents: FileOrMemory, others: Sequence[FileContents | ElfFileContents]) -> SymbolTable:
-    if isinstance(contents, FileContents | MemoryContents):
+def _table(contents: ObjectContents, others: Sequence[ObjectFile]) -> SymbolTable:
+    if contents.format is ImageFormat.MACHO:
         from machtrace.symbols.macho.table import macho_symbol_table
 
-        twins = [one for one in others if isinstance(one, FileContents)]
+        twins = [other for other in others if other.format is ImageFormat.MACHO]
         return macho_symbol_table(contents, twins)
-    from machtrace.formats.elf.contents import ElfFileContents
     from machtrace.symbols.elf import elf_symbol_table
 
-    return elf_symbol_table(contents, [one for one in others if isinstance(one, ElfFileContents)])
+    return elf_symbol_table(contents, [one for one in others if one.format is ImageFormat.ELF])
 
 
 def open_image(
@@ -169,11 +165,9 @@ def open_image(
     return binary
 
 
-def _loaded(
-    image: BinaryImage, memory: MemoryReader | None
-) -> MemoryContents | ElfMemoryContents | None:
+def _loaded(image: BinaryImage, memory: MemoryReader | None) -> LoadedObject | None:
     found = None if memory is None else in_memory(image, memory)
-    return found if isinstance(found, MemoryContents | ElfMemoryContents) else None
+    return None if isinstance(found, FrameStatus) else found
 
 
 _MOST_SECTIONS = 255

@@ -14,7 +14,7 @@ import numpy as np
 
 from machtrace.demangler.itanium.demangler import demangle_type
 from machtrace.formats.macho.columns import Addresses
-from machtrace.formats.macho.contents import FileContents, MachOContents
+from machtrace.formats.macho.contents import MachOContents
 from machtrace.formats.macho.fixups.pointers import Pointers
 from machtrace.formats.macho.metadata.rtti import (
     TYPE_INFO_SYMBOL,
@@ -52,7 +52,7 @@ def rtti_names(
         symbols: what is left of its symbol table: it has the addresses of what is bound by name.
         wanted: those of its functions whose names are wanted, sorted; None: all.
     """
-    if not isinstance(contents, FileContents) or not len(function_starts):
+    if contents.is_loaded or not len(function_starts):
         return no_rtti_names()
     base = np.uint64(contents.image.header_svma)
     where = pointers()

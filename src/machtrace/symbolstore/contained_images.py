@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from machtrace.errors import FormatError, MemoryReadError
-from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.elf.image import ElfImage
 from machtrace.formats.elf.structs import SHT_NOBITS, ElfType
-from machtrace.formats.macho.contents import FileContents
-from machtrace.formats.macho.fat import FatSlice, is_fat, parse_slices
-from machtrace.formats.macho.header import FileType, is_macho
+from machtrace.formats.macho.fat import parse_rows
+from machtrace.formats.macho.header import FileType
 from machtrace.formats.macho.image import MachOImage
-from machtrace.formats.macho.structs import FAT_ARCH, FAT_ARCH_64, FAT_MAGIC_64
+from machtrace.formats.object_file import ObjectSlice, Signature, signature, sniff
 from machtrace.images.store_layout import FileKind, Identifier, unified_folder
 from machtrace.model.image import ImageFormat
 
-ELF_MAGIC = b"\x7fELF"
-ARCHIVE_MAGICS = (b"!<arch>\n", b"!<thin>\n")
 ZIP_MAGICS = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
 """A first member; an archive without members; one that was split, and put together again."""
 
@@ -103,11 +99,7 @@ class ImageFile:
 
 def may_hold_images(start: bytes) -> bool:
     """Whether a file that begins with ``start`` (8 bytes do) is worth unpacking."""
-    return (
-        is_macho(start)
-        or is_fat(start)
-        or start.startswith((ELF_MAGIC, *ARCHIVE_MAGICS, *ZIP_MAGICS))
-    )
+    return signature(start) is not None or start.startswith(ZIP_MAGICS)
 
 
 def images_in(data: memoryview, source: str) -> tuple[list[ImageFile], list[Skipped]]:
@@ -115,22 +107,19 @@ def images_in(data: memoryview, source: str) -> tuple[list[ImageFile], list[Skip
 
     Of a fat file, a slice that is bad does not spoil the others.
     """
-    start = bytes(data[:8])
-    if start.startswith(ARCHIVE_MAGICS):
+    kind = signature(data)
+    if kind is Signature.STATIC_LIBRARY:
         return [], [_library(source)]
-    if not may_hold_images(start):
+    if kind is None and not may_hold_images(bytes(data[:8])):
         return [], [Skipped(source, SkipReason.NOT_AN_IMAGE)]
-    if start.startswith(ELF_MAGIC):
-        found = [_elf(data, source)]
-    else:
-        try:
-            slices = parse_slices(data, source)
-        except FormatError as error:
-            if _is_fat_library(data):
-                return [], [_library(source)]
-            return [], [Skipped(source, SkipReason.MALFORMED, str(error))]
-        names = [source if len(slices) == 1 else f"{source} ({one.arch_name})" for one in slices]
-        found = [_macho(one, name) for one, name in zip(slices, names, strict=True)]
+    try:
+        slices = sniff(data, source)
+    except FormatError as error:
+        if kind is Signature.FAT_MACHO and _is_fat_library(data, source):
+            return [], [_library(source)]
+        return [], [Skipped(source, SkipReason.MALFORMED, str(error))]
+    names = [source if len(slices) == 1 else f"{source} ({part.arch_name})" for part in slices]
+    found = [_image(part, name) for part, name in zip(slices, names, strict=True)]
     return (
         [one for one in found if isinstance(one, ImageFile)],
         [one for one in found if isinstance(one, Skipped)],
@@ -143,22 +132,26 @@ def _library(source: str) -> Skipped:
     )
 
 
-def _is_fat_library(data: memoryview) -> bool:
+def _is_fat_library(data: memoryview, source: str) -> bool:
     """Whether the first slice of a fat file is an archive of object files."""
-    little_endian = bytes(data[:1]) != b"\xca"
-    wide = int.from_bytes(data[:4], "little" if little_endian else "big") == FAT_MAGIC_64
-    layout = FAT_ARCH_64 if wide else FAT_ARCH
-    if not is_fat(data) or len(data) < 8 + layout.size:
-        return False
-    row = layout.unpack(data[8 : 8 + layout.size], little_endian=little_endian)
-    return bytes(data[row.offset : row.offset + 8]) in ARCHIVE_MAGICS
-
-
-def _macho(part: FatSlice, source: str) -> ImageFile | Skipped:
     try:
-        image = FileContents(part.data, source).image
+        first, *_ = parse_rows(data, source)
+    except FormatError:
+        return False
+    return signature(data[first.offset : first.offset + 8]) is Signature.STATIC_LIBRARY
+
+
+def _image(part: ObjectSlice, source: str) -> ImageFile | Skipped:
+    try:
+        file = replace(part, source=source).open()
     except (FormatError, MemoryReadError) as error:
         return Skipped(source, SkipReason.MALFORMED, str(error))
+    if file.format is ImageFormat.ELF:
+        return _elf(file.image, part.data, source)
+    return _macho(file.image, part, source)
+
+
+def _macho(image: MachOImage, part: ObjectSlice, source: str) -> ImageFile | Skipped:
     kind = _KINDS.get(image.header.filetype)
     if kind is None:
         return Skipped(source, _macho_reason(image.header.filetype))
@@ -197,11 +190,7 @@ def _end(image: MachOImage, kind: FileKind) -> int:
     return max((one.fileoff + one.filesize for one in segments if one.filesize), default=0)
 
 
-def _elf(data: memoryview, source: str) -> ImageFile | Skipped:
-    try:
-        image = ElfFileContents(data, source).image
-    except (FormatError, MemoryReadError) as error:
-        return Skipped(source, SkipReason.MALFORMED, str(error))
+def _elf(image: ElfImage, data: memoryview, source: str) -> ImageFile | Skipped:
     if image.type is ElfType.CORE:
         return Skipped(source, SkipReason.CORE)
     if image.type is ElfType.RELOCATABLE:

@@ -10,6 +10,7 @@ from pathlib import Path
 from uuid import UUID
 
 from machtrace.errors import FileAccessError
+from machtrace.formats.object_file import Signature, signature
 from machtrace.images.open_file import open_image_file
 from machtrace.images.store_layout import (
     ExportLayout,
@@ -89,7 +90,7 @@ def _relative(stored: StoredFile, layout: ExportLayout) -> str | None:
 
 def _is_macho(stored: StoredFile) -> bool:
     with stored.path.open("rb") as file:
-        return file.read(4) != b"\x7fELF"
+        return signature(file.read(8)) is not Signature.ELF
 
 
 def _name(stored: StoredFile) -> str:

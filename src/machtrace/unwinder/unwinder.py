@@ -9,7 +9,8 @@ from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
 from machtrace.errors import MemoryReadError
-from machtrace.images.resolver import ImageResolver, Search, in_memory
+from machtrace.formats.object_file import in_memory
+from machtrace.images.resolver import ImageResolver, Search
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat

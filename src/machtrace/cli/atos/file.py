@@ -13,11 +13,9 @@ from pathlib import Path
 from machtrace.cli.atos.arguments import AddressMode, AtosRequest, LoadError
 from machtrace.cli.atos.output import AnswerWriter
 from machtrace.errors import FileAccessError, FormatError, MemoryReadError
-from machtrace.formats.elf.contents import ElfFileContents
-from machtrace.formats.macho.contents import FileContents
-from machtrace.images.named_file import image_in
+from machtrace.formats.object_file import ObjectFile, linked_image
 from machtrace.images.open_file import IdentifiedFile, OpenedFile
-from machtrace.model.image import BinaryImage
+from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.symbolizer.image_names import ImageNames
 
 _HOSTS = {"arm64": "arm64", "aarch64": "arm64", "x86_64": "x86_64", "amd64": "x86_64"}
@@ -25,8 +23,6 @@ _ALIASES = {"aarch64": "arm64", "amd64": "x86_64"}
 _PLIST_LIMIT = 1 << 20
 _LEAST = 0x1000
 """Bytes of an image that states none: a dSYM says nothing of what is mapped."""
-
-Contents = FileContents | ElfFileContents
 
 
 def open_named(
@@ -43,8 +39,8 @@ def open_named(
     try:
         file = str(_in_bundle(Path(path)))
         part = _part(list(OpenedFile(file).images()), arch, file, warn)
-        image = image_in(part)
-        return replace(image, path=os.path.realpath(file), size=image.size or _LEAST), part
+        image = linked_image(part.contents, path=os.path.realpath(file))
+        return replace(image, size=image.size or _LEAST), part
     except (FileAccessError, FormatError, MemoryReadError) as error:
         raise LoadError(path, arch, error) from error
 
@@ -170,7 +166,7 @@ class FileAnswers:
         return address if self._low <= address < self._high else None
 
 
-def _slide(request: AtosRequest, image: BinaryImage, contents: Contents) -> int:
+def _slide(request: AtosRequest, image: BinaryImage, contents: ObjectFile) -> int:
     """What to subtract from an address to get a stated one."""
     match request.mode:
         case AddressMode.STATED:
@@ -185,8 +181,10 @@ def _slide(request: AtosRequest, image: BinaryImage, contents: Contents) -> int:
             return request.base - _text_exec(contents)
 
 
-def _text_exec(contents: Contents) -> int:
-    segment = contents.image.segment("__TEXT_EXEC") if isinstance(contents, FileContents) else None
+def _text_exec(contents: ObjectFile) -> int:
+    segment = None
+    if contents.format is ImageFormat.MACHO:
+        segment = contents.image.segment("__TEXT_EXEC")
     if segment is None:
         raise FormatError(
             "there is no segment __TEXT_EXEC",
@@ -197,15 +195,16 @@ def _text_exec(contents: Contents) -> int:
     return int(segment.vmaddr)
 
 
-def _bounds(contents: Contents) -> tuple[int, int]:
+def _bounds(contents: ObjectFile) -> tuple[int, int]:
     """Where the image's segments are, from the header on."""
-    if isinstance(contents, FileContents):
-        spans = [
-            (one.vmaddr, one.vmaddr + one.vmsize)
-            for one in contents.image.segments
-            if one.vmsize and one.name not in ("__PAGEZERO", "__DWARF")
+    ends: list[int]
+    if contents.format is ImageFormat.MACHO:
+        ends = [
+            segment.vmaddr + segment.vmsize
+            for segment in contents.image.segments
+            if segment.vmsize and segment.name not in ("__PAGEZERO", "__DWARF")
         ]
     else:
-        spans = [(one.address, one.end) for one in contents.image.load_segments]
+        ends = [segment.end for segment in contents.image.load_segments]
     header = int(contents.image.header_svma)
-    return header, min(max((end for _, end in spans), default=header), _END)
+    return header, min(max(ends, default=header), _END)

@@ -8,12 +8,8 @@ from pathlib import Path
 from machtrace.cli.image.description import DescribedImage
 from machtrace.cli.image.macho import DescribedMachO
 from machtrace.errors import FileAccessError, FormatError, MachOError
-from machtrace.formats.macho.fat import is_fat, parse_slices
-from machtrace.formats.macho.header import is_macho
+from machtrace.formats.object_file import ObjectSlice, Signature, signature, sniff
 from machtrace.images.open_file import open_image_file
-
-_ELF_MAGIC = b"\x7fELF"
-_ARCHIVE_MAGIC = b"!<arch>\n"
 
 
 def open_described(path: Path, arch: str | None) -> tuple[Path, tuple[DescribedImage, ...]]:
@@ -26,30 +22,32 @@ def open_described(path: Path, arch: str | None) -> tuple[Path, tuple[DescribedI
     path = _in_bundle(path)
     data = open_image_file(path)
     source = str(path)
-    if bytes(data[:4]) == _ELF_MAGIC:
-        from machtrace.cli.image.elf import DescribedElf
-
-        elf = DescribedElf(data, source)
-        _check_arch(arch, [elf.arch], source)
-        return path, (elf,)
-    if bytes(data[:8]) == _ARCHIVE_MAGIC:
+    kind = signature(data)
+    if kind is Signature.STATIC_LIBRARY:
         raise MachOError(
             "a static library is an archive of object files",
             source=source,
             offset=0,
             remedy="unpack it with ar -x and give one of the files",
         )
-    if not is_macho(data) and not is_fat(data):
+    if kind is None:
         raise MachOError(
             "neither Mach-O nor ELF",
             source=source,
             offset=0,
             remedy="give an executable, a library, an object file, a core or a dSYM",
         )
-    slices = parse_slices(data, source)
+    slices = sniff(data, source)
     _check_arch(arch, [part.arch_name for part in slices], source)
-    chosen = (part for part in slices if arch in (None, part.arch_name))
-    return path, tuple(DescribedMachO(part, source) for part in chosen)
+    return path, tuple(_described(part) for part in slices if arch in (None, part.arch_name))
+
+
+def _described(part: ObjectSlice) -> DescribedImage:
+    if part.fat is not None:
+        return DescribedMachO(part.fat, part.source)
+    from machtrace.cli.image.elf import DescribedElf
+
+    return DescribedElf(part.data, part.source)
 
 
 def _check_arch(wanted: str | None, there: list[str], source: str) -> None:

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from machtrace.errors import FileAccessError
-from machtrace.formats.macho.fat import is_fat
-from machtrace.formats.macho.header import is_macho
+from machtrace.formats.object_file import signature
 from machtrace.images.open_file import open_image_file
 from machtrace.images.store_layout import FileKind, Identifier
 from machtrace.reports.image_lists import listed_images
-from machtrace.symbolstore.contained_images import ELF_MAGIC
 from machtrace.symbolstore.store import SymbolStore
 
 _SYSTEM = re.compile(
@@ -103,8 +101,8 @@ def _report_text(spec: str) -> str | None:
     if spec.isdigit() or spec.startswith("emulated:") or not Path(spec).exists():
         return None
     data = open_image_file(spec)
-    start = bytes(data[:8])
-    if is_macho(start) or is_fat(start) or start.startswith(ELF_MAGIC):
+    kind = signature(data)
+    if kind is not None and kind.has_images:
         return None
     if len(data) > _TEXT_LIMIT:
         raise FileAccessError(spec, f"a report of {len(data):,} bytes is not read")

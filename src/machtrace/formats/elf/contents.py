@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Protocol
+from typing import ClassVar, Literal, TypeAlias
 
 from machtrace.errors import ElfError, MemoryReadError
 from machtrace.formats.elf.dynamic import read_soname
@@ -36,8 +36,8 @@ from machtrace.formats.elf.structs import (
     ElfLayout,
 )
 from machtrace.model.address import Avma, FileOffset, Svma
-from machtrace.model.image import BuildId
-from machtrace.model.memory import ImageContents, MemoryReader
+from machtrace.model.image import BuildId, ImageFormat
+from machtrace.model.memory import MemoryReader
 
 SECTION_LIMIT = 256 << 20
 """Bytes decompressed; what claims more is told how to be read without."""
@@ -118,20 +118,6 @@ MEMORY_READ_LIMIT = 1 << 28
 only headers say how large an image is, and they may be anything."""
 
 
-class ElfContents(ImageContents, Protocol):
-    """The bytes of an ELF image, and what its headers say."""
-
-    @property
-    def image(self) -> ElfImage:
-        """Its headers."""
-        ...
-
-    @property
-    def slide(self) -> int:
-        """What memory has added to the addresses that the loader relocates; 0 in a file."""
-        ...
-
-
 class ElfFileContents:
     """An ELF file.
 
@@ -143,16 +129,19 @@ class ElfFileContents:
         ElfError: it is no ELF, or its headers are not inside it.
     """
 
-    __slots__ = ("_data", "_loaded", "image", "source")
+    __slots__ = ("_loaded", "data", "image", "source")
 
-    slide = 0
+    format: ClassVar[Literal[ImageFormat.ELF]] = ImageFormat.ELF
+    is_loaded: ClassVar[Literal[False]] = False
+    slide: ClassVar[Literal[0]] = 0
 
     def __init__(self, data: bytes | memoryview, source: str) -> None:
         self.source = source
-        self._data = memoryview(data).cast("B").toreadonly()
-        header = read_header(self._data, source)
+        self.data = memoryview(data).cast("B").toreadonly()
+        """All bytes."""
+        header = read_header(self.data, source)
         segments = self._read_segments(header)
-        sections = read_sections(self._data, header, source)
+        sections = read_sections(self.data, header, source)
         image = ElfImage(header=header, segments=segments, sections=sections)
         self._loaded = tuple((s.address, s.file_size, s.offset) for s in image.load_segments)
         self.image = image
@@ -168,15 +157,15 @@ class ElfFileContents:
             delta = address - begins
             if delta >= 0 and 0 <= size <= file_size - delta:
                 begin = offset + delta
-                if begin + size <= len(self._data):
-                    return self._data[begin : begin + size]
+                if begin + size <= len(self.data):
+                    return self.data[begin : begin + size]
         raise MemoryReadError(address, size)
 
     def read_file(self, offset: FileOffset, size: int, /) -> memoryview:
         """See :meth:`~machtrace.model.memory.ImageContents.read_file`."""
-        if offset < 0 or size < 0 or offset + size > len(self._data):
+        if offset < 0 or size < 0 or offset + size > len(self.data):
             raise MemoryReadError(offset, size)
-        return self._data[offset : offset + size]
+        return self.data[offset : offset + size]
 
     def read_section(self, section: Section, /) -> memoryview:
         """The bytes of ``section``, decompressed if need be.
@@ -201,21 +190,21 @@ class ElfFileContents:
     def _read_segments(self, header: ElfHeader) -> tuple[Segment, ...]:
         count = header.program_header_count
         if count == PN_XNUM:
-            count = first_section(self._data, header, self.source)[7]
+            count = first_section(self.data, header, self.source)[7]
         at, size = header.program_headers_offset, count * header.program_header_size
-        if at + size > len(self._data):
+        if at + size > len(self.data):
             raise ElfError(
-                f"{count} program headers do not fit the file's {len(self._data)} bytes",
+                f"{count} program headers do not fit the file's {len(self.data)} bytes",
                 source=self.source,
                 offset=at,
             )
-        return read_segments(self._data[at : at + size], header, count, self.source)
+        return read_segments(self.data[at : at + size], header, count, self.source)
 
     def _build_id(self, image: ElfImage) -> BuildId | None:
         ranges = [(s.offset, s.file_size, s.alignment) for s in image.segments if s.type == PT_NOTE]
         ranges += [(s.offset, s.size, 4) for s in image.sections if s.type == SHT_NOTE]
         for offset, size, alignment in _within_limit(ranges):
-            notes = self._data[offset : offset + size]
+            notes = self.data[offset : offset + size]
             found = build_id_in(notes, image.layout, alignment=alignment)
             if found is not None:
                 return found
@@ -239,6 +228,9 @@ class ElfMemoryContents:
     """
 
     __slots__ = ("_memory", "image", "slide", "source")
+
+    format: ClassVar[Literal[ImageFormat.ELF]] = ImageFormat.ELF
+    is_loaded: ClassVar[Literal[True]] = True
 
     def __init__(self, memory: MemoryReader, load_address: Avma, source: str) -> None:
         self.source = source
@@ -294,6 +286,9 @@ class ElfMemoryContents:
         return None
 
 
+ElfContents: TypeAlias = ElfFileContents | ElfMemoryContents
+
+
 def _within_limit(ranges: Iterable[_NoteRange]) -> Iterator[_NoteRange]:
     """Each range once, until together they are :data:`_NOTES_LIMIT` bytes; the last is cut."""
     room = _NOTES_LIMIT
@@ -320,7 +315,7 @@ def mini_debug_contents(contents: ElfContents) -> ElfFileContents | None:
     import lzma
 
     section = contents.image.section(".gnu_debugdata")
-    if section is None or not section.has_bytes or not isinstance(contents, ElfFileContents):
+    if section is None or not section.has_bytes or contents.is_loaded:
         return None
     source = f"{contents.source} .gnu_debugdata"
     packed = contents.read_section(section)

@@ -62,6 +62,11 @@ class ElfHeader:
     flags: int
     """``e_flags``; the processor's own."""
 
+    @property
+    def arch_name(self) -> str:
+        """The architecture's name, as that of a Mach-O's header."""
+        return self.arch.value
+
 
 def read_header(data: bytes | memoryview, source: str) -> ElfHeader:
     """The header at the start of ``data``, of which :data:`HEADER_SIZE` bytes are enough.

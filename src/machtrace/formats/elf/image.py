@@ -51,6 +51,31 @@ class ElfImage:
         return loaded_range(self.segments)[1]
 
     @property
+    def identifier(self) -> BuildId | None:
+        """The build-id, by the name that a Mach-O's UUID has, too."""
+        return self.build_id
+
+    @property
+    def has_code(self) -> bool:
+        """Whether the instructions are included, which a debug file lacks."""
+        text = self.section(".text")
+        return text is None or text.has_bytes
+
+    @property
+    def has_dwarf(self) -> bool:
+        """Whether there is a ``.debug_info`` that is not empty, compressed or not."""
+        found = (self.section(name) for name in (".debug_info", ".zdebug_info"))
+        return any(section is not None and section.has_bytes and section.size for section in found)
+
+    @property
+    def symbol_count(self) -> int:
+        """Entries of ``.symtab``."""
+        section = self.section(".symtab")
+        if section is None or not section.has_bytes or not section.entry_size:
+            return 0
+        return section.size // section.entry_size
+
+    @property
     def load_segments(self) -> Iterator[Segment]:
         """The ``PT_LOAD`` ones."""
         return (segment for segment in self.segments if segment.type == PT_LOAD)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import ElfError
-from machtrace.formats.elf.contents import ElfContents, ElfFileContents
+from machtrace.formats.elf.contents import ElfContents
 from machtrace.formats.elf.dynamic import dynamic_address, read_dynamic
 from machtrace.formats.elf.headers import Section
 from machtrace.formats.elf.image import ElfImage
@@ -325,7 +325,7 @@ def _empty(contents: ElfContents) -> SymbolRows:
 def _of_section(contents: ElfContents, kind: int) -> SymbolRows | None:
     image = contents.image
     section = next((s for s in image.sections if s.type == kind), None)
-    if section is None or not isinstance(contents, ElfFileContents):
+    if section is None or contents.is_loaded:
         return None
     dtype = symbol_dtype(image.layout)
     _check_entry_size(section, dtype.itemsize, contents.source)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import MachOError, MemoryReadError
-from machtrace.formats.macho.contents import FileContents, MachOContents, MemoryContents
+from machtrace.formats.macho.contents import FileContents, MachOContents
 from machtrace.formats.macho.header import FileType
 from machtrace.model.address import Svma
 
@@ -185,10 +185,10 @@ class ScatteredRecords:
 
     def __init__(self, contents: MachOContents) -> None:
         self._contents = contents
-        self._is_file = isinstance(contents, FileContents)
+        self._is_file = not contents.is_loaded
         self._pages: dict[int, bytes | None] = {}
         self._segments: list[tuple[int, npt.NDArray[np.uint8]]] = []
-        if isinstance(contents, FileContents):
+        if not contents.is_loaded:
             for address, start, end in _readable(contents):
                 data = np.frombuffer(contents.data[start:end], np.uint8)
                 self._segments.append((address, data))
@@ -283,7 +283,7 @@ class ScatteredRecords:
 
     def _memory(self, address: int, size: int) -> bytes:
         contents = self._contents
-        if isinstance(contents, MemoryContents):
+        if contents.is_loaded:
             return bytes(contents.read_around(Svma(address), size))
         return bytes(contents.read_svma(Svma(address), size))
 

@@ -1,48 +1,42 @@
-"""A Mach-O's bytes by stated address or file offset, of a file and of loaded memory.
-
-Reading the tables that load commands point to, mostly in ``__LINKEDIT``.
-
-Which of an image's bytes are still encrypted.
-"""
+"""A Mach-O's bytes by stated address or file offset, in a file or in loaded memory."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Literal, TypeAlias
 
 from machtrace.errors import MachOError, MemoryReadError
 from machtrace.formats.macho.image import MachOImage, parse_image
 from machtrace.model.address import Avma, FileOffset, Svma
-from machtrace.model.memory import ImageContents, MemoryReader
+from machtrace.model.image import ImageFormat
+from machtrace.model.memory import MemoryReader
 
 _ADDRESS_BITS = (1 << 64) - 1
 
 
-class MachOContents(ImageContents, Protocol):
-    """A Mach-O's bytes, with its load commands read."""
-
-    @property
-    def image(self) -> MachOImage:
-        """Its header and load commands."""
-        ...
-
-
 class FileContents:
-    """A thin Mach-O file, or a slice of a fat one. An :class:`ImageContents`."""
+    """A thin Mach-O file, or a slice of a fat one.
+
+    An :class:`~machtrace.model.memory.ImageContents`.
+    """
 
     __slots__ = ("data", "image", "source")
 
+    format: ClassVar[Literal[ImageFormat.MACHO]] = ImageFormat.MACHO
+    is_loaded: ClassVar[Literal[False]] = False
+    slide: ClassVar[Literal[0]] = 0
+
     def __init__(self, data: bytes | memoryview, source: str) -> None:
-        """Parse the load commands; nothing else is looked at.
+        """Parse the load commands and nothing else.
 
         Raises:
-            MachOError: the header or a load command is malformed or cut short.
+            MachOError: the header or a load command is malformed or truncated.
         """
         self.data = memoryview(data)
-        """All of it."""
+        """All bytes."""
         self.source = source
-        """What to call it in errors."""
+        """The name in errors."""
         self.image: MachOImage = parse_image(self._read_header, source)
-        """Its header and load commands."""
+        """The header and load commands."""
 
     def _read_header(self, offset: int, size: int) -> memoryview:
         if offset + size > len(self.data):
@@ -54,11 +48,11 @@ class FileContents:
         return self.data[offset : offset + size]
 
     def read_svma(self, address: Svma, size: int, /) -> memoryview:
-        """Exactly ``size`` bytes at a stated address.
+        """Return exactly ``size`` bytes at a stated address.
 
         Raises:
             MemoryReadError: any of them is in no segment, or is one of the zeros at a segment's
-                end that no file holds.
+                end that no file has.
         """
         for segment in self.image.segments:
             begin = address - segment.vmaddr
@@ -69,10 +63,10 @@ class FileContents:
         raise MemoryReadError(address, size)
 
     def read_file(self, offset: FileOffset, size: int, /) -> memoryview:
-        """Exactly ``size`` bytes at a file offset (of the slice, in a fat file).
+        """Return exactly ``size`` bytes at a file offset (in a fat file: in the slice).
 
         Raises:
-            MemoryReadError: any of them is beyond the file.
+            MemoryReadError: any of them is beyond the end of the file.
         """
         if offset < 0 or size < 0 or offset + size > len(self.data):
             raise MemoryReadError(offset, size)
@@ -80,12 +74,15 @@ class FileContents:
 
 
 class MemoryContents:
-    """A Mach-O as it is loaded in a target. An :class:`ImageContents`.
+    """A Mach-O as loaded in a target. An :class:`~machtrace.model.memory.ImageContents`.
 
-    Only the header, the load commands and what is asked for are read.
+    Only the header, the load commands and requested bytes are read.
     """
 
     __slots__ = ("_memory", "image", "load_address", "source")
+
+    format: ClassVar[Literal[ImageFormat.MACHO]] = ImageFormat.MACHO
+    is_loaded: ClassVar[Literal[True]] = True
 
     def __init__(self, memory: MemoryReader, load_address: Avma, source: str) -> None:
         """Parse the load commands at ``load_address``.
@@ -96,22 +93,22 @@ class MemoryContents:
         """
         self._memory = memory
         self.load_address = load_address
-        """Where the header is."""
+        """The address of the header."""
         self.source = source
-        """What to call it in errors."""
+        """The name in errors."""
         self.image: MachOImage = parse_image(self._read_header, source)
-        """Its header and load commands."""
+        """The header and load commands."""
 
     @property
     def slide(self) -> int:
-        """What to add to an :data:`Svma` to get an :data:`Avma`; may be negative."""
+        """The difference from an :data:`Svma` to its :data:`Avma`; may be negative."""
         return self.load_address - self.image.header_svma
 
     def _read_header(self, offset: int, size: int) -> memoryview:
         return memoryview(self._memory.read(Avma(self.load_address + offset), size))
 
     def read_svma(self, address: Svma, size: int, /) -> memoryview:
-        """Exactly ``size`` bytes at a stated address.
+        """Return exactly ``size`` bytes at a stated address.
 
         Raises:
             MemoryReadError: any of them is in no segment, or cannot be read.
@@ -124,7 +121,7 @@ class MemoryContents:
         raise MemoryReadError(address, size)
 
     def read_around(self, address: Svma, size: int, /) -> memoryview:
-        """Exactly ``size`` bytes at an address that counts as the image's do, in it or elsewhere.
+        """Return exactly ``size`` bytes at a slid address, in the image or outside of it.
 
         Raises:
             MemoryReadError: any of them cannot be read.
@@ -132,10 +129,10 @@ class MemoryContents:
         return memoryview(self._memory.read(Avma((address + self.slide) & _ADDRESS_BITS), size))
 
     def read_file(self, offset: FileOffset, size: int, /) -> memoryview:
-        """Exactly ``size`` bytes at a file offset, through the segment that was mapped from there.
+        """Return exactly ``size`` bytes at a file offset, from the segment mapped from there.
 
-        Of an image in a shared cache, offsets count from the start of the cache's file, and its
-        segments say so too.
+        Offsets of an image in a shared cache count from the start of the cache's file, as those
+        of its segments do.
 
         Raises:
             MemoryReadError: any of them is in no segment, or cannot be read.
@@ -147,14 +144,17 @@ class MemoryContents:
         raise MemoryReadError(offset, size)
 
 
+MachOContents: TypeAlias = FileContents | MemoryContents
+
+
 def read_table(contents: MachOContents, offset: int, size: int, what: str) -> memoryview:
-    """The ``size`` bytes of a table that a load command puts at file offset ``offset``.
+    """Return a table that a load command refers to, mostly in ``__LINKEDIT``.
 
     Args:
         contents: the image.
-        offset: where the command says that the table is, a :data:`FileOffset`.
+        offset: the table's :data:`FileOffset`.
         size: in bytes.
-        what: the table, as an error should name it.
+        what: the table's name in errors.
 
     Raises:
         MachOError: the table is not wholly in the file, or in no segment of a loaded image.
@@ -163,7 +163,7 @@ def read_table(contents: MachOContents, offset: int, size: int, what: str) -> me
     try:
         return contents.read_file(FileOffset(offset), size)
     except MemoryReadError:
-        if isinstance(contents, FileContents):
+        if not contents.is_loaded:
             where = f"the file ends at {len(contents.data):#x}"
         elif any(
             segment.fileoff <= offset and offset + size <= segment.fileoff + segment.filesize
@@ -181,15 +181,15 @@ def read_table(contents: MachOContents, offset: int, size: int, what: str) -> me
 
 
 def is_encrypted(contents: MachOContents, address: Svma, size: int) -> bool:
-    """Whether any of ``size`` bytes at a stated address are only noise here.
+    """Return whether any of ``size`` bytes at a stated address are encrypted.
 
     Programs from the App Store have most of ``__TEXT`` encrypted (FairPlay): code, and the unwind
-    tables behind it. The kernel decrypts pages as it loads them, so in memory they are plain,
-    though the load command still says otherwise (``mach-o/loader.h``,
+    tables after it. The kernel decrypts pages as it loads them: in memory they are plain,
+    although the load command is the same (``mach-o/loader.h``,
     ``encryption_info_command``).
     """
     command = contents.image.encryption_info
-    if command is None or command.cryptid == 0 or not isinstance(contents, FileContents):
+    if command is None or command.cryptid == 0 or contents.is_loaded:
         return False
     segment = contents.image.segment_at(address)
     if segment is None:

@@ -50,7 +50,7 @@ def is_fat(data: bytes | memoryview) -> bool:
     if magic is None:
         return False
     count = int.from_bytes(data[4:8], "little" if magic[1] else "big")
-    return count <= _MOST_SLICES or bytes(data[:4]) != b"\xca\xfe\xba\xbe"
+    return count <= _MOST_SLICES or int.from_bytes(data[:4], "big") != FAT_MAGIC
 
 
 def parse_slices(data: bytes | memoryview, source: str) -> tuple[FatSlice, ...]:
@@ -63,21 +63,32 @@ def parse_slices(data: bytes | memoryview, source: str) -> tuple[FatSlice, ...]:
     if not is_fat(view):
         header = parse_header(view, source)
         return (FatSlice(header.cputype, header.cpusubtype, FileOffset(0), len(view), view),)
-    wide, little_endian = _FAT_MAGICS[bytes(view[:4])]
+    rows = parse_rows(view, source)
+    wide, _ = _FAT_MAGICS[bytes(view[:4])]
+    row_size = (FAT_ARCH_64 if wide else FAT_ARCH).size
+    _check_ranges(rows, _HEADER_SIZE + len(rows) * row_size, len(view), source, row_size)
+    return tuple(_slice(row, view, source) for row in rows)
+
+
+def parse_rows(data: bytes | memoryview, source: str) -> tuple[FatArch, ...]:
+    """Return the table of a fat file; what its rows refer to is not checked.
+
+    Raises:
+        MachOError: the header is cut short, or counts more slices than the file has room for.
+    """
+    wide, little_endian = _FAT_MAGICS[bytes(data[:4])]
     layout = FAT_ARCH_64 if wide else FAT_ARCH
-    if len(view) < _HEADER_SIZE:
+    if len(data) < _HEADER_SIZE:
         raise MachOError("the fat header is cut short", source=source, offset=0)
-    count = int.from_bytes(view[4:8], "little" if little_endian else "big")
-    if count == 0 or _HEADER_SIZE + count * layout.size > len(view):
+    count = int.from_bytes(data[4:8], "little" if little_endian else "big")
+    if count == 0 or _HEADER_SIZE + count * layout.size > len(data):
         raise MachOError(
-            f"the fat header counts {count} slices, the file has {len(view)} bytes",
+            f"the fat header counts {count} slices, the file has {len(data)} bytes",
             source=source,
             offset=4,
         )
-    table = view[_HEADER_SIZE : _HEADER_SIZE + count * layout.size]
-    rows = tuple(layout.unpack_all(table, little_endian=little_endian))
-    _check_ranges(rows, _HEADER_SIZE + len(table), len(view), source, layout.size)
-    return tuple(_slice(row, view, source) for row in rows)
+    table = data[_HEADER_SIZE : _HEADER_SIZE + count * layout.size]
+    return tuple(layout.unpack_all(table, little_endian=little_endian))
 
 
 def _slice(row: FatArch, view: memoryview, source: str) -> FatSlice:

@@ -14,7 +14,7 @@ from machtrace.formats.macho.build_version import (
     Version,
     parse_build_version,
 )
-from machtrace.formats.macho.header import MAGICS, MachHeader, parse_header
+from machtrace.formats.macho.header import MAGICS, FileType, MachHeader, parse_header
 from machtrace.formats.macho.load_commands import (
     LC_DYLD_CHAINED_FIXUPS,
     LC_DYLD_EXPORTS_TRIE,
@@ -134,6 +134,32 @@ class MachOImage:
                 remedy="give a file for arm, arm64 or x86",
             )
         return arch
+
+    @property
+    def identifier(self) -> UUID | None:
+        """The UUID, by the name that an ELF image's build-id has, too."""
+        return self.uuid
+
+    @property
+    def size(self) -> int:
+        """Bytes from :attr:`header_svma` to the end of ``__TEXT``; 0 in an object file."""
+        return 0 if self.text_segment is None else self.text_segment.vmsize
+
+    @property
+    def has_code(self) -> bool:
+        """Whether the instructions are included, which a dSYM lacks."""
+        return self.header.filetype is not FileType.DSYM
+
+    @property
+    def has_dwarf(self) -> bool:
+        """Whether there is a ``__debug_info`` that is not empty, compressed or not."""
+        found = (self.section("__DWARF", name) for name in ("__debug_info", "__zdebug_info"))
+        return any(section is not None and section.size for section in found)
+
+    @property
+    def symbol_count(self) -> int:
+        """Entries of the symbol table."""
+        return 0 if self.symtab is None else self.symtab.nsyms
 
     @property
     def install_name(self) -> str | None:

@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
-from typing import Literal
 
 from machtrace.errors import MachOError
-from machtrace.formats.macho.fat import is_fat
+from machtrace.formats.macho.fat import is_fat, parse_rows
 from machtrace.formats.macho.header import arch_of
-from machtrace.formats.macho.structs import FAT_ARCH, FAT_ARCH_64, FAT_MAGIC, FAT_MAGIC_64
 from machtrace.model.arch import Arch
 
 MAGIC = b"!<arch>\n"
@@ -90,14 +88,7 @@ def part_for(data: memoryview, arch: Arch, source: str) -> memoryview:
     """
     if not is_fat(data):
         return data
-    little_endian = data[0] != FAT_MAGIC.to_bytes(4, "big")[0]
-    order: Literal["little", "big"] = "little" if little_endian else "big"
-    magic, count = int.from_bytes(data[:4], order), int.from_bytes(data[4:8], order)
-    layout = FAT_ARCH_64 if magic == FAT_MAGIC_64 else FAT_ARCH
-    table = data[8 : 8 + count * layout.size]
-    if len(table) < count * layout.size:
-        raise MachOError("the fat header is cut short", source=source, offset=4)
-    for row in layout.unpack_all(table, little_endian=little_endian):
+    for row in parse_rows(data, source):
         if arch_of(row.cputype, row.cpusubtype) is arch:
             return data[row.offset : row.offset + row.size]
     raise MachOError(f"nothing in it is for {arch.value}", source=source, offset=0)

@@ -17,7 +17,6 @@ from machtrace.errors import (
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.fixups.object_rebasing import rebased_object
 from machtrace.formats.macho.tables.symtab import parse_symbols
-from machtrace.images.debug_file import has_dwarf
 from machtrace.images.debug_map import DebugMap, LinkedObject
 from machtrace.images.search_record import Attempt, Outcome, SearchRecord
 from machtrace.lines.debug_map.functions import MappedFunctions, mapped_functions
@@ -143,7 +142,7 @@ class DebugMapIndex:
         contents = self._files.open(linked, lambda: self._functions.names_of(number))
         if contents is None:
             return None
-        if not has_dwarf(contents):
+        if not contents.image.has_dwarf:
             self.record.add(str(linked), Outcome.NO_DWARF)
             return None
         try:

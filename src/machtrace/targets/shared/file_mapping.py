@@ -7,13 +7,10 @@ import stat
 from pathlib import Path
 
 from machtrace.errors import CoreFileError, FileAccessError
-from machtrace.formats.macho.header import is_macho
+from machtrace.formats.object_file import Signature, signature
 from machtrace.mapped_file import mapped_file
 
-_DESCRIBE = "give a core; machtrace image describes other Mach-O files"
 _FOREIGN = {
-    b"\xca\xfe\xba\xbe": ("a fat Mach-O, not a core", _DESCRIBE),
-    b"\xca\xfe\xba\xbf": ("a fat Mach-O, not a core", _DESCRIBE),
     b"MDMP": (
         "a minidump, not a core",
         "give a Mach-O or ELF core; lldb -c reads minidumps",
@@ -27,7 +24,6 @@ _FOREIGN = {
 }
 """What people give for a core, by first bytes: what it is, and what to do."""
 
-_ELF_MAGIC = b"\x7fELF"
 _ELF_BIG_ENDIAN = 2
 """``EI_DATA``: ``ELFDATA2MSB``."""
 _ELF_CORE = 4
@@ -53,14 +49,14 @@ def map_core(path: str) -> memoryview:
     data = _map(path)
     if not len(data):
         raise CoreFileError("the file is empty", source=path, offset=0)
-    if not (is_macho(data) or _elf_type(data) == _ELF_CORE):
+    if not (signature(data) is Signature.MACHO or _elf_type(data) == _ELF_CORE):
         raise _foreign(data, path)
     return data
 
 
 def is_elf_core(path: str) -> bool:
     """Whether the core at ``path`` is an ELF one; raises as :func:`map_core` does."""
-    return not is_macho(map_core(path))
+    return signature(map_core(path)) is Signature.ELF
 
 
 def map_file(path: str) -> memoryview | None:
@@ -97,6 +93,13 @@ def _foreign(data: memoryview, path: str) -> CoreFileError:
             offset=16,
             remedy="give a core; machtrace image describes other ELF files",
         )
+    if signature(data) is Signature.FAT_MACHO:
+        return CoreFileError(
+            "a fat Mach-O, not a core",
+            source=path,
+            offset=0,
+            remedy="give a core; machtrace image describes other Mach-O files",
+        )
     for magic, (what, remedy) in _FOREIGN.items():
         if head.startswith(magic):
             return CoreFileError(what, source=path, offset=0, remedy=remedy)
@@ -112,7 +115,7 @@ def _foreign(data: memoryview, path: str) -> CoreFileError:
 def _elf_type(data: memoryview) -> int | None:
     """``e_type`` of an ELF file; None where it is none."""
     head = bytes(data[:18])
-    if not head.startswith(_ELF_MAGIC) or len(head) < 18:  # noqa: PLR2004 (bytes)
+    if signature(head) is not Signature.ELF or len(head) < 18:  # noqa: PLR2004 (bytes)
         return None
     is_big = head[5] == _ELF_BIG_ENDIAN
     return int.from_bytes(head[16:18], "big" if is_big else "little")

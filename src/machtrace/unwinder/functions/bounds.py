@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
 from machtrace.errors import FormatError, MemoryReadError
-from machtrace.formats.macho.contents import FileContents, MachOContents, read_table
+from machtrace.formats.macho.contents import MachOContents, read_table
 from machtrace.model.address import Svma
 
 FunctionAt = Callable[[Svma], tuple[Svma, Svma] | None]
@@ -75,7 +75,7 @@ def code_ranges(contents: MachOContents) -> tuple[tuple[int, int], ...]:
     found: list[tuple[int, int]] = []
     for segment in contents.image.segments:
         size = min(segment.vmsize, segment.filesize)
-        if isinstance(contents, FileContents):
+        if not contents.is_loaded:
             size = min(size, max(0, len(contents.data) - segment.fileoff))
         for section in segment.sections:
             start = max(section.address, segment.vmaddr)

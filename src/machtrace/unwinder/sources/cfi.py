@@ -17,7 +17,7 @@ from machtrace.formats.dwarf import cfi_rows as dwarf
 from machtrace.formats.dwarf import operations
 from machtrace.formats.dwarf.cfi import CallFrames
 from machtrace.formats.dwarf.cfi_records import CallFrameSection
-from machtrace.formats.elf.contents import ElfContents, ElfFileContents
+from machtrace.formats.elf.contents import ElfContents
 from machtrace.formats.elf.structs import ElfType
 from machtrace.formats.macho.contents import MachOContents
 from machtrace.model.address import Svma
@@ -281,7 +281,7 @@ def _from_header(
 
 def _debug_frame(contents: ElfContents) -> IndexedSection | None:
     found = contents.image.section(".debug_frame")
-    if found is None or not found.has_bytes or not isinstance(contents, ElfFileContents):
+    if found is None or not found.has_bytes or contents.is_loaded:
         return None
     try:
         data = contents.read_section(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents
+from machtrace.formats.elf.contents import ElfContents
 from machtrace.formats.elf.structs import ElfType
 from machtrace.model.arch import Arch
 from machtrace.unwinder.code.code_check import CallSiteRules
@@ -17,7 +17,7 @@ from machtrace.unwinder.sources.linux_signal_frame import LinuxSignalRules
 from machtrace.unwinder.sources.plt import LinkageStubRules
 
 
-def elf_rules(contents: ElfFileContents | ElfMemoryContents, arch: Arch) -> ImageRules:
+def elf_rules(contents: ElfContents, arch: Arch) -> ImageRules:
     """See :func:`machtrace.unwinder.sources.of_image.image_rules`.
 
     What signal handlers return to comes before all else. Call-frame information holds at every
@@ -38,9 +38,7 @@ def elf_rules(contents: ElfFileContents | ElfMemoryContents, arch: Arch) -> Imag
     return ImageRules(sources, contents.image.header_svma)
 
 
-def _of_arm(
-    contents: ElfFileContents | ElfMemoryContents, arch: Arch
-) -> tuple[RuleSource | None, RuleSource | None]:
+def _of_arm(contents: ElfContents, arch: Arch) -> tuple[RuleSource | None, RuleSource | None]:
     """Instruction analysis of 32-bit arm: of interrupted frames, and of calls."""
     image = contents.image
     if not arch.is_arm or image.type is ElfType.RELOCATABLE or not image.layout.little_endian:
@@ -51,9 +49,7 @@ def _of_arm(
     return found, None if found is None else CallSiteRules(found)
 
 
-def _instructions(
-    contents: ElfFileContents | ElfMemoryContents, arch: Arch
-) -> Iterator[RuleSource]:
+def _instructions(contents: ElfContents, arch: Arch) -> Iterator[RuleSource]:
     """Instruction analysis, for code that came without tables: assembly, Go, musl."""
     image = contents.image
     if image.type is ElfType.RELOCATABLE or not image.layout.little_endian:

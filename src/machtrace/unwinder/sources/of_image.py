@@ -5,21 +5,18 @@ What is for other formats and processors is not imported: most of it brings tabl
 
 from __future__ import annotations
 
-from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents
-from machtrace.formats.macho.contents import FileContents, MemoryContents
+from machtrace.formats.object_file import ObjectContents
 from machtrace.model.arch import Arch
+from machtrace.model.image import ImageFormat
 from machtrace.unwinder.rule_cache import ImageRules
 
-Contents = FileContents | MemoryContents | ElfFileContents | ElfMemoryContents
-"""The bytes of an image of any format."""
 
-
-def image_rules(contents: Contents, arch: Arch) -> ImageRules:
+def image_rules(contents: ObjectContents, arch: Arch) -> ImageRules:
     """The rule sources of an image, best first.
 
     A kind whose tables are malformed, or were not captured, is left out.
     """
-    if isinstance(contents, ElfFileContents | ElfMemoryContents):
+    if contents.format is ImageFormat.ELF:
         from machtrace.unwinder.sources.of_elf import elf_rules
 
         return elf_rules(contents, arch)

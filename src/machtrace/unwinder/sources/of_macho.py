@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from machtrace.formats.macho.contents import FileContents, MemoryContents
+from machtrace.formats.macho.contents import MachOContents
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.stack import FrameTrust
@@ -55,11 +55,7 @@ class UndefinedReturnAddressRules:
         return rule if rule is not None and isinstance(rule.return_address, Lost) else None
 
 
-Contents = FileContents | MemoryContents
-"""The bytes of a Mach-O."""
-
-
-def macho_rules(contents: Contents, arch: Arch) -> ImageRules:
+def macho_rules(contents: MachOContents, arch: Arch) -> ImageRules:
     """See :func:`machtrace.unwinder.sources.of_image.image_rules`.
 
     What signal handlers return to comes before all else. Instruction analysis is next: it answers
@@ -102,7 +98,7 @@ class _CheckingSource(RuleSource, CallAnalysis, CodeAnalysis, Protocol):
     """Instruction analysis that can also check what tables say of calls."""
 
 
-def _analysis(contents: Contents, arch: Arch) -> _Analysis:
+def _analysis(contents: MachOContents, arch: Arch) -> _Analysis:
     if arch.is_arm64:
         from machtrace.unwinder.arch.arm64.analysis import InstructionRules
 
@@ -119,7 +115,7 @@ def _analysis(contents: Contents, arch: Arch) -> _Analysis:
     return _Analysis() if x86 is None else _checking(x86, contents, arch)
 
 
-def _checking(found: _CheckingSource, contents: Contents, arch: Arch) -> _Analysis:
+def _checking(found: _CheckingSource, contents: MachOContents, arch: Arch) -> _Analysis:
     interrupted: RuleSource = found
     if arch in CONTEXT_REGISTERS:
         interrupted = AsyncEntryRules(found, contents, arch, found.function_at)

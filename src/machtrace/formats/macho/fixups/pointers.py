@@ -29,7 +29,7 @@ from machtrace.formats.macho.columns import (
     no_binds,
     no_rebases,
 )
-from machtrace.formats.macho.contents import FileContents, MachOContents, MemoryContents
+from machtrace.formats.macho.contents import FileContents, MachOContents
 from machtrace.formats.macho.fixups.bind_opcodes import BindReader, BindTable
 from machtrace.formats.macho.fixups.chained import chained_pointers
 from machtrace.formats.macho.fixups.rebase_opcodes import PointerRun, places_of, read_rebases
@@ -149,7 +149,7 @@ class RawPointers:
                 continue
             start = -(-segment.vmaddr // size) * size
             end = segment.vmaddr + min(segment.vmsize, segment.filesize or segment.vmsize)
-            if isinstance(self._contents, FileContents):
+            if not self._contents.is_loaded:
                 end = min(end, segment.vmaddr + len(self._contents.data) - segment.fileoff)
             at, chunk = start, _CHUNK
             while at + size <= end and reads:
@@ -373,10 +373,9 @@ def parse_pointers(
         shared_cache_base: what the pointer formats of shared caches count from.
         pac_mask: which bits of a loaded pointer are address; None: the low 47, as of programs.
     """
-    if not isinstance(contents, FileContents):
+    if contents.is_loaded:
         mask = pac_mask or PacMask.of_width(_USER_ADDRESS_BITS)
-        slide = contents.slide if isinstance(contents, MemoryContents) else 0
-        return RawPointers(contents, slide=slide, mask=mask, binds=no_binds())
+        return RawPointers(contents, slide=contents.slide, mask=mask, binds=no_binds())
     if contents.image.header.filetype is FileType.OBJECT:  # whose pointers a linker is to write
         return FixupPointers(PointerRows(no_rebases(), no_binds()))
     fixups = contents.image.chained_fixups

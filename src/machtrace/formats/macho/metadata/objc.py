@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.formats.macho.columns import Addresses, Rows, ScatteredRecords, flattened
-from machtrace.formats.macho.contents import MachOContents, MemoryContents
+from machtrace.formats.macho.contents import MachOContents
 from machtrace.formats.macho.fixups.pointers import Pointers, inside_image
 from machtrace.model.address import Svma
 
@@ -65,7 +65,7 @@ class ObjcRecords:
         self.pointers = pointers
         self.memory = ScatteredRecords(contents)
         self.layout = _LAYOUT_64 if contents.image.header.is_64 else _LAYOUT_32
-        self.is_loaded = isinstance(contents, MemoryContents)
+        self.is_loaded = contents.is_loaded
         """Whether the runtime may have changed the records."""
 
     def listed(self, *sections: str) -> Addresses:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import MachOError, MemoryReadError
-from machtrace.formats.macho.contents import MachOContents, MemoryContents, read_table
+from machtrace.formats.macho.contents import MachOContents, read_table
 from machtrace.formats.macho.segments import S_LAZY_SYMBOL_POINTERS, S_SYMBOL_STUBS, Section
 from machtrace.formats.macho.structs import INDIRECT_SYMBOL_ABS, INDIRECT_SYMBOL_LOCAL
 from machtrace.formats.macho.tables.symtab import SymbolRows
@@ -144,7 +144,7 @@ def _helpers(pointers: list[_Entries], contents: MachOContents) -> _Helpers:
         return none
     size = _pointer_size(contents)
     order = "<" if contents.image.header.little_endian else ">"
-    slide = contents.slide if isinstance(contents, MemoryContents) else 0
+    slide = contents.slide
     targets, symbols = [], []
     for group in pointers:
         if not len(group.symbols):

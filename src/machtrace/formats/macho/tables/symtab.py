@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import MachOError
-from machtrace.formats.macho.contents import FileContents, MachOContents, read_table
+from machtrace.formats.macho.contents import MachOContents, read_table
 from machtrace.formats.macho.image import MachOImage
 from machtrace.formats.macho.structs import (
     N_ABS,
@@ -282,7 +282,7 @@ def parse_symbols(contents: MachOContents) -> SymbolRows:
     table = read_table(contents, command.symoff, command.nsyms * dtype.itemsize, "the symbol table")
     rows = np.frombuffer(table, dtype)
     start, size = 0, command.strsize
-    if not isinstance(contents, FileContents):
+    if contents.is_loaded:
         start, size = _used_strings(rows, command)
     strings = read_table(contents, command.stroff + start, size, "the string table")
     return SymbolRows(rows, strings, image, strings_start=start)

@@ -1,0 +1,134 @@
+"""Object files of every format: what a file's first bytes announce, and the images in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeAlias
+
+from machtrace.errors import FormatError, MemoryReadError
+from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents
+from machtrace.formats.elf.headers import read_header
+from machtrace.formats.elf.structs import MAGIC as ELF_MAGIC
+from machtrace.formats.macho.contents import FileContents, MemoryContents
+from machtrace.formats.macho.fat import FatSlice, is_fat, parse_slices
+from machtrace.formats.macho.header import is_macho
+from machtrace.formats.macho.static_archive import is_static_archive
+from machtrace.model.address import Avma, FileOffset
+from machtrace.model.image import BinaryImage, ImageFormat
+from machtrace.model.memory import MemoryReader
+from machtrace.model.symbol import FrameStatus
+
+ObjectFile: TypeAlias = FileContents | ElfFileContents
+"""An image in a file."""
+LoadedObject: TypeAlias = MemoryContents | ElfMemoryContents
+"""An image in a target's memory."""
+ObjectContents: TypeAlias = ObjectFile | LoadedObject
+"""An image's bytes; ``format`` and ``is_loaded`` discriminate between the four classes."""
+
+
+class Signature(Enum):
+    """A kind of file, by its first bytes."""
+
+    MACHO = auto()
+    FAT_MACHO = auto()
+    ELF = auto()
+    STATIC_LIBRARY = auto()
+
+    @property
+    def has_images(self) -> bool:
+        """Whether :func:`sniff` returns images of such a file."""
+        return self is not Signature.STATIC_LIBRARY
+
+
+def signature(start: bytes | memoryview) -> Signature | None:
+    """Return what a file's first 8 bytes announce, or None; nothing is parsed."""
+    if bytes(start[: len(ELF_MAGIC)]) == ELF_MAGIC:
+        return Signature.ELF
+    if is_macho(start):
+        return Signature.MACHO
+    if is_fat(start):
+        return Signature.FAT_MACHO
+    return Signature.STATIC_LIBRARY if is_static_archive(start) else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ObjectSlice:
+    """One image of a file, whose headers are not parsed yet: one bad slice spoils no other."""
+
+    format: ImageFormat
+    arch_name: str
+    """The architecture, as ``lipo`` prints it."""
+    data: memoryview
+    """The image's bytes: of a fat file, only the slice."""
+    source: str
+    """The name in errors."""
+    fat: FatSlice | None
+    """The slice of a Mach-O, also of a thin one."""
+
+    @property
+    def offset(self) -> FileOffset:
+        """The image's offset in the file."""
+        return FileOffset(0) if self.fat is None else self.fat.offset
+
+    def open(self) -> ObjectFile:
+        """Parse the headers.
+
+        Raises:
+            FormatError: they are malformed.
+        """
+        if self.format is ImageFormat.ELF:
+            return ElfFileContents(self.data, self.source)
+        return FileContents(self.data, self.source)
+
+
+def sniff(data: bytes | memoryview, source: str) -> tuple[ObjectSlice, ...]:
+    """Return the images in a file: an ELF, a Mach-O, or the slices of a fat Mach-O in its order.
+
+    Raises:
+        FormatError: the file is none of these, or its first header is malformed.
+    """
+    view = memoryview(data)
+    if signature(view) is Signature.ELF:
+        arch = read_header(view, source).arch.value
+        return (ObjectSlice(ImageFormat.ELF, arch, view, source, None),)
+    return tuple(
+        ObjectSlice(ImageFormat.MACHO, part.arch_name, part.data, source, part)
+        for part in parse_slices(view, source)
+    )
+
+
+def linked_image(file: ObjectFile, *, path: str | None = None) -> BinaryImage:
+    """Return the image in ``file`` as if it were loaded at the address it was linked for.
+
+    Args:
+        file: the image's contents, whose source is its path on this machine.
+        path: the image's path; None if that is the file's.
+
+    Raises:
+        MachOError: the architecture is unknown.
+    """
+    image = file.image
+    return BinaryImage(
+        path=file.source if path is None else path,
+        uuid=image.identifier,
+        arch=image.arch,
+        format=file.format,
+        load_address=Avma(image.header_svma),
+        header_svma=image.header_svma,
+        size=image.size,
+        local_path=file.source,
+    )
+
+
+def in_memory(image: BinaryImage, memory: MemoryReader) -> LoadedObject | FrameStatus:
+    """Return the image as the target has it loaded, or why it cannot be read. Raises nothing."""
+    source = image.path or f"image at {image.load_address:#x}"
+    try:
+        if image.format is ImageFormat.ELF:
+            return ElfMemoryContents(memory, image.load_address, source)
+        return MemoryContents(memory, image.load_address, source)
+    except MemoryReadError:
+        return FrameStatus.MISSING_FILE
+    except FormatError:
+        return FrameStatus.MALFORMED_FILE
