@@ -21,7 +21,7 @@ from machtrace.images.debug_file import DebugFile, FoundBy
 from machtrace.lines.index import DebugIndex
 from machtrace.lines.index_builder import BuildLimits, index_task
 from machtrace.lines.symcache import SymCache
-from machtrace.lines.worker import IndexTask, build
+from machtrace.lines.worker import RECORD, IndexTask, build
 
 _MOST = 20_000
 """Inputs of a run: each takes a process."""
@@ -49,7 +49,9 @@ def _made(task: IndexTask, data: bytes) -> bytes:
             _be_the_child(task, given.fileno(), written.fileno())
         _, status = os.waitpid(child, 0)
         written.seek(0)
-        return written.read() if status == 0 else b""
+        answer = written.read()
+        is_index = status == 0 and len(answer) > RECORD.size and not RECORD.unpack_from(answer)[0]
+        return answer[RECORD.size :] if is_index else b""
 
 
 def _be_the_child(task: IndexTask, given: int, written: int) -> None:

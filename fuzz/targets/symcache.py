@@ -47,7 +47,7 @@ def ask(index: DebugIndex, starts: np.typing.NDArray[np.uint32]) -> None:
 
 @cache
 def _seeds() -> Sequence[bytes]:
-    return [build_index(debug_file(path)) for path in debug_programs()]
+    return [bytes(build_index(debug_file(path))) for path in debug_programs()]
 
 
 def _change_count(data: bytearray, random: Random) -> None:

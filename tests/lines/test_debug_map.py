@@ -18,13 +18,13 @@ from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.images.debug_map import DebugMap, LinkedObject
 from machtrace.images.resolver import ImageResolver
 from machtrace.images.search_record import Outcome
-from machtrace.lines import index_builder, index_cache
+from machtrace.lines import index_builder
 from machtrace.lines.debug_information import DebugInformation
 from machtrace.lines.debug_map.functions import mapped_functions
 from machtrace.lines.debug_map.index import DebugMapIndex
 from machtrace.lines.index import DebugIndex
-from machtrace.lines.index_builder import BuildLimits
-from machtrace.lines.index_cache import IndexCache, IndexFolder, ObjectBytes, ObjectIndices
+from machtrace.lines.index_builder import BuildLimits, ObjectBytes
+from machtrace.lines.index_cache import IndexCache, IndexFolder
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
@@ -119,7 +119,7 @@ def index_of(path, search=(), indices=None):
     """The lines of a program that has a debug map."""
     lines = ImageResolver.of(search).files(image_of(path)).lines
     assert isinstance(lines, DebugMap)
-    return DebugMapIndex(lines, ObjectIndices() if indices is None else indices)
+    return DebugMapIndex(lines, IndexCache(None) if indices is None else indices)
 
 
 def functions(path):
@@ -519,7 +519,7 @@ def test_names_of_object_files(text, expected):
 
 def test_indices_are_kept_by_what_object_files_hold(program, tmp_path, monkeypatch):
     """The second time no child is started; a changed object file has another index."""
-    indices = ObjectIndices(IndexFolder(tmp_path / "indices"))
+    indices = IndexCache(IndexFolder(tmp_path / "indices"))
     offset = ImageOffset(functions(program)["_helper", "helper"].start)
     first = index_of(program, indices=indices).inlined(offset)
     assert first
@@ -530,17 +530,34 @@ def test_indices_are_kept_by_what_object_files_hold(program, tmp_path, monkeypat
     assert first == index_of(program, indices=indices).inlined(offset)
 
 
+def test_many_object_files_cost_one_scan_of_the_folder(made, tmp_path, monkeypatch):
+    """Each index is mapped from the folder, and none of the batch is evicted."""
+    folder = IndexFolder(tmp_path / "indices", limit=0)
+    scans, evict = [], IndexFolder.evict
+    monkeypatch.setattr(
+        IndexFolder, "evict", lambda self, *, keep: scans.append(keep) or evict(self, keep=keep)
+    )
+    objects = [ObjectBytes(one, (made.parent / one).read_bytes()) for one in ("main.o", "helper.o")]
+
+    indices = IndexCache(folder).indices(objects)
+
+    assert [len(keep) for keep in scans] == [2]
+    assert sorted(index.source for index in indices) == sorted(
+        str(path) for path in folder.directory.iterdir()
+    )
+
+
 def test_a_child_that_dies_costs_one_object_file(made, monkeypatch):
     """The others of its batch have their indices from the next child."""
     objects = [(made.parent / name).read_bytes() for name in ("main.o", "helper.o")]
     killer = b"kill"
-    child = index_cache._OBJECT_WORKER  # noqa: SLF001
+    child = index_builder._WORKER  # noqa: SLF001
     code = (
         "import os, sys\n"
         f"import {child} as child\n"
-        "real = child._index\n"
-        f"child._index = lambda data, limit: os.abort() if data == {killer!r} "
-        "else real(data, limit)\n"
+        "real = child.with_index\n"
+        f"child.with_index = lambda data, *rest: os.abort() if data == {killer!r} "
+        "else real(data, *rest)\n"
         "sys.exit(child.main())\n"
     )
     real = subprocess.run
@@ -555,7 +572,7 @@ def test_a_child_that_dies_costs_one_object_file(made, monkeypatch):
         ObjectBytes("killer", killer),
         ObjectBytes("last", objects[1]),
     ]
-    found = ObjectIndices().make(made_of)
+    found = IndexCache(None).indices(made_of)
 
     assert ["SymCache", "str", "str", "SymCache"] == [type(one).__name__ for one in found]
     assert "died" in found[2]
@@ -572,7 +589,7 @@ def test_without_an_interpreter_to_start_every_object_file_has_the_reason(
     )
     data = (made.parent / "main.o").read_bytes()
 
-    found = ObjectIndices().make([ObjectBytes("first", data), ObjectBytes("second", data)])
+    found = IndexCache(None).indices([ObjectBytes("first", data), ObjectBytes("second", data)])
 
     assert len(found) == 2
     assert all("no Python executable" in one for one in found)
@@ -583,7 +600,7 @@ def test_a_child_that_takes_too_long_is_ended(made):
     limits = BuildLimits(processor_seconds=0.001, processor_seconds_per_mib=0, patience=1)
     data = (made.parent / "main.o").read_bytes()
 
-    found = ObjectIndices(limits=limits).make([ObjectBytes("a", data)])
+    found = IndexCache(None, limits=limits).indices([ObjectBytes("a", data)])
     assert isinstance(found[0], str)
 
 

@@ -104,7 +104,7 @@ def test_many_builders_make_one_index(program, tmp_path):
     """Several processes at once: each gets a whole index, and one of them makes it."""
     code = (
         "import sys; from pathlib import Path\n"
-        "from machtrace.symbolizer import index_cache\n"
+        "from machtrace.lines import index_cache\n"
         "from machtrace.lines.index_cache import IndexFolder\n"
         "from tests.support.compilers.debug_programs import debug_file\n"
         "build = index_cache.build_index\n"
@@ -152,11 +152,11 @@ def test_the_least_recently_used_goes_first(folder):
         os.utime(limited.path(name), (time.time() - 100 * age,) * 2)
     limited.used("old")
 
-    limited.evict(keep="new")
+    limited.evict(keep=["new"])
 
     assert {path.stem for path in folder.directory.iterdir()} == {"new", "old"}
 
-    IndexFolder(folder.directory, limit=0).evict(keep="new")
+    IndexFolder(folder.directory, limit=0).evict(keep=["new"])
 
     assert {path.stem for path in folder.directory.iterdir()} == {"new"}
 
@@ -164,7 +164,7 @@ def test_the_least_recently_used_goes_first(folder):
 def test_an_index_that_is_evicted_while_it_is_mapped_can_be_read(file, folder):
     """Its bytes stay until nobody has them mapped."""
     index = IndexCache(folder).index(file)
-    IndexFolder(folder.directory, limit=0).evict(keep="another")
+    IndexFolder(folder.directory, limit=0).evict(keep=["another"])
 
     assert not folder.path(index_name(file)).exists()
     assert index.inlined(outer(file))
@@ -177,7 +177,7 @@ def test_what_dead_builders_left_is_removed(folder):
         (folder.directory / name).write_bytes(b"")
         os.utime(folder.directory / name, (time.time() - age,) * 2)
 
-    folder.evict(keep="one")
+    folder.evict(keep=["one"])
 
     assert not (folder.directory / "dead.part").exists()
     assert (folder.directory / "alive.part").exists()

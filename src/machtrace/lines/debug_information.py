@@ -11,7 +11,7 @@ from machtrace.images.debug_file import DebugFile
 from machtrace.images.resolver import ImageResolver
 from machtrace.lines.debug_map.index import DebugMapIndex
 from machtrace.lines.index import DebugIndex
-from machtrace.lines.index_cache import IndexCache, ObjectIndices
+from machtrace.lines.index_cache import IndexCache
 from machtrace.model.address import ImageOffset
 from machtrace.model.image import BinaryImage
 from machtrace.model.symbol import Certainty, FrameStatus, InlineFrame, Symbol
@@ -95,7 +95,7 @@ class DebugInformation:
             try:
                 if isinstance(lines, DebugFile):
                     return self._cache.index(lines)
-                return DebugMapIndex(lines, ObjectIndices(self._cache.folder, self._cache.limits))
+                return DebugMapIndex(lines, self._cache)
             except MachtraceError as error:
                 self._failures.append(error)
                 if lines.path in unusable:  # a file whose DWARF was bad, and now its debug map

@@ -1,21 +1,16 @@
-"""Indices of debug information: made once, kept in a folder, read by any number of processes.
+"""Indices of debug information: built once, cached in a folder, read by any number of processes.
 
-Making the indices of object files: many in a child process, kept by what the files hold.
-
-The folder that indices of debug information are kept in, by name, up to a size.
-
-An index is written beside its place and moved there, so that whoever finds it finds all of it.
-It can be removed while it is in use: those who mapped it keep it.
+An index is named after its file's identifier; that of an object file, which has none, after a hash
+of its bytes. It is written beside its final name and renamed, so that a reader sees all of it. It
+can be removed while it is in use: mappings stay valid.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from hashlib import blake2b
-from itertools import islice
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from time import monotonic, sleep, time
@@ -27,30 +22,35 @@ from machtrace.images.debug_file import DebugFile
 from machtrace.images.open_file import open_image_file
 from machtrace.images.store_layout import UserFolder
 from machtrace.lines.index import DebugIndex
-from machtrace.lines.index_builder import DEFAULT_LIMITS, BuildLimits, build_index, run_worker
-from machtrace.lines.object_worker import RECORD
+from machtrace.lines.index_builder import (
+    DEFAULT_LIMITS,
+    BuildLimits,
+    ObjectBytes,
+    build_index,
+    build_indices,
+)
 from machtrace.lines.symcache import VERSION, SymCache
 from machtrace.model.image import ImageFormat
 
 CACHE_VARIABLE = "MACHTRACE_CACHE"
-"""The environment variable that says where to keep what can be made again."""
+"""The environment variable with the folder of what can be rebuilt."""
 DEFAULT_LIMIT = 4 << 30
-"""Bytes of indices that are kept: of some hundred programs."""
+"""Bytes of indices in the folder: of some hundred programs."""
 
 _SUFFIX = ".symcache"
 _PART = ".part"
 _LOCKS = 64
-"""Files that builders lock, by a hash of the index's name, so that locks do not add up."""
+"""Files that builders lock, by a hash of the index's name, so that their number is bounded."""
 _LOCK_PAUSE = 0.02
 """Seconds between attempts to lock."""
 _ABANDONED = 24 * 3600
-"""Seconds after which a file that was not finished is taken to be a dead process's."""
+"""Seconds after which an unfinished file is a dead process's."""
 
 
 def default_index_folder() -> Path:
-    """Where indices are kept unless a user says otherwise.
+    """Return the folder of indices.
 
-    In ``$MACHTRACE_CACHE``, else in the platform's folder for what can be made again: Caches on a
+    In ``$MACHTRACE_CACHE``, else in the platform's folder for what can be rebuilt: Caches on a
     Mac, ``%LOCALAPPDATA%`` on Windows, ``$XDG_CACHE_HOME`` or ``~/.cache`` elsewhere.
     """
     named = os.environ.get(CACHE_VARIABLE)
@@ -60,27 +60,27 @@ def default_index_folder() -> Path:
 
 
 class IndexFolder:
-    """Files by name. No failure of the folder is an error: then nothing is kept."""
+    """Files by name, up to a size. If the folder fails, nothing is stored, which is no error."""
 
     __slots__ = ("directory", "limit")
 
     def __init__(self, directory: Path, *, limit: int = DEFAULT_LIMIT) -> None:
-        """``directory`` is made when something is first written."""
+        """``directory`` is created at the first write."""
         self.directory = directory
         self.limit = limit
-        """In bytes; what was used least recently is removed beyond it."""
+        """In bytes; beyond it the least recently used are removed."""
 
     def path(self, name: str) -> Path:
-        """Where the file called ``name`` is, or would be."""
+        """Return the path of the file called ``name``."""
         return self.directory / f"{name}{_SUFFIX}"
 
     def used(self, name: str) -> None:
-        """Note that the file is needed."""
+        """Mark the file as just used."""
         with suppress(OSError):
             os.utime(self.path(name))
 
-    def write(self, name: str, data: bytes) -> bool:
-        """Put ``data`` there at once, whole; whether it is there now."""
+    def write(self, name: str, data: bytes | memoryview) -> bool:
+        """Write ``data`` atomically; return whether that succeeded."""
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             with NamedTemporaryFile(dir=self.directory, suffix=_PART, delete=False) as part:
@@ -98,9 +98,9 @@ class IndexFolder:
 
     @contextmanager
     def locked(self, name: str, seconds: float) -> Iterator[None]:
-        """Keep other processes from making the same file, for at most ``seconds``.
+        """Keep other processes from building the same file; wait at most ``seconds``.
 
-        Who has waited so long, or cannot lock, goes on without: files are whole all the same.
+        After that, or without locks, continue all the same: files are written atomically.
         """
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -115,8 +115,8 @@ class IndexFolder:
         finally:
             os.close(descriptor)  # which unlocks
 
-    def evict(self, *, keep: str) -> None:
-        """Remove what was used least recently until the limit is kept; never ``keep``."""
+    def evict(self, *, keep: Collection[str]) -> None:
+        """Remove the least recently used files until the limit holds; never ``keep``."""
         files = []
         try:
             with os.scandir(self.directory) as entries:
@@ -129,11 +129,11 @@ class IndexFolder:
         except OSError:
             return
         total = sum(size for _, size, _ in files)
-        kept = str(self.path(keep))
+        retained = {str(self.path(name)) for name in keep}
         for _, size, path in sorted(files):
             if total <= self.limit:
                 break
-            if path != kept and _remove(path):
+            if path not in retained and _remove(path):
                 total -= size
 
 
@@ -148,7 +148,7 @@ def _remove(path: str) -> bool:
 def _lock(descriptor: int, deadline: float) -> None:
     try:
         from fcntl import LOCK_EX, LOCK_NB, flock
-    except ImportError:  # Windows: two processes may make the same index
+    except ImportError:  # Windows: two processes may build the same index
         return
     while monotonic() < deadline:
         try:
@@ -162,70 +162,127 @@ def _lock(descriptor: int, deadline: float) -> None:
 
 
 _REVISION = 1
-"""Raised where the same version of index would be made in another way."""
+"""Raised when the same version of index would be built differently."""
 _HASHED = 1 << 15
-"""Bytes at either end of a file that tell it from another file with its UUID."""
+"""Bytes at either end of a file that distinguish it from another file with its UUID."""
+_BATCH = 64 << 20
+"""Bytes of object files for one worker, which takes a tenth of a second to start."""
+_MOST_IN_BATCH = 512
 
 
 class IndexCache:
-    """Finds the index of a debug file in a folder, or has it made."""
+    """Finds indices in a folder, or has them built."""
 
     __slots__ = ("folder", "limits")
 
     def __init__(self, folder: IndexFolder | None, *, limits: BuildLimits = DEFAULT_LIMITS) -> None:
         """Open nothing yet."""
         self.folder = folder
-        """Where indices are kept; None keeps none."""
+        """The folder of indices; None stores none."""
         self.limits = limits
-        """What the making of one index may take."""
+        """The limits of building one index."""
 
     @classmethod
     def of_user(cls) -> IndexCache:
-        """In this user's folder: see :func:`default_index_folder`."""
+        """Return the cache in this user's folder: see :func:`default_index_folder`."""
         return cls(IndexFolder(default_index_folder()))
 
     def index(self, file: DebugFile) -> DebugIndex:
-        """The debug information of ``file``, which has some.
+        """Return the debug information of ``file``, which has some.
 
-        Where nothing can be kept (a folder that cannot be written to, a full disk, a file without
-        an identifier), the index is made all the same, and held in memory.
+        If nothing can be stored (a folder that cannot be written to, a full disk, a file without an
+        identifier), the index is built all the same, and held in memory.
 
         Raises:
-            DebugInformationError: nothing can be made of the file.
+            DebugInformationError: no index can be built of the file.
         """
-        return DebugIndex(self._cache(file), moved=file.source_paths.now)
+        return DebugIndex(self._file_index(file), moved=file.source_paths.now)
 
-    def _cache(self, file: DebugFile) -> SymCache:
-        folder, name = self.folder, index_name(file)
-        if folder is None or name is None:
-            return self._made(file)[0]
-        kept = _cached_index(folder, name, file)
-        if kept is not None:
-            return kept
-        with folder.locked(name, self.limits.seconds_for(len(file.data))):
-            kept = _cached_index(folder, name, file)  # another process may have made it meanwhile
-            if kept is not None:
-                return kept
-            made, data = self._made(file)
-            is_written = folder.write(name, data)
-        if is_written:
-            folder.evict(keep=name)
-        # What is mapped, the system can drop from memory and read again.
-        return (_cached_index(folder, name, file) if is_written else None) or made
+    def indices(self, objects: Sequence[ObjectBytes]) -> list[SymCache | str]:
+        """Return the index of each object file, or why there is none. Raises nothing."""
+        names = [None if self.folder is None else _object_index_name(one) for one in objects]
+        indices: list[SymCache | str | None] = [self._get(name) for name in names]
+        missing = [number for number, index in enumerate(indices) if index is None]
+        for batch in _batches(missing, objects):
+            built = build_indices([objects[number] for number in batch], self.limits)
+            for number, data in zip(batch, built, strict=True):
+                indices[number] = (
+                    data
+                    if isinstance(data, str)
+                    else self._put_object(names[number], data, objects[number])
+                )
+        if missing:
+            self._evict(names[number] for number in missing)
+        return ["no index was built" if index is None else index for index in indices]
 
-    def _made(self, file: DebugFile) -> tuple[SymCache, bytes]:
-        data = build_index(file, self.limits)
+    def _file_index(self, file: DebugFile) -> SymCache:
+        name, uuid = index_name(file), symcache_uuid(file)
+        index = self._get(name, uuid)
+        if index is not None:
+            return index
+        with self._locked(name, self.limits.seconds_for(len(file.data))):
+            index = self._get(name, uuid)  # another process may have built it meanwhile
+            if index is not None:
+                return index
+            try:
+                index = self._put(name, build_index(file, self.limits), file.path)
+            except FormatError as error:
+                raise DebugInformationError(file.path, _malformed(error)) from error
+        self._evict([name])
+        return index
+
+    def _put_object(
+        self, name: str | None, data: memoryview, source: ObjectBytes
+    ) -> SymCache | str:
         try:
-            return SymCache(data, f"index of {file.path}"), data
+            return self._put(name, data, source.source)
         except FormatError as error:
-            reason = f"an index was made that is bad ({error})"
-            raise DebugInformationError(file.path, reason) from error
+            return _malformed(error)
+
+    def _get(self, name: str | None, uuid: UUID | None = None) -> SymCache | None:
+        """Return the index in the folder; None if none exists, or a malformed one, or another's."""
+        if self.folder is None or name is None:
+            return None
+        path = self.folder.path(name)
+        try:
+            index = SymCache(open_image_file(path), str(path))
+        except (FileAccessError, FormatError):
+            return None
+        if uuid is not None and index.uuid != uuid:
+            return None
+        self.folder.used(name)
+        return index
+
+    def _put(self, name: str | None, data: memoryview, source: str) -> SymCache:
+        """Store a new index and return it.
+
+        Raises:
+            FormatError: it is malformed.
+        """
+        index = SymCache(data, f"index of {source}")
+        if self.folder is None or name is None or not self.folder.write(name, data):
+            return index
+        # What is mapped, the system can drop from memory and read again.
+        return self._get(name) or index
+
+    def _locked(self, name: str | None, seconds: float) -> AbstractContextManager[None]:
+        if self.folder is None or name is None:
+            return nullcontext()
+        return self.folder.locked(name, seconds)
+
+    def _evict(self, new: Iterable[str | None]) -> None:
+        if self.folder is not None:
+            self.folder.evict(keep=[name for name in new if name is not None])
+
+
+def _malformed(error: FormatError) -> str:
+    return f"a malformed index was built ({error})"
 
 
 def index_name(file: DebugFile) -> str | None:
-    """What the index of ``file`` is called in a folder; None where it says nothing of its identity.
+    """Return the name of the index of ``file`` in a folder; None if the file has no identifier.
 
-    Two files may have one UUID: a dSYM can be made again, with more in it.
+    Two files may have one UUID: a dSYM can be rebuilt, with more in it.
     """
     if file.uuid is None:
         return None
@@ -233,12 +290,16 @@ def index_name(file: DebugFile) -> str | None:
     ends = blake2b(file.data[:_HASHED], digest_size=8)
     ends.update(file.data[-_HASHED:])
     ends.update(len(file.data).to_bytes(8, "little"))
-    kind = f"{VERSION}.{_REVISION}"
-    return f"{identifier}-{file.arch.value}-{ends.hexdigest()}-{kind}"
+    return f"{identifier}-{file.arch.value}-{ends.hexdigest()}-{VERSION}.{_REVISION}"
+
+
+def _object_index_name(one: ObjectBytes) -> str:
+    """Return a name made from all bytes of an object file, which has no identifier."""
+    return f"object-{blake2b(one.data, digest_size=20).hexdigest()}-{VERSION}.{_REVISION}"
 
 
 def symcache_uuid(file: DebugFile) -> UUID | None:
-    """What an index of ``file`` says that it is of."""
+    """Return the UUID that an index of ``file`` states."""
     if file.contents.format is ImageFormat.MACHO:
         return file.contents.image.uuid
     image = file.contents.image
@@ -246,114 +307,6 @@ def symcache_uuid(file: DebugFile) -> UUID | None:
         return None
     start = image.build_id.value[:16].ljust(16, b"\0")
     return UUID(bytes_le=start) if image.layout.little_endian else UUID(bytes=start)
-
-
-def _cached_index(folder: IndexFolder, name: str, file: DebugFile) -> SymCache | None:
-    """The index in the folder; None where there is none, or a bad one, or another's."""
-    path = folder.path(name)
-    try:
-        cache = SymCache(open_image_file(path), str(path))
-    except (FileAccessError, FormatError):
-        return None
-    if cache.uuid != symcache_uuid(file):
-        return None
-    folder.used(name)
-    return cache
-
-
-_OBJECT_WORKER = "machtrace.lines.object_worker"
-_BATCH = 64 << 20
-"""Bytes of object files for one child, which takes a tenth of a second to start."""
-_MOST_IN_BATCH = 512
-_OBJECT_REVISION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectBytes:
-    """An object file to make an index of."""
-
-    source: str
-    """What to call it in errors."""
-    data: bytes | bytearray
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectIndices:
-    """Makes indices, and keeps them where there is a folder for that."""
-
-    folder: IndexFolder | None = None
-    limits: BuildLimits = DEFAULT_LIMITS
-
-    def make(self, objects: Sequence[ObjectBytes]) -> list[SymCache | str]:
-        """The index of each object file, or why there is none. Raises nothing."""
-        found: list[SymCache | str | None] = [self._kept(one) for one in objects]
-        missing = [number for number, one in enumerate(found) if one is None]
-        for batch in _batches(missing, objects):
-            made = self._made([objects[number] for number in batch])
-            for number, index in zip(batch, made, strict=True):
-                found[number] = self._checked(objects[number], index)
-        return ["no index was made" if one is None else one for one in found]
-
-    def _kept(self, one: ObjectBytes) -> SymCache | None:
-        if self.folder is None:
-            return None
-        name = _object_index_name(one)
-        path = self.folder.path(name)
-        try:
-            cache = SymCache(open_image_file(path), str(path))
-        except (FileAccessError, FormatError):
-            return None
-        self.folder.used(name)
-        return cache
-
-    def _checked(self, one: ObjectBytes, index: bytes | str) -> SymCache | str:
-        if isinstance(index, str):
-            return index
-        try:
-            cache = SymCache(index, f"index of {one.source}")
-        except FormatError as error:
-            return f"an index was made that is bad ({error})"
-        if self.folder is not None and self.folder.write(_object_index_name(one), index):
-            self.folder.evict(keep=_object_index_name(one))
-        return cache
-
-    def _made(self, objects: list[ObjectBytes]) -> list[bytes | str]:
-        """Of each its index or the reason; a child that dies is followed by one for the rest."""
-        made: list[bytes | str] = []
-        while len(made) < len(objects):
-            rest = objects[len(made) :]
-            done, reason = self._run(rest)
-            made += done
-            if len(done) < len(rest):
-                made.append(reason)
-        return made
-
-    def _run(self, objects: list[ObjectBytes]) -> tuple[list[bytes | str], str]:
-        size = sum(len(one.data) for one in objects)
-        task = replace(self.limits.task(size), output=self.limits.output)  # of each object file
-        sizes = [str(len(one.data)) for one in objects]
-        answer = run_worker(
-            _OBJECT_WORKER,
-            [task.text(), *sizes],
-            b"".join(one.data for one in objects),
-            seconds=self.limits.patience * self.limits.seconds_for(size),
-        )
-        reason = answer.problem or "no answer"
-        if not answer.was_started:
-            return [reason] * len(objects), reason
-        return list(islice(_records(answer.output), len(objects))), reason
-
-
-def _records(output: bytes) -> Iterator[bytes | str]:
-    at = 0
-    while at + RECORD.size <= len(output):
-        status, size = RECORD.unpack_from(output, at)
-        at += RECORD.size
-        content = output[at : at + size]
-        if len(content) < size:
-            return
-        yield content if status == 0 else content.decode("utf-8", "replace")
-        at += size
 
 
 def _batches(numbers: list[int], objects: Sequence[ObjectBytes]) -> Iterator[list[int]]:
@@ -367,8 +320,3 @@ def _batches(numbers: list[int], objects: Sequence[ObjectBytes]) -> Iterator[lis
         size += len(objects[number].data)
     if batch:
         yield batch
-
-
-def _object_index_name(one: ObjectBytes) -> str:
-    """Object files have no identifier: the name is made from all that they hold."""
-    return f"object-{blake2b(one.data, digest_size=20).hexdigest()}-{VERSION}.{_OBJECT_REVISION}"

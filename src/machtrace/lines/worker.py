@@ -1,9 +1,10 @@
-"""The child process that makes an index of a debug file, and may die of it.
+"""The worker process that builds indices of debug files, and may die of one.
 
-It is native code that reads what anyone may have written: run apart, with limits, its death costs
-one index. ``python -m machtrace.lines.worker TASK`` reads the file from its standard
-input and writes a SymCache to its standard output; ``TASK`` is an :class:`IndexTask` as JSON.
-What the library refuses, it says on standard error, and exits with :data:`REFUSED`.
+The library is native code that parses untrusted files. In a process of its own, with limits, its
+death costs one index. ``python -m machtrace.lines.worker TASK [SIZE ...]`` reads files from its
+standard input: one, at the offset that the task states, or consecutive ones of these sizes. For
+each, as soon as it is done, it writes a :data:`RECORD` and a SymCache, or the reason why there is
+none. ``TASK`` is an :class:`IndexTask` as JSON.
 """
 
 from __future__ import annotations
@@ -12,34 +13,36 @@ import json
 import mmap
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from io import BufferedReader
 from shutil import copyfileobj
-from typing import Any, NoReturn, TypeVar
+from struct import Struct
+from typing import Any, NoReturn
 
-_Result = TypeVar("_Result")
-
+RECORD = Struct("<QQ")
+"""A status (0, or :data:`REFUSED`), and the number of bytes that follow."""
 REFUSED = 3
-"""The exit status where the file was read and nothing could be made of it."""
+"""The status if the file was read and no index could be built."""
+_LONGEST_REASON = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexTask:
-    """What the child is to do."""
+    """The worker's input, and its limits."""
 
-    offset: int
-    """Where in its input the file begins: that of the slice, in a fat file."""
+    offset: int = 0
+    """The offset in the input of the only file: that of the slice, in a fat file."""
     size: int
-    """Of the file, in bytes."""
-    edits: tuple[tuple[int, str], ...]
-    """Offsets in the file, and the bytes to put there, in hex."""
+    """The size of the input's files in bytes."""
+    edits: tuple[tuple[int, str], ...] = ()
+    """Offsets in the only file, and the bytes to put there, in hex."""
     processor_seconds: int
-    """After so many it is ended."""
+    """The processor time after which the system ends the worker."""
     memory: int
-    """Bytes of address space that it may have."""
+    """The limit of its address space in bytes."""
     output: int
-    """Bytes that it may write."""
+    """The limit of one index in bytes."""
 
     def text(self) -> str:
         """As JSON."""
@@ -47,29 +50,21 @@ class IndexTask:
 
 
 def main() -> NoReturn:
-    """Make the index that the command line asks for."""
-    build(IndexTask(**json.loads(sys.argv[1])))
+    """Build the indices that the command line requests."""
+    build(IndexTask(**json.loads(sys.argv[1])), [int(size) for size in sys.argv[2:]])
 
 
-def build(task: IndexTask) -> NoReturn:
-    """Make the index and end the process."""
+def build(task: IndexTask, sizes: Sequence[int] = ()) -> NoReturn:
+    """Build the indices and end the process; see the module."""
     limit_process(task)
-    try:
-        whole = _input()
-        data = memoryview(whole)[task.offset : task.offset + task.size]
-        for at, value in task.edits:
-            new = bytes.fromhex(value)
-            data[at : at + len(new)] = new
-        with_index(data, task.output, _write_and_end)
-    except Exception as error:  # noqa: BLE001 (whatever it is, the parent reports it)
-        sys.stderr.write(f"\n{type(error).__name__}: {error}".replace("\n", " ") + "\n")
-        sys.stderr.flush()
-        # The error has the library's objects, which must not be freed in any order.
-        os._exit(REFUSED)
+    last = max(0, len(sizes) - 1)
+    for number, data in enumerate(_inputs(task, sizes)):
+        _answer(data, task.output, is_last=number == last)
+    os._exit(0)
 
 
 def limit_process(task: IndexTask) -> None:
-    """Let the system end this process where it takes too much; where it can do that."""
+    """Let the system end this process if it takes too much, on systems that can."""
     try:
         import resource
     except ImportError:  # Windows
@@ -88,29 +83,61 @@ def limit_process(task: IndexTask) -> None:
             continue
 
 
-def _input() -> mmap.mmap | bytearray:
-    """Standard input, mapped where it is a file; what is written to it stays in this process."""
+def _inputs(task: IndexTask, sizes: Sequence[int]) -> Iterator[bytes | memoryview]:
+    if sizes:
+        yield from map(sys.stdin.buffer.read, sizes)
+        return
+    data = memoryview(_whole_input())[task.offset : task.offset + task.size]
+    for at, value in task.edits:
+        new = bytes.fromhex(value)
+        data[at : at + len(new)] = new
+    yield data
+
+
+def _whole_input() -> mmap.mmap | bytearray:
+    """Map standard input if it is a file; what is written to it stays in this process."""
     try:
         return mmap.mmap(sys.stdin.fileno(), 0, access=mmap.ACCESS_COPY)
     except (OSError, ValueError):  # a pipe
         return bytearray(sys.stdin.buffer.read())
 
 
+def _answer(data: bytes | memoryview, limit: int, *, is_last: bool) -> None:
+    output = sys.stdout.buffer
+
+    def write(stream: BufferedReader) -> None:
+        output.write(RECORD.pack(0, stream.raw.size))  # type: ignore[attr-defined]
+        copyfileobj(stream, output)
+        output.flush()
+        if is_last:
+            os._exit(0)  # the system frees faster than the library would
+
+    try:
+        with_index(data, limit, write)
+    except Exception as error:  # noqa: BLE001 (whatever it is, the parent reports it)
+        text = f"{type(error).__name__}: {error}".replace("\n", " ")[:_LONGEST_REASON].encode()
+        output.write(RECORD.pack(REFUSED, len(text)) + text)
+        output.flush()
+        if is_last:
+            # The error has the library's objects, which must not be freed in any order.
+            os._exit(0)
+
+
 def with_index(
     data: bytes | memoryview,
     limit: int,
-    use: Callable[[BufferedReader], _Result],
-) -> _Result:
-    """What ``use`` makes of the SymCache of an object file, while it is there.
+    use: Callable[[BufferedReader], None],
+) -> None:
+    """Call ``use`` with the SymCache of an object file, as a stream.
 
     Args:
         data: the file.
-        limit: bytes that the SymCache may take.
-        use: is given it as a stream.
+        limit: the largest SymCache in bytes.
+        use: consumes the stream while the library's objects live.
 
     Raises:
-        Exception: whatever the library raises, of what it cannot read.
-        ValueError: there is no object file, or the SymCache is larger than ``limit``.
+        Exception: whatever the library raises for a file that it cannot read.
+        ValueError: ``data`` holds no object file, or the SymCache is larger than ``limit``.
     """
     from symbolic._lowlevel import ffi
     from symbolic.debuginfo import Archive
@@ -125,13 +152,7 @@ def with_index(
     stream = index.open_stream()
     if stream.raw.size > limit:
         raise ValueError(f"the index takes {stream.raw.size} bytes, {limit} are allowed")
-    return use(stream)
-
-
-def _write_and_end(stream: BufferedReader) -> NoReturn:
-    copyfileobj(stream, sys.stdout.buffer)
-    sys.stdout.buffer.flush()
-    os._exit(0)  # what the library would free now, the system frees quicker
+    use(stream)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ from machtrace.lines.debug_map.functions import MappedFunctions, mapped_function
 from machtrace.lines.debug_map.merged_tables import MergedTables, MovedFunctions
 from machtrace.lines.debug_map.objects import LinkedObjects, are_as_linked
 from machtrace.lines.index import DebugChains, DebugColumns, DebugIndex
-from machtrace.lines.index_cache import ObjectBytes, ObjectIndices
+from machtrace.lines.index_builder import ObjectBytes
+from machtrace.lines.index_cache import IndexCache
 from machtrace.lines.symcache import SymCache
 from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import InlineFrame
@@ -47,29 +48,29 @@ class DebugMapIndex:
     """
 
     __slots__ = (
+        "_cache",
         "_files",
         "_functions",
         "_index",
         "_is_read",
         "_map",
-        "_objects",
         "_ranges",
         "_tables",
         "record",
     )
 
-    def __init__(self, debug_map: DebugMap, objects: ObjectIndices) -> None:
+    def __init__(self, debug_map: DebugMap, cache: IndexCache) -> None:
         """Read which functions there are, and no object file yet.
 
         Args:
             debug_map: names the object files.
-            objects: makes the indices.
+            cache: has the indices of object files.
 
         Raises:
             MachOError: the image's symbol table is not in its file.
         """
         self._map = debug_map
-        self._objects = objects
+        self._cache = cache
         self._functions = mapped_functions(debug_map.contents)
         self._ranges = RangeIndex(self._functions.starts)
         self._is_read = np.zeros(len(debug_map.objects) + 1, np.bool_)
@@ -127,7 +128,7 @@ class DebugMapIndex:
     def _add(self, numbers: Iterable[int]) -> None:
         added: list[tuple[SymCache, MovedFunctions]] = []
         for batch in _batches(map(self._open, numbers)):
-            made = self._objects.make([one for one, _ in batch])
+            made = self._cache.indices([one for one, _ in batch])
             for (one, moved), cache in zip(batch, made, strict=True):
                 if isinstance(cache, str):
                     self.record.add(one.source, Outcome.MALFORMED, cache)
