@@ -32,6 +32,7 @@ from machtrace.formats.macho.contents import MachOContents
 from machtrace.model.address import FileOffset, Svma
 from machtrace.model.arch import Arch
 from machtrace.unwinder.sources.cfi import CallFrameRules
+from machtrace.unwinder.sources.of_macho import call_frame_rules
 
 HEADER_AT = Svma(0x4000)
 FRAMES_AT = Svma(0x20000)
@@ -155,7 +156,7 @@ def run(data: bytes) -> None:
     frames = memoryview(data)[_START + header_size :]
     if flavour.layout is None:
         contents = _Bytes(header, frames, _macho_image(flavour, len(frames)))
-        rules = CallFrameRules.of_macho(cast(MachOContents, contents))
+        rules = call_frame_rules(cast(MachOContents, contents))
     else:
         contents = _Bytes(header, frames, _ElfImage(flavour, len(header), len(frames)))
         rules = CallFrameRules.of_elf(cast(ElfContents, contents))

@@ -22,9 +22,9 @@ from machtrace.unwinder.arch.arm32.analysis import ArmInstructionRules, Instruct
 from machtrace.unwinder.arch.arm64.analysis import InstructionRules
 from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
 from machtrace.unwinder.arch.x86.registers import MODE_32, MODE_64
-from machtrace.unwinder.code.code_check import CallSiteRules, CodeCheck
+from machtrace.unwinder.code.code_check import CodeCheck
 from machtrace.unwinder.functions.bounds import FunctionBounds
-from machtrace.unwinder.rules import RuleSource, frame_pointer_rule
+from machtrace.unwinder.rules import CallSiteRules, RuleSource, frame_pointer_rule
 from machtrace.unwinder.step_budget import StepBudget
 
 CODE_AT = Svma(0x1000)
@@ -68,19 +68,19 @@ class Code:
 
     def sources(self, arch: Arch) -> tuple[tuple[RuleSource, ...], CodeCheck | None]:
         """What answers for this code, and what checks answers of others, all in one walk."""
-        work = StepBudget()
+        budget = StepBudget()
         if arch is Arch.ARMV7:
             arm = ArmInstructionRules(self, self.function_at, InstructionSets({}))
-            arm.draw_on(work)
+            arm.draw_on(budget)
             return (arm, CallSiteRules(arm)), None
         if arch is not Arch.ARM64:
             mode = MODE_32 if arch is Arch.I386 else MODE_64
             x86 = X86InstructionRules(self, self.function_at, mode=mode)
-            x86.draw_on(work)
+            x86.draw_on(budget)
             return (x86, CallSiteRules(x86)), CodeCheck(x86, self, arch)
         sections = [(CODE_AT, CODE_AT + len(self._code))]
         rules = InstructionRules(self, self.function_at, sections)
-        rules.draw_on(work)
+        rules.draw_on(budget)
         return (rules, CallSiteRules(rules)), CodeCheck(rules, self, arch)
 
 
@@ -92,7 +92,7 @@ def run(data: bytes) -> None:
     start = 2 + 2 * data[1]
     cuts = [int.from_bytes(data[at : at + 2], "little") for at in range(2, start, 2)]
     code = memoryview(data)[start:]
-    sources, witness = Code(code, cuts).sources(arch)
+    sources, code_check = Code(code, cuts).sources(arch)
     for lookup in range(_LOOKUPS):
         address = Svma(CODE_AT + len(code) * lookup // _LOOKUPS + (0 if lookup & 1 else 4))
         for source in sources:
@@ -101,8 +101,8 @@ def run(data: bytes) -> None:
                     try_rule(source.rule_for(address, interrupted=interrupted), arch)
                 except MachtraceError:
                     continue
-        if witness is not None:
-            witness.objection(address, frame_pointer_rule(arch))
+        if code_check is not None:
+            code_check.objection(address, frame_pointer_rule(arch))
 
 
 def build(machine: int, cuts: Sequence[int], code: bytes) -> bytes:

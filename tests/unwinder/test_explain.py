@@ -23,6 +23,7 @@ from machtrace.model.stack import AddressKind, FrameTrust, Stop, StopReason
 from machtrace.pipeline.backtraces import build_capture
 from machtrace.render import json_document, text
 from machtrace.targets.emulator.target import PROGRAM
+from machtrace.unwinder.sources.of_macho import call_frame_rules
 from tests.support.writers.processes import synthetic_process
 
 OBJDUMP = next((name for name in ("llvm-objdump-19", "llvm-objdump") if shutil.which(name)), None)
@@ -227,7 +228,6 @@ def test_call_frame_information_names_its_fde(lab_program, tmp_path):
     dwarfdump = shutil.which("llvm-dwarfdump-19") or shutil.which("llvm-dwarfdump")
     if dwarfdump is None:
         pytest.skip("llvm-dwarfdump is not installed")
-    from machtrace.unwinder.sources.cfi import CallFrameRules
 
     contents = lab_program("frames", "-O2 no fp", "dwarf", Arch.ARM64)
     assert isinstance(contents, FileContents)
@@ -237,7 +237,7 @@ def test_call_frame_information_names_its_fde(lab_program, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     records = [line for line in done.stdout.splitlines() if " FDE " in line]
     assert records
-    rules = CallFrameRules.of_macho(contents)
+    rules = call_frame_rules(contents)
     assert rules is not None
     for line in records:
         offset, _, _, _, _, *_, bounds = line.split()

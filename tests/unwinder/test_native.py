@@ -16,7 +16,6 @@ from machtrace.model.memory import LayeredMemory, MemoryRegion
 from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.model.stack import FrameTrust, StopReason
-from machtrace.unwinder.code.code_check import Objection
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from machtrace.unwinder.rules import (
     AtCfa,
@@ -26,6 +25,7 @@ from machtrace.unwinder.rules import (
     ExpressionValue,
     InRegister,
     Lost,
+    Objection,
     RegisterOffset,
     UnwindRule,
     frame_pointer_rule,
@@ -305,22 +305,22 @@ class Dear:
     claims = Claims.AT_CALLS
 
     def __init__(self):
-        self.work = StepBudget()
+        self.budget = StepBudget()
         self.asked = 0
 
-    def draw_on(self, work):
+    def draw_on(self, budget):
         """See DrawsOnWork."""
-        self.work = work
+        self.budget = budget
 
     def rule_for(self, lookup, /, *, interrupted):  # noqa: ARG002 (the same everywhere)
         """See RuleSource."""
         self.asked += 1
         if interrupted:
-            self.work.spend(self.work.limit * 3 // 4)
+            self.budget.spend(self.budget.limit * 3 // 4)
         return frame_pointer_rule(Arch.ARM64)
 
 
-class Witness:
+class CodeCheckStub:
     """Says of every call that its frame is elsewhere."""
 
     trust = FrameTrust.PROLOGUE
@@ -346,7 +346,7 @@ def test_a_rule_whose_witness_was_not_heard_is_not_remembered():
 
     def rules(source):
         return RuleCache(
-            ImageList([image]), Arch.ARM64, lambda _: ImageRules((source,), CODE, Witness())
+            ImageList([image]), Arch.ARM64, lambda _: ImageRules((source,), CODE, CodeCheckStub())
         )
 
     records = [(STACK + 16 * (n + 1) if n < 3 else 0, CODE + 0x20 * (n + 1)) for n in range(4)]

@@ -23,7 +23,6 @@ from machtrace.unwinder.arch.arm64.analysis import InstructionRules
 from machtrace.unwinder.arch.arm64.registers import ENTRY, ENTRY_WITHOUT_VOLATILE
 from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
 from machtrace.unwinder.arch.x86.registers import MODE_32
-from machtrace.unwinder.code.code_check import CallSiteRules
 from machtrace.unwinder.code.data_flow import Flow
 from machtrace.unwinder.code.effects import (
     AddConstant,
@@ -41,6 +40,7 @@ from machtrace.unwinder.code.effects import (
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from machtrace.unwinder.rules import (
     AtCfa,
+    CallSiteRules,
     Claims,
     ExpressionValue,
     RegisterOffset,
@@ -87,10 +87,10 @@ def _mixed(size: int, seed: int) -> list[Effect]:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_states_that_meet_everywhere(entry: object, seed: int):
     """It was seven seconds for eight thousand instructions."""
-    work = StepBudget()
-    flow = Flow(_mixed(8000, seed), entry, work=work)  # type: ignore[arg-type]
-    assert WALK_STEPS - work.left <= WALK_STEPS + SLACK
-    assert flow.is_complete == (not work.is_used_up)
+    budget = StepBudget()
+    flow = Flow(_mixed(8000, seed), entry, budget=budget)  # type: ignore[arg-type]
+    assert WALK_STEPS - budget.left <= WALK_STEPS + SLACK
+    assert flow.is_complete == (not budget.is_used_up)
 
 
 class _Code:
@@ -159,11 +159,11 @@ def test_code_of_no_program(which: int, size: int):
     ):
         code = _Code(worst[which], size)
         rules = build(code)
-        work = StepBudget()
-        rules.draw_on(work)
+        budget = StepBudget()
+        rules.draw_on(budget)
         for at in range(0, len(code.code), max(size, 4096)):
             rules.rule_for(Svma(code.address + at), interrupted=True)
-        assert WALK_STEPS - work.left <= WALK_STEPS + SLACK
+        assert WALK_STEPS - budget.left <= WALK_STEPS + SLACK
 
 
 class _Fixed:
@@ -232,8 +232,8 @@ def test_each_frame_in_another_function_that_is_hard_to_analyse():
     ]
     known = answers.count(FrameTrust.PROLOGUE)
     assert 0 < known < len(answers)
-    assert rules.work.is_used_up
-    assert -SLACK <= rules.work.left
+    assert rules.budget.is_used_up
+    assert -SLACK <= rules.budget.left
     rules.begin_walk()
     again = [
         rules.find(Avma(code.address + at + 64), interrupted=True)[1]
@@ -275,13 +275,13 @@ def test_call_frame_programs_without_end(program: bytes):
     data += _record(len(data) + 4, struct.pack("<2Q", 0x9000, 0x10) + b"\0" + b"\x41\x0e\x10")
     indexed = IndexedSection(_section(data), RegisterNumbering(Arch.X86_64), build_index)
     rules = CallFrameRules(indexed)
-    work = StepBudget()
-    rules.draw_on(work)
+    budget = StepBudget()
+    rules.draw_on(budget)
     for _ in range(3):
         with pytest.raises(DwarfError):
             rules.rule_for(Svma(0x1FFF), interrupted=True)
-        assert -2 * len(data) < work.left
-        work.refill()
+        assert -2 * len(data) < budget.left
+        budget.refill()
     assert rules.rule_for(Svma(0x9008), interrupted=True) is not None
 
 

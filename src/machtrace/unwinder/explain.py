@@ -21,10 +21,12 @@ from machtrace.model.memory import MemoryReader
 from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import AddressKind, FrameAddress, FrameTrust, Stop
 from machtrace.model.symbol import Frame
-from machtrace.unwinder.code.code_check import CodeCheck, HasFunctions, origin_in_code
+from machtrace.unwinder.code.code_check import origin_in_code
 from machtrace.unwinder.rule_cache import RuleCache
 from machtrace.unwinder.rules import (
+    HasFunctions,
     RuleSource,
+    TableCheck,
     UnwindRule,
     describe,
     frame_pointer_rule,
@@ -110,8 +112,8 @@ class Explainer:
             rules, lookup = image
             for source in rules.sources:
                 yield self._answer_of(source, lookup, frame)
-            if rules.witness is not None and not frame.is_interrupted:
-                yield self._answer_of_code(rules.witness, lookup, frame)
+            if rules.code_check is not None and not frame.is_interrupted:
+                yield self._answer_of_code(rules.code_check, lookup, frame)
         arch = frame.registers.arch
         yield self._convention(FrameTrust.FRAME_POINTER, frame_pointer_rule(arch), frame)
         if arch.has_link_register and frame.is_interrupted:
@@ -134,13 +136,13 @@ class Explainer:
             outcome=outcome,
         )
 
-    def _answer_of_code(self, witness: CodeCheck, lookup: Svma, frame: _Frame) -> MethodAnswer:
-        rule = witness.rule_at(lookup)
+    def _answer_of_code(self, code_check: TableCheck, lookup: Svma, frame: _Frame) -> MethodAnswer:
+        rule = code_check.rule_at(lookup)
         return MethodAnswer(
-            method=witness.trust,
+            method=code_check.trust,
             claims=True,
-            origin="" if rule is None else witness.origin(lookup),
-            outcome=None if rule is None else self._followed(rule, witness.trust, frame),
+            origin="" if rule is None else code_check.origin(lookup),
+            outcome=None if rule is None else self._followed(rule, code_check.trust, frame),
         )
 
     def _convention(self, method: FrameTrust, rule: UnwindRule, frame: _Frame) -> MethodAnswer:

@@ -358,8 +358,8 @@ class NativeWalker:
 
     def _learn(self, lookup: Avma, *, interrupted: bool) -> bool:
         rule, trust = self._rules.find(lookup, interrupted=interrupted)
-        is_settled = self._rules.is_settled(lookup, interrupted=interrupted)
-        if not is_settled or self._rules.objection(lookup) is not None:
+        is_cached = self._rules.is_cached(lookup, interrupted=interrupted)
+        if not is_cached or self._rules.objection(lookup) is not None:
             return False
         return self._native.learn(lookup, interrupted=interrupted, rule=rule, trust=trust)
 

@@ -1,78 +1,85 @@
-"""Which rule holds at an address of a process, remembered."""
+"""A cache of the unwind rules of one process, by address."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageList
 from machtrace.model.stack import FrameTrust
-from machtrace.unwinder.code.code_check import CodeCheck
 from machtrace.unwinder.rules import (
     InRegister,
     RegisterOffset,
     RuleSource,
+    TableCheck,
     UnwindRule,
     frame_pointer_rule,
 )
 from machtrace.unwinder.step_budget import DrawsOnBudget, StepBudget
 
 CACHE_LIMIT = 1 << 16
-"""Rules remembered of one process; at the limit all are forgotten. A rule is about 500 bytes."""
+"""Rules cached per process; a full cache is cleared. A rule is about 500 bytes."""
 
 MISSING_LIMIT = 1 << 8
-"""Pieces of memory that were not captured, of which it is remembered that they were looked for."""
+"""Unreadable memory ranges recorded per process."""
 
 _NO_HEADER = Svma(0)
+
+TrustedRule: TypeAlias = tuple[UnwindRule, FrameTrust]
+"""A rule, and the trust in addresses that it recovers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageRules:
-    """The rule sources of an image, best first; none where its bytes cannot be had."""
+    """The rule sources of an image, best first; none if its bytes are unavailable."""
 
     sources: tuple[RuleSource, ...] = ()
     header_svma: Svma = _NO_HEADER
-    """The stated address of its header, by the bytes that the sources are from: a target may know
-    only where the image was loaded."""
-    witness: CodeCheck | None = None
-    """Checks what sources say of calls that do not look at the code."""
+    """The stated address of its header, from the bytes that the sources read: a target may know
+    only the load address."""
+    code_check: TableCheck | None = None
+    """The check of rules for calls that are not from the code itself."""
 
 
 SourceFinder = Callable[[BinaryImage], ImageRules]
-"""What is known of an image's frames."""
+"""Returns the rule sources of an image."""
 
 
 @dataclass(slots=True)
 class SourceStatistics:
-    """How often unwind information was passed over."""
+    """How often unwind information was skipped."""
 
     malformed: int = 0
-    """Because it broke its format."""
+    """Because it violates its format."""
     missing: int = 0
     """Because it was not captured."""
 
 
 class RuleCache:
-    """Asks the sources of the image that holds an address, in order; the frame pointer is last."""
+    """Queries an image's rule sources in order, and caches the answers.
+
+    The frame-pointer convention is the last resort.
+    """
 
     __slots__ = (
         "_cache",
         "_fallback",
         "_images",
-        "_is_unheard",
         "_is_walking",
         "_link_register",
         "_missing",
         "_objections",
         "_preserved",
         "_rules",
+        "_skipped_code_check",
         "_sources_of",
-        "_unsettled",
+        "_uncacheable",
+        "budget",
         "statistics",
-        "work",
     )
 
     def __init__(self, images: ImageList, arch: Arch, sources_of: SourceFinder) -> None:
@@ -83,90 +90,92 @@ class RuleCache:
         self._preserved = frozenset(arch.registers.callee_saved)
         self._fallback = (frame_pointer_rule(arch), FrameTrust.FRAME_POINTER)
         self._rules: dict[BinaryImage, ImageRules] = {}
-        self._cache: dict[tuple[int, bool], tuple[UnwindRule, FrameTrust]] = {}
-        self._objections: dict[Avma, tuple[UnwindRule, FrameTrust]] = {}
+        self._cache: dict[tuple[int, bool], TrustedRule] = {}
+        self._objections: dict[Avma, TrustedRule] = {}
         self._missing: dict[tuple[int, int], None] = {}
         self.statistics = SourceStatistics()
-        self.work = StepBudget()
-        """What may still be spent on the present walk."""
+        self.budget = StepBudget()
+        """The step budget of the present walk."""
         self._is_walking = False
-        self._is_unheard = False
-        """Whether a witness was not asked, since too little work is left."""
-        self._unsettled: tuple[tuple[int, bool], tuple[UnwindRule, FrameTrust]] | None = None
-        """The present walk's last answer, if another walk may come to know more."""
+        self._skipped_code_check = False
+        """Whether the code check was skipped because too few steps were left."""
+        self._uncacheable: tuple[tuple[int, bool], TrustedRule] | None = None
+        """The present walk's last answer, if a walk with more steps left may find a better one."""
 
     def begin_walk(self) -> None:
-        """Allow a walk's work from here on; who asks for rules without it has as much for each."""
+        """Start a walk with a full step budget; outside of walks every query has its own."""
         self._is_walking = True
-        self._unsettled = None
-        self.work.refill()
+        self._uncacheable = None
+        self.budget.refill()
 
     def end_walk(self) -> None:
-        """From here on whoever asks for a rule has a walk's work for it."""
+        """End the walk; queries have a full step budget each from now on."""
         self._is_walking = False
 
-    def lacked(self) -> Collection[tuple[int, int]] | None:
-        """Address and size of what was looked for and not captured, None of too much.
+    def missing_ranges(self) -> Collection[tuple[int, int]] | None:
+        """Return address and size of memory that was needed and not captured; None if too many.
 
-        Addresses are the target's, but those that only an image's file would have.
+        Addresses are the target's, except those that only an image's file would have.
         """
         return self._missing if len(self._missing) < MISSING_LIMIT else None
 
-    def find(self, lookup: Avma, *, interrupted: bool) -> tuple[UnwindRule, FrameTrust]:
-        """The rule at ``lookup``, and how far it can be trusted. Raises nothing.
+    def find(self, lookup: Avma, *, interrupted: bool) -> TrustedRule:
+        """Return the rule at ``lookup``, and the trust in it. Raises nothing.
 
         See :meth:`RuleSource.rule_for` for ``interrupted``.
         """
         key = (lookup, interrupted)
-        found = self._cache.get(key)
-        if found is not None:
-            return found
-        if self._is_walking and self._unsettled is not None and self._unsettled[0] == key:
-            return self._unsettled[1]  # to ask again takes work, and there is less of it
+        cached = self._cache.get(key)
+        if cached is not None:
+            return cached
+        if self._is_walking and self._uncacheable is not None and self._uncacheable[0] == key:
+            return self._uncacheable[1]  # a second query would have even fewer steps
         if len(self._cache) >= CACHE_LIMIT:
             self._cache.clear()
             self._objections.clear()
         if not self._is_walking:
-            self.work.refill()
-        is_whole, self._is_unheard = self.work.is_whole, False
-        found = self._ask(lookup, interrupted=interrupted)
-        if is_whole or not (self.work.is_used_up or self._is_unheard):
-            self._cache[key] = found
+            self.budget.refill()
+        is_whole, self._skipped_code_check = self.budget.is_whole, False
+        answer = self._query(lookup, interrupted=interrupted)
+        # An answer that a full budget would not improve is final, whatever it left undone.
+        if is_whole or not (self.budget.is_used_up or self._skipped_code_check):
+            self._cache[key] = answer
         else:
-            self._unsettled = key, found
-        return found
+            self._uncacheable = key, answer
+        return answer
 
-    def is_settled(self, lookup: Avma, *, interrupted: bool) -> bool:
-        """Whether :meth:`find` said all of the rule at ``lookup`` that any walk comes to know.
+    def is_cached(self, lookup: Avma, *, interrupted: bool) -> bool:
+        """Return whether :meth:`find` has the final rule at ``lookup``.
 
-        False where it was not asked, or where too little work was left to find out or to check it.
+        False before the first query, and where too few steps were left to find or check the rule.
         """
         return (lookup, interrupted) in self._cache
 
-    def objection(self, lookup: Avma) -> tuple[UnwindRule, FrameTrust] | None:
-        """What else claims to hold in a call, and finds another caller, or another frame for it.
+    def objection(self, lookup: Avma) -> TrustedRule | None:
+        """Return the code's rule for a call if it contradicts the one that :meth:`find` returned.
 
-        Known once the rule at ``lookup`` was asked for; nearly always None.
+        Known once :meth:`find` was called; nearly always None.
         """
         return self._objections.get(lookup)
 
-    def rule_in_code(self, lookup: Avma) -> tuple[UnwindRule, FrameTrust] | None:
-        """What the code itself says of the call that holds ``lookup``, whatever tables say.
+    def rule_in_code(self, lookup: Avma) -> TrustedRule | None:
+        """Return the code's own rule for the call that holds ``lookup``, whatever tables state.
 
-        None where that is not known. Raises nothing.
+        None if unknown. Raises nothing.
         """
-        found = self.image_rules_at(lookup)
-        if found is None or found[0].witness is None:
+        located = self.image_rules_at(lookup)
+        if located is None or located[0].code_check is None:
             return None
-        rule = found[0].witness.rule_at(found[1])
-        return None if rule is None else (rule, found[0].witness.trust)
+        code_check = located[0].code_check
+        rule = code_check.rule_at(located[1])
+        return None if rule is None else (rule, code_check.trust)
 
     def image_at(self, address: Avma) -> BinaryImage | None:
-        """The image that holds ``address``."""
+        """Return the image that holds ``address``."""
         return self._images.find(address)
 
     def image_rules_at(self, lookup: Avma) -> tuple[ImageRules, Svma] | None:
-        """The rule sources of the image that holds ``lookup``, and what they call it."""
+        """Return the rule sources of the image that holds ``lookup``, and its address in it."""
         image = self._images.find(lookup)
         if image is None:
             return None
@@ -175,15 +184,15 @@ class RuleCache:
             rules = self._rules[image] = self._sources_of(image)
             for source in rules.sources:
                 if isinstance(source, DrawsOnBudget):
-                    source.draw_on(self.work)
+                    source.draw_on(self.budget)
         return rules, Svma(image.offset_of(lookup) + rules.header_svma)
 
-    def _ask(self, lookup: Avma, *, interrupted: bool) -> tuple[UnwindRule, FrameTrust]:
-        found = self.image_rules_at(lookup)
-        if found is None:
+    def _query(self, lookup: Avma, *, interrupted: bool) -> TrustedRule:
+        located = self.image_rules_at(lookup)
+        if located is None:
             return self._fallback
-        rules, address = found
-        held: tuple[UnwindRule, FrameTrust] | None = None
+        rules, address = located
+        second_best: TrustedRule | None = None
         for source in rules.sources:
             try:
                 rule = source.rule_for(address, interrupted=interrupted)
@@ -198,23 +207,23 @@ class RuleCache:
             if rule is None:
                 continue
             if interrupted:
-                # What is right at calls only waits for what an image's file may say beside memory.
-                is_sure = source.claims.hold(interrupted=True)
+                # A rule that is exact at calls only must wait: an image's file may have a better
+                # one than its memory.
+                is_exact = source.claims.hold(interrupted=True)
             else:
-                # Behind a call such registers are the called function's: see who knows better.
-                is_sure = not self._is_lost_in_calls(rule, source)
-            if is_sure:
+                is_exact = not self._is_lost_in_calls(rule, source)
+            if is_exact:
                 if interrupted:
                     return rule, source.trust
-                return self._checked(lookup, address, rule, source, rules.witness)
-            held = held or (rule, source.trust)
-        return held or self._fallback
+                return self._checked(lookup, address, rule, source, rules.code_check)
+            second_best = second_best or (rule, source.trust)
+        return second_best or self._fallback
 
     def _is_lost_in_calls(self, rule: UnwindRule, source: RuleSource) -> bool:
-        """Whether a rule is based on a register that calls do not preserve.
+        """Return whether a rule depends on a register that calls do not preserve.
 
-        Compilers leave such rules behind where they probe a stack without a frame pointer.
-        Analysis of instructions knows which calls are of code that was cut out, and change less.
+        Compilers emit such rules where they probe a stack without a frame pointer. Instruction
+        analysis is exempt: it recognises calls of outlined code, which preserve more.
         """
         if rule.return_address == self._link_register:
             return True
@@ -228,23 +237,22 @@ class RuleCache:
         address: Svma,
         rule: UnwindRule,
         source: RuleSource,
-        witness: CodeCheck | None,
-    ) -> tuple[UnwindRule, FrameTrust]:
-        """``rule``, or what the code says instead.
+        code_check: TableCheck | None,
+    ) -> TrustedRule:
+        """Return a table's ``rule``, or the code's where the code moved the frame later.
 
-        The code is asked whether it bears out ``rule``, where it is not from the code itself. If
-        it does so at its start and moves on before the call, it is the code that is believed.
+        Other contradictions are recorded as objections.
         """
-        told = rule, source.trust
-        if witness is None or source.trust is witness.trust or rule.is_signal_frame:
-            return told
-        if 2 * self.work.left < self.work.limit:
-            self._is_unheard = True  # what is left is for frames that have no table
-            return told
-        other = witness.objection(address, rule)
-        if other is None:
-            return told
-        if other.is_later:
-            return other.rule, witness.trust
-        self._objections[lookup] = (other.rule, witness.trust)
-        return told
+        stated = rule, source.trust
+        if code_check is None or source.trust is code_check.trust or rule.is_signal_frame:
+            return stated
+        if 2 * self.budget.left < self.budget.limit:
+            self._skipped_code_check = True  # the rest is for frames without a table
+            return stated
+        objection = code_check.objection(address, rule)
+        if objection is None:
+            return stated
+        if objection.is_later:
+            return objection.rule, code_check.trust
+        self._objections[lookup] = (objection.rule, code_check.trust)
+        return stated

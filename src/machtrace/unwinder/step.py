@@ -54,18 +54,18 @@ def step(
     registers: RegisterSet,
     memory: MemoryReader,
     mask: PacMask,
-    work: StepBudget | None = None,
+    budget: StepBudget | None = None,
 ) -> RegisterSet | Stop:
     """The caller's registers, or why there are none.
 
     ``registers`` are those of the frame that ``rule`` is for. Their frame pointer may carry
     Swift's async tag and their link register a signature; both are removed by ``mask`` where they
     are used as addresses. The caller's pc is where an instruction is: on 32-bit arm, the lowest bit
-    of a return address says only that it leads to Thumb code. Expressions draw on ``work``; None
+    of a return address says only that it leads to Thumb code. Expressions draw on ``budget``; None
     for as much as one walk may do. Raises nothing.
     """
     try:
-        return _Frame(rule, registers, memory, mask, work).caller()
+        return _Frame(rule, registers, memory, mask, budget).caller()
     except _UnknownRegisterError:
         return Stop(StopReason.NO_RULE, registers.pc)
     except MemoryReadError as error:
@@ -87,7 +87,7 @@ def places(
 class _Frame:
     """One application of a rule; ``cfa`` is worked out once."""
 
-    __slots__ = ("_cfa", "_mask", "_memory", "_registers", "_rule", "_saved", "_word", "_work")
+    __slots__ = ("_budget", "_cfa", "_mask", "_memory", "_registers", "_rule", "_saved", "_word")
 
     def __init__(
         self,
@@ -95,13 +95,13 @@ class _Frame:
         registers: RegisterSet,
         memory: MemoryReader,
         mask: PacMask,
-        work: StepBudget | None,
+        budget: StepBudget | None,
     ) -> None:
         self._rule = rule
         self._registers = registers
         self._memory = memory
         self._mask = mask
-        self._work = work
+        self._budget = budget
         self._word = registers.arch.pointer_size
         self._saved = registers.arch.saved_register_size
         self._cfa = 0
@@ -199,15 +199,15 @@ class _Frame:
 
     def _evaluate(self, expression: bytes, initial: tuple[int, ...]) -> int:
         """For a register's expression the CFA is pushed first (DWARF 5, section 6.4.2.3)."""
-        if self._work is None:
-            self._work = StepBudget()
+        if self._budget is None:
+            self._budget = StepBudget()
         return evaluate(
             expression,
             self._registers,
             self._memory,
             initial=initial,
             pointer_size=self._word,
-            spend=self._work.spend,
+            spend=self._budget.spend,
         )
 
     def _load(self, address: int, size: int | None) -> int:

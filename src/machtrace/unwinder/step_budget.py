@@ -1,9 +1,9 @@
-"""How much one walk may spend on finding out what it is not told.
+"""A step budget that bounds the analysis of one stack.
 
-Tables and code may be made to take as long as they can: each lookup of a walk may lead into
-another function whose analysis is as hard as a function's can be. So a walk has one allowance,
-which all that is analysed for it draws on, in steps that are counted and not timed. One step is
-about a microsecond of a machine of 2020. What is used up gives no rule: the next method is asked.
+Hostile tables and code can make every lookup of a walk analyse another function that is as
+expensive as a function can be. So one walk has one budget, which every analysis made for it spends.
+Steps are counted, not timed; one step is about a microsecond on a machine of 2020. An analysis that
+exhausts the budget returns no rule, and the next rule source is queried.
 """
 
 from __future__ import annotations
@@ -11,43 +11,50 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 WALK_STEPS = 40_000
-"""What one walk may spend, so that none takes 100 ms. Nearly all functions that compilers made of
-real programs need far less; the main loops of interpreters, some ten thousand instructions, take
-30,000 to 75,000, a database's for x86-64 without frame pointers 91,000. Those beyond it are right
-at their beginning and end, and by tables between (see :data:`EDGES`)."""
+"""Steps per walk, so that no walk takes 100 ms. Nearly all compiled functions of real programs need
+far fewer. The main loops of interpreters, some ten thousand instructions, take 30,000 to 75,000, a
+database's for x86-64 without frame pointers 91,000. Beyond the budget a function is unwound exactly
+near its start and end, and by tables between (see :data:`EDGES`)."""
 
 EDGES = 8
-"""Functions too dear to follow whose beginning and end one walk may look at all the same."""
+"""Functions per walk, too expensive to analyse, whose start and end are analysed all the same."""
 
 
 class StepBudget:
-    """An allowance of steps."""
+    """A number of steps that can be refilled."""
 
-    __slots__ = ("_edges", "left", "limit")
+    __slots__ = ("_edges", "_per_query", "left", "limit")
 
-    def __init__(self, limit: int = WALK_STEPS) -> None:
+    def __init__(self, limit: int = WALK_STEPS, *, per_query: bool = False) -> None:
+        """``per_query``: whether :meth:`begin_query` refills it, and not the walk."""
         self.limit = limit
+        self._per_query = per_query
         self._edges = EDGES
         self.left = limit
-        """Steps that may still be made; 0 or less where they are used up."""
+        """Steps left; 0 or less once the budget is exhausted."""
 
     def refill(self) -> None:
-        """Allow as much as at first."""
+        """Restore the full budget."""
         self.left = self.limit
         self._edges = EDGES
 
+    def begin_query(self) -> None:
+        """Refill the budget of an analysis that belongs to no walk."""
+        if self._per_query:
+            self.refill()
+
     def afford_edges(self) -> bool:
-        """Look at the edges of one more function that was too dear as a whole; or leave it."""
+        """Return whether the edges of one more function may be analysed, and count it."""
         self._edges -= 1
         return self._edges >= 0
 
     def spend(self, steps: int) -> bool:
-        """Count ``steps`` steps that were made; False once there are no more."""
+        """Count ``steps`` steps already made; return False once none are left."""
         self.left -= steps
         return self.left > 0
 
     def afford(self, steps: int) -> bool:
-        """Make ``steps`` steps that are still to be made; False, and none are left, if too many."""
+        """Reserve ``steps`` steps; return False, and exhaust the budget, if too few are left."""
         if steps >= self.left:
             self.left = min(self.left, 0)
             return False
@@ -56,46 +63,22 @@ class StepBudget:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether there are no more steps."""
+        """Whether no steps are left."""
         return self.left <= 0
 
     @property
     def is_whole(self) -> bool:
-        """Whether so little was spent that what does not fit in the rest never would."""
+        """Whether so little was spent that a full budget would not suffice either."""
         return 8 * self.left >= 7 * self.limit
 
 
 @runtime_checkable
 class DrawsOnBudget(Protocol):
-    """What may be dear to ask.
+    """A rule source that may be expensive.
 
-    It has an allowance of its own, refilled for each question, until it is given that of a walk.
+    It refills a budget of its own for each query until it is given that of a walk.
     """
 
-    def draw_on(self, work: StepBudget, /) -> None:
-        """From now on spend from ``work``, which whoever walks refills."""
+    def draw_on(self, budget: StepBudget, /) -> None:
+        """Spend from ``budget`` from now on; the walk refills it."""
         ...
-
-
-class Allowance:
-    """The work that an analysis draws on: a walk's, or as much for each question."""
-
-    __slots__ = ("_is_own", "work")
-
-    def __init__(self) -> None:
-        self.work = StepBudget()
-        self._is_own = True
-
-    def draw_on(self, work: StepBudget) -> None:
-        """See :class:`DrawsOnBudget`."""
-        self.work = work
-        self._is_own = False
-
-    def begin_question(self) -> None:
-        """Refill what nobody else does."""
-        if self._is_own:
-            self.work.refill()
-
-    def afford(self, steps: int) -> bool:
-        """See :meth:`Work.afford`."""
-        return self.work.afford(steps)

@@ -74,9 +74,9 @@ def async_entry(
     """
     known = rule.async_context
     if known is not None and not rule.is_signal_frame:
-        if isinstance(known.place, AtCfa):
-            return AsyncEntry(Avma((caller.sp or 0) + known.place.offset), is_stored=True)
-        context = registers.get(known.place.register)
+        if isinstance(known.location, AtCfa):
+            return AsyncEntry(Avma((caller.sp or 0) + known.location.offset), is_stored=True)
+        context = registers.get(known.location.register)
         if context is None or known.entered is None:
             return None
         return AsyncEntry(

@@ -1,7 +1,4 @@
-"""Walking snapshots, one or thousands, with what was learnt of a process kept for the next.
-
-Which way of walking many stacks there is on this machine.
-"""
+"""The facade: unwind snapshots, one or thousands, with the rules of a process cached."""
 
 from __future__ import annotations
 
@@ -19,95 +16,84 @@ from machtrace.model.snapshot import Snapshot
 from machtrace.model.stack import Backtrace
 from machtrace.model.symbol import FrameStatus
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
-from machtrace.unwinder.sources.of_image import image_rules
+from machtrace.unwinder.sources.of_image import merged_rules
 from machtrace.unwinder.thread_walker import PythonWalker, ThreadWalker
 from machtrace.unwinder.walker import DEFAULT_DEPTH
 
 if TYPE_CHECKING:
     from machtrace.unwinder.stack_columns import CollectedStacks, StackColumns
 
-
-def thread_walker(rules: RuleCache, arch: Arch, mask: PacMask) -> ThreadWalker:
-    """The extension's, or without it Python's, which is ten times slower and more."""
-    try:
-        from machtrace.unwinder.native import NativeWalker
-    except ImportError:
-        return PythonWalker(rules, mask)
-    return NativeWalker(rules, arch, mask)
-
-
-_REMEMBERED = 16
-"""Processes whose rules are kept; at the limit the one that came first is forgotten."""
+CACHED_PROCESSES = 16
+"""Processes whose rules are cached; the oldest is evicted."""
 
 
 def unwind(
     snapshot: Snapshot, *, limit: int = DEFAULT_DEPTH, search: Search = ()
 ) -> tuple[Backtrace, ...]:
-    """Walk every thread of a snapshot.
+    """Unwind every thread of a snapshot.
 
-    Of many snapshots, an :class:`Unwinder` reads each image and works out each rule once.
+    For many snapshots use an :class:`Unwinder`, which reads each image and computes each rule once.
 
     Args:
-        snapshot: what was copied; nothing else of the target is read.
-        limit: how many addresses of a stack are kept at most: of a deeper one those at both ends,
-            and the number of the others.
-        search: files and folders with the images whose bytes the snapshot does not hold.
+        snapshot: the captured threads and memory; nothing else of the target is read.
+        limit: the maximum number of addresses per stack; deeper stacks keep both ends and count
+            the addresses between them.
+        search: files and folders with images whose bytes the snapshot lacks.
     """
     return Unwinder(search).unwind(snapshot, limit=limit)
 
 
 class Unwinder:
-    """Walks any number of snapshots; each image is read, and each rule worked out, once.
+    """Unwinds any number of snapshots; reads each image and computes each rule once.
 
-    What was learnt serves every snapshot of the same images at the same places, if all of them
-    have a UUID. An image's bytes are those of the first snapshot that it was met in, or of a file;
-    where they could not be had whole, a snapshot that has what was missing is asked anew. Not for
-    use by several threads at once.
+    Rules are cached and reused for snapshots with the same images at the same addresses (all must
+    have UUIDs). Image bytes come from a file or from the first snapshot that had them; if they were
+    incomplete, a later, more complete snapshot replaces them. Not thread-safe.
     """
 
-    __slots__ = ("_files", "_met", "_processes")
+    __slots__ = ("_by_image_list", "_files", "_processes")
 
     def __init__(self, search: Search = ()) -> None:
         """``search``: files and folders with images whose bytes snapshots lack; or a resolver."""
         self._files = ImageResolver.of(search)
-        self._processes: dict[Hashable, _Process] = {}
-        self._met: dict[int, _Process] = {}
+        self._processes: dict[Hashable, _ProcessUnwinder] = {}
+        self._by_image_list: dict[int, _ProcessUnwinder] = {}
 
     def unwind(self, snapshot: Snapshot, *, limit: int = DEFAULT_DEPTH) -> tuple[Backtrace, ...]:
-        """Walk every thread of a snapshot; see :func:`machtrace.unwind`."""
-        process = self._process(snapshot)
-        found: list[Backtrace] = []
+        """Unwind every thread of a snapshot; see :func:`machtrace.unwind`."""
+        walker = self._process(snapshot).walker
+        backtraces: list[Backtrace] = []
         for thread in snapshot.threads:
-            walked = process.walker.walk(thread, snapshot.memory, limit)
-            found.append(
+            walk = walker.walk(thread, snapshot.memory, limit)
+            backtraces.append(
                 Backtrace(
-                    addresses=walked.addresses,
-                    stop=walked.stop,
-                    gap=walked.gap,
-                    physical_remainder=walked.physical_remainder,
+                    addresses=walk.addresses,
+                    stop=walk.stop,
+                    gap=walk.gap,
+                    physical_remainder=walk.physical_remainder,
                     thread=thread,
                     snapshot=snapshot,
                 )
             )
-        return tuple(found)
+        return tuple(backtraces)
 
     def rules(self, snapshot: Snapshot) -> RuleCache:
-        """The rules by which a snapshot's stacks are walked."""
+        """Return the rules for a snapshot's stacks."""
         return self._process(snapshot).rules
 
     def walker(self, snapshot: Snapshot) -> ThreadWalker:
-        """What walks a snapshot's stacks, and keeps what it learns."""
+        """Return the walker for a snapshot's stacks."""
         return self._process(snapshot).walker
 
     def columns(self, snapshots: Iterable[Snapshot], *, limit: int = DEFAULT_DEPTH) -> StackColumns:
-        """Walk every thread of many snapshots, of one process or of several.
+        """Unwind every thread of many snapshots, of one process or of several.
 
-        Stacks are in the order of the snapshots and of the threads in them. What they say is what
-        :meth:`unwind` says, without an object for each frame.
+        Stacks are in the order of the snapshots and of their threads. The contents are those of
+        :meth:`unwind`, without an object per frame.
         """
         from machtrace.unwinder.stack_columns import CollectedStacks, columns_of
 
-        collected: dict[_Process, CollectedStacks] = {}
+        collected: dict[_ProcessUnwinder, CollectedStacks] = {}
         number = 0
         try:
             for snapshot in snapshots:
@@ -125,65 +111,80 @@ class Unwinder:
                 stacks.frames = process.walker.take()
         return columns_of(tuple(collected.values()))
 
-    def _process(self, snapshot: Snapshot) -> _Process:
-        met = self._met.get(id(snapshot.images))
-        if met is not None and met.is_of(snapshot) and met.takes(snapshot.memory):
-            return met
+    def _process(self, snapshot: Snapshot) -> _ProcessUnwinder:
+        # Snapshots of one sampling run share an image list, which is quicker to compare by id.
+        process = self._by_image_list.get(id(snapshot.images))
+        if process is not None and process.is_of(snapshot) and process.accepts(snapshot.memory):
+            return process
         key = _identity(snapshot)
-        found = self._processes.get(key)
-        if found is None or not found.takes(snapshot.memory):
-            found = _Process(snapshot, self._files)
+        process = self._processes.get(key)
+        if process is None or not process.accepts(snapshot.memory):
+            process = _ProcessUnwinder(snapshot, self._files)
             self._processes.pop(key, None)
-            while len(self._processes) >= _REMEMBERED:
+            while len(self._processes) >= CACHED_PROCESSES:
                 self._processes.pop(next(iter(self._processes)))
-            self._processes[key] = found
-            self._met = {id(one.images): one for one in self._processes.values()}
-        return found
+            self._processes[key] = process
+            self._by_image_list = {id(each.images): each for each in self._processes.values()}
+        return process
 
 
-class _Process:
-    """Rules for the images of a snapshot, and for all snapshots that have the same."""
+class _ProcessUnwinder:
+    """The rules and the walker of snapshots that have the same images."""
 
-    __slots__ = ("_about", "_bare", "_files", "_memory", "images", "rules", "walker")
+    __slots__ = ("_files", "_memory", "_process", "_unknown", "images", "rules", "walker")
 
     def __init__(self, snapshot: Snapshot, files: ImageResolver) -> None:
         process = snapshot.process
-        self._about = process
+        self._process = process
         self._files = files
         self.images = snapshot.images
         self._memory = snapshot.memory
-        self._bare: list[BinaryImage] = []
-        """Images of which nothing was known."""
-        self.rules = RuleCache(snapshot.images, process.arch, self._sources_of)
+        self._unknown: list[BinaryImage] = []
+        """Images without rule sources."""
+        self.rules = RuleCache(snapshot.images, process.arch, self._rules_of)
         self.walker: ThreadWalker = thread_walker(self.rules, process.arch, process.pointer_mask)
 
     def is_of(self, snapshot: Snapshot) -> bool:
-        """Whether a snapshot is of this process, as can be told at once."""
-        about = snapshot.process
+        """Return whether a snapshot has this very image list, and the same kind of process."""
+        process, own = snapshot.process, self._process
         return snapshot.images is self.images and (
-            about is self._about
-            or (about.arch, about.pointer_mask) == (self._about.arch, self._about.pointer_mask)
+            process is own or (process.arch, process.pointer_mask) == (own.arch, own.pointer_mask)
         )
 
-    def takes(self, memory: MemoryReader) -> bool:
-        """Whether what was learnt so far holds whatever ``memory`` has; if so, go on with that."""
-        if memory is not self._memory and self._gains_by(memory):
+    def accepts(self, memory: MemoryReader) -> bool:
+        """Switch to ``memory`` unless it has bytes that earlier memory lacked."""
+        if memory is not self._memory and self._is_completed_by(memory):
             return False
         self._memory = memory
         return True
 
-    def _gains_by(self, memory: MemoryReader) -> bool:
-        """Whether ``memory`` has anything that was looked for and not captured."""
-        if any(not isinstance(in_memory(image, memory), FrameStatus) for image in self._bare):
+    def _is_completed_by(self, memory: MemoryReader) -> bool:
+        """Return whether ``memory`` has bytes that were needed and not captured."""
+        if any(not isinstance(in_memory(image, memory), FrameStatus) for image in self._unknown):
             return True
-        lacked = self.rules.lacked()
-        return lacked is None or any(_can_read(memory, *piece) for piece in lacked)
+        missing = self.rules.missing_ranges()
+        return missing is None or any(_can_read(memory, *extent) for extent in missing)
 
-    def _sources_of(self, image: BinaryImage) -> ImageRules:
-        found = _rules_of(image, self._memory, self._files)
-        if not found.sources:
-            self._bare.append(image)
-        return found
+    def _rules_of(self, image: BinaryImage) -> ImageRules:
+        loaded, file = in_memory(image, self._memory), self._files.binary(image)
+        # A Mach-O's tables are in memory, if they were captured. An ELF file has more than its
+        # memory: the section headers that lead to .debug_frame, and in static programs to
+        # .eh_frame.
+        copies = (file, loaded) if image.format is ImageFormat.ELF else (loaded, file)
+        available = [copy for copy in copies if not isinstance(copy, FrameStatus)]
+        rules = merged_rules(available, image.arch)
+        if not rules.sources:
+            self._unknown.append(image)
+        return rules
+
+
+def thread_walker(rules: RuleCache, arch: Arch, mask: PacMask) -> ThreadWalker:
+    """Return the extension's walker, or Python's, which takes over ten times as long."""
+    try:
+        from machtrace.unwinder.native import NativeWalker
+    except ImportError:
+        return PythonWalker(rules, mask)
+    return NativeWalker(rules, arch, mask)
 
 
 def _can_read(memory: MemoryReader, address: int, size: int) -> bool:
@@ -195,27 +196,9 @@ def _can_read(memory: MemoryReader, address: int, size: int) -> bool:
 
 
 def _identity(snapshot: Snapshot) -> Hashable:
-    """What snapshots have in common that the same rules are for."""
+    """Return the key of snapshots that share rules."""
     process = snapshot.process
     images = tuple(snapshot.images)
     if any(image.uuid is None for image in images):
         return id(snapshot.images), process.arch, process.pointer_mask
     return images, process.arch, process.pointer_mask
-
-
-def _rules_of(image: BinaryImage, memory: MemoryReader, files: ImageResolver) -> ImageRules:
-    loaded, file = in_memory(image, memory), files.binary(image)
-    # A Mach-O's tables are in memory, if they were captured. An ELF file has more than its
-    # memory: the section headers that lead to .debug_frame, and in static programs to
-    # .eh_frame.
-    places = (file, loaded) if image.format is ImageFormat.ELF else (loaded, file)
-    found = [place for place in places if not isinstance(place, FrameStatus)]
-    rules = [image_rules(contents, image.arch) for contents in found]
-    if not rules:
-        return ImageRules()
-    header = rules[0].header_svma
-    # What one place does not have, the next is asked for.
-    alike = [one for one in rules if one.header_svma == header]
-    sources = tuple(source for one in alike for source in one.sources)
-    witness = next((one.witness for one in alike if one.witness is not None), None)
-    return ImageRules(sources, header, witness)

@@ -310,16 +310,16 @@ def find_caller(
         guess = _unsaved_caller(registers, memory, rules, mask)
         if guess is not None:
             rule, trust, is_guess = entry_rule(registers.arch), guess, False
-    caller = step(rule, registers, memory, mask, rules.work)
+    caller = step(rule, registers, memory, mask, rules.budget)
     other = None if interrupted else rules.objection(here.lookup)
     if other is not None:
-        found = step(other[0], registers, memory, mask, rules.work)
+        found = step(other[0], registers, memory, mask, rules.budget)
         if _is_nowhere(caller, rules) and not _is_nowhere(found, rules):
             (rule, trust), caller = other, found
     elif not interrupted and isinstance(caller, Stop) and caller.reason is StopReason.NO_RULE:
         # A register that the table counts from was lost, as in ``longjmp``. Code knows others.
         other = rules.rule_in_code(here.lookup)
-        found = caller if other is None else step(other[0], registers, memory, mask, rules.work)
+        found = caller if other is None else step(other[0], registers, memory, mask, rules.budget)
         if other is not None and not isinstance(found, Stop):
             (rule, trust), caller = other, found
     if isinstance(caller, Stop):
@@ -370,7 +370,7 @@ def disputes(
         return ()
     found: list[Dispute] = []
     for rule, trust in (rules.find(here.lookup, interrupted=False), objection):
-        other = step(rule, registers, memory, mask, rules.work)
+        other = step(rule, registers, memory, mask, rules.budget)
         if isinstance(other, Stop):
             found.append(Dispute(trust, None))
         elif (other.pc, other.sp) != (caller.pc, caller.sp):

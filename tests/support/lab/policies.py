@@ -10,9 +10,9 @@ from machtrace.model.address import Avma, PacMask
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from machtrace.unwinder.rules import RuleSource
-from machtrace.unwinder.sources.cfi import CallFrameRules
 from machtrace.unwinder.sources.compact import CompactRules
 from machtrace.unwinder.sources.of_image import image_rules
+from machtrace.unwinder.sources.of_macho import call_frame_rules
 from machtrace.unwinder.step import THUMB_BIT
 from machtrace.unwinder.walker import walk
 from tests.support.emulated.run import Moment
@@ -99,6 +99,6 @@ def policies(contents: FileContents) -> dict[str, Policy]:
         "documents": documents_policy,
         "frame pointer": only(None),
         "compact": only(CompactRules.of_macho(contents, arch)),
-        "CFI": only(CallFrameRules.of_macho(contents)),
+        "CFI": only(call_frame_rules(contents)),
         "everything": rules_policy(all_rules(contents)),
     }

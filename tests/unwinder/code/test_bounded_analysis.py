@@ -29,6 +29,7 @@ from machtrace.unwinder.code.effects import (
 from machtrace.unwinder.functions import starts as function_starts
 from machtrace.unwinder.functions.bounds import FunctionBounds, code_ranges
 from machtrace.unwinder.functions.branch_scan import call_targets
+from machtrace.unwinder.sources.of_macho import instruction_rules
 from machtrace.unwinder.step_budget import WALK_STEPS, StepBudget
 
 Build = Callable[..., FileContents]
@@ -58,7 +59,7 @@ def test_a_section_ends_where_its_segment_has_no_more_bytes(lab_program: Build, 
     assert text is not None
     inside = Svma(text.address + INSTRUCTION_SIZE)
     assert FunctionBounds.of_macho(stated).at(inside) == FunctionBounds.of_macho(true).at(inside)
-    assert InstructionRules.of_macho(stated, Arch.ARM64) is not None
+    assert instruction_rules(stated, Arch.ARM64) is not None
 
 
 def test_sections_of_a_whole_file_are_taken_as_they_are(lab_program: Build):
@@ -87,7 +88,7 @@ def test_starts_in_sections_are_kept():
 def test_code_that_nothing_reaches_takes_linear_time():
     """Each such instruction looks for the nearest call that was reached, and there is none."""
     before = thread_time()
-    flow = Flow([Return(LR)] * 20_000, ENTRY, work=StepBudget(1 << 18))
+    flow = Flow([Return(LR)] * 20_000, ENTRY, budget=StepBudget(1 << 18))
     assert thread_time() - before < 6  # it was half a minute
     assert flow.state(19_999) == ENTRY
 

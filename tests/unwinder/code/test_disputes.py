@@ -127,7 +127,7 @@ def test_wrong_tables_are_disputed_at_nearly_every_call(
             Moved(source, 16) if source.trust in (FrameTrust.COMPACT, FrameTrust.CFI) else source
             for source in rules.sources
         )
-        return ImageRules(sources, rules.header_svma, rules.witness)
+        return ImageRules(sources, rules.header_svma, rules.code_check)
 
     contents = lab_program("frames", optimisation, tables, arch)
     rules = process(contents, moved)

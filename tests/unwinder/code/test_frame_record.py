@@ -6,11 +6,10 @@ import pytest
 
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
-from machtrace.unwinder.arch.arm64.analysis import InstructionRules
-from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
-from machtrace.unwinder.code.code_check import LOOKED_AT, follows_record, record_made
+from machtrace.unwinder.code.code_check import BEGINNING_SIZE, follows_record, record_end
 from machtrace.unwinder.functions.bounds import FunctionBounds
 from machtrace.unwinder.rules import AtCfa, RegisterOffset, UnwindRule, frame_pointer_rule
+from machtrace.unwinder.sources.of_macho import instruction_rules
 
 
 def words(*instructions):
@@ -39,16 +38,16 @@ PACIBSP, BL, RET = 0xD503237F, 0x94000001, 0xD65F03C0
 )
 def test_arm64_records(code, behind):
     """The pair, and the frame pointer set to where it is."""
-    assert behind == record_made(code, Arch.ARM64)
+    assert behind == record_end(code, Arch.ARM64)
 
 
 def test_x86_records():
     """``push rbp; mov rbp, rsp``, of either size and encoding."""
-    assert 4 == record_made(b"\x55\x48\x89\xe5\x90", Arch.X86_64)
-    assert 4 == record_made(b"\x55\x48\x8b\xec", Arch.X86_64H)
-    assert 3 == record_made(b"\x55\x89\xe5", Arch.I386)
-    assert record_made(b"\x55\x89\xe5\x90", Arch.X86_64) is None
-    assert record_made(b"\x55\x48\x89", Arch.X86_64) is None
+    assert 4 == record_end(b"\x55\x48\x89\xe5\x90", Arch.X86_64)
+    assert 4 == record_end(b"\x55\x48\x8b\xec", Arch.X86_64H)
+    assert 3 == record_end(b"\x55\x89\xe5", Arch.I386)
+    assert record_end(b"\x55\x89\xe5\x90", Arch.X86_64) is None
+    assert record_end(b"\x55\x48\x89", Arch.X86_64) is None
 
 
 def test_rules_of_records_are_known():
@@ -66,11 +65,7 @@ def test_rules_of_records_are_known():
 def test_behind_it_the_frame_pointer_s_rule_is_right(lab_program, arch):
     """As instruction analysis, which follows every instruction, says of the same places."""
     contents = lab_program("registers", "-O2", "compact", arch)
-    rules = (
-        InstructionRules.of_macho(contents, arch)
-        if arch is Arch.ARM64
-        else X86InstructionRules.of_macho(contents, arch)
-    )
+    rules = instruction_rules(contents, arch)
     bounds = FunctionBounds.of_macho(contents)
     section = contents.image.section("__TEXT", "__text")
     assert rules is not None
@@ -78,8 +73,8 @@ def test_behind_it_the_frame_pointer_s_rule_is_right(lab_program, arch):
     at, found = section.address, 0
     while (function := bounds.at(Svma(at))) is not None:
         start, at = function
-        code = contents.read_svma(start, min(LOOKED_AT, at - start))
-        behind = record_made(code, arch)
+        code = contents.read_svma(start, min(BEGINNING_SIZE, at - start))
+        behind = record_end(code, arch)
         if behind is None:
             continue
         count = behind // 4 if arch is Arch.ARM64 else 2

@@ -13,7 +13,7 @@ from machtrace.unwinder.arch.arm32.analysis import ArmInstructionRules, Instruct
 from machtrace.unwinder.arch.arm64.analysis import InstructionRules
 from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
 from machtrace.unwinder.arch.x86.registers import MODE_32
-from machtrace.unwinder.code.code_check import CallSiteRules
+from machtrace.unwinder.rules import CallSiteRules
 
 START = Svma(0x10000)
 ARM64_CODE = struct.pack("<3I", 0xA9BF7BFD, 0xA8C17BFD, 0xD65F03C0)  # stp, ldp, ret

@@ -35,6 +35,7 @@ from machtrace.unwinder.rules import (
     describe,
 )
 from machtrace.unwinder.sources.cfi import CallFrameRules, sections_of_elf
+from machtrace.unwinder.sources.of_macho import call_frame_rules
 from machtrace.unwinder.step import step
 from tests.support.compilers.executables import DWARF_TABLES, compile_elf, compile_macho
 from tests.support.peers.cfi_tables import PeerFunction, llvm_functions, llvm_register_names
@@ -138,7 +139,7 @@ def _rules(contents: ElfFileContents | ElfMemoryContents) -> CallFrameRules:
 
 
 def _of_macho(contents: FileContents) -> CallFrameRules:
-    rules = CallFrameRules.of_macho(contents)
+    rules = call_frame_rules(contents)
     assert rules is not None
     return rules
 
@@ -502,7 +503,7 @@ def _any_rules(data: bytes, *, is_elf: bool, in_memory: bool) -> CallFrameRules 
         loaded = ElfMemoryContents(memory, memory.start, "memory") if in_memory else None
         return CallFrameRules.of_elf(loaded or ElfFileContents(data, "file"))
     linked = MemoryContents(memory, memory.start, "memory") if in_memory else None
-    return CallFrameRules.of_macho(linked or FileContents(data, "file"))
+    return call_frame_rules(linked or FileContents(data, "file"))
 
 
 def _by_offset(rules: CallFrameRules) -> Callable[..., UnwindRule | None]:

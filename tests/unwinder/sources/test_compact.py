@@ -30,8 +30,8 @@ from machtrace.model.address import ImageOffset, PacMask, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.registers import RegisterSet
 from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset, UnwindRule
-from machtrace.unwinder.sources.cfi import CallFrameRules
 from machtrace.unwinder.sources.compact import CompactRules
+from machtrace.unwinder.sources.of_macho import call_frame_rules
 from machtrace.unwinder.sources.stubs import StubRules
 from machtrace.unwinder.step import step
 from tests.support.emulated.run import OUTSIDE, EmulatedRun, Moment
@@ -55,7 +55,7 @@ def _info(contents: FileContents) -> UnwindInfo:
 
 
 def _rules(contents: FileContents) -> CompactRules:
-    call_frames = CallFrameRules.of_macho(contents)
+    call_frames = call_frame_rules(contents)
     rules = CompactRules.of_macho(contents, contents.image.arch, call_frames)
     assert rules is not None
     return rules

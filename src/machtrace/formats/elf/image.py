@@ -80,6 +80,18 @@ class ElfImage:
         """The ``PT_LOAD`` ones."""
         return (segment for segment in self.segments if segment.type == PT_LOAD)
 
+    @property
+    def code_ranges(self) -> tuple[tuple[int, int], ...]:
+        """The (start, end) of executable sections, else segments, in Svmas; ascending."""
+        ranges = [(int(s.address), int(s.end)) for s in self.sections if s.is_executable]
+        if not ranges:
+            ranges = [
+                (int(segment.address), int(segment.address) + segment.file_size)
+                for segment in self.segments
+                if segment.is_executable
+            ]
+        return tuple(sorted((low, high) for low, high in ranges if low < high))
+
     def segment(self, kind: int) -> Segment | None:
         """The first of type ``kind`` (a ``PT_`` number)."""
         return next((segment for segment in self.segments if segment.type == kind), None)

@@ -103,6 +103,7 @@ class Flow:
         "_after_calls",
         "_behind_calls",
         "_blocks",
+        "_budget",
         "_ends",
         "_entry",
         "_is_sure",
@@ -115,7 +116,6 @@ class Flow:
         "_size",
         "_states",
         "_verdicts",
-        "_work",
         "is_complete",
     )
 
@@ -126,7 +126,7 @@ class Flow:
         outlined: OutlinedBody = _no_outlined_body,
         *,
         unit: int = 4,
-        work: StepBudget | None = None,
+        budget: StepBudget | None = None,
     ) -> None:
         """Follow ``code`` from its start.
 
@@ -135,13 +135,13 @@ class Flow:
             entry: the state before the first.
             outlined: see :data:`OutlinedBody`.
             unit: how much of a distance in ``code`` leads to the next instruction.
-            work: what may be spent; None for as much as functions of this size need.
+            budget: what may be spent; None for as much as functions of this size need.
         """
         self._entry = entry
         self._size = len(code)
         self._return_register = entry.machine.return_address.register
         steps = min(WORK_PER_INSTRUCTION * len(code) + WORK_AT_LEAST, WALK_STEPS)
-        self._work = StepBudget(steps) if work is None else work
+        self._budget = StepBudget(steps) if budget is None else budget
         self._ready: list[tuple[int, FrameState]] = [(0, entry)]
         self._after_calls: dict[int, FrameState] = {}
         """By block: the last state behind the call before it, where that has to be followed."""
@@ -152,10 +152,10 @@ class Flow:
         self.is_complete = False
         """Whether the work came to its end within its bounds."""
         self._verdicts: set[bool | None] | None = None
-        if not self._work.afford(len(code)):
+        if not self._budget.afford(len(code)):
             return
         self._blocks = blocks = Blocks(code, entry, unit)
-        self._runs = PathSearch(blocks, entry, outlined, unit, self._work)
+        self._runs = PathSearch(blocks, entry, outlined, unit, self._budget)
         self._states: list[FrameState | None] = [None] * len(blocks)
         """Before the first instruction of each block."""
         self._ends: list[FrameState | None] = [None] * len(blocks)
@@ -163,7 +163,7 @@ class Flow:
         self._is_sure = bytearray(len(blocks))
         self._reached_calls = MarkedPlaces(len(blocks))
         self._run()
-        self.is_complete = not self._work.is_used_up
+        self.is_complete = not self._budget.is_used_up
         self._runs.forget()
 
     def state(self, index: int) -> FrameState | None:
@@ -204,8 +204,8 @@ class Flow:
         return False not in self._verdicts or True in self._verdicts
 
     def _run(self) -> None:
-        work = self._work
-        while work.left > 0:
+        budget = self._budget
+        while budget.left > 0:
             if self._ready:
                 block, state = self._ready.pop()
                 self._follow(block, state, sure=True)
@@ -219,10 +219,10 @@ class Flow:
     def _follow(  # noqa: C901 - one branch a kind of leaving
         self, block: int, state: FrameState, *, sure: bool
     ) -> None:
-        blocks, states, work = self._blocks, self._states, self._work
+        blocks, states, budget = self._blocks, self._states, self._budget
         while block < len(states):
-            work.left -= 2
-            if work.left <= 0:
+            budget.left -= 2
+            if budget.left <= 0:
                 return
             known = states[block]
             if known is None:
@@ -261,7 +261,7 @@ class Flow:
 
     def _merge(self, block: int, known: FrameState, new: FrameState, *, sure: bool) -> FrameState:
         if known is not new:
-            self._work.left -= 2 + len(known.slots) // 8
+            self._budget.left -= 2 + len(known.slots) // 8
         joined = known.join(new)
         if joined is not known and known.contradicts(new):
             before, now = self._runs.promise(block, known), self._runs.promise(block, new)
@@ -276,7 +276,7 @@ class Flow:
     def _jump_anywhere(self, state: FrameState) -> None:
         """An indirect jump leads to all code that only indirect jumps lead to."""
         for landing in self._landings:
-            self._work.left -= 2
+            self._budget.left -= 2
             if not landing.state.contradicts(state):
                 break
         else:
@@ -285,17 +285,17 @@ class Flow:
         joined = landing.state.join(state)
         if joined != landing.state:
             landing.state = joined
-            self._work.left -= len(landing.targets)
+            self._budget.left -= len(landing.targets)
             self._ready += [(target, joined) for target in landing.targets]
 
     def _reach_further(self) -> bool:
         """Start again at the first instruction that nothing reached; False if there is none."""
-        states, work = self._states, self._work
+        states, budget = self._states, self._budget
         for block in range(self._next_unreached, len(states)):
             if states[block] is not None or self._only_traps(block):
                 continue
             self._next_unreached = block + 1
-            if not work.spend(2 + len(self._landings)):
+            if not budget.spend(2 + len(self._landings)):
                 return False
             best = self._best_candidate(block)
             if best is None:

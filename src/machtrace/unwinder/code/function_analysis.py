@@ -33,9 +33,8 @@ from machtrace.unwinder.code.effects import (
 )
 from machtrace.unwinder.code.frame_state import FrameState
 from machtrace.unwinder.code.return_path import LONGEST_WAY, rule_on_way
-from machtrace.unwinder.functions.bounds import FunctionAt
-from machtrace.unwinder.rules import UnwindRule
-from machtrace.unwinder.step_budget import Allowance, StepBudget
+from machtrace.unwinder.rules import FunctionAt, UnwindRule
+from machtrace.unwinder.step_budget import StepBudget
 
 
 class FollowedFunction(Protocol):
@@ -67,7 +66,7 @@ class FunctionAnalysis(ABC, Generic[_Function]):
         """What every analysis needs.
 
         Args:
-            function_at: see :class:`~machtrace.unwinder.functions.bounds.FunctionBounds`.
+            function_at: returns function bounds.
             limit: bytes of code of all functions that are kept; at the limit all are forgotten.
             kept_along: what else was learnt of functions, by start, and is forgotten with them.
         """
@@ -77,11 +76,11 @@ class FunctionAnalysis(ABC, Generic[_Function]):
         self._functions: dict[Svma, _Function | None] = {}
         self._size = 0
         """Bytes of code of those."""
-        self._allowance = Allowance()
+        self._budget = StepBudget(per_query=True)
 
-    def draw_on(self, work: StepBudget) -> None:
+    def draw_on(self, budget: StepBudget) -> None:
         """See :class:`~machtrace.unwinder.step_budget.DrawsOnBudget`."""
-        self._allowance.draw_on(work)
+        self._budget = budget
 
     def state_in_call(self, lookup: Svma, most: int) -> FrameState | None:
         """See :class:`~machtrace.unwinder.code.code_check.CodeAnalysis`.
@@ -92,7 +91,7 @@ class FunctionAnalysis(ABC, Generic[_Function]):
         bounds = self.function_at(lookup)
         if bounds is None or bounds[1] - bounds[0] > most:
             return None
-        self._allowance.begin_question()
+        self._budget.begin_query()
         function = self._function(*bounds)
         if function is None or not function.flow.is_balanced:
             return None
@@ -107,18 +106,18 @@ class FunctionAnalysis(ABC, Generic[_Function]):
         functions = self._functions
         if start in functions:
             return functions[start]
-        work = self._allowance.work
-        if work.is_used_up:
+        budget = self._budget
+        if budget.is_used_up:
             return None
         if self._size + end - start > self._limit:
             self._forget()
-        is_whole = work.is_whole
+        is_whole = budget.is_whole
         # A function that is asked for while its own callers are looked at has no answer.
         functions[start] = None
         is_kept = False
         try:
             function = self._followed(start, end)
-            is_kept = is_whole or not work.is_used_up  # else the next walk may have more for it
+            is_kept = is_whole or not budget.is_used_up  # else the next walk may have more for it
         finally:
             if not is_kept:
                 functions.pop(start, None)
@@ -150,7 +149,11 @@ ReadStraight = Callable[[Svma, Svma], Iterable[tuple[int, Effects]]]
 
 
 def rule_at_edges(
-    read: ReadStraight, lookup: Svma, bounds: tuple[Svma, Svma], entry: FrameState, work: StepBudget
+    read: ReadStraight,
+    lookup: Svma,
+    bounds: tuple[Svma, Svma],
+    entry: FrameState,
+    budget: StepBudget,
 ) -> UnwindRule | None:
     """The rule at ``lookup``, if it is near the beginning or the end of its function; else None.
 
@@ -159,9 +162,9 @@ def rule_at_edges(
         lookup: where an instruction starts.
         bounds: (start, end) of the function.
         entry: the state before its first instruction.
-        work: what looks at edges are counted in.
+        budget: what looks at edges are counted in.
     """
-    if not work.afford_edges():
+    if not budget.afford_edges():
         return None
     start, end = bounds
     found = rule_from_start(read(start, end), lookup - start, entry)

@@ -44,6 +44,7 @@ class PathSearch:
 
     __slots__ = (
         "_blocks",
+        "_budget",
         "_linking",
         "_outlined",
         "_passed",
@@ -51,17 +52,21 @@ class PathSearch:
         "_return_register",
         "_tried",
         "_unit",
-        "_work",
     )
 
     def __init__(
-        self, blocks: Blocks, entry: FrameState, outlined: OutlinedBody, unit: int, work: StepBudget
+        self,
+        blocks: Blocks,
+        entry: FrameState,
+        outlined: OutlinedBody,
+        unit: int,
+        budget: StepBudget,
     ) -> None:
         """See :class:`~machtrace.unwinder.code.data_flow.Flow`; ``blocks`` are of its code."""
         self._blocks = blocks
         self._outlined = outlined
         self._unit = unit
-        self._work = work
+        self._budget = budget
         self._return_register = entry.machine.return_address.register
         self._linking = Writes((self._return_register,))
         self._passed: dict[int, tuple[FrameState, FrameState]] = {}
@@ -85,9 +90,9 @@ class PathSearch:
         # Most are tried before they are followed, and followed with what was tried.
         known = self._passed.get(block)
         if known is not None and (known[0] is state or known[0] == state):
-            self._work.left -= 1
+            self._budget.left -= 1
             return known[1]
-        self._work.left -= len(effects) * _STEPS_AN_EFFECT
+        self._budget.left -= len(effects) * _STEPS_AN_EFFECT
         end = after_all(state, effects)
         self._passed[block] = (state, end)
         return end
@@ -97,7 +102,7 @@ class PathSearch:
         if call.distance is not None:
             body = self._outlined((self._blocks.ends[block] - 1) * self._unit + call.distance)
             if body is not None:
-                self._work.left -= len(body) * _STEPS_AN_EFFECT
+                self._budget.left -= len(body) * _STEPS_AN_EFFECT
                 after = after_all(state.after(self._linking), body)
                 # What goes to another stack comes back with all as it was.
                 if after.sp_offset is not None or state.sp_offset is None:
@@ -112,20 +117,20 @@ class PathSearch:
         One proper return outweighs the others: what stands behind a call that never returns, or
         data among the code, leads anywhere.
         """
-        known, work = self._promised, self._work
-        work.left -= 2
+        known, budget = self._promised, self._budget
+        budget.left -= 2
         state = self._tried.setdefault(state.identity, state)
         tried: dict[int, tuple[FrameState, int]] = {}
         paths = [(block, state, -1)]
         promise = 0
         for _ in range(TRIAL_LIMIT):
-            if not paths or work.left <= 0:
+            if not paths or budget.left <= 0:
                 break
             block, state, came_from = paths.pop()
             if block in tried:
                 continue
             tried[block] = (state, came_from)
-            work.left -= 2
+            budget.left -= 2
             found = known.get((block, id(state)))
             if found is not None and found[0] == 0:
                 continue
@@ -159,7 +164,7 @@ class PathSearch:
             target = (self._blocks.ends[block] - 1) * self._unit + leaving.distance
             body = self._outlined(target)
             if body is not None:
-                self._work.left -= len(body) * _STEPS_AN_EFFECT
+                self._budget.left -= len(body) * _STEPS_AN_EFFECT
                 return after_all(state, body).is_restored(self._return_register)
             if state.is_restored(self._return_register):
                 return True

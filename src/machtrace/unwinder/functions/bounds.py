@@ -13,9 +13,6 @@ from machtrace.errors import FormatError, MemoryReadError
 from machtrace.formats.macho.contents import MachOContents, read_table
 from machtrace.model.address import Svma
 
-FunctionAt = Callable[[Svma], tuple[Svma, Svma] | None]
-"""The (start, end) of the function that holds an address, if any does."""
-
 _UNWIND_INFO = ("__TEXT", "__unwind_info")
 
 

@@ -32,7 +32,7 @@ def jumps_to(
     target: Svma,
     contents: ImageContents,
     sections: Sequence[tuple[int, int]],
-    work: StepBudget | None = None,
+    budget: StepBudget | None = None,
 ) -> Iterator[Svma]:
     """Addresses of the unconditional jumps (B) to ``target``; those near it come first.
 
@@ -40,7 +40,7 @@ def jumps_to(
         target: where they lead.
         contents: the image.
         sections: the (start, end) of its code.
-        work: what may be spent; the search ends where it is used up.
+        budget: what may be spent; the search ends where it is used up.
     """
     chunks = [
         (start, min(start + CHUNK, end))
@@ -49,7 +49,7 @@ def jumps_to(
     ]
     chunks.sort(key=lambda chunk: abs(chunk[0] + CHUNK // 2 - target))
     for start, end in chunks[: SEARCH_LIMIT // CHUNK]:
-        if work is not None and not work.afford(STEPS_A_CHUNK * (end - start) // CHUNK + 64):
+        if budget is not None and not budget.afford(STEPS_A_CHUNK * (end - start) // CHUNK + 64):
             return
         try:
             at, distances = _branches(contents, start, end, _B)

@@ -44,7 +44,7 @@ class ElfFunctionBounds:
 
 
 def _bounds(contents: ElfContents) -> tuple[Addresses, Addresses]:
-    sections = code_ranges(contents)
+    sections = contents.image.code_ranges
     found = [_functions(parse, contents) for parse in (parse_symbols, parse_dynamic_symbols)]
     starts = np.concatenate([one[0] for one in found])
     sizes = np.concatenate([one[1] for one in found])
@@ -74,16 +74,3 @@ def _functions(
         return np.empty(0, np.uint64), np.empty(0, np.uint64)
     functions = rows.is_function
     return rows.addresses[functions], rows.sizes[functions]
-
-
-def code_ranges(contents: ElfContents) -> tuple[tuple[int, int], ...]:
-    """The (start, end) of what can be executed, in Svmas: sections, else segments; ascending."""
-    image = contents.image
-    found = [(int(s.address), int(s.end)) for s in image.sections if s.is_executable]
-    if not found:
-        found = [
-            (int(segment.address), int(segment.address) + segment.file_size)
-            for segment in image.segments
-            if segment.is_executable
-        ]
-    return tuple(sorted((low, high) for low, high in found if low < high))

@@ -19,8 +19,15 @@ from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import ImageContents
 from machtrace.model.stack import FrameTrust
-from machtrace.unwinder.functions.bounds import FunctionAt
-from machtrace.unwinder.rules import AsyncContext, AtCfa, Claims, InRegister, RuleSource, UnwindRule
+from machtrace.unwinder.rules import (
+    AsyncContext,
+    AtCfa,
+    Claims,
+    FunctionAt,
+    InRegister,
+    RuleSource,
+    UnwindRule,
+)
 from machtrace.unwinder.step_budget import DrawsOnBudget, StepBudget
 
 _LOOKED_AT = 96
@@ -58,10 +65,10 @@ class AsyncEntryRules:
         self._function_at = function_at
         self._stored: dict[Svma, int | None] = {}
 
-    def draw_on(self, work: StepBudget) -> None:
+    def draw_on(self, budget: StepBudget) -> None:
         """See :class:`~machtrace.unwinder.step_budget.DrawsOnBudget`."""
         if isinstance(self.inner, DrawsOnBudget):
-            self.inner.draw_on(work)
+            self.inner.draw_on(budget)
 
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
         """See :meth:`RuleSource.rule_for`.

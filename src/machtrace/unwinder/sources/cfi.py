@@ -19,7 +19,6 @@ from machtrace.formats.dwarf.cfi import CallFrames
 from machtrace.formats.dwarf.cfi_records import CallFrameSection
 from machtrace.formats.elf.contents import ElfContents
 from machtrace.formats.elf.structs import ElfType
-from machtrace.formats.macho.contents import MachOContents
 from machtrace.model.address import Svma
 from machtrace.model.arch import ARM_DOUBLES, Arch
 from machtrace.model.stack import FrameTrust
@@ -36,7 +35,7 @@ from machtrace.unwinder.rules import (
     RegisterOffset,
     UnwindRule,
 )
-from machtrace.unwinder.step_budget import Allowance, StepBudget
+from machtrace.unwinder.step_budget import StepBudget
 
 if TYPE_CHECKING:
     from machtrace.formats.dwarf.frame_index import FrameIndex
@@ -204,24 +203,6 @@ class IndexedSection:
         return self._index
 
 
-def section_of_macho(contents: MachOContents) -> IndexedSection | None:
-    """``__TEXT,__eh_frame``; None where there is none."""
-    found = contents.image.section("__TEXT", "__eh_frame")
-    arch = contents.image.header.arch
-    if found is None or not found.size or arch is None:
-        return None
-    address = found.address
-    section = CallFrameSection(
-        read=lambda offset, size: contents.read_svma(Svma(address + offset), size),
-        size=found.size,
-        arch=arch,
-        source=f"{contents.source} __TEXT,__eh_frame",
-        address=address,
-    )
-    numbering = RegisterNumbering(arch, is_darwin_eh_frame=True)
-    return IndexedSection(section, numbering, _scan)
-
-
 def sections_of_elf(contents: ElfContents) -> tuple[IndexedSection, ...]:
     """``.eh_frame`` and ``.debug_frame``, those that are there."""
     if contents.image.type is ElfType.RELOCATABLE:
@@ -260,7 +241,7 @@ def _eh_frame(contents: ElfContents) -> IndexedSection | None:
 
     def build(section: CallFrameSection) -> FrameIndex:
         index = None if header is None else _from_header(contents, header, section)
-        return _scan(section) if index is None else index
+        return scanned_index(section) if index is None else index
 
     return IndexedSection(section, RegisterNumbering(image.arch), build)
 
@@ -301,10 +282,11 @@ def _debug_frame(contents: ElfContents) -> IndexedSection | None:
         is_eh_frame=False,
         little_endian=contents.image.layout.little_endian,
     )
-    return IndexedSection(section, RegisterNumbering(contents.image.arch), _scan)
+    return IndexedSection(section, RegisterNumbering(contents.image.arch), scanned_index)
 
 
-def _scan(section: CallFrameSection) -> FrameIndex:
+def scanned_index(section: CallFrameSection) -> FrameIndex:
+    """Build the index of a section that has no table of its own."""
     from machtrace.formats.dwarf.frame_index import build_index
 
     return build_index(section)
@@ -316,13 +298,13 @@ class CallFrameRules:
     Hardly anything is read until the first rule is asked for.
     """
 
-    __slots__ = ("_allowance", "_tables", "claims")
+    __slots__ = ("_budget", "_tables", "claims")
 
     trust = FrameTrust.CFI
 
     def __init__(self, *sections: IndexedSection, claims: Claims = Claims.EVERYWHERE) -> None:
-        self._allowance = Allowance()
-        self._tables = tuple(_Table(section, self._allowance) for section in sections)
+        self._budget = StepBudget(per_query=True)
+        self._tables = tuple(_Table(section, self._afford) for section in sections)
         self.claims = claims
 
     @classmethod
@@ -334,14 +316,8 @@ class CallFrameRules:
         sections = sections_of_elf(contents)
         return cls(*sections) if sections else None
 
-    @classmethod
-    def of_macho(cls, contents: MachOContents) -> CallFrameRules | None:
-        """From ``__TEXT,__eh_frame``; None where there is none. Raises nothing.
-
-        Compilers for Apple's systems describe prologues there, and no epilogues.
-        """
-        section = section_of_macho(contents)
-        return None if section is None else cls(section, claims=Claims.AT_CALLS)
+    def _afford(self, steps: int) -> bool:
+        return self._budget.afford(steps)  # of the present budget, which draw_on replaces
 
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
         """See :meth:`~machtrace.unwinder.rules.RuleSource.rule_for`.
@@ -353,7 +329,7 @@ class CallFrameRules:
             MemoryReadError: it was not captured.
         """
         del interrupted
-        self._allowance.begin_question()
+        self._budget.begin_query()
         for table in self._tables:
             rule = table.rule_for(lookup)
             if rule is not None:
@@ -378,12 +354,12 @@ class CallFrameRules:
             FormatError: there is no FDE, or it is malformed.
             MemoryReadError: it was not captured.
         """
-        self._allowance.begin_question()
+        self._budget.begin_query()
         return self._tables[0].rule_at(offset, lookup)
 
-    def draw_on(self, work: StepBudget) -> None:
+    def draw_on(self, budget: StepBudget) -> None:
         """See :class:`~machtrace.unwinder.step_budget.DrawsOnBudget`."""
-        self._allowance.draw_on(work)
+        self._budget = budget
 
 
 class _Table:
@@ -391,9 +367,9 @@ class _Table:
 
     __slots__ = ("_frames", "_indexed")
 
-    def __init__(self, indexed: IndexedSection, allowance: Allowance) -> None:
+    def __init__(self, indexed: IndexedSection, spend: Callable[[int], bool]) -> None:
         self._indexed = indexed
-        self._frames = CallFrames(indexed.section, allowance.afford)
+        self._frames = CallFrames(indexed.section, spend)
 
     def rule_for(self, lookup: Svma) -> UnwindRule | None:
         offset = self._indexed.index.find(lookup)

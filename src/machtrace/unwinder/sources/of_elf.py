@@ -1,69 +1,119 @@
-"""Which ways of unwinding an ELF image offers, in the order that they are asked."""
+"""The rule sources of an ELF image, and their order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import cached_property
+from typing import Protocol
 
 from machtrace.formats.elf.contents import ElfContents
 from machtrace.formats.elf.structs import ElfType
+from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
-from machtrace.unwinder.code.code_check import CallSiteRules
-from machtrace.unwinder.functions.elf_bounds import ElfFunctionBounds, code_ranges
+from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.rule_cache import ImageRules
-from machtrace.unwinder.rules import RuleSource, source_or_none
+from machtrace.unwinder.rules import (
+    CallAnalysis,
+    CallSiteRules,
+    Claims,
+    RuleSource,
+    UnwindRule,
+    source_or_none,
+)
 from machtrace.unwinder.sources.cfi import CallFrameRules
-from machtrace.unwinder.sources.exidx import ExceptionTableRules
 from machtrace.unwinder.sources.linux_signal_frame import LinuxSignalRules
 from machtrace.unwinder.sources.plt import LinkageStubRules
+from machtrace.unwinder.step_budget import DrawsOnBudget, StepBudget
 
 
 def elf_rules(contents: ElfContents, arch: Arch) -> ImageRules:
     """See :func:`machtrace.unwinder.sources.of_image.image_rules`.
 
-    What signal handlers return to comes before all else. Call-frame information holds at every
-    instruction, so instructions are only looked at where there is none; but of 32-bit arm no table
-    does, and LLVM's call-frame information neither.
+    Signal frames come first. Call-frame information is exact at every instruction, so instructions
+    are analysed only where it is missing; but no table of 32-bit arm is exact in prologues, LLVM's
+    call-frame information included.
     """
-    interrupted, calls = _of_arm(contents, arch)
-    found = (
+    image = contents.image
+    is_analysed = image.type is not ElfType.RELOCATABLE and image.layout.little_endian
+    sources: list[RuleSource | None] = [
         LinuxSignalRules(contents, arch),
-        interrupted,
-        source_or_none(lambda: CallFrameRules.of_elf(contents)),
-        source_or_none(lambda: LinkageStubRules.of_elf(contents)),
-        source_or_none(lambda: ExceptionTableRules.of_elf(contents)),
-        *_instructions(contents, arch),
-        calls,
-    )
-    sources = tuple(source for source in found if source is not None)
-    return ImageRules(sources, contents.image.header_svma)
+        CallFrameRules.of_elf(contents),
+        LinkageStubRules.of_elf(contents),
+    ]
+    if arch.is_arm:
+        sources = _arm_sources(contents, sources, is_analysed=is_analysed)
+    elif is_analysed:
+        analysis = LazyAnalysis(contents, arch)
+        sources += [analysis, CallSiteRules(analysis)]
+    return ImageRules(tuple(source for source in sources if source is not None), image.header_svma)
 
 
-def _of_arm(contents: ElfContents, arch: Arch) -> tuple[RuleSource | None, RuleSource | None]:
-    """Instruction analysis of 32-bit arm: of interrupted frames, and of calls."""
-    image = contents.image
-    if not arch.is_arm or image.type is ElfType.RELOCATABLE or not image.layout.little_endian:
-        return None, None
-    from machtrace.unwinder.arch.arm32.elf import arm_rules_of_elf
+def _arm_sources(
+    contents: ElfContents, sources: list[RuleSource | None], *, is_analysed: bool
+) -> list[RuleSource | None]:
+    """Return ``sources``, which begin with the one for signal frames, and those of 32-bit arm."""
+    from machtrace.unwinder.sources.exidx import ExceptionTableRules
 
-    found = source_or_none(lambda: arm_rules_of_elf(contents))
-    return found, None if found is None else CallSiteRules(found)
+    exceptions = source_or_none(lambda: ExceptionTableRules.of_elf(contents))
+    if not is_analysed:
+        return [*sources, exceptions]
+    from machtrace.unwinder.arch.arm32.image_tables import arm_rules_of_elf
+
+    analysis = source_or_none(lambda: arm_rules_of_elf(contents))
+    calls = None if analysis is None else CallSiteRules(analysis)
+    return [sources[0], analysis, *sources[1:], exceptions, calls]
 
 
-def _instructions(contents: ElfContents, arch: Arch) -> Iterator[RuleSource]:
-    """Instruction analysis, for code that came without tables: assembly, Go, musl."""
-    image = contents.image
-    if image.type is ElfType.RELOCATABLE or not image.layout.little_endian:
-        return
-    bounds = ElfFunctionBounds(contents)
-    if arch.is_arm64:
-        from machtrace.unwinder.arch.arm64.analysis import InstructionRules
+class LazyAnalysis:
+    """Instruction analysis of an ELF image, imported and built when first queried.
 
-        instructions = InstructionRules(contents, bounds.at, code_ranges(contents))
-        yield instructions
-        yield CallSiteRules(instructions)
-    elif not arch.is_arm:
-        from machtrace.unwinder.arch.x86.analysis import MODES, X86InstructionRules
+    Few frames need it: assembly, Go and musl have code without tables. A :class:`RuleSource`.
+    """
 
-        x86_instructions = X86InstructionRules(contents, bounds.at, mode=MODES[arch])
-        yield x86_instructions
-        yield CallSiteRules(x86_instructions)
+    trust = FrameTrust.PROLOGUE
+    claims = Claims.EVERYWHERE
+
+    def __init__(self, contents: ElfContents, arch: Arch) -> None:
+        self._contents = contents
+        self._arch = arch
+        self._budget: StepBudget | None = None
+
+    @cached_property
+    def _analysis(self) -> _Analysis:
+        from machtrace.unwinder.functions.elf_bounds import ElfFunctionBounds
+
+        function_at = ElfFunctionBounds(self._contents).at
+        analysis: _Analysis
+        if self._arch.is_arm64:
+            from machtrace.unwinder.arch.arm64.analysis import InstructionRules
+
+            code = self._contents.image.code_ranges
+            analysis = InstructionRules(self._contents, function_at, code)
+        else:
+            from machtrace.unwinder.arch.x86.analysis import MODES, X86InstructionRules
+
+            analysis = X86InstructionRules(self._contents, function_at, mode=MODES[self._arch])
+        if self._budget is not None:
+            analysis.draw_on(self._budget)
+        return analysis
+
+    def draw_on(self, budget: StepBudget) -> None:
+        """See :class:`~machtrace.unwinder.step_budget.DrawsOnBudget`."""
+        self._budget = budget
+        if "_analysis" in self.__dict__:
+            self._analysis.draw_on(budget)
+
+    def function_at(self, address: Svma) -> tuple[Svma, Svma] | None:
+        """See :data:`~machtrace.unwinder.rules.FunctionAt`."""
+        return self._analysis.function_at(address)
+
+    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
+        """See :meth:`RuleSource.rule_for`."""
+        return self._analysis.rule_for(lookup, interrupted=interrupted)
+
+    def rule_at_call(self, lookup: Svma) -> UnwindRule | None:
+        """See :class:`~machtrace.unwinder.rules.CallAnalysis`."""
+        return self._analysis.rule_at_call(lookup)
+
+
+class _Analysis(RuleSource, CallAnalysis, DrawsOnBudget, Protocol):
+    """Instruction analysis of an architecture."""

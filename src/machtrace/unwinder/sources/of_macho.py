@@ -1,69 +1,59 @@
-"""Which ways of unwinding a Mach-O image offers, in the order that they are asked.
-
-Functions that nobody called, where unwind information says so.
-
-The first function of a thread or of a coroutine has a link register, and bytes where a return
-address would be, that mean nothing; its instructions do not tell. Who wrote it may have: with
-``.cfi_undefined`` for the return address, as libraries do to end stacks there.
-"""
+"""The rule sources of a Mach-O image, and their order."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from machtrace.formats.macho.contents import MachOContents
+from machtrace.errors import FormatError, MemoryReadError
+from machtrace.formats.dwarf.cfi_records import CallFrameSection
+from machtrace.formats.macho.contents import (
+    MachOContents,
+    is_encrypted,
+)
+from machtrace.formats.macho.tables.data_in_code import parse_data_in_code
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.stack import FrameTrust
-from machtrace.unwinder.code.code_check import CallAnalysis, CallSiteRules, CodeAnalysis, CodeCheck
+from machtrace.unwinder.code.code_check import CodeAnalysis, CodeCheck
+from machtrace.unwinder.functions.bounds import FunctionBounds, code_ranges
 from machtrace.unwinder.rule_cache import ImageRules
-from machtrace.unwinder.rules import Claims, Lost, RuleSource, UnwindRule, source_or_none
+from machtrace.unwinder.rules import (
+    CallAnalysis,
+    CallSiteRules,
+    Claims,
+    Lost,
+    RuleSource,
+    UnwindRule,
+    source_or_none,
+)
 from machtrace.unwinder.sources.async_entry import CONTEXT_REGISTERS, AsyncEntryRules
-from machtrace.unwinder.sources.cfi import CallFrameRules
+from machtrace.unwinder.sources.cfi import (
+    CallFrameRules,
+    IndexedSection,
+    RegisterNumbering,
+    scanned_index,
+)
 from machtrace.unwinder.sources.compact import CompactRules
 from machtrace.unwinder.sources.darwin_signal_frame import DarwinSignalRules
 from machtrace.unwinder.sources.stubs import StubRules
 
+if TYPE_CHECKING:
+    from machtrace.unwinder.arch.arm32.analysis import ArmInstructionRules
 
-class UndefinedReturnAddressRules:
-    """What another source says of functions without a caller. A :class:`RuleSource`.
-
-    To be asked before instruction analysis. It answers for interrupted frames only: elsewhere the
-    other source is asked anyway.
-    """
-
-    __slots__ = ("_tables",)
-
-    trust = FrameTrust.CFI
-    claims = Claims.EVERYWHERE
-
-    def __init__(self, tables: RuleSource) -> None:
-        """``tables``: compact unwind, with the call-frame information that it leads to."""
-        self._tables = tables
-
-    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
-        """See :meth:`RuleSource.rule_for`.
-
-        Raises:
-            FormatError: the tables are malformed here.
-            MemoryReadError: they were not captured.
-        """
-        if not interrupted:
-            return None
-        rule = self._tables.rule_for(lookup, interrupted=True)
-        return rule if rule is not None and isinstance(rule.return_address, Lost) else None
+Ranges = tuple[tuple[int, int], ...]
+"""The (start, end) of each, ascending, disjoint."""
 
 
 def macho_rules(contents: MachOContents, arch: Arch) -> ImageRules:
     """See :func:`machtrace.unwinder.sources.of_image.image_rules`.
 
-    What signal handlers return to comes before all else. Instruction analysis is next: it answers
-    only for interrupted frames, where compact unwind is not meant to be right. Compact unwind
-    hands over to call-frame information where it says so.
+    Signal frames come first. Instruction analysis is next: it only has rules for interrupted
+    frames, where compact unwind is not exact. Compact unwind refers to call-frame information
+    where it has no encoding.
     """
     analysis = _analysis(contents, arch)
-    call_frames = CallFrameRules.of_macho(contents)
+    call_frames = call_frame_rules(contents)
     compact = source_or_none(lambda: CompactRules.of_macho(contents, arch, call_frames))
     tables = compact or call_frames
     frames = [
@@ -80,43 +70,122 @@ def macho_rules(contents: MachOContents, arch: Arch) -> ImageRules:
     ]
     signals = source_or_none(lambda: DarwinSignalRules.of_macho(contents, arch, frames))
     sources = frames if signals is None else [signals, *frames]
-    return ImageRules(tuple(sources), contents.image.header_svma, analysis.witness)
+    return ImageRules(tuple(sources), contents.image.header_svma, analysis.code_check)
+
+
+class UndefinedReturnAddressRules:
+    """The functions without a caller, by another source's tables. A :class:`RuleSource`.
+
+    A thread's or coroutine's first function has a meaningless link register, or meaningless bytes
+    where a return address would be, and its instructions do not show it. Its author can state it:
+    with ``.cfi_undefined`` for the return address, as libraries do to end stacks there.
+
+    It precedes instruction analysis, and has rules for interrupted frames only: for others the
+    tables are queried anyway.
+    """
+
+    __slots__ = ("_tables",)
+
+    trust = FrameTrust.CFI
+    claims = Claims.EVERYWHERE
+
+    def __init__(self, tables: RuleSource) -> None:
+        """``tables``: compact unwind, with the call-frame information that it refers to."""
+        self._tables = tables
+
+    def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
+        """See :meth:`RuleSource.rule_for`."""
+        if not interrupted:
+            return None
+        rule = self._tables.rule_for(lookup, interrupted=True)
+        return rule if rule is not None and isinstance(rule.return_address, Lost) else None
+
+
+def call_frame_rules(contents: MachOContents) -> CallFrameRules | None:
+    """Return the rules of ``__TEXT,__eh_frame``; None without that section. Raises nothing.
+
+    Compilers for Apple's systems describe prologues there, but not epilogues.
+    """
+    section = contents.image.section("__TEXT", "__eh_frame")
+    arch = contents.image.header.arch
+    if section is None or not section.size or arch is None:
+        return None
+    address = section.address
+    frames = CallFrameSection(
+        read=lambda offset, size: contents.read_svma(Svma(address + offset), size),
+        size=section.size,
+        arch=arch,
+        source=f"{contents.source} __TEXT,__eh_frame",
+        address=address,
+    )
+    numbering = RegisterNumbering(arch, is_darwin_eh_frame=True)
+    indexed = IndexedSection(frames, numbering, scanned_index)
+    return CallFrameRules(indexed, claims=Claims.AT_CALLS)
+
+
+class CheckingAnalysis(RuleSource, CallAnalysis, CodeAnalysis, Protocol):
+    """Instruction analysis that can also check what tables state of calls."""
+
+
+def instruction_rules(contents: MachOContents, arch: Arch) -> CheckingAnalysis | None:
+    """Return instruction analysis of AArch64 or x86 code; None if it is missing or encrypted."""
+    sections = _readable_code(contents)
+    if not sections:
+        return None
+    function_at = FunctionBounds.of_macho(contents).at
+    if arch.is_arm64:
+        from machtrace.unwinder.arch.arm64.analysis import InstructionRules
+
+        return InstructionRules(contents, function_at, sections)
+    from machtrace.unwinder.arch.x86.analysis import MODES, X86InstructionRules
+
+    return X86InstructionRules(contents, function_at, _data_in_code(contents), MODES[arch])
+
+
+def arm_rules(contents: MachOContents) -> ArmInstructionRules | None:
+    """Return instruction analysis of 32-bit arm code; None if it is missing or encrypted."""
+    if not _readable_code(contents):
+        return None
+    from machtrace.unwinder.arch.arm32.analysis import ArmInstructionRules
+    from machtrace.unwinder.arch.arm32.image_tables import instruction_sets_of_macho
+
+    function_at = FunctionBounds.of_macho(contents).at
+    sets = instruction_sets_of_macho(contents)
+    return ArmInstructionRules(contents, function_at, sets, _data_in_code(contents))
+
+
+def _readable_code(contents: MachOContents) -> Ranges:
+    sections = code_ranges(contents)
+    is_encrypted_in = (is_encrypted(contents, Svma(low), high - low) for low, high in sections)
+    return () if any(is_encrypted_in) else sections
+
+
+def _data_in_code(contents: MachOContents) -> Ranges:
+    try:
+        return parse_data_in_code(contents)
+    except (FormatError, MemoryReadError):
+        return ()  # some data may be decoded as code
 
 
 @dataclass(frozen=True, slots=True)
 class _Analysis:
-    """What instructions say."""
+    """The uses of one instruction analysis."""
 
     interrupted: RuleSource | None = None
-    """Of interrupted frames."""
+    """Rules for interrupted frames."""
     calls: RuleSource | None = None
-    """Of calls, where nothing else knows."""
-    witness: CodeCheck | None = None
-
-
-class _CheckingSource(RuleSource, CallAnalysis, CodeAnalysis, Protocol):
-    """Instruction analysis that can also check what tables say of calls."""
+    """Rules for calls that no table describes."""
+    code_check: CodeCheck | None = None
 
 
 def _analysis(contents: MachOContents, arch: Arch) -> _Analysis:
-    if arch.is_arm64:
-        from machtrace.unwinder.arch.arm64.analysis import InstructionRules
-
-        arm64 = source_or_none(lambda: InstructionRules.of_macho(contents, arch))
-        return _Analysis() if arm64 is None else _checking(arm64, contents, arch)
     if arch.is_arm:
-        from machtrace.unwinder.arch.arm32.analysis import ArmInstructionRules
-
-        arm = source_or_none(lambda: ArmInstructionRules.of_macho(contents, arch))
+        arm = source_or_none(lambda: arm_rules(contents))
         return _Analysis() if arm is None else _Analysis(arm, CallSiteRules(arm))
-    from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
-
-    x86 = source_or_none(lambda: X86InstructionRules.of_macho(contents, arch))
-    return _Analysis() if x86 is None else _checking(x86, contents, arch)
-
-
-def _checking(found: _CheckingSource, contents: MachOContents, arch: Arch) -> _Analysis:
-    interrupted: RuleSource = found
+    analysis = source_or_none(lambda: instruction_rules(contents, arch))
+    if analysis is None:
+        return _Analysis()
+    interrupted: RuleSource = analysis
     if arch in CONTEXT_REGISTERS:
-        interrupted = AsyncEntryRules(found, contents, arch, found.function_at)
-    return _Analysis(interrupted, CallSiteRules(found), CodeCheck(found, contents, arch))
+        interrupted = AsyncEntryRules(analysis, contents, arch, analysis.function_at)
+    return _Analysis(interrupted, CallSiteRules(analysis), CodeCheck(analysis, contents, arch))

@@ -27,12 +27,13 @@ from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.model.stack import StopReason
 from machtrace.unwinder.arch.arm32.analysis import InstructionSets
+from machtrace.unwinder.arch.arm32.image_tables import instruction_sets_of_macho
 from machtrace.unwinder.functions.bounds import FunctionBounds
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset, UnwindRule
-from machtrace.unwinder.sources.cfi import CallFrameRules
 from machtrace.unwinder.sources.compact import CompactRules, aligned_place
 from machtrace.unwinder.sources.of_image import image_rules
+from machtrace.unwinder.sources.of_macho import call_frame_rules
 from machtrace.unwinder.sources.stubs import StubRules
 from machtrace.unwinder.step import step
 from machtrace.unwinder.walker import walk
@@ -201,7 +202,7 @@ def test_code_shows_its_set_where_no_table_says_so(program: Program, mode: str) 
     """Every function of a program, by its bytes alone, as its symbol has it."""
     sources = (LAB / "registers.c", LAB / "support.c", LAB / "support.S")
     contents = program(*sources, arch=Arch.ARMV7, options=(mode, "-O1"))
-    told, guessed = InstructionSets.of_macho(contents), InstructionSets({})
+    told, guessed = instruction_sets_of_macho(contents), InstructionSets({})
     bounds = FunctionBounds.of_macho(contents)
     (text,) = contents.image.code_sections
     at, compared = Svma(text.address), 0
@@ -266,7 +267,7 @@ def test_doubles_are_recovered_at_calls_by_tables_alone(program: Program) -> Non
     """Compact encodings and the FDEs that they point to, frame by frame, in a real program."""
     sources = (LAB / "registers.c", LAB / "support.c", LAB / "support.S")
     contents = program(*sources, arch=Arch.ARMV7K, options=("-mthumb", "-O2"))
-    tables = CompactRules.of_macho(contents, Arch.ARMV7K, CallFrameRules.of_macho(contents))
+    tables = CompactRules.of_macho(contents, Arch.ARMV7K, call_frame_rules(contents))
     assert tables is not None
     everything = image_rules(contents, Arch.ARMV7K)
     seen: set[int] = set()

@@ -25,6 +25,7 @@ from machtrace.model.memory import MemoryRegion
 from machtrace.unwinder.arch.arm64.analysis import InstructionRules
 from machtrace.unwinder.arch.arm64.decoder import decode
 from machtrace.unwinder.arch.arm64.registers import ARM64, ENTRY, VECTORS
+from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
 from machtrace.unwinder.code.calling_convention import CallerValue, FromCfa
 from machtrace.unwinder.code.data_flow import Flow
 from machtrace.unwinder.code.effects import (
@@ -46,8 +47,8 @@ from machtrace.unwinder.code.effects import (
 from machtrace.unwinder.code.frame_state import FrameState
 from machtrace.unwinder.functions.bounds import FunctionBounds
 from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset, UnwindRule
-from machtrace.unwinder.sources.cfi import CallFrameRules
 from machtrace.unwinder.sources.compact import CompactRules
+from machtrace.unwinder.sources.of_macho import call_frame_rules, instruction_rules
 from tests.support.compilers.executables import compile_macho
 from tests.support.lab.builds import unpreserved_registers
 
@@ -63,8 +64,8 @@ def _disagreements(
     contents: FileContents, unpreserved: frozenset[int] = frozenset()
 ) -> tuple[int, list[str]]:
     """How many instructions have call-frame information, and where analysis says other things."""
-    call_frames = CallFrameRules.of_macho(contents)
-    rules = InstructionRules.of_macho(contents, Arch.ARM64)
+    call_frames = call_frame_rules(contents)
+    rules = instruction_rules(contents, Arch.ARM64)
     assert call_frames is not None
     assert rules is not None
     decoder = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
@@ -334,7 +335,7 @@ def test_a_function_that_is_too_long_is_left_alone():
 def test_callers_are_left_to_compact_unwind(lab_program: Build):
     """Where a function makes a frame of its own and calls ordinary ones, tables say it better."""
     contents = lab_program("registers", "-O2")
-    rules = InstructionRules.of_macho(contents, Arch.ARM64)
+    rules = instruction_rules(contents, Arch.ARM64)
     assert rules is not None
     calls = [
         rules.rule_for(Svma(start + 4 * index), interrupted=False)
@@ -361,10 +362,12 @@ def test_no_rule_where_the_return_address_was_overwritten():
     assert rules.rule_for(Svma(4), interrupted=True) is None
 
 
-def test_other_architectures_have_none(lab_program: Build):
-    """The analysis reads AArch64 only."""
-    contents = lab_program("leaves", "-O0", "compact", Arch.X86_64)
-    assert InstructionRules.of_macho(contents, Arch.X86_64) is None
+def test_each_architecture_has_its_own_analysis(lab_program: Build):
+    """The image's architecture decides."""
+    arm64 = lab_program("leaves", "-O0")
+    x86_64 = lab_program("leaves", "-O0", "compact", Arch.X86_64)
+    assert isinstance(instruction_rules(arm64, Arch.ARM64), InstructionRules)
+    assert isinstance(instruction_rules(x86_64, Arch.X86_64), X86InstructionRules)
 
 
 def test_encrypted_code_is_not_analysed(lab_program: Build):
@@ -373,7 +376,7 @@ def test_encrypted_code_is_not_analysed(lab_program: Build):
     encrypted = FileContents(contents.data, "encrypted")
     command = EncryptionInfoCommand(0x2C, 24, 0x1000, 1 << 20, 1)
     encrypted.image = replace(contents.image, encryption_info=command)
-    assert InstructionRules.of_macho(encrypted, Arch.ARM64) is None
+    assert instruction_rules(encrypted, Arch.ARM64) is None
     assert CompactRules.of_macho(encrypted, Arch.ARM64) is None
     encrypted.image = replace(contents.image, encryption_info=command._replace(cryptid=0))
-    assert InstructionRules.of_macho(encrypted, Arch.ARM64) is not None
+    assert instruction_rules(encrypted, Arch.ARM64) is not None

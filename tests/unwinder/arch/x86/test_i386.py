@@ -19,9 +19,8 @@ from machtrace.unwinder.arch.x86.analysis import X86InstructionRules
 from machtrace.unwinder.arch.x86.decoder import decode
 from machtrace.unwinder.arch.x86.encoding import LONGEST, parse
 from machtrace.unwinder.arch.x86.registers import EAX, EBP, EBX, ECX, EDI, ESI, ESP, MODE_32
-from machtrace.unwinder.code.code_check import CallSiteRules
 from machtrace.unwinder.code.effects import NOTHING, AddConstant, Call, Return, Store, Trap
-from machtrace.unwinder.rules import AtCfa, Lost, RegisterOffset, UnwindRule
+from machtrace.unwinder.rules import AtCfa, CallSiteRules, Lost, RegisterOffset, UnwindRule
 from machtrace.unwinder.sources.stubs import StubRules
 from tests.support.compilers.executables import compile_object
 

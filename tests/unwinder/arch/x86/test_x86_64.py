@@ -30,8 +30,8 @@ from machtrace.unwinder.code.effects import (
 )
 from machtrace.unwinder.functions.bounds import FunctionBounds
 from machtrace.unwinder.rules import AtCfa, RegisterOffset
-from machtrace.unwinder.sources.cfi import CallFrameRules
 from machtrace.unwinder.sources.compact import CompactRules
+from machtrace.unwinder.sources.of_macho import call_frame_rules, instruction_rules
 from tests.support.peers.x86_instructions import X86Peer
 
 Build = Callable[..., FileContents]
@@ -115,8 +115,8 @@ def test_any_bytes_have_a_length(code: bytes, at: int):
 def test_at_calls_it_says_what_the_tables_say(build: tuple[str, str], lab_program: Build):
     """There compact unwind is right, and analysis took the whole prologue to get there."""
     contents = lab_program(*build, "compact", Arch.X86_64)
-    analysis = X86InstructionRules.of_macho(contents, Arch.X86_64)
-    tables = CompactRules.of_macho(contents, Arch.X86_64, CallFrameRules.of_macho(contents))
+    analysis = instruction_rules(contents, Arch.X86_64)
+    tables = CompactRules.of_macho(contents, Arch.X86_64, call_frame_rules(contents))
     assert analysis is not None
     assert tables is not None
     compared = 0

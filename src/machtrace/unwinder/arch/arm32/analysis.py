@@ -1,31 +1,20 @@
 """Rules for frames of 32-bit arm code, from its instructions.
 
-The same analysis as :mod:`machtrace.unwinder.arch.arm64.analysis` makes for AArch64. What iOS ran
-of this
-architecture has no unwind tables at all: exceptions were thrown with ``setjmp``. So calls are
-analysed too, for when nothing else knows.
+The same analysis as :mod:`machtrace.unwinder.arch.arm64.analysis`. Apple's 32-bit arm images have
+no unwind tables, except watchOS's: exceptions were thrown with ``setjmp``. So calls are analysed,
+too.
 
-Which functions of a 32-bit arm image are of Thumb instructions.
-
-A processor knows by a bit of its status register, and a return address by its lowest bit. But that
-is a matter of the function, and so of its address: the same in the innermost frame, of which a
-core may not have the status register, and in all its callers. LC_FUNCTION_STARTS marks the Thumb
-functions, and so do symbols (``N_ARM_THUMB_DEF``); where neither does, the code itself shows it,
-for nearly each ARM instruction begins with the condition "always".
+A function's instruction set, ARM or Thumb, is determined by its address: the status register is
+not in every core, and a return address's lowest bit is of the caller. Tables mark the Thumb
+functions; where none does, the code shows it, because nearly every ARM instruction begins with the
+condition "always".
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
 
-from machtrace.errors import FormatError, MemoryReadError
-from machtrace.formats.macho.contents import MachOContents, is_encrypted
-from machtrace.formats.macho.tables.data_in_code import parse_data_in_code
-from machtrace.formats.macho.tables.function_starts import parse_function_starts
-from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.model.address import Svma
-from machtrace.model.arch import Arch
 from machtrace.model.memory import ImageContents
 from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.arch.arm32.function_code import ArmEffects, Code, Range
@@ -36,13 +25,8 @@ from machtrace.unwinder.code.effects import Writes
 from machtrace.unwinder.code.frame_state import FrameState
 from machtrace.unwinder.code.function_analysis import FunctionAnalysis
 from machtrace.unwinder.code.return_path import rule_across_stacks
-from machtrace.unwinder.functions.bounds import FunctionAt, FunctionBounds, code_ranges
-from machtrace.unwinder.rules import Claims, UnwindRule
+from machtrace.unwinder.rules import Claims, FunctionAt, UnwindRule
 from machtrace.unwinder.step_budget import StepBudget
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 _LOOKED_AT = 1 << 10
 """Bytes of a function that are enough to tell what it is."""
@@ -58,34 +42,12 @@ class InstructionSets:
         """``known``: whether Thumb, by the Svma of the function's start."""
         self._known = known
 
-    @classmethod
-    def of_macho(cls, contents: MachOContents) -> InstructionSets:
-        """From its tables; one that is malformed or was not captured counts as missing."""
-        known: dict[int, bool] = {}
-        try:
-            symbols = parse_symbols(contents)
-            known |= _pairs(symbols.n_value[symbols.is_code], symbols.is_thumb[symbols.is_code])
-        except (FormatError, MemoryReadError):
-            pass
-        try:
-            starts = parse_function_starts(contents)
-            header = contents.image.header_svma
-            for offset, is_thumb in _pairs(starts.offsets, starts.is_thumb).items():
-                known[header + offset] = is_thumb or known.get(header + offset, False)
-        except (FormatError, MemoryReadError):
-            pass
-        return cls(known)
-
     def is_thumb(self, start: int, code: bytes) -> bool:
         """Whether the function at Svma ``start``, whose bytes are given, is of Thumb."""
         known = self._known.get(start)
         if known is None:
             known = bool(start % 4) or not looks_like_arm(code)
         return known
-
-
-def _pairs(addresses: npt.NDArray[np.uint64], marks: npt.NDArray[np.bool_]) -> dict[int, bool]:
-    return dict(zip(addresses.tolist(), marks.tolist(), strict=True))
 
 
 def looks_like_arm(code: bytes) -> bool:
@@ -109,10 +71,10 @@ _LINKING = Writes((LR,))
 class _Function:
     __slots__ = ("_effects", "_places", "_starts", "flow")
 
-    def __init__(self, code: Code, entry: FrameState, work: StepBudget) -> None:
+    def __init__(self, code: Code, entry: FrameState, budget: StepBudget) -> None:
         found = ArmEffects(code)
         self._effects = found.effects
-        self.flow = Flow(found.effects, entry, unit=1, work=work)
+        self.flow = Flow(found.effects, entry, unit=1, budget=budget)
         self._starts = list(found.places)
         self._places = list(found.places.values())
 
@@ -164,21 +126,6 @@ class ArmInstructionRules(FunctionAnalysis[_Function]):
         self._data = data
         self._data_starts = [start for start, _ in data]
 
-    @classmethod
-    def of_macho(cls, contents: MachOContents, arch: Arch) -> ArmInstructionRules | None:
-        """Of a Mach-O; None where its code is not 32-bit arm, or still encrypted."""
-        sections = code_ranges(contents) if arch.is_arm else ()
-        if not sections:
-            return None
-        if any(is_encrypted(contents, Svma(start), end - start) for start, end in sections):
-            return None
-        try:
-            data = parse_data_in_code(contents)
-        except (FormatError, MemoryReadError):
-            data = ()  # less is known, and what is known still holds
-        bounds = FunctionBounds.of_macho(contents)
-        return cls(contents, bounds.at, InstructionSets.of_macho(contents), data)
-
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
         """See :meth:`RuleSource.rule_for`.
 
@@ -203,16 +150,16 @@ class ArmInstructionRules(FunctionAnalysis[_Function]):
         bounds = self.function_at(address)
         if bounds is None or bounds[1] - bounds[0] > MAX_FUNCTION_SIZE:
             return None
-        self._allowance.begin_question()
+        self._budget.begin_query()
         function = self._function(*bounds)
         return None if function is None else (function, address - bounds[0])
 
     def _followed(self, start: Svma, end: Svma) -> _Function | None:
         code = bytes(self._contents.read_svma(start, end - start))
-        work = self._allowance.work
+        budget = self._budget
         is_thumb = self._sets.is_thumb(start, code)
-        found = Code(code, start, is_thumb=is_thumb, data=self._data_in(start, end), work=work)
-        return None if work.is_used_up else _Function(found, self._entry, work)
+        found = Code(code, start, is_thumb=is_thumb, data=self._data_in(start, end), budget=budget)
+        return None if budget.is_used_up else _Function(found, self._entry, budget)
 
     def _data_in(self, start: int, end: int) -> list[Range]:
         first = max(0, bisect_right(self._data_starts, start) - 1)

@@ -49,11 +49,11 @@ class Code:
     """A function's instructions."""
 
     __slots__ = (
+        "_budget",
         "_data",
         "_kinds",
         "_later",
         "_ready",
-        "_work",
         "bytes",
         "found",
         "is_thumb",
@@ -68,9 +68,9 @@ class Code:
         *,
         is_thumb: bool,
         data: Sequence[Range] = (),
-        work: StepBudget | None = None,
+        budget: StepBudget | None = None,
     ) -> None:
-        """Find them, within ``work``; None for as much as any function needs.
+        """Find them, within ``budget``; None for as much as any function needs.
 
         ``start`` is the function's Svma; ``data`` is what of it is known to be none, in bytes from
         its start, ascending.
@@ -82,7 +82,7 @@ class Code:
         """By bytes from the start."""
         self.tables: dict[int, tuple[int, ...]] = {}
         """Where jumps by tables lead to, by the jump."""
-        self._work = StepBudget() if work is None else work
+        self._budget = StepBudget() if budget is None else budget
         self._kinds = bytearray(len(code))
         self._data = data
         for low, high in data:
@@ -99,7 +99,7 @@ class Code:
 
     def _find(self) -> None:
         gap = 0
-        while not self._work.is_used_up:
+        while not self._budget.is_used_up:
             if self._ready:
                 self._follow(self._ready.pop())
             elif self._later:
@@ -122,7 +122,7 @@ class Code:
             elif decoded.it:
                 conditions = conditions_of(decoded.it)
             self.found[at] = decoded
-            if not self._work.spend(_STEPS_AN_INSTRUCTION):
+            if not self._budget.spend(_STEPS_AN_INSTRUCTION):
                 return
             self._claim(at, at + decoded.size, _CODE)
             if decoded.literal is not None:
@@ -177,7 +177,7 @@ class Code:
         end = self._data[stated][1] if is_stated else len(self.bytes)
         targets: dict[int, None] = {}
         at = table
-        while at + size <= end and self._kinds[at] != _CODE and self._work.spend(1):
+        while at + size <= end and self._kinds[at] != _CODE and self._budget.spend(1):
             target = table + scale * int.from_bytes(self.bytes[at : at + size], "little")
             if not at < target < len(self.bytes) or target % self.unit:
                 break

@@ -11,9 +11,7 @@ from itertools import islice
 from struct import unpack_from
 
 from machtrace.errors import MemoryReadError
-from machtrace.formats.macho.contents import MachOContents, is_encrypted
 from machtrace.model.address import Svma
-from machtrace.model.arch import Arch
 from machtrace.model.memory import ImageContents
 from machtrace.model.stack import FrameTrust
 from machtrace.unwinder.arch.arm64.decoder import decode
@@ -52,8 +50,7 @@ from machtrace.unwinder.code.return_path import (
     rule_across_stacks,
     rule_behind_call,
 )
-from machtrace.unwinder.functions.bounds import FunctionAt, FunctionBounds, code_ranges
-from machtrace.unwinder.rules import Claims, UnwindRule
+from machtrace.unwinder.rules import Claims, FunctionAt, UnwindRule
 
 MAX_INSTRUCTIONS = 1 << 16
 """Of one function; the largest of compiled code have some tens of thousands."""
@@ -131,16 +128,6 @@ class InstructionRules(FunctionAnalysis[_Function]):
         self._nesting = 0
         """How many functions are followed for the sake of one that they jump into."""
 
-    @classmethod
-    def of_macho(cls, contents: MachOContents, arch: Arch) -> InstructionRules | None:
-        """Of a Mach-O; None where its code is not AArch64, or still encrypted."""
-        sections = code_ranges(contents)
-        if not arch.is_arm64 or not sections:
-            return None
-        if any(is_encrypted(contents, Svma(start), end - start) for start, end in sections):
-            return None
-        return cls(contents, FunctionBounds.of_macho(contents).at, sections)
-
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
         """See :meth:`RuleSource.rule_for`.
 
@@ -157,12 +144,12 @@ class InstructionRules(FunctionAnalysis[_Function]):
         bounds = self.function_at(address)
         if bounds is None:
             return None
-        self._allowance.begin_question()
+        self._budget.begin_query()
         function = self._function(*bounds)
         if function is None or not function.flow.is_complete:
             if not interrupted:
                 return None
-            return rule_at_edges(self._straight, address, bounds, ENTRY, self._allowance.work)
+            return rule_at_edges(self._straight, address, bounds, ENTRY, self._budget)
         state = function.state(address)
         if state is None:
             return None
@@ -203,9 +190,9 @@ class InstructionRules(FunctionAnalysis[_Function]):
         Raises:
             MemoryReadError: the function's instructions were not captured.
         """
-        self._allowance.begin_question()
+        self._budget.begin_query()
         bounds = self.function_at(lookup)
-        if bounds is None or not self._allowance.work.afford(_STEPS_FOR_A_START):
+        if bounds is None or not self._budget.afford(_STEPS_FOR_A_START):
             return None
         state, at = ENTRY, bounds[0]
         for instruction in self._read(at, min(count * INSTRUCTION_SIZE, bounds[1] - at)):
@@ -227,7 +214,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
 
     def _is_outlined(self, start: Svma, nesting: int = 0) -> bool:
         """Whether a function shares a frame: it is short, and does so or jumps to one that does."""
-        self._allowance.work.spend(_READING)
+        self._budget.spend(_READING)
         found = self._sharing.get(start)
         if found is None:
             found = self._sharing[start] = self._shares_frame(start, nesting)
@@ -251,13 +238,13 @@ class InstructionRules(FunctionAnalysis[_Function]):
         count = size // INSTRUCTION_SIZE  # bounds may end at data of any size
         code = self._code(start, INSTRUCTION_SIZE * count)
         read: list[Effect] = []
-        work = self._allowance.work
+        budget = self._budget
         for at in range(0, count, _READ_AT_ONCE):
             words = unpack_from(f"<{min(_READ_AT_ONCE, count - at)}I", code, INSTRUCTION_SIZE * at)
             unknown = decode.cache_info().misses
             read += map(decode, words)
             steps = _READING + len(words) // _KNOWN_A_STEP
-            if not work.spend(steps + _STEPS_UNKNOWN * (decode.cache_info().misses - unknown)):
+            if not budget.spend(steps + _STEPS_UNKNOWN * (decode.cache_info().misses - unknown)):
                 break
         return read
 
@@ -282,9 +269,9 @@ class InstructionRules(FunctionAnalysis[_Function]):
         count = (end - start) // INSTRUCTION_SIZE
         if not 0 < count <= MAX_INSTRUCTIONS:
             return None
-        work = self._allowance.work
+        budget = self._budget
         code = self._read(start, count * INSTRUCTION_SIZE)
-        if work.is_used_up:
+        if budget.is_used_up:
             return None
 
         def outlined(distance: int) -> tuple[Effect, ...] | None:
@@ -293,28 +280,28 @@ class InstructionRules(FunctionAnalysis[_Function]):
         standard = ENTRY
         if count * INSTRUCTION_SIZE > OUTLINED_SIZE:
             standard = ENTRY_WITHOUT_VOLATILE
-        flow = Flow(code, standard, outlined, work=work)
+        flow = Flow(code, standard, outlined, budget=budget)
         entry = None
         if not flow.is_balanced:
             entry = self._entry_from_jumps(start)
-            if work.is_used_up:
+            if budget.is_used_up:
                 return None
         if entry is None and _may_take_away(code):
             pushed = pushed_before(flow, ARM64)
             entry = entry_with(pushed, standard) if pushed else None
         if entry is not None:
-            flow = Flow(code, entry, outlined, work=work)
+            flow = Flow(code, entry, outlined, budget=budget)
         return _Function(start, code, flow)
 
     def _entry_from_jumps(self, start: Svma) -> FrameState | None:
         """The state that code has at its start which other functions jump into, frame and all."""
-        work = self._allowance.work
+        budget = self._budget
         if self._nesting >= _NESTING:
             return None
         from machtrace.unwinder.functions.branch_scan import jumps_to  # numpy comes with it
 
         entry: FrameState | None = None
-        jumps = jumps_to(start, self._contents, self._sections, work)
+        jumps = jumps_to(start, self._contents, self._sections, budget)
         for address in islice(jumps, _JUMPS_ASKED):
             bounds = self.function_at(address)
             if bounds is None or bounds[0] == start:
@@ -322,7 +309,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
             if bounds[0] not in self._functions:
                 # Each may take so much that as much is left for the function itself.
                 count = (bounds[1] - bounds[0]) // INSTRUCTION_SIZE
-                if 2 * _STEPS_EXPECTED * count > work.left:
+                if 2 * _STEPS_EXPECTED * count > budget.left:
                     continue
             self._nesting += 1
             try:
@@ -339,7 +326,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
     def _outlined_body(self, target: Svma) -> tuple[Effect, ...] | None:
         """All that a short callee does, where it neither calls nor jumps; else None."""
         if target not in self._outlined:
-            self._allowance.work.spend(_READING)
+            self._budget.spend(_READING)
             try:
                 self._outlined[target] = self._straight_line(target)
             except MemoryReadError:

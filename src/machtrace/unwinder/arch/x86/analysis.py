@@ -1,7 +1,7 @@
 """Rules for interrupted frames of x86 code, of 32 and 64 bits, from its instructions.
 
-The same analysis as :mod:`machtrace.unwinder.arch.arm64.analysis` makes for AArch64, and simpler:
-the return address never leaves its place below the CFA.
+The same analysis as :mod:`machtrace.unwinder.arch.arm64.analysis`, and simpler: the return address
+is always at the same offset below the CFA.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
-from machtrace.errors import FormatError, MemoryReadError
-from machtrace.formats.macho.contents import MachOContents, is_encrypted
-from machtrace.formats.macho.tables.data_in_code import parse_data_in_code
+from machtrace.errors import MemoryReadError
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import ImageContents
@@ -42,8 +40,7 @@ from machtrace.unwinder.code.function_analysis import (
     rule_at_edges,
 )
 from machtrace.unwinder.code.return_path import rule_across_stacks
-from machtrace.unwinder.functions.bounds import FunctionAt, FunctionBounds
-from machtrace.unwinder.rules import Claims, UnwindRule
+from machtrace.unwinder.rules import Claims, FunctionAt, UnwindRule
 
 MAX_FUNCTION_SIZE = 1 << 18
 """Bytes of one function that are analysed at most."""
@@ -130,21 +127,6 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         self._data = data
         self._data_starts = [start for start, _ in data]
 
-    @classmethod
-    def of_macho(cls, contents: MachOContents, arch: Arch) -> X86InstructionRules | None:
-        """Of a Mach-O; None where its code is not x86, or still encrypted."""
-        sections = contents.image.code_sections
-        mode = MODES.get(arch)
-        if mode is None or not sections:
-            return None
-        if any(is_encrypted(contents, section.address, section.size) for section in sections):
-            return None
-        try:
-            data = parse_data_in_code(contents)
-        except (FormatError, MemoryReadError):
-            data = ()  # less is known, and what is known still holds
-        return cls(contents, FunctionBounds.of_macho(contents).at, data, mode)
-
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
         """See :meth:`RuleSource.rule_for`.
 
@@ -154,13 +136,11 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         bounds = self.function_at(lookup) if interrupted else None
         if bounds is None:
             return None
-        self._allowance.begin_question()
+        self._budget.begin_query()
         is_small = bounds[1] - bounds[0] <= MAX_FUNCTION_SIZE
         function = self._function(*bounds) if is_small else None
         if function is None or not function.flow.is_complete:
-            return rule_at_edges(
-                self._straight, lookup, bounds, self._mode.entry, self._allowance.work
-            )
+            return rule_at_edges(self._straight, lookup, bounds, self._mode.entry, self._budget)
         state = function.state(lookup - bounds[0])
         return None if state is None else function.rule_across_stacks(lookup - bounds[0], state)
 
@@ -179,9 +159,9 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         Raises:
             MemoryReadError: the function's instructions were not captured.
         """
-        self._allowance.begin_question()
+        self._budget.begin_query()
         bounds = self.function_at(lookup)
-        if bounds is None or not self._allowance.work.afford(_STEPS_FOR_A_START):
+        if bounds is None or not self._budget.afford(_STEPS_FOR_A_START):
             return None
         start, end = bounds
         end = Svma(min(end, start + (count + 1) * _LONGEST_INSTRUCTION))
@@ -203,17 +183,17 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         return None if state is None else state.rule(prefers_memory=True)
 
     def _followed(self, start: Svma, end: Svma) -> _Function | None:
-        work = self._allowance.work
+        budget = self._budget
         sweep = _Sweep(self._instructions(start, end), end - start, self._mode)
         self._add_pops(sweep, start)
         resolve_probes(sweep.effects, self._mode.sp)
-        if work.is_used_up:
+        if budget.is_used_up:
             return None
-        flow = Flow(sweep.effects, self._mode.entry, unit=1, work=work)
+        flow = Flow(sweep.effects, self._mode.entry, unit=1, budget=budget)
         pushed = pushed_before(flow, self._mode.machine)
         if pushed:
             entry = entry_with(pushed, self._mode.entry)
-            flow = Flow(sweep.effects, entry, unit=1, work=work)
+            flow = Flow(sweep.effects, entry, unit=1, budget=budget)
         return _Function(flow, sweep.places, sweep.effects)
 
     def _instructions(self, start: Svma, end: Svma) -> Iterator[tuple[int, Effects]]:
@@ -222,7 +202,7 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         Fewer where the work that may be done is used up.
         """
         code = bytes(self._contents.read_svma(start, end - start))
-        at, work, decoder = 0, self._allowance.work, _DECODERS[self._mode]
+        at, budget, decoder = 0, self._budget, _DECODERS[self._mode]
         while at < len(code):
             misses = decoder.misses
             data = bisect_right(self._data_starts, start + at) - 1
@@ -231,7 +211,7 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
                 at = self._data[data][1] - start
                 continue
             length, effects = decoder.decode(code, at)
-            if not work.spend(_STEPS_AN_INSTRUCTION + _STEPS_UNKNOWN * (decoder.misses - misses)):
+            if not budget.spend(_STEPS_AN_INSTRUCTION + _STEPS_UNKNOWN * (decoder.misses - misses)):
                 return
             yield at, effects
             at += length
@@ -247,11 +227,11 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
             elif popped is None:
                 unknown.add(place - 1)
         if unknown and not self._mode.is_64:
-            work = self._allowance.work
+            budget = self._budget
             looks = infer_pops(
-                sweep.effects, unknown, self._mode.machine, limit=work.left // _STEPS_A_LOOK
+                sweep.effects, unknown, self._mode.machine, limit=budget.left // _STEPS_A_LOOK
             )
-            work.spend(_STEPS_A_LOOK * looks)
+            budget.spend(_STEPS_A_LOOK * looks)
 
     def _popped_by(self, target: Svma, nesting: int = 0) -> int | None:
         """Bytes of arguments that a function takes off the stack as it returns.
@@ -261,7 +241,7 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         if target in self._popped:
             return self._popped[target]
         popped = self._popped_by_return(target, nesting)
-        if not self._allowance.work.is_used_up:
+        if not self._budget.is_used_up:
             self._popped[target] = popped
         return popped
 
@@ -274,7 +254,7 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         goes_on: Svma | None = None
         try:
             size = bounds[1] - bounds[0]
-            if not self._allowance.work.afford(_STEPS_TO_FIND + size // _SEARCHED_A_STEP):
+            if not self._budget.afford(_STEPS_TO_FIND + size // _SEARCHED_A_STEP):
                 return None
             if self._surely_pops_nothing(*bounds):
                 return 0
