@@ -119,7 +119,7 @@ def test_disputed_frames_are_told_of_where_the_format_cannot(tmp_path):
 
     assert 0 == done.returncode
     assert "methods of unwinding disagree at" in done.stderr
-    assert "[compact, but prologue says 0x" in machtrace("backtrace", path).stdout
+    assert "[compact, but prologue finds 0x" in machtrace("backtrace", path).stdout
 
 
 def test_a_reader_who_has_had_enough_ends_it_quietly(core):

@@ -240,7 +240,7 @@ def test_a_disputed_frame_says_who_says_what():
     disputed = Frame(address=address, status=FrameStatus.SYMBOLICATED, image=IMAGE, symbol=SYMBOL)
     stack = CallStack(thread=STACK.thread, frames=(disputed,), stop=STACK.stop)
     (line,) = (line for line in text.lines(stack, pointer_size=8) if "viewDidLoad" in line)
-    assert line.endswith("[compact, but prologue says 0x102064444, but cfi finds no caller]")
+    assert line.endswith("[compact, but prologue finds 0x102064444, but cfi finds no caller]")
 
     report = Capture(process=REPORT.process, images=REPORT.images, stacks=(stack,))
     (thread,) = json_document.document(report)["threads"]

@@ -136,7 +136,7 @@ def test_entries_that_are_no_objects_are_kept(odd: object) -> None:
         written = reports_json(reports)
         assert written.count(json.dumps({"entry": odd})) == count
         assert read_source(ReportSource("again", written.encode())).reports == reports
-        assert any("is no object" in text for one in reports for text in one.warnings)
+        assert any("is not an object" in text for one in reports for text in one.warnings)
 
 
 def test_a_report_of_a_crash_in_kscrash_may_be_all_there_is() -> None:

@@ -216,7 +216,7 @@ def test_what_a_product_says_is_with_each_log_where_it_is_little() -> None:
 def test_every_warning_of_a_diagnostic_is_kept_once() -> None:
     """There can be as many as there are stacks."""
     (report,) = _read('{"callStacks":[0,0,0]}')
-    numbers = [f"callStacks[{number}] is no object; it was kept as it is" for number in range(3)]
+    numbers = [f"callStacks[{number}] is not an object; stored as is" for number in range(3)]
     assert list(report.warnings) == numbers
 
 

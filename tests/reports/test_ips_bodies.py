@@ -163,7 +163,7 @@ def test_a_header_may_have_been_indented_or_lost() -> None:
 def test_a_header_alone_is_a_report_with_a_warning() -> None:
     """It says at least of what."""
     (report,) = read(json.dumps(HEADER))
-    assert (report.incident.kind, report.warnings) == ("309", ("there is a header and no body",))
+    assert (report.incident.kind, report.warnings) == ("309", ("the header has no body",))
     assert documents(ips_text(report)) == [HEADER]
 
 

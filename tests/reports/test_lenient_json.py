@@ -34,11 +34,11 @@ def test_what_is_right_is_read_as_python_reads_it(value: object, indent: int | N
         ('{"a": [1, 2', {"a": [1, 2]}, "the text ends"),
         ('{"a": "it is cut', {"a": "it is cut"}, "a string does not end"),
         ('{"a": , "b": 1}', {"a": None, "b": 1}, "a key without a value"),
-        ('{"a": 0x10, "b": nan}', {"a": "0x10", "b": "nan"}, "is no value, kept as text"),
+        ('{"a": 0x10, "b": nan}', {"a": "0x10", "b": "nan"}, "is not a value, stored as text"),
         ('{"a": [1, 2}, "b": 3}', {"a": [1, 2]}, "was not closed"),
         ('{"a": 1, "a": 2, "a": 3, "b": }', {"a": 1, "a (2)": 2, "a (3)": 3, "b": None}, ""),
         ('{"a" 1 "b" 2}', {"a": 1, "b": 2}, ""),
-        ('{"a": 01, "b": -, "c": 1}', {"a": 1, "b": "-", "c": 1}, "is no value"),
+        ('{"a": 01, "b": -, "c": 1}', {"a": 1, "b": "-", "c": 1}, "is not a value"),
     ],
 )
 def test_what_can_be_told_apart_is_kept(text: str, value: object, warning: str) -> None:
@@ -77,7 +77,7 @@ def test_other_nesting_is_kept_as_text_from_some_level_on() -> None:
         value, found = value[0], found + 1
     assert found == DEEPEST + 1
     assert value == "[" * (9000 - found) + "]" * (9000 - found)
-    assert "kept as text" in document.warnings[0]
+    assert "stored as text" in document.warnings[0]
 
 
 def test_half_a_pair_before_a_byte_that_is_no_text_makes_no_pair() -> None:

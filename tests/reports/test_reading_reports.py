@@ -50,10 +50,10 @@ def test_every_kind_can_be_written_in_every_format(kind: str, name: str) -> None
     """But for stacks of one moment, which samples have none of."""
     reports = read(REPORT_SAMPLES[kind])
     if kind in ("sample", "spindump") and name in ("nsthread", "bs", "lldb"):
-        with pytest.raises(ArgumentError, match="no stacks of one moment"):
+        with pytest.raises(ArgumentError, match="sampled trees but no threads"):
             write_reports(reports, name)
     elif FORMATS[name].between is None and len(reports) > 1:
-        with pytest.raises(ArgumentError, match="is of one report, and there are 2"):
+        with pytest.raises(ArgumentError, match="holds one report, not 2"):
             write_reports(reports, name)
         assert write_reports(reports[:1], name)
     else:
@@ -91,14 +91,14 @@ def test_a_report_that_was_cut_off_is_read_as_far_as_it_goes(kind: str) -> None:
 @pytest.mark.parametrize("data", [b"", b"\0\0\0\0", b" \r\n\t\n"])
 def test_nothing_is_told_apart_from_garbage(data: bytes) -> None:
     """A file of zero bytes is common where a device ran out of room."""
-    with pytest.raises(FormatError, match="there is nothing in it"):
+    with pytest.raises(FormatError, match="it is empty"):
         read(data)
 
 
 @pytest.mark.parametrize("data", [b"hello", b"\x7fELF\x02", b"[1, 2]", b'{"a": 1}', b"{" * 9000])
 def test_what_is_no_report_is_refused(data: bytes) -> None:
     """With what would be taken instead."""
-    with pytest.raises(FormatError, match="no report of a kind that is known") as caught:
+    with pytest.raises(FormatError, match="unknown kind of report") as caught:
         read(data)
     assert "callStackSymbols" in caught.value.remedy
 

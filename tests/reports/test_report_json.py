@@ -100,15 +100,15 @@ def test_what_is_written_keeps_to_the_schema() -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"kind": "novel"}, "none of ips"),
-        ({"kind": 3}, "none of ips"),
-        ({"threads": {}}, "no list"),
+        ({"kind": "novel"}, "is not one of ips"),
+        ({"kind": 3}, "is not one of ips"),
+        ({"threads": {}}, "is not a list"),
         ({"threads": [{}]}, "index is missing"),
-        ({"threads": [{"index": "1"}]}, "no integer"),
-        ({"threads": [{"index": True}]}, "no integer"),
-        ({"strange": 1}, "'strange' is no field"),
-        ({"images": [{"uuid": "12"}]}, "no UUID"),
-        ({"details": []}, "no object"),
+        ({"threads": [{"index": "1"}]}, "is not of type integer"),
+        ({"threads": [{"index": True}]}, "is not of type integer"),
+        ({"strange": 1}, "'strange' is not a field"),
+        ({"images": [{"uuid": "12"}]}, "is neither a UUID"),
+        ({"details": []}, "is not an object"),
         ({"trees": [{"nodes": [{"parent": 0, "samples": 1, "frame": {}}]}]}, "missing"),
     ],
 )

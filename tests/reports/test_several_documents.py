@@ -59,14 +59,14 @@ def test_what_is_no_report_is_kept_with_one(text: str, kept: str) -> None:
     (report,) = read(text.format(json.dumps(KSCRASH), '{"a": 1}'))
     (alone,) = read(json.dumps(KSCRASH))
     assert report.details == {**alone.details, "after": kept}
-    assert report.warnings[-1] == "there is more in the file, which is no report"
+    assert report.warnings[-1] == "the file has more, which is not a report"
     assert read(reports_json([report])) == (report,)
 
 
 @pytest.mark.parametrize("text", ["[]", "[{}, {}]", "[1, 2]", '[{"a": {"crash": 1}}]', "[[{}]]"])
 def test_lists_of_other_things_are_no_reports(text: str) -> None:
     """However much there is of them."""
-    with pytest.raises(FormatError, match="no report of a kind that is known"):
+    with pytest.raises(FormatError, match="unknown kind of report"):
         read(text)
 
 

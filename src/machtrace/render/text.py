@@ -44,12 +44,12 @@ METHODS = {
     FrameTrust.SCAN: "scan",
 }
 STOPS = {
-    StopReason.ROOT: "nobody called",
+    StopReason.ROOT: "no caller",
     StopReason.UNREADABLE: "memory that was not captured",
     StopReason.NO_PROGRESS: "no further",
     StopReason.MISALIGNED: "a misaligned frame",
-    StopReason.NO_RULE: "a register that is not known",
-    StopReason.DEPTH_LIMIT: "more frames than a stack can have",
+    StopReason.NO_RULE: "an unknown register",
+    StopReason.DEPTH_LIMIT: "too many frames",
 }
 _METHOD = " " * 8
 _DETAIL = " " * 12
@@ -137,10 +137,10 @@ _Explained = Sequence[FrameExplanation | None]
 _STOPS = {
     StopReason.ROOT: "",
     StopReason.UNREADABLE: "the next frame's memory was not captured",
-    StopReason.NO_PROGRESS: "the next frame would be this one or an earlier one again",
-    StopReason.MISALIGNED: "the next frame's place is misaligned",
-    StopReason.NO_RULE: "nothing says how to go on",
-    StopReason.DEPTH_LIMIT: "more frames than a stack can have",
+    StopReason.NO_PROGRESS: "the next frame would repeat an earlier one",
+    StopReason.MISALIGNED: "the next frame is misaligned",
+    StopReason.NO_RULE: "no unwind rule",
+    StopReason.DEPTH_LIMIT: "too many frames",
 }
 _TRUST = {
     FrameTrust.CONTEXT: "",
@@ -331,7 +331,7 @@ def _dispute(dispute: Dispute) -> str:
     who = f"but {_TRUST[dispute.trust]}"
     if dispute.address is None:
         return f"{who} finds no caller"
-    return f"{who} says {dispute.address:#x}"
+    return f"{who} finds {dispute.address:#x}"
 
 
 def write(report: Capture, sink: TextIO, *, colour: bool = False) -> None:

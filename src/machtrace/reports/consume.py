@@ -37,7 +37,7 @@ class ObjectReader:
             return cls(dict(value), where, warnings)
         if value is None:
             return cls({}, where, warnings)
-        warnings.append(f"{where} is no object; it was kept as it is")
+        warnings.append(f"{where} is not an object; stored as is")
         return cls({NO_OBJECT: value}, where, warnings)
 
     def text(self, key: str) -> str | None:
@@ -121,4 +121,4 @@ class ObjectReader:
     def _other(self, key: str) -> None:
         if self.left.get(key) is not None:
             where = f"{self.where} {key}".strip()
-            self.warnings.append(f"{where} is not what was expected; it was kept as it is")
+            self.warnings.append(f"{where} has an unexpected value; stored as is")

@@ -38,7 +38,7 @@ def read_reports(path: str | PathLike[str]) -> tuple[Report, ...]:
             first = first or error
     if found:
         return tuple(found)
-    raise first or FormatError("there is no report in it", source=fspath(path), offset=0)
+    raise first or FormatError("it has no report", source=fspath(path), offset=0)
 
 
 def read_report(path: str | PathLike[str]) -> Report:
@@ -90,5 +90,5 @@ def _text(data: bytes, name: str) -> str:
         return data.decode("utf-8", "strict" if b"\0" in data else "surrogateescape")
     except UnicodeDecodeError:
         raise ArgumentError(
-            f"the format {name} is no text", remedy="give a path, or what bytes can be written to"
+            f"the format {name} is not text", remedy="pass a path or a binary file"
         ) from None

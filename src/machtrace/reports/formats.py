@@ -131,9 +131,7 @@ def report_format(name: str) -> ReportFormat:
         return FORMATS[name]
     except KeyError:
         names = ", ".join(FORMATS)
-        raise ArgumentError(
-            f"no format is called {name!r}", remedy=f"choose one of: {names}"
-        ) from None
+        raise ArgumentError(f"unknown format {name!r}", remedy=f"choose one of: {names}") from None
 
 
 def write_reports(reports: Sequence[Report], name: str) -> bytes:
@@ -147,8 +145,8 @@ def write_reports(reports: Sequence[Report], name: str) -> bytes:
         return chosen.write(reports)
     if chosen.between is None:
         raise ArgumentError(
-            f"a file of the format {name} is of one report, and there are {len(reports)}",
-            remedy="write them to a folder, with -o FOLDER, or choose another format",
+            f"a file of the format {name} holds one report, not {len(reports)}",
+            remedy="write them to a folder with -o FOLDER, or choose another format",
         )
     return chosen.between.join(chosen.write([report]) for report in reports)
 

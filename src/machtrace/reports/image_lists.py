@@ -63,7 +63,7 @@ def listed_images(text: str, source: str) -> tuple[ListedImage, ...]:
             "no list of binary images",
             source=source,
             offset=0,
-            remedy="give a core, or a crash report with its Binary Images or usedImages",
+            remedy="pass a core, or a crash report with its Binary Images or usedImages",
         )
     return tuple(found.values())
 

@@ -117,8 +117,8 @@ class _Budget:
     def error(self, name: str) -> FileAccessError:
         """Return the error for an exceeded limit."""
         most = min(self.limits.file_bytes, self.total)
-        error = FileAccessError(name, f"unpacked it is larger than the {most} bytes that are read")
-        error.remedy = "unpack it, if you trust it, and give the files"
+        error = FileAccessError(name, f"unpacked it exceeds the limit of {most} bytes")
+        error.remedy = "unpack it, if you trust it, and pass the files"
         return error
 
 
@@ -130,8 +130,8 @@ def _unpacked(
         return
     try:
         if depth >= budget.limits.depth:
-            refused = FileAccessError(name, f"archives in each other, {depth} deep")
-            refused.remedy = "unpack it, if you trust it, and give the files"
+            refused = FileAccessError(name, f"archives nested {depth} deep")
+            refused.remedy = "unpack it, if you trust it, and pass the files"
             raise refused
         if data.startswith(_GZIP):
             inner = _gunzip(name, data, budget)
@@ -145,7 +145,7 @@ def _unpacked(
 
 def _damaged(name: str, what: str, error: Exception) -> FileAccessError:
     refused = FileAccessError(name, f"cannot be {what} ({error})")
-    refused.remedy = "copy the file again, or unpack it yourself and give what comes of it"
+    refused.remedy = "copy the file again, or unpack it and pass the contents"
     return refused
 
 
@@ -163,7 +163,7 @@ def _members(name: str, data: bytes, budget: _Budget, depth: int) -> Iterator[Re
     # zipfile reads the whole directory at once, however long it is.
     if data.count(_MEMBER) > budget.members_left:
         refused = FileAccessError(name, f"more than {budget.limits.members} members")
-        refused.remedy = "unpack it, and give the folder"
+        refused.remedy = "unpack it, and pass the folder"
         raise refused
     try:
         archive = zipfile.ZipFile(BytesIO(data))
@@ -256,7 +256,7 @@ def _read(path: Path, limits: InputLimits, *, is_named: bool) -> bytes:
         mode = path.stat().st_mode
         # A pipe that only happens to be in a folder may never have a writer.
         if not stat.S_ISREG(mode) and not (is_named and stat.S_ISFIFO(mode)):
-            raise FileAccessError(name, "not a file that can be read")
+            raise FileAccessError(name, "not a regular file")
         with path.open("rb") as file:
             data = read_within(file, limits.file_bytes)
     except (OSError, ValueError) as error:
@@ -274,7 +274,7 @@ def _reason(error: Exception) -> str:
 
 def none_found(what: str, given: str) -> str:
     """Return a line that reports that ``given``, the user's path, has no ``what``."""
-    return f"{what} in {given}; give reports, or folders or archives that have some"
+    return f"{what} in {given}; pass reports, or folders or archives of reports"
 
 
 def standard_input() -> Iterator[ReportInput]:
@@ -284,7 +284,7 @@ def standard_input() -> Iterator[ReportInput]:
         data = read_within(sys.stdin.buffer, limits.file_bytes)
     except (AttributeError, OSError, ValueError):  # it was closed
         error = FileAccessError(name, "cannot be read")
-        error.remedy = "pipe a report into it, or give the names of files"
+        error.remedy = "pipe a report into it, or pass file names"
         yield ReportInput(name, error, is_named=True)
         return
     if len(data) > limits.file_bytes:

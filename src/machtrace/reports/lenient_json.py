@@ -196,7 +196,7 @@ class _Reader:
             depth = outer.depth + (0 if in_deep or self._is_deep_list(outer) else 1)
         if depth > DEEPEST:
             self.skipped, self.skipped_from = 1, at
-            self.warn(f"nested more than {DEEPEST} deep, kept as text", at)
+            self.warn(f"nested more than {DEEPEST} deep, stored as text", at)
             return
         self.open.append(_Open(mark, depth))
 
@@ -240,7 +240,7 @@ class _Reader:
             word = match[match.lastgroup or 0]
             if word not in _WORDS:
                 at = match.start(match.lastgroup or 0)
-                self.warn(f"{word[:20]!r} is no value, kept as text", at)
+                self.warn(f"{word[:20]!r} is not a value, stored as text", at)
             self._add(_WORDS.get(word, word))
 
     def _text(self, token: str, at: int) -> str:
@@ -286,7 +286,7 @@ def read_broken(text: str, start: int) -> JsonDocument:
     if reader.open:
         value = reader.cut_off()
     assert not isinstance(value, _Open)  # noqa: S101 - for the type checker: nothing is open
-    untold = [f"{reader.untold} more of the kind"] if reader.untold else []
+    untold = [f"{reader.untold} more such errors"] if reader.untold else []
     return JsonDocument(value, end, (*reader.warnings, *untold))
 
 

@@ -70,7 +70,7 @@ def plain(kind: type, name: str) -> Form:
 
     def read(value: JsonValue) -> object:
         if type(value) is not kind:
-            raise UnfitError(f"{shown(value)} is no {name}")
+            raise UnfitError(f"{shown(value)} is not of type {name}")
         return value
 
     return Form(_same, read, lambda: {"type": name})
@@ -89,7 +89,7 @@ def details() -> Form:
 
     def read(value: JsonValue) -> JsonValue:
         if not isinstance(value, dict):
-            raise UnfitError(f"{shown(value)} is no object")
+            raise UnfitError(f"{shown(value)} is not an object")
         return value
 
     return Form(dict, read, lambda: {"type": "object"})
@@ -98,7 +98,7 @@ def details() -> Form:
 def items(value: JsonValue) -> list[JsonValue]:
     """Return the items of a list."""
     if not isinstance(value, list):
-        raise UnfitError(f"{shown(value)} is no list")
+        raise UnfitError(f"{shown(value)} is not a list")
     return value
 
 
@@ -111,7 +111,7 @@ def identifier() -> Form:
                 return found
             return UUID(value)  # type: ignore[arg-type]  # what is no text is refused as well
         except (ValueError, TypeError, AttributeError):
-            raise UnfitError(f"{shown(value)} is no UUID and no build-id") from None
+            raise UnfitError(f"{shown(value)} is neither a UUID nor a build-id") from None
 
     def schema() -> dict[str, JsonValue]:
         uuid: JsonValue = {"type": "string", "format": "uuid"}
@@ -126,7 +126,7 @@ def enum(kind: type[Enum]) -> Form:
 
     def read(value: JsonValue) -> Enum:
         if not isinstance(value, str) or value not in members:
-            raise UnfitError(f"{shown(value)} is none of {', '.join(members)}")
+            raise UnfitError(f"{shown(value)} is not one of {', '.join(members)}")
         return members[value]
 
     def schema() -> dict[str, JsonValue]:
@@ -140,7 +140,7 @@ def shown(value: object) -> str:
     try:
         text = repr(value)
     except RecursionError:
-        text = "what is nested so deep"
+        text = "deeply nested JSON"
     return text if len(text) < 60 else text[:57] + "…"  # noqa: PLR2004 - one line's share
 
 
@@ -198,7 +198,7 @@ def _many(arguments: tuple[Any, ...]) -> Form:
     def read(value: JsonValue) -> object:
         found = items(value)
         if len(found) != len(parts):
-            raise UnfitError(f"{len(found)} items where {len(parts)} belong")
+            raise UnfitError(f"{len(found)} items instead of {len(parts)}")
         return tuple(part.read(item) for part, item in zip(parts, found, strict=True))
 
     def schema_of_parts() -> dict[str, JsonValue]:
@@ -241,9 +241,9 @@ def _record(kind: Any) -> Form:  # noqa: ANN401 - a dataclass or a NamedTuple of
 
     def read(value: JsonValue) -> object:
         if not isinstance(value, dict):
-            raise UnfitError(f"{shown(value)} is no object")
+            raise UnfitError(f"{shown(value)} is not an object")
         if not names >= value.keys():
-            raise UnfitError(f"{shown(next(iter(value.keys() - names)))} is no field of it")
+            raise UnfitError(f"{shown(next(iter(value.keys() - names)))} is not a field of it")
         missing = required - value.keys()
         if missing:
             raise UnfitError(f"{', '.join(sorted(missing))} is missing")
@@ -325,7 +325,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
             f"schema {shown(version)}",
             source=source.name,
             offset=0,
-            remedy=f"read it with the machtrace that wrote it; this one reads {REPORT_SCHEMA}",
+            remedy=f"read it with a newer machtrace; this one reads {REPORT_SCHEMA}",
         )
     return tuple(
         _report(one, f"report {number}", source)
@@ -336,7 +336,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
 def _reports(value: dict[str, JsonValue], source: ReportSource) -> list[JsonValue]:
     reports = value.get("reports")
     if not isinstance(reports, list):
-        raise source.error("no list of reports")
+        raise source.error("reports is not a list")
     return reports
 
 

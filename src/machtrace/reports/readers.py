@@ -140,9 +140,7 @@ def read_source(source: ReportSource) -> ReportContents:
         FormatError: it is empty, of an unknown kind, or invalid.
     """
     if not source.data.strip(b"\0 \t\r\n"):
-        raise FormatError(
-            "there is nothing in it", source=source.name, offset=0, remedy="copy the file again"
-        )
+        raise FormatError("it is empty", source=source.name, offset=0, remedy="copy the file again")
     first: FormatError | None = None
     for name in READERS:
         reader: ReportReader = import_module(name)
@@ -160,11 +158,11 @@ def read_source(source: ReportSource) -> ReportContents:
     if several.reports:
         return several
     raise FormatError(
-        "no report of a kind that is known",
+        "unknown kind of report",
         source=source.name,
         offset=0,
-        remedy="give an .ips, .crash, MetricKit, KSCrash, .plcrash, sample or spindump report, what"
-        " a sanitizer or Swift's runtime wrote, or lines of callStackSymbols, lldb's or gdb's bt",
+        remedy="pass an .ips, .crash, MetricKit, KSCrash, .plcrash, sample or spindump report, the"
+        " log of a sanitizer or Swift's runtime, or lines of callStackSymbols, lldb's or gdb's bt",
     )
 
 
@@ -183,7 +181,7 @@ def _together(parts: Iterable[Part], name: str, found: ReportContents) -> Report
         reports[place] = replace(
             reports[place],
             details={**reports[place].details, AFTER: "\n".join(texts)},
-            warnings=(*reports[place].warnings, "there is more in the file, which is no report"),
+            warnings=(*reports[place].warnings, "the file has more, which is not a report"),
         )
     return ReportContents(tuple(reports), reader)
 

@@ -18,7 +18,7 @@ def _captures(reports: Sequence[Report], write: Callable[[Capture, TextIO], None
     captures = [capture for capture in map(capture_of, reports) if capture.stacks]
     if not captures and any(report.trees for report in reports):
         raise ArgumentError(
-            "the report has samples and no stacks of one moment",
+            "the report has sampled trees but no threads",
             remedy="choose sample, folded, speedscope, firefox or pprof",
         )
     sink = StringIO()

@@ -190,7 +190,7 @@ def test_formats_of_one_report_want_a_folder_for_several(machtrace, tmp_path, na
     assert "give a folder to write to: -o FOLDER" in err
     status, out, err = machtrace("symbolicate", tmp_path / "a", "-f", name)
     assert (status, out) == (1, b"")
-    assert "is of one report, and there are 2" in err
+    assert "holds one report, not 2" in err
 
     (tmp_path / "out").mkdir()
     assert 0 == machtrace("symbolicate", tmp_path / "a", "-f", name, "-o", tmp_path / "out")[0]
@@ -217,9 +217,9 @@ def test_mistakes_are_said_before_anything_is_read(machtrace, tmp_path):
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "nothing in it"),
-        (bytes(100), "nothing in it"),
-        (b"hello", "no report of a kind that is known"),
+        (b"", "it is empty"),
+        (bytes(100), "it is empty"),
+        (b"hello", "unknown kind of report"),
         (b"\x1f\x8bnothing", "cannot be decompressed"),
         (b"PK\x03\x04nothing", "cannot be unpacked"),
     ],
@@ -366,7 +366,7 @@ def test_places_without_reports_are_named(machtrace, tmp_path, command):
         for folder in ("empty", "other"):
             status, out, err = machtrace(command, tmp_path / folder)
             assert (status, out) == (1, b"")
-            assert f"{tmp_path / folder}; give reports" in err.splitlines()[-1]
+            assert f"{tmp_path / folder}; pass reports" in err.splitlines()[-1]
         (tmp_path / "other" / "b.c").write_text("int b;")
 
 

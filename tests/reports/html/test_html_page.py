@@ -106,7 +106,7 @@ def test_the_app_s_missing_names_are_asked_for():
     """By the UUID that a dSYM must have; the system's are not."""
     report = made_report(made_thread(0, ["system:abort", "", "main"], crashed=True))
     text = _Elements(page_of(report)).text
-    assert "1 frame of the app without names: Demo — give machtrace symbolicate" in text
+    assert "1 frame of the app without names: Demo — pass machtrace symbolicate" in text
     assert "without names: libsystem" not in text
 
 

@@ -41,7 +41,7 @@ def test_a_name_of_another_image_is_not_believed() -> None:
     assert (frame.image, frame.offset, frame.symbol) == (0, 0x104, None)
     assert frame.details["symbol_name"] == "GCC_except_table763"
     (warning,) = report.warnings
-    assert warning.startswith("1 frames name another image than the one that holds their address")
+    assert warning.startswith("1 frames are not in the image they name")
 
 
 def test_a_name_of_the_same_image_is_a_hint() -> None:
@@ -116,7 +116,7 @@ def test_a_profile_is_a_tree() -> None:
         Adjustment.EXACT,
     ]
     assert report.images[0].uuid == APP_UUID
-    assert report.warnings == ("1 frames of samples are not listed",)
+    assert report.warnings == ("1 sampled frames are not listed",)
     given = json.loads(KSCRASH_PROFILE)["crash"]["error"]["profile"]
     assert report.details["crash"] == {"error": {"profile": given}}
 
@@ -125,7 +125,7 @@ def test_a_crash_in_reporting_is_two_reports() -> None:
     """The first one uses the images of the second, if it has none of its own."""
     outer, first = read(ReportSource("recrash", KSCRASH_RECRASH))
     assert (outer.incident.id, first.incident.id) == ("C", "D")
-    assert "follows it" in outer.warnings[0]
+    assert "report that follows" in outer.warnings[0]
     assert first.language_exception is not None
     assert first.language_exception.name == "NSRangeException"
     crashed, other = first.threads

@@ -80,7 +80,7 @@ def test_old_files_have_the_crash_of_kscrash_inside() -> None:
     images = [{"image_addr": 4096, "image_size": 4096, "name": "/a/Demo"}]
     own, first = reports({"type": "mach"}, recrash_report=inner, binary_images=images)
     assert (own.incident.id, first.incident.id) == ("2", "1")
-    assert "follows it" in own.warnings[0]
+    assert "report that follows" in own.warnings[0]
     assert first.warnings == ()
     assert [(one.index, one.crashed) for one in own.threads] == [(7, True)]
     assert own.threads[0].frames[0].image == 0

@@ -44,9 +44,9 @@ class OwnerReason(Enum):
     BUNDLE = "it is inside the program's bundle"
     BESIDE = "it is beside the program"
     SYSTEM_PATH = "it is where the system has its own"
-    SWIFT_RUNTIME = "it is Swift's runtime, which older apps bring along"
+    SWIFT_RUNTIME = "it is Swift's runtime, which older apps bundle"
     NO_IMAGE = "no image is known to hold it"
-    NO_PATH = "the report does not say where the image was"
+    NO_PATH = "the report has no path for the image"
     ELSEWHERE = "it is neither the system's nor beside the program"
 
 

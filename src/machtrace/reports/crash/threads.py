@@ -221,7 +221,7 @@ class ThreadSections:
         own = self._names.pop(number, None)
         name, queue = _name_and_queue(match["name"] or own or "")
         if number in self._threads:
-            self._warnings.append(f"two threads have the number {number}; both were kept")
+            self._warnings.append(f"two threads have the number {number}")
             number = self._free
         self._free = max(self._free, number + 1)
         details: dict[str, JsonValue] = {}

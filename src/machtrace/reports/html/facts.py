@@ -116,10 +116,10 @@ def grouping(found: Fingerprint) -> str:
         )
         for frame in found.frames
     )
-    head = "<tr><th>Frame</th><th>Image</th><th>What counted</th><th>Why it counted</th></tr>"
-    note = f"It is of {text(found.basis.value)}."
+    head = "<tr><th>Frame</th><th>Image</th><th>Name</th><th>Reason</th></tr>"
+    note = f"Covers {text(found.basis.value)}."
     if found.is_build_sensitive:
-        note += " Some have no name: another build has another fingerprint."
+        note += " Some have no name, so other builds differ."
     summary = f"Fingerprint <code>{text(found.hash)}</code> · {text(found.title)}"
     content = element("p", note) + element("table", head + rows)
     return folded(summary, content, class_="grouping")
@@ -143,6 +143,6 @@ def further_details(report: Report) -> str:
     written = indented(kept, 1)
     note = ""
     if len(written) > _LONGEST:
-        note = element("p", f"The first {_LONGEST:,} characters; the format json has all.")
+        note = element("p", f"The first {_LONGEST:,} characters; the format json has the rest.")
         written = written[:_LONGEST]
-    return folded("What else the report says", note + element("pre", lines(written)))
+    return folded("Other details", note + element("pre", lines(written)))

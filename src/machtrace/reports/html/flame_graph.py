@@ -32,7 +32,7 @@ def flame_graph(report: Report) -> str:
         return ""
     note = ""
     if left_out:
-        said = f"{quantity(left_out, 'thread')} are not in the graph: it is full."
+        said = f"{quantity(left_out, 'thread')} are not in the graph, which is full."
         note = element("p", said, class_="none")
     controls = (
         '<div class="controls">'

@@ -19,7 +19,7 @@ _NAMED = 4
 _SOURCES = {
     NameSource.DEBUG_INFORMATION: ("debug", "from debug information"),
     NameSource.EXACT: ("symbol", "from a symbol at the function's own start"),
-    NameSource.EXPORT: ("export", "an exported symbol before it: perhaps another function"),
+    NameSource.EXPORT: ("export", "the preceding exported symbol: possibly another function"),
     NameSource.OBJC: ("objc", "from the class's list of methods"),
     NameSource.RTTI: ("rtti", "from a C++ class's vtable"),
     NameSource.SWIFT: ("swift", "from a Swift type's metadata"),
@@ -27,10 +27,10 @@ _SOURCES = {
     NameSource.STUB: ("stub", "a stub, named after the function that it calls"),
 }
 _ADJUSTMENTS = {
-    Adjustment.EXACT: "the instruction that was running",
-    Adjustment.RETURN: "where a call returns to",
-    Adjustment.ALREADY_ADJUSTED: "inside of a call, adjusted by who wrote the report",
-    Adjustment.UNKNOWN: "the report does not say whether a call returns here",
+    Adjustment.EXACT: "the running instruction",
+    Adjustment.RETURN: "a return address",
+    Adjustment.ALREADY_ADJUSTED: "inside a call, adjusted by the report's writer",
+    Adjustment.UNKNOWN: "perhaps a return address: the report does not state it",
 }
 _MARKS = {
     Adjustment.EXACT: " =",
@@ -64,7 +64,7 @@ class StackLists:
         if len(frames) > _MOST_ROWS:
             half = _MOST_ROWS // 2
             left_out = quantity(len(frames) - 2 * half, "frame")
-            gap = f"<li>{left_out} are left out here; the flame graph has them."
+            gap = f"<li>{left_out} are omitted here; the flame graph has them."
             inner, outer = (
                 "".join(self._pieces(frames[part], rows[part]))
                 for part in (slice(half), slice(len(frames) - half, None))
@@ -177,7 +177,7 @@ def _notes(frame: ReportedFrame) -> str:
     ]
     reported = frame.details.get("reported symbol")
     if isinstance(reported, dict):
-        said.append(f"the report calls it {reported.get('name')}")
+        said.append(f"in the report: {reported.get('name')}")
     return f" <small>{text('; '.join(said))}</small>" if said else ""
 
 

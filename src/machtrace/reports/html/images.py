@@ -88,7 +88,7 @@ def _missing(image: ReportedImage, frames: int) -> str:
     said = f"{quantity(frames, 'frame')} of the app without names: "
     uuid = _uuid(image)
     file = "the file with build-id" if isinstance(image.uuid, BuildId) else "the dSYM with UUID"
-    look = f" — give machtrace symbolicate --search {file} <code>{text(uuid)}</code>"
+    look = f" — pass machtrace symbolicate --search {file} <code>{text(uuid)}</code>"
     return element("li", said + element("bdi", text(_name(image))) + (look if uuid else ""))
 
 

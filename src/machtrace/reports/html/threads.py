@@ -107,10 +107,10 @@ def _tree(tree: SampledTree, task: ReportedTask, lists: StackLists, waits: str) 
     samples = tree.count or sum(node.samples for node in tree.nodes if node.parent is None)
     head = element("b", "Sampled") + "".join(_names(tree.name, tree.queue, tree.thread))
     if tree.is_attributed:
-        head += " " + element("span", "the report is about it", class_="badge bad")
+        head += " " + element("span", "subject of the report", class_="badge bad")
     size = f"{quantity(samples, 'sample')}, {quantity(len(tree.nodes), 'node')}"
     head += waits + " " + element("small", size)
-    content = element("p", "Its heaviest stack; the flame graph has all.")
+    content = element("p", "The heaviest stack; the flame graph has all.")
     content += lists.write(heaviest_stack(tree))
     is_open = tree.is_attributed or len(task.trees) == 1
     return folded(head, content, is_open=is_open, class_="thread")

@@ -38,7 +38,9 @@ def read_crash(incident: Incident, body: ObjectReader) -> Report:
     if not any(thread.crashed for thread in threads):
         faulting = body.left.get("faultingThread")
         if type(faulting) is int and 0 <= faulting < len(threads):
-            body.warnings.append(f"no thread says that it crashed; thread {faulting} did")
+            body.warnings.append(
+                f"no thread is marked as crashed; thread {faulting} is taken from faultingThread"
+            )
     information = _application_information(body)
     return Report(
         kind=ReportKind.APPLE_IPS,

@@ -165,5 +165,5 @@ def _part(
         at = document.end
     rest = text[end:stop].strip()
     if body is None and rest.startswith("{"):
-        raise FormatError("the body is no JSON", source=documents.name, offset=end)
+        raise FormatError("the body is not JSON", source=documents.name, offset=end)
     return IpsPart(header, body, rest, start, warnings), stop, found

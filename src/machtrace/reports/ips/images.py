@@ -92,7 +92,7 @@ def read_images(body: dict[str, Any], warnings: list[str]) -> tuple[ReportedImag
     images = tuple(map(_image, entries))
     odd = sum(_ODD in image.details for image in images)
     if odd:
-        warnings.append(f"{_KEY}: {odd} of {len(images)} entries are no images")
+        warnings.append(f"{_KEY}: {odd} of {len(images)} entries are not images")
     return images
 
 

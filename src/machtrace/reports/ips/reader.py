@@ -54,7 +54,7 @@ def _report(part: IpsPart) -> Report:
     if part.body is None:
         return _without_body(part.text, incident, warnings)
     if not isinstance(part.body, dict) or not part.body:
-        warnings.append("the body is no object, or one of nothing")
+        warnings.append("the body is not an object, or empty")
         details: dict[str, JsonValue] = {BODY: part.body}
         return Report(
             kind=ReportKind.APPLE_IPS,
@@ -96,7 +96,7 @@ def _without_body(rest: str, incident: Incident, warnings: list[str]) -> Report:
     stamp = incident.details.get("timestamp")
     timed = replace(incident, time=stamp) if isinstance(stamp, str) else incident
     if not rest:
-        warnings.append("there is a header and no body")
+        warnings.append("the header has no body")
         return Report(kind=ReportKind.APPLE_IPS, incident=timed, warnings=tuple(warnings))
     if is_spindump(rest):
         found = read_text(rest)

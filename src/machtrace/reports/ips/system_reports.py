@@ -162,7 +162,7 @@ def read_stackshot(incident: Incident, body: dict[str, JsonValue], warnings: lis
     processes = body[_PROCESSES]
     for pid, process in processes.items() if isinstance(processes, dict) else ():
         if not isinstance(process, dict):
-            warnings.append(f"process {pid} is none; it was kept as it is")
+            warnings.append(f"process {pid} is not an object; stored as is")
             left[pid] = process
             continue
         task, left[pid] = _task(pid, process, images)

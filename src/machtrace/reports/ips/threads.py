@@ -106,7 +106,7 @@ def _thread(
     index: int, entry: JsonValue, frames: FrameReader, warnings: list[str]
 ) -> ReportedThread:
     if not isinstance(entry, dict) or _ODD in entry:
-        warnings.append(f"threads[{index}] is no thread; it was kept as it is")
+        warnings.append(f"threads[{index}] is not a thread; stored as is")
         return ReportedThread(index=index, details={_ODD: entry})
     rest: dict[str, Any] = dict(entry)
     crashed = rest.get("triggered") is True

@@ -46,7 +46,7 @@ def read_profile(error: ObjectReader, reader: ThreadReader) -> tuple[SampledTree
     alone: list[JsonValue] = [{"samples": profile.get("samples")}]
     trees = [_tree(one, frames) for one in (threads if isinstance(threads, list) else alone)]
     if frames.missing:
-        error.warnings.append(f"{frames.missing} frames of samples are not listed")
+        error.warnings.append(f"{frames.missing} sampled frames are not listed")
     return tuple(tree for tree in trees if tree is not None)
 
 
@@ -157,7 +157,7 @@ def read_time(taking: ObjectReader, key: str) -> str | None:
 _PARTS = frozenset({"crash", "binary_images", "report", "system", "recrash_report"})
 _ENOUGH = 2
 _RECRASH = "recrash_report"
-_OF_KSCRASH = "it was written when KSCrash crashed in writing the report that follows it"
+_OF_KSCRASH = "KSCrash crashed while writing the report that follows"
 
 
 def recognises(source: ReportSource) -> bool:

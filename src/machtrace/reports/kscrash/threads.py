@@ -63,8 +63,7 @@ class ThreadReader:
         """Warn about the number of frames with rejected names."""
         if self._wrong:
             self._warnings.append(
-                f"{self._wrong} frames name another image than the one that holds their address;"
-                " their names were not believed"
+                f"{self._wrong} frames are not in the image they name; their names were rejected"
             )
 
     def _thread(self, place: int, thread: ObjectReader, *, is_thrown: bool) -> ReportedThread:

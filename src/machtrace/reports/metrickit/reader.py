@@ -80,7 +80,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     around = payload.details()
     if not reports:
         empty = Report(kind=ReportKind.METRICKIT, details=around)
-        return (replace(empty, warnings=(*warnings, "there are no diagnostics in it")),)
+        return (replace(empty, warnings=(*warnings, "it has no diagnostics")),)
     sharing = _sharing(around, len(reports), room)
     warnings = list(dict.fromkeys(warnings))
     said: dict[str, JsonValue] = {_PAYLOAD: dict(around)} if around else {}

@@ -64,7 +64,7 @@ def laid_out(roots: JsonValue, warnings: list[str]) -> list[NestedFrame]:
         place = len(found) - 1
         waiting += ((place, one) for one in _reversed(inner))
     if odd:
-        warnings.append(f"{odd} frames are no objects; they were kept as they are")
+        warnings.append(f"{odd} frames are not objects; stored as they are")
     return found
 
 

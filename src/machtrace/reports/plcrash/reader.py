@@ -44,7 +44,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     message = Message(body[1:], source.name, len(MAGIC) + 1)
     if message.error is not None and not message.rest():
         raise message.error
-    warnings = [] if message.error is None else [f"it was cut off ({message.error})"]
+    warnings = [] if message.error is None else [f"it is truncated ({message.error})"]
     details: dict[str, JsonValue] = {}
     images = read_images(message, warnings)
     stacks = StackReader(images, warnings)

@@ -26,7 +26,7 @@ def read_images(message: Message, warnings: list[str]) -> tuple[ReportedImage, .
     """Read ``binary_images``."""
     images = tuple(_image(one) for one in message.messages(4))
     if not images:
-        warnings.append("there are no images in it")
+        warnings.append("it has no images")
     return images
 
 

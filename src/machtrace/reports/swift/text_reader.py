@@ -279,7 +279,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
         elif line.strip():
             before.append(line)
     if not crashes:
-        raise source.error("there is no crash in it")
+        raise source.error("it has no crash")
     if before:
         crashes[-1].leave(before)
     return (*dumps, *(crash.report() for crash in crashes))

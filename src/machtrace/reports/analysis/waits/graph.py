@@ -226,7 +226,7 @@ class _Finder:
         others = [one for one in self._serving[task][:_TWO] if one != index]
         if len(others) == 1 and len(self._serving[task]) <= _TWO:
             queue = self._nodes[others[0]].thread.queue
-            text = f"{thread.wait.function}; {queue} alone is being served by another thread"
+            text = f"{thread.wait.function}; {queue} is the only queue that another thread serves"
             yield self._edge(index, others[0], EdgeSource.ONLY_QUEUE, thread.samples, text)
 
     def _noted(self, task: int, index: int, note: WaitNote, samples: int) -> WaitEdge:
