@@ -6,7 +6,7 @@ BIN := .venv/bin
 demo: .venv/.run ; @$(BIN)/machtrace demo
 test: .venv/.dev ; $(BIN)/python -m pytest
 lab: .venv/.dev ; $(BIN)/python -m tests.lab.run
-accuracy: .venv/.dev ; $(BIN)/python -m tests.lab.run --write docs/accuracy.md
+accuracy: .venv/.dev ; $(BIN)/python -m tests.lab.run --write docs/accuracy.md --rows build/accuracy-rows.md
 lint: .venv/.dev ; $(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/lint-imports
 bench: .venv/.dev ; $(BIN)/python -m pytest benchmarks --benchmark-only
 fuzz: .venv/.dev ; $(BIN)/python -m fuzz all --count 1000000 --jobs 2

@@ -26,7 +26,7 @@ from tests.support.lab.builds import Build, builds
 from tests.support.lab.lldb import lldb_program
 from tests.support.lab.programs import PROGRAMS
 from tests.support.lab.real_programs import real_programs
-from tests.support.lab.report import page
+from tests.support.lab.report import details, page
 from tests.support.lab.rows import METHODS, Row, measured
 
 HERE = Path(__file__).parent
@@ -111,8 +111,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="builds at a time")
     parser.add_argument("--failures", type=int, default=5, help="shown of each row")
     parser.add_argument(
-        "--write", type=Path, help="the page to write; it says if not all was asked for"
+        "--write", type=Path, help="the page of totals; it states what was left out"
     )
+    parser.add_argument("--rows", type=Path, help="a page with a row for each build")
     return parser.parse_args()
 
 
@@ -149,6 +150,9 @@ def main() -> int:
         left_out = len(list(builds((), (), (), ()))) - len(wanted)
         text = page(rows, EXPLANATIONS, time.monotonic() - started, left_out)
         arguments.write.write_text(text)
+    if arguments.rows:
+        arguments.rows.parent.mkdir(parents=True, exist_ok=True)
+        arguments.rows.write_text(details(rows))
     return 0 if all(row.is_whole for row in rows) else 1
 
 

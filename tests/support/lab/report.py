@@ -14,18 +14,22 @@ from tests.support.lab.programs import PROGRAMS
 from tests.support.lab.rows import EVERYTHING, LLDB, METHODS, Failure, Row, Share
 
 _FAILURES_SHOWN = 40
-"""Of one row; the rest are counted."""
+"""Failures shown for each row; the rest are counted."""
 _LONGEST_STACK_SHOWN = 6
+_REGISTERS = """\
+**registers**: values of the caller's registers that calls preserve (for a frame that a signal
+interrupted: of all general registers) that were recovered wrong, and that were reported lost."""
 
 
 def page(rows: Sequence[Row], explanations: Path, seconds: float, left_out: int = 0) -> str:
-    """The whole page.
+    """Return the page: the totals of each architecture, and every row that is not whole.
 
     Args:
-        rows: what was measured, in the table's order.
-        explanations: a TOML file of why rows are not whole, by patterns of :attr:`Row.key`.
-        seconds: how long it took.
-        left_out: how many of the lab's builds were not asked for.
+        rows: the measured rows, in the table's order.
+        explanations: a TOML file with the reasons why rows are not whole, by patterns of
+            :attr:`Row.key`.
+        seconds: the duration of the run.
+        left_out: the number of the lab's builds that were not requested.
     """
     why = tomllib.loads(explanations.read_text())["explanations"]
     parts = [
@@ -33,13 +37,21 @@ def page(rows: Sequence[Row], explanations: Path, seconds: float, left_out: int 
         "",
         *_introduction(rows, seconds, left_out),
         *_totals(rows),
+        "## Where everything is not right",
+        "",
+        *_failures(rows, why),
     ]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def details(rows: Sequence[Row]) -> str:
+    """Return a page with a row for each build, a table for each architecture."""
+    parts = ["# Accuracy of each build", "", *_REGISTERS.splitlines(), ""]
     by_architecture: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_architecture[row.architecture].append(row)
     for architecture, its_rows in by_architecture.items():
         parts += [f"## {architecture}", "", *_table(its_rows)]
-    parts += ["## Where everything is not right", "", *_failures(rows, why)]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -56,23 +68,24 @@ def _introduction(rows: Sequence[Row], seconds: float, left_out: int) -> list[st
     text = f"""\
 The share of executed instructions at which a walk finds the whole stack: every address of it, in
 order, with none missing and none invented. Programs are compiled to Mach-O executables and run in
-an emulator, which keeps the true stack from calls and returns.
+an emulator, which records the true stack from calls and returns.
 
-`make accuracy` writes this page, here with {tools} and {peer}.
+`make accuracy` writes this page, and a row for each build to `build/accuracy-rows.md`; this page
+was written with {tools} and {peer}.
 {executed:,} instructions were run in {builds} builds, in {seconds / 60:.0f} minutes. Shares are
-rounded down: only what is whole is 100.00.
+rounded down: 100.00 means every instruction.
 {missing}
 - **documents**: pc, link register, then the chain of frame pointers, as BSBacktraceLogger has it;
   **frame pointer**: the chain alone.
 - **compact**, **CFI**: only `__unwind_info`, or only `__eh_frame`, and the frame pointer where they
-  say nothing. These two and the two before read no symbols.
-- **everything**: what machtrace does.
+  have no entry. These two and the two before read no symbols.
+- **everything**: all methods, as machtrace combines them. No register of a caller that calls
+  preserve (for a frame that a signal interrupted: no general register) may be wrong either.
 - **lldb**: through a Mach-O core of the moment and the program's file, whose `LC_FUNCTION_STARTS`,
-  which ziglang's linker leaves empty, is filled in for lldb alone. It is asked at up to {MOMENTS}
+  which ziglang's linker leaves empty, is filled in for lldb alone. lldb unwinds at up to {MOMENTS}
   instructions of each build, evenly spread over those that were run, at the first time of each: the
   share is of those, and not of the time.
-- **registers**: values of the caller's registers that calls preserve (of what a signal interrupted,
-  of all general registers) that were recovered wrong, and that were said to be lost.
+- **rows**: a build with its symbols, and the same build stripped.
 
 The programs:
 """
@@ -82,7 +95,7 @@ The programs:
 
 def _totals(rows: Sequence[Row]) -> list[str]:
     lines = [
-        "## In all",
+        "## Totals",
         "",
         f"| architecture | builds | {' | '.join(METHODS)} | rows with everything at 100.00 |",
         f"|---|--:|{'--:|' * len(METHODS)}--:|",
@@ -109,7 +122,7 @@ def _table(rows: Sequence[Row]) -> list[str]:
         f"|---|---|---|---|--:|--:|{'--:|' * len(METHODS)}--:|",
     ]
     for row in rows:
-        symbols = "stripped" if row.is_stripped else "kept"
+        symbols = "stripped" if row.is_stripped else "present"
         start = f"| {row.program} | {row.optimisation} | {row.tables} | {symbols} |"
         if row.error:
             lines.append(f"{start} not measured: {_inline(row.error)} |")
@@ -142,14 +155,14 @@ def _failures(rows: Sequence[Row], why: Mapping[str, str]) -> list[str]:
         lines += [f"### {row.key}, {symbols}", ""]
         if row.error:
             lines += [f"Not measured: {_inline(row.error)}", ""]
-        said = [text for pattern, text in why.items() if fnmatchcase(row.key, pattern)]
-        lines += [*(said or ["Why is not known."]), ""]
+        reasons = [text for pattern, text in why.items() if fnmatchcase(row.key, pattern)]
+        lines += [*(reasons or ["The reason is not known."]), ""]
         for failure in row.failures[:_FAILURES_SHOWN]:
             lines += _failure(failure)
         if len(row.failures) > _FAILURES_SHOWN:
             lines.append(f"- and {len(row.failures) - _FAILURES_SHOWN} more")
         lines.append("")
-    return lines or ["Nowhere: all of it is right, in every row.", ""]
+    return lines or ["Nowhere: every row is whole.", ""]
 
 
 def _failure(failure: Failure) -> list[str]:
