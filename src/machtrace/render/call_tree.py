@@ -71,11 +71,11 @@ def stack_weights(stacks: Iterable[int], weights: Iterable[int]) -> dict[int, in
             omitted.
         weights: of each sample.
     """
-    found: dict[int, int] = {}
+    totals: dict[int, int] = {}
     for stack, weight in zip(stacks, weights, strict=True):
-        found[stack] = found.get(stack, 0) + weight
-    found.pop(OUTERMOST, None)
-    return found
+        totals[stack] = totals.get(stack, 0) + weight
+    totals.pop(OUTERMOST, None)
+    return totals
 
 
 def call_tree(
@@ -124,13 +124,13 @@ def call_tree(
 def _rows_of(stacks: StackTable, weights: Iterable[int]) -> list[int]:
     """Return the rows of these stacks, callers first: a table may have many threads'."""
     callers = stacks.callers
-    found: set[int] = set()
+    rows: set[int] = set()
     for stack in weights:
         row = stack
-        while row != OUTERMOST and row not in found:
-            found.add(row)
+        while row != OUTERMOST and row not in rows:
+            rows.add(row)
             row = callers[row]
-    return sorted(found)
+    return sorted(rows)
 
 
 def _weight_through(
@@ -166,26 +166,26 @@ class _Growing:
         """Return the node reached from ``node`` by calls of ``keys``, created if missing."""
         for key in keys:
             place = (node + 1) << _KEY_BITS | key
-            found = self._children.get(place)
-            if found is None:
-                found = self._children[place] = len(self.callers)
+            child = self._children.get(place)
+            if child is None:
+                child = self._children[place] = len(self.callers)
                 self.callers.append(node)
                 self.keys.append(key)
                 self.own.append(0)
-            node = found
+            node = child
         return node
 
 
 def thread_weights(profile: Profile) -> list[dict[int, int]]:
     """Count each thread's stacks, by row."""
-    found: list[dict[int, int]] = [{} for _ in profile.threads]
+    counts: list[dict[int, int]] = [{} for _ in profile.threads]
     samples = profile.samples
     for thread, stack, weight in zip(samples.threads, samples.stacks, samples.weights, strict=True):
-        weights = found[thread]
+        weights = counts[thread]
         weights[stack] = weights.get(stack, 0) + weight
-    for weights in found:
+    for weights in counts:
         weights.pop(OUTERMOST, None)  # only the thread's registers could be captured
-    return found
+    return counts
 
 
 def all_weights(profile: Profile) -> dict[int, int]:
@@ -205,14 +205,14 @@ def bounded(profile: Profile, room: int = ROOM) -> Profile:
     They then end at frame :data:`DEEPEST` from the outermost one. The formats firefox and html,
     which share common prefixes, have all frames.
     """
-    depths, kept = array("i"), array("i")
+    depths, truncated = array("i"), array("i")
     for row, caller in enumerate(profile.stacks.callers):
         depth = 1 if caller == OUTERMOST else depths[caller] + 1
         depths.append(depth)
-        kept.append(row if depth <= DEEPEST else kept[caller])
+        truncated.append(row if depth <= DEEPEST else truncated[caller])
     samples = profile.samples
     deep = sum(depths[row] for row in samples.stacks if row != OUTERMOST and depths[row] > DEEPEST)
     if deep <= room:
         return profile
-    stacks = array("i", (row if row == OUTERMOST else kept[row] for row in samples.stacks))
+    stacks = array("i", (row if row == OUTERMOST else truncated[row] for row in samples.stacks))
     return replace(profile, samples=replace(samples, stacks=stacks))

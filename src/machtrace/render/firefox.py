@@ -107,8 +107,8 @@ class FirefoxTables:
         columns = zip(*rows, strict=True) if rows else ([] for _ in names)
         return _table(**{name: list(column) for name, column in zip(names, columns, strict=True)})
 
-    def _frame_row(self, one: FrameCall) -> tuple[int | None, ...]:
-        frame, call = self._profile.frames[one.frame], one.call
+    def _frame_row(self, frame_call: FrameCall) -> tuple[int | None, ...]:
+        frame, call = self._profile.frames[frame_call.frame], frame_call.call
         function = self._functions.functions[call.function]
         address, lib, symbol = -1, -1, None
         if function.kind is FunctionKind.NATIVE and isinstance(frame, Frame):
@@ -142,14 +142,14 @@ class FirefoxTables:
     def _symbol(self, lib: int, symbol: Symbol | None) -> int | None:
         if symbol is None or lib < 0:
             return None
-        found = self._symbols.get((lib, symbol.offset))
-        if found is None:
-            found = self._symbols[lib, symbol.offset] = len(self._symbols)
+        index = self._symbols.get((lib, symbol.offset))
+        if index is None:
+            index = self._symbols[lib, symbol.offset] = len(self._symbols)
             self.native_symbols["libIndex"].append(lib)
             self.native_symbols["address"].append(symbol.offset)
             self.native_symbols["name"].append(self._string(symbol.name))
             self.native_symbols["functionSize"].append(symbol.size)
-        return found
+        return index
 
 
 def library(image: BinaryImage) -> dict[str, Any]:

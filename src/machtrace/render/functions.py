@@ -75,11 +75,11 @@ def functions_of(frames: Sequence[ProfileFrame]) -> FunctionTable:
     functions: list[Function] = []
 
     def number(key: Hashable, function: Function) -> int:
-        found = numbers.get(key)
-        if found is None:
-            found = numbers[key] = len(functions)
+        index = numbers.get(key)
+        if index is None:
+            index = numbers[key] = len(functions)
             functions.append(function)
-        return found
+        return index
 
     calls = tuple(
         tuple(
@@ -186,15 +186,15 @@ def call_stacks(stacks: StackTable, functions: FunctionTable) -> CallStacks:
     for frame, in_frame in enumerate(functions.calls):
         of_frame.append(range(len(calls), len(calls) + len(in_frame)))
         calls += [FrameCall(frame, call) for call in in_frame]
-    callers, found, rows = array("i"), array("i"), array("i")
+    callers, frames, rows = array("i"), array("i"), array("i")
     for caller, frame in zip(stacks.callers, stacks.frames, strict=True):
         at = OUTERMOST if caller == OUTERMOST else rows[caller]
         for number in of_frame[frame]:
             callers.append(at)
-            found.append(number)
+            frames.append(number)
             at = len(callers) - 1
         rows.append(at)
-    return CallStacks(tuple(calls), StackTable(callers, found), rows)
+    return CallStacks(tuple(calls), StackTable(callers, frames), rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -211,16 +211,16 @@ class ThreadSamples:
 
 def thread_samples(profile: Profile) -> tuple[ThreadSamples, ...]:
     """Return the samples of each of the profile's threads, in order of time."""
-    found = tuple(ThreadSamples() for _ in profile.threads)
+    by_thread = tuple(ThreadSamples() for _ in profile.threads)
     samples = profile.samples
     for time, thread, stack, weight in zip(
         samples.times_ns, samples.threads, samples.stacks, samples.weights, strict=True
     ):
-        of_thread = found[thread]
+        of_thread = by_thread[thread]
         of_thread.times_ns.append(time)
         of_thread.stacks.append(stack)
         of_thread.weights.append(weight)
-    return found
+    return by_thread
 
 
 def without_repeats(samples: ThreadSamples) -> ThreadSamples:

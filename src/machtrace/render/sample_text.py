@@ -118,14 +118,14 @@ class SampleGraph:
 
     def _ends(self, tree: CallTree, weights: Mapping[int, int]) -> dict[int, list[_Place]]:
         """Return the call sites of each node where stacks end, heaviest first."""
-        found: dict[int, Counter[_Place]] = {}
+        ends: dict[int, Counter[_Place]] = {}
         for row, node in tree.node_of_stack.items():
             frame, weight = self.profile.stacks.frames[row], weights[row]
             for at in reversed(range(len(self.keys[frame]))):
-                found.setdefault(node, Counter())[frame, at] += weight
+                ends.setdefault(node, Counter())[frame, at] += weight
                 node = tree.callers[node]  # noqa: PLW2901 - what is inlined is called by what holds it
         return {
-            node: [place for place, _ in counted.most_common()] for node, counted in found.items()
+            node: [place for place, _ in counted.most_common()] for node, counted in ends.items()
         }
 
     # --- one line ---
@@ -141,11 +141,11 @@ class SampleGraph:
         if function.kind is FunctionKind.PYTHON:
             return name + where
         frames = (self.profile.frames[number] for number, _ in places)
-        found = [one for one in frames if isinstance(one, Frame)]
-        addresses = _listed(f"{one.address.address:#x}" for one in found)
+        physical = [one for one in frames if isinstance(one, Frame)]
+        addresses = _listed(f"{one.address.address:#x}" for one in physical)
         if call.inline_depth:
             return f"{name}  [{addresses}]{where}  [inlined]"
-        return f"{name}{_offsets(found)}  [{addresses}]{where}"
+        return f"{name}{_offsets(physical)}  [{addresses}]{where}"
 
     def _name(self, function: Function) -> str:
         if function.kind is FunctionKind.PYTHON:

@@ -32,11 +32,11 @@ def document(profile: Profile) -> dict[str, Any]:
 
     def stack(row: int) -> list[int]:
         """Return functions, outermost first."""
-        found = stacks.get(row)
-        if found is None:
+        functions = stacks.get(row)
+        if functions is None:
             frames = list(profile.stacks.frames_of(row))
-            found = stacks[row] = [one for frame in reversed(frames) for one in keys[frame]]
-        return found
+            functions = stacks[row] = [one for frame in reversed(frames) for one in keys[frame]]
+        return functions
 
     def of_thread(name: str, samples: ThreadSamples) -> dict[str, Any]:
         merged = without_repeats(samples)

@@ -82,8 +82,8 @@ def _places(followed: FollowedRule) -> str:
     if isinstance(followed.caller, Stop):
         return f"{cfa}, return address{at}: {_stop(followed.caller)}"
     kind = followed.caller.address.kind
-    what = "pc" if kind is AddressKind.PROGRAM_COUNTER else "return address"
-    return f"{cfa}, {what} {followed.caller.address.address:#x}{at}"
+    kind_name = "pc" if kind is AddressKind.PROGRAM_COUNTER else "return address"
+    return f"{cfa}, {kind_name} {followed.caller.address.address:#x}{at}"
 
 
 def _is_same_rule(explained: FrameExplanation, answer: MethodAnswer) -> bool:
@@ -100,14 +100,14 @@ def _said(explained: FrameExplanation, answer: MethodAnswer) -> str:
     if isinstance(outcome, BrokenInformation):
         return f"cannot be used: {printable(outcome.error)}"
     if _is_same_rule(explained, answer):
-        said = "the same rule"
+        verdict = "the same rule"
     elif explained.agrees(answer):
-        said = "the same caller"
+        verdict = "the same caller"
     elif isinstance(outcome.caller, Stop):
-        said = _stop(outcome.caller)
+        verdict = _stop(outcome.caller)
     else:
-        said = _caller(outcome.caller)
-    return said if answer.claims else f"{said}, which it does not claim here"
+        verdict = _caller(outcome.caller)
+    return verdict if answer.claims else f"{verdict}, which it does not claim here"
 
 
 def _caller(frame: Frame) -> str:
@@ -224,7 +224,7 @@ class _Writer:
         width = min(_IMAGE_WIDTH, max(_width(frame) for frame in chain.frames))
         last = len(chain.frames) + (0 if chain.gap is None else chain.gap.count) - 1
         digits = max(4, len(str(last)))
-        kept = 0
+        printed = 0
         for first, frames in stretches(chain.frames, chain.gap):
             if first and chain.gap is not None:
                 left_out = _counted(chain.gap.count, "frame" if frames else "more frame")
@@ -240,10 +240,10 @@ class _Writer:
                 if count > 1:
                     same = f"the same frame {count - 1} more times"
                     yield f"{first + index + count - 1:{digits}d}  {dim}{same}{reset}"
-                one = None if explained is None else explained[kept + index]
-                if one is not None:
-                    yield from (f"{dim}{text}{reset}" for text in explanation_lines(one))
-            kept += len(frames)
+                explanation = None if explained is None else explained[printed + index]
+                if explanation is not None:
+                    yield from (f"{dim}{text}{reset}" for text in explanation_lines(explanation))
+            printed += len(frames)
 
     def _frame(self, frame: Frame, width: int) -> str:
         how = _provenance(frame)

@@ -87,17 +87,19 @@ class BatchRunner:
     def _run(self, inputs: Iterable[tuple[ReportInput, str | None]]) -> BatchOutcome:
         outcome = BatchOutcome()
         read: list[tuple[ReportInput, str | None, tuple[Report, ...]]] = []
-        for one, target in inputs:
+        for report_input, target in inputs:
             try:
-                reports = _reports(one)
+                reports = _reports(report_input)
             except MachtraceError as error:
-                item = BatchItem(name=one.name, error=error, is_named=one.is_named)
+                item = BatchItem(
+                    name=report_input.name, error=error, is_named=report_input.is_named
+                )
                 outcome.items.append(item)
             else:
-                read.append((one, target, reports))
+                read.append((report_input, target, reports))
         named = self._named([reports for _, _, reports in read], outcome)
-        for (one, target, _), reports in zip(read, named, strict=True):
-            outcome.items.append(self._written(one, target, reports))
+        for (report_input, target, _), reports in zip(read, named, strict=True):
+            outcome.items.append(self._written(report_input, target, reports))
         outcome.problems = list(self._names.problems)
         return outcome
 
@@ -110,11 +112,11 @@ class BatchRunner:
         outcome.frames, outcome.named = named.frames, named.named
         outcome.contradicted = named.contradicted
         outcome.missing = list(named.missing)
-        found = iter(named.reports)
-        return iter([tuple(next(found) for _ in reports) for reports in read])
+        remaining = iter(named.reports)
+        return iter([tuple(next(remaining) for _ in reports) for reports in read])
 
     def _written(
-        self, one: ReportInput, target: str | None, reports: tuple[Report, ...]
+        self, item: ReportInput, target: str | None, reports: tuple[Report, ...]
     ) -> BatchItem:
         warnings = tuple(text for report in reports for text in report.warnings)
         output = error = None
@@ -132,12 +134,12 @@ class BatchRunner:
         except MachtraceError as refused:
             error, output, count = refused, None, 0
         return BatchItem(
-            name=one.name,
+            name=item.name,
             output=output,
             error=error,
             warnings=warnings,
             reports=count,
-            is_named=one.is_named,
+            is_named=item.is_named,
         )
 
     def _numbered(self, target: str, number: int) -> str:
@@ -145,11 +147,11 @@ class BatchRunner:
         return target if number == 1 else f"{stem}-{number}{self._format.suffix}"
 
 
-def _reports(one: ReportInput) -> tuple[Report, ...]:
-    if isinstance(one.source, MachtraceError):
-        raise one.source
+def _reports(read: ReportInput) -> tuple[Report, ...]:
+    if isinstance(read.source, MachtraceError):
+        raise read.source
     # A source of its own, so that its parsed contents are released before the next file.
-    return read_source(ReportSource(one.source.name, one.source.data)).reports
+    return read_source(ReportSource(read.source.name, read.source.data)).reports
 
 
 class MissingImages:
@@ -161,10 +163,10 @@ class MissingImages:
 
     def add(self, missing: Iterable[MissingImage]) -> None:
         """Add those of a batch."""
-        for one in missing:
-            key = one.image.uuid or one.image.name
-            self._counts[key] += one.frames
-            self._first.setdefault(key, one)
+        for image in missing:
+            key = image.image.uuid or image.image.name
+            self._counts[key] += image.frames
+            self._first.setdefault(key, image)
 
     def most_first(self) -> list[MissingImage]:
         """Return those with the most frames first."""

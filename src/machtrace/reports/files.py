@@ -25,19 +25,19 @@ def read_reports(path: str | PathLike[str]) -> tuple[Report, ...]:
         FileAccessError: it cannot be read.
         FormatError: it has no report.
     """
-    found: list[Report] = []
+    reports: list[Report] = []
     first: MachtraceError | None = None
-    for one in report_inputs(fspath(path)):
+    for item in report_inputs(fspath(path)):
         try:
-            if isinstance(one.source, MachtraceError):
-                raise one.source
-            found += read_source(one.source).reports
+            if isinstance(item.source, MachtraceError):
+                raise item.source
+            reports += read_source(item.source).reports
         except MachtraceError as error:
-            if one.is_named:
+            if item.is_named:
                 raise
             first = first or error
-    if found:
-        return tuple(found)
+    if reports:
+        return tuple(reports)
     raise first or FormatError("it has no report", source=fspath(path), offset=0)
 
 
@@ -49,12 +49,12 @@ def read_report(path: str | PathLike[str]) -> Report:
         FormatError: it has no report.
         ArgumentError: it has several, as many MetricKit payloads do.
     """
-    found = read_reports(path)
-    if len(found) > 1:
+    reports = read_reports(path)
+    if len(reports) > 1:
         raise ArgumentError(
-            f"{fspath(path)} has {len(found)} reports", remedy="read them with read_reports"
+            f"{fspath(path)} has {len(reports)} reports", remedy="read them with read_reports"
         )
-    return found[0]
+    return reports[0]
 
 
 def write_report(

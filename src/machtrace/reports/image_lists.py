@@ -53,28 +53,28 @@ def listed_images(text: str, source: str) -> tuple[ListedImage, ...]:
     Raises:
         FormatError: it lists no images; ``source`` names it.
     """
-    found: dict[UUID, ListedImage] = {}
+    images: dict[UUID, ListedImage] = {}
     for image in (*_of_documents(text), *_of_lines(text)):
-        known = found.get(image.uuid)
+        known = images.get(image.uuid)
         if known is None or (not known.name and image.name):
-            found[image.uuid] = image
-    if not found:
+            images[image.uuid] = image
+    if not images:
         raise FormatError(
             "no list of binary images",
             source=source,
             offset=0,
             remedy="pass a core, or a crash report with its Binary Images or usedImages",
         )
-    return tuple(found.values())
+    return tuple(images.values())
 
 
 def _of_lines(text: str) -> Iterator[ListedImage]:
     for line in text.splitlines():
-        found = _range_and_uuid(line) if "<" in line and len(line) < _LONGEST_LINE else None
-        uuid = None if found is None else _uuid(found[1][1])
-        if found is None or uuid is None:
+        match = _range_and_uuid(line) if "<" in line and len(line) < _LONGEST_LINE else None
+        uuid = None if match is None else _uuid(match[1][1])
+        if match is None or uuid is None:
             continue
-        places, identifier = found
+        places, identifier = match
         name, arch = _label(line[places.end() : identifier.start()])
         path = line[identifier.end() :].strip()
         start = int(places[1], 16)
@@ -126,46 +126,46 @@ def _of_document(document: object) -> Iterator[ListedImage]:
     """Yield an image for every object in ``document`` that identifies one, at any depth."""
     waiting = [document]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, list):
-            waiting += reversed(one)
-        elif isinstance(one, dict):
-            image = _image(one)
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += reversed(value)
+        elif isinstance(value, dict):
+            image = _image(value)
             if image is not None:
                 yield image
             waiting += [
                 part
-                for name, part in reversed(one.items())
+                for name, part in reversed(value.items())
                 if isinstance(part, dict | list) and name not in _NO_IMAGES
             ]
 
 
-def _image(one: dict[str, Any]) -> ListedImage | None:
-    address = _number(one, "base", "image_addr", "load_address")
-    uuid = _uuid(one.get("binaryUUID"))
+def _image(entry: dict[str, Any]) -> ListedImage | None:
+    address = _number(entry, "base", "image_addr", "load_address")
+    uuid = _uuid(entry.get("binaryUUID"))
     if uuid is None and address is not None:
-        uuid = _uuid(one.get("uuid"))
+        uuid = _uuid(entry.get("uuid"))
     if uuid is None:
         return None
-    path, name = one.get("path", ""), one.get("name", one.get("binaryName", ""))
+    path, name = entry.get("path", ""), entry.get("name", entry.get("binaryName", ""))
     path = path if isinstance(path, str) else ""
     name = name if isinstance(name, str) else ""
     if "/" in name:
         path, name = path or name, name.rpartition("/")[2]
-    arch = one.get("arch")
+    arch = entry.get("arch")
     return ListedImage(
         uuid=uuid,
         name=name or path.rpartition("/")[2],
         path=path,
         arch=arch if isinstance(arch, str) else None,
         load_address=None if address is None else Avma(address),
-        size=_number(one, "size", "image_size"),
+        size=_number(entry, "size", "image_size"),
     )
 
 
-def _number(one: dict[str, Any], *names: str) -> int | None:
+def _number(entry: dict[str, Any], *names: str) -> int | None:
     for name in names:
-        value = one.get(name)
+        value = entry.get(name)
         if isinstance(value, int) and 0 <= value < 1 << 64:
             return value
     return None

@@ -143,8 +143,8 @@ def _unpacked(
         yield ReportInput(name, error, is_named)
 
 
-def _damaged(name: str, what: str, error: Exception) -> FileAccessError:
-    refused = FileAccessError(name, f"cannot be {what} ({error})")
+def _damaged(name: str, action: str, error: Exception) -> FileAccessError:
+    refused = FileAccessError(name, f"cannot be {action} ({error})")
     refused.remedy = "copy the file again, or unpack it and pass the contents"
     return refused
 
@@ -212,13 +212,13 @@ def report_inputs(
         without: a subfolder to skip, to which output is written.
     """
     limits = limits or InputLimits()
-    for one, is_named in _files(Path(path), without):
-        if isinstance(one, FileAccessError):
-            yield ReportInput(one.path, one, is_named)
+    for item, is_named in _files(Path(path), without):
+        if isinstance(item, FileAccessError):
+            yield ReportInput(item.path, item, is_named)
             continue
-        name = printable(str(one))
+        name = printable(str(item))
         try:
-            data = _read(one, limits, is_named=is_named)
+            data = _read(item, limits, is_named=is_named)
         except MachtraceError as error:
             yield ReportInput(name, error, is_named)
             continue
@@ -272,9 +272,9 @@ def _reason(error: Exception) -> str:
     return (getattr(error, "strerror", None) or "cannot be read").lower()
 
 
-def none_found(what: str, given: str) -> str:
-    """Return a line that reports that ``given``, the user's path, has no ``what``."""
-    return f"{what} in {given}; pass reports, or folders or archives of reports"
+def none_found(problem: str, path: str) -> str:
+    """Return a line for a path of the user's without reports, and how to fix that."""
+    return f"{problem} in {path}; pass reports, or folders or archives of reports"
 
 
 def standard_input() -> Iterator[ReportInput]:

@@ -42,13 +42,13 @@ def extent(value: JsonValue) -> int:
     size = 0
     waiting = [value]
     while waiting:
-        one = waiting.pop()
-        size += 2 + (len(one) if isinstance(one, str) else 0)
-        if isinstance(one, list):
-            waiting += one
-        elif isinstance(one, dict):
-            size += sum(map(len, one)) + 4 * len(one)
-            waiting += one.values()
+        item = waiting.pop()
+        size += 2 + (len(item) if isinstance(item, str) else 0)
+        if isinstance(item, list):
+            waiting += item
+        elif isinstance(item, dict):
+            size += sum(map(len, item)) + 4 * len(item)
+            waiting += item.values()
     return size
 
 
@@ -56,11 +56,11 @@ def _is_deep(value: JsonValue) -> bool:
     level = [value]
     for _ in range(DEEPEST_SHOWN):
         inner: list[JsonValue] = []
-        for one in level:
-            if isinstance(one, list):
-                inner += one
-            elif isinstance(one, dict):
-                inner += one.values()
+        for item in level:
+            if isinstance(item, list):
+                inner += item
+            elif isinstance(item, dict):
+                inner += item.values()
         level = inner
     return bool(level)
 
@@ -70,19 +70,19 @@ def _without_recursion(value: JsonValue, *, ensure_ascii: bool) -> str:
     written: list[str] = []
     waiting: list[Any] = [value]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, _Mark):
-            written.append(one.text)
-        elif isinstance(one, dict):
+        item = waiting.pop()
+        if isinstance(item, _Mark):
+            written.append(item.text)
+        elif isinstance(item, dict):
             parts: list[Any] = [_Mark("{")]
-            for number, (key, inner) in enumerate(one.items()):
+            for number, (key, inner) in enumerate(item.items()):
                 parts += (_Mark(f"{', ' if number else ''}{scalar(key)}: "), inner)
             waiting += reversed([*parts, _Mark("}")])
-        elif isinstance(one, list):
+        elif isinstance(item, list):
             parts = [_Mark("[")]
-            for number, inner in enumerate(one):
+            for number, inner in enumerate(item):
                 parts += (_Mark(", "), inner) if number else (inner,)
             waiting += reversed([*parts, _Mark("]")])
         else:
-            written.append(scalar(one))
+            written.append(scalar(item))
     return "".join(written)

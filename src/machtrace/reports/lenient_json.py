@@ -135,9 +135,9 @@ class _Reader:
         """Open levels within what is stored as text."""
         self.skipped_from = 0
 
-    def warn(self, what: str, at: int | None = None) -> None:
+    def warn(self, message: str, at: int | None = None) -> None:
         if len(self.warnings) < _TOLD:
-            self.warnings.append(what if at is None else f"character {at}: {what}")
+            self.warnings.append(message if at is None else f"character {at}: {message}")
         else:
             self.untold += 1
 
@@ -203,8 +203,8 @@ class _Reader:
     def _is_deep_list(self, outer: _Open) -> bool:
         if outer.mark != "[" or len(self.open) < 2:  # noqa: PLR2004 - it and what it is in
             return False
-        around = self.open[-2]
-        return around.mark == "{" and around.key in DEEP_KEYS
+        holder = self.open[-2]
+        return holder.mark == "{" and holder.key in DEEP_KEYS
 
     def _without_value(self, at: int) -> None:
         inner = self.open[-1]

@@ -107,8 +107,8 @@ def identifier() -> Form:
 
     def read(value: JsonValue) -> UUID | BuildId:
         try:
-            if isinstance(value, str) and (found := build_id(value)) is not None:
-                return found
+            if isinstance(value, str) and (identifier := build_id(value)) is not None:
+                return identifier
             return UUID(value)  # type: ignore[arg-type]  # what is no text is refused as well
         except (ValueError, TypeError, AttributeError):
             raise UnfitError(f"{shown(value)} is neither a UUID nor a build-id") from None
@@ -196,10 +196,10 @@ def _many(arguments: tuple[Any, ...]) -> Form:
     parts = [form_of(one) for one in arguments]
 
     def read(value: JsonValue) -> object:
-        found = items(value)
-        if len(found) != len(parts):
-            raise UnfitError(f"{len(found)} items instead of {len(parts)}")
-        return tuple(part.read(item) for part, item in zip(parts, found, strict=True))
+        values = items(value)
+        if len(values) != len(parts):
+            raise UnfitError(f"{len(values)} items instead of {len(parts)}")
+        return tuple(part.read(item) for part, item in zip(parts, values, strict=True))
 
     def schema_of_parts() -> dict[str, JsonValue]:
         return {
@@ -232,12 +232,12 @@ def _record(kind: Any) -> Form:  # noqa: ANN401 - a dataclass or a NamedTuple of
     reads = {name: form.read for name, _, form in members}
 
     def write(value: Any) -> JsonValue:  # noqa: ANN401
-        found: dict[str, JsonValue] = {}
+        entries: dict[str, JsonValue] = {}
         for name, usual, write_one in writes:
-            one = getattr(value, name)
-            if one is not usual and one != usual:
-                found[name] = write_one(one)
-        return found
+            field_value = getattr(value, name)
+            if field_value is not usual and field_value != usual:
+                entries[name] = write_one(field_value)
+        return entries
 
     def read(value: JsonValue) -> object:
         if not isinstance(value, dict):
@@ -247,9 +247,9 @@ def _record(kind: Any) -> Form:  # noqa: ANN401 - a dataclass or a NamedTuple of
         missing = required - value.keys()
         if missing:
             raise UnfitError(f"{', '.join(sorted(missing))} is missing")
-        found = {name: reads[name](one) for name, one in value.items()}
+        fields = {name: reads[name](one) for name, one in value.items()}
         try:
-            return kind(**found)
+            return kind(**fields)
         except ValueError as error:
             raise UnfitError(str(error)) from None
 
@@ -277,13 +277,13 @@ def _members(kind: Any) -> typing.Iterator[_Member]:  # noqa: ANN401 - see _reco
 def definition(kind: Any) -> dict[str, JsonValue]:  # noqa: ANN401 - see _record
     """Return a record's schema: its properties, and which are required."""
     members = tuple(_members(kind))
-    said: dict[str, JsonValue] = {
+    schema: dict[str, JsonValue] = {
         "type": "object",
         "properties": {name: form.schema() for name, _, form in members},
         "additionalProperties": False,
     }
     required: list[JsonValue] = [name for name, usual, _ in members if usual is _NONE]
-    return said | {"required": required} if required else said
+    return schema | {"required": required} if required else schema
 
 
 REPORT_SCHEMA = 1

@@ -46,9 +46,9 @@ def listed(source: ReportSource) -> Iterator[Part]:
     """
     documents = source.documents
     items = documents[0].value if documents else None
-    if isinstance(items, list) and items and all(isinstance(one, dict) for one in items):
-        for one in items:
-            yield Part(dumps(one), _may_be_report(one))
+    if isinstance(items, list) and items and all(isinstance(item, dict) for item in items):
+        for item in items:
+            yield Part(dumps(item), _may_be_report(item))
         yield from following(source)
 
 
@@ -146,10 +146,10 @@ def read_source(source: ReportSource) -> ReportContents:
         reader: ReportReader = import_module(name)
         try:
             if reader.recognises(source):
-                found = ReportContents(reader.read(source), name)
+                contents = ReportContents(reader.read(source), name)
                 if name in _OF_ONE_DOCUMENT:
-                    return _together(following(source), source.name, found)
-                return found
+                    return _together(following(source), source.name, contents)
+                return contents
         except FormatError as error:
             first = first or error
     if first is not None:
@@ -166,18 +166,18 @@ def read_source(source: ReportSource) -> ReportContents:
     )
 
 
-def _together(parts: Iterable[Part], name: str, found: ReportContents) -> ReportContents:
+def _together(parts: Iterable[Part], name: str, first_contents: ReportContents) -> ReportContents:
     """Add the parts' reports; a part that is not a report is stored with the one before it."""
-    reports, reader = [*found.reports], found.reader
-    kept: dict[int, list[str]] = {}
+    reports, reader = [*first_contents.reports], first_contents.reader
+    leftovers: dict[int, list[str]] = {}
     for part in parts:
         contents = _read_one(part.source(name)) if part.may_be_report else None
         if contents is None:
-            kept.setdefault(max(len(reports) - 1, 0), []).append(part.text)
+            leftovers.setdefault(max(len(reports) - 1, 0), []).append(part.text)
         else:
             reports += contents.reports
             reader = reader or contents.reader
-    for place, texts in kept.items() if reports else ():
+    for place, texts in leftovers.items() if reports else ():
         reports[place] = replace(
             reports[place],
             details={**reports[place].details, AFTER: "\n".join(texts)},

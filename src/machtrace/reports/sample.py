@@ -101,8 +101,8 @@ def thread_heading(text: str) -> ThreadHeading:
             details["kind"] = kind.strip("()")
             label = label.removesuffix(kind).rstrip()
     name = rest.strip(" \t").removeprefix(":").strip(" \t")
-    found = int(number) if number.isdecimal() else int(number, 16)
-    return ThreadHeading(found, name or None, label, details)
+    identifier = int(number) if number.isdecimal() else int(number, 16)
+    return ThreadHeading(identifier, name or None, label, details)
 
 
 class GraphFrame(NamedTuple):
@@ -121,11 +121,11 @@ class GraphFrame(NamedTuple):
 def graph_frame(text: str) -> GraphFrame:
     """Parse a frame, after its count."""
     is_inline = text.endswith("  " + _INLINED)
-    what, mark, rest = text.removesuffix(_INLINED).rpartition(_IN)
+    function, mark, rest = text.removesuffix(_INLINED).rpartition(_IN)
     image, match = _image_and_place(rest) if mark else ("", None)
     if match is None:
         return _without_image(text)
-    what = what.rstrip()
+    function = function.rstrip()
     offsets = (match["offsets"] or "").split(",")
     addresses = (match["addresses"] or "").split(",")
     details: dict[str, JsonValue] = {}
@@ -134,8 +134,8 @@ def graph_frame(text: str) -> GraphFrame:
     if len(addresses) > 1:
         details["addresses"] = match["addresses"]
     symbol = None
-    if what != "???":  # after a load address, the offset from it
-        symbol = ReportedSymbol(what, None if match["base"] else _number(offsets[0]))
+    if function != "???":  # after a load address, the offset from it
+        symbol = ReportedSymbol(function, None if match["base"] else _number(offsets[0]))
     location = None
     if match["file"] is not None:
         file, _, line = match["file"].rpartition(":")
@@ -171,11 +171,11 @@ def _without_image(text: str) -> GraphFrame:
     """Parse a frame outside of all images: ``???  [0x1234]``."""
     if _ADDRESS.fullmatch(text) is not None:  # version 6 has nothing else for an unnamed function
         return GraphFrame(None, None, None, int(text, 16), None, {})
-    what, _, rest = text.rpartition(" ")
+    function, _, rest = text.rpartition(" ")
     bare = _BARE.fullmatch(rest)
     if bare is None:
         return GraphFrame(ReportedSymbol(text, None), None, None, None, None, {})
-    name = what.rstrip()
+    name = function.rstrip()
     symbol = None if name.startswith("???") else ReportedSymbol(name, None)
     return GraphFrame(symbol, None, None, int(bare["address"], 16), None, {})
 
@@ -284,25 +284,25 @@ class _Graph:
         self._nodes.append(SampledNode(parent, line.samples, self._frame(line.text)))
 
     def _frame(self, text: str) -> ReportedFrame:
-        found = graph_frame(text)
-        index = None if found.image is None else self._images.find(found.image, found.address)
+        parsed = graph_frame(text)
+        index = None if parsed.image is None else self._images.find(parsed.image, parsed.address)
         base = None if index is None else self._images.base(index)
-        if base is None and found.base is not None:
-            base = Avma(found.base)
+        if base is None and parsed.base is not None:
+            base = Avma(parsed.base)
             if index is not None:
                 self._images.set_base(index, base)
         offset = None
-        if base is not None and found.address is not None and found.address >= base:
-            offset = ImageOffset(found.address - base)
+        if base is not None and parsed.address is not None and parsed.address >= base:
+            offset = ImageOffset(parsed.address - base)
         return ReportedFrame(
-            None if found.address is None else Avma(found.address),
+            None if parsed.address is None else Avma(parsed.address),
             index,
             offset,
             Adjustment.RETURN,
-            found.symbol,
-            found.location,
-            found.is_inline,
-            found.details,
+            parsed.symbol,
+            parsed.location,
+            parsed.is_inline,
+            parsed.details,
         )
 
     def _end(self) -> None:

@@ -33,20 +33,20 @@ class ReportSource:
     @cached_property
     def documents(self) -> tuple[JsonDocument, ...]:
         """The JSON documents at its beginning, at most two; none if it is not JSON."""
-        found: list[JsonDocument] = []
+        documents: list[JsonDocument] = []
         end = 0
-        while len(found) < _DOCUMENTS:
+        while len(documents) < _DOCUMENTS:
             start = next_document(self.text, end)
             if not self.text.startswith(("{", "["), start):
                 break
             try:
-                found.append(read_json(self.text, start, self.name))
+                documents.append(read_json(self.text, start, self.name))
             except FormatError:
-                if not found:
+                if not documents:
                     raise
                 break
-            end = found[-1].end
-        return tuple(found)
+            end = documents[-1].end
+        return tuple(documents)
 
     @property
     def rest(self) -> str:

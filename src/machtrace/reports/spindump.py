@@ -81,12 +81,12 @@ def spun_frame(line: str) -> SpunFrame | None:
         if after := text[place.end() :].strip():
             details["samples"] = after
         text = text[: place.start()].rstrip()
-    what, bracket, where = _before_last_bracket(text)
+    function, bracket, where = _before_last_bracket(text)
     image = file = image_offset = None
     line_number = column = None
-    if bracket and where.endswith(")") and what:
+    if bracket and where.endswith(")") and function:
         image, image_offset, file, line_number, column = _where(where[:-1])
-        text = what
+        text = function
     name, offset = _into(text.rstrip())
     return SpunFrame(
         depth=max(0, len(prefix) - _MARGIN) // _STEP,
@@ -208,12 +208,12 @@ class ProcessBlock:
 
 def _image(line: str) -> ReportedImage | None:
     stripped = line.lstrip(" ")
-    found = read_image(stripped.removeprefix("*").lstrip())
-    if found is None:
+    image = read_image(stripped.removeprefix("*").lstrip())
+    if image is None:
         return None
     if stripped.startswith("*"):
-        found = replace(found, details={**found.details, "kernel": True})
-    return named_by_path(found)
+        image = replace(image, details={**image.details, "kernel": True})
+    return named_by_path(image)
 
 
 class _Tree:

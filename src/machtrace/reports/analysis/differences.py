@@ -63,13 +63,17 @@ def function_differences(
     before: FunctionCosts, after: FunctionCosts
 ) -> tuple[FunctionDifference, ...]:
     """Return each function of either set, largest change of own or total share first."""
-    olds = {one.function: (one.own, one.total) for one in before.functions}
-    news = {one.function: (one.own, one.total) for one in after.functions}
-    found: list[FunctionDifference] = []
+    olds = {
+        difference.function: (difference.own, difference.total) for difference in before.functions
+    }
+    news = {
+        difference.function: (difference.own, difference.total) for difference in after.functions
+    }
+    differences: list[FunctionDifference] = []
     for function in {**olds, **news}:
         own_before, total_before = olds.get(function, (0, 0))
         own_after, total_after = news.get(function, (0, 0))
-        found.append(
+        differences.append(
             FunctionDifference(
                 function,
                 own_before,
@@ -82,8 +86,14 @@ def function_differences(
                 after.share(total_after),
             )
         )
-    found.sort(key=lambda one: (-abs(one.own_change), -abs(one.total_change), one.function))
-    return tuple(found)
+    differences.sort(
+        key=lambda difference: (
+            -abs(difference.own_change),
+            -abs(difference.total_change),
+            difference.function,
+        )
+    )
+    return tuple(differences)
 
 
 def group_differences(
@@ -92,15 +102,21 @@ def group_differences(
     """Return each group of either set: new ones, then gone ones, then changed ones."""
     olds = {group.fingerprint.hash: group for group in report_groups(before)}
     news = {group.fingerprint.hash: group for group in report_groups(after)}
-    found: list[GroupDifference] = []
+    differences: list[GroupDifference] = []
     for key, group in {**olds, **news}.items():
         was = olds[key].count if key in olds else 0
         now = news[key].count if key in news else 0
         change = _change(was * len(after), now * len(before), was=was, now=now)
-        found.append(GroupDifference(group=group, change=change, before=was, after=now))
+        differences.append(GroupDifference(group=group, change=change, before=was, after=now))
     order = list(Change)
-    found.sort(key=lambda one: (order.index(one.change), -one.after, -one.before))
-    return tuple(found)
+    differences.sort(
+        key=lambda difference: (
+            order.index(difference.change),
+            -difference.after,
+            -difference.before,
+        )
+    )
+    return tuple(differences)
 
 
 def _change(old_share: int, new_share: int, *, was: int, now: int) -> Change:

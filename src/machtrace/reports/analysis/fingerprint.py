@@ -87,22 +87,22 @@ def grouping_name(name: str) -> str:
 
 def without_generics(name: str) -> str:
     """Return ``name`` without what is in angle brackets; operators spelt with them stay."""
-    kept = _OPERATOR.sub(lambda match: match[0].translate(_ANGLES), name).replace("->", "-\ue001")
-    if kept.count("<") != kept.count(">") or kept.startswith("<"):
+    plain = _OPERATOR.sub(lambda match: match[0].translate(_ANGLES), name).replace("->", "-\ue001")
+    if plain.count("<") != plain.count(">") or plain.startswith("<"):
         return name
     pieces: list[str] = []
     depth = start = 0
-    for match in re.finditer("[<>]", kept):
+    for match in re.finditer("[<>]", plain):
         if match[0] == "<":
             if not depth:
-                pieces.append(kept[start : match.start()])
+                pieces.append(plain[start : match.start()])
             depth += 1
         else:
             depth -= 1
             start = match.end()
             if depth < 0:
                 return name
-    return "".join((*pieces, kept[start:])).translate(_BACK)
+    return "".join((*pieces, plain[start:])).translate(_BACK)
 
 
 MOST_FRAMES = 16
@@ -176,17 +176,19 @@ def fingerprint(
     """
     owners = owners_of(task) if owners is None else owners
     whose = [NOWHERE if frame.image is None else owners[frame.image] for frame in frames]
-    places = [at for at, one in enumerate(whose) if one.owner is FrameOwner.APP]
+    places = [at for at, counted_frame in enumerate(whose) if counted_frame.owner is FrameOwner.APP]
     basis = FingerprintBasis.APP_FRAMES
     if not places:
         places = list(range(len(frames)))
         basis = FingerprintBasis.OTHER_FRAMES if places else FingerprintBasis.NOTHING
     counted = [_counted(at, frames[at], whose[at], task) for at in places]
-    kept = _without_recursion(counted)[:MOST_FRAMES]
+    frames_hashed = _without_recursion(counted)[:MOST_FRAMES]
     digest = blake2b(basis.name.encode(), digest_size=8)
-    for one in kept:
-        digest.update(f"\0{one.image}\1{one.name}".encode("utf-8", "surrogatepass"))
-    return Fingerprint(digest.hexdigest(), basis, tuple(kept))
+    for counted_frame in frames_hashed:
+        digest.update(
+            f"\0{counted_frame.image}\1{counted_frame.name}".encode("utf-8", "surrogatepass")
+        )
+    return Fingerprint(digest.hexdigest(), basis, tuple(frames_hashed))
 
 
 def _counted(
@@ -204,7 +206,7 @@ def _counted(
 
 def _without_recursion(frames: list[FingerprintFrame]) -> list[FingerprintFrame]:
     same = [(one.image, one.name) for one in frames]
-    kept: list[FingerprintFrame] = []
+    unfolded: list[FingerprintFrame] = []
     for fold in folds(same, least_times=_LEAST_REPEATS):
-        kept += frames[fold.first : fold.first + fold.period]
-    return kept
+        unfolded += frames[fold.first : fold.first + fold.period]
+    return unfolded

@@ -63,12 +63,12 @@ def function_costs(profiles: Iterable[Profile]) -> FunctionCosts:
         calls = [tuple(keys[call.function] for call in calls) for calls in table.calls]
         weights = all_weights(profile)
         weight += sum(weights.values())
-        found = _costs(profile.stacks, weights, calls, len(numbers))
-        for key, its_own, its_total in zip(numbers, *found, strict=True):
+        own_total = _costs(profile.stacks, weights, calls, len(numbers))
+        for key, its_own, its_total in zip(numbers, *own_total, strict=True):
             own[key] = own.get(key, 0) + its_own
             total[key] = total.get(key, 0) + its_total
     costs = [FunctionCost(key, own[key], total[key], paths[key]) for key in total if total[key]]
-    costs.sort(key=lambda one: (-one.own, -one.total, one.function))
+    costs.sort(key=lambda cost: (-cost.own, -cost.total, cost.function))
     return FunctionCosts(tuple(costs), weight)
 
 

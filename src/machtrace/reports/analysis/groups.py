@@ -43,9 +43,9 @@ def report_groups(reports: Sequence[Report]) -> tuple[ReportGroup, ...]:
     first: dict[str, tuple[Fingerprint, SubjectKind | None]] = {}
     for index, report in enumerate(reports):
         subject = subject_stack(report)
-        found = fingerprint(() if subject is None else subject.frames, report)
-        members.setdefault(found.hash, []).append(index)
-        first.setdefault(found.hash, (found, None if subject is None else subject.kind))
+        identity = fingerprint(() if subject is None else subject.frames, report)
+        members.setdefault(identity.hash, []).append(index)
+        first.setdefault(identity.hash, (identity, None if subject is None else subject.kind))
     groups = (
         _group(*first[key], indices, [reports[index] for index in indices])
         for key, indices in members.items()
@@ -54,10 +54,10 @@ def report_groups(reports: Sequence[Report]) -> tuple[ReportGroup, ...]:
 
 
 def _group(
-    found: Fingerprint, subject: SubjectKind | None, indices: list[int], reports: list[Report]
+    identity: Fingerprint, subject: SubjectKind | None, indices: list[int], reports: list[Report]
 ) -> ReportGroup:
     return ReportGroup(
-        fingerprint=found,
+        fingerprint=identity,
         subject=subject,
         reports=tuple(indices),
         exceptions=_counts(exception_label(report) for report in reports),
@@ -74,10 +74,10 @@ def _counts(labels: Iterable[str]) -> Counts:
 def exception_label(report: Report) -> str:
     """Return in short what happened to the process; empty if the report does not state it."""
     exception, thrown = report.exception, report.language_exception
-    said = [] if exception is None else [exception.type or exception.signal or ""]
+    parts = [] if exception is None else [exception.type or exception.signal or ""]
     if thrown is not None and thrown.name:
-        said.append(thrown.name)
-    label = " / ".join(dict.fromkeys(one for one in said if one))
+        parts.append(thrown.name)
+    label = " / ".join(dict.fromkeys(one for one in parts if one))
     if not label and report.termination is not None:
         code = "" if report.termination.code is None else f" {report.termination.code}"
         label = (report.termination.namespace or "") + code

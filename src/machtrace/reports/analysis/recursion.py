@@ -52,19 +52,19 @@ def folds(
     numbers: dict[Hashable, int] = {}
     ids = array("q", (numbers.setdefault(one, len(numbers)) for one in stack))
     runs = [] if len(numbers) == len(ids) else _all_runs(ids, longest_period, least_times)
-    found: list[Fold] = []
+    result: list[Fold] = []
     at = plain = 0
     while runs:
         best, at, runs = _best(runs, at, least_times)
         if best is None:
             continue
         if plain < best.first:
-            found.append(Fold(plain, best.first - plain, 1))
-        found.append(best)
+            result.append(Fold(plain, best.first - plain, 1))
+        result.append(best)
         at = plain = best.first + best.length
     if plain < len(ids):
-        found.append(Fold(plain, len(ids) - plain, 1))
-    return tuple(found)
+        result.append(Fold(plain, len(ids) - plain, 1))
+    return tuple(result)
 
 
 @dataclass(slots=True)
@@ -78,15 +78,15 @@ class _Runs:
 
 def _all_runs(ids: array[int], longest_period: int, least_times: int) -> list[_Runs]:
     """Return the runs of each period that are long enough."""
-    found: list[_Runs] = []
+    result: list[_Runs] = []
     for period in range(1, min(longest_period, len(ids) // least_times) + 1):
         equal = bytes(map(eq, ids, islice(ids, period, None)))
         least = period * (least_times - 1)
         left = [match.span() for match in re.finditer(b"\1+", equal)]
         left = [span for span in reversed(left) if span[1] - span[0] >= least]
         if left:
-            found.append(_Runs(period, left))
-    return found
+            result.append(_Runs(period, left))
+    return result
 
 
 def _best(runs: list[_Runs], at: int, least_times: int) -> tuple[Fold | None, int, list[_Runs]]:
@@ -94,13 +94,13 @@ def _best(runs: list[_Runs], at: int, least_times: int) -> tuple[Fold | None, in
     best: Fold | None = None
     following: list[int] = []
     ahead: list[_Runs] = []
-    for one in runs:
-        period, left = one.period, one.left
+    for run in runs:
+        period, left = run.period, run.left
         while left and left[-1][1] - max(at, left[-1][0]) < period * (least_times - 1):
             left.pop()
         if not left:
             continue
-        ahead.append(one)
+        ahead.append(run)
         first, end = left[-1]
         if first > at:
             following.append(first)

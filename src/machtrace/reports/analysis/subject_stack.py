@@ -64,8 +64,8 @@ def _of_task(task: ReportedTask) -> SubjectStack | None:
     return None
 
 
-def _is_main(one: ReportedThread | SampledTree) -> bool:
-    return one.queue == _MAIN_QUEUE or (one.name or "").lower() in ("main", "main thread")
+def _is_main(stack: ReportedThread | SampledTree) -> bool:
+    return stack.queue == _MAIN_QUEUE or (stack.name or "").lower() in ("main", "main thread")
 
 
 def _samples(tree: SampledTree) -> int:

@@ -122,26 +122,26 @@ _FRAME_START = re.compile(r"#[0-9]{1,9}[ \t]+(?:0x[0-9a-fA-F]{1,16} in(?: |\Z)|<
 
 def joined_lines(text: str) -> Iterator[str]:
     """Yield the lines; those that gdb wrapped at the terminal's width are joined."""
-    kept = ""
+    joined = ""
     for line in log_lines(text, _MARK):
-        if kept[:1] == "#" and _PAGER.fullmatch(line[:_LONGEST_QUESTION]) is not None:
+        if joined[:1] == "#" and _PAGER.fullmatch(line[:_LONGEST_QUESTION]) is not None:
             yield line
             continue
-        if kept[:1] == "#" and len(kept) + len(line) <= LONGEST_LINE and _goes_on(kept, line):
-            kept += " " + line.lstrip()
+        if joined[:1] == "#" and len(joined) + len(line) <= LONGEST_LINE and _goes_on(joined, line):
+            joined += " " + line.lstrip()
             continue
-        if kept:
-            yield kept
-        kept = line
-    if kept:
-        yield kept
+        if joined:
+            yield joined
+        joined = line
+    if joined:
+        yield joined
 
 
-def _goes_on(kept: str, line: str) -> bool:
+def _goes_on(joined: str, line: str) -> bool:
     """Return whether a line continues the one before it."""
-    if _WRAPPED.fullmatch(line) is None or _FRAME_START.match(kept) is None:
+    if _WRAPPED.fullmatch(line) is None or _FRAME_START.match(joined) is None:
         return False
-    is_whole = _WHOLE.search(kept, max(0, len(kept) - _LINE_DIGITS)) is not None
+    is_whole = _WHOLE.search(joined, max(0, len(joined) - _LINE_DIGITS)) is not None
     return line[0] == " " or not is_whole or line.startswith(_PLACES)
 
 

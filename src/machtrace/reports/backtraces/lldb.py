@@ -85,17 +85,17 @@ class _Reader:
             (self._other if in_thread else self._before).append(line)
 
     def _frame(self, match: re.Match[str]) -> ReportedFrame:
-        image_name, what = _image_and_function(match["rest"].strip())
+        image_name, function = _image_and_function(match["rest"].strip())
         details: dict[str, JsonValue] = {}
-        what, marks = _unmarked(what)
+        function, marks = _unmarked(function)
         if marks:
             details["marks"] = marks
         number = int(match["number"])
         if number != len(self._frames):
             details["number"] = number
-        what, location = _placed(what)
-        into = _INTO.fullmatch(what)
-        name, offset = (what, None) if into is None else (into["name"], int(into["offset"]))
+        function, location = _placed(function)
+        into = _INTO.fullmatch(function)
+        name, offset = (function, None) if into is None else (into["name"], int(into["offset"]))
         is_inline = _INLINED in name
         if is_inline:
             outer, _, name = name.partition(_INLINED)
@@ -137,8 +137,8 @@ class _Reader:
         number = None if self._heading is None else int(self._heading["number"])
         if number is not None and number != len(self._threads) + 1:
             details["number"] = number
-        found = _found(_ID, described) or ""
-        thread_id = int(found, 16 if found.startswith("0x") else 10) if found else None
+        name = _found(_ID, described) or ""
+        thread_id = int(name, 16 if name.startswith("0x") else 10) if name else None
         self._threads.append(
             ReportedThread(
                 index=len(self._threads),

@@ -41,15 +41,15 @@ def log_lines(text: str, mark: re.Pattern[str]) -> list[str]:
     ]
     for line in lines:
         prefix = next((one for one in _PREFIXES if one.match(line)), None)
-        found = mark.match(_without(line, prefix))
-        if found is not None:
-            return [_without(one, prefix).removeprefix(found[1]) for one in lines]
+        match = mark.match(_without(line, prefix))
+        if match is not None:
+            return [_without(one, prefix).removeprefix(match[1]) for one in lines]
     return lines
 
 
 def _without(line: str, prefix: re.Pattern[str] | None) -> str:
-    found = None if prefix is None else prefix.match(line)
-    return line if found is None else line[found.end() :]
+    match = None if prefix is None else prefix.match(line)
+    return line if match is None else line[match.end() :]
 
 
 _NUMBERS = re.compile(r"(?<=\S):([0-9]{1,9})(?::([0-9]{1,9}))?\Z")

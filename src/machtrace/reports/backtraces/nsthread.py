@@ -85,9 +85,9 @@ def read_line(text: str) -> StackLine | None:
     text = text.removeprefix("(").removeprefix("[").strip(" \t\"',)]")
     text = text if not text.count("[") > text.count("]") else text + "]"
     if text[:1].isdecimal():
-        found = _apple(text) or _located(text)
-        if found is not None:
-            return found
+        line = _apple(text) or _located(text)
+        if line is not None:
+            return line
     match = _GLIBC.fullmatch(text) or _EXECINFO.fullmatch(text)
     return None if match is None else _glibc(match)
 
@@ -98,8 +98,8 @@ def read_lines(text: str) -> tuple[StackLine, ...]:
     Swift prints ``["0   App …", "1   App …"]``; JSON escapes line ends and tabs as letters.
     """
     if text.count('"') < _QUOTES or len(text) > LONGEST_TEXT:
-        found = read_line(text)
-        return () if found is None else (found,)
+        line = read_line(text)
+        return () if line is None else (line,)
     pieces = text.replace("\\t", " ").replace("\\n", '"').replace('\\"', '"').split('"')
     return tuple(one for piece in pieces if (one := read_line(piece)) is not None)
 
@@ -113,13 +113,13 @@ def _located(text: str) -> StackLine | None:
     if not bracket:
         return None
     if f"({last})" == _MISSING:
-        found = _apple(f"{before} ??? + 0")
-        return None if found is None else found._replace(image_offset=None)
+        line = _apple(f"{before} ??? + 0")
+        return None if line is None else line._replace(image_offset=None)
     match = _LOCATION.fullmatch(last)
-    found = None if match is None else _apple(before)
-    if match is None or found is None:
+    line = None if match is None else _apple(before)
+    if match is None or line is None:
         return None
-    return found._replace(location=SourceLocation(match["file"], int(match["line"]) or None))
+    return line._replace(location=SourceLocation(match["file"], int(match["line"]) or None))
 
 
 def _apple(text: str) -> StackLine | None:
@@ -190,13 +190,13 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     """Return its one report; other lines are stored with the thread that follows them."""
     reader = _Reader()
     lines = [(line, read_lines(line)) for line in source.text.split("\n")]
-    whole = _whole_names(one.image for _, found in lines for one in found)
-    for line, found in lines:
-        for one in found:
-            reader.add(one._replace(image=whole.get(one.image) or one.image))
-        if len(found) > 1:
+    whole = _whole_names(stack_line.image for _, stack_lines in lines for stack_line in stack_lines)
+    for line, stack_lines in lines:
+        for stack_line in stack_lines:
+            reader.add(stack_line._replace(image=whole.get(stack_line.image) or stack_line.image))
+        if len(stack_lines) > 1:
             reader.keep_around(line)
-        elif not found and line.strip(_ARRAY):
+        elif not stack_lines and line.strip(_ARRAY):
             reader.keep(line)
     return (reader.report(),)
 

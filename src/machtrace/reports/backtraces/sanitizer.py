@@ -129,8 +129,8 @@ def _named(text: str) -> tuple[str | None, SourceLocation | None]:
     numbers = line_and_column(text)
     if numbers is None:
         return text.removesuffix(" " + _NULL) or None, None
-    found = _FILE.search(text)
-    place = text.rfind(" ", 0, numbers.start()) if found is None else found.start()
+    match = _FILE.search(text)
+    place = text.rfind(" ", 0, numbers.start()) if match is None else match.start()
     name, file = text[: max(place, 0)].rstrip(), text[place + 1 : numbers.start()]
     if file == _NULL:
         return name or None, None
@@ -206,13 +206,13 @@ def recognises(source: ReportSource) -> bool:
     head = source.text[:_LOOKED_AT]
     if "#0 " not in head:
         return False
-    found = False
+    has_word = False
     for line in log_lines(head, _MARK):
         if _is_frame(line):
             parsed = parse_frame_line(line)
-            if parsed is not None and (found or parsed.path is not None or _has_column(parsed)):
+            if parsed is not None and (has_word or parsed.path is not None or _has_column(parsed)):
                 return True
-        found = found or any(word in line for word in _WORDS)
+        has_word = has_word or any(word in line for word in _WORDS)
     return False
 
 
@@ -329,20 +329,20 @@ def _frames(lines: Sequence[SanitizerFrameLine], modules: Modules) -> tuple[Repo
 
     Direct recursion also repeats one address.
     """
-    found: list[ReportedFrame] = []
+    frames: list[ReportedFrame] = []
     first = 0  # the frames at this address
     for number, line in enumerate(lines):
         frame = _frame(line, number, modules)
-        if found and _place(found[-1]) == _place(frame) and frame.symbol is not None:
-            begun = found[first]
+        if frames and _place(frames[-1]) == _place(frame) and frame.symbol is not None:
+            begun = frames[first]
             if (begun.symbol, begun.location) == (frame.symbol, frame.location):
                 first = number
             else:
-                found[-1] = found[-1]._replace(is_inline=True)
+                frames[-1] = frames[-1]._replace(is_inline=True)
         else:
             first = number
-        found.append(frame)
-    return tuple(found)
+        frames.append(frame)
+    return tuple(frames)
 
 
 def _place(frame: ReportedFrame) -> tuple[object, ...]:

@@ -128,11 +128,11 @@ class FrameLines:
         """
         if len(line) > LONGEST_LINE:
             return None
-        found = _tabbed(line) if "\t" in line else None
-        found = found or _spaced(line)
-        if found is None:
+        columns = _tabbed(line) if "\t" in line else None
+        columns = columns or _spaced(line)
+        if columns is None:
             return None
-        number, name, address, what = found
+        number, name, address, label = columns
         details: dict[str, JsonValue] = {}
         if number != expected:
             details[NUMBER] = number
@@ -141,19 +141,19 @@ class FrameLines:
             index = self._places.named(name)
         else:  # a call can be the last instruction of its image
             index = self._places.find(name, address - (adjustment is Adjustment.RETURN))
-            index = self._add(name, address, what) if index is None else index
+            index = self._add(name, address, label) if index is None else index
         image = None if index is None else self._images[index]
         if name != "???" and (image is None or not _is_called(image, name)):
             details[IMAGE] = name
         if image is not None and image.load_address is not None and address is not None:
             offset = ImageOffset(address - image.load_address)
-        symbol, location, is_inline, place = _what(what, image)
+        symbol, location, is_inline, place = _what(label, image)
         if image is not None and offset is None and symbol is None:
-            offset = _given_offset(what)
+            offset = _given_offset(label)
         if place is not None:
             details[PLACE] = place
         elif image is None and symbol is None:
-            details |= _nowhere(what)
+            details |= _nowhere(label)
         return ReportedFrame(
             None if address is None else Avma(address),
             index,
@@ -165,9 +165,9 @@ class FrameLines:
             _NO_PLACE if details == _NO_PLACE else details or NO_DETAILS,
         )
 
-    def _add(self, name: str, address: int, what: str) -> int | None:
+    def _add(self, name: str, address: int, label: str) -> int | None:
         """Return an image known from this line alone: its name and start."""
-        base, offset = _into(what)
+        base, offset = _into(label)
         if name == "???" or offset is None or _BASE.fullmatch(base) is None:
             return None
         start = int(base, 16)
@@ -187,9 +187,9 @@ class FrameLines:
         return ReportedFrame(Avma(address), index, offset, Adjustment.RETURN)
 
 
-def _nowhere(what: str) -> dict[str, JsonValue]:
-    base, offset = _into(what)
-    return {GIVEN: what} if offset is not None and base in _NOWHERE else {}
+def _nowhere(label: str) -> dict[str, JsonValue]:
+    base, offset = _into(label)
+    return {GIVEN: label} if offset is not None and base in _NOWHERE else {}
 
 
 def _is_called(image: ReportedImage, name: str) -> bool:
@@ -203,9 +203,9 @@ def _is_called(image: ReportedImage, name: str) -> bool:
     )
 
 
-def _given_offset(what: str) -> ImageOffset | None:
+def _given_offset(label: str) -> ImageOffset | None:
     """Return the offset in the line itself, if relative to the image."""
-    base, offset = _into(what)
+    base, offset = _into(label)
     is_offset = offset is not None and offset < _WORD and _BASE.fullmatch(base) is not None
     return ImageOffset(offset) if is_offset and offset is not None else None
 
@@ -214,9 +214,9 @@ def _tabbed(line: str) -> tuple[int, str, int | None, str] | None:
     match = _TABBED.fullmatch(line)
     if match is None:
         return None
-    number, name, address, what = match.groups()
+    number, name, address, label = match.groups()
     place = None if address == "???" else int(address, 16)
-    return int(number), name.rstrip(" "), place, (what or "").rstrip()
+    return int(number), name.rstrip(" "), place, (label or "").rstrip()
 
 
 def _spaced(line: str) -> tuple[int, str, int, str] | None:

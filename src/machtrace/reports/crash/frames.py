@@ -69,21 +69,23 @@ def frame_lines(
         if details or symbol is None:
             number = _number(details, number)
             column = _said(frame) or column
-            what = _what(frame, None if image is None else images[image])
+            shown_name = _what(frame, None if image is None else images[image])
         else:
-            what, into, _ = symbol
-            if not what.isprintable():
-                what = shown(what)
+            shown_name, into, _ = symbol
+            if not shown_name.isprintable():
+                shown_name = shown(shown_name)
             if into is not None:
-                what = f"{what} + {into}"
+                shown_name = f"{shown_name} + {into}"
             if location is not None:
                 file, line = _file(location.path), location.line
-                what = f"{what} ({file})" if line is None else f"{what} ({file}:{line})"
+                shown_name = (
+                    f"{shown_name} ({file})" if line is None else f"{shown_name} ({file}:{line})"
+                )
             if is_inline:
-                what += INLINED
+                shown_name += INLINED
         place = "???" if address is None else hex(address)
         start = numbers[number] if number < _USUAL else f"{number:<{width}}"
-        add(f"{start}{column}{place:>18} {what}")
+        add(f"{start}{column}{place:>18} {shown_name}")
         number += 1
     if len(frames) in between:
         lines += between[len(frames)]
@@ -98,18 +100,18 @@ def _numbers(width: int) -> list[str]:
 
 def _last_number(frames: Sequence[ReportedFrame], jumps: Mapping[int, int]) -> int:
     """Return the highest number, which sets the column's width."""
-    given = [
+    numbers = [
         number + len(frames) - index
         for index, frame in enumerate(frames)
         if frame[7] and (number := _number(frame.details, 0))
     ]
-    given += [number + len(frames) - index for index, number in jumps.items()]
-    return max([len(frames), *given]) - 1
+    numbers += [number + len(frames) - index for index, number in jumps.items()]
+    return max([len(frames), *numbers]) - 1
 
 
 def _number(details: Details, usual: int) -> int:
-    given = details.get(NUMBER)
-    return given if type(given) is int and given >= 0 else usual
+    number = details.get(NUMBER)
+    return number if type(number) is int and number >= 0 else usual
 
 
 def _name(names: dict[int | None, str], image: int | None, images: Sequence[ReportedImage]) -> str:
@@ -140,8 +142,8 @@ def _what(frame: ReportedFrame, image: ReportedImage | None) -> str:
     elif image is not None and offset is not None and image.size != 0:
         text = f"{image.load_address or 0:#x} + {offset}"
     else:
-        given = details.get(GIVEN) if details else None
-        text = shown(given) if isinstance(given, str) else "???"
+        label = details.get(GIVEN) if details else None
+        text = shown(label) if isinstance(label, str) else "???"
     if details:
         text += _place(frame)
     elif location is not None:
@@ -161,10 +163,12 @@ def _said(frame: ReportedFrame) -> str:
 
 
 def _place(frame: ReportedFrame) -> str:
-    given: JsonValue = frame.details.get(PLACE)
+    given_location: JsonValue = frame.details.get(PLACE)
     location = frame.location
-    if isinstance(given, str) and (location is None or given.startswith(location.path)):
-        return f" ({shown(given)})"
+    if isinstance(given_location, str) and (
+        location is None or given_location.startswith(location.path)
+    ):
+        return f" ({shown(given_location)})"
     return "" if location is None else f" ({place_text(location)})"
 
 
@@ -192,12 +196,12 @@ def elided(
     """Return the lines before frames, and the non-consecutive frame numbers."""
     between: dict[int, list[str]] = {}
     jumps: dict[int, int] = {}
-    found = thread.details.get(_KEY)
+    entries = thread.details.get(_KEY)
     skipped = 0
-    places = _places(thread.frames) if isinstance(found, list) else {}
-    told: set[_Place] = set()
-    for one in found if isinstance(found, list) else ():
-        gap = _gap(one, len(thread.frames) + skipped)
+    places = _places(thread.frames) if isinstance(entries, list) else {}
+    labelled: set[_Place] = set()
+    for entry in entries if isinstance(entries, list) else ():
+        gap = _gap(entry, len(thread.frames) + skipped)
         if gap is None:
             continue
         hottest, coldest, depth, key = gap
@@ -208,8 +212,8 @@ def elided(
         jumps[at] = coldest + 1
         its_places = places.get(key, [])
         left_out = depth - len(its_places)
-        if key not in told:  # another omitted part of the same recursion has the same levels
-            told.add(key)
+        if key not in labelled:  # another omitted part of the same recursion has the same levels
+            labelled.add(key)
             _levels(its_places, at, depth, between)
         known = frame_text(thread.frames[its_places[0]], images) if its_places else "???"
         between.setdefault(at, []).extend(
@@ -220,20 +224,20 @@ def elided(
 
 def _places(frames: Sequence[ReportedFrame]) -> dict[_Place, list[int]]:
     """Map each code location to its indices in a stack."""
-    found: dict[_Place, list[int]] = {}
+    places: dict[_Place, list[int]] = {}
     for index, frame in enumerate(frames):
         if frame.image is not None and frame.offset is not None:
-            found.setdefault((frame.image, frame.offset), []).append(index)
-    return found
+            places.setdefault((frame.image, frame.offset), []).append(index)
+    return places
 
 
-def _gap(one: JsonValue, most: int) -> tuple[int, int, int, _Place] | None:
-    if not isinstance(one, dict) or not isinstance(one.get("keyFrame"), dict):
+def _gap(entry: JsonValue, most: int) -> tuple[int, int, int, _Place] | None:
+    if not isinstance(entry, dict) or not isinstance(entry.get("keyFrame"), dict):
         return None
-    frame = one["keyFrame"]
-    numbers = (one.get("hottestElided"), one.get("coldestElided"), one.get("depth"))
+    frame = entry["keyFrame"]
+    numbers = (entry.get("hottestElided"), entry.get("coldestElided"), entry.get("depth"))
     place = (frame.get("imageIndex"), frame.get("imageOffset")) if isinstance(frame, dict) else ()
-    known = [one for one in (*numbers, *place) if type(one) is int]
+    known = [entry for entry in (*numbers, *place) if type(entry) is int]
     if len(known) != 5:  # noqa: PLR2004 - all of them
         return None
     hottest, coldest, depth, index, offset = known

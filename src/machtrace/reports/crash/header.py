@@ -184,8 +184,8 @@ class Header:
 
     def application_information(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """Return the images' last words; the text does not state which images wrote them."""
-        given = (text.removeprefix("\n") for text in self._values.pop(_INFORMATION, []))
-        lines = "\n".join(given).split("\n")
+        sections = (text.removeprefix("\n") for text in self._values.pop(_INFORMATION, []))
+        lines = "\n".join(sections).split("\n")
         while lines and not lines[-1]:
             lines.pop()
         return (("", tuple(lines)),) if lines else ()
@@ -201,14 +201,14 @@ class Header:
 
     def details(self) -> dict[str, JsonValue]:
         """Return what has no field, by label. Call last."""
-        found: dict[str, JsonValue] = {
+        details: dict[str, JsonValue] = {
             label: "\n".join(lines) for label, lines in self._values.items()
         }
         for label in _CRASHED:
-            text = found.get(label)
+            text = details.get(label)
             if isinstance(text, str) and text.isdecimal():
-                del found[label]
-        return found
+                del details[label]
+        return details
 
 
 def numbered(text: str | None) -> tuple[str | None, int | None]:

@@ -121,16 +121,16 @@ def _as_section_list(value: JsonValue) -> str | None:
 
 
 def _modifications(value: str) -> JsonValue:
-    found: dict[str, JsonValue] = {}
+    counts: dict[str, JsonValue] = {}
     names = {f"  {text}:": key for key, text in _CALLERS.items()}
     calls: dict[str, JsonValue] = {}
     for line in value[1:].split("\n"):
         if line in names:
             calls = {}
-            found[names[line]] = calls
+            counts[names[line]] = calls
         elif (match := _CALL_COUNT.fullmatch(line)) is not None:
             calls[match["call"]] = int(match["count"])
-    return found or None
+    return counts or None
 
 
 def _as_modifications(value: JsonValue) -> str | None:
@@ -193,17 +193,17 @@ def put(details: dict[str, JsonValue], path: tuple[str, ...], value: JsonValue) 
     """Store ``value`` at the path, unless something else is in the way."""
     inner = details
     for key in path[:-1]:
-        found = inner.setdefault(key, {})
-        if not isinstance(found, dict):
+        child = inner.setdefault(key, {})
+        if not isinstance(child, dict):
             return
-        inner = found
+        inner = child
     inner.setdefault(path[-1], value)
 
 
 def backtraces(details: Details) -> Iterator[tuple[str, str]]:
     """Yield the sections of ``asiBacktraces``: numbered labels and values."""
-    found = details.get("asiBacktraces")
-    if isinstance(found, list):
-        for number, text in enumerate(found):
+    sections = details.get("asiBacktraces")
+    if isinstance(sections, list):
+        for number, text in enumerate(sections):
             if isinstance(text, str):
                 yield f"{BACKTRACE} {number}", "\n" + text.rstrip("\n")

@@ -31,17 +31,17 @@ _VERSIONS = {Layout.IOS: "104", Layout.SIMULATOR: "104", Layout.MACOS: "12"}
 
 def label_values(report: Report, layout: Layout) -> Values:
     """Return the values by label, without unknown ones."""
-    found: Values = {}
+    values: Values = {}
     for label, value in (*_process(report), *_system(report, layout), *_details(report)):
         if value is not None:
-            found[label] = [value]
-    found |= _exception(report, layout)
-    found |= _crashed(report, layout)
-    if "Beta" in found:
-        found.pop(_KEYS[Layout.MACOS_26], None)
+            values[label] = [value]
+    values |= _exception(report, layout)
+    values |= _crashed(report, layout)
+    if "Beta" in values:
+        values.pop(_KEYS[Layout.MACOS_26], None)
     else:
-        found.pop("Beta Identifier", None)
-    return found
+        values.pop("Beta Identifier", None)
+    return values
 
 
 def with_number(name: str | None, number: int | None) -> str | None:
@@ -145,8 +145,8 @@ def _note(report: Report) -> str | None:
 
 def information_lines(report: Report) -> list[str]:
     """Return the lines of *Application Specific Information*."""
-    said = [text for _, texts in report.application_information for text in texts]
-    lines = [line for text in said for line in text.rstrip("\n").split("\n")]
+    information = [text for _, texts in report.application_information for text in texts]
+    lines = [line for text in information for line in text.rstrip("\n").split("\n")]
     thrown = report.language_exception
     if thrown is not None and report.kind not in _OF_APPLE:
         reason = thrown.reason or ""
@@ -159,21 +159,21 @@ def information_lines(report: Report) -> list[str]:
 
 
 def _exception(report: Report, layout: Layout) -> Values:
-    found: Values = {}
+    values: Values = {}
     exception = report.exception
     if exception is not None:
         if report.kind not in _OF_APPLE:
             exception = as_apple_says(exception)
-        found |= _exception_values(exception, layout)
+        values |= _exception_values(exception, layout)
         if (
             exception.type is None
             and exception.signal is None
             and _incident_kind(report) is not None
         ):
-            del found["Exception Type"]
+            del values["Exception Type"]
     if report.termination is not None:
-        found |= _termination_values(report.termination, _more_reasons(report), layout)
-    return found
+        values |= _termination_values(report.termination, _more_reasons(report), layout)
+    return values
 
 
 def as_apple_says(exception: ReportedException) -> ReportedException:
@@ -195,18 +195,18 @@ def _incident_kind(report: Report) -> str | None:
 
 def _exception_values(exception: ReportedException, layout: Layout) -> Values:
     signal = "" if exception.signal is None else f" ({exception.signal})"
-    found: Values = {"Exception Type": [shown(f"{exception.type or '???'}{signal}")]}
+    values: Values = {"Exception Type": [shown(f"{exception.type or '???'}{signal}")]}
     if exception.message is not None:
-        found["Exception Message"] = [shown(exception.message)]
+        values["Exception Message"] = [shown(exception.message)]
     codes = [] if exception.codes is None else [exception.codes]
     if exception.subtype is not None:
         if layout is Layout.MACOS:
             codes.insert(0, shown(exception.subtype))
         else:
-            found["Exception Subtype"] = [shown(exception.subtype)]
+            values["Exception Subtype"] = [shown(exception.subtype)]
     if codes:
-        found["Exception Codes"] = codes
-    return found
+        values["Exception Codes"] = codes
+    return values
 
 
 def _more_reasons(report: Report) -> list[str]:
@@ -228,14 +228,14 @@ def _termination_values(
             first += f", Code {code}"
         if indicator:
             first += f"{',' if layout is Layout.MACOS_26 else ''} {indicator}"
-    found: Values = {}
+    values: Values = {}
     lines = [first, *(line for text in (*termination.reasons, *more) for line in text.split("\n"))]
     if any(lines):
-        found["Termination Reason"] = ["\n".join(lines)]
+        values["Termination Reason"] = ["\n".join(lines)]
     who = with_number(termination.by_process, termination.by_pid)
     if who is not None:
-        found["Terminating Process"] = [shown(who)]
-    return found
+        values["Terminating Process"] = [shown(who)]
+    return values
 
 
 def _crashed(report: Report, layout: Layout) -> Values:

@@ -30,9 +30,9 @@ BOTH = "both"
 
 def image_end(image: ReportedImage, last: int) -> str:
     """Return the last address of an image: ``last`` by default, ``???`` if unknown."""
-    given = image.details.get("end")
-    if isinstance(given, str):
-        return given
+    end = image.details.get("end")
+    if isinstance(end, str):
+        return end
     return "???" if image.size is None else f"{last:#x}"
 
 
@@ -96,9 +96,9 @@ def read_image(line: str) -> ReportedImage | None:
 
 def _parts(rest: str) -> tuple[str | None, UUID | BuildId | None, str]:
     """Split label, identifier and path from what follows the addresses; a label may be None."""
-    found = _IDENTIFIER.search(rest)
-    if found is not None:
-        return rest[: found.start()].strip(), _identifier(found[1]), rest[found.end() :].strip()
+    match = _IDENTIFIER.search(rest)
+    if match is not None:
+        return rest[: match.start()].strip(), _identifier(match[1]), rest[match.end() :].strip()
     for mark in (" /", "\t/"):
         label, space, path = rest.partition(mark)
         if space:
@@ -131,5 +131,5 @@ def _identifier(text: str) -> UUID | BuildId | None:
     if len(digits) == _UUID_DIGITS:
         uuid = UUID(hex=digits)
         return uuid if uuid.int else None
-    found = build_id(text)  # a non-number may be in its column
-    return found if found is not None and any(found.value) else None
+    identifier = build_id(text)  # a non-number may be in its column
+    return identifier if identifier is not None and any(identifier.value) else None

@@ -96,7 +96,7 @@ def read_text(text: str, start: int = 0, end: int | None = None) -> Report:
     """Parse the report of a text, or of a part of one."""
     end = len(text) if end is None else end
     heading = _image_section(text, start, end)
-    images, odd, after = _images(text, heading, end)
+    images, other_lines, after = _images(text, heading, end)
     warnings: list[str] = []
     frames = FrameLines(images)
     threads = ThreadSections(frames, warnings)
@@ -107,7 +107,7 @@ def read_text(text: str, start: int = 0, end: int | None = None) -> Report:
         parts.images()
         for line in _lines(text, after, end):
             parts.read(line)
-    return _report(parts, threads, (*images, *frames.unlisted), odd, warnings)
+    return _report(parts, threads, (*images, *frames.unlisted), other_lines, warnings)
 
 
 def _image_section(text: str, start: int, end: int) -> int:
@@ -135,8 +135,8 @@ def _lines_below(text: str, heading: int, end: int) -> Iterator[str]:
 
 
 def _next_heading(text: str, start: int, end: int) -> int:
-    found = text.find(f"\n{_IMAGES}", start, end)
-    return end if found < 0 else found + 1
+    heading = text.find(f"\n{_IMAGES}", start, end)
+    return end if heading < 0 else heading + 1
 
 
 def _lines(text: str, start: int, end: int) -> Iterator[str]:
@@ -153,7 +153,7 @@ def _images(
 ) -> tuple[tuple[ReportedImage, ...], list[JsonValue], int]:
     """Return the images, other lines among them, and the end of the section."""
     images: list[ReportedImage] = []
-    odd: list[JsonValue] = []
+    others: list[JsonValue] = []
     at = text.find("\n", heading, end) + 1 if heading < end else end
     while 0 < at < end:
         stop = text.find("\n", at, end)
@@ -164,13 +164,13 @@ def _images(
         if line.strip():
             image = read_image(line)
             if image is None:
-                odd.append([len(images), line])
+                others.append([len(images), line])
             else:
                 images.append(_identified(image))
-        elif images or odd:
+        elif images or others:
             break
         at = stop + 1
-    return tuple(images), odd, at if at > 0 else end
+    return tuple(images), others, at if at > 0 else end
 
 
 def _identified(image: ReportedImage) -> ReportedImage:
@@ -189,12 +189,12 @@ def _report(
     parts: TextParts,
     threads: ThreadSections,
     images: tuple[ReportedImage, ...],
-    odd: list[JsonValue],
+    other_lines: list[JsonValue],
     warnings: list[str],
 ) -> Report:
-    given = dict(parts.items())
+    label_values = dict(parts.items())
     header = Header()
-    for label, values in given.items():
+    for label, values in label_values.items():
         for value in values:
             header.add(label, value)
     crashed = header.crashed_thread
@@ -210,10 +210,10 @@ def _report(
         language_exception=_thrown(threads.last_exception(), information),
         threads=threads.threads(crashed),
         images=images,
-        details=_details(given),
+        details=_details(label_values),
         warnings=tuple(warnings),
     )
-    return _with_what_differs(report, given, parts.order, threads, odd)
+    return _with_what_differs(report, label_values, parts.order, threads, other_lines)
 
 
 def _thrown(
@@ -227,11 +227,11 @@ def _thrown(
     return replace(exception or LanguageException(), name=name, reason=reason)
 
 
-def _details(given: dict[str, list[str]]) -> dict[str, JsonValue]:
+def _details(label_values: dict[str, list[str]]) -> dict[str, JsonValue]:
     """Return details with keys of .ips files, as far as they read back unchanged."""
     details: dict[str, JsonValue] = {}
     backtraces: list[JsonValue] = []
-    for label, values in given.items():
+    for label, values in label_values.items():
         value = values[0] if len(values) == 1 else ""
         known = BY_LABEL.get(label)
         if known is not None and value:
@@ -253,19 +253,19 @@ def _details(given: dict[str, list[str]]) -> dict[str, JsonValue]:
 
 def _with_what_differs(
     report: Report,
-    given: dict[str, list[str]],
+    text_values: dict[str, list[str]],
     order: list[str],
     threads: ThreadSections,
-    odd: list[JsonValue],
+    other_lines: list[JsonValue],
 ) -> Report:
     """Return the report with the details needed to reproduce the text."""
     layout = layout_of(report)
     written = label_values(report, layout)
     details = dict(report.details)
-    for label, values in given.items():
+    for label, values in text_values.items():
         if written.get(label) != values:
             details[label] = values[0] if len(values) == 1 else [*values]
-    added = written.keys() - given.keys()
+    added = written.keys() - text_values.keys()
     if any(map(is_backtrace, added)):
         details.pop("asiBacktraces", None)
     leftovers = [*threads.leftovers()]
@@ -276,8 +276,8 @@ def _with_what_differs(
             continue
         at = order.index(part) + (part == THREADS) if part in order else len(order)
         order = [*order[:at], *labels, *order[at:]]
-    if odd:
-        details[IMAGE_LINES] = odd
+    if other_lines:
+        details[IMAGE_LINES] = other_lines
     # Absent labels are only written if no order is known.
     is_cut = not report.images and IMAGES not in order
     if (

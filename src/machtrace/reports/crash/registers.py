@@ -98,11 +98,11 @@ def _is_in_rows(shown: Sequence[ReportedRegister], rows: tuple[tuple[str, ...], 
     names = {one.name for one in shown}
     places = {name: place for place, name in enumerate(name for row in rows for name in row)}
     ends = {next((name for name in reversed(row) if name in names), None) for row in rows}
-    found = [places.get(one.name, len(places)) for one in shown]
+    order = [places.get(one.name, len(places)) for one in shown]
     is_said = all(
         one.description is None or one.name in ends for one in shown if one.name in places
     )
-    return found == sorted(found) and len(names) == len(shown) and is_said
+    return order == sorted(order) and len(names) == len(shown) and is_said
 
 
 class _Texts:
@@ -126,9 +126,9 @@ class _Texts:
     def rows(self) -> Iterator[str]:
         """Yield the remaining ones: four a row, or up to one with a description."""
         row: list[str] = []
-        for _, text, said in self._texts:
+        for _, text, description in self._texts:
             row.append(text)
-            if said is not None or len(row) == _ROW:
+            if description is not None or len(row) == _ROW:
                 yield "".join(row)
                 row = []
         if row:
@@ -138,9 +138,9 @@ class _Texts:
 def _text(register: ReportedRegister, digits: int) -> str:
     digits = 8 if register.name in _HALF_WORDS else digits
     name = _SHOWN_AS.get(register.name, register.name)
-    said = "" if register.description is None else f" {register.description}"
+    meaning = "" if register.description is None else f" {register.description}"
     name = f" {name}" if len(name) > _NAME_WIDTH else name
-    return f"{name:>5s}: 0x{register.value:0{digits}x}{said}"
+    return f"{name:>5s}: 0x{register.value:0{digits}x}{meaning}"
 
 
 def _rosetta(state: JsonValue) -> Iterator[str]:
@@ -163,7 +163,7 @@ def _fault(fault: dict[str, ReportedRegister]) -> Iterator[str]:
     """Yield the processor's fault registers; the trap is described with the error code."""
     if not fault:
         return
-    said = fault["trap"].description if "trap" in fault else None
+    meaning = fault["trap"].description if "trap" in fault else None
     yield "  "
     if "cpu" in fault:
         yield f"Logical CPU:     {fault['cpu'].value}"
@@ -171,14 +171,14 @@ def _fault(fault: dict[str, ReportedRegister]) -> Iterator[str]:
         own = fault["err"].description
         text = fault["err"].details.get(_TEXT)
         text = text if isinstance(text, str) else f"0x{fault['err'].value:08x}"
-        yield f"Error Code:      {text} {said or own or ''}"
+        yield f"Error Code:      {text} {meaning or own or ''}"
     if "trap" in fault:
         yield f"Trap Number:     {fault['trap'].value}"
 
 
 def read_state(name: str, lines: Sequence[str]) -> ReportedRegisters:
     """Parse the state called ``name`` in its heading."""
-    found: list[ReportedRegister] = []
+    registers: list[ReportedRegister] = []
     details: dict[str, JsonValue] = {}
     other: list[JsonValue] = []
     for line in lines:
@@ -194,26 +194,26 @@ def read_state(name: str, lines: Sequence[str]) -> ReportedRegisters:
                 if isinstance(rosetta, dict):
                     rosetta[register] = {"value": int(value, 16)}
             else:
-                found.append(ReportedRegister(register, int(value, 16)))
-        if row and found and (said := line[row[-1].end() :].rstrip()).strip():
-            found[-1] = found[-1]._replace(description=said.removeprefix(" "))
+                registers.append(ReportedRegister(register, int(value, 16)))
+        if row and registers and (description := line[row[-1].end() :].rstrip()).strip():
+            registers[-1] = registers[-1]._replace(description=description.removeprefix(" "))
     if other:
         details["lines"] = other
-    return ReportedRegisters(registers=tuple(found), flavor=flavor_of(name), details=details)
+    return ReportedRegisters(registers=tuple(registers), flavor=flavor_of(name), details=details)
 
 
 def read_fault(label: str, value: str) -> tuple[ReportedRegister, str | None] | None:
     """Parse a fault register's line; the error code's describes the trap."""
     name = _FAULT_LABELS.get(label)
-    digits, _, said = value.partition(" ")
+    digits, _, description = value.partition(" ")
     if name is None or not digits.isalnum() or len(digits) > _HEXADECIMAL + 2:
         return None
     try:
         number = int(digits, 16 if digits.startswith("0x") or name == "err" else 10)
     except ValueError:
         return None
-    if name != "err" and said:
+    if name != "err" and description:
         return None
     is_bare = name == "err" and not digits.startswith("0x")  # some texts have bare digits
     details: dict[str, JsonValue] = {_TEXT: digits} if is_bare else {}
-    return ReportedRegister(name, number, details=details), said or None
+    return ReportedRegister(name, number, details=details), description or None

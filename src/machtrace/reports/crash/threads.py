@@ -36,12 +36,12 @@ _PRINTABLE = range(0x20, 0x7F)
 def stream_lines(state: JsonValue) -> Iterator[str]:
     """Yield the rows, sixteen bytes each, of a thread's ``instructionState``."""
     stream = state.get(_STREAM_KEY) if isinstance(state, dict) else None
-    given = stream.get("bytes") if isinstance(stream, dict) else None
-    if not isinstance(stream, dict) or not isinstance(given, list):
+    stream_bytes = stream.get("bytes") if isinstance(stream, dict) else None
+    if not isinstance(stream, dict) or not isinstance(stream_bytes, list):
         return
-    data = [one for one in given if type(one) is int and 0 <= one < _BYTES]
+    data = [one for one in stream_bytes if type(one) is int and 0 <= one < _BYTES]
     offset = stream.get("offset")
-    if len(data) != len(given):
+    if len(data) != len(stream_bytes):
         return
     for first in range(0, len(data), _ROW):
         row = data[first : first + _ROW]
@@ -82,10 +82,10 @@ def read_stream(lines: Sequence[str]) -> JsonValue:
             if columns[place] == "[":
                 offset = len(data)
             data.append(byte)
-    found: dict[str, JsonValue] = {"bytes": data}
+    instruction_state: dict[str, JsonValue] = {"bytes": data}
     if offset is not None:
-        found["offset"] = offset
-    state: JsonValue = {_STREAM_KEY: found}
+        instruction_state["offset"] = offset
+    state: JsonValue = {_STREAM_KEY: instruction_state}
     return state if [*stream_lines(state)] == [*lines] else None
 
 
@@ -208,12 +208,12 @@ class ThreadSections:
 
     def fault(self, label: str, value: str) -> bool:
         """Read a label below the registers; return whether it was understood."""
-        found = read_fault(label, value) if self._states and not self._is_odd_fault else None
-        if found is None or label in self._faults:
+        parsed = read_fault(label, value) if self._states and not self._is_odd_fault else None
+        if parsed is None or label in self._faults:
             # Once one stays a label, the following ones do too, which preserves their order.
             self._is_odd_fault = self._is_odd_fault or bool(self._faults)
             return False
-        self._faults[label] = found
+        self._faults[label] = parsed
         return True
 
     def _begin_thread(self, match: re.Match[str]) -> None:
@@ -277,15 +277,15 @@ class ThreadSections:
         )
 
     def _registers(self, index: int) -> ReportedRegisters | None:
-        found = self._states.pop(index, None)
-        if found is None:
+        heading_and_lines = self._states.pop(index, None)
+        if heading_and_lines is None:
             return None
-        state = read_state(*found)
+        state = read_state(*heading_and_lines)
         faults = self._faults
         self._faults = {}
-        said = next((text for _, text in faults.values() if text is not None), None)
+        trap = next((text for _, text in faults.values() if text is not None), None)
         more = [
-            register._replace(description=said) if register.name == "trap" else register
+            register._replace(description=trap) if register.name == "trap" else register
             for register, _ in faults.values()
         ]
         return replace(state, registers=(*state.registers, *more))

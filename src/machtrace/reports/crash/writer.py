@@ -60,8 +60,8 @@ def _trees(task: ReportedTask) -> Iterator[str]:
         for depth, node in zip(tree.depths(), tree.nodes, strict=True):
             deeper = f"({depth}) " if depth > _DEEPEST else ""
             columns = "  " * (min(depth, _DEEPEST) + 1)
-            what = _what(node.frame, task.images)
-            yield f"{_MARGIN}{columns}{deeper}{node.samples} {what}"
+            label = _what(node.frame, task.images)
+            yield f"{_MARGIN}{columns}{deeper}{node.samples} {label}"
 
 
 def _head(tree: SampledTree) -> str:
@@ -155,17 +155,17 @@ def _lines(report: Report) -> Iterator[str]:
 
 def _as_written(report: Report, layout: Layout) -> Values:
     """Return labels of the text without a field, or with a different spelling."""
-    found: Values = {}
+    values: Values = {}
     known = PLACES[layout]
     order = frozenset(_order(report) or ())
     for label, value in report.details.items():
         if label not in known and label not in order and not is_backtrace(label):
             continue
         if isinstance(value, str):
-            found[label] = [value]
+            values[label] = [value]
         elif isinstance(value, list) and all(isinstance(one, str) for one in value):
-            found[label] = [str(one) for one in value]
-    return found
+            values[label] = [str(one) for one in value]
+    return values
 
 
 def _order(report: Report) -> list[str] | None:
@@ -190,14 +190,14 @@ def _last_exception(report: Report) -> Iterator[str]:
 
 def _between(lines: JsonValue) -> dict[int, list[str]]:
     """Return lines among frames, by the number of frames before them."""
-    found: dict[int, list[str]] = {}
-    for one in lines if isinstance(lines, list) else ():
-        match one:
+    between: dict[int, list[str]] = {}
+    for entry in lines if isinstance(lines, list) else ():
+        match entry:
             case [int(at), str(line)]:
-                found.setdefault(at, []).append(line)
+                between.setdefault(at, []).append(line)
             case _:
                 continue
-    return found
+    return between
 
 
 def _threads(report: Report) -> Iterator[str]:

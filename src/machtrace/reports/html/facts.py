@@ -16,15 +16,15 @@ _LONGEST = 200_000
 
 def title_of(report: Report) -> str:
     """Return a report's title in one line, as text."""
-    said = [process_title(report)]
+    parts = [process_title(report)]
     exception = report.exception
     if exception is not None and (exception.type or exception.signal):
-        said.append(exception.type or exception.signal or "")
+        parts.append(exception.type or exception.signal or "")
     elif report.incident.kind:
-        said.append(report.incident.kind)
+        parts.append(report.incident.kind)
     if report.incident.time:
-        said.append(report.incident.time)
-    return " · ".join(said)
+        parts.append(report.incident.time)
+    return " · ".join(parts)
 
 
 def process_title(task: ReportedTask) -> str:
@@ -60,8 +60,8 @@ def _facts(report: Report) -> Iterator[tuple[str, str | None]]:
         yield "Reason", report.language_exception.reason
     if termination is not None:
         code = "" if termination.code is None else f" {termination.code}"
-        said = (termination.namespace or "") + code
-        yield "Termination", " · ".join(one for one in (said, termination.indicator) if one)
+        namespace = (termination.namespace or "") + code
+        yield "Termination", " · ".join(one for one in (namespace, termination.indicator) if one)
         yield "Reasons", " · ".join(termination.reasons)
         by = termination.by_process
         pid = "" if termination.by_pid is None else f" [{termination.by_pid}]"
@@ -96,15 +96,15 @@ def warnings(report: Report) -> str:
 
 def application_information(report: Report) -> str:
     """Return the images' last words."""
-    found: list[str] = []
-    for name, said in report.application_information:
+    parts: list[str] = []
+    for name, texts in report.application_information:
         head = element("h4", text(name)) if name else ""
-        found.append(head + element("pre", "\n".join(lines(one) for one in said)))
+        parts.append(head + element("pre", "\n".join(lines(one) for one in texts)))
     head = element("h3", "Application information")
-    return element("section", head + "".join(found)) if found else ""
+    return element("section", head + "".join(parts)) if parts else ""
 
 
-def grouping(found: Fingerprint) -> str:
+def grouping(group: Fingerprint) -> str:
     """Return the fingerprint, and the frames behind it."""
     rows = "".join(
         element(
@@ -114,13 +114,13 @@ def grouping(found: Fingerprint) -> str:
             + element("td", element("code", text(frame.name)))
             + element("td", text(frame.reason.value)),
         )
-        for frame in found.frames
+        for frame in group.frames
     )
     head = "<tr><th>Frame</th><th>Image</th><th>Name</th><th>Reason</th></tr>"
-    note = f"Covers {text(found.basis.value)}."
-    if found.is_build_sensitive:
+    note = f"Covers {text(group.basis.value)}."
+    if group.is_build_sensitive:
         note += " Some have no name, so other builds differ."
-    summary = f"Fingerprint <code>{text(found.hash)}</code> · {text(found.title)}"
+    summary = f"Fingerprint <code>{text(group.hash)}</code> · {text(group.title)}"
     content = element("p", note) + element("table", head + rows)
     return folded(summary, content, class_="grouping")
 
@@ -137,10 +137,10 @@ def further_details(report: Report) -> str:
         parts["exception"] = dict(report.exception.details)
     if report.termination is not None:
         parts["termination"] = dict(report.termination.details)
-    kept: dict[str, JsonValue] = {name: part for name, part in parts.items() if part}
-    if not kept:
+    nonempty: dict[str, JsonValue] = {name: part for name, part in parts.items() if part}
+    if not nonempty:
         return ""
-    written = indented(kept, 1)
+    written = indented(nonempty, 1)
     note = ""
     if len(written) > _LONGEST:
         note = element("p", f"The first {_LONGEST:,} characters; the format json has the rest.")

@@ -32,8 +32,8 @@ def flame_graph(report: Report) -> str:
         return ""
     note = ""
     if left_out:
-        said = f"{quantity(left_out, 'thread')} are not in the graph, which is full."
-        note = element("p", said, class_="none")
+        message = f"{quantity(left_out, 'thread')} are not in the graph, which is full."
+        note = element("p", message, class_="none")
     controls = (
         '<div class="controls">'
         '<label>Stacks <select class="mode"><option value="threads">by thread</option>'

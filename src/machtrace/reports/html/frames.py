@@ -113,8 +113,8 @@ class StackLists:
             yield from map(self._row, rows)
             return
         names = list(dict.fromkeys(self._image(row.frame) for row in rows))
-        said = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
-        summary = f"{quantity(len(rows), 'frame')} of the system: {text(said)}"
+        image_names = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+        summary = f"{quantity(len(rows), 'frame')} of the system: {text(image_names)}"
         content = element("ol", "".join(map(self._row, rows)), class_="frames")
         yield element("li", folded(summary, content), class_="run")
 
@@ -172,13 +172,13 @@ def _source(frame: ReportedFrame) -> str:
 def _notes(frame: ReportedFrame) -> str:
     if not frame.details:
         return ""
-    said = [
+    notes = [
         f"{key}: {value}" for key, value in frame.details.items() if isinstance(value, str | int)
     ]
     reported = frame.details.get("reported symbol")
     if isinstance(reported, dict):
-        said.append(f"in the report: {reported.get('name')}")
-    return f" <small>{text('; '.join(said))}</small>" if said else ""
+        notes.append(f"in the report: {reported.get('name')}")
+    return f" <small>{text('; '.join(notes))}</small>" if notes else ""
 
 
 def key_to_marks() -> str:

@@ -29,7 +29,7 @@ def images(report: Report, task: ReportedTask) -> str:
     if not task.images:
         return ""
     frames: Counter[int] = Counter()
-    found: Counter[int] = Counter()
+    named: Counter[int] = Counter()
     reported: Counter[int] = Counter()
     for frame in task_frames(report, task):
         if frame.image is None or frame.is_inline:
@@ -37,15 +37,15 @@ def images(report: Report, task: ReportedTask) -> str:
         frames[frame.image] += 1
         if frame.symbol is not None:
             is_ours = frame.symbol.source is not NameSource.REPORT
-            (found if is_ours else reported)[frame.image] += 1
+            (named if is_ours else reported)[frame.image] += 1
     owners = owners_of(task)
     order = sorted(range(len(task.images)), key=lambda index: -frames[index])
     rows: list[str] = []
     missing: list[str] = []
     for index in order:
         image, whose = task.images[index], owners[index].owner
-        state = _state(frames[index], found[index], reported[index])
-        nameless = frames[index] - found[index] - reported[index]
+        state = _state(frames[index], named[index], reported[index])
+        nameless = frames[index] - named[index] - reported[index]
         if nameless and whose is FrameOwner.APP:
             missing.append(_missing(image, nameless))
         cells = (
@@ -72,24 +72,24 @@ def images(report: Report, task: ReportedTask) -> str:
     return listed + folded(summary, scroller, class_="images")
 
 
-def _state(frames: int, found: int, reported: int) -> str:
+def _state(frames: int, named: int, reported: int) -> str:
     if not frames:
         return ""
-    if found == frames:
+    if named == frames:
         return "all found"
-    if found:
-        return f"{found} of {frames} found"
+    if named:
+        return f"{named} of {frames} found"
     if reported:
         return "the report's own" if reported == frames else f"the report's own, {reported}"
     return "none"
 
 
 def _missing(image: ReportedImage, frames: int) -> str:
-    said = f"{quantity(frames, 'frame')} of the app without names: "
+    summary = f"{quantity(frames, 'frame')} of the app without names: "
     uuid = _uuid(image)
     file = "the file with build-id" if isinstance(image.uuid, BuildId) else "the dSYM with UUID"
     look = f" — pass machtrace symbolicate --search {file} <code>{text(uuid)}</code>"
-    return element("li", said + element("bdi", text(_name(image))) + (look if uuid else ""))
+    return element("li", summary + element("bdi", text(_name(image))) + (look if uuid else ""))
 
 
 def _name(image: ReportedImage) -> str:

@@ -105,13 +105,13 @@ def _overview(reports: Sequence[Report]) -> str:
 
 def _report(report: Report, *, level: str) -> str:
     subject = subject_stack(report)
-    found = fingerprint(() if subject is None else subject.frames, report)
+    identity = fingerprint(() if subject is None else subject.frames, report)
     graph = wait_graph(report)
     labels = WaitLabels(graph)
     waiting = (node.thread for node in graph.threads)
     parts = [facts.facts(report), facts.warnings(report), facts.application_information(report)]
-    if found.frames:
-        parts.append(facts.grouping(found))
+    if identity.frames:
+        parts.append(facts.grouping(identity))
     parts.append(_deadlocks(graph))
     for task in report.tasks:
         listed = stacks(report, task, list(islice(waiting, _waiting_count(task))), labels)
@@ -136,13 +136,13 @@ def _waiting_count(task: ReportedTask) -> int:
 
 
 def _deadlocks(graph: WaitGraph) -> str:
-    found: list[str] = []
-    for one in graph.deadlocks:
-        names = " → ".join(graph.threads[index].thread.label for index in one.threads)
-        sure = "" if one.is_certain else " (partly a guess)"
-        if len(one.threads) == 1:
-            said = f"Deadlock{sure}: {names} waits for itself"
+    alerts: list[str] = []
+    for deadlock in graph.deadlocks:
+        names = " → ".join(graph.threads[index].thread.label for index in deadlock.threads)
+        sure = "" if deadlock.is_certain else " (partly a guess)"
+        if len(deadlock.threads) == 1:
+            message = f"Deadlock{sure}: {names} waits for itself"
         else:
-            said = f"Deadlock{sure}: {names} wait for one another"
-        found.append(element("p", text(said), class_="deadlock", role="alert"))
-    return "".join(found)
+            message = f"Deadlock{sure}: {names} wait for one another"
+        alerts.append(element("p", text(message), class_="deadlock", role="alert"))
+    return "".join(alerts)

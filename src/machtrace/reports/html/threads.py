@@ -35,18 +35,18 @@ class WaitLabels:
     def of(self, thread: WaitingThread) -> str:
         """Return the badges of a thread."""
         index = self._places[id(thread)]
-        found = ""
+        badges = ""
         if thread.wait is not None:
             kind = "idle" if thread.wait.kind.is_idle else "waits"
             label = thread.wait.kind.value
-            found += " " + element("span", text(label), class_=f"badge {kind}")
+            badges += " " + element("span", text(label), class_=f"badge {kind}")
         for edge in self._edges.get(index, ()):
             sure = "" if edge.source.is_certain else " (a guess)"
             label = f"waits for {edge.owner_label}{sure}"
-            found += " " + element("span", text(label), class_="badge waits", title=edge.text)
+            badges += " " + element("span", text(label), class_="badge waits", title=edge.text)
         if index in self._deadlocked:
-            found += " " + element("span", "deadlock", class_="badge bad")
-        return found
+            badges += " " + element("span", "deadlock", class_="badge bad")
+        return badges
 
 
 def stacks(
@@ -61,23 +61,23 @@ def stacks(
         labels: of their waits.
     """
     lists = StackLists(task)
-    found: list[str] = []
+    parts: list[str] = []
     exception = report.language_exception
     if task is report and exception is not None and exception.frames:
         head = "<b>Where the exception was thrown</b>"
         content = lists.write(exception.frames)
-        found.append(folded(head, content, is_open=True, class_="thread crashed"))
+        parts.append(folded(head, content, is_open=True, class_="thread crashed"))
     of_threads = iter(waiting)
     all_open = len(task.threads) <= _OPEN and not any(one.crashed for one in task.threads)
     for thread in task.threads:
         waits = next(of_threads, None)
-        said = "" if waits is None else labels.of(waits)
-        found.append(_thread(thread, lists, said, is_open=all_open or thread.crashed))
+        badges = "" if waits is None else labels.of(waits)
+        parts.append(_thread(thread, lists, badges, is_open=all_open or thread.crashed))
     known = {(one.id, one.queue, one.name): one for one in of_threads}
     for tree in task.trees:
         waits = known.get((tree.thread, tree.queue, tree.name))
-        found.append(_tree(tree, task, lists, "" if waits is None else labels.of(waits)))
-    return "".join(found)
+        parts.append(_tree(tree, task, lists, "" if waits is None else labels.of(waits)))
+    return "".join(parts)
 
 
 def _thread(thread: ReportedThread, lists: StackLists, waits: str, *, is_open: bool) -> str:

@@ -69,8 +69,8 @@ def _with_time(incident: Incident, body: ObjectReader) -> Incident:
 
 
 def _exception(body: ObjectReader) -> ReportedException | None:
-    given = body.left.get("exception")
-    if not isinstance(given, dict) or not given:
+    entry = body.left.get("exception")
+    if not isinstance(entry, dict) or not entry:
         return None
     inner = body.inner("exception")
     codes = inner.left.get("rawCodes")
@@ -86,8 +86,8 @@ def _exception(body: ObjectReader) -> ReportedException | None:
 
 
 def _termination(body: ObjectReader) -> ReportedTermination | None:
-    given = body.left.get("termination")
-    if not isinstance(given, dict) or not given:
+    entry = body.left.get("termination")
+    if not isinstance(entry, dict) or not entry:
         return None
     inner = body.inner("termination")
     reasons: tuple[str, ...] = ()
@@ -129,16 +129,16 @@ def _said(reason: Any) -> tuple[str | None, str | None]:  # noqa: ANN401 - of JS
 
 
 def _application_information(body: ObjectReader) -> Said:
-    given = body.left.get("asi")
-    if not isinstance(given, dict) or not given:
+    entries = body.left.get("asi")
+    if not isinstance(entries, dict) or not entries:
         return ()
-    found: list[tuple[str, tuple[str, ...]]] = []
-    for image, said in given.items():
-        if not isinstance(said, list):
+    information: list[tuple[str, tuple[str, ...]]] = []
+    for image, image_texts in entries.items():
+        if not isinstance(image_texts, list):
             return ()
-        texts = tuple(one for one in said if isinstance(one, str))
-        if len(texts) != len(said):
+        texts = tuple(one for one in image_texts if isinstance(one, str))
+        if len(texts) != len(image_texts):
             return ()
-        found.append((image, texts))
+        information.append((image, texts))
     del body.left["asi"]
-    return tuple(found)
+    return tuple(information)

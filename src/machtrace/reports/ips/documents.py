@@ -93,13 +93,13 @@ def ips_parts(source: ReportSource, start: int | None) -> Iterator[IpsPart]:
     """
     text = source.text
     documents = _Documents(text, source.name)
-    found: list[JsonDocument] = [] if start is not None else [*source.documents]
+    pending: list[JsonDocument] = [] if start is not None else [*source.documents]
     at = 0 if start is None else start
     while True:
-        document = found.pop(0) if found else documents.read(at)
-        part, at, found = _part(text, at, document, found, documents)
+        document = pending.pop(0) if pending else documents.read(at)
+        part, at, pending = _part(text, at, document, pending, documents)
         yield part
-        if not found and not text.startswith("{", at):
+        if not pending and not text.startswith("{", at):
             return
 
 
@@ -135,35 +135,35 @@ class _Documents:
 
 
 def _part(
-    text: str, start: int, first: JsonDocument, found: list[JsonDocument], documents: _Documents
+    text: str, start: int, first: JsonDocument, pending: list[JsonDocument], documents: _Documents
 ) -> tuple[IpsPart, int, list[JsonDocument]]:
     """Return the part that begins with ``first``, its end, and documents parsed beyond it."""
     header, body, end = first.value, None, first.end
     warnings = first.warnings
     if is_body(header):
         header, body = None, header
-        following = None if found else documents.next(end)
-        found = found if following is None else [following]
+        following = None if pending else documents.next(end)
+        pending = pending if following is None else [following]
     else:
-        second = found.pop(0) if found else documents.next(end)
+        second = pending.pop(0) if pending else documents.next(end)
         if second is not None and is_header(second.value):
-            found = [second]
+            pending = [second]
         elif second is not None:
             body, end = second.value, second.end
             warnings += second.warnings
     stop = len(text)
-    found = [one for one in found if _begins(one)]
-    if found:
+    pending = [one for one in pending if _begins(one)]
+    if pending:
         stop = next_document(text, end)
-        return IpsPart(header, body, "", start, warnings), stop, found
+        return IpsPart(header, body, "", start, warnings), stop, pending
     at = end
     while (match := _NEXT_HEADER.search(text, at)) is not None:
         document = documents.read(match.start())
         if _begins(document):
-            stop, found = match.start(), [document]
+            stop, pending = match.start(), [document]
             break
         at = document.end
     rest = text[end:stop].strip()
     if body is None and rest.startswith("{"):
         raise FormatError("the body is not JSON", source=documents.name, offset=end)
-    return IpsPart(header, body, rest, start, warnings), stop, found
+    return IpsPart(header, body, rest, start, warnings), stop, pending

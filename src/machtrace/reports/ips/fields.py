@@ -87,25 +87,25 @@ ORDER = (
 
 def take(taking: ObjectReader, fields: tuple[BodyField, ...]) -> dict[str, Any]:
     """Consume the values of present fields, by attribute."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for field in fields:
         inner, key = taking, field.path[-1]
         for name in field.path[:-1]:
             inner = inner.inner(name)
         if field.kind is _TEXT:
-            found[field.attribute] = inner.text(key)
+            values[field.attribute] = inner.text(key)
         elif field.kind is _INTEGER:
-            found[field.attribute] = inner.integer(key)
+            values[field.attribute] = inner.integer(key)
         else:
-            found[field.attribute] = inner.boolean(key)
-    return {name: value for name, value in found.items() if value is not None}
+            values[field.attribute] = inner.boolean(key)
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def put(body: dict[str, JsonValue], fields: tuple[BodyField, ...], value: object) -> None:
     """Write the present fields of ``value`` into ``body``."""
     for field in fields:
-        one = getattr(value, field.attribute)
-        if one is None:
+        attribute = getattr(value, field.attribute)
+        if attribute is None:
             continue
         inner = body
         for name in field.path[:-1]:
@@ -114,7 +114,7 @@ def put(body: dict[str, JsonValue], fields: tuple[BodyField, ...], value: object
                 break
             inner[name] = inner = dict(there)
         else:
-            inner[field.path[-1]] = one
+            inner[field.path[-1]] = attribute
 
 
 def in_order(body: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

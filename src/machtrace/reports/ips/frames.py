@@ -53,10 +53,10 @@ class FrameReader:
         count = len(bases)
         adjustment = innermost
         returned, reported = Adjustment.RETURN, NameSource.REPORT
-        odd = 0
+        wrong = 0
         for entry in entries:
             if not isinstance(entry, dict):
-                odd += 1
+                wrong += 1
                 add(ReportedFrame(None, None, None, adjustment, details={_ODD: entry}))
                 continue
             index, offset = entry.get("imageIndex"), entry.get("imageOffset")
@@ -86,13 +86,13 @@ class FrameReader:
                     continue
                 frame = _with_rest(frame, entry)
             else:
-                odd += 1
+                wrong += 1
                 frame = _with_rest(ReportedFrame(None, None, None, adjustment), entry)
             add(frame)
             if not frame.is_inline:
                 adjustment = returned
-        if odd:
-            text = f"{where}: {odd} of {len(frames)} frames name no image of the list"
+        if wrong:
+            text = f"{where}: {wrong} of {len(frames)} frames name no image of the list"
             self._warnings.append(text)
         return tuple(frames)
 
@@ -120,8 +120,8 @@ def _with_rest(frame: ReportedFrame, entry: dict[str, Any]) -> ReportedFrame:
     is_inline = rest.get("inline") is True
     if is_inline:
         del rest["inline"]
-    given = rest.get("adjustment")
-    known = _ADJUSTMENTS.get(given) if isinstance(given, str) else None
+    reported_adjustment = rest.get("adjustment")
+    known = _ADJUSTMENTS.get(reported_adjustment) if isinstance(reported_adjustment, str) else None
     if known is not None and known is not adjustment:
         adjustment = known
         del rest["adjustment"]

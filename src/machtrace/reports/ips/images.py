@@ -51,10 +51,10 @@ def take_uuid(rest: dict[str, Any], key: str) -> UUID | None:
 def take_build_id(rest: dict[str, Any], key: str) -> BuildId | None:
     """Consume a build-id in its usual spelling."""
     value = rest.get(key)
-    found = build_id(value) if isinstance(value, str) else None
-    if found is not None:
+    identifier = build_id(value) if isinstance(value, str) else None
+    if identifier is not None:
         del rest[key]
-    return found
+    return identifier
 
 
 @lru_cache(maxsize=1 << 14)
@@ -90,9 +90,9 @@ def read_images(body: dict[str, Any], warnings: list[str]) -> tuple[ReportedImag
         return ()
     del body[_KEY]
     images = tuple(map(_image, entries))
-    odd = sum(_ODD in image.details for image in images)
-    if odd:
-        warnings.append(f"{_KEY}: {odd} of {len(images)} entries are not images")
+    wrong = sum(_ODD in image.details for image in images)
+    if wrong:
+        warnings.append(f"{_KEY}: {wrong} of {len(images)} entries are not images")
     return images
 
 

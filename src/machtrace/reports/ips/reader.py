@@ -99,13 +99,15 @@ def _without_body(rest: str, incident: Incident, warnings: list[str]) -> Report:
         warnings.append("the header has no body")
         return Report(kind=ReportKind.APPLE_IPS, incident=timed, warnings=tuple(warnings))
     if is_spindump(rest):
-        found = read_text(rest)
-        said = replace(
-            incident, time=found.incident.time, kind=found.incident.kind or incident.kind
+        report = read_text(rest)
+        incident_of_text = replace(
+            incident, time=report.incident.time, kind=report.incident.kind or incident.kind
         )
-        said = replace(said, report_version=found.incident.report_version)
+        incident_of_text = replace(incident_of_text, report_version=report.incident.report_version)
         details = {**incident.details, "bug_type": incident.kind}
-        return replace(found, incident=replace(said, details=details), warnings=tuple(warnings))
+        return replace(
+            report, incident=replace(incident_of_text, details=details), warnings=tuple(warnings)
+        )
     if is_crash_text(rest):
         return _with_header(read_crash_text(rest), incident, warnings)
     return Report(

@@ -79,9 +79,9 @@ def _process(
     body: Details, is_it: Callable[[dict[str, JsonValue]], bool]
 ) -> dict[str, JsonValue] | None:
     processes = body.get("processes")
-    for one in processes if isinstance(processes, list) else ():
-        if isinstance(one, dict) and is_it(one):
-            return one
+    for process in processes if isinstance(processes, list) else ():
+        if isinstance(process, dict) and is_it(process):
+            return process
     return None
 
 
@@ -112,8 +112,8 @@ def is_panic(body: Details) -> bool:
 
 def last_words(body: Details) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return the kernel's text, as an application's last words; of a stackshot its reason."""
-    said = body.get(_SAID, body.get(_REASON))
-    return (("", (said,)),) if isinstance(said, str) and said else ()
+    reason = body.get(_SAID, body.get(_REASON))
+    return (("", (reason,)),) if isinstance(reason, str) and reason else ()
 
 
 def read_panic(incident: Incident, body: dict[str, JsonValue], warnings: list[str]) -> Report:
@@ -230,13 +230,13 @@ def _task(
     """Return a process with its threads, and its object without their frames."""
     threads = process.get(_THREADS)
     used = _TaskImages(images)
-    found: list[ReportedThread] = []
+    reported_threads: list[ReportedThread] = []
     left: dict[str, JsonValue] = {}
     for tid, thread in threads.items() if isinstance(threads, dict) else ():
         left[tid] = thread
         if isinstance(thread, dict):
-            read, left[tid] = _thread(len(found), tid, thread, used)
-            found.append(read)
+            read, left[tid] = _thread(len(reported_threads), tid, thread, used)
+            reported_threads.append(read)
     name, number = process.get("procname"), process.get("pid")
     if type(number) is not int and pid.isdecimal() and len(pid) < _DIGITS:
         number = int(pid)
@@ -245,7 +245,7 @@ def _task(
             name=name if isinstance(name, str) else None,
             pid=number if type(number) is int and number >= 0 else None,
         ),
-        threads=tuple(found),
+        threads=tuple(reported_threads),
         images=tuple(used.found),
     )
     return task, {**process, _THREADS: left} if isinstance(threads, dict) else process
@@ -322,14 +322,14 @@ def _process_object(process: JsonValue, task: ReportedTask) -> JsonValue:
 
 
 def _lists(thread: ReportedThread, task: ReportedTask) -> dict[str, JsonValue]:
-    found: dict[str, list[JsonValue]] = {}
+    lists: dict[str, list[JsonValue]] = {}
     for frame in thread.frames:
         if frame.is_inline:
             continue
-        entries = found.setdefault(_KERNEL if "kernel" in frame.details else _USER, [])
+        entries = lists.setdefault(_KERNEL if "kernel" in frame.details else _USER, [])
         if frame.image is None:
             entries.append(frame.details.get(_ODD))
         else:
             index = task.images[frame.image].details.get(_IMAGE_INDEX)
             entries.append([index, frame.offset])
-    return {key: [*entries] for key, entries in found.items()}
+    return {key: [*entries] for key, entries in lists.items()}

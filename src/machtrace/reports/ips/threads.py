@@ -28,19 +28,19 @@ def read_state(thread: dict[str, Any]) -> ReportedRegisters | None:
         return None
     del thread[_STATE_KEY]
     rest: dict[str, Any] = dict(state)
-    found: list[ReportedRegister] = []
+    registers: list[ReportedRegister] = []
     flavor = rest.pop("flavor") if isinstance(rest.get("flavor"), str) else None
     for name, value in state.items():
         if name in _LISTS and isinstance(value, list):
             general = [_register(f"{name}{number}", one) for number, one in enumerate(value)]
             known = [one for one in general if one is not None]
             if known and len(known) == len(general):
-                found += known
+                registers += known
                 del rest[name]
         elif not _is_listed(name, state) and (register := _register(name, value)) is not None:
-            found.append(register)
+            registers.append(register)
             del rest[name]
-    return ReportedRegisters(registers=tuple(found), flavor=flavor, details=rest or NO_DETAILS)
+    return ReportedRegisters(registers=tuple(registers), flavor=flavor, details=rest or NO_DETAILS)
 
 
 def _is_listed(name: str, state: dict[str, Any]) -> bool:
@@ -57,10 +57,10 @@ def _register(name: str, value: JsonValue) -> ReportedRegister | None:
         return None
     if len(value) == 1:
         return ReportedRegister(name, number)
-    said = description if isinstance(description, str) else None
-    taken = ("value",) if said is None else ("value", "description")
-    rest = {key: one for key, one in value.items() if key not in taken}
-    return ReportedRegister(name, number, said, rest or NO_DETAILS)
+    text = description if isinstance(description, str) else None
+    consumed = ("value",) if text is None else ("value", "description")
+    rest = {key: one for key, one in value.items() if key not in consumed}
+    return ReportedRegister(name, number, text, rest or NO_DETAILS)
 
 
 def state_object(registers: ReportedRegisters) -> dict[str, JsonValue]:
@@ -113,10 +113,10 @@ def _thread(
     if crashed:
         del rest["triggered"]
     stack: tuple[ReportedFrame, ...] = ()
-    given = rest.get("frames")
-    if isinstance(given, list) and given:
+    frames_value = rest.get("frames")
+    if isinstance(frames_value, list) and frames_value:
         del rest["frames"]
-        stack = frames.read(given, innermost=Adjustment.EXACT, where=f"thread {index}")
+        stack = frames.read(frames_value, innermost=Adjustment.EXACT, where=f"thread {index}")
     return ReportedThread(
         index=index,
         id=take_word(rest, "id"),

@@ -201,8 +201,8 @@ def _put_common(body: dict[str, JsonValue], report: Report) -> None:
 def _put_exceptions(body: dict[str, JsonValue], report: Report) -> None:
     if report.exception is not None:
         is_of_apple = report.kind in _OF_APPLE
-        said = report.exception if is_of_apple else as_apple_says(report.exception)
-        put(body, EXCEPTION, said)
+        exception = report.exception if is_of_apple else as_apple_says(report.exception)
+        put(body, EXCEPTION, exception)
         _put_list(body, "exception", "rawCodes", list(report.exception.raw_codes))
     if report.termination is not None:
         put(body, TERMINATION, report.termination)
@@ -224,7 +224,9 @@ def _put_exceptions(body: dict[str, JsonValue], report: Report) -> None:
                 reason["composed_message"] = thrown.reason
             body.setdefault("exceptionReason", reason)
     if report.application_information:
-        body["asi"] = {image: list(said) for image, said in report.application_information}
+        body["asi"] = {
+            image: list(exception) for image, exception in report.application_information
+        }
 
 
 def _put_list(body: dict[str, JsonValue], key: str, name: str, items: list[JsonValue]) -> None:

@@ -40,8 +40,8 @@ def read_profile(error: ObjectReader, reader: ThreadReader) -> tuple[SampledTree
     profile = error.left.get("profile")
     if not isinstance(profile, dict):
         return ()
-    given = profile.get("frames")
-    frames = _Frames(given if isinstance(given, list) else [], reader)
+    listed = profile.get("frames")
+    frames = _Frames(listed if isinstance(listed, list) else [], reader)
     threads = profile.get("threads")
     alone: list[JsonValue] = [{"samples": profile.get("samples")}]
     trees = [_tree(one, frames) for one in (threads if isinstance(threads, list) else alone)]
@@ -53,8 +53,8 @@ def read_profile(error: ObjectReader, reader: ThreadReader) -> tuple[SampledTree
 class _Frames:
     """The listed frames, read on first use."""
 
-    def __init__(self, given: Sequence[JsonValue], reader: ThreadReader) -> None:
-        self._given = given
+    def __init__(self, entries: Sequence[JsonValue], reader: ThreadReader) -> None:
+        self._given = entries
         self._reader = reader
         self._read: dict[tuple[int, Adjustment], ReportedFrame] = {}
         self.missing = 0
@@ -210,7 +210,7 @@ def _report(body: ObjectReader, listed: tuple[ReportedImage, ...]) -> Report:
     process, system = _process_and_system(body)
     exception = _exception(error)
     language_exception = _language_exception(error)
-    found = threads.read(crash, incident.kind)
+    all_threads = threads.read(crash, incident.kind)
     trees = read_profile(error, threads)
     threads.warn()
     return Report(
@@ -220,7 +220,7 @@ def _report(body: ObjectReader, listed: tuple[ReportedImage, ...]) -> Report:
         system=system,
         exception=exception,
         language_exception=language_exception,
-        threads=found,
+        threads=all_threads,
         trees=trees,
         images=tuple(threads.images),
         details=body.details(),
@@ -260,13 +260,13 @@ def _process_and_system(body: ObjectReader) -> tuple[ReportedProcess, ReportedSy
     report = body.inner("report")
     if process.name is not None and report.left.get("process_name") == process.name:
         del report.left["process_name"]
-    found = ReportedSystem(
+    reported_system = ReportedSystem(
         model=system.text("machine"),
         os_name=" ".join(one for one in (name, version) if one) or None,
         os_build=system.text("os_version"),
         crash_reporter_key=system.text("device_app_hash"),
     )
-    return process, found
+    return process, reported_system
 
 
 def _exception(error: ObjectReader) -> ReportedException | None:
@@ -292,8 +292,8 @@ def _language_exception(error: ObjectReader) -> LanguageException | None:
     for key in ("nsexception", "cpp_exception", "user_reported"):
         if not isinstance(error.left.get(key), dict):
             continue
-        given = error.inner(key)
-        name, reason = given.text("name"), given.text("reason")
+        entry = error.inner(key)
+        name, reason = entry.text("name"), entry.text("reason")
         if name is not None or reason is not None:
             return LanguageException(name=name, reason=reason, details={"kind": key})
     return None

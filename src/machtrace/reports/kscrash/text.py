@@ -231,11 +231,11 @@ class _Text:
         address = frame.address if frame.address is not None else base + (frame.offset or 0)
         name = "???" if image is None else printable(image.name[:LONGEST_IMAGE_NAME])
         where = f"0x{base:x} + {address - base}"
-        said = ""
+        symbol = ""
         if frame.symbol is not None:
             into = "" if frame.symbol.offset is None else f" + {frame.symbol.offset}"
-            said = f" ({printable(frame.symbol.name)}{into})"
-        return f"{number:<4d}{name:<31s} 0x{address:0{self._digits}x} {where}{said}"
+            symbol = f" ({printable(frame.symbol.name)}{into})"
+        return f"{number:<4d}{name:<31s} 0x{address:0{self._digits}x} {where}{symbol}"
 
     def _registers(self, registers: Sequence[ReportedRegister]) -> Iterator[str]:
         known = {one.name: one for one in registers if "group" not in one.details}

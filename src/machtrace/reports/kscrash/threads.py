@@ -46,17 +46,17 @@ class ThreadReader:
             kind: of the error.
         """
         is_thrown = kind in _THROWN
-        given = crash.objects("threads")
+        entries = crash.objects("threads")
         for key in ("thread", "crashed_thread"):
-            if not given and isinstance(crash.left.get(key), dict):
-                given = [crash.left.pop(key)]
+            if not entries and isinstance(crash.left.get(key), dict):
+                entries = [crash.left.pop(key)]
         return tuple(
             self._thread(
                 place,
                 ObjectReader.of(one, f"threads[{place}]", self._warnings),
                 is_thrown=is_thrown,
             )
-            for place, one in enumerate(given)
+            for place, one in enumerate(entries)
         )
 
     def warn(self) -> None:
@@ -83,12 +83,12 @@ class ThreadReader:
     def _frames(
         self, contents: Sequence[JsonValue], innermost: Adjustment
     ) -> tuple[ReportedFrame, ...]:
-        found: list[ReportedFrame] = []
-        for place, one in enumerate(contents):
-            entry = ObjectReader.of(one, f"frame {place}", self._warnings)
-            adjustment = Adjustment.RETURN if found else innermost
-            found.append(self.frame(entry, adjustment))
-        return tuple(found)
+        frames: list[ReportedFrame] = []
+        for place, value in enumerate(contents):
+            entry = ObjectReader.of(value, f"frame {place}", self._warnings)
+            adjustment = Adjustment.RETURN if frames else innermost
+            frames.append(self.frame(entry, adjustment))
+        return tuple(frames)
 
     def frame(self, entry: ObjectReader, adjustment: Adjustment) -> ReportedFrame:
         """Read a frame, and find the image that holds it."""
@@ -179,16 +179,16 @@ def _symbol(entry: ObjectReader, address: int | None) -> ReportedSymbol | None:
 
 
 def _registers(thread: ObjectReader) -> ReportedRegisters | None:
-    given = thread.left.get("registers")
-    if not isinstance(given, dict):
+    listed = thread.left.get("registers")
+    if not isinstance(listed, dict):
         return None
     registers = ObjectReader.of(thread.left.pop("registers"), f"{thread.where} registers", [])
-    found: list[ReportedRegister] = []
+    result: list[ReportedRegister] = []
     for group in ("basic", "exception"):
         inner = registers.inner(group)
         details: dict[str, JsonValue] = {} if group == "basic" else {"group": group}
         for name in tuple(inner.left):
             value = inner.integer(name)
             if value is not None:
-                found.append(ReportedRegister(name, value, details=details))
-    return ReportedRegisters(registers=tuple(found), details=registers.details())
+                result.append(ReportedRegister(name, value, details=details))
+    return ReportedRegisters(registers=tuple(result), details=registers.details())

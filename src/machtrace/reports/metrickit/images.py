@@ -65,10 +65,10 @@ class ImageCollector:
         )
 
     def _image(self, entry: dict[str, JsonValue]) -> int | None:
-        given, name = entry.get("binaryUUID"), entry.get("binaryName")
-        if not isinstance(given, str) and not isinstance(name, str):
+        digits, name = entry.get("binaryUUID"), entry.get("binaryName")
+        if not isinstance(digits, str) and not isinstance(name, str):
             return None
-        uuid = given if isinstance(given, str) else ""
+        uuid = digits if isinstance(digits, str) else ""
         key = (uuid, name if isinstance(name, str) else self.named.get(uuid.upper(), ""))
         if key not in self._places:
             self._places[key] = self._add(*key)
@@ -79,10 +79,10 @@ class ImageCollector:
                 entry.pop("binaryName")
         return index
 
-    def _add(self, given: str, name: str) -> int | None:
+    def _add(self, identifier: str, name: str) -> int | None:
         uuid = None
-        digits = given.replace("-", "")
-        if given:
+        digits = identifier.replace("-", "")
+        if identifier:
             try:
                 uuid = UUID(hex=digits) if len(digits) == _UUID_DIGITS else None
             except ValueError:
@@ -104,25 +104,25 @@ class ImageCollector:
         )
 
 
-def binary_names(given: JsonValue) -> dict[str, str]:
+def binary_names(value: JsonValue) -> dict[str, str]:
     """Return names by UUIDs in capital letters.
 
     ``binaryInfo`` was seen as a list of objects with ``uuid`` and ``name``. In the API it is a
     dictionary, which Swift may also encode as an object, or as a list of alternating keys and
     values.
     """
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     pairs: list[tuple[JsonValue, JsonValue]] = []
-    if isinstance(given, dict):
-        pairs = [*given.items()]
-    elif isinstance(given, list):
-        pairs = [(one.get("uuid"), one) for one in given if isinstance(one, dict)]
-        pairs += zip(given[::2], given[1::2], strict=False)
-    for uuid, one in pairs:
-        name = one.get("name") if isinstance(one, dict) else one
+    if isinstance(value, dict):
+        pairs = [*value.items()]
+    elif isinstance(value, list):
+        pairs = [(label.get("uuid"), label) for label in value if isinstance(label, dict)]
+        pairs += zip(value[::2], value[1::2], strict=False)
+    for uuid, label in pairs:
+        name = label.get("name") if isinstance(label, dict) else label
         if isinstance(uuid, str) and isinstance(name, str):
-            found[uuid.upper()] = name
-    return found
+            names[uuid.upper()] = name
+    return names
 
 
 def _base(bases: Sequence[int] | set[int]) -> Avma | None:

@@ -33,31 +33,31 @@ def read_metadata(diagnostic: ObjectReader) -> Metadata:
     """Consume the fields; invalid values stay in the diagnostic."""
     if isinstance(diagnostic.left.get("environment"), dict):
         return _of_environment(diagnostic)
-    given = diagnostic.inner("diagnosticMetaData")
-    process = _process(given, "appVersion", "appBuildVersion")
+    metadata = diagnostic.inner("diagnosticMetaData")
+    process = _process(metadata, "appVersion", "appBuildVersion")
     return Metadata(
         process=process,
-        system=_system(given),
-        exception=_exception(given),
-        termination=_termination(given),
-        language_exception=_language_exception(given, "objectiveCexceptionReason"),
+        system=_system(metadata),
+        exception=_exception(metadata),
+        termination=_termination(metadata),
+        language_exception=_language_exception(metadata, "objectiveCexceptionReason"),
     )
 
 
 def _of_environment(diagnostic: ObjectReader) -> Metadata:
     """Consume the same from iOS 27's reports, in which the diagnostic itself has the fields."""
-    given = diagnostic.inner("environment")
-    process = _process(given, "applicationVersion", "applicationBuildVersion")
-    if isinstance(given.left.get("osVersion"), dict):
-        version = given.inner("osVersion")
+    environment = diagnostic.inner("environment")
+    process = _process(environment, "applicationVersion", "applicationBuildVersion")
+    if isinstance(environment.left.get("osVersion"), dict):
+        version = environment.inner("osVersion")
         names = [version.text("platform"), version.text("number")]
         system = ReportedSystem(
-            model=given.text("deviceType"),
+            model=environment.text("deviceType"),
             os_name=" ".join(one for one in names if one) or None,
             os_build=version.text("buildNumber"),
         )
     else:
-        system = _system(given)
+        system = _system(environment)
     return Metadata(
         process=process,
         system=system,
@@ -68,53 +68,53 @@ def _of_environment(diagnostic: ObjectReader) -> Metadata:
     )
 
 
-def _process(given: ObjectReader, version: str, build: str) -> ReportedProcess:
+def _process(metadata: ObjectReader, version: str, build: str) -> ReportedProcess:
     return ReportedProcess(
-        pid=given.integer("pid"),
-        identifier=given.text("bundleIdentifier"),
-        version=given.text(version),
-        build=given.text(build),
-        code_type=given.text("platformArchitecture"),
+        pid=metadata.integer("pid"),
+        identifier=metadata.text("bundleIdentifier"),
+        version=metadata.text(version),
+        build=metadata.text(build),
+        code_type=metadata.text("platformArchitecture"),
     )
 
 
-def _system(given: ObjectReader) -> ReportedSystem:
-    text = given.text("osVersion")
+def _system(metadata: ObjectReader) -> ReportedSystem:
+    text = metadata.text("osVersion")
     match = None if text is None else _BUILT.fullmatch(text)
     return ReportedSystem(
-        model=given.text("deviceType"),
+        model=metadata.text("deviceType"),
         os_name=text if match is None else match["name"],
         os_build=None if match is None else match["build"],
     )
 
 
-def _exception(given: ObjectReader) -> ReportedException | None:
-    number, signal = given.left.get("exceptionType"), given.left.get("signal")
+def _exception(metadata: ObjectReader) -> ReportedException | None:
+    number, signal = metadata.left.get("exceptionType"), metadata.left.get("signal")
     name = EXCEPTION_TYPES.get(number) if type(number) is int else None
     signal_name = SIGNALS.get(signal) if type(signal) is int else None
     if name is not None:
-        del given.left["exceptionType"]
+        del metadata.left["exceptionType"]
     if signal_name is not None:
-        del given.left["signal"]
-    code = given.left.get("exceptionCode")
+        del metadata.left["signal"]
+    code = metadata.left.get("exceptionCode")
     codes: tuple[int, ...] = ()
     if isinstance(code, int) and not isinstance(code, bool):
         codes = (code,)
-        del given.left["exceptionCode"]
+        del metadata.left["exceptionCode"]
     if name is None and signal_name is None and not codes:
         return None
     return ReportedException(type=name, signal=signal_name, raw_codes=codes)
 
 
-def _termination(given: ObjectReader) -> ReportedTermination | None:
-    reason = given.text("terminationReason")
+def _termination(metadata: ObjectReader) -> ReportedTermination | None:
+    reason = metadata.text("terminationReason")
     return None if reason is None else ReportedTermination(indicator=reason)
 
 
-def _language_exception(given: ObjectReader, key: str) -> LanguageException | None:
-    if not isinstance(given.left.get(key), dict):
+def _language_exception(metadata: ObjectReader, key: str) -> LanguageException | None:
+    if not isinstance(metadata.left.get(key), dict):
         return None
-    inner = ObjectReader.of(given.left.pop(key), key, given.warnings)
+    inner = ObjectReader.of(metadata.left.pop(key), key, metadata.warnings)
     return LanguageException(
         name=inner.text("exceptionName"),
         reason=inner.text("composedMessage"),

@@ -77,53 +77,53 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     reports = [
         _report(kind, one, is_product=is_product) for kind, one in _diagnostics(payload, room)
     ]
-    around = payload.details()
+    shared = payload.details()
     if not reports:
-        empty = Report(kind=ReportKind.METRICKIT, details=around)
+        empty = Report(kind=ReportKind.METRICKIT, details=shared)
         return (replace(empty, warnings=(*warnings, "it has no diagnostics")),)
-    sharing = _sharing(around, len(reports), room)
+    sharing = _sharing(shared, len(reports), room)
     warnings = list(dict.fromkeys(warnings))
-    said: dict[str, JsonValue] = {_PAYLOAD: dict(around)} if around else {}
+    shared_details: dict[str, JsonValue] = {_PAYLOAD: dict(shared)} if shared else {}
     return tuple(
         replace(
             report,
-            details={**report.details, **said} if number < sharing else report.details,
+            details={**report.details, **shared_details} if number < sharing else report.details,
             warnings=tuple(dict.fromkeys((*warnings, *report.warnings))),
         )
         for number, report in enumerate(reports)
     )
 
 
-def _sharing(said: Details, count: int, room: int) -> int:
+def _sharing(shared: Details, count: int, room: int) -> int:
     """Return how many of ``count`` reports store the shared values: all, or the first."""
-    return count if count * extent(dict(said)) <= room else 1
+    return count if count * extent(dict(shared)) <= room else 1
 
 
 def _diagnostics(payload: ObjectReader, room: int) -> Iterator[tuple[str | None, ObjectReader]]:
     """Yield each diagnostic's kind, if stated, and its object."""
     for key, kind in _SINGLE.items():
-        one = payload.left.get(key)
-        if isinstance(one, dict) and _is_single(one):
+        entry = payload.left.get(key)
+        if isinstance(entry, dict) and _is_single(entry):
             del payload.left[key]
-            said: dict[str, JsonValue] = {}
-            if _ENVIRONMENT in payload.left and _ENVIRONMENT not in one:
-                said = {_ENVIRONMENT: payload.left.pop(_ENVIRONMENT)}
-            yield kind, ObjectReader(said | one, key, [])
+            shared: dict[str, JsonValue] = {}
+            if _ENVIRONMENT in payload.left and _ENVIRONMENT not in entry:
+                shared = {_ENVIRONMENT: payload.left.pop(_ENVIRONMENT)}
+            yield kind, ObjectReader(shared | entry, key, [])
     if payload.left.keys() & {_TREE, _STACKS, _THREADS}:
         alone = ObjectReader(dict(payload.left), "", payload.warnings)
         payload.left.clear()
         yield None, alone
         return
     for key, kind in _KINDS.items():
-        for number, one in enumerate(payload.objects(key)):
-            yield kind, ObjectReader.of(one, f"{key}[{number}]", [])
+        for number, entry in enumerate(payload.objects(key)):
+            yield kind, ObjectReader.of(entry, f"{key}[{number}]", [])
     for product in payload.objects(_PRODUCTS):
         inner = ObjectReader.of(product, _PRODUCTS, payload.warnings)
         logs = inner.objects(_LOGS)
-        said = dict(inner.left)
-        sharing = _sharing(said, len(logs), room)
+        shared = dict(inner.left)
+        sharing = _sharing(shared, len(logs), room)
         for number, log in enumerate(logs):
-            joined = _joined(log, said) if number < sharing else log
+            joined = _joined(log, shared) if number < sharing else log
             yield None, ObjectReader.of(joined, f"{_LOGS}[{number}]", [])
 
 
@@ -182,27 +182,27 @@ def _kind_of(diagnostic: ObjectReader) -> str | None:
         "launchDuration": "app-launch",
     }
     event = metadata.get("event")
-    said = _EVENTS.get(event.lower()) if isinstance(event, str) else None
-    return said or next((kind for key, kind in marks.items() if key in metadata), None)
+    event_kind = _EVENTS.get(event.lower()) if isinstance(event, str) else None
+    return event_kind or next((kind for key, kind in marks.items() if key in metadata), None)
 
 
 def _tree(diagnostic: ObjectReader) -> ObjectReader:
     """Return the object with the stacks: the diagnostic's own entry, its only item, or itself."""
-    given = diagnostic.left.get(_TREE)
-    if isinstance(given, list) and len(given) == 1:
-        given = given[0]
-    if isinstance(given, str) and given.lstrip().startswith("{"):  # the API's JSON
-        document = read_json(given, len(given) - len(given.lstrip()), diagnostic.where)
-        given = document.value
+    tree = diagnostic.left.get(_TREE)
+    if isinstance(tree, list) and len(tree) == 1:
+        tree = tree[0]
+    if isinstance(tree, str) and tree.lstrip().startswith("{"):  # the API's JSON
+        document = read_json(tree, len(tree) - len(tree.lstrip()), diagnostic.where)
+        tree = document.value
         diagnostic.warnings += document.warnings
-    if isinstance(given, dict):
+    if isinstance(tree, dict):
         del diagnostic.left[_TREE]
-        return ObjectReader(dict(given), diagnostic.where, diagnostic.warnings)
-    if isinstance(given, list):
+        return ObjectReader(dict(tree), diagnostic.where, diagnostic.warnings)
+    if isinstance(tree, list):
         del diagnostic.left[_TREE]
         stacks: list[JsonValue] = []
-        for one in given:
-            inner = one.get(_STACKS) if isinstance(one, dict) else None
+        for item in tree:
+            inner = item.get(_STACKS) if isinstance(item, dict) else None
             stacks += inner if isinstance(inner, list) else []
         return ObjectReader({_STACKS: stacks}, diagnostic.where, diagnostic.warnings)
     own = {

@@ -43,29 +43,29 @@ def laid_out(roots: JsonValue, warnings: list[str]) -> list[NestedFrame]:
 
     Trees are tens of thousands of frames deep, hence no recursion.
     """
-    found: list[NestedFrame] = []
-    odd = 0
+    frames: list[NestedFrame] = []
+    wrong = 0
     waiting: list[tuple[int | None, JsonValue]] = [(None, one) for one in _reversed(roots)]
     while waiting:
-        around, entry = waiting.pop()
+        parent, entry = waiting.pop()
         if not isinstance(entry, dict):
-            odd += 1
-            found.append(NestedFrame(around, {NO_OBJECT: entry}))
+            wrong += 1
+            frames.append(NestedFrame(parent, {NO_OBJECT: entry}))
             continue
         inner = entry.get("subFrames")
-        found.append(
+        frames.append(
             NestedFrame(
-                around,
+                parent,
                 {key: one for key, one in entry.items() if key != "subFrames"}
                 if inner is None or isinstance(inner, list)
                 else dict(entry),
             )
         )
-        place = len(found) - 1
+        place = len(frames) - 1
         waiting += ((place, one) for one in _reversed(inner))
-    if odd:
-        warnings.append(f"{odd} frames are not objects; stored as they are")
-    return found
+    if wrong:
+        warnings.append(f"{wrong} frames are not objects; stored as they are")
+    return frames
 
 
 def _reversed(frames: JsonValue) -> list[JsonValue]:
@@ -99,8 +99,8 @@ def read_tree(
     threads: list[ReportedThread] = []
     trees: list[SampledTree] = []
     key = "callStackThreads" if "callStackThreads" in tree.left else "callStacks"
-    for number, one in enumerate(tree.objects(key)):
-        stack = ObjectReader.of(one, f"{key}[{number}]", tree.warnings)
+    for number, entry in enumerate(tree.objects(key)):
+        stack = ObjectReader.of(entry, f"{key}[{number}]", tree.warnings)
         roots = "rootFrames" if "rootFrames" in stack.left else "callStackRootFrames"
         frames = laid_out(stack.left.pop(roots, None), tree.warnings)
         attributed = bool(stack.boolean("threadAttributed"))
@@ -124,10 +124,10 @@ def _may_be_adjusted(frames: Sequence[NestedFrame], code_type: str | None) -> bo
     """
     if code_type is not None:
         return code_type.startswith("arm64")
-    given = [frame.entry.get(_OFFSET) for frame in frames]
-    offsets = [one for one in given if type(one) is int]
-    odd = sum(one % _INSTRUCTION == _INSTRUCTION - 1 for one in offsets)
-    return 2 * odd > len(offsets)
+    entries = [frame.entry.get(_OFFSET) for frame in frames]
+    offsets = [one for one in entries if type(one) is int]
+    misaligned = sum(one % _INSTRUCTION == _INSTRUCTION - 1 for one in offsets)
+    return 2 * misaligned > len(offsets)
 
 
 def _is_inverted(frames: Sequence[NestedFrame]) -> bool:
@@ -152,15 +152,15 @@ def _thread(
     *,
     crashed: bool,
 ) -> ReportedThread:
-    found: list[ReportedFrame] = []
+    thread_frames: list[ReportedFrame] = []
     for frame in frames:
         samples = frame.entry.get("sampleCount")
         if type(samples) is int and samples == 1:
             del frame.entry["sampleCount"]
-        adjustment = Adjustment.RETURN if found else Adjustment.EXACT
-        found.append(_frame(frame.entry, images, adjustment))
+        adjustment = Adjustment.RETURN if thread_frames else Adjustment.EXACT
+        thread_frames.append(_frame(frame.entry, images, adjustment))
     return ReportedThread(
-        index=index, crashed=crashed, frames=tuple(found), details=stack.details()
+        index=index, crashed=crashed, frames=tuple(thread_frames), details=stack.details()
     )
 
 

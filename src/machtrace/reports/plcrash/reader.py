@@ -39,8 +39,8 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     """
     body = memoryview(source.data)[len(MAGIC) :]
     if not body or body[0] != _VERSION:
-        found = body[0] if body else "none"
-        raise source.error(f"version {found} of PLCrashReporter's format")
+        version = body[0] if body else "none"
+        raise source.error(f"version {version} of PLCrashReporter's format")
     message = Message(body[1:], source.name, len(MAGIC) + 1)
     if message.error is not None and not message.rest():
         raise message.error
@@ -85,34 +85,36 @@ def _incident_and_system(
     system, machine, info = message.message(1), message.message(8), message.message(9)
     number, version = system.integer(1), system.text(2)
     numbers = {"operating_system": number, "architecture": system.integer(3)}
-    said: dict[str, JsonValue] = {key: value for key, value in numbers.items() if value is not None}
+    numbers_read: dict[str, JsonValue] = {
+        key: value for key, value in numbers.items() if value is not None
+    }
     name = _SYSTEMS.get(number if number is not None else -1)
     incident = Incident(id=_identifier(info.data(2)), time=_time(system.integer(4)))
     requested = info.boolean(1)
     if requested is not None:
         details["user_requested"] = requested
-    found = ReportedSystem(
+    reported_system = ReportedSystem(
         model=machine.text(1),
         os_name=" ".join(one for one in (name, version) if one) or None,
         os_build=system.text(5),
-        details=said | _processor(machine),
+        details=numbers_read | _processor(machine),
     )
     _keep(details, "system_info", system)
     _keep(details, "machine_info", machine)
     _keep(details, "report_info", info)
-    return incident, found
+    return incident, reported_system
 
 
 def _processor(machine: Message) -> dict[str, JsonValue]:
     processor = machine.message(2)
-    said = {
+    details = {
         "processor_encoding": processor.integer(1),
         "processor_type": processor.integer(2),
         "processor_subtype": processor.integer(3),
         "processor_count": machine.integer(3),
         "logical_processor_count": machine.integer(4),
     }
-    known: dict[str, JsonValue] = {key: one for key, one in said.items() if one is not None}
+    known: dict[str, JsonValue] = {key: one for key, one in details.items() if one is not None}
     rest = processor.rest()
     return known | ({"processor": rest} if rest else {})
 
@@ -135,7 +137,7 @@ def _time(seconds: int | None) -> str | None:
 def _process(message: Message, details: dict[str, JsonValue]) -> ReportedProcess:
     application, process = message.message(2), message.message(7)
     native = process.boolean(6)
-    found = ReportedProcess(
+    reported_process = ReportedProcess(
         identifier=application.text(1),
         build=application.text(2),
         version=application.text(3),
@@ -149,7 +151,7 @@ def _process(message: Message, details: dict[str, JsonValue]) -> ReportedProcess
     )
     _keep(details, "application_info", application)
     _keep(details, "process_info", process)
-    return found
+    return reported_process
 
 
 def _exception(message: Message) -> ReportedException | None:

@@ -34,12 +34,12 @@ def _image(message: Message) -> ReportedImage:
     base, code_type, uuid = message.integer(1), message.message(5), message.data(4)
     path = message.text(3) or ""
     encoding, kind, subtype = code_type.integer(1), code_type.integer(2), code_type.integer(3)
-    given = {"encoding": encoding, "type": kind, "subtype": subtype}
-    said: dict[str, JsonValue] = {key: one for key, one in given.items() if one is not None}
+    numbers = {"encoding": encoding, "type": kind, "subtype": subtype}
+    details: dict[str, JsonValue] = {key: one for key, one in numbers.items() if one is not None}
     if rest := code_type.rest():
-        said["code_type"] = rest
+        details["code_type"] = rest
     if uuid is not None and len(uuid) != _UUID_BYTES:
-        said["uuid"] = uuid.hex()
+        details["uuid"] = uuid.hex()
     return ReportedImage(
         uuid=UUID(bytes=uuid) if uuid is not None and len(uuid) == _UUID_BYTES else None,
         name=path.rpartition("/")[2],
@@ -47,7 +47,7 @@ def _image(message: Message) -> ReportedImage:
         arch=None if kind is None else arch_name(kind, subtype or 0),
         load_address=None if base is None else Avma(base),
         size=message.integer(2),
-        details=said | message.rest(),
+        details=details | message.rest(),
     )
 
 
@@ -85,10 +85,10 @@ class StackReader:
     def _frames(
         self, message: Message, field: int, innermost: Adjustment
     ) -> tuple[ReportedFrame, ...]:
-        found: list[ReportedFrame] = []
-        for one in message.messages(field):
-            found.append(self._frame(one, Adjustment.RETURN if found else innermost))
-        return tuple(found)
+        frames: list[ReportedFrame] = []
+        for entry in message.messages(field):
+            frames.append(self._frame(entry, Adjustment.RETURN if frames else innermost))
+        return tuple(frames)
 
     def _frame(self, message: Message, adjustment: Adjustment) -> ReportedFrame:
         signed = message.integer(3)

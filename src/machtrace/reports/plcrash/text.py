@@ -103,15 +103,15 @@ class _Text:
     def _frames(self, frames: Sequence[ReportedFrame]) -> Iterator[str]:
         for number, frame in enumerate(frames):
             image = None if frame.image is None else self._report.images[frame.image]
-            given = "" if image is None else image.name[:LONGEST_IMAGE_NAME]
-            name = printable(given) or "???"
+            image_name = "" if image is None else image.name[:LONGEST_IMAGE_NAME]
+            name = printable(image_name) or "???"
             base = 0 if image is None or image.load_address is None else image.load_address
             address = frame.address if frame.address is not None else base + (frame.offset or 0)
-            what = f"0x{base:x} + {address - base}"
+            function = f"0x{base:x} + {address - base}"
             if frame.symbol is not None:
                 spelt = printable(frame.symbol.name.removeprefix("_"))
-                what = f"{spelt} + {frame.symbol.offset or 0}"
-            yield f"{number:<4d}{name:<35s} 0x{address:0{self._digits}x} {what}"
+                function = f"{spelt} + {frame.symbol.offset or 0}"
+            yield f"{number:<4d}{name:<35s} 0x{address:0{self._digits}x} {function}"
 
     def _registers(self, thread: ReportedThread) -> Iterator[str]:
         if thread.registers is None:

@@ -146,26 +146,26 @@ class Message:
 
     def integers(self, number: int) -> tuple[int, ...]:
         """Consume all numbers of a field, packed or not."""
-        found: list[int] = []
+        values: list[int] = []
         left: list[int | memoryview] = []
         for value in self._fields.pop(number, []):
             packed = [value] if isinstance(value, int) else _packed(value)
             if packed is None:
                 left.append(value)
             else:
-                found += packed
+                values += packed
         if left:
             self._fields[number] = left
-        return tuple(found)
+        return tuple(values)
 
 
 def _packed(data: memoryview) -> list[int] | None:
-    found: list[int] = []
+    values: list[int] = []
     at, end = 0, len(data)
     try:
         while at < end:
             value, at = _varint(data, at, end)
-            found.append(value)
+            values.append(value)
     except ValueError:
         return None
-    return found
+    return values

@@ -67,10 +67,10 @@ def parse_frame_line(line: str, images: Collection[str]) -> SwiftFrameLine | Non
     if rest == _NO_ADDRESS:
         return SwiftFrameLine(int(match["number"]), (), 0, None, None, None, None)
     address = match["address"]
-    what, image, file = _parted(rest or "", images)
+    function, image, file = _parted(rest or "", images)
     if address is None and image is None:
         return None
-    name, offset = _name_and_offset(what)
+    name, offset = _name_and_offset(function)
     return SwiftFrameLine(
         int(match["number"]),
         tuple(_ATTRIBUTE.findall(match["attributes"])),
@@ -88,12 +88,12 @@ def _parted(text: str, images: Collection[str]) -> tuple[str, str | None, str | 
     A file begins at the first *at* that has an image before it.
     """
     for at in _places(text, _AT):
-        found = _with_image(text[:at], images)
-        if found is not None:
-            return *found, text[at + len(_AT) :]
-    found = _with_image(text, images)
-    if found is not None:
-        return *found, None
+        parts = _with_image(text[:at], images)
+        if parts is not None:
+            return *parts, text[at + len(_AT) :]
+    parts = _with_image(text, images)
+    if parts is not None:
+        return *parts, None
     return text, None, None
 
 
@@ -154,8 +154,8 @@ class FrameMaker:
 
     def frames_of(self, lines: Iterable[str]) -> tuple[ReportedFrame, ...]:
         """Return the frames of a thread's lines."""
-        found = (parse_frame_line(line, self._names) for line in lines)
-        return tuple(self._of_line(one) for one in found if one is not None)
+        parsed = (parse_frame_line(line, self._names) for line in lines)
+        return tuple(self._of_line(one) for one in parsed if one is not None)
 
     def _of_line(self, line: SwiftFrameLine) -> ReportedFrame:
         if line.number is None:
@@ -234,9 +234,9 @@ def exception(description: str, signal: int | None = None) -> ReportedException:
         signal: its number, if stated.
     """
     match = _ADDRESS_OF_CRASH.fullmatch(description)
-    what = description if match is None else match["what"]
+    reason = description if match is None else match["what"]
     return ReportedException(
-        signal=_SIGNALS.get(what) if signal is None else _NUMBERED.get(signal),
-        message=what,
+        signal=_SIGNALS.get(reason) if signal is None else _NUMBERED.get(signal),
+        message=reason,
         address=None if match is None else int(match["address"], 16),
     )

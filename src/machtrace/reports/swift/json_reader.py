@@ -55,14 +55,14 @@ def read(source: ReportSource) -> tuple[Report, ...]:
         for number, one in enumerate(body.objects("threads"))
     )
     description, fault = body.text("description") or "", _hex(body, "faultAddress")
-    told = description if fault is None else f"{description} at {fault:#x}"
+    reason = description if fault is None else f"{description} at {fault:#x}"
     return (
         Report(
             kind=ReportKind.SWIFT,
             incident=Incident(time=body.text("timestamp")),
             process=ReportedProcess(code_type=body.text("architecture")),
             system=ReportedSystem(os_name=system),
-            exception=exception(told),
+            exception=exception(reason),
             threads=threads,
             images=images.all(),
             details=body.details(),

@@ -193,9 +193,9 @@ class CrashText:
         maker = FrameMaker(images)
         threads = tuple(self._thread(one, maker) for one in self._threads)
         details: dict[str, JsonValue] = {}
-        for key, kept in ((_BEFORE, self._before), (_LINES, self._head), (_AFTER, self._after)):
-            if kept:
-                details[key] = list(kept)
+        for key, texts in ((_BEFORE, self._before), (_LINES, self._head), (_AFTER, self._after)):
+            if texts:
+                details[key] = list(texts)
         platform = self._platform
         return Report(
             kind=ReportKind.SWIFT,
@@ -244,11 +244,11 @@ def recognises(source: ReportSource) -> bool:
     if not places:
         return False
     start = text.rfind("\n", 0, min(places)) + 1
-    found = False
+    has_reason = False
     for line in log_lines(text[start:], _MARK):
-        if found and thread_heading(line) is not None:
+        if has_reason and thread_heading(line) is not None:
             return True
-        found = found or _reason(line) is not None
+        has_reason = has_reason or _reason(line) is not None
     return False
 
 

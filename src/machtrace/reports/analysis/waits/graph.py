@@ -27,7 +27,7 @@ def strong_components(edges: Sequence[Sequence[int]]) -> list[list[int]]:
     lowest = [0] * len(edges)
     is_open = [False] * len(edges)
     stack: list[int] = []
-    found: list[list[int]] = []
+    components: list[list[int]] = []
     count = 0
     for root in range(len(edges)):
         if order[root] >= 0:
@@ -55,8 +55,8 @@ def strong_components(edges: Sequence[Sequence[int]]) -> list[list[int]]:
                     while not component or component[-1] != node:
                         component.append(stack.pop())
                         is_open[component[-1]] = False
-                    found.append(sorted(component))
-    return found
+                    components.append(sorted(component))
+    return components
 
 
 _OWN_QUEUE = "dispatch_sync called on queue already owned by current thread"
@@ -182,8 +182,8 @@ class _Finder:
         self._tasks_by_name: dict[str, int] = {}
         self._serving: dict[int, list[int]] = {}
         self._task_of = [task for task, its_range in enumerate(ranges) for _ in its_range]
-        for task, (one, its_range) in enumerate(zip(report.tasks, ranges, strict=True)):
-            process = one.process
+        for task, (listed_task, its_range) in enumerate(zip(report.tasks, ranges, strict=True)):
+            process = listed_task.process
             if process.pid is not None:
                 self._tasks_by_pid.setdefault(process.pid, task)
             if process.name:
@@ -197,8 +197,8 @@ class _Finder:
                     self._by_id.setdefault(thread.id, index)
                 if thread.is_main:
                     self._main.setdefault(task, index)
-        said = (line for _, lines in report.application_information for line in lines)
-        self._own_queue = any(_OWN_QUEUE in line for line in said)
+        texts = (line for _, lines in report.application_information for line in lines)
+        self._own_queue = any(_OWN_QUEUE in line for line in texts)
         self._crashed = next(
             (at for at, thread in zip(ranges[0], report.threads, strict=False) if thread.crashed),
             None,
@@ -244,9 +244,9 @@ class _Finder:
             label += f" thread {note.thread:#x}"
         elif note.is_main_thread:
             label += " main thread"
-        found = self._edge(index, owner, EdgeSource.NOTE, samples, note.text)
+        edge = self._edge(index, owner, EdgeSource.NOTE, samples, note.text)
         if owner is not None:
-            return found
+            return edge
         return WaitEdge(
             waiter=index,
             owner=None,
@@ -279,8 +279,8 @@ class _Finder:
             text=text,
         )
 
-    def _same_task(self, one: int, other: int) -> bool:
-        return self._task_of[one] == self._task_of[other]
+    def _same_task(self, first: int, other: int) -> bool:
+        return self._task_of[first] == self._task_of[other]
 
 
 def _serves_alone(queue: str | None) -> bool:

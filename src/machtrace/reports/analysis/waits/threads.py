@@ -123,19 +123,19 @@ class WaitingThread:
     def label(self) -> str:
         """Its name for people."""
         number = f"thread {self.index}" if self.id is None else f"thread {self.id:#x}"
-        said = self.name or self.queue or ("main" if self.is_main else "")
-        return f"{number} ({said})" if said else number
+        label = self.name or self.queue or ("main" if self.is_main else "")
+        return f"{number} ({label})" if label else number
 
 
 def waiting_threads(task: ReportedTask) -> tuple[WaitingThread, ...]:
     """Return all threads and trees of ``task``, in its order."""
-    found = [_of_thread(index, thread) for index, thread in enumerate(task.threads)]
-    found += (
+    threads = [_of_thread(index, thread) for index, thread in enumerate(task.threads)]
+    threads += (
         _of_tree(index, tree)
-        for index, tree in enumerate(task.trees, len(found))
+        for index, tree in enumerate(task.trees, len(threads))
         if tree.thread is not None or len(task.trees) > 1
     )
-    return tuple(found)
+    return tuple(threads)
 
 
 def _of_thread(index: int, thread: ReportedThread) -> WaitingThread:
