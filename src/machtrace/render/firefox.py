@@ -79,18 +79,18 @@ class FirefoxTables:
         functions = self._functions.functions
         empty = [None] * len(functions)
         return _table(
-            name=[self._string(one.name) for one in functions],
+            name=[self._string(function.name) for function in functions],
             isJS=[False] * len(functions),
             relevantForJS=[False] * len(functions),
-            resource=[self._library(one.image) for one in functions],
-            source=[self._source(one) for one in functions],
+            resource=[self._library(function.image) for function in functions],
+            source=[self._source(function) for function in functions],
             lineNumber=empty,
             columnNumber=empty,
             originalLocation=empty,
         )
 
     def _frame_table(self, stacks: CallStacks) -> _Table:
-        rows = [self._frame_row(one) for one in stacks.calls]
+        rows = [self._frame_row(call) for call in stacks.calls]
         names = (
             "address",
             "lib",

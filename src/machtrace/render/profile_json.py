@@ -39,15 +39,15 @@ def document(profile: Profile) -> dict[str, Any]:
         "images": [image_entry(image) for image in profile.images],
         "threads": [
             {
-                "id": one.info.id,
-                "name": None if one.info.name is None else encodable(one.info.name),
-                "queue": one.info.queue,
-                "is_main": one.info.is_main,
-                "samples": one.samples,
-                "stopped_ns": one.stopped_ns,
-                "longest_stop_ns": one.longest_stop_ns,
+                "id": thread.info.id,
+                "name": None if thread.info.name is None else encodable(thread.info.name),
+                "queue": thread.info.queue,
+                "is_main": thread.info.is_main,
+                "samples": thread.samples,
+                "stopped_ns": thread.stopped_ns,
+                "longest_stop_ns": thread.longest_stop_ns,
             }
-            for one in profile.threads
+            for thread in profile.threads
         ],
         "frames": [_frame(frame) for frame in profile.frames],
         "stacks": {

@@ -137,12 +137,12 @@ class SampleGraph:
         name = self._name(function)
         if function.kind is FunctionKind.MISSING:
             return name
-        where = _lines([self.functions.calls[one][n].location for one, n in places])
+        where = _lines([self.functions.calls[frame][n].location for frame, n in places])
         if function.kind is FunctionKind.PYTHON:
             return name + where
         frames = (self.profile.frames[number] for number, _ in places)
-        physical = [one for one in frames if isinstance(one, Frame)]
-        addresses = _listed(f"{one.address.address:#x}" for one in physical)
+        physical = [frame for frame in frames if isinstance(frame, Frame)]
+        addresses = _listed(f"{frame.address.address:#x}" for frame in physical)
         if call.inline_depth:
             return f"{name}  [{addresses}]{where}  [inlined]"
         return f"{name}{_offsets(physical)}  [{addresses}]{where}"
@@ -171,11 +171,13 @@ def _offsets(frames: Sequence[Frame]) -> str:
 
 def _lines(locations: Iterable[SourceLocation | None]) -> str:
     """Return the first file, and all lines in it."""
-    known = [one for one in locations if one is not None and one.path]
+    known = [location for location in locations if location is not None and location.path]
     if not known:
         return ""
     path = known[0].path
-    lines = dict.fromkeys(str(one.line) for one in known if one.path == path and one.line)
+    lines = dict.fromkeys(
+        str(location.line) for location in known if location.path == path and location.line
+    )
     name = printable(path.rpartition("/")[2])
     return f"  {name}:{_listed(lines)}" if lines else f"  {name}"
 
@@ -203,9 +205,9 @@ def write(profile: Profile, sink: TextIO, *, merge_threads: bool = False) -> Non
         heads = [f"{sum(profile.samples.weights)} All threads"]
         weights = [all_weights(profile)]
     else:
-        heads = [f"{one.samples} {_thread(one.info)}" for one in profile.threads]
+        heads = [f"{thread.samples} {_thread(thread.info)}" for thread in profile.threads]
         weights = thread_weights(profile)
-    trees = [graph.tree(one) for one in weights]
+    trees = [graph.tree(counts) for counts in weights]
     for number, head in enumerate(heads):
         lines = graph.lines(trees[number], weights[number], is_last=number == len(heads) - 1)
         sink.writelines(f"{line}\n" for line in (f"    {head}", *lines))
@@ -214,7 +216,7 @@ def write(profile: Profile, sink: TextIO, *, merge_threads: bool = False) -> Non
     sink.write("\nSort by top of stack, same collapsed (when >= 5):\n")
     sink.writelines(f"{line}\n" for line in graph.at_the_top(trees))
     sink.write("\nBinary Images:\n")
-    sink.writelines(f"{_image(one, profile.process.path)}\n" for one in profile.images)
+    sink.writelines(f"{_image(image, profile.process.path)}\n" for image in profile.images)
 
 
 def _header(profile: Profile) -> Iterator[str]:

@@ -20,7 +20,7 @@ class ReportFormat(NamedTuple):
 
     name: str
     suffix: str
-    """Of files, with the dot."""
+    """File suffix, with the dot."""
     home: str
     """The module and function that write it."""
     holds_many: bool

@@ -42,9 +42,9 @@ class InputLimits:
     """Limits of reading."""
 
     file_bytes: int = 1 << 29
-    """Of one file, packed or not."""
+    """Bytes of one file, packed or not."""
     total_bytes: int = 1 << 33
-    """Of all unpacked contents of one file."""
+    """Bytes of all unpacked contents of one file."""
     ratio: int = 200
     """Maximum expansion of a file beyond ``always_bytes``: text packs to about a tenth, archive
     bombs to a thousandth.
@@ -52,7 +52,7 @@ class InputLimits:
     always_bytes: int = 1 << 26
     """Contents any file may have."""
     members: int = 100_000
-    """Of one file."""
+    """Members of one file."""
     depth: int = 3
     """Nesting of archives."""
 

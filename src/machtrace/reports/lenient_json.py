@@ -25,7 +25,7 @@ class JsonDocument:
     end: int
     """The character index of its end."""
     warnings: tuple[str, ...] = ()
-    """What was repaired."""
+    """The repairs."""
 
 
 def put(made: dict[str, JsonValue], times: dict[str, int], key: str, value: JsonValue) -> None:
@@ -326,7 +326,7 @@ def _most_keys(text: str, start: int, end: int) -> int:
 
 
 _SELDOM = ("\t:", "\n:", "\r:", "  :", "\t :", "\n :", "\r :")
-"""What precedes a colon other than a quote, or a quote and one space."""
+"""Text that precedes a colon other than a quote, or a quote and one space."""
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=finite, parse_constant=str)
 
 

@@ -43,7 +43,7 @@ _WHERE = re.compile(
     r"(?:[ \t]+\[(?P<addresses>0x[0-9a-fA-F]{1,16}(?:,(?:0x[0-9a-fA-F]{1,16}|\.\.\.))*)\])?"
     r"(?:[ \t]+(?P<file>\S.*))?"
 )
-"""What follows the image."""
+"""The text after the image."""
 _BARE = re.compile(r"\[(?P<address>0x[0-9a-fA-F]{1,16})[^\[\]]*\]")
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{1,16}")
 _NO_IMAGE = "<unknown binary>"

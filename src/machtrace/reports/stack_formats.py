@@ -84,5 +84,5 @@ def firefox_json(reports: Sequence[Report]) -> str:
 
 
 def pprof_data(reports: Sequence[Report]) -> bytes:
-    """See :mod:`~machtrace.render.pprof`; the files of several stand one after another."""
+    """See :mod:`~machtrace.render.pprof`; several files are concatenated."""
     return b"".join(pprof.data(profile_of(report)) for report in reports)

@@ -141,7 +141,7 @@ class Header:
         if text is None:
             return None
         # KSCrash writes zeros for a hang of the main thread: the label's text stays.
-        name, signal = (None if one in _NOTHING else one for one in _built(text))
+        name, signal = (None if part in _NOTHING else part for part in _built(text))
         codes = self._values.pop("Exception Codes", [])
         subtype = self._take("Exception Subtype")
         if subtype is None and codes and not _CODES.fullmatch(codes[0]) and len(codes) > 1:

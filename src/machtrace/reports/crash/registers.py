@@ -95,12 +95,14 @@ def register_lines(registers: ReportedRegisters, *, in_order: bool = False) -> I
 
 def _is_in_rows(shown: Sequence[ReportedRegister], rows: tuple[tuple[str, ...], ...]) -> bool:
     """Return whether the registers are in the rows' order, described ones at the ends of rows."""
-    names = {one.name for one in shown}
+    names = {register.name for register in shown}
     places = {name: place for place, name in enumerate(name for row in rows for name in row)}
     ends = {next((name for name in reversed(row) if name in names), None) for row in rows}
-    order = [places.get(one.name, len(places)) for one in shown]
+    order = [places.get(register.name, len(places)) for register in shown]
     is_said = all(
-        one.description is None or one.name in ends for one in shown if one.name in places
+        register.description is None or register.name in ends
+        for register in shown
+        if register.name in places
     )
     return order == sorted(order) and len(names) == len(shown) and is_said
 

@@ -126,7 +126,7 @@ class StackLists:
         return name[:LONGEST_IMAGE_NAME] or "???"
 
     def _row(self, row: _Row) -> str:
-        """Return a list item: there are up to hundreds of thousands, hence short tags."""
+        """Return a list item: there are up to hundreds of thousands: short tags save space."""
         frame = row.frame
         name = "" if frame.symbol is None else frame.symbol.name
         place = ""

@@ -42,7 +42,7 @@ def folded(summary: str, content: str, *, is_open: bool = False, **named: str | 
     return f"<details{attributes(**named)}{state}><summary>{summary}</summary>{content}</details>"
 
 
-def script_data(value: Any) -> str:  # noqa: ANN401 - whatever JSON can say
+def script_data(value: Any) -> str:  # noqa: ANN401 - any JSON value
     """Return JSON that can neither end its ``script`` element nor begin a comment there."""
     written = json.dumps(value, separators=(",", ":"), ensure_ascii=True)
     return written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

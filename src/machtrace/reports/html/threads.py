@@ -68,12 +68,12 @@ def stacks(
         content = lists.write(exception.frames)
         parts.append(folded(head, content, is_open=True, class_="thread crashed"))
     of_threads = iter(waiting)
-    all_open = len(task.threads) <= _OPEN and not any(one.crashed for one in task.threads)
+    all_open = len(task.threads) <= _OPEN and not any(thread.crashed for thread in task.threads)
     for thread in task.threads:
         waits = next(of_threads, None)
         badges = "" if waits is None else labels.of(waits)
         parts.append(_thread(thread, lists, badges, is_open=all_open or thread.crashed))
-    known = {(one.id, one.queue, one.name): one for one in of_threads}
+    known = {(thread.id, thread.queue, thread.name): thread for thread in of_threads}
     for tree in task.trees:
         waits = known.get((tree.thread, tree.queue, tree.name))
         parts.append(_tree(tree, task, lists, "" if waits is None else labels.of(waits)))

@@ -14,7 +14,7 @@ from machtrace.reports.consume import ObjectReader
 
 
 class FieldKind(Enum):
-    """What a value must be."""
+    """The type that a value must have."""
 
     TEXT = "text"
     INTEGER = "integer"

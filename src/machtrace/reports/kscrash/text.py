@@ -238,15 +238,19 @@ class _Text:
         return f"{number:<4d}{name:<31s} 0x{address:0{self._digits}x} {where}{symbol}"
 
     def _registers(self, registers: Sequence[ReportedRegister]) -> Iterator[str]:
-        known = {one.name: one for one in registers if "group" not in one.details}
+        known = {
+            register.name: register for register in registers if "group" not in register.details
+        }
         if not known and self._is_of_kscrash:  # which has zeros for what was not recorded
             order = _ORDERS.get(self._code_type, ())
             known = {name: ReportedRegister(name, 0) for name in order}
-        names = [one for one in _ORDERS.get(self._code_type, ()) if one in known]
-        names += [one for one in known if one not in names]
+        names = [name for name in _ORDERS.get(self._code_type, ()) if name in known]
+        names += [name for name in known if name not in names]
         for first in range(0, len(names), _ROW):
             row = (known[name] for name in names[first : first + _ROW])
-            yield "".join(f"{one.name:>6s}: 0x{one.value:0{self._digits}x} " for one in row)
+            yield "".join(
+                f"{register.name:>6s}: 0x{register.value:0{self._digits}x} " for register in row
+            )
 
     def _image(self, image: ReportedImage) -> str:
         base = image.load_address or 0

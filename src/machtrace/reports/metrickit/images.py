@@ -96,11 +96,11 @@ class ImageCollector:
         """Return the named images in order of appearance."""
         return tuple(
             ReportedImage(
-                uuid=one.uuid,
-                name=one.name,
-                load_address=_base(one.bases),
+                uuid=image.uuid,
+                name=image.name,
+                load_address=_base(image.bases),
             )
-            for one in self._seen
+            for image in self._seen
         )
 
 

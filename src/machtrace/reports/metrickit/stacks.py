@@ -41,11 +41,11 @@ class NestedFrame(NamedTuple):
 def laid_out(roots: JsonValue, warnings: list[str]) -> list[NestedFrame]:
     """Return all frames, parents before children, siblings in the file's order.
 
-    Trees are tens of thousands of frames deep, hence no recursion.
+    Trees are tens of thousands of frames deep, which rules out recursion.
     """
     frames: list[NestedFrame] = []
     wrong = 0
-    waiting: list[tuple[int | None, JsonValue]] = [(None, one) for one in _reversed(roots)]
+    waiting: list[tuple[int | None, JsonValue]] = [(None, root) for root in _reversed(roots)]
     while waiting:
         parent, entry = waiting.pop()
         if not isinstance(entry, dict):
@@ -56,7 +56,7 @@ def laid_out(roots: JsonValue, warnings: list[str]) -> list[NestedFrame]:
         frames.append(
             NestedFrame(
                 parent,
-                {key: one for key, one in entry.items() if key != "subFrames"}
+                {key: value for key, value in entry.items() if key != "subFrames"}
                 if inner is None or isinstance(inner, list)
                 else dict(entry),
             )

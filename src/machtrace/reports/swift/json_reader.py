@@ -46,13 +46,13 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     system = body.text("platform")
     is_macho = "linux" not in (system or "").lower()
     images = ListedImages(
-        _image(ObjectReader.of(one, f"images[{number}]", body.warnings), is_macho=is_macho)
-        for number, one in enumerate(body.objects("images"))
+        _image(ObjectReader.of(entry, f"images[{number}]", body.warnings), is_macho=is_macho)
+        for number, entry in enumerate(body.objects("images"))
     )
     maker = FrameMaker(images)
     threads = tuple(
-        _thread(number, ObjectReader.of(one, f"threads[{number}]", body.warnings), maker)
-        for number, one in enumerate(body.objects("threads"))
+        _thread(number, ObjectReader.of(entry, f"threads[{number}]", body.warnings), maker)
+        for number, entry in enumerate(body.objects("threads"))
     )
     description, fault = body.text("description") or "", _hex(body, "faultAddress")
     reason = description if fault is None else f"{description} at {fault:#x}"

@@ -1,4 +1,4 @@
-"""What a stack waits for, by the functions at its inner end."""
+"""Waits of a stack, identified by the functions at its inner end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOOKED_AT = 24
 
 
 class WaitKind(Enum):
-    """What a stack waits for."""
+    """The object of a wait."""
 
     MUTEX = "mutex"
     READ_WRITE_LOCK = "read-write lock"

@@ -109,7 +109,7 @@ class WaitingThread:
     queue: str | None
     is_main: bool
     wait: Wait | None
-    """What its stack waits for; None if it seems to run."""
+    """The wait of its stack; None if it seems to run."""
     notes: tuple[tuple[WaitNote, int], ...]
     """The report's notes, with the number of samples of each."""
     event: tuple[int, ...]
