@@ -1,4 +1,4 @@
-/* machtrace._native._ranges: the Python side of index.h and symbol_scan.h, and no more.
+/* machtrace._native._ranges: the Python side of index.h, function_starts.h and symbol_scan.h.
  *
  * Built against the limited API of 3.11. Columns come and go through the buffer protocol.
  */
@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/module_slots.h"
+#include "ranges/function_starts.h"
 #include "ranges/index.h"
 #include "ranges/symbol_scan.h"
 
@@ -156,6 +157,31 @@ static PyType_Spec index_spec = {
     .slots = index_slots,
 };
 
+/* --- function starts --- */
+
+static PyObject *function_starts(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    Py_buffer table;
+    if (!PyArg_ParseTuple(arguments, "y*:function_starts", &table))
+        return NULL;
+    PyObject *starts = NULL;
+    int64_t count = machtrace_function_starts_count(table.buf, (size_t)table.len);
+    if (count >= 0 && count <= PY_SSIZE_T_MAX / (int64_t)sizeof(uint64_t)) {
+        /* A bytearray's memory is aligned for any item. */
+        starts = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)count * (Py_ssize_t)sizeof(uint64_t));
+        if (starts != NULL && count != 0 &&
+            machtrace_function_starts_decode(table.buf,
+                                             (uint64_t *)(void *)PyByteArray_AsString(starts),
+                                             (size_t)count) != 0)
+            Py_CLEAR(starts);
+    }
+    PyBuffer_Release(&table);
+    if (starts == NULL && !PyErr_Occurred())
+        Py_RETURN_NONE;
+    return starts;
+}
+
 /* --- one answer --- */
 
 static PyObject *function_holding(PyObject *module, PyObject *arguments)
@@ -235,6 +261,9 @@ done:
 }
 
 static PyMethodDef methods[] = {
+    {"function_starts", function_starts, METH_VARARGS,
+     PyDoc_STR("function_starts(table, /)\n--\n\n"
+               "The starts in LC_FUNCTION_STARTS, 8 bytes each; None of a malformed table.")},
     {"function_holding", function_holding, METH_VARARGS,
      PyDoc_STR("function_holding(table, base, is_arm, address, /)\n--\n\n"
                "The (start, next start) around an address in LC_FUNCTION_STARTS, or None.")},

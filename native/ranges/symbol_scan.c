@@ -3,9 +3,6 @@
 
 #include <string.h>
 
-#define MORE 0x80u /* of a byte: another follows */
-#define LONGEST 10 /* bytes of a distance */
-
 #define N_STAB 0xe0u
 #define N_PEXT 0x10u
 #define N_TYPE 0x0eu
@@ -14,46 +11,6 @@
 
 #define NLIST_SIZE 12u
 #define NLIST_64_SIZE 16u
-
-int machtrace_function_holding(const unsigned char *table, size_t size, uint64_t base, bool is_arm,
-                               uint64_t address, struct machtrace_function *found)
-{
-    uint64_t start = base, previous = 0;
-    bool any = false;
-    for (size_t at = 0; at < size;) {
-        uint64_t distance = 0;
-        size_t length = 0;
-        for (;; length++) {
-            if (at + length >= size || length >= LONGEST)
-                return -1;
-            unsigned char byte = table[at + length];
-            if (length == LONGEST - 1 && byte > 1)
-                return -1;
-            distance |= (uint64_t)(byte & (unsigned char)~MORE) << (7 * length);
-            if ((byte & MORE) == 0)
-                break;
-        }
-        at += length + 1;
-        if (distance == 0)
-            break;
-        if (distance > UINT64_MAX - start)
-            return -1;
-        start += distance;
-        uint64_t place = is_arm ? start & ~UINT64_C(1) : start;
-        if (place > address) {
-            if (!any)
-                return 1;
-            *found = (struct machtrace_function){previous, place};
-            return 0;
-        }
-        previous = place;
-        any = true;
-    }
-    if (!any)
-        return 1;
-    *found = (struct machtrace_function){previous, UINT64_MAX};
-    return 0;
-}
 
 struct symbol {
     uint64_t value;

@@ -1,7 +1,7 @@
 /* One answer from a Mach-O's tables as they lie in the file, without an index of all symbols.
  *
  * A process that wants one name should not have to sort half a million. The rules are those of
- * symbolicate/symbol_table.py, which tests hold this to.
+ * machtrace/symbols/table.py, which tests hold this to.
  */
 #ifndef MACHTRACE_SYMBOL_SCAN_H
 #define MACHTRACE_SYMBOL_SCAN_H
@@ -10,16 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct machtrace_function {
-    uint64_t start; /* of the last function at or before the address */
-    uint64_t next;  /* of the first one behind it; UINT64_MAX where there is none */
-};
-
-/* Looks in LC_FUNCTION_STARTS for the function that holds `address`, the deltas counting from
- * `base`. Of 32-bit arm, starts have no Thumb bit. 0 where found, 1 where no function is at or
- * before the address, -1 of a malformed table. */
-int machtrace_function_holding(const unsigned char *table, size_t size, uint64_t base, bool is_arm,
-                               uint64_t address, struct machtrace_function *found);
+#include "ranges/function_starts.h"
 
 struct machtrace_symbol_scan {
     const unsigned char *table; /* struct nlist or nlist_64, little-endian */

@@ -1,39 +1,7 @@
-/* machtrace._native._walk: its types and its one function. */
+/* machtrace._native._walk: its types. */
 #include "walk/objects.h"
 
-#include "walk/function_starts.h"
 #include "common/module_slots.h"
-
-static PyObject *function_starts(PyObject *module, PyObject *arguments)
-{
-    (void)module;
-    Py_buffer table;
-    unsigned long long base;
-    if (!PyArg_ParseTuple(arguments, "y*K:function_starts", &table, &base))
-        return NULL;
-    PyObject *starts = NULL;
-    int64_t count = machtrace_function_starts_count(table.buf, (size_t)table.len);
-    if (count >= 0 && count <= PY_SSIZE_T_MAX / (int64_t)sizeof(uint64_t)) {
-        /* A bytearray's memory is aligned for any item. */
-        starts = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)count * (Py_ssize_t)sizeof(uint64_t));
-        if (starts != NULL && count != 0 &&
-            machtrace_function_starts_decode(table.buf, base,
-                                             (uint64_t *)(void *)PyByteArray_AsString(starts),
-                                             (size_t)count) != 0)
-            Py_CLEAR(starts);
-    }
-    PyBuffer_Release(&table);
-    if (starts == NULL && !PyErr_Occurred())
-        Py_RETURN_NONE;
-    return starts;
-}
-
-static PyMethodDef methods[] = {
-    {"function_starts", function_starts, METH_VARARGS,
-     PyDoc_STR("function_starts(table, base, /)\n--\n\n"
-               "The starts in LC_FUNCTION_STARTS, 8 bytes each; None of a malformed table.")},
-    {NULL, NULL, 0, NULL},
-};
 
 static int module_exec(PyObject *module)
 {
@@ -91,7 +59,6 @@ static struct PyModuleDef definition = {
     .m_name = "_walk",
     .m_doc = "The loop of the stack walk, for frames that need no thought.",
     .m_size = sizeof(struct module_state),
-    .m_methods = methods,
     .m_slots = slots,
     .m_traverse = module_traverse,
     .m_clear = module_clear,

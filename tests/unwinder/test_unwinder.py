@@ -5,12 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import machtrace as mt
-from machtrace.errors import MachOError
-from machtrace.formats.macho.tables.function_starts import decode_function_starts
 from machtrace.model.arch import Arch
 from machtrace.model.image import ImageList
 from machtrace.model.memory import MemoryRegion, RegionMemory
@@ -164,29 +160,3 @@ def test_images_that_nothing_identifies_share_no_rules():
     later = replace(snapshot, images=ImageList(nameless), memory=RegionMemory())
 
     assert list(map(plain, mt.unwind(later))) == list(map(plain, unwinder.unwind(later)))
-
-
-@settings(deadline=None)  # the first example imports
-@given(
-    st.lists(
-        st.one_of(
-            st.binary(max_size=12),
-            st.integers(0, 300).map(lambda number: bytes([number & 0x7F | 0x80, number >> 7])),
-            st.sampled_from([b"\0", b"\x80\0", b"\xff" * 9 + b"\1", b"\xff" * 9 + b"\2"]),
-        ),
-        max_size=20,
-    ).map(b"".join),
-    st.sampled_from([0, 1 << 32, (1 << 64) - 300]),
-)
-def test_function_starts_are_decoded_alike(table, base):
-    """In C and by numpy; what numpy says is malformed, C gives back to it."""
-    native = pytest.importorskip("machtrace._native._walk", reason="the extensions are not built")
-    found = native.function_starts(table, base)
-    try:
-        expected = [base + int(one) for one in decode_function_starts(table, "")]
-    except MachOError:
-        expected = None
-    if expected is not None and any(start >> 64 for start in expected):
-        expected = None
-
-    assert expected == (None if found is None else memoryview(found).cast("Q").tolist())

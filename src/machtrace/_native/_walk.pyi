@@ -27,9 +27,6 @@ CFA_PLUS: int
 IN_REGISTER: int
 LOST: int
 
-# 8 bytes for each, as this machine orders them.
-def function_starts(table: Buffer, base: int, /) -> bytearray | None: ...
-
 class RuleTable:
     def __init__(
         self,

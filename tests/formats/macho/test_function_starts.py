@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from machtrace.errors import MachOError
@@ -14,6 +15,7 @@ from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.header import CPU_TYPE_ARM
 from machtrace.formats.macho.tables.function_starts import (
     decode_function_starts,
+    decode_with_numpy,
     parse_function_starts,
 )
 from tests.support.writers.macho import ThinFile
@@ -39,7 +41,7 @@ def test_they_are_the_ones_objdump_lists(fixture: str, request: pytest.FixtureRe
 
     assert len(theirs) == 2
     assert parse_function_starts(contents).offsets.tolist() == theirs
-    assert not parse_function_starts(contents).is_thumb.any()
+    assert not parse_function_starts(contents).thumb
 
 
 def test_an_image_without_them_has_none(zig_arm64: Path):
@@ -93,7 +95,7 @@ def test_thumb_functions_have_their_bit_taken_off():
     found = parse_function_starts(FileContents(file.build(), "built"))
 
     assert found.offsets.tolist() == [0x400, 0x410, 0x420]
-    assert found.is_thumb.tolist() == [True, True, False]
+    assert found.thumb == {0x400, 0x410}
 
 
 def test_a_table_outside_the_file_is_an_error():
@@ -106,3 +108,50 @@ def test_a_table_outside_the_file_is_an_error():
 
     with pytest.raises(MachOError, match="function starts should be 1073741824 bytes"):
         parse_function_starts(FileContents(bytes(data), "f"))
+
+
+@settings(deadline=None)  # the first example imports
+@given(
+    st.lists(
+        st.one_of(
+            st.binary(max_size=12),
+            st.integers(0, 300).map(lambda number: bytes([number & 0x7F | 0x80, number >> 7])),
+            st.sampled_from([b"\0", b"\x80\0", b"\xff" * 9 + b"\1", b"\xff" * 9 + b"\2"]),
+        ),
+        max_size=20,
+    ).map(b"".join),
+)
+def test_c_and_numpy_decode_alike(table: bytes):
+    """C returns None for what numpy reports as malformed."""
+    native = pytest.importorskip("machtrace._native._ranges", reason="the extensions are not built")
+    starts = native.function_starts(table)
+    try:
+        expected = decode_with_numpy(table, "").tolist()
+    except MachOError:
+        expected = None
+
+    assert (None if starts is None else memoryview(starts).cast("Q").tolist()) == expected
+
+
+def test_without_the_extension_numpy_decodes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "machtrace._native._ranges", None)
+    assert decode_function_starts(b"\x10\x20\x00", "test").tolist() == [0x10, 0x30]
+    assert decode_function_starts(b"", "test").tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ([], False),
+        ([(0, 0x400)], False),
+        ([(0x400, 0x401)], True),
+        ([(0x401, 0x410)], False),
+        ([(0, 0x10), (0x410, 0x420)], True),
+        ([(0x411, 0x1000)], False),
+        ([(-0x1000, 0x500)], True),
+    ],
+)
+def test_starts_outside_of_code_do_not_count(sections, expected):
+    file = ThinFile(function_starts=_uleb(0x400) + _uleb(0x10))
+    starts = parse_function_starts(FileContents(file.build(), "built"))
+    assert starts.holds_code(sections) is expected

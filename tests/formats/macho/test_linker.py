@@ -158,9 +158,10 @@ def _unwind_info(contents: FileContents) -> UnwindInfo:
 def test_function_starts_and_tables_among_code(program: Path):
     """What the symbols say, and what the object says of jump tables."""
     contents = FileContents(program.read_bytes(), "program")
-    starts = parse_function_starts(contents).offsets + contents.image.header_svma
+    base = contents.image.header_svma
+    starts = {base + offset for offset in parse_function_starts(contents).offsets}
     symbols = parse_symbols(contents)
-    assert set(starts.tolist()) == set(symbols.n_value[symbols.is_code].tolist())
+    assert starts == set(symbols.n_value[symbols.is_code].tolist())
     text = _peer("objdump", "--macho", "--data-in-code", program)
     listed = re.findall(r"^(0x[0-9a-f]+)\s+(\d+) JUMP_TABLE32", text, re.MULTILINE)
     tables = [(int(at, 16) + 0x1000, int(at, 16) + 0x1000 + int(size)) for at, size in listed]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 
 import numpy as np
@@ -202,13 +203,13 @@ class DescribedMachO:
         offset = image.offset_of(address)
         if section is None or offset < 0 or not len(starts):
             return None, None
-        index = int(starts.searchsorted(np.uint64(offset), side="right"))
-        if index == 0 or image.header_svma + int(starts[index - 1]) < section.address:
+        index = bisect_right(starts, offset)
+        if index == 0 or image.header_svma + starts[index - 1] < section.address:
             return None, None
-        start = image.header_svma + int(starts[index - 1])
+        start = image.header_svma + starts[index - 1]
         if index == len(starts):
             return start, section.end
-        return start, min(section.end, image.header_svma + int(starts[index]))
+        return start, min(section.end, image.header_svma + starts[index])
 
 
 def _segment(segment: Segment) -> SegmentDescription:

@@ -21,7 +21,7 @@ from machtrace.model.symbol import Certainty
 from machtrace.symbols.macho.code_sections import function_sections, is_objc_stubs, named_sections
 from machtrace.symbols.macho.functions import (
     DescribedFunctions,
-    FunctionStarts,
+    KnownFunctions,
     described_functions,
     initialisers,
     listed_functions,
@@ -225,7 +225,7 @@ class _Assembly:
         found += [self._read(partial(_twin, other)) for other in others]
         return [one for one in found if one is not None]
 
-    def _functions(self, *, has_locals: bool) -> tuple[FunctionStarts, DescribedFunctions | None]:
+    def _functions(self, *, has_locals: bool) -> tuple[KnownFunctions, DescribedFunctions | None]:
         """Where functions begin; and what unwind tables say, where the linker's list is too short.
 
         Between functions that all have names it does not matter what the list leaves out.
@@ -269,7 +269,7 @@ class _Assembly:
             self._problems.append(error)
             return None
 
-    def _unnamed(self, starts: FunctionStarts) -> Offsets:
+    def _unnamed(self, starts: KnownFunctions) -> Offsets:
         """The functions that have no name so far."""
         named = np.concatenate([np.full(1, _LAST), *(source.starts for source in self._found)])
         named.sort()
@@ -284,7 +284,7 @@ def _twin(other: MachOContents) -> NamedRanges:
 
 
 def _by_certainty(
-    linked: list[NamedRanges], starts: FunctionStarts, described: DescribedFunctions
+    linked: list[NamedRanges], starts: KnownFunctions, described: DescribedFunctions
 ) -> Iterator[NamedRanges]:
     """The names of an image without local symbols: exact where tables bear the function out."""
     for source in linked:
@@ -297,7 +297,7 @@ def _by_certainty(
 
 
 def _of_whole_functions(
-    source: Callable[[], NamedRanges], starts: FunctionStarts, described: DescribedFunctions | None
+    source: Callable[[], NamedRanges], starts: KnownFunctions, described: DescribedFunctions | None
 ) -> NamedRanges:
     """What metadata says of functions whose end is known; it knows of no other places."""
     names = source()

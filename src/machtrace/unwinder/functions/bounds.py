@@ -1,16 +1,13 @@
-"""Where the functions of a Mach-O begin and end, from the best table that it has.
-
-A stack of one thread needs a few functions of a table with hundreds of thousands. So the table is
-read in C where that is built, and numpy is not imported for it.
-"""
+"""Where the functions of a Mach-O begin and end, from the best table that it has."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from machtrace.errors import FormatError, MemoryReadError
-from machtrace.formats.macho.contents import MachOContents, read_table
+from machtrace.formats.macho.contents import MachOContents
+from machtrace.formats.macho.tables.function_starts import FunctionStarts, parse_function_starts
 from machtrace.model.address import Svma
 
 _UNWIND_INFO = ("__TEXT", "__unwind_info")
@@ -19,29 +16,41 @@ _UNWIND_INFO = ("__TEXT", "__unwind_info")
 class FunctionBounds:
     """Starts of functions, and the sections that end the last of each."""
 
-    __slots__ = ("_section_starts", "_sections", "_starts")
+    __slots__ = ("_base", "_section_starts", "_sections", "_starts")
 
-    def __init__(self, starts: Sequence[int], sections: tuple[tuple[int, int], ...]) -> None:
-        """``starts``: Svmas, ascending; ``sections``: (start, end) of those with code."""
+    def __init__(
+        self, starts: Sequence[int], sections: tuple[tuple[int, int], ...], base: int = 0
+    ) -> None:
+        """Take the starts, ascending and relative to the Svma ``base``, and the code's sections.
+
+        Args:
+            starts: offsets from ``base``.
+            sections: the (start, end) of each section with code, in Svmas.
+            base: the Svma of the header, if starts are relative to it.
+        """
+        self._base = base
         self._starts = starts
         self._sections = tuple(sorted(sections))
         self._section_starts = [start for start, _ in self._sections]
 
     @classmethod
     def of_macho(cls, contents: MachOContents) -> FunctionBounds:
-        """From LC_FUNCTION_STARTS; where it is missing, from all else that shows starts.
+        """From LC_FUNCTION_STARTS; if that lists nothing in code, from the tables of ``starts_of``.
 
         See :func:`machtrace.unwinder.functions.starts.starts_of`.
         """
-        sections = code_ranges(contents)
-        starts: Sequence[int] | None = _function_starts(contents)
-        if starts is None and not _shows_starts(contents, sections):
-            starts = ()  # of an image in memory of which hardly more than the header was captured
-        elif starts is None or not _any_in(starts, sections):
-            from machtrace.unwinder.functions.starts import starts_of
+        sections, base = code_ranges(contents), contents.image.header_svma
+        try:
+            listed = parse_function_starts(contents)
+        except (FormatError, MemoryReadError):
+            listed = FunctionStarts()
+        if listed.holds_code((low - base, high - base) for low, high in sections):
+            return cls(listed.offsets, sections, base)
+        if not _shows_starts(contents, sections):
+            return cls((), sections)  # of an image in memory, hardly more than the header
+        from machtrace.unwinder.functions.starts import starts_of
 
-            starts = starts_of(contents, sections).data
-        return cls(starts, sections)
+        return cls(starts_of(contents, sections).data, sections)
 
     def at(self, address: Svma) -> tuple[Svma, Svma] | None:
         """The (start, end) of the function that holds ``address``; None outside of them.
@@ -53,13 +62,13 @@ class FunctionBounds:
         if section < 0:
             return None
         low, high = self._sections[section]
-        index = bisect_right(self._starts, address) - 1
+        index = bisect_right(self._starts, address - self._base) - 1
         if index < 0 or address >= high:
             return None
-        start = self._starts[index]
+        start = self._base + self._starts[index]
         end = high
         if index + 1 < len(self._starts):
-            end = min(high, self._starts[index + 1])
+            end = min(high, self._base + self._starts[index + 1])
         return (Svma(start), Svma(end)) if start >= low else None
 
 
@@ -88,30 +97,12 @@ def code_ranges(contents: MachOContents) -> tuple[tuple[int, int], ...]:
     return tuple(ranges)
 
 
-def _function_starts(contents: MachOContents) -> memoryview | None:
-    """LC_FUNCTION_STARTS; None where there is a reason to look closer."""
-    place, arch = contents.image.function_starts, contents.image.header.arch
-    if place is None or arch is None or arch.is_arm:
-        return None  # of arm the table says more than where functions start
-    try:
-        from machtrace._native._walk import function_starts
-    except ImportError:
-        return None
-    try:
-        data = read_table(contents, place.offset, place.size, "the table of function starts")
-    except (FormatError, MemoryReadError):
-        return None
-    starts = function_starts(data, contents.image.header_svma)
-    return None if starts is None else memoryview(starts).cast("Q")
-
-
 def _shows_starts(contents: MachOContents, sections: Sequence[tuple[int, int]]) -> bool:
-    """Whether any of what could show function starts can be read."""
+    """Return whether any table but the linker's list of functions can be read."""
     image = contents.image
-    unwind, symtab, table = image.section(*_UNWIND_INFO), image.symtab, image.function_starts
+    unwind, symtab = image.section(*_UNWIND_INFO), image.symtab
     return (
-        (table is not None and _can_be_read(contents.read_file, table.offset, table.size))
-        or (unwind is not None and _can_be_read(contents.read_svma, unwind.address, unwind.size))
+        (unwind is not None and _can_be_read(contents.read_svma, unwind.address, unwind.size))
         or (symtab is not None and _can_be_read(contents.read_file, symtab.symoff, 1))
         or any(_can_be_read(contents.read_svma, low, high - low) for low, high in sections)
     )
@@ -123,12 +114,3 @@ def _can_be_read(read: Callable[..., object], place: int, size: int) -> bool:
     except MemoryReadError:
         return False
     return True
-
-
-def _any_in(starts: Sequence[int], sections: tuple[tuple[int, int], ...]) -> bool:
-    # Some linkers write a table that holds no more than the end of the header.
-    for low, high in sections:
-        index = bisect_left(starts, low)
-        if index < len(starts) and starts[index] < high:
-            return True
-    return False

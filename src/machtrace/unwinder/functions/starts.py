@@ -1,4 +1,4 @@
-"""Where functions begin, from every table of a Mach-O that shows it."""
+"""Where functions begin, from tables of a Mach-O that imply it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.formats.macho.contents import MachOContents, is_encrypted
-from machtrace.formats.macho.tables.function_starts import parse_function_starts
 from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.formats.macho.tables.unwind_info import UnwindInfo
 from machtrace.model.address import Svma
@@ -24,20 +23,17 @@ Ranges: TypeAlias = Sequence[tuple[int, int]]
 
 
 def starts_of(contents: MachOContents, sections: Ranges) -> Starts:
-    """From LC_FUNCTION_STARTS; where it is missing, from all else that shows starts.
+    """Return starts from all tables but LC_FUNCTION_STARTS, where that lists nothing in code.
 
-    That is ``__unwind_info``, the symbol table and, in AArch64 code, the targets of calls. A table
-    that is malformed or was not captured counts as missing.
+    These are ``__unwind_info``, the symbol table and, in AArch64 code, the targets of calls. A
+    table that is malformed or was not captured counts as missing.
     """
-    starts = _in_code(_asked(_function_starts, contents), sections)
-    if not len(starts):
-        sources = (_unwind_entries, _symbols, lambda one: _callees(one, sections))
-        found = [_asked(source, contents) for source in sources]
-        starts = _in_code(np.unique(np.concatenate(found)), sections)
-    return starts
+    sources = (_unwind_entries, _symbols, lambda image: _callees(image, sections))
+    starts = [_read(source, contents) for source in sources]
+    return _in_code(np.unique(np.concatenate(starts)), sections)
 
 
-def _asked(source: Callable[[MachOContents], Starts], contents: MachOContents) -> Starts:
+def _read(source: Callable[[MachOContents], Starts], contents: MachOContents) -> Starts:
     try:
         return source(contents)
     except (FormatError, MemoryReadError):
@@ -45,17 +41,12 @@ def _asked(source: Callable[[MachOContents], Starts], contents: MachOContents) -
 
 
 def _in_code(starts: Starts, sections: Ranges) -> Starts:
-    # Some linkers write a table that holds no more than the end of the header.
     if not sections:
         return starts[:0]
     lows = np.array([low for low, _ in sections], np.uint64)
     lasts = np.array([high - 1 for _, high in sections], np.uint64)
     starts = starts[starts >= lows[0]]
     return starts[starts <= lasts[lows.searchsorted(starts, "right") - 1]]
-
-
-def _function_starts(contents: MachOContents) -> Starts:
-    return parse_function_starts(contents).offsets + np.uint64(contents.image.header_svma)
 
 
 def _unwind_entries(contents: MachOContents) -> Starts:

@@ -1,88 +1,111 @@
 """Where functions begin: LC_FUNCTION_STARTS (``mach-o/loader.h``).
 
-The data is a list of ULEB128 deltas (DWARF 5, section 7.6), the first from the start of
-``__TEXT``; a delta of 0 ends it, what follows is padding.
+The table is a list of ULEB128 distances (DWARF 5, section 7.6), the first from the start of
+``__TEXT``; a distance of 0 ends it, and padding follows. Of 32-bit arm, the lowest bit of a start
+marks Thumb code.
+
+It is decoded in C where the extensions are built: one stack needs a few functions of hundreds of
+thousands, and numpy's import would take longer than the rest.
 """
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
 
 from machtrace.errors import MachOError
 from machtrace.formats.macho.contents import MachOContents, read_table
-from machtrace.model.arch import Arch
 
+_NONE = memoryview(array("Q"))
 _LONGEST_ULEB = 10
-_ARM = frozenset({Arch.ARM, Arch.ARMV7, Arch.ARMV7S, Arch.ARMV7K})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FunctionStarts:
-    """The starts of all functions of an image; none where the linker did not say."""
+    """The starts of an image's functions; empty if the linker listed none."""
 
-    offsets: npt.NDArray[np.uint64]
-    """Each an :data:`ImageOffset`, ascending."""
-    is_thumb: npt.NDArray[np.bool_]
-    """Of each: whether it is of Thumb instructions; the table says so in the lowest bit."""
+    offsets: memoryview = _NONE
+    """ImageOffsets, ascending, of format ``Q``: ``numpy.frombuffer`` makes a column of them."""
+    thumb: frozenset[int] = frozenset()
+    """The offsets of functions in Thumb code."""
 
     def __len__(self) -> int:
         return len(self.offsets)
 
+    def holds_code(self, sections: Iterable[tuple[int, int]]) -> bool:
+        """Return whether any function starts in ``sections``: (start, end) of code, ImageOffsets.
+
+        Some linkers list nothing but the end of the header.
+        """
+        for low, high in sections:
+            index = bisect_left(self.offsets, low)
+            if index < len(self.offsets) and self.offsets[index] < high:
+                return True
+        return False
+
 
 def parse_function_starts(contents: MachOContents) -> FunctionStarts:
-    """The function starts of an image; empty where it has no such table.
+    """Return the function starts of an image.
 
     Raises:
-        MachOError: the table is not in the file, or malformed.
-        MemoryReadError: it is in a loaded segment that cannot be read.
+        MachOError: the table is outside the file, or malformed.
+        MemoryReadError: the table is in a loaded segment that cannot be read.
     """
-    place = contents.image.function_starts
-    if place is None or place.size == 0:
-        return FunctionStarts(np.zeros(0, np.uint64), np.zeros(0, np.bool_))
-    data = read_table(contents, place.offset, place.size, "the table of function starts")
+    table, arch = contents.image.function_starts, contents.image.header.arch
+    if table is None or table.size == 0:
+        return FunctionStarts()
+    data = read_table(contents, table.offset, table.size, "the table of function starts")
     offsets = decode_function_starts(data, contents.source)
-    if contents.image.header.arch not in _ARM:
-        return FunctionStarts(offsets, np.zeros(len(offsets), np.bool_))
-    return FunctionStarts(offsets & ~np.uint64(1), (offsets & np.uint64(1)) != 0)
+    if arch is None or not arch.is_arm:
+        return FunctionStarts(offsets)
+    thumb = frozenset(offset - 1 for offset in offsets if offset & 1)
+    return FunctionStarts(memoryview(array("Q", [offset & ~1 for offset in offsets])), thumb)
 
 
-def decode_function_starts(data: bytes | memoryview, source: str) -> npt.NDArray[np.uint64]:
-    """Running sums of the deltas in ``data``: bytes from the start of ``__TEXT``, ascending.
+def decode_function_starts(data: bytes | memoryview, source: str) -> memoryview:
+    """Return the running sums of the distances in ``data``, of format ``Q``; ascending.
 
     Raises:
-        MachOError: a delta is cut short or exceeds 64 bits, or the sums do.
+        MachOError: a distance is truncated or exceeds 64 bits, or the sums do.
     """
+    try:
+        from machtrace._native._ranges import function_starts
+    except ImportError:
+        return decode_with_numpy(data, source)
+    starts = function_starts(data)
+    # C does not report what is wrong with a malformed table.
+    return decode_with_numpy(data, source) if starts is None else memoryview(starts).cast("Q")
+
+
+def decode_with_numpy(data: bytes | memoryview, source: str) -> memoryview:
+    """See :func:`decode_function_starts`."""
+    import numpy as np
+
     encoded = np.frombuffer(data, np.uint8)
-    lasts = np.flatnonzero(encoded < 0x80)  # noqa: PLR2004 - the bit that says that more follows
+    lasts = np.flatnonzero(encoded < 0x80)  # noqa: PLR2004 - the bit of all bytes but the last
     firsts = np.concatenate([np.zeros(1, np.intp), lasts + 1])
     lengths = lasts - firsts[:-1] + 1
+    # Ten bytes have room for 70 bits: of the tenth only the lowest may be set.
     too_long = np.flatnonzero(
         (lengths > _LONGEST_ULEB) | ((lengths == _LONGEST_ULEB) & (encoded[lasts] > 1))
     )
-    # A delta is only wrong if it comes before the one that ends the list.
+    # A distance is only wrong if it comes before the one that ends the list.
     whole = int(too_long[0]) if len(too_long) else len(lasts)
-    end = int(firsts[whole])
-    deltas = _decode(encoded[:end], firsts[:whole])
-    zeros = np.flatnonzero(deltas == 0)
+    end, firsts = int(firsts[whole]), firsts[:whole]
+    # Each byte's 7 bits, shifted by its index within its distance; then one OR for each distance.
+    shifts = np.arange(end) - np.repeat(firsts, lengths[:whole])
+    parts = (encoded[:end] & 0x7F).astype(np.uint64) << (shifts * 7).astype(np.uint64)
+    distances = np.bitwise_or.reduceat(parts, firsts) if whole else parts
+    zeros = np.flatnonzero(distances == 0)
     if len(zeros):
-        deltas = deltas[: zeros[0]]
+        distances = distances[: zeros[0]]
     elif end < len(encoded):
         kind = "exceeds 64 bits" if len(too_long) else "is cut short"
         raise MachOError(f"the distance of function {whole} {kind}", source=source, offset=end)
-    starts = np.cumsum(deltas, dtype=np.uint64)
+    starts = np.cumsum(distances, dtype=np.uint64)
+    # Distances are not 0, so a sum that does not grow has wrapped.
     if np.any(starts[1:] <= starts[:-1]):
         raise MachOError("function starts exceed 64 bits", source=source, offset=0)
-    return starts
-
-
-def _decode(encoded: npt.NDArray[np.uint8], firsts: npt.NDArray[np.intp]) -> npt.NDArray[np.uint64]:
-    if not len(firsts):
-        return np.zeros(0, np.uint64)
-    lengths = np.diff(firsts, append=len(encoded))
-    shifts = np.arange(len(encoded)) - np.repeat(firsts, lengths)
-    parts = (encoded & 0x7F).astype(np.uint64) << (shifts * 7).astype(np.uint64)
-    decoded: npt.NDArray[np.uint64] = np.bitwise_or.reduceat(parts, firsts)
-    return decoded
+    return memoryview(starts.tobytes()).cast("Q")

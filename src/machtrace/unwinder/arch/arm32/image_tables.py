@@ -38,10 +38,10 @@ def instruction_sets_of_macho(contents: MachOContents) -> InstructionSets:
     except (FormatError, MemoryReadError):
         pass
     try:
-        starts = parse_function_starts(contents)
-        header = contents.image.header_svma
-        for offset, is_marked in _pairs(starts.offsets, starts.is_thumb).items():
-            is_thumb[header + offset] = is_marked or is_thumb.get(header + offset, False)
+        listed, header = parse_function_starts(contents), contents.image.header_svma
+        for offset in listed.offsets:
+            start = header + offset
+            is_thumb[start] = offset in listed.thumb or is_thumb.get(start, False)
     except (FormatError, MemoryReadError):
         pass
     return InstructionSets(is_thumb)
