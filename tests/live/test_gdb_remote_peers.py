@@ -457,7 +457,7 @@ def test_a_stopped_process_stays_stopped(
 
 @ATTACH
 @pytest.mark.parametrize("who", ["stub", "process"])
-@pytest.mark.parametrize("where", ["read_registers", "StackReader.read"])
+@pytest.mark.parametrize("where", ["read_registers", "RemoteStackReader.read"])
 def test_death_meanwhile(  # noqa: PLR0917 - a fixture is a parameter
     who, where, attach, build, start, wait_blocked, wait_until, listening, monkeypatch
 ):
@@ -465,7 +465,7 @@ def test_death_meanwhile(  # noqa: PLR0917 - a fixture is a parameter
     process = start(build("threads"))
     wait_blocked(process.pid, "spin")
     spec = attach(listening, process.pid)
-    holder = gdb_process if where == "read_registers" else gdb_process.StackReader
+    holder = gdb_process if where == "read_registers" else gdb_process.RemoteStackReader
     name = where.rpartition(".")[2]
     real = getattr(holder, name)
     killed = []

@@ -89,8 +89,8 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     begin = f"""
 import faulthandler
 faulthandler.dump_traceback_later({LIMIT_S - 10}, exit=True)
-from machtrace.targets import self_copier
-self_copier.ANSWER_LIMIT_NS = 10_000_000_000  # on a busy machine a turn takes long
+from machtrace.targets.inprocess import copier
+copier.ANSWER_LIMIT_NS = 10_000_000_000  # on a busy machine a turn takes long
 """
     return subprocess.run(
         [sys.executable, "-c", begin + code],

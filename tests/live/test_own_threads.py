@@ -319,8 +319,8 @@ def test_a_signal_that_somebody_else_took_is_left_to_them() -> None:
     code = """
 import signal, threading, machtrace as mt
 from machtrace._native import _inprocess
-from machtrace.targets import self_copier
-self_copier.ANSWER_LIMIT_NS = 10_000_000_000  # on a busy machine a turn takes long
+from machtrace.targets.inprocess import copier
+copier.ANSWER_LIMIT_NS = 10_000_000_000  # on a busy machine a turn takes long
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 with mt.open_target("self") as target:
     target.snapshot()
