@@ -16,7 +16,7 @@ from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents, m
 from machtrace.formats.elf.eh_frame_hdr import (
     function_starts,
     read_eh_frame_header,
-    read_frame_table,
+    read_search_table,
 )
 from machtrace.formats.elf.notes import read_notes
 from machtrace.formats.elf.plt import parse_stubs
@@ -47,7 +47,10 @@ def _stubs(contents: Contents) -> None:
 def _table(contents: Contents) -> None:
     header = read_eh_frame_header(contents)
     if header is not None:
-        read_frame_table(contents, header)
+        table = read_search_table(contents, header)
+        if table is not None:
+            assert len(table.starts) == len(table.offsets) == header.count
+            table.find(int(table.starts[0]))
 
 
 def _sections(contents: Contents) -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from machtrace.errors import DwarfError, FormatError, MachtraceError
 from machtrace.formats.dwarf.frame_index import build_index
 from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents
+from machtrace.formats.elf.eh_frame_hdr import SearchTable
 from machtrace.formats.macho.contents import FileContents, MemoryContents
 from machtrace.model.address import Avma, FileOffset, PacMask, Svma
 from machtrace.model.arch import Arch
@@ -315,9 +316,15 @@ def test_the_table_of_the_header_and_the_section_itself_agree(
     path: Path = found("aarch64_be-linux-musl") if name == "zig" else found
     indexed = sections_of_elf(_elf(path))[0]
     by_header, by_scan = indexed.index, build_index(indexed.section)
+    assert isinstance(by_header, SearchTable)
     assert by_scan.malformed_at is None
     assert (by_header.starts == by_scan.starts).all()
     assert (by_header.offsets == by_scan.offsets).all()
+    starts = by_scan.starts.tolist()
+    for start, after in zip(starts, [*starts[1:], starts[-1] + 1], strict=True):
+        for address in (start, after - 1):
+            assert by_header.find(address) == by_scan.find(address)
+    assert by_header.find(starts[0] - 1) is None
 
 
 def test_without_a_usable_header_the_section_is_read_through(

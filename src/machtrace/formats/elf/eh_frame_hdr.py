@@ -1,22 +1,35 @@
-"""``.eh_frame_hdr``: a table of the FDEs by address (Linux Standard Base, Core, section 10.6.2)."""
+"""``.eh_frame_hdr``: a table of the FDEs by address (Linux Standard Base, Core, section 10.6.2).
+
+A stack needs a few entries of a table that may have hundreds of thousands. So one is found by
+bisection of the file's bytes; numpy is imported for whole columns only.
+"""
 
 from __future__ import annotations
 
+import sys
+from array import array
+from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from machtrace.errors import ElfError, MemoryReadError
 from machtrace.formats.elf.contents import ElfContents
 from machtrace.formats.elf.structs import PT_GNU_EH_FRAME, ElfLayout
 from machtrace.model.address import Svma
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Column: TypeAlias = npt.NDArray[np.uint64]
+
 _VERSION = 1
 _OMIT = 0xFF
-_NUMBERS = {0x2: "u2", 0x3: "u4", 0x4: "u8", 0xA: "i2", 0xB: "i4", 0xC: "i8"}
-"""By the low half of a ``DW_EH_PE_*``: those of a size that the encoding itself gives."""
+_Code: TypeAlias = Literal["H", "I", "Q", "h", "i", "q"]
+"""A :mod:`struct` code."""
+_NUMBERS: dict[int, _Code] = {0x2: "H", 0x3: "I", 0x4: "Q", 0xA: "h", 0xB: "i", 0xC: "q"}
+"""By the low half of a ``DW_EH_PE_*``, for encodings of a fixed size."""
+_SIZES: dict[_Code, int] = {"H": 2, "I": 4, "Q": 8, "h": 2, "i": 4, "q": 8}
 _POINTER, _SIGNED_POINTER = 0x0, 0x8
 _FORM, _APPLICATION = 0x0F, 0xF0
 _ABSOLUTE, _PC_RELATIVE, _DATA_RELATIVE = 0x00, 0x10, 0x30
@@ -25,82 +38,143 @@ _HEADER_LIMIT = 4 + 2 * 8
 
 @dataclass(frozen=True, slots=True)
 class EhFrameHeader:
-    """Where ``.eh_frame`` is, and where the table of what it holds."""
+    """The addresses of ``.eh_frame`` and of its search table."""
 
     address: Svma
-    """Of the header itself."""
+    """The header's own address."""
     eh_frame: Svma | None
-    """Of ``.eh_frame``'s first byte; None where the header does not say."""
+    """The address of ``.eh_frame``; None if the header omits it."""
     table: Svma
     count: int
-    """Entries in the table; 0 where there is none."""
+    """Entries in the table; 0 without a table."""
     table_encoding: int
     """``DW_EH_PE_*``."""
 
 
-@dataclass(frozen=True, slots=True)
-class FrameTable:
-    """The table: every FDE, by the address at which its code starts."""
+class SearchTable:
+    """The search table: every FDE, by the address at which its code starts.
 
-    starts: npt.NDArray[np.uint64]
-    """Svmas of first instructions, ascending: where functions start, and the parts of functions
-    that were split."""
-    descriptions: npt.NDArray[np.uint64]
-    """Svma of each one's FDE."""
+    A function that was split has one for each part. Linkers sort the table; in one that is not
+    sorted :meth:`find` may miss an FDE.
+    """
+
+    __slots__ = ("_base", "_mask", "_numbers", "_section")
+
+    def __init__(self, numbers: memoryview, base: int, mask: int, section: int) -> None:
+        """Keep pairs of numbers: the start of code, the address of its FDE.
+
+        Args:
+            numbers: of any integer format, in this machine's byte order.
+            base: the address that the numbers are relative to.
+            mask: the largest address.
+            section: the Svma of ``.eh_frame``, which offsets are relative to.
+        """
+        self._numbers = numbers
+        self._base = base
+        self._mask = mask
+        self._section = section
+
+    def find(self, address: int) -> int | None:
+        """Return the section offset of the last FDE that starts at or before ``address``.
+
+        The FDE may end before ``address``. None if all start after it.
+        """
+        count = len(self._numbers) // 2
+        index = bisect_right(range(count), address, key=self._start) - 1
+        if index < 0:
+            return None
+        # Modulo 2**64, as the columns have it: an FDE before the section is out of its bounds.
+        fde = (self._numbers[2 * index + 1] + self._base) & self._mask
+        return int(fde - self._section) & 0xFFFFFFFFFFFFFFFF
+
+    def _start(self, index: int) -> int:
+        return int(self._numbers[2 * index] + self._base) & self._mask
+
+    @property
+    def starts(self) -> Column:
+        """The Svmas at which code starts, ascending."""
+        return self._columns()[0]
+
+    @property
+    def offsets(self) -> Column:
+        """The section offset of each FDE."""
+        return self._columns()[1]
+
+    def _columns(self) -> tuple[Column, Column]:
+        import numpy as np
+
+        pairs = np.asarray(self._numbers).reshape(-1, 2)
+        # Through the signed type first, so that negative numbers wrap.
+        wide = pairs.astype(np.int64 if pairs.dtype.kind == "i" else np.uint64).astype(np.uint64)
+        wide = (wide + np.uint64(self._base)) & np.uint64(self._mask)
+        starts, offsets = np.ascontiguousarray(wide[:, 0]), wide[:, 1] - np.uint64(self._section)
+        if bool((starts[1:] < starts[:-1]).any()):
+            order = np.argsort(starts, kind="stable")
+            starts, offsets = starts[order], offsets[order]
+        return starts, offsets
 
 
 def read_eh_frame_header(contents: ElfContents) -> EhFrameHeader | None:
-    """The header that the section or ``PT_GNU_EH_FRAME`` names; None where there is none.
+    """Read the header in the section or ``PT_GNU_EH_FRAME``; return None without either.
 
     Raises:
         ElfError: it is malformed, or claims more entries than it has room for.
         MemoryReadError: it could not be read.
     """
-    place = _place(contents)
-    return None if place is None else _HeaderReader(contents, *place).read()
+    extent = _extent(contents)
+    return None if extent is None else _HeaderReader(contents, *extent).read()
 
 
-def read_frame_table(contents: ElfContents, header: EhFrameHeader) -> FrameTable | None:
-    """The table of ``header``; None where there is none, or it is encoded unsearchably.
+def read_search_table(
+    contents: ElfContents, header: EhFrameHeader, section: Svma | None = None
+) -> SearchTable | None:
+    """Read the table of ``header``; return None without one, or if its encoding is not searchable.
+
+    Args:
+        contents: the image.
+        header: its header.
+        section: the address of ``.eh_frame``, if not the header's.
 
     Raises:
         MemoryReadError: it could not be read.
     """
     layout, encoding = contents.image.layout, header.table_encoding
-    dtype = _number_type(encoding, layout)
+    code = _number_code(encoding, layout)
     base = {_ABSOLUTE: 0, _DATA_RELATIVE: header.address}.get(encoding & _APPLICATION)
-    if not header.count or dtype is None or base is None:
+    if not header.count or code is None or base is None:
         return None
-    data = contents.read_svma(header.table, 2 * header.count * dtype.itemsize)
-    pairs = np.frombuffer(data, dtype).reshape(header.count, 2)
-    # Through the signed type first, so that what is negative wraps round.
-    wide = pairs.astype(np.int64 if dtype.kind == "i" else np.uint64).astype(np.uint64)
-    wide = (wide + np.uint64(base)) & np.uint64((1 << (8 * layout.pointer_size)) - 1)
-    starts, descriptions = np.ascontiguousarray(wide[:, 0]), np.ascontiguousarray(wide[:, 1])
-    if bool((starts[1:] < starts[:-1]).any()):
-        order = np.argsort(starts, kind="stable")
-        starts, descriptions = starts[order], descriptions[order]
-    return FrameTable(starts, descriptions)
+    data = contents.read_svma(header.table, 2 * header.count * _SIZES[code])
+    if layout.little_endian == (sys.byteorder == "little"):
+        numbers = memoryview(data).cast("B").cast(code)
+    else:
+        swapped = array(code, bytes(data))
+        swapped.byteswap()
+        numbers = memoryview(swapped)
+    mask = (1 << (8 * layout.pointer_size)) - 1
+    return SearchTable(numbers, base, mask, section or header.eh_frame or 0)
 
 
-def function_starts(contents: ElfContents) -> npt.NDArray[np.uint64] | None:
-    """Svmas at which code with its own FDE starts, ascending, each once.
+def function_starts(contents: ElfContents) -> Column | None:
+    """Return the Svmas at which code with its own FDE starts, ascending and unique.
 
-    A function that was split has one for each part. None where the image has no table or an
-    unusable one. Raises nothing.
+    None without a usable table. Raises nothing.
     """
     try:
         header = read_eh_frame_header(contents)
-        table = None if header is None else read_frame_table(contents, header)
+        table = None if header is None else read_search_table(contents, header)
     except (ElfError, MemoryReadError):
         return None
-    return None if table is None else np.unique(table.starts)
+    if table is None:
+        return None
+    import numpy as np
+
+    return np.unique(table.starts)
 
 
-def _place(contents: ElfContents) -> tuple[Svma, int] | None:
+def _extent(contents: ElfContents) -> tuple[Svma, int] | None:
     section = contents.image.section(".eh_frame_hdr")
     if section is not None:
-        # A file of debug information has the program header of the program, and no bytes.
+        # A file of debug information has the program headers of the program, but not the bytes.
         return (section.address, section.size) if section.has_bytes and section.size else None
     segment = contents.image.segment(PT_GNU_EH_FRAME)
     if segment is not None and segment.file_size:
@@ -108,13 +182,13 @@ def _place(contents: ElfContents) -> tuple[Svma, int] | None:
     return None
 
 
-def _number_type(encoding: int, layout: ElfLayout) -> np.dtype[Any] | None:
+def _number_code(encoding: int, layout: ElfLayout) -> _Code | None:
     form = encoding & _FORM
     if encoding != _OMIT and form in (_POINTER, _SIGNED_POINTER):
-        name = f"{'i' if form == _SIGNED_POINTER else 'u'}{layout.pointer_size}"
-    else:
-        name = _NUMBERS.get(form, "")
-    return np.dtype(layout.byte_order + name) if name else None
+        if form == _SIGNED_POINTER:
+            return "q" if layout.is_64 else "i"
+        return "Q" if layout.is_64 else "I"
+    return _NUMBERS.get(form)
 
 
 class _HeaderReader:
@@ -137,9 +211,9 @@ class _HeaderReader:
             raise self._fail(f"unknown version {version}")
         eh_frame = self._pointer(eh_frame_encoding)
         count = self._pointer(count_encoding) or 0
-        dtype = _number_type(table_encoding, self._contents.image.layout)
-        if dtype is not None:
-            room = (self._size - self._at) // (2 * dtype.itemsize)
+        code = _number_code(table_encoding, self._contents.image.layout)
+        if code is not None:
+            room = (self._size - self._at) // (2 * _SIZES[code])
             if count > room:
                 raise self._fail(f"{count} entries, room for {room}")
         return EhFrameHeader(
@@ -154,19 +228,23 @@ class _HeaderReader:
         if encoding == _OMIT:
             return None
         layout = self._contents.image.layout
-        dtype = _number_type(encoding, layout)
+        code = _number_code(encoding, layout)
         # "Data" is the header itself, here and only here.
         base = {
             _ABSOLUTE: 0,
             _PC_RELATIVE: self._address + self._at,
             _DATA_RELATIVE: self._address,
         }.get(encoding & _APPLICATION)
-        if dtype is None or base is None:
+        if code is None or base is None:
             raise self._fail(f"unknown encoding {encoding:#04x}")
-        end = self._at + dtype.itemsize
+        end = self._at + _SIZES[code]
         if end > len(self._head):
             raise self._fail("header cut short")
-        number = int(np.frombuffer(self._head[self._at : end], dtype)[0])
+        number = int.from_bytes(
+            self._head[self._at : end],
+            "little" if layout.little_endian else "big",
+            signed=code.islower(),
+        )
         self._at = end
         return (number + base) & ((1 << (8 * layout.pointer_size)) - 1)
 

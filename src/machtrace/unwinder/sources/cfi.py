@@ -1,9 +1,4 @@
-"""Rules from DWARF call-frame information: ``.eh_frame``, ``.debug_frame``, ``__eh_frame``.
-
-Where an image has its call-frame information, and how an address is found in it.
-
-From rows of the call-frame table to unwind rules.
-"""
+"""Rules from DWARF call-frame information: ``.eh_frame``, ``.debug_frame``, ``__eh_frame``."""
 
 from __future__ import annotations
 
@@ -18,6 +13,7 @@ from machtrace.formats.dwarf import operations
 from machtrace.formats.dwarf.cfi import CallFrames
 from machtrace.formats.dwarf.cfi_records import CallFrameSection
 from machtrace.formats.elf.contents import ElfContents
+from machtrace.formats.elf.eh_frame_hdr import SearchTable, read_eh_frame_header, read_search_table
 from machtrace.formats.elf.structs import ElfType
 from machtrace.model.address import Svma
 from machtrace.model.arch import ARM_DOUBLES, Arch
@@ -39,42 +35,41 @@ from machtrace.unwinder.step_budget import StepBudget
 
 if TYPE_CHECKING:
     from machtrace.formats.dwarf.frame_index import FrameIndex
-    from machtrace.formats.elf.eh_frame_hdr import EhFrameHeader
 
 _PROGRAM_COUNTERS = frozenset({"rip", "eip", "pc"})
 _OFFSET_LIMIT = 1 << 63
 _SWAPPED = {4: 5, 5: 4}
-_NOT_KEPT = -1
+_UNTRACKED = -1
 _ARM_DOUBLES = range(256, 256 + len(ARM_DOUBLES))
 """d0 to d31 (*DWARF for the Arm Architecture*, "DWARF register names")."""
 _ARM_SINGLES = range(64, 96)
-"""s0 to s31, the halves of d0 to d15, which GCC saves two by two."""
+"""s0 to s31, the halves of d0 to d15, which GCC saves in pairs."""
 _ARM_DWARF_GENERAL = 16
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterNumbering:
-    """Which register a number in a section means."""
+    """The register numbering of a section."""
 
     arch: Arch
     is_darwin_eh_frame: bool = False
-    """Apple's i386 has ebp as 4 and esp as 5 in ``__eh_frame``, the other way round than the
-    psABI and than its own ``__debug_frame`` (``libunwind.h``: ``UNW_X86_EBP``, ``UNW_X86_ESP``;
+    """Apple's i386 numbers ebp 4 and esp 5 in ``__eh_frame``, swapped in comparison with the
+    psABI and with its own ``__debug_frame`` (``libunwind.h``: ``UNW_X86_EBP``, ``UNW_X86_ESP``;
     LLVM's ``DWARFFlavour``: ``X86_32_DarwinEH``, ``X86_32_Generic``)."""
 
     @property
     def is_swapped(self) -> bool:
-        """Whether numbers must be translated."""
+        """Whether esp and ebp are swapped."""
         return self.is_darwin_eh_frame and self.arch is Arch.I386
 
     def register(self, number: int) -> int:
-        """The number that :class:`~machtrace.model.registers.RegisterSet` uses."""
+        """Return the number that :class:`~machtrace.model.registers.RegisterSet` uses."""
         if self.arch.is_arm and number >= _ARM_DWARF_GENERAL:
             return _arm_double(number)
         return _SWAPPED.get(number, number) if self.is_swapped else number
 
     def expression(self, expression: bytes) -> bytes:
-        """``expression`` with its registers renumbered.
+        """Return ``expression`` with its registers renumbered.
 
         Raises:
             DwarfError: it is malformed.
@@ -87,22 +82,22 @@ class RegisterNumbering:
             if number in _SWAPPED:
                 renumbered[offset] = operations.BREG0 + _SWAPPED[number]
             elif operation.code == operations.BREGX and operation.operand in _SWAPPED:
-                # Its number is one byte; where it was padded to more, the first holds it all.
+                # The number fits in one byte; if it is padded to more, only the first changes.
                 renumbered[offset + 1] ^= operation.operand ^ _SWAPPED[operation.operand]
         return bytes(renumbered)
 
 
 def rule_of(row: dwarf.CallFrameRow, numbering: RegisterNumbering) -> UnwindRule:
-    """The rule that ``row`` states.
+    """Return the rule that ``row`` states.
 
-    A register that the row does not name, or calls unchanged, is left out where the ABI preserves
-    it. A return address that it does not name is still in its register.
+    Registers that are unchanged, or absent from the row, are omitted if the ABI preserves them. A
+    return address absent from the row is still in its register.
 
     Raises:
         DwarfError: an offset is beyond any address space.
     """
     translation = _Translation(numbering, keeps_all=row.is_signal_frame)
-    kept = _registers_of_a_walk(numbering.arch)
+    tracked = _tracked_registers(numbering.arch)
     return_address: Recovery | None = None
     registers: list[tuple[int, Recovery]] = []
     for number, rule in row.registers:
@@ -110,7 +105,7 @@ def rule_of(row: dwarf.CallFrameRow, numbering: RegisterNumbering) -> UnwindRule
         recovery = translation.recovery(own, rule)
         if number == row.return_column:
             return_address = recovery
-        if own in kept and not translation.is_preserved(own, rule):
+        if own in tracked and not translation.is_preserved(own, rule):
             registers.append((own, recovery))
     if return_address is None:
         return_address = InRegister(numbering.register(row.return_column))
@@ -126,13 +121,13 @@ def _arm_double(number: int) -> int:
     if number in _ARM_DOUBLES:
         return ARM_DOUBLES[number - _ARM_DOUBLES.start]
     half = number - _ARM_SINGLES.start
-    # The even half lies where the whole does.
-    return ARM_DOUBLES[half // 2] if number in _ARM_SINGLES and half % 2 == 0 else _NOT_KEPT
+    # The even half is saved at the address of the whole.
+    return ARM_DOUBLES[half // 2] if number in _ARM_SINGLES and half % 2 == 0 else _UNTRACKED
 
 
 @cache
-def _registers_of_a_walk(arch: Arch) -> frozenset[int]:
-    """Those that a walk keeps; others are of coprocessors, or pc itself."""
+def _tracked_registers(arch: Arch) -> frozenset[int]:
+    """Return the registers that a walk tracks: neither coprocessors' nor pc itself."""
     names = enumerate(arch.registers.names)
     return frozenset(n for n, name in names if name and name not in _PROGRAM_COUNTERS)
 
@@ -169,7 +164,7 @@ class _Translation:
                 return ExpressionValue(self.numbering.expression(expression))
 
     def is_preserved(self, own: int, rule: dwarf.RegisterRule) -> bool:
-        """Whether a step keeps the register's value anyhow. The stack pointer becomes the CFA."""
+        """Return whether a step preserves the register without a recovery; sp becomes the CFA."""
         if not isinstance(rule, dwarf.SameValue):
             return False
         numbers = self.numbering.arch.registers
@@ -184,16 +179,16 @@ def _checked(offset: int) -> int:
 
 @dataclass(slots=True)
 class IndexedSection:
-    """A section, and its index once that was asked for."""
+    """A section, and its index once that was queried."""
 
     section: CallFrameSection
     numbering: RegisterNumbering
-    _build: Callable[[CallFrameSection], FrameIndex]
-    _index: FrameIndex | None = field(default=None, init=False)
+    _build: Callable[[CallFrameSection], FrameIndex | SearchTable]
+    _index: FrameIndex | SearchTable | None = field(default=None, init=False)
 
     @property
-    def index(self) -> FrameIndex:
-        """Its FDEs by address.
+    def index(self) -> FrameIndex | SearchTable:
+        """The section's FDEs by address.
 
         Raises:
             MemoryReadError: it could not be read.
@@ -204,25 +199,23 @@ class IndexedSection:
 
 
 def sections_of_elf(contents: ElfContents) -> tuple[IndexedSection, ...]:
-    """``.eh_frame`` and ``.debug_frame``, those that are there."""
+    """Return ``.eh_frame`` and ``.debug_frame``, if present."""
     if contents.image.type is ElfType.RELOCATABLE:
         return ()
-    found = (_eh_frame(contents), _debug_frame(contents))
-    return tuple(section for section in found if section is not None)
+    sections = (_eh_frame(contents), _debug_frame(contents))
+    return tuple(section for section in sections if section is not None)
 
 
 def _eh_frame(contents: ElfContents) -> IndexedSection | None:
-    from machtrace.formats.elf.eh_frame_hdr import read_eh_frame_header
-
     image = contents.image
     try:
         header = read_eh_frame_header(contents)
     except (ElfError, MemoryReadError):
         header = None
-    found = image.section(".eh_frame")
+    stated = image.section(".eh_frame")
     end: Svma | None
-    if found is not None:
-        address, end = found.address, found.end if found.has_bytes else None
+    if stated is not None:
+        address, end = stated.address, stated.end if stated.has_bytes else None
     elif header is not None and header.eh_frame is not None:
         address, end = header.eh_frame, image.loaded_end(header.eh_frame)
     else:
@@ -236,36 +229,22 @@ def _eh_frame(contents: ElfContents) -> IndexedSection | None:
         source=f"{contents.source} .eh_frame",
         address=address,
         little_endian=image.layout.little_endian,
-        ends_at_terminator=found is None,
+        ends_at_terminator=stated is None,
     )
 
-    def build(section: CallFrameSection) -> FrameIndex:
-        index = None if header is None else _from_header(contents, header, section)
-        return scanned_index(section) if index is None else index
+    def build(section: CallFrameSection) -> FrameIndex | SearchTable:
+        table = None if header is None else read_search_table(contents, header, address)
+        return scanned_index(section) if table is None else table
 
     return IndexedSection(section, RegisterNumbering(image.arch), build)
 
 
-def _from_header(
-    contents: ElfContents, header: EhFrameHeader, section: CallFrameSection
-) -> FrameIndex | None:
-    import numpy as np
-
-    from machtrace.formats.dwarf.frame_index import FrameIndex
-    from machtrace.formats.elf.eh_frame_hdr import read_frame_table
-
-    table = read_frame_table(contents, header)
-    if table is None:
-        return None
-    return FrameIndex(table.starts, table.descriptions - np.uint64(section.address))
-
-
 def _debug_frame(contents: ElfContents) -> IndexedSection | None:
-    found = contents.image.section(".debug_frame")
-    if found is None or not found.has_bytes or contents.is_loaded:
+    stated = contents.image.section(".debug_frame")
+    if stated is None or not stated.has_bytes or contents.is_loaded:
         return None
     try:
-        data = contents.read_section(found)
+        data = contents.read_section(stated)
     except ElfError:
         return None
 
@@ -286,7 +265,7 @@ def _debug_frame(contents: ElfContents) -> IndexedSection | None:
 
 
 def scanned_index(section: CallFrameSection) -> FrameIndex:
-    """Build the index of a section that has no table of its own."""
+    """Return the index of a section without a search table; numpy is imported for it."""
     from machtrace.formats.dwarf.frame_index import build_index
 
     return build_index(section)
@@ -295,7 +274,7 @@ def scanned_index(section: CallFrameSection) -> FrameIndex:
 class CallFrameRules:
     """The call-frame information of one image. A :class:`~machtrace.unwinder.rules.RuleSource`.
 
-    Hardly anything is read until the first rule is asked for.
+    Little is read before the first query.
     """
 
     __slots__ = ("_budget", "_tables", "claims")
@@ -309,15 +288,15 @@ class CallFrameRules:
 
     @classmethod
     def of_elf(cls, contents: ElfContents) -> CallFrameRules | None:
-        """From ``.eh_frame``, then ``.debug_frame``; None where there is neither.
+        """Return the rules of ``.eh_frame``, then ``.debug_frame``; None without either.
 
-        An object file has none: its addresses are not known before it is linked. Raises nothing.
+        Object files have none: they have no addresses before they are linked. Raises nothing.
         """
         sections = sections_of_elf(contents)
         return cls(*sections) if sections else None
 
     def _afford(self, steps: int) -> bool:
-        return self._budget.afford(steps)  # of the present budget, which draw_on replaces
+        return self._budget.afford(steps)  # draw_on replaces the budget
 
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
         """See :meth:`~machtrace.unwinder.rules.RuleSource.rule_for`.
@@ -337,7 +316,7 @@ class CallFrameRules:
         return None
 
     def origin(self, lookup: Svma) -> str:
-        """Which FDE the rule at ``lookup`` is from; empty where there is none.
+        """Describe the FDE of the rule at ``lookup``; empty without one.
 
         Raises:
             FormatError, MemoryReadError: as :meth:`rule_for` does.
@@ -345,10 +324,10 @@ class CallFrameRules:
         return next(filter(None, (table.origin(lookup) for table in self._tables)), "")
 
     def rule_at_fde_offset(self, offset: int, lookup: Svma) -> UnwindRule | None:
-        """The rule at ``lookup`` by the FDE at ``offset`` of ``__eh_frame``.
+        """Return the rule at ``lookup`` by the FDE at ``offset`` of ``__eh_frame``.
 
-        A compact encoding in DWARF mode has the low 24 bits of that offset. None where the FDE
-        there does not describe ``lookup``.
+        A compact encoding in DWARF mode has the low 24 bits of that offset. None if the FDE does
+        not describe ``lookup``.
 
         Raises:
             FormatError: there is no FDE, or it is malformed.
@@ -363,7 +342,7 @@ class CallFrameRules:
 
 
 class _Table:
-    """One section, with what was read of it."""
+    """One section, and the frames parsed from it."""
 
     __slots__ = ("_frames", "_indexed")
 
