@@ -13,10 +13,10 @@ from tempfile import TemporaryDirectory
 
 from fuzz.mutation import Mutation, insert_token
 from fuzz.target import ContractError, Target
+from machtrace.atomic_write import UNFINISHED
 from machtrace.errors import FormatError
 from machtrace.reports.image_lists import listed_images
 from machtrace.symbolstore.archive import UnpackLimits
-from machtrace.symbolstore.atomic_write import UNFINISHED
 from machtrace.symbolstore.gc import misplaced
 from machtrace.symbolstore.store import SymbolStore
 from tests.support.writers.symbol_files import APP, DSYM, INTEL_APP, add, fat, zipped

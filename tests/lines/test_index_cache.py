@@ -173,14 +173,14 @@ def test_an_index_that_is_evicted_while_it_is_mapped_can_be_read(file, folder):
 def test_what_dead_builders_left_is_removed(folder):
     """After a day; before, somebody may be writing it."""
     folder.write("one", b"")
-    for name, age in (("dead.part", 2 * 86400), ("alive.part", 10)):
+    for name, age in ((".unfinished-dead", 2 * 86400), (".unfinished-alive", 10)):
         (folder.directory / name).write_bytes(b"")
         os.utime(folder.directory / name, (time.time() - age,) * 2)
 
     folder.evict(keep=["one"])
 
-    assert not (folder.directory / "dead.part").exists()
-    assert (folder.directory / "alive.part").exists()
+    assert not (folder.directory / ".unfinished-dead").exists()
+    assert (folder.directory / ".unfinished-alive").exists()
 
 
 def test_a_slice_of_a_fat_file_is_read_alone(file, tmp_path):

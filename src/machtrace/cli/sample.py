@@ -76,7 +76,7 @@ def write_profile(
         with console.output() as sink:
             sink.write(written.decode())
         return
-    from machtrace.reports.atomic_write import replace_file
+    from machtrace.atomic_write import replace_file
 
     replace_file(str(path), [written])
 

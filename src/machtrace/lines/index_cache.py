@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from hashlib import blake2b
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from time import monotonic, sleep, time
 from uuid import UUID
 from zlib import crc32
 
+from machtrace.atomic_write import UNFINISHED, replace_file
 from machtrace.errors import DebugInformationError, FileAccessError, FormatError
 from machtrace.images.debug_file import DebugFile
 from machtrace.images.open_file import open_image_file
@@ -38,7 +38,6 @@ DEFAULT_LIMIT = 4 << 30
 """Bytes of indices in the folder: of some hundred programs."""
 
 _SUFFIX = ".symcache"
-_PART = ".part"
 _LOCKS = 64
 """Files that builders lock, by a hash of the index's name, so that their number is bounded."""
 _LOCK_PAUSE = 0.02
@@ -83,16 +82,8 @@ class IndexFolder:
         """Write ``data`` atomically; return whether that succeeded."""
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with NamedTemporaryFile(dir=self.directory, suffix=_PART, delete=False) as part:
-                try:
-                    part.write(data)
-                    part.close()
-                    os.replace(part.name, self.path(name))  # noqa: PTH105 (of a name)
-                except OSError:
-                    with suppress(OSError):
-                        os.unlink(part.name)  # noqa: PTH108 (of a name)
-                    raise
-        except OSError:
+            replace_file(str(self.path(name)), [data], is_durable=False)
+        except (OSError, FileAccessError):
             return False
         return True
 
@@ -124,7 +115,9 @@ class IndexFolder:
                     status = entry.stat(follow_symlinks=False)
                     if entry.name.endswith(_SUFFIX):
                         files.append((status.st_mtime, status.st_size, entry.path))
-                    elif entry.name.endswith(_PART) and time() - status.st_mtime > _ABANDONED:
+                    elif (
+                        entry.name.startswith(UNFINISHED) and time() - status.st_mtime > _ABANDONED
+                    ):
                         _remove(entry.path)
         except OSError:
             return

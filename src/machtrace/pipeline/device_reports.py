@@ -15,8 +15,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Protocol
 
+from machtrace.atomic_write import scratch_file, settle, write_all
 from machtrace.errors import ConnectionLostError, DeviceError, FileAccessError, MachtraceError
-from machtrace.symbolstore.atomic_write import scratch_file, settle, write_all
 from machtrace.targets.ios.access import DeviceFile, DeviceSession
 
 _LONGEST_NAME = 255

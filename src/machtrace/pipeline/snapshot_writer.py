@@ -16,6 +16,7 @@ from itertools import islice
 from os import fsdecode
 from typing import BinaryIO, NamedTuple
 
+from machtrace.atomic_write import replace_file
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.formats.elf.contents import ElfMemoryContents
 from machtrace.formats.elf.core.loader_memory import AT_SYSINFO_EHDR, loaded_objects
@@ -35,7 +36,6 @@ from machtrace.model.memory import (
 from machtrace.model.snapshot import FilePath, KeptImages, Snapshot
 from machtrace.model.stack import Backtrace, FrameAddress
 from machtrace.model.symbol import FrameStatus
-from machtrace.reports.atomic_write import replace_file
 from machtrace.symbolizer.symbolicator import Symbolicator
 from machtrace.unwinder.unwinder import unwind
 

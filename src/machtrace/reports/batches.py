@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from machtrace.atomic_write import replace_file
 from machtrace.errors import MachtraceError
 from machtrace.model.report import Report
-from machtrace.reports.atomic_write import replace_file
 from machtrace.reports.formats import ReportFormat, as_shown, report_format, write_reports
 from machtrace.reports.inputs import ReportInput
 from machtrace.reports.readers import read_source

@@ -8,9 +8,9 @@ from io import TextIOBase
 from os import PathLike, fspath
 from typing import BinaryIO
 
+from machtrace.atomic_write import replace_file
 from machtrace.errors import ArgumentError, FormatError, MachtraceError
 from machtrace.model.report import Report
-from machtrace.reports.atomic_write import replace_file
 from machtrace.reports.formats import as_shown, report_format, write_reports
 from machtrace.reports.inputs import report_inputs
 from machtrace.reports.readers import read_source

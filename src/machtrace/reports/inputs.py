@@ -10,7 +10,6 @@ import gzip
 import os
 import stat
 import sys
-import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,15 +18,12 @@ from pathlib import Path
 from typing import Protocol
 
 from machtrace.errors import FileAccessError, MachtraceError
+from machtrace.formats.zip_archive import ZipError, ZipMember, ZipProblem, is_zip, read_members
 from machtrace.render.printable import printable
 from machtrace.reports.source import ReportSource
 
 _PART = 1 << 20
 _GZIP = b"\x1f\x8b"
-_ZIP = b"PK\x03\x04"
-_EMPTY_ZIP = b"PK\x05\x06"
-_MEMBER = b"PK\x01\x02"
-"""The signature of an archive's directory entries."""
 
 
 class Readable(Protocol):
@@ -125,7 +121,7 @@ class _Budget:
 def _unpacked(
     name: str, data: bytes, budget: _Budget, *, is_named: bool, depth: int
 ) -> Iterator[ReportInput]:
-    if not data.startswith((_GZIP, _ZIP, _EMPTY_ZIP)):
+    if not data.startswith(_GZIP) and not is_zip(data):
         yield ReportInput(name, ReportSource(name, data), is_named)
         return
     try:
@@ -160,42 +156,42 @@ def _gunzip(name: str, data: bytes, budget: _Budget) -> bytes:
 
 
 def _members(name: str, data: bytes, budget: _Budget, depth: int) -> Iterator[ReportInput]:
-    # zipfile reads the whole directory at once, however long it is.
-    if data.count(_MEMBER) > budget.members_left:
+    try:
+        members = read_members(memoryview(data), member_limit=budget.members_left)
+    except ZipError as error:
+        if error.problem is not ZipProblem.TOO_MANY:
+            raise _damaged(name, "unpacked", error) from error
         refused = FileAccessError(name, f"more than {budget.limits.members} members")
         refused.remedy = "unpack it, and pass the folder"
-        raise refused
-    try:
-        archive = zipfile.ZipFile(BytesIO(data))
-        members = archive.infolist()
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise _damaged(name, "unpacked", error) from error
+        raise refused from error
     budget.members_left -= len(members)
     for member in members:
-        if member.is_dir():
+        if member.name.endswith("/"):
             continue
-        called = printable(f"{name}:{member.filename}")
+        called = printable(f"{name}:{member.name}")
         if budget.bytes_left < 0:
             raise budget.error(name)
         try:
-            inner = _member(archive, member, called, budget)
+            inner = _member(member, called, budget)
         except MachtraceError as error:
             yield ReportInput(called, error, is_named=False)
             continue
         yield from _unpacked(called, inner, budget, is_named=False, depth=depth + 1)
 
 
-def _member(
-    archive: zipfile.ZipFile, member: zipfile.ZipInfo, called: str, budget: _Budget
-) -> bytes:
+def _member(member: ZipMember, called: str, budget: _Budget) -> bytes:
+    parts: list[bytes] = []
+    size = 0
     try:
-        with archive.open(member) as packed:
-            inner = read_within(packed, budget.next_bytes)
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error) as error:
-        # RuntimeError: encrypted; NotImplementedError, a subclass: unsupported compression.
+        for part in member.chunks():
+            parts.append(part)
+            size += len(part)
+            if size > budget.next_bytes:
+                break
+    except ZipError as error:
         raise _damaged(called, "unpacked", error) from error
-    budget.take(called, len(inner))
-    return inner
+    budget.take(called, size)
+    return b"".join(parts)
 
 
 __all__ = ["InputLimits", "ReportInput", "count_files", "report_inputs"]

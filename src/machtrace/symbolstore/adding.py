@@ -13,11 +13,11 @@ from stat import S_ISDIR, S_ISREG
 from typing import TypeAlias
 
 from machtrace.errors import FileAccessError
+from machtrace.formats.zip_archive import is_zip
 from machtrace.images.open_file import open_image_file
 from machtrace.images.store_layout import FileKind, Identifier, identifier_text
 from machtrace.symbolstore.archive import Unpacker, UnpackLimits
 from machtrace.symbolstore.contained_images import (
-    ZIP_MAGICS,
     ImageFile,
     Skipped,
     SkipReason,
@@ -178,7 +178,7 @@ class SymbolAdder:
             reason = SkipReason.NOT_AN_IMAGE if is_empty else SkipReason.UNREADABLE
             yield Skipped(label, reason, error.reason)
             return
-        if bytes(data[:4]) in ZIP_MAGICS:
+        if is_zip(data):
             del data
             for found in self._unpacker.members(path, label, depth=depth + 1, progress=progress):
                 if isinstance(found, Skipped):

@@ -1,79 +1,61 @@
-"""Unpacking zip archives (.ipa, dSYM.zip, …) within limits, member by member.
+"""Unpack zip archives (.ipa, dSYM.zip, …) within limits, member by member.
 
-Only members that begin like an image or another archive are unpacked, each into a file of its own
-that is gone when the next one is asked for. Names of members are shown and never used as paths.
-Sizes are checked as they are declared, against limits, and as they turn out, against what was
-declared. Source: PKWARE's *.ZIP File Format Specification* (APPNOTE.TXT), sections 4.3 and 4.4.
+Only members that begin like an image or another archive are unpacked, each into a scratch file that
+is removed when the next one is requested. Names of members are shown and never used as paths. Sizes
+are checked as they are declared, against limits, and as they turn out, against the declared ones.
 """
 
 from __future__ import annotations
 
-import stat
-import struct
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
+from machtrace.atomic_write import scratch_file, write_all
 from machtrace.errors import FileAccessError
-from machtrace.symbolstore.atomic_write import scratch_file, write_all
+from machtrace.formats.zip_archive import ZipError, ZipMember, ZipProblem, read_members
+from machtrace.images.open_file import open_image_file
 from machtrace.symbolstore.contained_images import Skipped, SkipReason, may_hold_images
 
-_CHUNK = 1 << 20
 _START = 8
-"""Bytes of a member that say whether it is worth unpacking."""
+"""Bytes of a member that show whether it is worth unpacking."""
 _SMALL = 64 << 20
-"""Bytes below which a member may be packed as tightly as it likes."""
-_ENCRYPTED = 0x1
-_END_RECORD = struct.Struct("<4s4H2LH")
-_END_LOCATOR_64 = struct.Struct("<4sLQL")
-_END_RECORD_64 = struct.Struct("<4sQ2H2L4Q")
-_LONGEST_COMMENT = (1 << 16) - 1
-_METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2}
-"""How members may be packed: what needs no more memory than their bytes are worth."""
-
-_FAILURES = (
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    EOFError,
-    LookupError,
-    NotImplementedError,
-    OverflowError,
-    RuntimeError,
-    ValueError,
-    OSError,
-)
-"""What reading a broken archive may raise."""
+"""Bytes below which a member may have any ratio."""
+_REASONS = {
+    ZipProblem.ENCRYPTED: SkipReason.ENCRYPTED,
+    ZipProblem.TOO_LARGE: SkipReason.TOO_LARGE,
+    ZipProblem.TOO_MANY: SkipReason.TOO_LARGE,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackLimits:
-    """What is unpacked at most, all in all for one command."""
+    """Limits of unpacking, for all archives of one command together."""
 
     member_bytes: int = 8 << 30
-    """Of one member."""
+    """The largest member."""
     total_bytes: int = 64 << 30
-    """Of all members that are unpacked."""
+    """All unpacked members together."""
     directory_bytes: int = 64 << 20
-    """Of an archive's list of members, which is read at once."""
+    """The largest list of members, which is read as a whole."""
+    members: int = 500_000
+    """Members of one archive."""
     ratio: int = 250
-    """How many times a large member may be its packed size."""
+    """The highest ratio of a large member's size to its packed size."""
     depth: int = 3
-    """How many archives may be in each other."""
+    """The deepest nesting of archives."""
 
 
 class UnpackedMember(NamedTuple):
-    """A member of an archive, as a file that is there until the next one is asked for."""
+    """A member of an archive, as a file that exists until the next one is requested."""
 
     path: Path
     label: str
-    """The archives that it is in and its name, for people."""
+    """The archives that it is in and its name, for users."""
     name: str
-    """As the archive has it."""
+    """The name in the archive."""
 
 
 class Unpacker:
@@ -94,69 +76,48 @@ class Unpacker:
         depth: int = 1,
         progress: Callable[[int], object] = lambda _: None,
     ) -> Iterator[UnpackedMember | Skipped]:
-        """Each member of the archive at ``path`` that may hold images, unpacked.
+        """Yield each member of the archive at ``path`` that may hold images, unpacked.
 
-        ``depth`` is 1 for an archive that is in no other. ``progress`` is told of packed bytes as
-        they are dealt with.
+        ``depth`` is 1 for an archive that is in no other. ``progress`` receives numbers of packed
+        bytes as they are processed.
 
         Raises:
-            FileAccessError: there is no room for unpacked bytes, or no way to write them.
+            FileAccessError: unpacked bytes cannot be written, or the disk is full.
         """
-        if depth > self._limits.depth:
-            yield Skipped(label, SkipReason.TOO_DEEP, f"the limit is {self._limits.depth}")
+        limits = self._limits
+        if depth > limits.depth:
+            yield Skipped(label, SkipReason.TOO_DEEP, f"the limit is {limits.depth}")
             return
         try:
-            size = path.stat().st_size
-            too_large = self._check_directory(path, size, label)
-            archive = None if too_large else zipfile.ZipFile(path)
-        except _FAILURES as error:
-            yield Skipped(label, SkipReason.MALFORMED, _reason(error))
+            data = open_image_file(path)
+            members = read_members(
+                data, directory_limit=limits.directory_bytes, member_limit=limits.members
+            )
+        except FileAccessError as error:
+            yield Skipped(label, SkipReason.MALFORMED, error.reason)
             return
-        if archive is None:
-            yield too_large or Skipped(label, SkipReason.TOO_LARGE)
+        except ZipError as error:
+            yield _skipped(label, error)
             return
-        with archive:
-            for member in archive.infolist():
-                yield from self._member(archive, member, f"{label}: {member.filename}")
-                progress(min(member.compress_size, size))
+        for member in members:
+            yield from self._member(member, f"{label}: {member.name}")
+            progress(min(member.packed_size, len(data)))
 
-    def _member(
-        self, archive: zipfile.ZipFile, member: zipfile.ZipInfo, label: str
-    ) -> Iterator[UnpackedMember | Skipped]:
+    def _member(self, member: ZipMember, label: str) -> Iterator[UnpackedMember | Skipped]:
         try:
-            if not _is_of_interest(archive, member):
+            if not _is_of_interest(member):
                 return
-        except _FAILURES as error:
-            yield Skipped(label, SkipReason.MALFORMED, _reason(error))
-            return
-        refused = self._refusal(member, label)
-        if refused is not None:
-            yield refused
-            return
-        with _scratch(self._scratch) as path:
-            try:
-                with archive.open(member) as source:
-                    _copy(source, member.file_size, path)
-            except FileAccessError:
-                raise  # it is an OSError too, of the scratch file
-            except _FAILURES as error:
-                yield Skipped(label, SkipReason.MALFORMED, _reason(error))
-            else:
-                yield UnpackedMember(path, label, member.filename)
+            member.check()
+            self._take(member)
+            with _scratch(self._scratch) as path:
+                _copy(member, path)
+                yield UnpackedMember(path, label, member.name)
+        except ZipError as error:
+            yield _skipped(label, error)
 
-    def _check_directory(self, path: Path, size: int, label: str) -> Skipped | None:
-        with path.open("rb") as file:
-            directory = _directory_size(file, size)
-        if directory <= self._limits.directory_bytes:
-            return None
-        return Skipped(label, SkipReason.TOO_LARGE, f"its list of members has {directory:,} bytes")
-
-    def _refusal(self, member: zipfile.ZipInfo, label: str) -> Skipped | None:
-        size, packed, limits = member.file_size, member.compress_size, self._limits
-        if member.flag_bits & _ENCRYPTED:
-            return Skipped(label, SkipReason.ENCRYPTED)
-        if member.compress_type not in _METHODS:
-            return Skipped(label, SkipReason.MALFORMED, f"packed by method {member.compress_type}")
+    def _take(self, member: ZipMember) -> None:
+        """Take a member's declared size from what is left; raise ZipError beyond a limit."""
+        size, packed, limits = member.size, member.packed_size, self._limits
         if size > limits.member_bytes:
             detail = f"{size:,} bytes, the limit is {limits.member_bytes:,}"
         elif size > _SMALL and size > packed * limits.ratio:
@@ -165,35 +126,33 @@ class Unpacker:
             detail = f"{size:,} bytes, of {limits.total_bytes:,} in all {self._room:,} are left"
         else:
             self._room -= size
-            return None
-        return Skipped(label, SkipReason.TOO_LARGE, detail)
+            return
+        raise ZipError(ZipProblem.TOO_LARGE, detail)
 
 
-def _is_of_interest(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bool:
-    """Whether it may hold images; where that cannot be seen, it may."""
-    is_folder = member.filename.endswith("/")  # is_dir() fails where there is no name
-    if is_folder or stat.S_ISLNK(member.external_attr >> 16) or not member.file_size:
+def _skipped(label: str, error: ZipError) -> Skipped:
+    is_encrypted = error.problem is ZipProblem.ENCRYPTED
+    reason = _REASONS.get(error.problem, SkipReason.MALFORMED)
+    return Skipped(label, reason, "" if is_encrypted else str(error))
+
+
+def _is_of_interest(member: ZipMember) -> bool:
+    """Whether a member may hold images; if that cannot be seen, by its name."""
+    if not member.is_file or not member.size:
         return False
-    if member.flag_bits & _ENCRYPTED or member.compress_type not in _METHODS:
-        return PurePosixPath(member.filename).suffix in ("", ".dylib", ".so", ".zip", ".ipa")
-    with archive.open(member) as source:
-        return may_hold_images(source.read(_START))
+    if member.problem is not None:
+        return PurePosixPath(member.name).suffix in ("", ".dylib", ".so", ".zip", ".ipa")
+    return may_hold_images(member.start(_START))
 
 
-def _copy(source: IO[bytes], size: int, into: Path) -> None:
-    written = 0
+def _copy(member: ZipMember, into: Path) -> None:
     with into.open("wb", buffering=0) as file:
-        while chunk := source.read(_CHUNK):
-            written += len(chunk)
-            if written > size:
-                raise zipfile.BadZipFile(f"it has more than the {size:,} bytes it declares")
+        for chunk in member.chunks():
             try:
-                write_all(file.fileno(), memoryview(chunk))
+                write_all(file.fileno(), chunk)
             except OSError as error:
                 reason = error.strerror or "cannot be written"
                 raise FileAccessError(str(into.parent), reason) from error
-    if written != size:
-        raise zipfile.BadZipFile(f"it has {written:,} of the {size:,} bytes it declares")
 
 
 @contextmanager
@@ -202,30 +161,6 @@ def _scratch(folder: Path) -> Iterator[Path]:
         try:
             path = stack.enter_context(scratch_file(folder))
         except OSError as error:
-            place = str(error.filename or folder)
-            raise FileAccessError(place, error.strerror or "cannot be written") from error
+            where = str(error.filename or folder)
+            raise FileAccessError(where, error.strerror or "cannot be written") from error
         yield path
-
-
-def _directory_size(file: IO[bytes], size: int) -> int:
-    """Bytes of an archive's central directory, as the record at its end says; 0 without one."""
-    tail = min(size, _LONGEST_COMMENT + _END_RECORD.size + _END_LOCATOR_64.size)
-    file.seek(size - tail)
-    data = file.read(tail)
-    at = data.rfind(b"PK\x05\x06")
-    if at < 0 or at + _END_RECORD.size > len(data):
-        return 0
-    declared: int = _END_RECORD.unpack_from(data, at)[5]
-    locator = at - _END_LOCATOR_64.size
-    if locator >= 0 and data[locator : locator + 4] == b"PK\x06\x07":
-        file.seek(min(_END_LOCATOR_64.unpack_from(data, locator)[2], size))
-        record = file.read(_END_RECORD_64.size)
-        if len(record) == _END_RECORD_64.size:
-            declared = _END_RECORD_64.unpack(record)[8]
-    return min(declared, size)
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, OSError):
-        return (error.strerror or "cannot be read").lower()
-    return str(error) or "it cannot be unpacked"

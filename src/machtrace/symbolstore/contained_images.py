@@ -12,11 +12,9 @@ from machtrace.formats.macho.fat import parse_rows
 from machtrace.formats.macho.header import FileType
 from machtrace.formats.macho.image import MachOImage
 from machtrace.formats.object_file import ObjectSlice, Signature, signature, sniff
+from machtrace.formats.zip_archive import is_zip
 from machtrace.images.store_layout import FileKind, Identifier, unified_folder
 from machtrace.model.image import ImageFormat
-
-ZIP_MAGICS = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
-"""A first member; an archive without members; one that was split, and put together again."""
 
 _KINDS = {
     FileType.EXECUTE: FileKind.EXECUTABLE,
@@ -99,7 +97,7 @@ class ImageFile:
 
 def may_hold_images(start: bytes) -> bool:
     """Whether a file that begins with ``start`` (8 bytes do) is worth unpacking."""
-    return signature(start) is not None or start.startswith(ZIP_MAGICS)
+    return signature(start) is not None or is_zip(start)
 
 
 def images_in(data: memoryview, source: str) -> tuple[list[ImageFile], list[Skipped]]:

@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from uuid import UUID
 
+from machtrace.atomic_write import same_bytes, settle_link, write_new
 from machtrace.errors import FileAccessError
 from machtrace.formats.object_file import Signature, signature
 from machtrace.images.open_file import open_image_file
@@ -23,7 +24,6 @@ from machtrace.images.store_layout import (
     ssqp_path,
     unified_path,
 )
-from machtrace.symbolstore.atomic_write import same_bytes, settle_link, write_new
 from machtrace.symbolstore.store import StoredFile
 
 

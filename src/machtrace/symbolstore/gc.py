@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from machtrace.atomic_write import UNFINISHED
 from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.images.store_layout import FileKind, identifier_text
-from machtrace.symbolstore.atomic_write import UNFINISHED
 from machtrace.symbolstore.store import StoredFile, SymbolStore, identifiers_of
 
 _AT_WORK = 3600.0

@@ -24,6 +24,7 @@ from enum import Enum
 from pathlib import Path
 from stat import S_ISREG
 
+from machtrace.atomic_write import same_bytes, settle, write_new
 from machtrace.errors import FileAccessError
 from machtrace.images.open_file import open_image_file
 from machtrace.images.store_layout import (
@@ -35,7 +36,6 @@ from machtrace.images.store_layout import (
     unified_folder,
 )
 from machtrace.model.arch import Arch
-from machtrace.symbolstore.atomic_write import same_bytes, settle, write_new
 from machtrace.symbolstore.contained_images import ImageFile, images_in
 
 _META_LIMIT = 1 << 16

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import machtrace
+from machtrace.atomic_write import replace_file
 from machtrace.errors import CoreFileError, FileAccessError, TargetError
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
@@ -20,7 +21,6 @@ from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import Problem
 from machtrace.pipeline.backtraces import build_capture
 from machtrace.render import text
-from machtrace.reports.atomic_write import replace_file
 from machtrace.targets.core.macho import open_corefile
 from machtrace.unwinder.unwinder import unwind
 from tests.support.writers.processes import synthetic_process

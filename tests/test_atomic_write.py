@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from machtrace.reports import atomic_write
-from machtrace.reports.atomic_write import replace_file
+from machtrace import atomic_write
+from machtrace.atomic_write import replace_file
 
 
 @pytest.mark.parametrize("name", ["open", "write", "fsync", "close"])
@@ -30,7 +30,7 @@ def test_nothing_is_left_of_what_was_interrupted(tmp_path, monkeypatch, name):
 def test_somebody_elses_file_stays(tmp_path, monkeypatch):
     """One that has the name by chance, or on purpose."""
     monkeypatch.setattr(atomic_write.os, "urandom", bytes)
-    other = tmp_path / f".out.{bytes(8).hex()}"
+    other = tmp_path / f"{atomic_write.UNFINISHED}{bytes(8).hex()}"
     other.write_bytes(b"theirs")
     with pytest.raises(atomic_write.FileAccessError, match="exists"):
         replace_file(str(tmp_path / "out"), [b"ours"])
