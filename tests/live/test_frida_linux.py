@@ -291,7 +291,7 @@ def test_saved_and_opened_again(build, start, wait_blocked, tmp_path):
     process = start(build("deep"), "60")
     wait_blocked(process.pid)
     copied, _ = through_frida(process.pid)
-    copied.save(tmp_path / "copied.core")
+    mt.save_snapshot(copied, tmp_path / "copied.core")
     with mt.open_target(tmp_path / "copied.core") as core:
         again = walks(core.snapshot())
     assert [[one[0] for one in thread] for thread in again.values()] == [

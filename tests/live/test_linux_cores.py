@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import machtrace as mt
 from machtrace.model.image import ImageList
 from machtrace.pipeline.backtraces import build_capture
 from machtrace.render import text
@@ -93,7 +94,7 @@ def test_gdb_sees_in_the_core_what_it_sees_in_the_process(stopped, gdb, gdb_core
     """Threads, all registers, frames and libraries, of a program without frame pointers."""
     pid, snapshot = stopped
     path = tmp_path / "saved.core"
-    snapshot.save(path)
+    mt.save_snapshot(snapshot, path)
     found, said = gdb_core(snapshot.process.path, path)
     live = gdb(pid)
 
@@ -116,7 +117,7 @@ def test_lldb_sees_the_same_threads_and_images(stopped, tmp_path):
         pytest.skip("lldb is not installed; it is a peer that opens cores")
     _, snapshot = stopped
     path = tmp_path / "saved.core"
-    snapshot.save(path)
+    mt.save_snapshot(snapshot, path)
     command = [program, "--no-lldbinit", "--batch"]
     for line in (f"target create --core {path}", "thread list", "image list"):
         command += ["-o", line]
@@ -137,7 +138,7 @@ def test_a_saved_core_gives_the_same_stacks(stopped, tmp_path, kept):
     """Down to the printed text, stop times and names included."""
     _, snapshot = stopped
     path = tmp_path / "saved.core"
-    snapshot.save(path, images=kept)
+    mt.save_snapshot(snapshot, path, images=kept)
     core = read(path)
     assert core.problems == ()
     assert stacks(core) == stacks(snapshot)
@@ -161,7 +162,7 @@ def test_a_saved_core_needs_no_files_to_be_walked(build, start, wait_blocked, tm
         snapshot = target.snapshot()
     expected = stacks(snapshot)
     path = tmp_path / "saved.core"
-    snapshot.save(path)
+    mt.save_snapshot(snapshot, path)
     program.unlink()
     core = read(path)
     elsewhere = ImageList(replace(image, path=f"/gone{image.path}") for image in core.images)
@@ -173,8 +174,8 @@ def test_a_core_saved_of_a_core_is_as_good(stopped, tmp_path):
     """Nothing is lost on the way."""
     _, snapshot = stopped
     first, second = tmp_path / "first.core", tmp_path / "second.core"
-    snapshot.save(first)
-    read(first).save(second)
+    mt.save_snapshot(snapshot, first)
+    mt.save_snapshot(read(first), second)
     assert printed(read(second)) == printed(snapshot)
     assert stacks(read(second)) == stacks(snapshot)
 
@@ -262,7 +263,7 @@ def test_a_core_of_the_kernel_can_be_saved_small(build, tmp_path, gdb_core):
     core, _ = kernel_core(build("crashes"), tmp_path)
     snapshot = read(core)
     small = tmp_path / "small.core"
-    snapshot.save(small)
+    mt.save_snapshot(snapshot, small)
     assert small.stat().st_size < core.stat().st_size / 20
     assert printed(read(small)) == printed(snapshot)
     found, said = gdb_core(build("crashes"), small)
@@ -321,7 +322,7 @@ def test_32_bit_process(build, start, wait_blocked, wait_until, gdb, gdb_core, t
     with LinuxProcessTarget(process.pid) as target:
         snapshot = target.snapshot()
     path = tmp_path / "saved.core"
-    snapshot.save(path)
+    mt.save_snapshot(snapshot, path)
     assert stacks(read(path)) == stacks(snapshot)
     assert read(path).process == snapshot.process
     found, _ = gdb_core(program, path)

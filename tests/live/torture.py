@@ -196,7 +196,7 @@ class Checker:
     def _is_wrong(self, what: str, snapshot: Snapshot) -> None:
         if self.keep is not None and sum(self.wrong.values()) < KEPT:
             path = self.keep / f"{sum(self.wrong.values())}.core"
-            snapshot.save(path)
+            machtrace.save_snapshot(snapshot, path)
             print(f"{what}: {path}", file=sys.stderr)  # noqa: T201
         self.wrong[what] += 1
 

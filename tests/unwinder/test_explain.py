@@ -151,7 +151,7 @@ def test_broken_tables_say_what_is_wrong_with_them():
 def test_tables_that_were_not_captured_are_told_of_once(snapshot, tmp_path):
     """Each method's trouble is named once, and not as damage: the table is not there."""
     path = tmp_path / "bare.core"
-    snapshot.save(path, images="none")
+    mt.save_snapshot(snapshot, path, images="none")
     bare = mt.snapshot(path)
     for walk in mt.unwind(bare):
         for frame in mt.explain(walk).frames:

@@ -10,7 +10,7 @@ Where a Darwin process has the cache that the system's images are in.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, NewType, Protocol
+from typing import NamedTuple, NewType
 from uuid import UUID
 
 from machtrace.errors import MachtraceError
@@ -99,18 +99,6 @@ class SharedCache:
     """Of its contents, which differ with each build of the system; None where it is not told."""
 
 
-KeptImages = Literal["used", "none"]
-"""What a saved core holds of images: what walks and names take, or where they are and no more."""
-
-
-class FilePath(Protocol):
-    """A path of any class, such as ``pathlib.Path``."""
-
-    def __fspath__(self) -> str:
-        """As the system takes it."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessInfo:
     """Which process, on which system."""
@@ -164,24 +152,3 @@ class Snapshot:
         parts = [f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts if count]
         name = self.process.name or "a process"
         return f"<Snapshot of {name}{pid} ({self.process.arch.value}): {', '.join(parts)}>"
-
-    def save(self, path: str | FilePath, *, images: KeptImages = "used") -> None:
-        """Write a small core that :func:`machtrace.open_target` reads back, and debuggers open.
-
-        It is a Mach-O core, or an ELF core of a process that runs ELF images. The stacks walked
-        from it have the addresses and names that they have now. A file of that name is replaced
-        once all is written, and never half written.
-
-        Args:
-            path: where to write; it is for the owner's eyes only, as cores are.
-            images: ``used`` also keeps the bytes of images that walking takes, and names where no
-                file has them; with ``none`` both take the images' files then.
-
-        Raises:
-            FileAccessError: the file cannot be written.
-            CoreFileError: the process cannot be put into a core.
-        """
-        # By its public name: the model is below all that a core is written with.
-        from machtrace import save_snapshot
-
-        save_snapshot(self, path, images=images)

@@ -13,8 +13,8 @@ from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from os import fsdecode
-from typing import BinaryIO, NamedTuple
+from os import PathLike, fsdecode
+from typing import BinaryIO, Literal, NamedTuple
 
 from machtrace.atomic_write import replace_file
 from machtrace.errors import FormatError, MemoryReadError
@@ -33,7 +33,7 @@ from machtrace.model.memory import (
     MemoryRegion,
     without_overlap,
 )
-from machtrace.model.snapshot import FilePath, KeptImages, Snapshot
+from machtrace.model.snapshot import Snapshot
 from machtrace.model.stack import Backtrace, FrameAddress
 from machtrace.model.symbol import FrameStatus
 from machtrace.symbolizer.symbolicator import Symbolicator
@@ -199,6 +199,9 @@ def _start(segment: _Segment) -> Avma:
 WALK_LIMIT = 1 << 16
 """Frames of a stack that are walked to see what it takes; deeper ones repeat what is there."""
 
+KeptImages = Literal["used", "none"]
+"""What a saved core has of images: what unwinding and names read, or their addresses alone."""
+
 NAMES_LIMIT = 1 << 23
 """Bytes of all images together that are kept for names alone."""
 
@@ -332,9 +335,19 @@ class SavedCore:
 
 
 def save_snapshot(
-    snapshot: Snapshot, path: str | FilePath, *, images: KeptImages = "used"
+    snapshot: Snapshot, path: str | PathLike[str], *, images: KeptImages = "used"
 ) -> SavedCore:
-    """Write ``snapshot`` as a core; see :meth:`~machtrace.model.snapshot.Snapshot.save`.
+    """Write a small core that :func:`machtrace.open_target` reads back, and debuggers open.
+
+    It is a Mach-O core, or an ELF core of a process that runs ELF images. The stacks unwound from
+    it have the addresses and names that they have now. An existing file is replaced once the core
+    is complete.
+
+    Args:
+        snapshot: the process.
+        path: the core's path; only the owner may read the file.
+        images: ``used`` also stores the bytes of images that unwinding reads, and names that no
+            file has; with ``none`` both take the images' files later.
 
     Raises:
         FileAccessError: the file cannot be written.

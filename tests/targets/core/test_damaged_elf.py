@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import machtrace as mt
 from machtrace.errors import CoreFileError, ElfError, MachtraceError
 from machtrace.formats.elf.core.file import parse_elf_core
 from machtrace.formats.elf.core.images import find_core_images
@@ -260,7 +261,7 @@ def test_mutated_cores_are_walked_and_saved(ours, changes):
             snapshot = target.snapshot()
             walks = unwind(snapshot)
             assert len(walks) == len(snapshot.threads) == len(target.threads())
-            snapshot.save(path)
+            mt.save_snapshot(snapshot, path)
             assert len(open_corefile(path).threads()) == len(snapshot.threads)
 
 

@@ -17,7 +17,7 @@ COPIES = [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))]  # noqa: S
 def core(tmp_path_factory):
     """A saved core, which is mapped and not read when it is opened."""
     path = tmp_path_factory.mktemp("pickling") / "demo.core"
-    machtrace.snapshot("emulated:demo").save(path)
+    machtrace.save_snapshot(machtrace.snapshot("emulated:demo"), path)
     return path
 
 

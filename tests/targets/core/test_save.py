@@ -57,7 +57,7 @@ def demo():
 def test_the_demo_reads_back_to_the_letter(demo, tmp_path):
     """Frames, names, how each is known, async continuations, queues and stop times."""
     path = tmp_path / "demo.core"
-    demo.save(path)
+    machtrace.save_snapshot(demo, path)
     assert printed(read(path)) == printed(demo)
     assert stacks(read(path)) == stacks(demo)
     assert any(walked.physical_remainder for walked in unwind(demo))
@@ -74,7 +74,7 @@ def test_a_part_of_the_demo_keeps_its_numbers(demo, tmp_path):
     """One thread, saved alone, is printed as it was among the others."""
     third = replace(demo, threads=demo.threads[2:3])
     path = tmp_path / "third.core"
-    third.save(path)
+    machtrace.save_snapshot(third, path)
     assert "Thread 3 " in printed(third)
     assert printed(read(path)) == printed(third)
 
@@ -82,7 +82,7 @@ def test_a_part_of_the_demo_keeps_its_numbers(demo, tmp_path):
 def test_lldb_opens_the_demo(demo, tmp_path, lldb):
     """The same threads at the same places, with the same image and its names."""
     path = tmp_path / "demo.core"
-    demo.save(path)
+    machtrace.save_snapshot(demo, path)
     said = lldb(f"target create --core {path}", "thread list", "image list", "bt all")
     threads = re.findall(r"thread #(\d+): tid = (0x[0-9a-f]+), (0x[0-9a-f]+)", said)
     assert [(int(i), int(tid, 16), int(pc, 16)) for i, tid, pc in threads] == [
@@ -102,8 +102,8 @@ def test_without_images_their_files_are_needed(demo, tmp_path):
     from machtrace.targets.emulator import PROGRAM
 
     whole, bare = tmp_path / "whole.core", tmp_path / "bare.core"
-    demo.save(whole)
-    demo.save(bare, images="none")
+    machtrace.save_snapshot(demo, whole)
+    machtrace.save_snapshot(demo, bare, images="none")
     assert bare.stat().st_size < whole.stat().st_size
     assert list(read(bare).images) == list(demo.images)
     assert printed(read(bare)) != printed(demo)
@@ -116,7 +116,7 @@ def test_what_is_saved_is_small(tmp_path):
     """Of two hundred images only what the walks take."""
     process = synthetic_process(threads=2, images=200, depth=6, functions=200)
     path = tmp_path / "small.core"
-    process.snapshot.save(path)
+    machtrace.save_snapshot(process.snapshot, path)
     assert stacks(read(path)) == stacks(process.snapshot)
     assert printed(read(path)) == printed(process.snapshot)
     assert path.stat().st_size < len(process.core()) / 10
@@ -126,7 +126,7 @@ def test_what_is_saved_is_small(tmp_path):
 def test_names_of_both_kinds(tmp_path, monkeypatch, name):
     """A string or a path; relative to the current folder."""
     monkeypatch.chdir(tmp_path)
-    synthetic_process(threads=1, images=1).snapshot.save(name)
+    machtrace.save_snapshot(synthetic_process(threads=1, images=1).snapshot, name)
     assert open_corefile(tmp_path / "saved.core").process.arch is Arch.ARM64
 
 
@@ -138,7 +138,7 @@ def test_what_was_missing_is_still_said(tmp_path):
         snapshot, problems=(Problem(thread=snapshot.threads[0].info.id, error=error),)
     )
     path = tmp_path / "missing.core"
-    missing.save(path)
+    machtrace.save_snapshot(missing, path)
     (problem,) = read(path).problems
     assert problem.thread == snapshot.threads[0].info.id
     assert str(problem.error) == str(error)
@@ -153,7 +153,7 @@ def test_registers_that_no_thread_state_has_room_for(tmp_path):
     values[72], values[20] = 0x1122334455667788, None
     odd = RegisterSet(Arch.ARM64, Avma(0xDEAD << 48 | 0x1234), tuple(values[:73]))
     path = tmp_path / "odd.core"
-    replace(snapshot, threads=(replace(thread, registers=odd),)).save(path)
+    machtrace.save_snapshot(replace(snapshot, threads=(replace(thread, registers=odd),)), path)
     assert read(path).threads[0].registers == odd
 
 
@@ -164,7 +164,9 @@ def test_masks_of_any_shape(tmp_path, mask):
     """Also one that the note for it cannot hold."""
     snapshot = synthetic_process(Arch.ARM64, threads=1, images=1).snapshot
     path = tmp_path / "mask.core"
-    replace(snapshot, process=replace(snapshot.process, pointer_mask=mask)).save(path)
+    machtrace.save_snapshot(
+        replace(snapshot, process=replace(snapshot.process, pointer_mask=mask)), path
+    )
     assert read(path).process.pointer_mask == mask
 
 
@@ -174,14 +176,14 @@ def test_formats_do_not_mix(tmp_path):
     first, second = snapshot.images
     mixed = replace(snapshot, images=ImageList([first, replace(second, format=ImageFormat.ELF)]))
     with pytest.raises(CoreFileError):
-        mixed.save(tmp_path / "mixed.core")
+        machtrace.save_snapshot(mixed, tmp_path / "mixed.core")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_nobody_else_may_read_it(tmp_path):
     """Memory can hold secrets; kernels, too, write cores so."""
     path = tmp_path / "mine.core"
-    synthetic_process(threads=1, images=1).snapshot.save(path)
+    machtrace.save_snapshot(synthetic_process(threads=1, images=1).snapshot, path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
@@ -191,7 +193,7 @@ def test_an_older_file_is_replaced_at_once(tmp_path):
     path.write_bytes(b"the old one")
     link.symlink_to(path)
     with path.open("rb") as old:
-        synthetic_process(threads=1, images=1).snapshot.save(link)
+        machtrace.save_snapshot(synthetic_process(threads=1, images=1).snapshot, link)
         assert old.read() == b"the old one"
     assert link.is_symlink()
     assert open_corefile(path).process.arch is Arch.ARM64
@@ -229,7 +231,7 @@ def test_where_nothing_can_be_written(tmp_path, name, words):
     (tmp_path / "file").touch()
     snapshot = synthetic_process(threads=1, images=1).snapshot
     with pytest.raises(FileAccessError, match=words) as caught:
-        snapshot.save(f"{tmp_path}/{name}")
+        machtrace.save_snapshot(snapshot, f"{tmp_path}/{name}")
     assert "written to" in caught.value.remedy
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
 
@@ -241,8 +243,8 @@ def test_a_device_is_written_to_and_stays(tmp_path):
     link = tmp_path / "full"
     link.symlink_to("/dev/full")
     with pytest.raises(FileAccessError, match="no space left"):
-        snapshot.save(link)
-    snapshot.save("/dev/null")
+        machtrace.save_snapshot(snapshot, link)
+    machtrace.save_snapshot(snapshot, "/dev/null")
     for device in ("/dev/full", "/dev/null"):
         assert stat.S_ISCHR(Path(device).stat().st_mode)
 
@@ -254,6 +256,6 @@ def test_memory_of_no_use_is_left_out(tmp_path):
     far = replace(heap, start=Avma(0x7_0000_0000), data=bytes(1 << 20))
     snapshot = replace(process.snapshot, memory=RegionMemory([*process.regions, far]))
     path = tmp_path / "x.core"
-    snapshot.save(path)
+    machtrace.save_snapshot(snapshot, path)
     assert path.stat().st_size < 1 << 19
     assert stacks(read(path)) == stacks(snapshot)

@@ -82,7 +82,7 @@ def test_a_pid_gives_the_true_stacks_with_names(
 def test_a_saved_snapshot_needs_no_mac_any_more(process: SyntheticProcess, tmp_path: Path) -> None:
     """What walks and names take of images that have no file is in it."""
     path = tmp_path / "task.core"
-    mt.snapshot(PID).save(path)
+    mt.save_snapshot(mt.snapshot(PID), path)
     for stack in mt.backtraces(path):
         assert tuple(one.address.address for one in stack.frames) == process.stacks[stack.thread.id]
         assert all(frame.symbol is not None for frame in stack.frames)
