@@ -176,7 +176,7 @@ def sample(  # noqa: PLR0913, PLR0917 - a parameter is an option
     from machtrace.cli.sample_progress import progress, summary
     from machtrace.sampling.api import duration_ns, interval_ns, running_target
     from machtrace.sampling.sampler import Sampler
-    from machtrace.targets.selection import select_threads
+    from machtrace.targets.base import select_threads
 
     if python and not names:
         warn("--python needs names: it is by its name that CPython's loop is known")

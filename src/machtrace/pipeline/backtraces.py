@@ -17,9 +17,8 @@ from machtrace.model.capture import Capture, StackExplanation
 from machtrace.model.snapshot import Problem, Snapshot, ThreadId
 from machtrace.model.symbol import CallStack
 from machtrace.symbolizer.symbolicator import Symbolicator
-from machtrace.targets.base import DEFAULT_STACK_LIMIT, PythonTarget, Target
+from machtrace.targets.base import DEFAULT_STACK_LIMIT, PythonTarget, Target, select_threads
 from machtrace.targets.open import open_target
-from machtrace.targets.selection import select_threads
 from machtrace.unwinder.unwinder import unwind
 from machtrace.unwinder.walker import DEFAULT_DEPTH
 
@@ -52,7 +51,7 @@ def build_capture(
     stacks = tuple(name(one) for one in walked)
     problems = [Problem(thread=None, error=error) for error in symbolicator.problems]
     if python:
-        from machtrace.cpython.join import with_python_runs
+        from machtrace.cpython.runs import with_python_runs
 
         stacks, unmatched = with_python_runs(stacks, python)
         problems += unmatched

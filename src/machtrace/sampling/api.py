@@ -9,10 +9,9 @@ from pathlib import Path
 from machtrace.errors import ArgumentError, TargetSpecError
 from machtrace.model.profile import Profile
 from machtrace.sampling.sampler import FOREVER_NS, Sampler
-from machtrace.targets.base import DEFAULT_STACK_LIMIT, Target
+from machtrace.targets.base import DEFAULT_STACK_LIMIT, Target, select_threads
 from machtrace.targets.core.target import CoreTarget
 from machtrace.targets.open import EMULATED, open_target
-from machtrace.targets.selection import select_threads
 from machtrace.unwinder.walker import DEFAULT_DEPTH
 
 MOST_HZ = 10_000.0

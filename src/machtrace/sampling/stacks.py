@@ -11,8 +11,7 @@ from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from machtrace.cpython.join import with_python_runs
-from machtrace.cpython.runs import PythonRuns
+from machtrace.cpython.runs import PythonRuns, with_python_runs
 from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage, ImageList
 from machtrace.model.profile import OUTERMOST, MissingFrames, ProfileFrame, StackTable

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
 from machtrace.cpython.runs import PythonRuns
+from machtrace.errors import TargetSpecError
 from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo
 
 DEFAULT_STACK_LIMIT = 16 << 20
@@ -16,6 +17,10 @@ DEFAULT_STACK_LIMIT = 16 << 20
 What lies between the stack pointer and the stack's base is copied, so it costs nothing where
 stacks are shallow. Main threads have 8 MiB and a stack that overflowed has used all of it.
 """
+
+
+_LISTED = 12
+"""Threads named in an error."""
 
 
 class Target(Protocol):
@@ -119,3 +124,36 @@ class ClosedWhenLeft(ABC):
         /,
     ) -> None:
         self.close()
+
+
+def select_threads(threads: Sequence[ThreadInfo], wanted: str) -> tuple[ThreadId, ...] | None:
+    """Return the ids of the threads that ``wanted`` names; None means all.
+
+    ``wanted`` is ``all``, ``main``, ``#N`` as lldb counts, a thread id, or a name, which several
+    threads may share.
+
+    Raises:
+        TargetSpecError: no thread matches; the remedy lists the threads.
+    """
+    if wanted == "all":
+        return None
+    ids = tuple(thread.id for thread in threads if _matches(thread, wanted))
+    if not ids:
+        listed = ", ".join(_label(thread) for thread in threads[:_LISTED])
+        more = f" and {len(threads) - _LISTED} more" if len(threads) > _LISTED else ""
+        raise TargetSpecError(
+            f"no thread matches {wanted!r}", remedy=f"choose all, main, or one of {listed}{more}"
+        )
+    return ids
+
+
+def _matches(thread: ThreadInfo, wanted: str) -> bool:
+    if wanted == "main" and thread.is_main:
+        return True
+    if wanted.startswith("#"):
+        return wanted[1:] == str(thread.index)
+    return wanted in (str(thread.id), thread.name)
+
+
+def _label(thread: ThreadInfo) -> str:
+    return f"{thread.id} ({thread.name})" if thread.name else str(thread.id)

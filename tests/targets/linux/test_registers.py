@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from machtrace.errors import FormatError
 from machtrace.formats.elf.core.registers import layout_of, read_registers
 from machtrace.model.arch import Arch
+from machtrace.targets.gdbremote.stacks import REACH, interrupted_sp
 from machtrace.targets.linux.blocked import waiting_registers
-from machtrace.targets.shared.signal_frame import REACH, interrupted_sp
 
 # sys/user.h
 X86_64 = [

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from machtrace.cpython.join import with_python
-from machtrace.cpython.runs import PythonRuns
+from machtrace.cpython.runs import PythonRuns, with_python
 from machtrace.errors import MachtraceError, TargetSpecError, ThreadGoneError
 from machtrace.model.snapshot import ThreadId
 from machtrace.model.symbol import CallStack
 from machtrace.pipeline.inprocess import session
-from machtrace.targets.base import DEFAULT_STACK_LIMIT
+from machtrace.targets.base import DEFAULT_STACK_LIMIT, select_threads
 from machtrace.targets.inprocess.threads import OwnTarget, ThreadLike
-from machtrace.targets.selection import select_threads
 
 
 def backtrace(

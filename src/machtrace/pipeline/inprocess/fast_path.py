@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import cast
 
+from machtrace._native._inprocess import OwnStacks, image_changes
 from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.snapshot import Snapshot
@@ -24,7 +25,6 @@ from machtrace.model.stack import (
 from machtrace.pipeline.inprocess import session
 from machtrace.pipeline.inprocess.session import OwnProcess
 from machtrace.render import nsthread
-from machtrace.targets.inprocess.walk import OwnStacks, image_changes
 from machtrace.unwinder.frame_limit import outer_frames
 from machtrace.unwinder.native import NativeWalker
 from machtrace.unwinder.thread_walker import code_of

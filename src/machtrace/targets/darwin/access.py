@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from errno import EPERM, ESRCH, errorcode
 
 from machtrace.errors import TargetAccessError, TargetGoneError
-from machtrace.targets.darwin.kern_return import result_name
+from machtrace.targets.darwin.extension import result_name
 from machtrace.targets.darwin.process import ProcessFacts, Rights
 
 _CS_GET_TASK_ALLOW = 0x4

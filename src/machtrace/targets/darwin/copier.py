@@ -8,8 +8,7 @@ from typing import Protocol
 
 from machtrace.errors import MachtraceError, TargetError, TargetGoneError, ThreadGoneError
 from machtrace.model.address import PacMask
-from machtrace.targets.darwin.extension import TaskExtension
-from machtrace.targets.darwin.kern_return import GONE, result_name
+from machtrace.targets.darwin.extension import GONE, TaskExtension, result_name
 from machtrace.targets.shared.thread_copy import (
     CaptureFailure,
     ThreadCopy,

@@ -10,6 +10,40 @@ if TYPE_CHECKING:
     from machtrace._native._darwin_task import CopyRow, PortRow, ProcessRow, RightsRow, ThreadRow
 
 
+# Results of calls, from mach/kern_return.h and mach/message.h
+KERN_SUCCESS = 0
+KERN_INVALID_ARGUMENT = 4
+KERN_FAILURE = 5
+KERN_INVALID_TASK = 16
+KERN_TERMINATED = 37
+MACH_SEND_INVALID_DEST = 0x10000003
+
+GONE = frozenset({KERN_TERMINATED, KERN_INVALID_TASK, MACH_SEND_INVALID_DEST})
+"""Results of calls whose task or thread no longer exists."""
+
+RESULT_NAMES = {
+    1: "KERN_INVALID_ADDRESS",
+    2: "KERN_PROTECTION_FAILURE",
+    3: "KERN_NO_SPACE",
+    KERN_INVALID_ARGUMENT: "KERN_INVALID_ARGUMENT",
+    KERN_FAILURE: "KERN_FAILURE",
+    6: "KERN_RESOURCE_SHORTAGE",
+    8: "KERN_NO_ACCESS",
+    14: "KERN_ABORTED",
+    15: "KERN_INVALID_NAME",
+    KERN_INVALID_TASK: "KERN_INVALID_TASK",
+    17: "KERN_INVALID_RIGHT",
+    20: "KERN_INVALID_CAPABILITY",
+    KERN_TERMINATED: "KERN_TERMINATED",
+    46: "KERN_NOT_SUPPORTED",
+    49: "KERN_OPERATION_TIMED_OUT",
+    53: "KERN_DENIED",
+    MACH_SEND_INVALID_DEST: "MACH_SEND_INVALID_DEST",
+    0x10004003: "MACH_RCV_TIMED_OUT",
+    0x10004005: "MACH_RCV_INTERRUPTED",
+}
+
+
 class TaskExtension(Protocol):
     """What the extension offers; results are those of the kernel, and nothing is raised.
 
@@ -79,3 +113,8 @@ def task_extension() -> TaskExtension:
             remedy="install machtrace on a Mac with Xcode's command line tools, or open a core",
         ) from error
     return _darwin_task
+
+
+def result_name(result: int) -> str:
+    """Return a result's name in ``mach/kern_return.h`` and ``mach/message.h``, or its number."""
+    return RESULT_NAMES.get(result, f"{result:#x}")

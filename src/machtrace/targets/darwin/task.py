@@ -23,9 +23,13 @@ from machtrace.model.snapshot import (
 from machtrace.targets.base import DEFAULT_STACK_LIMIT, ClosedWhenLeft
 from machtrace.targets.darwin.access import PortRefusal, access_error
 from machtrace.targets.darwin.copier import DarwinCopier, TaskCopier, task_error
-from machtrace.targets.darwin.extension import TaskExtension, task_extension
+from machtrace.targets.darwin.extension import (
+    KERN_FAILURE,
+    KERN_INVALID_ARGUMENT,
+    TaskExtension,
+    task_extension,
+)
 from machtrace.targets.darwin.images import TaskImageFinder, TaskImages
-from machtrace.targets.darwin.kern_return import KERN_FAILURE, KERN_INVALID_ARGUMENT
 from machtrace.targets.darwin.memory import TaskMemory
 from machtrace.targets.darwin.process import process_info, read_process, read_rights
 from machtrace.targets.darwin.queues import queue_labels, served_queues

@@ -25,6 +25,7 @@ from machtrace.model.snapshot import (
     ThreadInfo,
     ThreadSnapshot,
 )
+from machtrace.targets.darwin.extension import RESULT_NAMES
 from machtrace.targets.frida.agent import Fields, FridaAgent, FridaMemory
 from machtrace.targets.frida.copies import (
     MOST_THREADS,
@@ -49,16 +50,6 @@ _LEAST_WIDTH, _MOST_WIDTH = 32, 64
 _LARGEST_ID = (1 << 53) - 1
 _LARGEST_ERROR = (1 << 32) - 1
 _MOST_IMAGES = 1 << 14
-_REASONS = {
-    1: "KERN_INVALID_ADDRESS",
-    2: "KERN_PROTECTION_FAILURE",
-    3: "KERN_NO_SPACE",
-    4: "KERN_INVALID_ARGUMENT",
-    5: "KERN_FAILURE",
-    8: "KERN_NO_ACCESS",
-    37: "KERN_TERMINATED",
-}
-"""``mach/kern_return.h``"""
 
 
 class FridaDarwin:
@@ -121,7 +112,7 @@ class FridaDarwin:
                 continue
             try:
                 if isinstance(copy, UncopiedThread):
-                    raise why_not(copy, _REASONS)
+                    raise why_not(copy, RESULT_NAMES)
                 kept.append(self._thread(info, copy))
                 contexts += [one for more in copy.stacks[1:] for one in read_contexts(more)]
             except MachtraceError as error:

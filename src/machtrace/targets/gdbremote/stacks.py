@@ -5,7 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
-from machtrace.formats.elf.core.registers import layout_for
+import numpy as np
+
+from machtrace.formats.elf.core.registers import RegisterLayout, layout_for
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
@@ -13,7 +15,6 @@ from machtrace.targets.gdbremote.memory import RemoteMemory
 from machtrace.targets.gdbremote.replies import RemoteRegion, parse_region
 from machtrace.targets.gdbremote.session import GdbSession
 from machtrace.targets.shared.proc_maps import Mapping
-from machtrace.targets.shared.signal_frame import REACH, interrupted_sp
 from machtrace.targets.shared.thread_copy import RED_ZONE, has_red_zone
 
 UNBOUNDED = 1 << 26
@@ -25,7 +26,18 @@ _LARGEST_STEP = 1 << 18
 """Bytes of one step: of what follows a stack no more than this is asked for in vain."""
 _MOST_PARTS = 8
 """Adjoining regions that one stack may consist of."""
-_ADDRESSES = 1 << 64
+
+REACH = 64 * 1024
+"""Bytes of a stack that are searched for a signal frame."""
+
+_UC_FLAGS_MOST = 7
+"""Three bits are in use."""
+
+_SS_FLAGS_KNOWN = 0x80000003
+"""``SS_ONSTACK``, ``SS_DISABLE`` and ``SS_AUTODISARM``; no other exists."""
+
+_SIZE_MOST = 1 << 30
+"""Bytes; no alternate stack is near that size."""
 
 
 class RemoteStackReader:
@@ -168,3 +180,38 @@ class RemoteStackReader:
             left, step = following, min(step * 2, _LARGEST_STEP)
         for index in indexes:
             yield index, MemoryRegion(Avma(starts[index]), bytes(held[index]))
+
+
+def interrupted_sp(stack: memoryview, sp: int, layout: RegisterLayout) -> int | None:
+    """Return the stack pointer that a signal saved, an Avma; None without an alternate stack.
+
+    A handler on the alternate stack leaves a ``struct ucontext`` there: no ``uc_link``, a
+    ``uc_stack`` that is the alternate stack itself, and the stack pointer to return to
+    (``asm-generic/ucontext.h``, ``asm/ucontext.h``, ``asm/sigcontext.h``).
+
+    Args:
+        stack: bytes from a little below ``sp`` upwards; only :data:`REACH` of them are searched.
+        sp: the stack pointer, an Avma.
+        layout: the registers' layout.
+    """
+    size = layout.words.size // len(layout.dwarf)
+    end = min(len(stack), REACH) // size * size
+    words = np.frombuffer(stack[:end], np.dtype(f"<u{size}"))
+    saved_at = layout.signal_sp // size
+    count = len(words) - saved_at - 2
+    if count <= 0:
+        return None
+    # uc_flags, uc_link, and uc_stack: ss_sp, ss_flags (with padding), ss_size.
+    uc_flags, uc_link, ss_sp, ss_flags, ss_size = (words[at : at + count] for at in range(5))
+    here = words.dtype.type(sp)
+    below = np.flatnonzero((uc_link == 0) & (uc_flags <= _UC_FLAGS_MOST) & (ss_sp <= here))
+    matches = below[here - ss_sp[below] < np.minimum(ss_size[below], _SIZE_MOST)]
+    for index in matches.tolist():
+        start, length = int(ss_sp[index]), int(ss_size[index])
+        saved = int(words[index + 2 + saved_at])
+        if length > _SIZE_MOST or int(ss_flags[index]) & 0xFFFFFFFF & ~_SS_FLAGS_KNOWN:
+            continue
+        # Inside: a signal that came while another's handler ran.
+        if not start <= saved < start + length:
+            return saved
+    return None
