@@ -28,13 +28,14 @@ from machtrace.model.memory import MemoryRegion, RegionMemory
 from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.model.stack import Walk
+from machtrace.unwinder.frame_limit import FrameLimit
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from machtrace.unwinder.sources.of_image import image_rules
 from machtrace.unwinder.thread_walker import PythonWalker, ThreadWalker
 from machtrace.unwinder.unwinder import thread_walker
 from tests.support.emulated.run import STACK_SIZE, EmulatedRun, Moment
 
-LIMIT = 512
+LIMIT = FrameLimit(200, 56)
 _HEAD = 20
 """Bytes before the registers."""
 _SAMPLES = 12
@@ -155,8 +156,8 @@ def _walk(walker: ThreadWalker, thread: ThreadSnapshot, world: World) -> Walk:
         found = walker.walk(thread, RegionMemory(world.regions), LIMIT)
     except MachtraceError as error:
         raise ContractError(f"walk raised {error!r}") from error
-    if not found.addresses or len(found.addresses) > LIMIT:
-        raise ContractError(f"a walk of {len(found.addresses)} addresses, at most {LIMIT}")
+    if not found.addresses or len(found.addresses) > sum(LIMIT):
+        raise ContractError(f"a walk of {len(found.addresses)} addresses, at most {sum(LIMIT)}")
     return found
 
 

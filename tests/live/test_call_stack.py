@@ -177,18 +177,34 @@ def test_the_short_walk_finds_what_the_whole_one_finds(sanitizer: str, tmp_path:
     assert deep > 100
 
 
-def test_a_deep_stack_keeps_both_ends() -> None:
-    """The frames that are left out are counted, and the others keep their numbers."""
+def test_an_explicit_limit_keeps_the_innermost_frames() -> None:
+    """As many lines and addresses as the limit, and no mark for the others."""
 
     def look() -> None:
         whole, cut = mt.call_stack_symbols(), mt.call_stack_symbols(20)
-        assert len(cut) == 21
-        gap = next(line for line in cut if line.startswith("..."))
-        assert gap == f"... {len(whole) - 20} frames not shown"
-        assert cut[-5:] == whole[-5:]
-        assert cut[5].split()[3:] == whole[5].split()[3:]
+        assert len(whole) > 20
+        assert len(cut) == 20
+        # The line that calls differs, and so does its address in the innermost frame.
+        assert cut[5:] == whole[5:20]
+        addresses = mt.call_stack_return_addresses(), mt.call_stack_return_addresses(20)
+        assert addresses[0][5:20] == addresses[1][5:]
+        assert len(addresses[1]) == 20
 
     nested(12, look)
+
+
+def test_the_default_limit_keeps_both_ends_of_a_deep_stack() -> None:
+    """The frames left out are counted, and the others keep their numbers."""
+
+    def look() -> None:
+        whole, cut = mt.call_stack_symbols(5000), mt.call_stack_symbols()
+        assert len(whole) > 512
+        assert len(cut) == 513
+        assert cut[448] == f"... {len(whole) - 512} frames not shown"
+        assert cut[449:] == whole[-64:]
+        assert cut[5:448] == whole[5:448]
+
+    nested(120, look)
 
 
 def test_the_programs_own_frames_keep_their_numbers() -> None:

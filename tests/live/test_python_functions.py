@@ -13,11 +13,14 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from machtrace.cpython.join import with_python_runs
 
 import machtrace as mt
 from machtrace.errors import TargetError, TargetSpecError, ThreadGoneError
+from machtrace.model.options import NameOptions
 from machtrace.pipeline.backtraces import build_capture, snapshot_with_python
 from machtrace.targets.linux.process import LinuxProcessTarget
+from machtrace.unwinder.frame_limit import FrameLimit
 
 PROGRAM = Path(__file__).parent / "programs" / "python_functions.py"
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
@@ -87,17 +90,21 @@ def test_one_thread_has_its_own(running):
     assert told[process.pid] == functions(stack)
 
 
-def test_of_a_deep_stack_both_ends_have_theirs(running):
-    """Runs are counted from both ends where the middle was left out."""
+@pytest.mark.parametrize("limit", [FrameLimit(30, 10), FrameLimit(40)], ids=["both", "inner"])
+def test_the_ends_of_a_deep_stack_have_their_functions(running, limit):
+    """Runs are counted from each end that the limit keeps."""
     process, told = running
-    stacks = mt.backtraces(process.pid, python=True, lines=False, limit=40)
+    snapshot, runs = snapshot_with_python(process.pid)
+    symbolicator = mt.Symbolicator(lines=False)
+    walked = mt.Unwinder().unwind(snapshot, limit=limit)
+    stacks, _ = with_python_runs(map(symbolicator.symbolicate, walked), runs)
     (deep,) = (stack for stack in stacks if stack.gap is not None)
     rows, found = told[deep.thread.id], functions(deep)
     inner = [row for frame in deep.frames[: deep.gap.after] for row in ends(frame)]
 
     assert 10 < len(found) < len(rows)
     assert rows[: len(inner)] == inner
-    assert rows[len(inner) - len(found) :] == found[len(inner) :]
+    assert rows[len(rows) + len(inner) - len(found) :] == found[len(inner) :]
 
 
 def ends(frame):
@@ -175,7 +182,7 @@ def test_threads_that_run_are_of_one_moment(version, start):
         for _ in range(40):
             snapshot, runs = snapshot_with_python(target)
             assert snapshot.problems == ()
-            found = build_capture(snapshot, python=runs, lines=False)
+            found = build_capture(snapshot, names=NameOptions(lines=False), python=runs)
             assert found.problems == ()
             for stack in found.stacks:
                 names = [row[0] for row in functions(stack)]

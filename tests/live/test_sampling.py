@@ -17,6 +17,7 @@ import pytest
 import machtrace
 from machtrace.errors import ArgumentError, ConnectionLostError, TargetGoneError, TargetSpecError
 from machtrace.model.arch import Arch
+from machtrace.model.options import NameOptions
 from machtrace.model.profile import SamplingEnd
 from machtrace.render import folded
 from machtrace.sampling.api import duration_ns, interval_ns, sample
@@ -65,7 +66,7 @@ def test_shares_of_time_are_the_true_ones(shares):
     process = shares(0, 1)
     ticks = []
     with machtrace.open_target(process.pid) as target:
-        sampler = Sampler(target, interval_ns=interval_ns(250), lines=False)
+        sampler = Sampler(target, interval_ns=interval_ns(250), names=NameOptions(lines=False))
         # As long as it takes: a busy machine loses ticks.
         run = sampler.run(
             duration_ns(60), should_stop=lambda: len(ticks) >= 500, on_tick=ticks.append
@@ -115,7 +116,7 @@ def test_the_end_of_the_process_ends_sampling(shares):
             threading.Timer(0.015, process.kill).start()
 
     with machtrace.open_target(process.pid) as target:
-        sampler = Sampler(target, interval_ns=interval_ns(100), lines=False)
+        sampler = Sampler(target, interval_ns=interval_ns(100), names=NameOptions(lines=False))
         run = sampler.run(FOREVER_NS, on_tick=on_tick)
     found = sampler.profile(run)
 
@@ -184,9 +185,9 @@ def test_stacks_that_do_not_change_are_kept_once(shares):
 
 
 def test_deep_stacks_keep_both_ends(build, start):
-    """And say that something is left out."""
+    """Only by default; an explicit limit keeps the innermost frames. Both mark what is left out."""
     process = start(build("deep"), 3000)
-    found = sample(process.pid, hz=50, duration=0.2, limit=40)
+    found = sample(process.pid, hz=50, duration=0.2)
     sink = io.StringIO()
     folded.write(found, sink)
     assert "[frames left out]" in sink.getvalue()
@@ -268,7 +269,7 @@ def test_through_lldb_server(shares):
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
         with opened as target:
-            sampler = Sampler(target, interval_ns=interval_ns(20), lines=False)
+            sampler = Sampler(target, interval_ns=interval_ns(20), names=NameOptions(lines=False))
             # As long as it takes: a busy machine loses ticks.
             run = sampler.run(
                 duration_ns(60), should_stop=lambda: len(ticks) >= 20, on_tick=ticks.append

@@ -1,4 +1,4 @@
-"""Stacks deeper than anyone reads: both ends are kept, and all is counted."""
+"""Stacks deeper than the limit: which frames are returned; all frames are counted."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from machtrace.pipeline.backtraces import build_capture
 from machtrace.render import bs, json_document, lldb, nsthread, text
 from machtrace.targets.open import open_target
 from machtrace.unwinder import walker
+from machtrace.unwinder.frame_limit import DEFAULT_LIMIT, FrameLimit
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from machtrace.unwinder.rules import AtCfa, CfaPlus, Claims, InRegister, RegisterOffset, UnwindRule
 from machtrace.unwinder.unwinder import unwind
@@ -54,7 +55,7 @@ class Rules:
         return self.others.get(lookup, self.rule)
 
 
-def walked(rule, memory, limit=512, others=(), **registers):
+def walked(rule, memory, limit=DEFAULT_LIMIT, others=(), **registers):
     """A walk in an image where ``rule`` holds everywhere."""
     rules = ImageRules((Rules(rule, others),), Svma(CODE))
     start = RegisterSet.of(Arch.ARM64, **{"pc": CODE, "sp": 0, "fp": 0, "lr": 0} | registers)
@@ -98,16 +99,30 @@ def test_depth_takes_no_memory():
     assert most(20_000) < most(2_000) + 20_000
 
 
-def test_every_limit_keeps_as_much_as_it_says():
-    """A quarter is of the outer end, as far as that is of use."""
-    snapshot = synthetic_process(threads=1, depth=90).snapshot
-    for limit in (1, 2, 3, 4, 64, 89, 90, 91, 512):
-        (found,) = unwind(snapshot, limit=limit)
-        assert min(limit, 90) == len(found.addresses)
-        assert 90 == found.depth
-        assert found.stop.is_complete
-    (found,) = unwind(snapshot, limit=64)
-    assert Gap(after=48, count=26) == found.gap
+def test_an_explicit_limit_keeps_the_innermost_frames():
+    """As lldb's ``bt N`` does; the frames left out are counted."""
+    process = synthetic_process(threads=1, depth=90)
+    (true,) = process.stacks.values()
+    for limit in (1, 2, 3, 4, 64, 89, 90, 91, 512, 1000):
+        (walked,) = unwind(process.snapshot, limit=limit)
+        assert tuple(frame.address for frame in walked.addresses) == true[:limit]
+        assert walked.depth == 90
+        assert walked.stop.is_complete
+        assert walked.gap == (Gap(after=limit, count=90 - limit) if limit < 90 else None)
+
+
+def test_only_the_default_limit_keeps_both_ends():
+    """A limit next to it keeps the innermost frames."""
+    process = synthetic_process(threads=1, depth=2000)
+    (true,) = process.stacks.values()
+    kept = {
+        limit: tuple(frame.address for frame in unwind(process.snapshot, limit=limit)[0].addresses)
+        for limit in (511, 512, 513)
+    }
+
+    assert kept[511] == true[:511]
+    assert kept[512] == true[:448] + true[-64:]
+    assert kept[513] == true[:513]
 
 
 def test_frames_have_their_numbers_behind_a_gap():
@@ -119,25 +134,25 @@ def test_frames_have_their_numbers_behind_a_gap():
 
 
 def test_every_format_says_what_is_left_out():
-    """The numbers go on behind the gap; where a format has none, a line stands for it."""
-    result = build_capture(synthetic_process(threads=1, depth=2000).snapshot, limit=8)
+    """Frame numbers continue after the gap; a line states the number of frames left out."""
+    result = build_capture(synthetic_process(threads=1, depth=2000).snapshot)
     written = {}
     for form in (text, lldb, nsthread, bs, json_document):
         sink = io.StringIO()
         form.write(result, sink)
         written[form] = sink.getvalue()
-    left_out = 2000 - 8
+    left_out = 2000 - 512
 
     assert f"{left_out:,} frames in between" in written[text]
     assert f"... {left_out} frames not shown" in written[lldb]
     assert "frame #1999: " in written[lldb]
     lines = written[nsthread].splitlines()
-    assert f"... {left_out} frames not shown" == lines[6]
+    assert f"... {left_out} frames not shown" == lines[448]
     assert lines[-1].startswith("1999")
     assert f"... {left_out} frames not shown" in written[bs].splitlines()
     (thread,) = json.loads(written[json_document])["threads"]
-    assert {"after": 6, "count": left_out} == thread["gap"]
-    assert [*range(6), 1998, 1999] == [frame["index"] for frame in thread["frames"]]
+    assert {"after": 448, "count": left_out} == thread["gap"]
+    assert [*range(448), *range(1936, 2000)] == [frame["index"] for frame in thread["frames"]]
 
 
 def test_a_cycle_is_seen_at_once_where_it_is_short():
@@ -190,7 +205,7 @@ def test_frames_are_counted_up_to_a_limit(monkeypatch):
     monkeypatch.setattr(walker, "MOST_FRAMES", 5000)
     rule = UnwindRule(RegisterOffset(31, 16), AtCfa(-8))
     memory = MemoryRegion(Avma(0), struct.pack("<Q", CODE + 8) * (1 << 16))
-    found = walked(rule, memory, limit=10)
+    found = walked(rule, memory, limit=FrameLimit(10))
 
     assert StopReason.DEPTH_LIMIT is found.stop.reason
     assert 5000 == found.depth
@@ -214,7 +229,7 @@ def test_swift_continuations_are_kept_the_same_way():
     )
     start = RegisterSet.of(Arch.ARM64, pc=0x2000, sp=0, fp=0x10, lr=0)
     rules = RuleCache(ImageList(), Arch.ARM64, lambda _: ImageRules())
-    found = walk(start, memory, rules, PacMask.of_width(47), 100)
+    found = walk(start, memory, rules, PacMask.of_width(47), FrameLimit(75, 25))
     rest = found.physical_remainder
 
     assert rest is not None

@@ -16,6 +16,7 @@ from machtrace.model.memory import LayeredMemory, MemoryRegion
 from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.model.stack import FrameTrust, StopReason
+from machtrace.unwinder.frame_limit import DEFAULT_LIMIT, FrameLimit
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from machtrace.unwinder.rules import (
     AtCfa,
@@ -79,7 +80,7 @@ def process_rules(rules, arch):
     return RuleCache(ImageList([image]), arch, lambda _: sources)
 
 
-def both(registers, stack, rules, mask, limit=512, rest=()):
+def both(registers, stack, rules, mask, limit=DEFAULT_LIMIT, rest=()):
     """The walk in Python and the one in C, by rules that each has for itself."""
     memory = LayeredMemory((stack, *rest))
     expected = walk(registers, memory, rules(), mask, limit)
@@ -184,7 +185,7 @@ class Maker:
 @given(
     seed=st.integers(0, (1 << 32) - 1),
     mask=st.sampled_from([WIDTH_47, WIDTH_47, PacMask(), PacMask.of_width(20)]),
-    limit=st.sampled_from([1, 2, 5, 512]),
+    limit=st.sampled_from([FrameLimit(1), FrameLimit(2), FrameLimit(4, 1), DEFAULT_LIMIT]),
 )
 def test_any_rules_and_any_memory(seed, mask, limit):
     """Addresses, trusts, kinds, gaps and why it stopped are the same, frame by frame."""
@@ -225,9 +226,9 @@ def test_real_tables_and_damaged_stacks(arch):
             del stack[chosen.randrange(128, 1400) :]
         damaged = replace(thread, stack=replace(thread.stack, data=bytes(stack)))
 
-        found = native.walk(damaged, process.memory, 512)
+        found = native.walk(damaged, process.memory, DEFAULT_LIMIT)
 
-        assert found == python.walk(damaged, process.memory, 512)
+        assert found == python.walk(damaged, process.memory, DEFAULT_LIMIT)
         whole += len(found.addresses) == 40
     assert 12 <= whole < 60
 
@@ -253,15 +254,17 @@ def test_emulated_programs(lab_program, name, optimisation, arch):
         stack = MemoryRegion(Avma(sp), bytes(moment.memory.read(sp, moment.callers[-1].sp - sp)))
         info = ThreadInfo(id=ThreadId(1), index=1)
         thread = ThreadSnapshot(info=info, registers=moment.registers, stack=stack)
-        expected = python.walk(thread, moment.memory, 512)
-        assert native.walk(thread, moment.memory, 512) == expected
+        expected = python.walk(thread, moment.memory, DEFAULT_LIMIT)
+        assert native.walk(thread, moment.memory, DEFAULT_LIMIT) == expected
         seen += 1
 
     EmulatedRun(contents).run(visit, limit=2_000_000, every=3)
     assert seen > 20, "the program ran"
 
 
-@pytest.mark.parametrize("limit", [3, 64, 5000, 100_000])
+@pytest.mark.parametrize(
+    "limit", [FrameLimit(3), FrameLimit(48, 16), FrameLimit(5000, 64), FrameLimit(100_000)]
+)
 def test_a_deep_stack(limit):
     """Both ends are kept and what lies between is counted, whatever is walked in one go."""
     count = 30_000
@@ -361,7 +364,7 @@ def test_a_rule_whose_witness_was_not_heard_is_not_remembered():
     exact, native = (rules(source) for source in sources)
     walkers = PythonWalker(exact, WIDTH_47), NativeWalker(native, Arch.ARM64, WIDTH_47)
     for is_heard in (False, True):
-        exact, found = (walker.walk(thread, LayeredMemory(()), 512) for walker in walkers)
+        exact, found = (walker.walk(thread, LayeredMemory(()), DEFAULT_LIMIT) for walker in walkers)
         assert found == exact
         if not is_heard:
             assert sources[0].asked == sources[1].asked, "as much work, and so the same at its end"

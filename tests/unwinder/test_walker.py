@@ -11,6 +11,7 @@ from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import LayeredMemory, MemoryRegion
 from machtrace.model.registers import RegisterSet
 from machtrace.model.stack import AddressKind, FrameTrust, Gap, StopReason
+from machtrace.unwinder.frame_limit import FrameLimit
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from machtrace.unwinder.rules import (
     AtCfa,
@@ -105,7 +106,7 @@ def test_misaligned_frame_pointer_ends_the_walk():
 
 def test_limit_is_kept_and_said():
     """Frames beyond the limit are counted, and the stack's end is found all the same."""
-    walked = walk(registers(), STACK, chain_rules(), WIDTH_47, 2)
+    walked = walk(registers(), STACK, chain_rules(), WIDTH_47, FrameLimit(2))
 
     assert [PC, RET1] == [found.address for found in walked.addresses]
     assert Gap(after=2, count=1) == walked.gap

@@ -13,6 +13,7 @@ import typer
 from machtrace.cli.options import Spec, check_search_paths
 from machtrace.cpython.runs import PythonRuns
 from machtrace.model.capture import Capture
+from machtrace.model.options import NameOptions, WalkOptions
 from machtrace.model.snapshot import ThreadId
 from machtrace.model.stack import FrameTrust
 from machtrace.model.symbol import CallStack
@@ -92,10 +93,10 @@ def backtrace(  # noqa: PLR0913, PLR0917 - a parameter is an option
         copied = snapshot(spec, threads=thread, stack_limit=stack_limit)
     result = build_capture(
         copied,
-        limit=limit,
-        symbolicate=names,
-        lines=lines and format in _WITH_LINES,
-        search=search or (),
+        WalkOptions(limit=limit, stack_limit=stack_limit),
+        NameOptions(
+            search=tuple(search or ()), symbolicate=names, lines=lines and format in _WITH_LINES
+        ),
         explain=explain,
         python=runs,
     )

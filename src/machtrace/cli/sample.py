@@ -21,8 +21,8 @@ import typer
 from machtrace.cli import console
 from machtrace.cli.options import RunningSpec
 from machtrace.errors import FileAccessError
+from machtrace.model.options import DEFAULT_STACK_LIMIT, NameOptions, WalkOptions
 from machtrace.model.profile import Profile
-from machtrace.targets.base import DEFAULT_STACK_LIMIT
 
 _STDOUT = "-"
 
@@ -189,12 +189,10 @@ def sample(  # noqa: PLR0913, PLR0917 - a parameter is an option
             target,
             interval_ns=interval,
             threads=select_threads(target.threads(), thread),
-            search=search or (),
-            limit=limit,
-            stack_limit=stack_limit,
-            symbolicate=names,
-            lines=lines,
-            python=python,
+            walk=WalkOptions(limit=limit, stack_limit=stack_limit),
+            names=NameOptions(
+                search=tuple(search or ()), symbolicate=names, lines=lines, python=python
+            ),
         )
         with ended_by_ctrl_c() as should_stop, progress(length) as on_tick:
             run = sampler.run(length, should_stop=should_stop, on_tick=on_tick)

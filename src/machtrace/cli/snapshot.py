@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from machtrace.cli.options import Spec
+from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.snapshot import Snapshot
-from machtrace.targets.base import DEFAULT_STACK_LIMIT
 
 if TYPE_CHECKING:  # it brings what walks and names, which the command line's help can do without
     from machtrace.pipeline.snapshot_writer import SavedCore

@@ -7,12 +7,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from machtrace.errors import ArgumentError, TargetSpecError
+from machtrace.model.options import (
+    DEFAULT_FRAME_LIMIT,
+    DEFAULT_STACK_LIMIT,
+    NameOptions,
+    WalkOptions,
+)
 from machtrace.model.profile import Profile
 from machtrace.sampling.sampler import FOREVER_NS, Sampler
-from machtrace.targets.base import DEFAULT_STACK_LIMIT, Target, select_threads
+from machtrace.targets.base import Target, select_threads
 from machtrace.targets.core.target import CoreTarget
 from machtrace.targets.open import EMULATED, open_target
-from machtrace.unwinder.walker import DEFAULT_DEPTH
 
 MOST_HZ = 10_000.0
 """More often than that no snapshot is done."""
@@ -29,7 +34,7 @@ def sample(  # noqa: PLR0913 - all but the first are by keyword
     symbolicate: bool = True,
     lines: bool = True,
     search: Sequence[str | Path] = (),
-    limit: int = DEFAULT_DEPTH,
+    limit: int = DEFAULT_FRAME_LIMIT,
     stack_limit: int = DEFAULT_STACK_LIMIT,
     python: bool = False,
 ) -> Profile:
@@ -58,18 +63,16 @@ def sample(  # noqa: PLR0913 - all but the first are by keyword
         TargetSpecError: the target is a core, or an emulated process: they stand still.
         TargetError, FileAccessError, FormatError: see :func:`machtrace.open_target`.
     """
+    walk = WalkOptions(limit=limit, stack_limit=stack_limit)
+    names = NameOptions(search=tuple(search), symbolicate=symbolicate, lines=lines, python=python)
     interval, length = interval_ns(hz), duration_ns(duration)
     with running_target(target) as opened:
         sampler = Sampler(
             opened,
             interval_ns=interval,
             threads=select_threads(opened.threads(), threads),
-            search=search,
-            limit=limit,
-            stack_limit=stack_limit,
-            symbolicate=symbolicate,
-            lines=lines,
-            python=python,
+            walk=walk,
+            names=names,
         )
         return sampler.profile(sampler.run(length))
 

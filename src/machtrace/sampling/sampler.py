@@ -12,15 +12,15 @@ from functools import partial
 
 from machtrace.cpython.runs import PythonRuns
 from machtrace.errors import TargetError, TargetGoneError, TargetSpecError, ThreadGoneError
-from machtrace.images.resolver import ImageResolver, Search
+from machtrace.images.resolver import ImageResolver
+from machtrace.model.options import NameOptions, WalkOptions
 from machtrace.model.profile import Profile, SamplingEnd, SamplingRun, stopped_share
 from machtrace.model.snapshot import Problem, Snapshot, ThreadId
 from machtrace.sampling.collection import SampleCollection
 from machtrace.sampling.stacks import SampledStacks
 from machtrace.symbolizer.symbolicator import Symbolicator
-from machtrace.targets.base import DEFAULT_STACK_LIMIT, PausingTarget, PythonTarget, Target
+from machtrace.targets.base import PausingTarget, PythonTarget, Target
 from machtrace.unwinder.unwinder import Unwinder
-from machtrace.unwinder.walker import DEFAULT_DEPTH
 
 
 class TickClock:
@@ -85,6 +85,9 @@ class TickClock:
 _LONGEST_SLEEP_NS = 50_000_000
 
 
+_DEFAULT_WALK = WalkOptions()
+_DEFAULT_NAMES = NameOptions()
+
 FOREVER_NS = 1 << 62
 """A duration that ends by itself after 146 years."""
 
@@ -112,46 +115,37 @@ class Sampler:
         target: an open target of a process that runs; its owner closes it.
         interval_ns: nanoseconds from tick to tick, 1 or more.
         threads: which; None are all that there are at each tick.
-        search: files and folders with the program's images.
-        limit: how many frames of a stack are kept at most: of a deeper one those at both ends.
-        stack_limit: how many bytes of each stack are copied at most.
-        symbolicate: whether to look names up.
-        lines: whether source lines and inlined calls are wanted, where names are looked up.
-        python: whether the Python functions that CPython's loop runs are wanted. They are read
-            while all threads stand still together.
+        walk: the limits of each stack.
+        names: what to look up. Python functions are read while all threads are suspended together.
 
     Raises:
-        TargetSpecError: Python functions are wanted, and not known of this kind of target.
+        TargetSpecError: the target does not provide Python functions.
     """
 
-    def __init__(  # noqa: PLR0913 - all but the first are by keyword
+    def __init__(
         self,
         target: Target,
         *,
         interval_ns: int,
         threads: Sequence[ThreadId] | None = None,
-        search: Search = (),
-        limit: int = DEFAULT_DEPTH,
-        stack_limit: int = DEFAULT_STACK_LIMIT,
-        symbolicate: bool = True,
-        lines: bool = True,
-        python: bool = False,
+        walk: WalkOptions = _DEFAULT_WALK,
+        names: NameOptions = _DEFAULT_NAMES,
     ) -> None:
-        if python and not isinstance(target, PythonTarget):
+        if names.python and not isinstance(target, PythonTarget):
             raise TargetSpecError(
-                "Python functions are not known of this kind of target",
+                "Python functions cannot be read from this kind of target",
                 remedy="leave them out, or sample a process of this machine by its id",
             )
         self._target = target
-        self._python_target = target if python and isinstance(target, PythonTarget) else None
+        self._python_target = target if names.python and isinstance(target, PythonTarget) else None
         self._interval_ns = interval_ns
         self._wanted = threads
-        self._stack_limit = stack_limit
-        files = ImageResolver.of(search)
+        self._walk = walk
+        files = ImageResolver.of(names.search)
         self._unwinder = Unwinder(files)
-        self._names = Symbolicator(files, lines=lines)
-        self._symbolicate = symbolicate
-        self._stacks = SampledStacks(self._unwinder, self._names, limit=limit)
+        self._symbolicator = Symbolicator(files, lines=names.lines)
+        self._symbolicate = names.symbolicate
+        self._stacks = SampledStacks(self._unwinder, self._symbolicator, walk)
         self._collection = SampleCollection(self._stacks)
         self._process = target.process
         self._ticks = 0
@@ -206,10 +200,10 @@ class Sampler:
 
         The target may be closed by then.
         """
-        collection, names = self._collection, self._names
+        collection, symbolicator = self._collection, self._symbolicator
         samples = collection.samples()
-        frames = self._stacks.frames.frames(partial(names.frame, named=self._symbolicate))
-        unread = (Problem(thread=None, error=error) for error in names.problems)
+        frames = self._stacks.frames.frames(partial(symbolicator.frame, named=self._symbolicate))
+        unread = (Problem(thread=None, error=error) for error in symbolicator.problems)
         return Profile(
             process=self._process,
             images=collection.images,
@@ -242,10 +236,10 @@ class Sampler:
                 self._collection.miss(problem)
             self._python_target = None
         self._process = first.process
-        self._unwinder.columns([first])
+        self._unwinder.columns([first], limit=self._walk.limit)
 
     def _snapshot(self) -> tuple[Snapshot, Mapping[ThreadId, PythonRuns]]:
-        wanted, stack_limit = self._wanted, self._stack_limit
+        wanted, stack_limit = self._wanted, self._walk.stack_limit
         if self._python_target is not None:
             return self._python_target.snapshot_with_python(wanted, stack_limit=stack_limit)
         return self._target.snapshot(wanted, stack_limit=stack_limit), {}

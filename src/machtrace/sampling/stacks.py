@@ -14,6 +14,7 @@ from dataclasses import replace
 from machtrace.cpython.runs import PythonRuns, with_python_runs
 from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage, ImageList
+from machtrace.model.options import WalkOptions
 from machtrace.model.profile import OUTERMOST, MissingFrames, ProfileFrame, StackTable
 from machtrace.model.snapshot import Problem, Snapshot, ThreadId, ThreadSnapshot
 from machtrace.model.stack import AddressKind, Backtrace, FrameAddress, Gap, Walk, stretches
@@ -172,27 +173,27 @@ class SampledStacks:
 
     Args:
         unwinder: walks the stacks.
-        names: tells CPython's loop from other functions, where Python's are known.
-        limit: how many frames of a stack are kept at most.
+        symbolicator: recognises CPython's loop by name, where Python functions are read.
+        walk: the limits of each stack.
     """
 
     __slots__ = (
         "_images",
         "_known",
         "_known_bytes",
-        "_limit",
-        "_names",
+        "_symbolicator",
         "_unwinder",
+        "_walk",
         "frames",
         "rows",
     )
 
-    def __init__(self, unwinder: Unwinder, names: Symbolicator, *, limit: int) -> None:
+    def __init__(self, unwinder: Unwinder, symbolicator: Symbolicator, walk: WalkOptions) -> None:
         self.frames = ProfileFrames()
         self.rows = StackRows()
         self._unwinder = unwinder
-        self._names = names
-        self._limit = limit
+        self._symbolicator = symbolicator
+        self._walk = walk
         self._images: ImageList | None = None
         self._known: dict[_Key, int] = {}
         self._known_bytes = 0
@@ -203,7 +204,7 @@ class SampledStacks:
         """The row of each thread's stack, and where Python's functions do not fit."""
         if snapshot.images is not self._images or self._known_bytes > _MOST_KEYS:
             self._images, self._known, self._known_bytes = snapshot.images, {}, 0
-        columns = self._unwinder.columns([snapshot], limit=self._limit)
+        columns = self._unwinder.columns([snapshot], limit=self._walk.limit)
         starts = columns.starts.tolist()
         addresses, codes = columns.addresses.tobytes(), columns.codes.tobytes()
         rows: list[int] = []
@@ -252,7 +253,7 @@ class SampledStacks:
             thread=thread,
             snapshot=snapshot,
         )
-        named = self._names.symbolicate(backtrace)
+        named = self._symbolicator.symbolicate(backtrace)
         (stack,), unmatched = with_python_runs([named], {thread.info.id: runs})
         problems += unmatched
         return [

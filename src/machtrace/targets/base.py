@@ -9,15 +9,8 @@ from typing import Protocol, Self, runtime_checkable
 
 from machtrace.cpython.runs import PythonRuns
 from machtrace.errors import TargetSpecError
+from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo
-
-DEFAULT_STACK_LIMIT = 16 << 20
-"""Bytes of stack copied of each thread, unless the caller says otherwise.
-
-What lies between the stack pointer and the stack's base is copied, so it costs nothing where
-stacks are shallow. Main threads have 8 MiB and a stack that overflowed has used all of it.
-"""
-
 
 _LISTED = 12
 """Threads named in an error."""

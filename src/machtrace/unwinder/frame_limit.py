@@ -1,47 +1,57 @@
-"""Which frames of a stack are kept: all of an ordinary one, both ends of a very deep one.
-
-Whether a walk has come back to where it was, told in constant memory.
-"""
+"""Which frames of a deep stack are returned, and whether a walk cycles; both in constant memory."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Sequence
-from typing import Self
+from typing import NamedTuple, Self
 
+from machtrace.model.options import DEFAULT_FRAME_LIMIT
 from machtrace.model.stack import AddressChain, FrameAddress, Gap, Stop
 
-MOST_OUTER = 64
-"""Frames that are kept of the outer end, where a stack is cut; fewer where few are kept at all."""
+_DEFAULT_OUTER = 64
+"""Outermost frames that the default limit keeps; Swift's backtraces keep 16 of 64."""
 
 
-def outer_frames(limit: int) -> int:
-    """How many of ``limit`` frames that are kept of a deeper stack are of its outer end."""
-    return min(MOST_OUTER, limit // 4)
+class FrameLimit(NamedTuple):
+    """How many frames of a stack are returned: all of them, unless the stack has more."""
+
+    inner: int
+    """Innermost frames."""
+    outer: int = 0
+    """Outermost frames."""
+
+    @classmethod
+    def of(cls, limit: int) -> Self:
+        """Return the limit for ``limit`` frames, 1 or more.
+
+        The innermost are kept, as lldb's ``bt N`` does. Only the default keeps both ends: a deeper
+        stack has overflowed, or soon will; its inner end shows the functions that recurse, and its
+        outer end where the recursion began.
+        """
+        if limit == DEFAULT_FRAME_LIMIT:
+            return cls(limit - _DEFAULT_OUTER, _DEFAULT_OUTER)
+        return cls(limit)
+
+
+DEFAULT_LIMIT = FrameLimit.of(DEFAULT_FRAME_LIMIT)
 
 
 class FrameLimiter:
-    """Takes frames one by one, innermost first, in memory for ``limit`` of them.
-
-    A stack that is deeper has overflowed, or soon will. Who called whom over and over shows at
-    its inner end, and where that began at its outer end; a quarter of the frames, or
-    :data:`MOST_OUTER`, is of the latter (as in Swift's backtraces, 16 of 64).
-    """
+    """Takes frames one by one, innermost first, in memory for as many as ``limit`` keeps."""
 
     __slots__ = ("_head", "_head_size", "_outer", "count")
 
-    def __init__(self, limit: int) -> None:
-        """``limit`` is at least 1."""
-        outer = outer_frames(limit)
+    def __init__(self, limit: FrameLimit) -> None:
         self._head: list[FrameAddress] = []
-        self._head_size = limit - outer
-        self._outer: deque[FrameAddress] = deque(maxlen=outer)
+        self._head_size = limit.inner
+        self._outer: deque[FrameAddress] = deque(maxlen=limit.outer)
         self.count = 0
-        """How many were taken."""
+        """How many frames were taken."""
 
     @classmethod
-    def of(cls, limit: int, kept: Sequence[FrameAddress], count: int) -> Self:
-        """What ``count`` frames leave of which these were ``kept``."""
+    def of(cls, limit: FrameLimit, kept: Sequence[FrameAddress], count: int) -> Self:
+        """Return the state after ``count`` frames, of which ``kept`` remain."""
         frames = cls(limit)
         for frame in kept:
             frames.add(frame)

@@ -28,7 +28,7 @@ from machtrace.model.stack import (
     StopReason,
     Walk,
 )
-from machtrace.unwinder.frame_limit import FrameLimiter, outer_frames
+from machtrace.unwinder.frame_limit import FrameLimit, FrameLimiter
 from machtrace.unwinder.rule_cache import CACHE_LIMIT, RuleCache
 from machtrace.unwinder.rules import (
     AtCfa,
@@ -203,7 +203,7 @@ class _Plain(dict[int, Collected]):
 class NativeWalker:
     """A :class:`~machtrace.unwinder.thread_walker.ThreadWalker`."""
 
-    __slots__ = ("_arch", "_limit", "_mask", "_native", "_outer", "_plain", "_rules", "_walker")
+    __slots__ = ("_arch", "_mask", "_native", "_plain", "_rules", "_walker")
 
     def __init__(self, rules: RuleCache, arch: Arch, mask: PacMask) -> None:
         """What is learnt of ``rules`` is remembered as long as ``self`` is."""
@@ -211,7 +211,6 @@ class NativeWalker:
         self._arch = arch
         self._mask = mask
         self._native = NativeRules(arch)
-        self._limit = self._outer = 0
         self._plain = _Plain()
         self._walker = _walk.StackWalker(self._native.table, mask.bits & ADDRESS_BITS, _frame)
 
@@ -228,7 +227,7 @@ class NativeWalker:
         finally:
             self._rules.end_walk()
 
-    def walk(self, thread: ThreadSnapshot, rest: MemoryReader, limit: int) -> Walk:
+    def walk(self, thread: ThreadSnapshot, rest: MemoryReader, limit: FrameLimit) -> Walk:
         """See :meth:`ThreadWalker.walk`."""
         walker, first = self._walker, len(self._walker)
         try:
@@ -255,14 +254,14 @@ class NativeWalker:
         finally:
             walker.drop(first)
 
-    def collect(self, thread: ThreadSnapshot, rest: MemoryReader, limit: int) -> Collected:
+    def collect(self, thread: ThreadSnapshot, rest: MemoryReader, limit: FrameLimit) -> Collected:
         """See :meth:`ThreadWalker.collect`."""
         walker = self._walker
         first = len(walker)
         pause = self._start(thread, limit)
         if pause == _walk.ROOT:
             kept = len(walker) - first
-            if kept <= limit:  # and so not yet folded
+            if kept <= limit.inner + limit.outer:  # and so not yet folded
                 return self._plain[kept]
             stop, depth = _ROOT, walker.finish()
         else:
@@ -285,25 +284,25 @@ class NativeWalker:
         self._walker.drop(0)
         return taken
 
-    def _chain(self, first: int, end: int, depth: int, stop: Stop, limit: int) -> AddressChain:
+    def _chain(
+        self, first: int, end: int, depth: int, stop: Stop, limit: FrameLimit
+    ) -> AddressChain:
         return AddressChain(
             addresses=self._walker.objects(first, end),
             stop=stop,
             gap=_gap(end - first, depth, limit) if depth > end - first else None,
         )
 
-    def _start(self, thread: ThreadSnapshot, limit: int) -> int:
-        if limit != self._limit:
-            self._limit, self._outer = limit, outer_frames(limit)
-        registers, stack, outer = thread.registers, thread.stack, self._outer
+    def _start(self, thread: ThreadSnapshot, limit: FrameLimit) -> int:
+        registers, stack = thread.registers, thread.stack
         return self._walker.start(
             registers.pc,
             registers.values,
             _INNERMOST,
             stack.start,
             stack.data,
-            limit - outer,
-            outer,
+            limit.inner,
+            limit.outer,
         )
 
     def _go_on(self, pause: int, memory: MemoryReader) -> _Trace | None:
@@ -364,5 +363,5 @@ class NativeWalker:
         return self._native.learn(lookup, interrupted=interrupted, rule=rule, trust=trust)
 
 
-def _gap(kept: int, depth: int, limit: int) -> Gap:
-    return Gap(limit - outer_frames(limit), depth - kept)
+def _gap(kept: int, depth: int, limit: FrameLimit) -> Gap:
+    return Gap(limit.inner, depth - kept)

@@ -14,6 +14,7 @@ from machtrace.model.address import PacMask
 from machtrace.model.memory import LayeredMemory, MemoryReader
 from machtrace.model.snapshot import ThreadSnapshot
 from machtrace.model.stack import AddressChain, AddressKind, Dispute, FrameTrust, Gap, Stop, Walk
+from machtrace.unwinder.frame_limit import FrameLimit
 from machtrace.unwinder.rule_cache import RuleCache
 from machtrace.unwinder.walker import walk
 
@@ -70,17 +71,19 @@ def collected(walked: Walk) -> Collected:
 class ThreadWalker(Protocol):
     """Walks stacks of one process, one after the other; not for use by several threads at once."""
 
-    def walk(self, thread: ThreadSnapshot, rest: MemoryReader, limit: int, /) -> Walk:
+    def walk(self, thread: ThreadSnapshot, rest: MemoryReader, limit: FrameLimit, /) -> Walk:
         """What :func:`~machtrace.unwinder.walker.walk` returns. Raises nothing.
 
         Args:
             thread: whose stack it is.
             rest: what is known of memory besides that stack, which is looked at first.
-            limit: how many addresses are kept at most.
+            limit: which addresses of a deeper stack are kept.
         """
         ...
 
-    def collect(self, thread: ThreadSnapshot, rest: MemoryReader, limit: int, /) -> Collected:
+    def collect(
+        self, thread: ThreadSnapshot, rest: MemoryReader, limit: FrameLimit, /
+    ) -> Collected:
         """The same, and the frames go behind those that were collected before."""
         ...
 
@@ -103,12 +106,12 @@ class PythonWalker:
         self._addresses = array("Q")
         self._codes = bytearray()
 
-    def walk(self, thread: ThreadSnapshot, rest: MemoryReader, limit: int) -> Walk:
+    def walk(self, thread: ThreadSnapshot, rest: MemoryReader, limit: FrameLimit) -> Walk:
         """See :meth:`ThreadWalker.walk`."""
         memory = LayeredMemory((thread.stack, rest))
         return walk(thread.registers, memory, self._rules, self._mask, limit)
 
-    def collect(self, thread: ThreadSnapshot, rest: MemoryReader, limit: int) -> Collected:
+    def collect(self, thread: ThreadSnapshot, rest: MemoryReader, limit: FrameLimit) -> Collected:
         """See :meth:`ThreadWalker.collect`."""
         walked = self.walk(thread, rest, limit)
         for frame in walked.addresses:

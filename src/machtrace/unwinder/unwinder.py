@@ -12,13 +12,14 @@ from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.memory import MemoryReader
+from machtrace.model.options import DEFAULT_FRAME_LIMIT
 from machtrace.model.snapshot import Snapshot
 from machtrace.model.stack import Backtrace
 from machtrace.model.symbol import FrameStatus
+from machtrace.unwinder.frame_limit import FrameLimit
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from machtrace.unwinder.sources.of_image import merged_rules
 from machtrace.unwinder.thread_walker import PythonWalker, ThreadWalker
-from machtrace.unwinder.walker import DEFAULT_DEPTH
 
 if TYPE_CHECKING:
     from machtrace.unwinder.stack_columns import CollectedStacks, StackColumns
@@ -28,7 +29,7 @@ CACHED_PROCESSES = 16
 
 
 def unwind(
-    snapshot: Snapshot, *, limit: int = DEFAULT_DEPTH, search: Search = ()
+    snapshot: Snapshot, *, limit: int = DEFAULT_FRAME_LIMIT, search: Search = ()
 ) -> tuple[Backtrace, ...]:
     """Unwind every thread of a snapshot.
 
@@ -36,8 +37,8 @@ def unwind(
 
     Args:
         snapshot: the captured threads and memory; nothing else of the target is read.
-        limit: the maximum number of addresses per stack; deeper stacks keep both ends and count
-            the addresses between them.
+        limit: the maximum number of addresses per stack: the innermost; the default keeps both ends
+            of a deeper stack. The others are counted.
         search: files and folders with images whose bytes the snapshot lacks.
     """
     return Unwinder(search).unwind(snapshot, limit=limit)
@@ -59,12 +60,15 @@ class Unwinder:
         self._processes: dict[Hashable, _ProcessUnwinder] = {}
         self._by_image_list: dict[int, _ProcessUnwinder] = {}
 
-    def unwind(self, snapshot: Snapshot, *, limit: int = DEFAULT_DEPTH) -> tuple[Backtrace, ...]:
+    def unwind(
+        self, snapshot: Snapshot, *, limit: int | FrameLimit = DEFAULT_FRAME_LIMIT
+    ) -> tuple[Backtrace, ...]:
         """Unwind every thread of a snapshot; see :func:`machtrace.unwind`."""
+        frame_limit = limit if isinstance(limit, FrameLimit) else FrameLimit.of(limit)
         walker = self._process(snapshot).walker
         backtraces: list[Backtrace] = []
         for thread in snapshot.threads:
-            walk = walker.walk(thread, snapshot.memory, limit)
+            walk = walker.walk(thread, snapshot.memory, frame_limit)
             backtraces.append(
                 Backtrace(
                     addresses=walk.addresses,
@@ -85,7 +89,9 @@ class Unwinder:
         """Return the walker for a snapshot's stacks."""
         return self._process(snapshot).walker
 
-    def columns(self, snapshots: Iterable[Snapshot], *, limit: int = DEFAULT_DEPTH) -> StackColumns:
+    def columns(
+        self, snapshots: Iterable[Snapshot], *, limit: int = DEFAULT_FRAME_LIMIT
+    ) -> StackColumns:
         """Unwind every thread of many snapshots, of one process or of several.
 
         Stacks are in the order of the snapshots and of their threads. The contents are those of
@@ -93,6 +99,7 @@ class Unwinder:
         """
         from machtrace.unwinder.stack_columns import CollectedStacks, columns_of
 
+        frame_limit = FrameLimit.of(limit)
         collected: dict[_ProcessUnwinder, CollectedStacks] = {}
         number = 0
         try:
@@ -103,7 +110,7 @@ class Unwinder:
                     stacks = collected[process] = CollectedStacks()
                 collect, memory = process.walker.collect, snapshot.memory
                 for thread in snapshot.threads:
-                    stacks.stacks.append(collect(thread, memory, limit))
+                    stacks.stacks.append(collect(thread, memory, frame_limit))
                     stacks.numbers.append(number)
                     number += 1
         finally:

@@ -36,7 +36,13 @@ from machtrace.model.stack import (
     StopReason,
     Walk,
 )
-from machtrace.unwinder.frame_limit import REMEMBERED, CycleDetector, FrameLimiter
+from machtrace.unwinder.frame_limit import (
+    DEFAULT_LIMIT,
+    REMEMBERED,
+    CycleDetector,
+    FrameLimit,
+    FrameLimiter,
+)
 from machtrace.unwinder.rule_cache import RuleCache
 from machtrace.unwinder.rules import AtCfa, RegisterOffset, UnwindRule, link_register_rule
 from machtrace.unwinder.step import NULL_PAGE, THUMB_BIT, step
@@ -171,9 +177,6 @@ def _word(memory: MemoryReader, address: Avma, size: int) -> int | None:
         return None
 
 
-DEFAULT_DEPTH = 512
-"""Frames of one stack that are kept, unless the caller says otherwise."""
-
 MOST_FRAMES = 1 << 22
 """Frames of one stack that are walked: a stack of the smallest ones would take 64 MiB."""
 
@@ -202,13 +205,12 @@ def walk(
     memory: MemoryReader,
     rules: RuleCache,
     mask: PacMask,
-    limit: int = DEFAULT_DEPTH,
+    limit: FrameLimit = DEFAULT_LIMIT,
 ) -> Walk:
     """Walk one stack, innermost frame first, to its end.
 
-    ``limit`` is how many addresses are kept at most, of the program's stack and of the machine's;
-    of a deeper stack the innermost and the outermost are kept and the others counted, in memory
-    that its depth does not change. Whatever ends the walk, what was found before it is in the
+    ``limit`` is the maximum number of addresses, of the program's stack and of the machine's; those
+    of a deeper stack that it leaves out are counted, in memory that its depth does not change. Whatever ends the walk, what was found before it is in the
     result; nothing that memory holds can make this raise or go on for ever.
     """
     machine = _walk_frames(registers, memory, rules, mask, limit)
@@ -229,7 +231,7 @@ def walk_of(chain: AddressChain, physical_remainder: AddressChain | None = None)
 
 
 def _walk_frames(
-    registers: RegisterSet, memory: MemoryReader, rules: RuleCache, mask: PacMask, limit: int
+    registers: RegisterSet, memory: MemoryReader, rules: RuleCache, mask: PacMask, limit: FrameLimit
 ) -> _Machine:
     kept = inner = FrameLimiter(limit)
     stop = Stop(StopReason.ROOT)

@@ -8,6 +8,7 @@ from machtrace.errors import MemoryReadError
 from machtrace.formats.macho.contents import FileContents
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
+from machtrace.unwinder.frame_limit import FrameLimit
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from machtrace.unwinder.rules import RuleSource
 from machtrace.unwinder.sources.compact import CompactRules
@@ -53,7 +54,7 @@ def rules_policy(rules: RuleCache) -> Policy:
     """The walk by ``rules``; of Swift's async functions the machine's frames, all of them."""
 
     def policy(moment: Moment) -> tuple[Avma, ...]:
-        walked = walk(moment.registers, moment.memory, rules, MASK, _LONGEST_STACK)
+        walked = walk(moment.registers, moment.memory, rules, MASK, FrameLimit(_LONGEST_STACK))
         rest = walked.physical_remainder
         frames = walked.addresses + (() if rest is None else rest.addresses)
         return tuple(frame.address for frame in frames)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from machtrace.cpython.runs import PythonRuns, with_python
 from machtrace.errors import MachtraceError, TargetSpecError, ThreadGoneError
+from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.snapshot import ThreadId
 from machtrace.model.symbol import CallStack
 from machtrace.pipeline.inprocess import session
-from machtrace.targets.base import DEFAULT_STACK_LIMIT, select_threads
+from machtrace.targets.base import select_threads
 from machtrace.targets.inprocess.threads import OwnTarget, ThreadLike
 
 
@@ -29,7 +30,8 @@ def backtrace(
     Args:
         thread: a ``threading.Thread``; a native id or pthread; ``main``, ``#N`` as lldb counts, or
             a name, of several threads the first; None is the calling thread.
-        limit: how many frames are kept at most: of a deeper stack those at both ends.
+        limit: maximum number of frames: the innermost; the default keeps both ends of a deeper
+            stack.
         symbolicate: whether to look names up.
         lines: whether source lines and inlined calls are wanted; see :func:`machtrace.backtraces`.
         python: whether each frame of CPython's loop is to have the Python functions that it runs
@@ -52,7 +54,7 @@ def backtrace(
             snapshot = own.target.snapshot((wanted,), stack_limit=stack_limit)
         if not snapshot.threads:
             raise _reason([problem.error for problem in snapshot.problems], wanted)
-        walked = own.unwind(snapshot, limit=max(1, limit))[0]
+        walked = own.unwind(snapshot, limit=limit)[0]
         if not symbolicate:
             return own.names.locate(walked)
         stack = (own.lines if lines else own.names).symbolicate(walked)

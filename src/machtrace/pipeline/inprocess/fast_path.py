@@ -25,7 +25,7 @@ from machtrace.model.stack import (
 from machtrace.pipeline.inprocess import session
 from machtrace.pipeline.inprocess.session import OwnProcess
 from machtrace.render import nsthread
-from machtrace.unwinder.frame_limit import outer_frames
+from machtrace.unwinder.frame_limit import FrameLimit
 from machtrace.unwinder.native import NativeWalker
 from machtrace.unwinder.thread_walker import code_of
 
@@ -63,21 +63,22 @@ def call_stack_symbols(limit: int = 512, *, app_only: bool = False) -> tuple[str
     some milliseconds once; where a frame takes thought, such as a signal's, each time.
 
     Args:
-        limit: how many frames are kept at most: of a deeper stack those at both ends.
+        limit: maximum number of frames: the innermost; the default keeps both ends of a deeper
+            stack.
         app_only: whether to leave out frames of the system's libraries; the others keep their
             numbers. The program's own are its executable, and what is not loaded from the
             system's folders.
 
     Returns:
-        One line a frame, the innermost first, which is that of whoever called this; and where
-        ``limit`` left frames out, one that says how many.
+        One line per frame, the caller of this function first. Where the default limit leaves out
+        frames in the middle, a line states how many.
 
     Raises:
         TargetSpecError: threads of this process cannot be copied here.
     """
-    head, outer = _parts(limit)
+    inner, outer = _frame_limit(limit)
     while True:
-        found = None if _Kept.stacks is None else _Kept.stacks.find(head, outer, app_only)
+        found = None if _Kept.stacks is None else _Kept.stacks.find(inner, outer, app_only)
         if type(found) is tuple:
             return cast("tuple[str, ...]", found)
         # What is found is of this very function's call: to walk again is left to it.
@@ -90,7 +91,7 @@ def call_stack_return_addresses(limit: int = 512) -> tuple[int, ...]:
     """The calling thread's stack as ``+[NSThread callStackReturnAddresses]`` gives it.
 
     Args:
-        limit: see :func:`call_stack_symbols`; nothing tells of the frames in between.
+        limit: see :func:`call_stack_symbols`; frames left out in the middle are not marked.
 
     Returns:
         Return addresses (Avma), the innermost first.
@@ -98,9 +99,9 @@ def call_stack_return_addresses(limit: int = 512) -> tuple[int, ...]:
     Raises:
         TargetSpecError: threads of this process cannot be copied here.
     """
-    head, outer = _parts(limit)
+    inner, outer = _frame_limit(limit)
     while True:
-        found = None if _Kept.stacks is None else _Kept.stacks.find(head, outer, _ADDRESSES)
+        found = None if _Kept.stacks is None else _Kept.stacks.find(inner, outer, _ADDRESSES)
         if type(found) is tuple:
             return cast("tuple[int, ...]", found)
         addresses = _addresses(found, limit)
@@ -109,11 +110,8 @@ def call_stack_return_addresses(limit: int = 512) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=64)
-def _parts(limit: int) -> tuple[int, int]:
-    """How many innermost and how many outermost frames of a deeper stack are kept."""
-    limit = min(max(1, limit), _MOST)
-    outer = outer_frames(limit)
-    return limit - outer, outer
+def _frame_limit(limit: int) -> FrameLimit:
+    return FrameLimit.of(min(max(1, limit), _MOST))
 
 
 class _Known:
@@ -139,7 +137,7 @@ class _Known:
         """The stack's lines."""
         found: list[str] = []
         for first, part in stretches(addresses, gap):
-            if first and gap is not None:
+            if first and part and gap is not None:
                 found.append(f"... {gap.count} frames not shown")
             for index, address in enumerate(part, first):
                 frame = self.process.names.frame(address, self.snapshot)
@@ -197,7 +195,7 @@ def _lines(found: object, limit: int, *, app_only: bool) -> tuple[str, ...] | No
             for address in array("Q", kept)
         )
         left_out = depth - len(addresses)
-        gap = Gap(_parts(limit)[0], left_out) if left_out else None
+        gap = Gap(_frame_limit(limit).inner, left_out) if left_out else None
         lines = known.lines(addresses, gap, app_only=app_only)
         known.stacks.remember(depth, kept, app_only, lines)
         return lines
@@ -219,7 +217,7 @@ def _walked(limit: int) -> tuple[_Known, Backtrace]:
     known = _current()
     own = known.process
     snapshot = own.target.snapshot((own.target.thread_id(None),))
-    return known, own.unwind(snapshot, limit=max(1, limit))[0]
+    return known, own.unwind(snapshot, limit=limit)[0]
 
 
 def _walked_lines(limit: int, *, app_only: bool) -> tuple[str, ...]:

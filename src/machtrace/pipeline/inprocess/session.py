@@ -11,6 +11,7 @@ from machtrace.model.snapshot import Snapshot
 from machtrace.model.stack import Backtrace, Gap
 from machtrace.symbolizer.symbolicator import Symbolicator
 from machtrace.targets.open import own_target
+from machtrace.unwinder.frame_limit import FrameLimit
 from machtrace.unwinder.unwinder import Unwinder
 
 LOCK = threading.RLock()
@@ -30,11 +31,13 @@ class OwnProcess:
         """Of the extension."""
 
     def unwind(self, snapshot: Snapshot, *, limit: int) -> tuple[Backtrace, ...]:
-        """Walk all threads; without the frames of the extension that copied the calling one."""
+        """Unwind all threads, without the frames of the extension that copied the calling one."""
+        frame_limit = FrameLimit.of(max(1, limit))
         own, seen = -1, 0
-        while own < seen:  # ours took the place of frames that are wanted, and hid more of ours
+        while own < seen:  # our frames count towards the limit, and may hide more of ours
             own = seen
-            walked = self.unwinder.unwind(snapshot, limit=limit + own)
+            limit_with_own = frame_limit._replace(inner=frame_limit.inner + own)
+            walked = self.unwinder.unwind(snapshot, limit=limit_with_own)
             deep = (one for one in walked if one.gap is not None)
             seen = max(map(self._own_frames, deep), default=0)
         return tuple(self._without_own_frames(one) for one in walked)

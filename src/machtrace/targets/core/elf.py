@@ -24,6 +24,7 @@ from machtrace.formats.elf.headers import PAGE_SIZE
 from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage, ImageList
 from machtrace.model.memory import MemoryReader
+from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.snapshot import (
     FileMapping,
     Problem,
@@ -33,7 +34,6 @@ from machtrace.model.snapshot import (
     ThreadInfo,
     ThreadSnapshot,
 )
-from machtrace.targets.base import DEFAULT_STACK_LIMIT
 from machtrace.targets.core.target import CoreTarget, noted_indexes, stack_region
 from machtrace.targets.shared.file_mapping import map_core, map_file
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from machtrace.formats.macho.core.file import CoreFile, crashed_thread, parse_core
 from machtrace.formats.macho.core.images import CoreImages, find_images
 from machtrace.formats.macho.thread_state import ThreadState
+from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.process_metadata import NotedThread
 from machtrace.model.snapshot import (
     Problem,
@@ -20,7 +21,6 @@ from machtrace.model.snapshot import (
     ThreadInfo,
     ThreadSnapshot,
 )
-from machtrace.targets.base import DEFAULT_STACK_LIMIT
 from machtrace.targets.core.target import CoreTarget, noted_indexes, stack_region
 from machtrace.targets.shared.file_mapping import is_elf_core, map_core
 

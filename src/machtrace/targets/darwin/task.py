@@ -12,6 +12,7 @@ from dataclasses import replace
 from machtrace.errors import TargetError, TargetGoneError, TargetSpecError, ThreadGoneError
 from machtrace.model.address import Avma
 from machtrace.model.memory import LayeredMemory, MemoryReader, MemoryRegion, RegionMemory
+from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.snapshot import (
     Problem,
     ProcessInfo,
@@ -20,7 +21,7 @@ from machtrace.model.snapshot import (
     ThreadInfo,
     ThreadSnapshot,
 )
-from machtrace.targets.base import DEFAULT_STACK_LIMIT, ClosedWhenLeft
+from machtrace.targets.base import ClosedWhenLeft
 from machtrace.targets.darwin.access import PortRefusal, access_error
 from machtrace.targets.darwin.copier import DarwinCopier, TaskCopier, task_error
 from machtrace.targets.darwin.extension import (

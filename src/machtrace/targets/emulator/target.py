@@ -18,6 +18,7 @@ from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import MemoryRegion, RegionMemory
+from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.snapshot import (
     Problem,
     ProcessInfo,
@@ -26,7 +27,7 @@ from machtrace.model.snapshot import (
     ThreadInfo,
     ThreadSnapshot,
 )
-from machtrace.targets.base import DEFAULT_STACK_LIMIT, ClosedWhenLeft
+from machtrace.targets.base import ClosedWhenLeft
 from machtrace.targets.emulator import PROGRAM
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from collections.abc import Collection
 from typing import Protocol
 
 from machtrace.errors import TargetError, TargetSpecError
+from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo
-from machtrace.targets.base import DEFAULT_STACK_LIMIT, ClosedWhenLeft
+from machtrace.targets.base import ClosedWhenLeft
 from machtrace.targets.frida.agent import Fields, FridaAgent
 from machtrace.targets.frida.copies import LARGEST_STACK
 from machtrace.targets.frida.darwin import FridaDarwin

@@ -16,6 +16,7 @@ from machtrace.errors import (
 )
 from machtrace.model.address import PacMask
 from machtrace.model.memory import LayeredMemory, MemoryRegion, RegionMemory, without_overlap
+from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import (
     FileMapping,
@@ -27,7 +28,7 @@ from machtrace.model.snapshot import (
     ThreadInfo,
     ThreadSnapshot,
 )
-from machtrace.targets.base import DEFAULT_STACK_LIMIT, ClosedWhenLeft
+from machtrace.targets.base import ClosedWhenLeft
 from machtrace.targets.gdbremote.connection import StubConnection
 from machtrace.targets.gdbremote.detach import Connect
 from machtrace.targets.gdbremote.host import RemoteSystem

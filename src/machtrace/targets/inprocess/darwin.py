@@ -17,8 +17,8 @@ from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import MemoryReader
+from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.snapshot import SharedCache, Snapshot, ThreadId, ThreadSnapshot
-from machtrace.targets.base import DEFAULT_STACK_LIMIT
 from machtrace.targets.darwin.copier import DarwinCopier, DarwinCopies
 from machtrace.targets.darwin.extension import TaskExtension
 from machtrace.targets.darwin.images import TaskImages

@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from machtrace.model.memory import MemoryReader
+from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.snapshot import Snapshot, ThreadId
-from machtrace.targets.base import DEFAULT_STACK_LIMIT
 from machtrace.targets.inprocess.threads import OwnThreads, own_copier, python_name
 from machtrace.targets.linux.core_facts import FactsGatherer
 from machtrace.targets.linux.identity import read_mappings

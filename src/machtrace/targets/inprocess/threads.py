@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from machtrace.cpython.runs import PythonRuns, python_runs
 from machtrace.errors import TargetSpecError
+from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.snapshot import Snapshot, ThreadId
-from machtrace.targets.base import DEFAULT_STACK_LIMIT, Target
+from machtrace.targets.base import Target
 
 if TYPE_CHECKING:
     from machtrace.targets.inprocess.copier import SignalCopier

@@ -18,8 +18,9 @@ from machtrace.errors import (
     RemoteProtocolError,
     TargetSpecError,
 )
+from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo
-from machtrace.targets.base import DEFAULT_STACK_LIMIT, ClosedWhenLeft
+from machtrace.targets.base import ClosedWhenLeft
 from machtrace.targets.gdbremote.process import GdbRemoteTarget
 from machtrace.targets.gdbremote.spec import DEFAULT_TIMEOUT, RemoteSpec, parse_options
 from machtrace.targets.gdbremote.stream import ByteStream, SocketStream

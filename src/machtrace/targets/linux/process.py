@@ -18,8 +18,9 @@ from machtrace.errors import (
 )
 from machtrace.model.image import BinaryImage
 from machtrace.model.memory import LayeredMemory, MemoryReader, RegionMemory
+from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.snapshot import Problem, ProcessInfo, Snapshot, ThreadId, ThreadInfo
-from machtrace.targets.base import DEFAULT_STACK_LIMIT, ClosedWhenLeft
+from machtrace.targets.base import ClosedWhenLeft
 from machtrace.targets.linux.capture import CaptureSource, PtraceCopier, ThreadCapture
 from machtrace.targets.linux.core_facts import FactsGatherer, GatheredFacts
 from machtrace.targets.linux.identity import MappingsReader, check_host, identify

@@ -1,0 +1,49 @@
+"""How stacks are captured and unwound, and how their frames are named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from machtrace.errors import TargetSpecError
+
+DEFAULT_FRAME_LIMIT = 512
+"""Frames per stack. The default alone keeps both ends of a deeper stack."""
+
+DEFAULT_STACK_LIMIT = 16 << 20
+"""Bytes copied of each thread's stack."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalkOptions:
+    """How much of each stack is copied, and how much of it is returned."""
+
+    limit: int = DEFAULT_FRAME_LIMIT
+    """Maximum frames per stack: the innermost; the default keeps both ends of a deeper stack."""
+    stack_limit: int = DEFAULT_STACK_LIMIT
+    """Maximum bytes copied of each stack."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameOptions:
+    """What is looked up for each frame, and in which files.
+
+    Raises:
+        TargetSpecError: Python functions are requested without names.
+    """
+
+    search: tuple[str | Path, ...] = ()
+    """Files and folders with the program's images and debug files."""
+    symbolicate: bool = True
+    """Whether function names are looked up."""
+    lines: bool = True
+    """Whether source lines and inlined calls are looked up, too."""
+    python: bool = False
+    """Whether the Python functions that CPython's loop runs are read."""
+
+    def __post_init__(self) -> None:
+        if self.python and not self.symbolicate:
+            raise TargetSpecError(
+                "Python functions require names: CPython's loop is recognised by its symbol name",
+                remedy="look up names, or leave Python functions out",
+            )
