@@ -210,8 +210,9 @@ def walk(
     """Walk one stack, innermost frame first, to its end.
 
     ``limit`` is the maximum number of addresses, of the program's stack and of the machine's; those
-    of a deeper stack that it leaves out are counted, in memory that its depth does not change. Whatever ends the walk, what was found before it is in the
-    result; nothing that memory holds can make this raise or go on for ever.
+    of a deeper stack that it leaves out are counted, in memory that its depth does not change.
+    Whatever ends the walk, the addresses before it are in the result; nothing in memory can make
+    this raise or run forever.
     """
     machine = _walk_frames(registers, memory, rules, mask, limit)
     if machine.entry is None or machine.outer is None:
