@@ -76,6 +76,12 @@ DEBUG_ROOTS = ("/usr/lib/debug",)
 """Where systems install debug files of ELF images (GDB's manual, "Separate Debug Files")."""
 
 
+def path_names(search: str | Path | Sequence[str | Path]) -> tuple[str, ...]:
+    """Return one path, or several, as strings."""
+    paths = (search,) if isinstance(search, str | Path) else search
+    return tuple(map(str, paths))
+
+
 class SearchPath:
     """Files and folders in the order in which they are asked, each looked through at most once.
 
@@ -119,8 +125,7 @@ class SearchPath:
     @classmethod
     def of(cls, search: str | Path | Sequence[str | Path] = ()) -> SearchPath:
         """From paths as a user gives them: one, or several."""
-        places = (search,) if isinstance(search, str | Path) else search
-        return cls([os.path.expanduser(path) for path in places])  # noqa: PTH111
+        return cls([os.path.expanduser(path) for path in path_names(search)])  # noqa: PTH111
 
     @property
     def problems(self) -> list[FileAccessError]:
