@@ -12,6 +12,7 @@ import typer
 
 from machtrace.cli.options import Spec, check_search_paths
 from machtrace.cpython.runs import PythonRuns
+from machtrace.images.search_path import path_names
 from machtrace.model.capture import Capture
 from machtrace.model.options import NameOptions, WalkOptions
 from machtrace.model.snapshot import ThreadId
@@ -95,7 +96,9 @@ def backtrace(  # noqa: PLR0913, PLR0917 - a parameter is an option
         copied,
         WalkOptions(limit=limit, stack_limit=stack_limit),
         NameOptions(
-            search=tuple(search or ()), symbolicate=names, lines=lines and format in _WITH_LINES
+            search=path_names(search or ()),
+            symbolicate=names,
+            lines=lines and format in _WITH_LINES,
         ),
         explain=explain,
         python=runs,

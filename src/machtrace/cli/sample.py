@@ -21,6 +21,7 @@ import typer
 from machtrace.cli import console
 from machtrace.cli.options import RunningSpec
 from machtrace.errors import FileAccessError
+from machtrace.images.search_path import path_names
 from machtrace.model.options import DEFAULT_STACK_LIMIT, NameOptions, WalkOptions
 from machtrace.model.profile import Profile
 
@@ -191,7 +192,7 @@ def sample(  # noqa: PLR0913, PLR0917 - a parameter is an option
             threads=select_threads(target.threads(), thread),
             walk=WalkOptions(limit=limit, stack_limit=stack_limit),
             names=NameOptions(
-                search=tuple(search or ()), symbolicate=names, lines=lines, python=python
+                search=path_names(search or ()), symbolicate=names, lines=lines, python=python
             ),
         )
         with ended_by_ctrl_c() as should_stop, progress(length) as on_tick:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from machtrace.errors import TargetSpecError
 
@@ -11,7 +10,10 @@ DEFAULT_FRAME_LIMIT = 512
 """Frames per stack. The default alone keeps both ends of a deeper stack."""
 
 DEFAULT_STACK_LIMIT = 16 << 20
-"""Bytes copied of each thread's stack."""
+"""Bytes copied of each thread's stack: at most those between its stack pointer and its base.
+
+Main threads have 8 MiB; a stack that has overflowed used all of its own.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,7 @@ class NameOptions:
         TargetSpecError: Python functions are requested without names.
     """
 
-    search: tuple[str | Path, ...] = ()
+    search: tuple[str, ...] = ()
     """Files and folders with the program's images and debug files."""
     symbolicate: bool = True
     """Whether function names are looked up."""

@@ -10,6 +10,7 @@ from typing import cast
 from machtrace.cpython.runs import PythonRuns
 from machtrace.errors import TargetSpecError
 from machtrace.images.resolver import ImageResolver
+from machtrace.images.search_path import path_names
 from machtrace.model.capture import Capture, StackExplanation
 from machtrace.model.options import (
     DEFAULT_FRAME_LIMIT,
@@ -64,7 +65,9 @@ def backtraces(
         TargetError, FileAccessError, FormatError: see :func:`machtrace.open_target`.
     """
     walk = WalkOptions(limit=limit, stack_limit=stack_limit)
-    names = NameOptions(search=tuple(search), symbolicate=symbolicate, lines=lines, python=python)
+    names = NameOptions(
+        search=path_names(search), symbolicate=symbolicate, lines=lines, python=python
+    )
     copied, runs = capture_snapshot(target, threads, walk, names)
     return list(build_capture(copied, walk, names, python=runs).stacks)
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from machtrace.errors import ArgumentError, TargetSpecError
+from machtrace.images.search_path import path_names
 from machtrace.model.options import (
     DEFAULT_FRAME_LIMIT,
     DEFAULT_STACK_LIMIT,
@@ -64,7 +65,9 @@ def sample(  # noqa: PLR0913 - all but the first are by keyword
         TargetError, FileAccessError, FormatError: see :func:`machtrace.open_target`.
     """
     walk = WalkOptions(limit=limit, stack_limit=stack_limit)
-    names = NameOptions(search=tuple(search), symbolicate=symbolicate, lines=lines, python=python)
+    names = NameOptions(
+        search=path_names(search), symbolicate=symbolicate, lines=lines, python=python
+    )
     interval, length = interval_ns(hz), duration_ns(duration)
     with running_target(target) as opened:
         sampler = Sampler(
