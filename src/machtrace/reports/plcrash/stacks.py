@@ -19,7 +19,6 @@ from machtrace.model.report import (
 from machtrace.reports.images import ImageRanges, arch_name
 from machtrace.reports.plcrash.wire import Message
 
-_UUID_BYTES = 16
 
 
 def read_images(message: Message, warnings: list[str]) -> tuple[ReportedImage, ...]:
