@@ -13,9 +13,8 @@ from machtrace.cli.reports.sections import Section, show
 from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.model.report import Report
 from machtrace.render.printable import printable
-from machtrace.reports.analysis.differences import function_differences, group_differences
 from machtrace.reports.analysis.function_costs import FunctionCosts, function_costs
-from machtrace.reports.analysis.groups import report_groups
+from machtrace.reports.analysis.groups import function_differences, group_differences, report_groups
 from machtrace.reports.analysis.reported_stacks import profile_of
 from machtrace.reports.analysis.waits.graph import wait_graph
 from machtrace.reports.inputs import ReportInput, none_found, report_inputs, standard_input

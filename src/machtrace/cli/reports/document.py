@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from machtrace.reports.analysis.differences import FunctionDifference, GroupDifference
 from machtrace.reports.analysis.function_costs import FunctionCosts
-from machtrace.reports.analysis.groups import ReportGroup
+from machtrace.reports.analysis.groups import FunctionDifference, GroupDifference, ReportGroup
 from machtrace.reports.analysis.waits.graph import WaitGraph, WaitNode
 
 _Object = dict[str, Any]

@@ -12,9 +12,14 @@ from dataclasses import dataclass
 from machtrace.cli.console import output, wants_colour
 from machtrace.cli.tables import table
 from machtrace.render.printable import printable
-from machtrace.reports.analysis.differences import Change, FunctionDifference, GroupDifference
 from machtrace.reports.analysis.function_costs import FunctionCosts, FunctionKey
-from machtrace.reports.analysis.groups import Counts, ReportGroup
+from machtrace.reports.analysis.groups import (
+    Change,
+    Counts,
+    FunctionDifference,
+    GroupDifference,
+    ReportGroup,
+)
 from machtrace.reports.analysis.waits.graph import WaitGraph
 
 

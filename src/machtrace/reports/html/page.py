@@ -20,10 +20,9 @@ from machtrace.reports.analysis.subject_stack import subject_stack
 from machtrace.reports.analysis.waits.graph import WaitGraph, wait_graph
 from machtrace.reports.html import facts
 from machtrace.reports.html.flame_graph import flame_graph
-from machtrace.reports.html.frames import key_to_marks
 from machtrace.reports.html.images import images
 from machtrace.reports.html.markup import element, folded, quantity, text
-from machtrace.reports.html.threads import WaitLabels, stacks
+from machtrace.reports.html.threads import WaitLabels, key_to_marks, stacks
 
 _CONTROLS = (
     '<search class="tools"><label>Search <input type="search" id="search" '

@@ -1,21 +1,213 @@
-"""Threads and sampled trees: what each was doing, with its stack and registers."""
+"""Threads and sampled trees: what each was doing, with its stack and registers.
+
+In lists of frames the app's stand out, the system's and repeated ones fold away.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from machtrace.model.report import (
+    Adjustment,
+    NameSource,
     Report,
+    ReportedFrame,
     ReportedRegisters,
     ReportedTask,
     ReportedThread,
     SampledTree,
 )
+from machtrace.render.printable import LONGEST_IMAGE_NAME
+from machtrace.reports.analysis.fingerprint import owners_of
+from machtrace.reports.analysis.frame_owner import NOWHERE, FrameOwner, Ownership
+from machtrace.reports.analysis.recursion import folds
 from machtrace.reports.analysis.subject_stack import heaviest_stack
 from machtrace.reports.analysis.waits.graph import WaitEdge, WaitGraph
 from machtrace.reports.analysis.waits.threads import WaitingThread
-from machtrace.reports.html.frames import StackLists
 from machtrace.reports.html.markup import element, folded, quantity, text
+
+_FOLDED_FROM = 4
+"""Consecutive system frames from which on they are folded."""
+_NAMED = 4
+"""Images named in a fold's heading."""
+_SOURCES = {
+    NameSource.DEBUG_INFORMATION: ("debug", "from debug information"),
+    NameSource.EXACT: ("symbol", "from a symbol at the function's own start"),
+    NameSource.EXPORT: ("export", "the preceding exported symbol: possibly another function"),
+    NameSource.OBJC: ("objc", "from the class's list of methods"),
+    NameSource.RTTI: ("rtti", "from a C++ class's vtable"),
+    NameSource.SWIFT: ("swift", "from a Swift type's metadata"),
+    NameSource.PCLNTAB: ("go", "from Go's table of functions"),
+    NameSource.STUB: ("stub", "a stub, named after the function that it calls"),
+}
+_ADJUSTMENTS = {
+    Adjustment.EXACT: "the running instruction",
+    Adjustment.RETURN: "a return address",
+    Adjustment.ALREADY_ADJUSTED: "inside a call, adjusted by the report's writer",
+    Adjustment.UNKNOWN: "perhaps a return address: the report does not state it",
+}
+_MARKS = {
+    Adjustment.EXACT: " =",
+    Adjustment.RETURN: "",
+    Adjustment.ALREADY_ADJUSTED: " −",
+    Adjustment.UNKNOWN: " ?",
+}
+_MOST_ROWS = 2000
+"""Maximum rows of a stack; a deeper one keeps both ends."""
+
+
+class _Row(NamedTuple):
+    number: int
+    """The report's number of the frame; an inlined call has its holder's."""
+    frame: ReportedFrame
+    owner: Ownership
+
+
+class StackLists:
+    """Writes the stacks of one task."""
+
+    def __init__(self, task: ReportedTask) -> None:
+        self._task = task
+        self.owners = owners_of(task)
+
+    def write(self, frames: Sequence[ReportedFrame]) -> str:
+        """Return a stack, innermost first."""
+        if not frames:
+            return element("p", "No frames.", class_="none")
+        rows = list(self._rows(frames))
+        if len(frames) > _MOST_ROWS:
+            half = _MOST_ROWS // 2
+            left_out = quantity(len(frames) - 2 * half, "frame")
+            gap = f"<li>{left_out} are omitted here; the flame graph has them."
+            inner, outer = (
+                "".join(self._pieces(frames[part], rows[part]))
+                for part in (slice(half), slice(len(frames) - half, None))
+            )
+            return element("ol", inner + gap + outer, class_="frames")
+        return element("ol", "".join(self._pieces(frames, rows)), class_="frames")
+
+    def _pieces(self, frames: Sequence[ReportedFrame], rows: Sequence[_Row]) -> Iterator[str]:
+        has_app = any(row.owner.owner is FrameOwner.APP for row in rows)
+        same = [(frame.image, frame.symbol and frame.symbol.name, frame.offset) for frame in frames]
+        by_name = [(image, name) if name else (image, offset) for image, name, offset in same]
+        for fold in folds(by_name):
+            part = rows[fold.first : fold.first + fold.length]
+            if fold.times == 1:
+                yield from self._part(part, folds_system=has_app)
+                continue
+            yield from self._part(part[: fold.period], folds_system=False)
+            frames_left = fold.length - fold.period
+            summary = (
+                f"↻ {text(f'{fold.times:,}')} times: "
+                f"{quantity(frames_left, 'more frame')} of the same"
+            )
+            rest = element("ol", "".join(map(self._row, part[fold.period :])), class_="frames")
+            yield element("li", folded(summary, rest), class_="run recursion")
+
+    def _rows(self, frames: Sequence[ReportedFrame]) -> Iterator[_Row]:
+        number = 0
+        for frame in frames:
+            owner = NOWHERE if frame.image is None else self.owners[frame.image]
+            yield _Row(number, frame, owner)
+            number += not frame.is_inline
+
+    def _part(self, rows: Sequence[_Row], *, folds_system: bool) -> Iterator[str]:
+        run: list[_Row] = []
+        for row in rows:
+            if folds_system and row.owner.owner is FrameOwner.SYSTEM and row.number:
+                run.append(row)
+                continue
+            yield from self._run(run)
+            run = []
+            yield self._row(row)
+        yield from self._run(run)
+
+    def _run(self, rows: Sequence[_Row]) -> Iterator[str]:
+        if len(rows) < _FOLDED_FROM:
+            yield from map(self._row, rows)
+            return
+        names = list(dict.fromkeys(self._image(row.frame) for row in rows))
+        image_names = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+        summary = f"{quantity(len(rows), 'frame')} of the system: {text(image_names)}"
+        content = element("ol", "".join(map(self._row, rows)), class_="frames")
+        yield element("li", folded(summary, content), class_="run")
+
+    def _image(self, frame: ReportedFrame) -> str:
+        if frame.image is None:
+            return "???"
+        image = self._task.images[frame.image]
+        name = image.name or image.path.rpartition("/")[2]
+        return name[:LONGEST_IMAGE_NAME] or "???"
+
+    def _row(self, row: _Row) -> str:
+        """Return a list item: there are up to hundreds of thousands: short tags save space."""
+        frame = row.frame
+        name = "" if frame.symbol is None else frame.symbol.name
+        place = ""
+        if frame.symbol is None and frame.offset is not None:
+            place = f" <s>+ {frame.offset:#x}</s>"
+        elif frame.symbol is not None and frame.symbol.offset is not None:
+            place = f" <s>+ {frame.symbol.offset}</s>"
+        number = "" if frame.is_inline else row.number
+        address = "" if frame.address is None else f"{frame.address:#x}"
+        mark = _MARKS[frame.adjustment]
+        shown = f"<bdi>{text(name)}</bdi>" if name else "<em>no name</em>"
+        shown += place + _inline(frame) + _location(frame) + _source(frame) + _notes(frame)
+        inline = " inline" if frame.is_inline else ""
+        return (
+            f'<li class="f {row.owner.owner.value}{inline}"><b>{number}</b>'
+            f"<bdi>{text(self._image(frame))}</bdi><code>{address}{mark}</code>"
+            f"<span>{shown}</span>"
+        )
+
+
+def _inline(frame: ReportedFrame) -> str:
+    return " <u>inlined</u>" if frame.is_inline else ""
+
+
+def _location(frame: ReportedFrame) -> str:
+    location = frame.location
+    if location is None:
+        return ""
+    line = "" if location.line is None else f":{location.line}"
+    column = "" if location.column is None or not line else f":{location.column}"
+    folder, slash, name = location.path.rpartition("/")
+    place = text(name + line + column)
+    return f' <cite data-in="{text(folder + slash)}">{place}</cite>'
+
+
+def _source(frame: ReportedFrame) -> str:
+    if frame.symbol is None or frame.symbol.source is NameSource.REPORT:
+        return ""
+    label, _ = _SOURCES[frame.symbol.source]
+    return f' <u class="{label}">{label}</u>'
+
+
+def _notes(frame: ReportedFrame) -> str:
+    if not frame.details:
+        return ""
+    notes = [
+        f"{key}: {value}" for key, value in frame.details.items() if isinstance(value, str | int)
+    ]
+    reported = frame.details.get("reported symbol")
+    if isinstance(reported, dict):
+        notes.append(f"in the report: {reported.get('name')}")
+    return f" <small>{text('; '.join(notes))}</small>" if notes else ""
+
+
+def key_to_marks() -> str:
+    """Return the key to the marks beside frames."""
+    rows = "".join(
+        f"<dt><u>{label}</u></dt><dd>{text(why)}</dd>" for label, why in _SOURCES.values()
+    )
+    rows += "".join(
+        f"<dt><code>{mark.strip() or 'no mark'}</code></dt><dd>the address is {text(meaning)}</dd>"
+        for mark, meaning in ((_MARKS[one], meaning) for one, meaning in _ADJUSTMENTS.items())
+    )
+    note = element("p", "A name without a mark is the report's own.")
+    return folded("What the marks mean", note + element("dl", rows, class_="facts"))
+
 
 _OPEN = 3
 """Maximum threads shown open, if the report marks none as crashed."""

@@ -14,11 +14,10 @@ from machtrace.model.report import Adjustment, Report, ReportKind
 from machtrace.reports.crash.labels import as_apple_says
 from machtrace.reports.ips.documents import may_be_header
 from machtrace.reports.ips.fields import EXCEPTION, PROCESS, SYSTEM, TERMINATION, in_order, put
-from machtrace.reports.ips.frames import frame_objects
 from machtrace.reports.ips.images import image_object, written_bases
 from machtrace.reports.ips.reader import AFTER_BODY, BODY, HEADER, TEXT
 from machtrace.reports.ips.system_reports import is_jetsam, is_panic, is_stackshot, stackshot_body
-from machtrace.reports.ips.threads import thread_object
+from machtrace.reports.ips.threads import frame_objects, thread_object
 from machtrace.reports.json_writer import dumps
 
 
