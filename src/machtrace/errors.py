@@ -1,32 +1,31 @@
 """Every exception this package raises.
 
     MachtraceError
-    ├── TargetError               the process, core or snapshot that is read from
-    │   ├── TargetSpecError         the words that name a target name none
-    │   ├── TargetAccessError       the kernel refused
-    │   ├── TargetGoneError         it exited, or never was
-    │   ├── ThreadGoneError         one thread exited; the others can be read
-    │   ├── ConnectionLostError     nothing can be reached there, or it no longer answers
-    │   ├── RemoteProtocolError     what answers there does not keep to its protocol
-    │   └── DeviceError             a phone is not there, or it or its services refuse
-    ├── MemoryReadError           an address could not be read
-    ├── FormatError               bytes do not follow their format
+    ├── TargetError               a process, core or snapshot cannot be observed
+    │   ├── TargetSpecError         the target specification is invalid
+    │   ├── TargetAccessError       the kernel refused access
+    │   ├── TargetGoneError         the process exited or does not exist
+    │   ├── ThreadGoneError         one thread exited during capture
+    │   ├── ConnectionLostError     the peer is unreachable or stopped answering
+    │   ├── RemoteProtocolError     the peer violated its protocol
+    │   └── DeviceError             an iOS device is missing, or it or a service refused
+    ├── MemoryReadError           an address is not readable
+    ├── FormatError               bytes are malformed
     │   ├── MachOError
     │   ├── ElfError
     │   ├── DwarfError
     │   └── CoreFileError
-    ├── DebugInformationError     a file's debug information could not be read as a whole
-    ├── FileAccessError           a file could not be opened or read
-    ├── AmbiguousImageError       several images have the name of one without an identifier
-    ├── ArgumentError             what a function was called with makes no sense
-    └── MissingExtraError         an optional library is not installed
+    ├── DebugInformationError     a file's debug information is unreadable as a whole
+    ├── FileAccessError           a file cannot be opened, read or written
+    ├── AmbiguousImageError       several images match a name without an identifier
+    ├── ArgumentError             an argument is invalid
+    └── MissingExtraError         an optional dependency is not installed
 
-Not here, because they are answers and not failures: a walk that stops early
-(:class:`~machtrace.model.stack.Stop`), a frame without a name
-(:class:`~machtrace.model.symbol.FrameStatus`), an image without a symbol file.
+These are results, not errors: a stack that ends early (:class:`~machtrace.model.stack.Stop`), a
+frame without a name (:class:`~machtrace.model.symbol.FrameStatus`), an image without symbols.
 
-Every error has a ``remedy``: what the user can do, in the imperative. The
-command line prints an error as one line, ``what: where: remedy``.
+``str(error)`` is the fact: what happened, and where. ``error.remedy`` is the hint: what the user
+can do, in the imperative. The command line prints them as two lines, the second after ``hint:``.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ from collections.abc import Callable, Sequence
 
 
 class MachtraceError(Exception):
-    """Base of all errors raised here."""
+    """The base class of all errors that machtrace raises."""
 
-    remedy: str = "report this, with the input that caused it"
-    """What the user can do about it, in the imperative, without a full stop."""
+    remedy: str = "report this as a bug, with the input that caused it"
+    """The hint: what the user can do, in the imperative, without a full stop."""
 
     def __init__(self, message: str, *, remedy: str | None = None) -> None:
         super().__init__(message)
@@ -46,9 +45,9 @@ class MachtraceError(Exception):
             self.remedy = remedy
 
     def __reduce__(self) -> tuple[Callable[..., MachtraceError], tuple[object, ...]]:
-        """As it is, for copying and for going to another process: facts are given by keyword."""
+        """Support copying and pickling: constructors take facts by keyword, which args lack."""
         facts = dict(vars(self))
-        if isinstance(self, OSError):  # which keeps some outside of its dictionary
+        if isinstance(self, OSError):  # it stores some attributes outside of its __dict__
             facts |= {name: getattr(self, name) for name in _OS_FACTS}
         return _restored, (type(self), self.args, facts)
 
@@ -68,15 +67,15 @@ def _restored(
 
 
 class TargetError(MachtraceError):
-    """The target could not be observed."""
+    """The target cannot be observed."""
 
 
 class TargetSpecError(TargetError, ValueError):
-    """The words that should name a target name none."""
+    """Invalid target specification."""
 
     remedy = (
-        "give a process id, self, the path of a core file, gdb://host:port, device://,"
-        " frida://local/PID, or emulated:demo"
+        "pass a process id, 'self', the path of a core, gdb://host:port, device://UDID/bundle-id,"
+        " frida://local/PID or emulated:demo"
     )
 
 
@@ -90,7 +89,7 @@ class TargetAccessError(TargetError, PermissionError):
 
 
 class TargetGoneError(TargetError, ProcessLookupError):
-    """The target exited, or there never was one."""
+    """The target exited or does not exist."""
 
     remedy = "check the process id; the process may have exited"
 
@@ -100,9 +99,9 @@ class TargetGoneError(TargetError, ProcessLookupError):
 
 
 class ThreadGoneError(TargetError):
-    """One thread of the target exited; the others can still be observed."""
+    """One thread of the target exited; the others can be captured."""
 
-    remedy = "nothing needs doing; the thread ended while it was looked at"
+    remedy = "no action needed: the thread exited during capture"
 
     def __init__(self, message: str, *, thread: int) -> None:
         super().__init__(message)
@@ -110,61 +109,63 @@ class ThreadGoneError(TargetError):
 
 
 class ConnectionLostError(TargetError, ConnectionError):
-    """What should be reached by a connection is not there, or has gone away, or says nothing."""
+    """The peer is unreachable, closed the connection or stopped answering."""
 
-    remedy = "check that the stub is running, and that nothing else is connected to it"
+    remedy = "check that the stub is running and that no other client is connected to it"
 
 
 class RemoteProtocolError(TargetError):
-    """What is connected to does not keep to its protocol, or refuses what it must be able to do."""
+    """The peer violated the gdb-remote protocol or rejected a mandatory request."""
 
-    remedy = "check that the address is that of a gdb-remote stub, and use a newer one"
+    remedy = "check that a gdb-remote stub listens at the address; a newer one may help"
 
-    def __init__(self, message: str, *, asked: str, came: str, remedy: str | None = None) -> None:
-        super().__init__(f"{message}: asked {asked}, came {came}", remedy=remedy)
-        self.asked = asked
-        """The request, shortened."""
-        self.came = came
-        """The reply, shortened."""
+    def __init__(
+        self, message: str, *, request: str, reply: str, remedy: str | None = None
+    ) -> None:
+        super().__init__(f"{message}: request {request}, reply {reply}", remedy=remedy)
+        self.request = request
+        """The request, truncated."""
+        self.reply = reply
+        """The reply, truncated."""
 
 
 class DeviceError(TargetError):
-    """An iOS device is not there, or it refuses, or lacks what is needed."""
+    """An iOS device is missing, refused a request or lacks a service."""
 
     remedy = "connect the device by USB, unlock it and trust this computer"
 
     def __init__(self, message: str, *, udid: str | None, remedy: str | None = None) -> None:
         super().__init__(message, remedy=remedy)
         self.udid = udid
-        """Which device; None where none was chosen yet."""
+        """The device; None if none was selected yet."""
 
 
 class MemoryReadError(MachtraceError):
-    """Bytes at an address are not all readable."""
+    """Bytes at an address are not readable."""
 
-    remedy = "capture again with more memory included"
+    remedy = "capture again, with more memory included"
 
     def __init__(self, address: int, size: int) -> None:
         super().__init__(f"cannot read {size} bytes at {address:#x}")
         self.address = address
-        """Avma, or an offset where the reader says so."""
+        """The address, an Avma; an offset if the reader documents it so."""
         self.size = size
-        """In bytes."""
+        """The number of bytes requested."""
 
 
 class FormatError(MachtraceError):
-    """Bytes do not follow the format that they claim."""
+    """Bytes are malformed."""
 
-    remedy = "check that the file is complete and was not altered"
+    remedy = "check that the file is complete and unmodified"
 
     def __init__(
         self, message: str, *, source: str, offset: int, remedy: str | None = None
     ) -> None:
         super().__init__(f"{message}: {source} at {offset:#x}", remedy=remedy)
         self.source = source
-        """Which file, section or table, as the user would name it."""
+        """The file, section or table."""
         self.offset = offset
-        """Bytes from the start of ``source``."""
+        """The offset in ``source``, in bytes."""
 
 
 class MachOError(FormatError):
@@ -180,13 +181,13 @@ class DwarfError(FormatError):
 
 
 class CoreFileError(FormatError):
-    """A malformed core: its threads, notes or memory."""
+    """A malformed core: threads, notes or memory."""
 
 
 class DebugInformationError(MachtraceError):
-    """Nothing could be made of a file's debug information: its reader refused, or died."""
+    """A file's debug information is unreadable: its parser failed or crashed."""
 
-    remedy = "check the file with llvm-dwarfdump --verify, or make it again from the same build"
+    remedy = "check the file with llvm-dwarfdump --verify, or rebuild it from the same sources"
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{reason}: {path}")
@@ -195,9 +196,9 @@ class DebugInformationError(MachtraceError):
 
 
 class FileAccessError(MachtraceError, OSError):
-    """A file could not be opened or read."""
+    """A file cannot be opened, read or written."""
 
-    remedy = "check that the path exists and can be read"
+    remedy = "check that the path exists and is readable"
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{reason}: {path}")
@@ -206,13 +207,13 @@ class FileAccessError(MachtraceError, OSError):
 
 
 class AmbiguousImageError(MachtraceError):
-    """Files of several images have the name of one that has no identifier."""
+    """Several images match the name of an image without an identifier."""
 
-    remedy = "search only the file of the build and architecture that the report is of"
+    remedy = "pass only the file of the report's build and architecture"
 
     def __init__(self, name: str, candidates: Sequence[str]) -> None:
         super().__init__(
-            f"{name} has no UUID in the report, and several images are called so: "
+            f"{name} has no UUID in the report, and several images have that name: "
             f"{', '.join(candidates)}"
         )
         self.name = name
@@ -220,15 +221,15 @@ class AmbiguousImageError(MachtraceError):
 
 
 class ArgumentError(MachtraceError, ValueError):
-    """A function was called with an argument that it can do nothing with."""
+    """Invalid argument."""
 
 
 class MissingExtraError(MachtraceError):
-    """A feature needs an optional library that is not installed."""
+    """An optional dependency is not installed."""
 
     def __init__(self, feature: str, *, extra: str) -> None:
         super().__init__(
-            f"{feature} needs the extra {extra!r}",
+            f"{feature} requires the extra {extra!r}",
             remedy=f"install it with: pip install 'machtrace[{extra}]'",
         )
         self.feature = feature

@@ -124,7 +124,7 @@ def test_several_builds_name_nothing(builds):
     assert isinstance(problem, AmbiguousImageError)
     assert f"{builds}/one/App (arm64 " in str(problem)
     assert f"{builds}/two/App (arm64 " in str(problem)
-    assert "search only the file" in problem.remedy
+    assert "pass only the file" in problem.remedy
 
 
 def test_copies_of_one_build_are_one(builds, tmp_path):

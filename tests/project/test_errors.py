@@ -19,7 +19,7 @@ EXAMPLES = (
     errors.TargetGoneError("gone", pid=7),
     errors.ThreadGoneError("gone", thread=9),
     errors.ConnectionLostError("silence"),
-    errors.RemoteProtocolError("odd", asked="?", came="E01"),
+    errors.RemoteProtocolError("odd", request="?", reply="E01"),
     errors.DeviceError("locked", udid="00008110-001C", remedy="unlock it"),
     errors.MemoryReadError(0x1000, 8),
     errors.FormatError("odd", source="file", offset=4, remedy="look"),

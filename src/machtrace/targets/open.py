@@ -88,7 +88,7 @@ def open_target(spec: int | str | Path | None) -> Target:
     if found is not None:
         return found
     if spec is None or spec == "":
-        raise TargetSpecError("no target is named")
+        raise TargetSpecError("missing target")
     if not isinstance(spec, str | Path):
         raise TargetSpecError(f"a target is not named by a {type(spec).__name__}")
     path = _existing(spec)
@@ -126,9 +126,7 @@ def _existing(spec: str | Path) -> Path:
         raise FileAccessError(str(path), str(error)) from error
     except OSError as error:
         if isinstance(error, FileNotFoundError) and "/" not in str(spec):
-            raise TargetSpecError(
-                f"no target is named {str(spec)!r}, and there is no such file"
-            ) from None
+            raise TargetSpecError(f"unknown target {str(spec)!r}; no such file") from None
         reason = (error.strerror or "cannot be read").lower()
         raise FileAccessError(str(path), reason) from error
     return path

@@ -115,7 +115,7 @@ def test_thread_lists():
     """``m`` and threads, ``l`` at the end; anything else is an error that says what came."""
     assert [t.id for t in parse_thread_list(b"mp1.2,p1.3")] == [2, 3]
     assert parse_thread_list(b"l") == ()
-    with pytest.raises(RemoteProtocolError, match="asked 'qfThreadInfo', came 'OK'"):
+    with pytest.raises(RemoteProtocolError, match="request 'qfThreadInfo', reply 'OK'"):
         parse_thread_list(b"OK")
     with pytest.raises(RemoteProtocolError, match="not all"):
         parse_thread_list(b"m1,,2")

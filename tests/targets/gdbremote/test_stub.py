@@ -206,7 +206,7 @@ def test_a_packet_that_is_always_damaged_is_given_up(process):
         "damaged 4 times",
         RemoteProtocolError,
     )
-    assert error.asked == "'qfThreadInfo'"
+    assert error.request == "'qfThreadInfo'"
 
 
 @pytest.mark.parametrize(
@@ -214,12 +214,12 @@ def test_a_packet_that_is_always_damaged_is_given_up(process):
     [
         (b"qSupported", b"", "does not answer"),
         (b"?", b"", "does not answer"),
-        (b"?", packet(b"jibber"), r"asked '\?', came 'jibber'"),
+        (b"?", packet(b"jibber"), r"request '\?', reply 'jibber'"),
         (b"?", packet(b"W00"), "no process"),
         (b"?", packet(b"X0b"), "ended by signal 11"),
         (b"?", packet(b"E01"), "no process"),
         (b"jThreadsInfo", b"", "does not answer"),
-        (b"jThreadsInfo", packet(b"OK"), "asked jThreadsInfo, came 'OK'"),
+        (b"jThreadsInfo", packet(b"OK"), "request jThreadsInfo, reply 'OK'"),
         (b"jThreadsInfo", packet(b"l<target/>"), "no JSON"),
         (b"qXfer:features", packet(b"m"), "no part of a document"),
         (b"qXfer:features", packet(b"l<target><reg name='a'/></target>"), "registers"),

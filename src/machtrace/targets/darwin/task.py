@@ -125,7 +125,7 @@ class DarwinTaskTarget(ClosedWhenLeft):
 
     def _check(self, pid: int) -> None:
         if pid <= 0:
-            raise TargetSpecError(f"{pid} is no process id")
+            raise TargetSpecError(f"{pid} is not a process id")
         if pid == os.getpid():
             raise TargetSpecError(
                 f"process {pid} is this one, which cannot suspend itself to look at its threads",

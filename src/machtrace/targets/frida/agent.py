@@ -109,8 +109,8 @@ def wrong(message: str, asked: str, came: object) -> RemoteProtocolError:
     """The error for an answer that makes no sense."""
     return RemoteProtocolError(
         f"the script in the process gave {message}",
-        asked=asked,
-        came=repr(came)[:_LONGEST],
+        request=asked,
+        reply=repr(came)[:_LONGEST],
         remedy=REMEDY,
     )
 

@@ -60,7 +60,7 @@ class FridaDarwin:
         hello: what it said of itself.
 
     Raises:
-        TargetSpecError: it is of a machine that is not known here.
+        TargetSpecError: its architecture is not supported.
         ConnectionLostError, RemoteProtocolError: the script does not tell.
     """
 
@@ -68,7 +68,7 @@ class FridaDarwin:
         machine = hello.text("arch")
         if machine not in _ARCHITECTURES:
             raise TargetSpecError(
-                f"the process is of a machine that is not known here: {machine}",
+                f"unsupported process architecture: {machine}",
                 remedy="give a process of arm64 or x86_64",
             )
         self._agent = agent

@@ -82,8 +82,8 @@ def _broken(said: str, spec: FridaSpec) -> MachtraceError:
 def _odd(said: str, spec: FridaSpec) -> MachtraceError:
     return RemoteProtocolError(
         f"{spec.place} does not speak as Frida does",
-        asked="Frida",
-        came=said,
+        request="Frida",
+        reply=said,
         remedy="install the same version of Frida on both sides",
     )
 

@@ -64,7 +64,7 @@ class FridaLinux:
         hello: what it said of itself.
 
     Raises:
-        TargetSpecError: it is of a machine that is not known here.
+        TargetSpecError: its architecture is not supported.
         ConnectionLostError, RemoteProtocolError: the script does not tell.
         FormatError: what is mapped cannot be read.
     """
@@ -74,7 +74,7 @@ class FridaLinux:
         layout = None if arch is None else layout_for(arch)
         if arch is None or layout is None:
             raise TargetSpecError(
-                f"the process is of a machine that is not known here: {hello.text('arch')}",
+                f"unsupported process architecture: {hello.text('arch')}",
                 remedy="give a process of x86_64, i386, arm64 or arm",
             )
         self._agent = agent

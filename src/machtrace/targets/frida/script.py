@@ -387,7 +387,7 @@ def check_version(version: str) -> None:
     if not major.isdigit() or int(major) < oldest:
         raise RemoteProtocolError(
             f"Frida in the process is older than {oldest}",
-            asked="version",
-            came=version[:20],
+            request="version",
+            reply=version[:20],
             remedy="install the same version of Frida on both sides",
         )

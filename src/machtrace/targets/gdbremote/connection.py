@@ -92,8 +92,8 @@ class StubConnection:
         if table is None:
             raise RemoteProtocolError(
                 "the stub does not tell what registers it has",
-                asked="qXfer:features:read:target.xml and qRegisterInfo0",
-                came="nothing",
+                request="qXfer:features:read:target.xml and qRegisterInfo0",
+                reply="nothing",
                 remedy="use a stub that describes its machine",
             )
         self.table: RegisterTable = table

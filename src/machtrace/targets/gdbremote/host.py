@@ -90,7 +90,7 @@ def host_of(
     if arch is None or order not in ("little", ""):
         said = triple or words[0] or process.get("cputype", host.get("cputype", "nothing"))
         raise TargetSpecError(
-            f"the stub's process is of a machine that is not known here: {said}, {order}-endian",
+            f"unsupported process architecture: {said}, {order}-endian",
             remedy="give a process of x86_64, i386, arm64 or arm",
         )
     if arch is Arch.ARM64 and "-" in triple and triple.startswith("arm64e"):

@@ -76,8 +76,8 @@ def parse_json(reply: bytes, asked: str) -> Any:  # noqa: ANN401 - JSON
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(
             f"no JSON ({error})" if isinstance(error, ValueError) else "JSON nested without end",
-            asked=asked,
-            came=shortened(reply),
+            request=asked,
+            reply=shortened(reply),
         ) from None
 
 
@@ -90,12 +90,14 @@ def parse_threads_info(reply: bytes) -> tuple[StubThread, ...]:
     asked = "jThreadsInfo"
     rows = parse_json(reply, asked)
     if not isinstance(rows, list):
-        raise RemoteProtocolError("no list of threads", asked=asked, came=shortened(reply))
+        raise RemoteProtocolError("no list of threads", request=asked, reply=shortened(reply))
     found: list[StubThread] = []
     for row in _objects(rows):
         number = _number(row.get("tid"))
         if not number:
-            raise RemoteProtocolError("a thread without an id", asked=asked, came=shortened(reply))
+            raise RemoteProtocolError(
+                "a thread without an id", request=asked, reply=shortened(reply)
+            )
         serves = row.get("associated_with_dispatch_queue", True)
         found.append(
             StubThread(
@@ -119,7 +121,7 @@ def parse_images_info(reply: bytes) -> tuple[StubImage, ...]:
     document = parse_json(reply, asked)
     rows = document.get("images") if isinstance(document, dict) else None
     if not isinstance(rows, list):
-        raise RemoteProtocolError("no list of images", asked=asked, came=shortened(reply))
+        raise RemoteProtocolError("no list of images", request=asked, reply=shortened(reply))
     found: list[StubImage] = []
     for row in _objects(rows):
         address = _number(row.get("load_address"))

@@ -216,18 +216,18 @@ def plain_payload(payload: bytes, decompress: Decompress) -> bytes:
     came = f"{payload[:24]!r} ({len(payload)} bytes)"
     if size > LONGEST_REPLY:
         raise RemoteProtocolError(
-            f"a compressed reply of {size} bytes", asked="anything", came=came
+            f"a compressed reply of {size} bytes", request="anything", reply=came
         )
     try:
         plain = decompress(payload[head.end() :], size)
     except Exception as error:  # libraries raise what they like
         raise RemoteProtocolError(
-            f"a compressed reply cannot be unpacked ({error})", asked="anything", came=came
+            f"a compressed reply cannot be unpacked ({error})", request="anything", reply=came
         ) from error
     if len(plain) != size:
         raise RemoteProtocolError(
             f"a compressed reply of {len(plain)} bytes, not {size} as it says",
-            asked="anything",
-            came=came,
+            request="anything",
+            reply=came,
         )
     return plain

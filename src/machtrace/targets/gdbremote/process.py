@@ -249,7 +249,7 @@ class GdbRemoteTarget(ClosedWhenLeft):
         registers = self._reader.of_values(found, mask)
         if registers is None:
             return RemoteProtocolError(
-                "registers without pc and sp", asked="registers", came=f"{len(found)} of them"
+                "registers without pc and sp", request="registers", reply=f"{len(found)} of them"
             )
         return registers
 

@@ -291,6 +291,6 @@ def _senseless(asked: str, came: str, table: RegisterTable | None = None) -> Rem
     names = "" if table is None else ", ".join(one.name for one in table.registers[:40])
     return RemoteProtocolError(
         "no use can be made of the stub's registers",
-        asked=asked,
-        came=f"{came} ({names})" if names else came,
+        request=asked,
+        reply=f"{came} ({names})" if names else came,
     )

@@ -37,7 +37,7 @@ def refused(message: str, asked: bytes, came: bytes) -> RemoteProtocolError:
     """The error of a reply that makes no sense, or says no, in the stub's words if it has any."""
     words = " ".join(error_words(came).split())[:_SHOWN_WORDS]
     told = f"{message} ({words})" if words else message
-    return RemoteProtocolError(told, asked=shortened(asked), came=shortened(came))
+    return RemoteProtocolError(told, request=shortened(asked), reply=shortened(came))
 
 
 def is_error(reply: bytes) -> bool:

@@ -233,8 +233,8 @@ class GdbSession:
                         raise RemoteProtocolError(
                             f"a reply came damaged {repeats} times: its checksum is "
                             f"{stated.decode('ascii', 'replace')!r}",
-                            asked=shortened(request),
-                            came=shortened(payload),
+                            request=shortened(request),
+                            reply=shortened(payload),
                             remedy="use a connection that loses nothing, such as a local one",
                         )
                     self._send(b"-")
@@ -244,8 +244,8 @@ class GdbSession:
                         self.close()
                         raise RemoteProtocolError(
                             f"the stub refused a packet {repeats} times",
-                            asked=shortened(request),
-                            came="-",
+                            request=shortened(request),
+                            reply="-",
                         )
                     self._send(encode_packet(request))
                 case _:
@@ -266,7 +266,7 @@ class GdbSession:
         except ConnectionLostError as error:
             self.close()
             raise ConnectionLostError(
-                f"{error}; asked {shortened(request)}", remedy=error.remedy
+                f"{error}: request {shortened(request)}", remedy=error.remedy
             ) from None
         return event
 

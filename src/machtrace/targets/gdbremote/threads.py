@@ -160,7 +160,7 @@ def _one_by_one(
 
 def _without(thread: RemoteThread, asked: bytes, came: bytes) -> RemoteProtocolError:
     error = refused(f"no registers of thread {thread.handle.id}", asked, came)
-    error.remedy = "nothing needs doing if the thread ended; the others were read"
+    error.remedy = "no action needed if the thread exited; the others were captured"
     return error
 
 

@@ -42,7 +42,7 @@ def elements(document: bytes, asked: str) -> list[Element]:
 
     def fail(reason: str) -> RemoteProtocolError:
         return RemoteProtocolError(
-            f"a document that cannot be read ({reason})", asked=asked, came=shortened(document)
+            f"a document that cannot be read ({reason})", request=asked, reply=shortened(document)
         )
 
     def start(name: str, attributes: dict[str, str]) -> None:
@@ -97,7 +97,7 @@ def parse_threads_document(document: bytes) -> dict[ThreadName, str]:
             thread = parse_thread(element.attributes.get("id", ""))
             if thread is None:
                 raise RemoteProtocolError(
-                    "a thread without an id", asked=asked, came=shortened(document)
+                    "a thread without an id", request=asked, reply=shortened(document)
                 )
             threads[thread] = element.attributes.get("name", "")
     return threads

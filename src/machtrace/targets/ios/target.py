@@ -215,7 +215,7 @@ class DeviceTarget(ClosedWhenLeft):
         try:
             return GdbRemoteTarget(spec, connect)
         except RemoteProtocolError as error:
-            if not error.asked.startswith("'vAttach"):
+            if not error.request.startswith("'vAttach"):
                 raise
             raise self._refused(session, pid, error) from error
         except ConnectionLostError as error:

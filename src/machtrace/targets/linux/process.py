@@ -67,7 +67,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
     def __init__(self, pid: int, *, copier: ThreadCopier | None = None) -> None:
         check_host()
         if pid <= 0:
-            raise TargetSpecError(f"{pid} is no process id")
+            raise TargetSpecError(f"{pid} is not a process id")
         self._directory = self._open_directory(pid)
         try:
             self._process = identify(self._directory, is_own=self._is_own)
