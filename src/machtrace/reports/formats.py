@@ -1,18 +1,31 @@
 """The formats that reports are written in.
 
-Also several files in one, as on standard output, and names as views show them.
+Those of captures and profiles are written by their writers in :mod:`machtrace.render`. Also several
+files in one, as on standard output, and names as views show them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from functools import partial
 from importlib import import_module
-from typing import NamedTuple, TypeAlias
+from io import StringIO
+from typing import NamedTuple
 
 from machtrace.errors import ArgumentError
 from machtrace.model.report import Report
 
-_Write: TypeAlias = Callable[[Sequence[Report]], str | bytes]
+
+class _Takes(Enum):
+    """What a format's writer takes."""
+
+    REPORTS = auto()
+    """All reports; it returns the file."""
+    CAPTURE = auto()
+    """The stacks of one report at one moment, and a file to write to."""
+    PROFILE = auto()
+    """All stacks of one report, and a file to write to; if not text, it returns bytes."""
 
 
 class ReportFormat(NamedTuple):
@@ -30,13 +43,54 @@ class ReportFormat(NamedTuple):
     is_text: bool = True
     is_view: bool = False
     """Whether it is for viewing stacks rather than for storing a report: names are demangled."""
+    takes: _Takes = _Takes.REPORTS
 
     def write(self, reports: Sequence[Report]) -> bytes:
-        """Return the file's bytes; undecodable bytes of the source are reproduced."""
+        """Return the file's bytes; undecodable bytes of the source are reproduced.
+
+        Raises:
+            ArgumentError: the format shows stacks of one moment, and the reports have none.
+        """
         module, _, function = self.home.partition(":")
-        writer: _Write = getattr(import_module(module), function)
-        written = writer(reports)
+        writer = getattr(import_module(module), function)
+        written: str | bytes
+        if self.takes is _Takes.CAPTURE:
+            written = _captures(reports, writer)
+        elif self.takes is _Takes.PROFILE:
+            written = _profiles(reports, writer, is_text=self.is_text)
+        else:
+            written = writer(reports)
         return written if isinstance(written, bytes) else encoded(written)
+
+
+def _captures(reports: Sequence[Report], write: Callable[..., None]) -> str:
+    from machtrace.reports.analysis.reported_stacks import capture_of
+
+    captures = [capture for capture in map(capture_of, reports) if capture.stacks]
+    if not captures and any(report.trees for report in reports):
+        raise ArgumentError(
+            "the report has sampled trees but no threads",
+            remedy="choose sample, folded, speedscope, firefox or pprof",
+        )
+    sink = StringIO()
+    for number, capture in enumerate(captures):
+        if number:
+            sink.write("\n")
+        write(capture, sink)
+    return sink.getvalue()
+
+
+def _profiles(
+    reports: Sequence[Report], write: Callable[..., bytes], *, is_text: bool
+) -> str | bytes:
+    from machtrace.reports.analysis.reported_stacks import profile_of
+
+    if not is_text:
+        return b"".join(write(profile_of(report)) for report in reports)
+    sink = StringIO()
+    for report in reports:
+        write(profile_of(report), sink)
+    return sink.getvalue()
 
 
 def encoded(text: str) -> bytes:
@@ -47,75 +101,28 @@ def encoded(text: str) -> bytes:
         return text.encode("utf-8", "backslashreplace")
 
 
-_STACKS = "machtrace.reports.stack_formats"
+_OURS, _RENDER = "machtrace.reports", "machtrace.render"
+_stacks = partial(ReportFormat, holds_many=True, takes=_Takes.CAPTURE)
+_samples = partial(ReportFormat, holds_many=False, is_view=True, takes=_Takes.PROFILE)
+_alone = partial(_samples, between=None)
 
 FORMATS: dict[str, ReportFormat] = {
     one.name: one
     for one in (
-        ReportFormat("apple", ".crash", "machtrace.reports.crash.writer:write", holds_many=False),
-        ReportFormat(
-            "ips", ".ips", "machtrace.reports.ips.writer:write", holds_many=False, between=None
-        ),
-        ReportFormat(
-            "json",
-            ".json",
-            "machtrace.reports.machtrace_json:reports_json",
-            holds_many=True,
-        ),
-        ReportFormat("kscrash", ".crash", "machtrace.reports.kscrash.text:write", holds_many=False),
-        ReportFormat("plcrash", ".crash", "machtrace.reports.plcrash.text:write", holds_many=False),
-        ReportFormat("nsthread", ".txt", f"{_STACKS}:nsthread_text", holds_many=True),
-        ReportFormat("bs", ".txt", f"{_STACKS}:bs_text", holds_many=True),
-        ReportFormat(
-            "lldb",
-            ".txt",
-            f"{_STACKS}:lldb_text",
-            holds_many=True,
-            is_view=True,
-        ),
-        ReportFormat(
-            "sample",
-            ".txt",
-            f"{_STACKS}:sample_report",
-            holds_many=False,
-            is_view=True,
-        ),
-        ReportFormat(
-            "folded",
-            ".folded",
-            f"{_STACKS}:folded_text",
-            holds_many=True,
-            between=b"",
-            is_view=True,
-        ),
-        ReportFormat(
-            "speedscope",
-            ".speedscope.json",
-            f"{_STACKS}:speedscope_json",
-            holds_many=False,
-            between=None,
-            is_view=True,
-        ),
-        ReportFormat(
-            "firefox",
-            ".firefox.json",
-            f"{_STACKS}:firefox_json",
-            holds_many=False,
-            between=None,
-            is_view=True,
-        ),
-        ReportFormat(
-            "pprof",
-            ".pb.gz",
-            f"{_STACKS}:pprof_data",
-            holds_many=False,
-            between=None,
-            is_text=False,
-            is_view=True,
-        ),
-        ReportFormat(
-            "html", ".html", "machtrace.reports.html.page:write", holds_many=True, is_view=True
-        ),
+        ReportFormat("apple", ".crash", f"{_OURS}.crash.writer:write", holds_many=False),
+        ReportFormat("ips", ".ips", f"{_OURS}.ips.writer:write", holds_many=False, between=None),
+        ReportFormat("json", ".json", f"{_OURS}.machtrace_json:reports_json", holds_many=True),
+        ReportFormat("kscrash", ".crash", f"{_OURS}.kscrash.text:write", holds_many=False),
+        ReportFormat("plcrash", ".crash", f"{_OURS}.plcrash.text:write", holds_many=False),
+        _stacks("nsthread", ".txt", f"{_RENDER}.nsthread:write"),
+        _stacks("bs", ".txt", f"{_RENDER}.bs:write"),
+        _stacks("lldb", ".txt", f"{_RENDER}.lldb:write", is_view=True),
+        _samples("sample", ".txt", f"{_RENDER}.sample_text:write"),
+        _samples("folded", ".folded", f"{_RENDER}.folded:write", holds_many=True, between=b""),
+        _alone("speedscope", ".speedscope.json", f"{_RENDER}.speedscope:write"),
+        _alone("firefox", ".firefox.json", f"{_RENDER}.firefox:write"),
+        _alone("pprof", ".pb.gz", f"{_RENDER}.pprof:data", is_text=False),
+        ReportFormat("html", ".html", f"{_OURS}.html.page:write", holds_many=True, is_view=True),
     )
 }
 """Formats by name."""

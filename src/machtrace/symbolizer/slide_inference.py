@@ -13,8 +13,13 @@ from dataclasses import replace
 from typing import TypeVar
 
 from machtrace.model.address import Avma, ImageOffset
-from machtrace.model.report import Report, ReportedFrame, ReportedImage, ReportedTask
-from machtrace.symbolizer.demangled_reports import with_changed_frames
+from machtrace.model.report import (
+    Report,
+    ReportedFrame,
+    ReportedImage,
+    ReportedTask,
+    with_changed_frames,
+)
 from machtrace.symbolizer.report_names import ReportNames
 
 _Task = TypeVar("_Task", bound=ReportedTask)
