@@ -197,12 +197,12 @@ def test_no_walk_goes_on_without_reading_the_stack(rule):
     found = walked(rule, memory, sp=1 << 20 if rule.registers else 0, general={19: CODE + 8})
 
     assert found.stop.reason in {StopReason.DEPTH_LIMIT, StopReason.UNREADABLE}
-    assert found.depth <= walker.MOST_IRREGULAR + 2
+    assert found.depth <= walker.IRREGULAR_STEPS + 2
 
 
 def test_frames_are_counted_up_to_a_limit(monkeypatch):
     """Memory may be as large as an address space; a walk is not."""
-    monkeypatch.setattr(walker, "MOST_FRAMES", 5000)
+    monkeypatch.setattr(walker, "FRAMES_PER_WALK", 5000)
     rule = UnwindRule(RegisterOffset(31, 16), AtCfa(-8))
     memory = MemoryRegion(Avma(0), struct.pack("<Q", CODE + 8) * (1 << 16))
     found = walked(rule, memory, limit=FrameLimit(10))

@@ -1,6 +1,6 @@
-"""What every method says of a frame, beside the one that a walk followed.
+"""Explanations of frames: the answers of every method, besides the one that a walk followed.
 
-Nothing here is asked by a walk: it is worked out again, for one stack, when a person wants to know.
+No walk uses this: the answers are computed again, for one stack, when a user requests them.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from machtrace.unwinder.rules import (
     link_register_rule,
 )
 from machtrace.unwinder.sources.async_entry import AsyncEntryRules
-from machtrace.unwinder.step import places, step
+from machtrace.unwinder.step import locations, step
 from machtrace.unwinder.walker import find_caller
 
 Namer = Callable[[FrameAddress], Frame]
-"""Gives an address its image and its name."""
+"""Returns an address with its image and its name."""
 
 
 @runtime_checkable
 class HasOrigin(Protocol):
-    """A rule source that says what of the image its answers are from."""
+    """A rule source that can describe the part of the image its rules are from."""
 
     def origin(self, lookup: Svma, /) -> str:
-        """What the rule at ``lookup`` is from; empty where there is none.
+        """Describe the source of the rule at ``lookup``; empty without a rule.
 
         Raises:
             FormatError, MemoryReadError: as ``rule_for`` does.
@@ -66,7 +66,10 @@ class Explainer:
     def explain(
         self, here: FrameAddress, registers: RegisterSet, memory: MemoryReader
     ) -> FrameExplanation:
-        """How ``here``, a frame with these ``registers``, is left. Raises nothing."""
+        """Explain how the walk leaves ``here``, a frame with these ``registers``.
+
+        Raises nothing.
+        """
         self._rules.begin_walk()
         try:
             return self._explained(_Frame(here, registers, memory))
@@ -75,11 +78,11 @@ class Explainer:
 
     def _explained(self, frame: _Frame) -> FrameExplanation:
         here, registers, memory = frame.here, frame.registers, frame.memory
-        found = find_caller(here, registers, memory, self._rules, self._mask)
+        step_up = find_caller(here, registers, memory, self._rules, self._mask)
         interrupted = frame.is_interrupted
         rule, trust = self._rules.find(here.lookup, interrupted=interrupted)
-        if not isinstance(found, Stop):
-            rule, trust = found[0], found[1]
+        if not isinstance(step_up, Stop):
+            rule, trust = step_up[0], step_up[1]
         text = describe(rule, _names(registers))
         chosen: MethodAnswer | None = None
         others: list[MethodAnswer] = []
@@ -92,12 +95,12 @@ class Explainer:
         if chosen is None:
             outcome = self._followed(rule, trust, frame)
             chosen = MethodAnswer(method=trust, claims=True, origin="", outcome=outcome)
-        if isinstance(found, Stop) and isinstance(chosen.outcome, FollowedRule):
-            chosen = replace(chosen, outcome=replace(chosen.outcome, caller=found))
+        if isinstance(step_up, Stop) and isinstance(chosen.outcome, FollowedRule):
+            chosen = replace(chosen, outcome=replace(chosen.outcome, caller=step_up))
         known = [
-            one
-            for at, one in enumerate(others)
-            if not _says_nothing_new(one, others[:at], (chosen, *others))
+            answer
+            for at, answer in enumerate(others)
+            if not _is_redundant(answer, others[:at], (chosen, *others))
         ]
         return FrameExplanation(
             frame=here,
@@ -151,7 +154,7 @@ class Explainer:
 
     def _followed(self, rule: UnwindRule, trust: FrameTrust, frame: _Frame) -> FollowedRule:
         registers, memory = frame.registers, frame.memory
-        cfa, at = places(rule, registers, memory, self._mask)
+        cfa, at = locations(rule, registers, memory, self._mask)
         caller = step(rule, registers, memory, self._mask)
         return FollowedRule(
             rule=describe(rule, _names(registers)),
@@ -171,7 +174,7 @@ def _origin(source: RuleSource, lookup: Svma) -> str:
 
 
 class _Frame:
-    """A frame of a stack, as a walk came to it."""
+    """A frame of a stack, as a walk reached it."""
 
     __slots__ = ("here", "memory", "registers")
 
@@ -189,16 +192,18 @@ def _names(registers: RegisterSet) -> dict[int, str]:
     return dict(enumerate(registers.arch.registers.names))
 
 
-def _says_nothing_new(
+def _is_redundant(
     answer: MethodAnswer, earlier: Sequence[MethodAnswer], all_answers: Sequence[MethodAnswer]
 ) -> bool:
-    """Whether a method says nothing, where that was to be expected, or what it said already.
+    """Return whether an answer is expectedly empty, or repeats an earlier one.
 
-    Few frames are of signal handlers; and stubs, or two files of one image, have one method.
-    Where a table is broken, so is what else is learnt from it.
+    Few frames are of signal handlers; stubs, or two files of one image, share a method. If a table
+    is broken, so is every source that reads it.
     """
     if isinstance(answer.outcome, BrokenInformation):
-        return any((one.method, one.outcome) == (answer.method, answer.outcome) for one in earlier)
+        return any(
+            (other.method, other.outcome) == (answer.method, answer.outcome) for other in earlier
+        )
     if answer.outcome is not None:
         return False
     return (
@@ -209,8 +214,8 @@ def _says_nothing_new(
 
 
 def _reason(frame: _Frame, chosen: MethodAnswer, others: list[MethodAnswer]) -> str:
-    """Why ``chosen`` was followed."""
-    known_elsewhere = any(one.outcome is not None and one.claims for one in others)
+    """Return why ``chosen`` was followed."""
+    known_elsewhere = any(answer.outcome is not None and answer.claims for answer in others)
     if chosen.method is FrameTrust.FRAME_POINTER:
         reason = "nothing else is known here"
         if frame.is_interrupted:

@@ -1,4 +1,4 @@
-"""Which frames of a deep stack are returned, and whether a walk cycles; both in constant memory."""
+"""Constant-memory bounds of a walk: the frames that a deep stack keeps, and cycles."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DEFAULT_LIMIT = FrameLimit.of(DEFAULT_FRAME_LIMIT)
 
 
 class FrameLimiter:
-    """Takes frames one by one, innermost first, in memory for as many as ``limit`` keeps."""
+    """Collects frames, innermost first, in memory for those that ``limit`` retains."""
 
     __slots__ = ("_head", "_head_size", "_outer", "count")
 
@@ -47,19 +47,19 @@ class FrameLimiter:
         self._head_size = limit.inner
         self._outer: deque[FrameAddress] = deque(maxlen=limit.outer)
         self.count = 0
-        """How many frames were taken."""
+        """The number of frames added."""
 
     @classmethod
-    def of(cls, limit: FrameLimit, kept: Sequence[FrameAddress], count: int) -> Self:
-        """Return the state after ``count`` frames, of which ``kept`` remain."""
-        frames = cls(limit)
-        for frame in kept:
-            frames.add(frame)
-        frames.count = count
-        return frames
+    def of(cls, limit: FrameLimit, frames: Sequence[FrameAddress], count: int) -> Self:
+        """Return the limiter after ``count`` frames, of which it retained ``frames``."""
+        limiter = cls(limit)
+        for frame in frames:
+            limiter.add(frame)
+        limiter.count = count
+        return limiter
 
     def add(self, frame: FrameAddress) -> None:
-        """Take the next frame."""
+        """Add the next frame."""
         self.count += 1
         if self.count <= self._head_size:
             self._head.append(frame)
@@ -67,24 +67,24 @@ class FrameLimiter:
             self._outer.append(frame)
 
     def chain(self, stop: Stop) -> AddressChain:
-        """What was kept, and how much was not."""
+        """Return the retained frames and the gap between them."""
         head, outer = tuple(self._head), tuple(self._outer)
         left_out = self.count - len(head) - len(outer)
         gap = Gap(len(head), left_out) if left_out else None
         return AddressChain(addresses=head + outer, stop=stop, gap=gap)
 
 
-REMEMBERED = 512
-"""States that are remembered one by one: among them a return is seen at once."""
+STORED_STATES = 512
+"""The number of states that are stored individually."""
 
 
 class CycleDetector:
-    """Sees that a sequence of states, each of which follows from the one before, repeats.
+    """Detects a cycle in a sequence of states, each of which follows from the one before.
 
-    A return to one of the first :data:`REMEMBERED` states is seen at once. After them one state
-    is remembered, and replaced at numbers that double (R. P. Brent, *An improved Monte Carlo
-    factorization algorithm*, 1980): a return is seen after fewer than twice as many states as
-    there were before it, and as the cycle has.
+    A repetition of one of the first :data:`STORED_STATES` is detected at once. After them one state
+    is stored, and replaced at numbers that double (R. P. Brent, *An improved Monte Carlo
+    factorization algorithm*, 1980): a cycle is detected after fewer than twice as many states as
+    precede it and it contains.
     """
 
     __slots__ = ("_count", "_first", "_mark", "_next_mark")
@@ -93,14 +93,14 @@ class CycleDetector:
         self._first: set[Hashable] = set()
         self._mark: Hashable = None
         self._count = 0
-        self._next_mark = REMEMBERED + 1
+        self._next_mark = STORED_STATES + 1
 
     def has_passed(self, state: Hashable) -> bool:
-        """Whether ``state`` is known to have been here before; it is, from now on. Never None."""
+        """Return whether ``state``, which is not None, is known to repeat; store it."""
         if state in self._first or state == self._mark:
             return True
         self._count += 1
-        if self._count <= REMEMBERED:
+        if self._count <= STORED_STATES:
             self._first.add(state)
         elif self._count == self._next_mark:
             self._mark = state

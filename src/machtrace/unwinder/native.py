@@ -1,11 +1,7 @@
-"""The walk by ``_native``'s loop; what that declines is done by the exact walker, step by step.
+"""The walk by ``_native``'s loop, which falls back to the exact walker, step by step.
 
-Results are those of :func:`machtrace.unwinder.walker.walk`. Importing this raises ImportError
-where the package was installed without its extensions.
-
-Unwind rules as ``_native``'s loop takes them: those that only add to registers and load words.
-
-Importing this raises ImportError where the package was installed without its extensions.
+The results are those of :func:`machtrace.unwinder.walker.walk`. The loop takes rules that only add
+to registers and load words. Importing this module raises ImportError if the extensions are missing.
 """
 
 from __future__ import annotations
@@ -55,16 +51,16 @@ _REGISTERS = 128
 """``MACHTRACE_REGISTERS``."""
 _LARGEST_OFFSET = (1 << 31) - 1
 ADDRESS_BITS = (1 << 64) - 1
-"""Of the words that the loop reckons with."""
+"""The width of the loop's words."""
 _SIZES = (4, 8)
-"""Bytes that the loop loads."""
+"""The sizes of the loop's loads, in bytes."""
 
 
 class NativeRules:
-    """The rules of a process, again, in a table for the loop.
+    """A process's rules in the table of the loop.
 
-    They are worked out by :class:`~machtrace.unwinder.rule_cache.RuleCache`. The table takes
-    32 to 64 bytes an address, and 32 to some 200 for each different rule.
+    They are from :class:`~machtrace.unwinder.rule_cache.RuleCache`. The table takes 32 to 64 bytes
+    per address, and 32 to some 200 per distinct rule.
     """
 
     __slots__ = ("_arch", "_last", "_numbers", "table")
@@ -82,12 +78,12 @@ class NativeRules:
             code_bits=ADDRESS_BITS & ~THUMB_BIT if arch.is_arm else ADDRESS_BITS,
             preserved=bytes(registers.callee_saved),
         )
-        """What the loop looks at."""
+        """The table that the loop reads."""
 
-    def learn(self, lookup: int, *, interrupted: bool, rule: UnwindRule, trust: FrameTrust) -> bool:
-        """Let ``rule`` hold at ``lookup``; whether that could be."""
+    def add(self, lookup: int, *, interrupted: bool, rule: UnwindRule, trust: FrameTrust) -> bool:
+        """Add ``rule`` at ``lookup``; return whether the loop can execute it."""
         if interrupted and trust is FrameTrust.FRAME_POINTER:
-            return False  # a guess, whose thread is looked at first
+            return False  # a guess, which depends on the thread
         if len(self.table) >= CACHE_LIMIT:
             self.table.clear()
             self._numbers.clear()
@@ -99,7 +95,7 @@ class NativeRules:
         return True
 
     def _number(self, rule: UnwindRule, trust: FrameTrust) -> int | None:
-        # A few rules serve most functions, and to compare rules takes longer than to find one.
+        # A few rules serve most functions, and comparing rules takes longer than finding one.
         same = self._last.get(trust)
         if same is not None and same[0] is rule:
             return same[1]
@@ -124,12 +120,12 @@ class NativeRules:
         saved = []
         for number, recovery in rule.registers:
             if number >= len(self._arch.registers.names):
-                continue  # a step leaves it out, too
+                continue  # a step skips it, too
             size = self._arch.saved_register_size
             if number in self._arch.registers.doubles:
                 size *= 2
             saved.append(self._recovery(number, recovery, size))
-        registers = tuple(one for one in saved if one is not None)
+        registers = tuple(recovery for recovery in saved if recovery is not None)
         if return_address is None or len(registers) < len(saved) or len(saved) >= _REGISTERS:
             return None
         return self.table.define(
@@ -143,7 +139,7 @@ class NativeRules:
 
     @staticmethod
     def _recovery(number: int, recovery: Recovery, size: int) -> _walk.Recovery | None:
-        """None where it is a matter for :func:`~machtrace.unwinder.step.step`."""
+        """Return the loop's form of a recovery; None if only ``step`` executes it."""
         source = 0
         match recovery:
             case AtCfa(offset):
@@ -163,7 +159,7 @@ class NativeRules:
 
 _INNERMOST = code_of(FrameTrust.CONTEXT, AddressKind.PROGRAM_COUNTER)
 _KINDS = (AddressKind.RETURN_ADDRESS, AddressKind.PROGRAM_COUNTER)
-"""Of a frame that was called from, and of one that was interrupted."""
+"""The kind of a calling frame, and of an interrupted one."""
 _ROOT = Stop(StopReason.ROOT)
 _NO_PROGRESS = {
     _walk.PASSED: StopReason.NO_PROGRESS,
@@ -178,35 +174,35 @@ def _frame(address: int, code: int) -> FrameAddress:
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
-    """One stack whose frames are the walker's last."""
+    """One stack, whose frames are the walker's last."""
 
     stop: Stop
     depth: int
-    """Of the first part: all, or what comes before an async function's caller. Of a deep one not
-    all are kept."""
+    """The number of frames of the first part, including dropped ones: all, or those before an async
+    function's caller."""
     end: int
-    """Of the first part, among the walker's frames."""
+    """The end of the first part in the walker's frames."""
     entry: AsyncEntry | None
-    """Where that function's continuations begin."""
+    """The first continuation of that function."""
     outer_depth: int = 0
-    """Of the second part."""
+    """The number of frames of the second part."""
 
 
 class _Plain(dict[int, Collected]):
-    """What is to say of stacks that have a root and nothing more, by their depth."""
+    """The results of walks that end at a root without anything special, by depth."""
 
-    def __missing__(self, kept: int) -> Collected:
-        found = self[kept] = Collected(kept, _ROOT, is_plain=True)
-        return found
+    def __missing__(self, frame_count: int) -> Collected:
+        result = self[frame_count] = Collected(frame_count, _ROOT, is_plain=True)
+        return result
 
 
 class NativeWalker:
-    """A :class:`~machtrace.unwinder.thread_walker.ThreadWalker`."""
+    """The walker in C. A :class:`~machtrace.unwinder.thread_walker.ThreadWalker`."""
 
     __slots__ = ("_arch", "_mask", "_native", "_plain", "_rules", "_walker")
 
     def __init__(self, rules: RuleCache, arch: Arch, mask: PacMask) -> None:
-        """What is learnt of ``rules`` is remembered as long as ``self`` is."""
+        """``rules``: cached for the lifetime of ``self``."""
         self._rules = rules
         self._arch = arch
         self._mask = mask
@@ -216,14 +212,14 @@ class NativeWalker:
 
     @property
     def table(self) -> _walk.RuleTable:
-        """What is learnt, for whoever walks by it elsewhere."""
+        """The cached rules, for walkers elsewhere."""
         return self._native.table
 
-    def learn(self, lookup: Avma, *, interrupted: bool) -> bool:
-        """Put the rule that holds at ``lookup`` into the table; whether that could be."""
+    def add(self, lookup: Avma, *, interrupted: bool) -> bool:
+        """Add the rule at ``lookup`` to the table; return whether the loop can execute it."""
         self._rules.begin_walk()
         try:
-            return self._learn(lookup, interrupted=interrupted)
+            return self._add(lookup, interrupted=interrupted)
         finally:
             self._rules.end_walk()
 
@@ -241,16 +237,16 @@ class NativeWalker:
                     gap=_gap(end - first, depth, limit) if depth > end - first else None,
                 )
             memory = LayeredMemory((thread.stack, rest))
-            trace = self._go_on(pause, memory)
+            trace = self._continue(pause, memory)
             if trace is None:
                 return walk(thread.registers, memory, self._rules, self._mask, limit)
             inner = self._chain(first, trace.end, trace.depth, trace.stop, limit)
             if trace.entry is None:
                 return walk_of(inner)
-            kept = FrameLimiter.of(limit, inner.addresses, trace.depth)
-            stop = trace.entry.follow(memory, self._mask, kept.add)
+            limiter = FrameLimiter.of(limit, inner.addresses, trace.depth)
+            stop = trace.entry.follow(memory, self._mask, limiter.add)
             outer = self._chain(trace.end, len(walker), trace.outer_depth, trace.stop, limit)
-            return walk_of(kept.chain(stop), outer)
+            return walk_of(limiter.chain(stop), outer)
         finally:
             walker.drop(first)
 
@@ -260,23 +256,23 @@ class NativeWalker:
         first = len(walker)
         pause = self._start(thread, limit)
         if pause == _walk.ROOT:
-            kept = len(walker) - first
-            if kept <= limit.inner + limit.outer:  # and so not yet folded
-                return self._plain[kept]
+            count = len(walker) - first
+            if count <= limit.inner + limit.outer:  # so the loop has not yet dropped any
+                return self._plain[count]
             stop, depth = _ROOT, walker.finish()
         else:
-            trace = self._go_on(pause, LayeredMemory((thread.stack, rest)))
+            trace = self._continue(pause, LayeredMemory((thread.stack, rest)))
             if trace is None or trace.entry is not None:
                 walker.drop(first)
                 return self._append(self.walk(thread, rest, limit))
             stop, depth = trace.stop, trace.depth
-        kept = len(walker) - first
-        return Collected(kept, stop, _gap(kept, depth, limit) if depth > kept else None)
+        count = len(walker) - first
+        return Collected(count, stop, _gap(count, depth, limit) if depth > count else None)
 
-    def _append(self, walked: Walk) -> Collected:
-        for frame in walked.addresses:
+    def _append(self, walk: Walk) -> Collected:
+        for frame in walk.addresses:
             self._walker.append(frame.address, code_of(frame.trust, frame.kind))
-        return collected(walked)
+        return collected(walk)
 
     def take(self) -> tuple[bytes, bytes]:
         """See :meth:`ThreadWalker.take`."""
@@ -305,15 +301,15 @@ class NativeWalker:
             limit.outer,
         )
 
-    def _go_on(self, pause: int, memory: MemoryReader) -> _Trace | None:
-        """Walk the machine's stack to its end; None where registers are such as no machine has."""
+    def _continue(self, pause: int, memory: MemoryReader) -> _Trace | None:
+        """Walk the physical stack to its end; return None if its registers do not fit."""
         self._rules.begin_walk()
         try:
-            return self._step_on(pause, memory)
+            return self._steps(pause, memory)
         finally:
             self._rules.end_walk()
 
-    def _step_on(self, pause: int, memory: MemoryReader) -> _Trace | None:
+    def _steps(self, pause: int, memory: MemoryReader) -> _Trace | None:
         walker = self._walker
         stop, entry, depth, end = _ROOT, None, 0, 0
         while pause != _walk.ROOT:
@@ -321,17 +317,17 @@ class NativeWalker:
                 return None
             pc, interrupted = walker.place()
             here = FrameAddress(Avma(pc), FrameTrust.CONTEXT, _KINDS[interrupted])
-            if pause == _walk.NO_RULE and self._learn(here.lookup, interrupted=interrupted):
+            if pause == _walk.NO_RULE and self._add(here.lookup, interrupted=interrupted):
                 pause = walker.resume()
                 continue
             last = RegisterSet(self._arch, here.address, walker.values())
-            found = find_caller(here, last, memory, self._rules, self._mask)
-            if isinstance(found, Stop):
-                stop = found
+            step_up = find_caller(here, last, memory, self._rules, self._mask)
+            if isinstance(step_up, Stop):
+                stop = step_up
                 break
             if self._rules.objection(here.lookup) is not None:
-                return None  # its frame may have more to say than fits a code
-            rule, trust, caller = found
+                return None  # its frame may have disputes, which no code expresses
+            rule, trust, caller = step_up
             marked = None if entry is not None else async_entry(here, rule, last, caller)
             if marked is not None:
                 depth = walker.part()
@@ -351,17 +347,17 @@ class NativeWalker:
             entry = entry or marked
             pause = walker.resume()
         last_depth = walker.finish()
-        if entry is None:  # the last part is empty where its first frame was no progress
+        if entry is None:  # the last part is empty if its first frame made no progress
             return _Trace(stop, last_depth or depth, len(walker), None)
         return _Trace(stop, depth, end, entry, last_depth)
 
-    def _learn(self, lookup: Avma, *, interrupted: bool) -> bool:
+    def _add(self, lookup: Avma, *, interrupted: bool) -> bool:
         rule, trust = self._rules.find(lookup, interrupted=interrupted)
         is_cached = self._rules.is_cached(lookup, interrupted=interrupted)
         if not is_cached or self._rules.objection(lookup) is not None:
             return False
-        return self._native.learn(lookup, interrupted=interrupted, rule=rule, trust=trust)
+        return self._native.add(lookup, interrupted=interrupted, rule=rule, trust=trust)
 
 
-def _gap(kept: int, depth: int, limit: FrameLimit) -> Gap:
-    return Gap(limit.inner, depth - kept)
+def _gap(count: int, depth: int, limit: FrameLimit) -> Gap:
+    return Gap(limit.inner, depth - count)

@@ -1,4 +1,4 @@
-"""Many stacks as columns: what a hundred frames cost as objects, thousands cost here."""
+"""Many stacks as columns: thousands of frames at the cost of a hundred objects."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from machtrace.model.stack import (
 from machtrace.unwinder.thread_walker import KIND_COUNT, KINDS, TRUSTS, Collected
 
 STOPS = tuple(StopReason)
-"""What the numbers in :attr:`StackColumns.stop_reasons` mean."""
+"""The reasons that :attr:`StackColumns.stop_reasons` index."""
 
 _RETURN_ADDRESS = KINDS.index(AddressKind.RETURN_ADDRESS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StackColumns:
-    """Walks of any number of stacks; see :class:`~machtrace.model.stack.Walk` for what they say.
+    """Walks of any number of stacks; see :class:`~machtrace.model.stack.Walk`.
 
-    Columns of frames hold those of the first stack, innermost first, then those of the second.
+    Columns of frames have those of the first stack, innermost first, then those of the second.
     """
 
     starts: npt.NDArray[np.int64]
-    """Where each stack's frames begin; one more than there are stacks, so that each has an end."""
+    """The first frame of each stack, and the end of the last."""
     addresses: npt.NDArray[np.uint64]
-    """Of each frame, an :data:`Avma`; never adjusted."""
+    """The :data:`Avma` of each frame; never adjusted."""
     codes: npt.NDArray[np.uint8]
-    """Of each frame :attr:`trusts` and :attr:`kinds`, in one number."""
+    """:attr:`trusts` and :attr:`kinds` of each frame, in one number."""
     stop_reasons: npt.NDArray[np.uint8]
-    """Why each walk ended: an index of :data:`STOPS`."""
+    """The stop reason of each walk: indices of :data:`STOPS`."""
     stops: Mapping[int, Stop] = field(repr=False)
-    """Of those stacks whose walk ended elsewhere than at a root, by number."""
+    """The stop of each walk that did not end at a root, by stack number."""
     gaps: Mapping[int, Gap] = field(repr=False)
-    """Of those stacks whose middle was left out, by number."""
+    """The gap of each truncated stack, by number."""
     physical_remainders: Mapping[int, AddressChain] = field(repr=False)
-    """Of those stacks that have a Swift async frame, by number."""
+    """The physical remainder of each stack with a Swift async frame, by number."""
     disputes: Mapping[int, tuple[Dispute, ...]] = field(repr=False)
-    """Of those frames that have any, by their place in the columns of frames."""
+    """The disputes of frames that have any, by index in the columns of frames."""
 
     def __len__(self) -> int:
         return len(self.stop_reasons)
@@ -62,17 +62,17 @@ class StackColumns:
 
     @property
     def kinds(self) -> npt.NDArray[np.uint8]:
-        """What each address is: an index of :data:`~machtrace.unwinder.thread_walker.KINDS`."""
+        """The kind of each address: indices of :data:`~machtrace.unwinder.thread_walker.KINDS`."""
         return self.codes % np.uint8(KIND_COUNT)
 
     @property
     def lookups(self) -> npt.NDArray[np.uint64]:
-        """Of each frame the address to look up: inside the call, not after it."""
+        """The address to look up for each frame: inside the call, not after it."""
         is_return: npt.NDArray[np.bool_] = self.kinds == _RETURN_ADDRESS
         return self.addresses - is_return.astype(np.uint64)
 
     def walk(self, number: int) -> Walk:
-        """One stack as objects.
+        """Return one stack as objects.
 
         Raises:
             IndexError: there is no stack of this number.
@@ -100,56 +100,64 @@ class StackColumns:
 
 @dataclass(slots=True)
 class CollectedStacks:
-    """What was collected of one process; see :class:`~machtrace.unwinder.thread_walker`."""
+    """The walks of one process; see :class:`~machtrace.unwinder.thread_walker`."""
 
     numbers: list[int] = field(default_factory=list)
-    """Of each stack, its number among those of all processes; ascending."""
+    """The number of each stack among those of all processes; ascending."""
     stacks: list[Collected] = field(default_factory=list)
     frames: tuple[bytes, bytes] = (b"", b"")
 
 
 def columns_of(processes: Sequence[CollectedStacks]) -> StackColumns:
-    """The stacks of all ``processes`` in the order of their numbers, which are 0 and up."""
+    """Return the stacks of all ``processes`` in the order of their numbers, which start at 0."""
     numbers = np.concatenate(
-        [np.empty(0, np.int64), *(np.array(one.numbers, np.int64) for one in processes)]
+        [np.empty(0, np.int64), *(np.array(process.numbers, np.int64) for process in processes)]
     )
-    stacks = [stack for one in processes for stack in one.stacks]
-    counts = np.fromiter((stack.kept for stack in stacks), np.int64, len(stacks))
+    stacks = [stack for process in processes for stack in process.stacks]
+    counts = np.fromiter((stack.frame_count for stack in stacks), np.int64, len(stacks))
     addresses = np.concatenate(
-        [np.empty(0, np.uint64), *(np.frombuffer(one.frames[0], np.uint64) for one in processes)]
+        [
+            np.empty(0, np.uint64),
+            *(np.frombuffer(process.frames[0], np.uint64) for process in processes),
+        ]
     )
     codes = np.concatenate(
-        [np.empty(0, np.uint8), *(np.frombuffer(one.frames[1], np.uint8) for one in processes)]
+        [
+            np.empty(0, np.uint8),
+            *(np.frombuffer(process.frames[1], np.uint8) for process in processes),
+        ]
     )
     order = np.argsort(numbers)
     starts = np.zeros(len(stacks) + 1, np.int64)
     np.cumsum(counts[order], out=starts[1:])
     if len(processes) > 1:
+        # The stacks of several processes alternate: gather each stack's rows, which begin at
+        # `first` before the reordering and at `starts` after it.
         first = (np.cumsum(counts) - counts)[order]
         rows = np.repeat(first - starts[:-1], counts[order]) + np.arange(len(addresses))
         addresses, codes = addresses[rows], codes[rows]
-    # Nearly all walks end at a root and have no more to say than their frames.
-    told = {
+    # Nearly all walks end at a root and consist of their frames alone.
+    special = {
         number: stacks[at] for number, at in enumerate(order.tolist()) if not stacks[at].is_plain
     }
     reasons = np.full(len(stacks), STOPS.index(StopReason.ROOT), np.uint8)
-    for number, stack in told.items():
+    for number, stack in special.items():
         reasons[number] = STOPS.index(stack.stop.reason)
     return StackColumns(
         starts=starts,
         addresses=addresses,
         codes=codes,
         stop_reasons=reasons,
-        stops={n: one.stop for n, one in told.items() if not one.stop.is_complete},
-        gaps={n: one.gap for n, one in told.items() if one.gap is not None},
+        stops={n: walk.stop for n, walk in special.items() if not walk.stop.is_complete},
+        gaps={n: walk.gap for n, walk in special.items() if walk.gap is not None},
         physical_remainders={
-            n: one.physical_remainder
-            for n, one in told.items()
-            if one.physical_remainder is not None
+            n: walk.physical_remainder
+            for n, walk in special.items()
+            if walk.physical_remainder is not None
         },
         disputes={
             int(starts[n]) + frame: disputed_by
-            for n, one in told.items()
-            for frame, disputed_by in one.disputes.items()
+            for n, walk in special.items()
+            for frame, disputed_by in walk.disputes.items()
         },
     )

@@ -1,4 +1,4 @@
-"""The one executor of unwind rules."""
+"""The only executor of unwind rules."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from machtrace.unwinder.step_budget import StepBudget
 from machtrace.unwinder.swift_async import ADDRESS_BITS, is_async_frame_pointer
 
 NULL_PAGE = 0x1000
-"""No code lies below this Avma; a "return address" there is the end of a stack, or a null call."""
+"""The lowest Avma with code; a "return address" below it ends a stack, or is a null call."""
 
 THUMB_BIT = 1
-"""Of a 32-bit arm code address: whether the instructions there are Thumb's."""
+"""The bit of a 32-bit arm code address that is set for Thumb instructions."""
 
 
 @cache
 def _preserved_runs(arch: Arch) -> tuple[slice, ...]:
-    """The registers that calls preserve, as runs of numbers; a step copies them all."""
+    """Return the registers that calls preserve, as runs of numbers that a step copies whole."""
     runs: list[slice] = []
     for number in arch.registers.callee_saved:
         if runs and runs[-1].stop == number:
@@ -56,13 +56,12 @@ def step(
     mask: PacMask,
     budget: StepBudget | None = None,
 ) -> RegisterSet | Stop:
-    """The caller's registers, or why there are none.
+    """Return the caller's registers, or the reason why there are none. Raises nothing.
 
-    ``registers`` are those of the frame that ``rule`` is for. Their frame pointer may carry
-    Swift's async tag and their link register a signature; both are removed by ``mask`` where they
-    are used as addresses. The caller's pc is where an instruction is: on 32-bit arm, the lowest bit
-    of a return address says only that it leads to Thumb code. Expressions draw on ``budget``; None
-    for as much as one walk may do. Raises nothing.
+    ``registers`` are those of the frame that ``rule`` is for. Their frame pointer may carry Swift's
+    async tag and their link register a signature; ``mask`` removes both where they are used as
+    addresses. The caller's pc is the address of an instruction: on 32-bit arm, the lowest bit of a
+    return address only selects Thumb. Expressions spend from ``budget``; None for a walk's.
     """
     try:
         return _Frame(rule, registers, memory, mask, budget).caller()
@@ -74,18 +73,20 @@ def step(
         return Stop(StopReason.NO_RULE, registers.pc)
 
 
-def places(
+def locations(
     rule: UnwindRule, registers: RegisterSet, memory: MemoryReader, mask: PacMask
 ) -> tuple[Avma | None, Avma | None]:
-    """The CFA, and where the return address is stored; None where that is not known, or nowhere.
+    """Return the CFA and the address of the saved return address.
+
+    None for an unknown CFA, and for a return address that is not in memory.
 
     See :func:`step`.
     """
-    return _Frame(rule, registers, memory, mask, None).places()
+    return _Frame(rule, registers, memory, mask, None).locations()
 
 
 class _Frame:
-    """One application of a rule; ``cfa`` is worked out once."""
+    """One application of a rule; ``cfa`` is computed once."""
 
     __slots__ = ("_budget", "_cfa", "_mask", "_memory", "_registers", "_rule", "_saved", "_word")
 
@@ -120,7 +121,7 @@ class _Frame:
         pc = self._mask.strip(self._recover(rule.return_address))
         if registers.arch.is_arm:
             pc = Avma(pc & ~THUMB_BIT)
-        if pc < NULL_PAGE and not rule.is_signal_frame:  # a signal may tell of a null call
+        if pc < NULL_PAGE and not rule.is_signal_frame:  # a signal may interrupt a null call
             return Stop(StopReason.ROOT)
         values = self._preserved()
         values[numbers.sp] = self._cfa
@@ -132,7 +133,7 @@ class _Frame:
                 values[number] = self._recover_or_lose(recovery, size)
         return RegisterSet(registers.arch, pc, tuple(values))
 
-    def places(self) -> tuple[Avma | None, Avma | None]:
+    def locations(self) -> tuple[Avma | None, Avma | None]:
         recovery = self._rule.return_address
         try:
             self._cfa = self._canonical_frame_address(self._rule.cfa)
@@ -149,14 +150,14 @@ class _Frame:
         return cfa, at
 
     def _preserved(self) -> list[int | None]:
-        """What the caller's registers are before the rule says anything of them."""
+        """Return the caller's registers before the rule's recoveries."""
         values = self._registers.values
         if self._rule.is_signal_frame:
             return list(values)
-        kept: list[int | None] = [None] * len(values)
+        preserved: list[int | None] = [None] * len(values)
         for run in _preserved_runs(self._registers.arch):
-            kept[run] = values[run]
-        return kept
+            preserved[run] = values[run]
+        return preserved
 
     def _canonical_frame_address(self, cfa: Cfa) -> int:
         if isinstance(cfa, RegisterOffset):
@@ -166,7 +167,7 @@ class _Frame:
     def _address_in(self, number: int) -> Avma:
         value = self._value_in(number)
         if is_async_frame_pointer(value):
-            value &= ADDRESS_BITS  # no mask of x86-64 removes it
+            value &= ADDRESS_BITS  # no x86-64 mask removes it
         return self._mask.strip(value)
 
     def _value_in(self, number: int) -> int:
@@ -176,14 +177,14 @@ class _Frame:
         return value
 
     def _recover_or_lose(self, recovery: Recovery, size: int) -> int | None:
-        """A register other than pc: one that cannot be had is lost, and the walk goes on."""
+        """Recover a register other than pc; the walk continues without one that is unavailable."""
         try:
             return self._recover(recovery, size)
         except (_UnknownRegisterError, MemoryReadError, DwarfError):
             return None
 
     def _recover(self, recovery: Recovery, size: int | None = None) -> int:
-        if isinstance(recovery, AtCfa):  # nearly always, and quicker to tell than by a pattern
+        if isinstance(recovery, AtCfa):  # nearly always, and quicker to test than a pattern
             return self._load(self._cfa + recovery.offset, size)
         match recovery:
             case CfaPlus(offset):
@@ -198,7 +199,7 @@ class _Frame:
                 raise _UnknownRegisterError
 
     def _evaluate(self, expression: bytes, initial: tuple[int, ...]) -> int:
-        """For a register's expression the CFA is pushed first (DWARF 5, section 6.4.2.3)."""
+        """Evaluate an expression; a register's starts with the CFA (DWARF 5, section 6.4.2.3)."""
         if self._budget is None:
             self._budget = StepBudget()
         return evaluate(

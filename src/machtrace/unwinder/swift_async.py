@@ -1,8 +1,8 @@
-"""Swift async continuations: the stack that a program means where its functions can suspend.
+"""Swift async continuations: the logical stack of functions that can suspend.
 
-A Swift async function keeps a frame record like any other, but sets bit 60 of the frame pointer
-that it saves there, and stores its context in the word below the record. A context begins with
-the parent's context and the address where the parent goes on. Sources: swift's *ABI/AsyncFrame*
+A Swift async function makes a frame record like any other, but sets bit 60 of the frame pointer
+that it saves there, and stores its context in the word below the record. A context begins with the
+parent's context and the address where the parent resumes. Sources: swift's *ABI/AsyncFrame*
 conventions as Apple's ``thread_stack_pcs.c`` reads them (Libc, ``__thread_stack_async_pcs``).
 """
 
@@ -23,54 +23,55 @@ TAG_SHIFT = 60
 """The tag is the top four bits of a saved frame pointer, and exactly 1; kernel pointers have 15."""
 
 ADDRESS_BITS = (1 << TAG_SHIFT) - 1
-"""What of a tagged frame pointer is not tag."""
+"""The bits of a tagged frame pointer below the tag."""
 
 _ALIGNMENT = 8
 _USER_BITS = 48
-"""No address of a program has more; what a mask leaves may, where the target did not tell."""
+"""The most bits of a program's address; if the target has no mask, more may remain after
+masking."""
 
 CONTEXT_BELOW_RECORD = 8
-"""The context's place: this many bytes below the frame record."""
+"""The context is this many bytes below the frame record."""
 
 
 def is_async_frame_pointer(saved: int) -> bool:
-    """Whether a frame pointer, as stored in a record, marks the record as an async function's."""
+    """Return whether a frame pointer, as stored in a record, marks an async function's record."""
     return saved >> TAG_SHIFT == 1
 
 
 def _marks_a_record(saved: int) -> bool:
-    """The same, and it is no mere number: code without frame pointers keeps any in the register."""
+    """Return the same for a register, which may hold any number in code without frame pointers."""
     address = saved & ADDRESS_BITS
     return is_async_frame_pointer(saved) and not (address >> _USER_BITS or address % _ALIGNMENT)
 
 
 @dataclass(frozen=True, slots=True)
 class AsyncEntry:
-    """Where the continuations of an async function's frame begin."""
+    """The first continuation of an async function's frame."""
 
     context: Avma
-    """The context, or where it is stored."""
+    """The context, or the address at which it is stored."""
     is_stored: bool
     resumed: Avma | None = None
     """See :func:`continuations`."""
 
     def follow(
-        self, memory: MemoryReader, mask: PacMask, keep: Callable[[FrameAddress], None]
+        self, memory: MemoryReader, mask: PacMask, add: Callable[[FrameAddress], None]
     ) -> Stop:
-        """Give ``keep`` each continuation; see :func:`continuations`."""
+        """Pass each continuation to ``add``; see :func:`continuations`."""
         try:
             context = _word(memory, self.context) if self.is_stored else self.context
         except MemoryReadError as error:
             return Stop(StopReason.UNREADABLE, Avma(error.address))
-        return continuations(mask.strip(context), memory, mask, keep, resumed=self.resumed)
+        return continuations(mask.strip(context), memory, mask, add, resumed=self.resumed)
 
 
 def async_entry(
     here: FrameAddress, rule: UnwindRule, registers: RegisterSet, caller: RegisterSet
 ) -> AsyncEntry | None:
-    """What ``here``, a frame that ``rule`` left for ``caller``, has of continuations.
+    """Return the continuations of ``here``, a frame that ``rule`` left for ``caller``.
 
-    None where its function is none that Swift's compiler marked as async.
+    None if Swift's compiler did not mark its function as async.
     """
     known = rule.async_context
     if known is not None and not rule.is_signal_frame:
@@ -96,20 +97,20 @@ def continuations(
     context: Avma,
     memory: MemoryReader,
     mask: PacMask,
-    keep: Callable[[FrameAddress], None],
+    add: Callable[[FrameAddress], None],
     *,
     resumed: Avma | None = None,
 ) -> Stop:
-    """Give ``keep`` each place where a caller of an async function will go on, innermost first.
+    """Pass each address at which a caller of an async function resumes to ``add``, innermost first.
 
-    Raises nothing: the stop says where memory, or the chain, ended.
+    The returned stop states where memory, or the chain, ended. Raises nothing.
 
     Args:
-        context: of the function.
-        memory: of the process.
-        mask: of its pointers.
-        keep: is given each address.
-        resumed: a function that was just entered: a context that resumes it is of its callee.
+        context: the function's context.
+        memory: the process's memory.
+        mask: the mask of its pointers.
+        add: called with each address.
+        resumed: the start of a function just entered: a context that resumes there is its callee's.
     """
     cycle = CycleDetector()
     try:
@@ -122,7 +123,7 @@ def continuations(
             if not resume:
                 break
             if resume != resumed:
-                keep(FrameAddress(resume, FrameTrust.ASYNC, AddressKind.ASYNC_RESUME))
+                add(FrameAddress(resume, FrameTrust.ASYNC, AddressKind.ASYNC_RESUME))
             resumed = None
             context = mask.strip(_word(memory, context))
     except MemoryReadError as error:

@@ -1,7 +1,4 @@
-"""Walking many stacks of one process: what every way of doing so offers, and Python's own.
-
-How a frame was found and what its address is, in one byte: for stacks kept as columns.
-"""
+"""Walkers of many stacks of one process: their interface, and the one in Python."""
 
 from __future__ import annotations
 
@@ -14,15 +11,15 @@ from machtrace.model.address import PacMask
 from machtrace.model.memory import LayeredMemory, MemoryReader
 from machtrace.model.snapshot import ThreadSnapshot
 from machtrace.model.stack import AddressChain, AddressKind, Dispute, FrameTrust, Gap, Stop, Walk
+from machtrace.unwinder import walker
 from machtrace.unwinder.frame_limit import FrameLimit
 from machtrace.unwinder.rule_cache import RuleCache
-from machtrace.unwinder.walker import walk
 
 TRUSTS = tuple(FrameTrust)
-"""By code divided by :data:`KIND_COUNT`."""
+"""The trust of a frame, by its code divided by :data:`KIND_COUNT`."""
 
 KINDS = tuple(AddressKind)
-"""By the rest of that division."""
+"""The kind of a frame's address, by the remainder of that division."""
 
 KIND_COUNT = len(KINDS)
 
@@ -34,69 +31,69 @@ _CODES = {
 
 
 def code_of(trust: FrameTrust, kind: AddressKind) -> int:
-    """The byte for both."""
+    """Return the byte that has the trust and the kind of a frame, for stacks in columns."""
     return _CODES[trust, kind]
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """A stack that was walked, without its frames; see :class:`~machtrace.model.stack.Walk`."""
+    """A walk without its frames; see :class:`~machtrace.model.stack.Walk`."""
 
-    kept: int
-    """How many frames were collected of it."""
+    frame_count: int
+    """The number of its frames that were collected."""
     stop: Stop
     gap: Gap | None = None
     physical_remainder: AddressChain | None = None
     disputes: Mapping[int, tuple[Dispute, ...]] = field(default_factory=dict)
-    """Of those kept frames that have any, by number."""
+    """The disputes of those frames, by frame number."""
     is_plain: bool = False
-    """Whether the walk ended at a root, and its frames are all that there is to say."""
+    """Whether the walk ended at a root, without a gap, disputes or async frames."""
 
 
-def collected(walked: Walk) -> Collected:
-    """All that ``walked`` says beside its frames' addresses, trusts and kinds."""
+def collected(walk: Walk) -> Collected:
+    """Return ``walk`` without the addresses, trusts and kinds of its frames."""
     return Collected(
-        kept=len(walked.addresses),
-        stop=walked.stop,
-        gap=walked.gap,
-        physical_remainder=walked.physical_remainder,
+        frame_count=len(walk.addresses),
+        stop=walk.stop,
+        gap=walk.gap,
+        physical_remainder=walk.physical_remainder,
         disputes={
             number: frame.disputed_by
-            for number, frame in enumerate(walked.addresses)
+            for number, frame in enumerate(walk.addresses)
             if frame.disputed_by
         },
     )
 
 
 class ThreadWalker(Protocol):
-    """Walks stacks of one process, one after the other; not for use by several threads at once."""
+    """Walks stacks of one process in sequence; not thread-safe."""
 
     def walk(self, thread: ThreadSnapshot, rest: MemoryReader, limit: FrameLimit, /) -> Walk:
-        """What :func:`~machtrace.unwinder.walker.walk` returns. Raises nothing.
+        """Walk a thread's stack; see :func:`~machtrace.unwinder.walker.walk`. Raises nothing.
 
         Args:
-            thread: whose stack it is.
-            rest: what is known of memory besides that stack, which is looked at first.
-            limit: which addresses of a deeper stack are kept.
+            thread: the thread.
+            rest: the memory besides the thread's stack, which is read first.
+            limit: the maximum number of addresses, at both ends.
         """
         ...
 
     def collect(
         self, thread: ThreadSnapshot, rest: MemoryReader, limit: FrameLimit, /
     ) -> Collected:
-        """The same, and the frames go behind those that were collected before."""
+        """Walk a thread's stack, and append its frames to those collected before."""
         ...
 
     def take(self) -> tuple[bytes, bytes]:
-        """Addresses (8 bytes each, as this machine orders them) and codes of what was collected.
+        """Return addresses (8 bytes each, in native order) and codes of all collected frames.
 
-        It begins anew after that.
+        They are removed from the collection.
         """
         ...
 
 
 class PythonWalker:
-    """By Python alone. A :class:`ThreadWalker`."""
+    """The walker in Python. A :class:`ThreadWalker`."""
 
     __slots__ = ("_addresses", "_codes", "_mask", "_rules")
 
@@ -109,7 +106,7 @@ class PythonWalker:
     def walk(self, thread: ThreadSnapshot, rest: MemoryReader, limit: FrameLimit) -> Walk:
         """See :meth:`ThreadWalker.walk`."""
         memory = LayeredMemory((thread.stack, rest))
-        return walk(thread.registers, memory, self._rules, self._mask, limit)
+        return walker.walk(thread.registers, memory, self._rules, self._mask, limit)
 
     def collect(self, thread: ThreadSnapshot, rest: MemoryReader, limit: FrameLimit) -> Collected:
         """See :meth:`ThreadWalker.collect`."""

@@ -1,17 +1,16 @@
-"""The walk: from one frame to its caller until nobody called.
+"""The walk from one frame to its caller until a frame has no caller.
 
-A link register that no call has overwritten, told from one that is stale.
+Two heuristics serve frames without unwind information or code. Both require evidence.
 
-After a call has returned, the link register holds the place behind that call: an address in the
-very function that it is the register of. So where it leads out of the function's image, the
-function has not called anybody yet, or is about to return, and its caller is there. Where it leads
-into the same image nothing is known, and it is not believed: that is where walkers that believe it
-always find frames that nobody called.
+A link register that no call has overwritten: after a call has returned, the link register holds the
+address after that call, in the very function whose register it is. So if it is in another image
+than the function, the function has not called yet, or is about to return, and its caller is there.
+If it is in the same image it proves nothing and is ignored; walkers that trust it report frames
+that never called.
 
-Calls to where no code is: through a null or an overwritten function pointer.
-
-The processor has called, and nothing of what was called ran. So there is no frame to look for: the
-return address is where the call left it, in the link register or on top of the stack.
+A call through a null or an overwritten function pointer: the processor has called, and no
+instruction of the callee ran. So the callee has no frame: the return address is in the link
+register or on top of the stack.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from machtrace.model.stack import (
 )
 from machtrace.unwinder.frame_limit import (
     DEFAULT_LIMIT,
-    REMEMBERED,
+    STORED_STATES,
     CycleDetector,
     FrameLimit,
     FrameLimiter,
@@ -54,19 +53,19 @@ _X86_CALL_SIZE = 5
 _X86_INDIRECT = 0xFF
 _X86_INDIRECT_SIZES = (2, 3, 4, 6, 7)
 _X86_INDIRECT_CALL = 2
-"""Of the ModRM byte's middle bits: ``FF /2`` is a call."""
+"""The middle bits of the ModRM byte: ``FF /2`` is a call."""
 _ARM64_BL = 0b100101
 """The top six bits."""
 _ARM64_INDIRECT = {0xD63F0000: 0xFFFFFC1F, 0xD63F0800: 0xFFFFF800, 0xD73F0800: 0xFFFFF800}
-"""BLR; BLRAAZ and BLRABZ; BLRAA and BLRAB: bits, and which of them count."""
+"""BLR; BLRAAZ and BLRABZ; BLRAA and BLRAB: the opcode, and the mask of its bits."""
 
-_ARM_BLX, _ARM_BLX_COUNTS = 0x012FFF30, 0x0FFFFFF0
-_THUMB_BLX, _THUMB_BLX_COUNTS = 0x4780, 0xFF87
-"""BLX (register): bits, and which of them count."""
+_ARM_BLX, _ARM_BLX_MASK = 0x012FFF30, 0x0FFFFFF0
+_THUMB_BLX, _THUMB_BLX_MASK = 0x4780, 0xFF87
+"""BLX (register): the opcode, and the mask of its bits."""
 
 
 def entry_rule(arch: Arch) -> UnwindRule:
-    """What holds before the first instruction of a function."""
+    """Return the rule before the first instruction of a function."""
     if arch.has_link_register:
         return link_register_rule(arch)
     word = arch.pointer_size
@@ -76,12 +75,12 @@ def entry_rule(arch: Arch) -> UnwindRule:
 def _called_bad_pointer(
     registers: RegisterSet, memory: MemoryReader, mask: PacMask
 ) -> FrameTrust | None:
-    """How sure it is that ``registers``, of code that nothing is known of, are at a call's target.
+    """Return the trust that ``registers`` are at the target of a call, and nothing has run there.
 
-    At a null pointer they are. Elsewhere the code may be what a program generated while it ran, or
-    a function without tables; so what should be the return address must follow a call that leads
-    here, or may: a call through a register, which makes the caller the link register's word, or
-    the stack's. None where it does not. Raises nothing.
+    A null pointer is one. Other code may be generated at run time, or be a function without tables;
+    so the presumed return address must follow a call that leads here, or may lead here: a call
+    through a register, whose caller is in the link register, or on top of the stack. None
+    otherwise. Raises nothing.
     """
     if registers.pc < NULL_PAGE:
         return FrameTrust.PROLOGUE
@@ -99,9 +98,9 @@ def _called_bad_pointer(
 
 
 def is_arm64_call(word: int) -> bool:
-    """Whether an instruction is BL or one of BLR's kinds."""
+    """Return whether an instruction is BL or a variant of BLR."""
     return word >> 26 == _ARM64_BL or any(
-        word & counts == bits for bits, counts in _ARM64_INDIRECT.items()
+        word & mask == bits for bits, mask in _ARM64_INDIRECT.items()
     )
 
 
@@ -124,14 +123,14 @@ def _behind_arm64_call(address: int, target: int, memory: MemoryReader) -> Frame
 
 
 def _behind_arm_call(address: int, memory: MemoryReader) -> FrameTrust | None:
-    """By the return address, which says of which instruction set the call is."""
+    """Check the instruction before a return address, which states the caller's instruction set."""
     at = address & ~THUMB_BIT
     if address & THUMB_BIT:
         halfword = int.from_bytes(memory.read(Avma(at - 2), 2), "little")
-        is_indirect = halfword & _THUMB_BLX_COUNTS == _THUMB_BLX
+        is_indirect = halfword & _THUMB_BLX_MASK == _THUMB_BLX
     else:
         word = int.from_bytes(memory.read(Avma(at - 4), 4), "little")
-        is_indirect = word & _ARM_BLX_COUNTS == _ARM_BLX
+        is_indirect = word & _ARM_BLX_MASK == _ARM_BLX
     return FrameTrust.LINK_REGISTER if is_indirect else None
 
 
@@ -151,9 +150,9 @@ def _behind_x86_call(address: int, target: int, memory: MemoryReader) -> FrameTr
 def _lr_is_live(
     registers: RegisterSet, memory: MemoryReader, rules: RuleCache, mask: PacMask
 ) -> bool:
-    """Whether an interrupted function's caller is in its link register, and not yet in its record.
+    """Return whether an interrupted function's caller is in the link register, not in its record.
 
-    Only AArch64's is looked at.
+    Only AArch64 is supported.
     """
     if registers.lr is None or not registers.arch.is_arm64:
         return False
@@ -177,23 +176,23 @@ def _word(memory: MemoryReader, address: Avma, size: int) -> int | None:
         return None
 
 
-MOST_FRAMES = 1 << 22
-"""Frames of one stack that are walked: a stack of the smallest ones would take 64 MiB."""
+FRAMES_PER_WALK = 1 << 22
+"""Frames per walk: a stack of the smallest frames would take 64 MiB."""
 
-MOST_IRREGULAR = 4096
-"""How often a walk may not go up the stack, or find a return address elsewhere than on it.
+IRREGULAR_STEPS = 4096
+"""Steps of one walk that do not go up the stack, or recover a return address not saved on it.
 
-A signal handler on a stack of its own goes down, a leaf function stays; neither is a thousandth of
-a deep stack. What memory holds bounds the other steps, and nothing else these.
+A signal handler on its own stack goes down, a leaf function stays; neither is a thousandth of a
+deep stack. Other steps are bounded by the size of memory, these by nothing else.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _Machine:
-    """The machine's frames, parted at the first that is of an async function."""
+    """The physical frames, split at the first async function."""
 
     inner: FrameLimiter
-    """Up to the async function; all where there is none."""
+    """Up to the async function; all frames without one."""
     stop: Stop
     entry: AsyncEntry | None
     outer: FrameLimiter | None
@@ -209,10 +208,10 @@ def walk(
 ) -> Walk:
     """Walk one stack, innermost frame first, to its end.
 
-    ``limit`` is the maximum number of addresses, of the program's stack and of the machine's; those
-    of a deeper stack that it leaves out are counted, in memory that its depth does not change.
-    Whatever ends the walk, the addresses before it are in the result; nothing in memory can make
-    this raise or run forever.
+    ``limit`` is the maximum number of addresses, of the async stack and of the physical remainder
+    each. A deeper stack keeps its innermost and outermost addresses and counts the others, in
+    constant memory. Raises nothing whatever memory contains, and always ends; the result has every
+    frame before the stop.
     """
     machine = _walk_frames(registers, memory, rules, mask, limit)
     if machine.entry is None or machine.outer is None:
@@ -222,7 +221,7 @@ def walk(
 
 
 def walk_of(chain: AddressChain, physical_remainder: AddressChain | None = None) -> Walk:
-    """``chain``, and the machine's frames below an async function, as a walk."""
+    """Return ``chain``, and the physical frames below an async function, as a walk."""
     return Walk(
         addresses=chain.addresses,
         stop=chain.stop,
@@ -234,7 +233,7 @@ def walk_of(chain: AddressChain, physical_remainder: AddressChain | None = None)
 def _walk_frames(
     registers: RegisterSet, memory: MemoryReader, rules: RuleCache, mask: PacMask, limit: FrameLimit
 ) -> _Machine:
-    kept = inner = FrameLimiter(limit)
+    limiter = inner = FrameLimiter(limit)
     stop = Stop(StopReason.ROOT)
     entry: AsyncEntry | None = None
     for frame in machine_frames(registers, memory, rules, mask):
@@ -242,13 +241,13 @@ def _walk_frames(
             stop = frame
             break
         if frame.entry is not None:
-            entry, kept = frame.entry, FrameLimiter(limit)
-        kept.add(frame.address)
-    return _Machine(inner, stop, entry, None if entry is None else kept)
+            entry, limiter = frame.entry, FrameLimiter(limit)
+        limiter.add(frame.address)
+    return _Machine(inner, stop, entry, None if entry is None else limiter)
 
 
 class MachineFrame(NamedTuple):
-    """A frame of the machine's stack, as a walk comes to it."""
+    """A physical frame of a walk."""
 
     address: FrameAddress
     registers: RegisterSet
@@ -259,7 +258,7 @@ class MachineFrame(NamedTuple):
 def machine_frames(
     registers: RegisterSet, memory: MemoryReader, rules: RuleCache, mask: PacMask
 ) -> Iterator[MachineFrame | Stop]:
-    """Every frame of a stack, innermost first; last, why it ends. See :func:`walk`."""
+    """Yield every physical frame, innermost first, then the stop. See :func:`walk`."""
     rules.begin_walk()
     try:
         yield from _frames_from(registers, memory, rules, mask)
@@ -275,11 +274,11 @@ def _frames_from(
     progress = _Progress()
     is_marked = False
     while True:
-        found = find_caller(here, registers, memory, rules, mask)
-        if isinstance(found, Stop):
-            yield found
+        step_up = find_caller(here, registers, memory, rules, mask)
+        if isinstance(step_up, Stop):
+            yield step_up
             return
-        rule, trust, caller = found
+        rule, trust, caller = step_up
         ended = progress.ended_by(registers, rule, caller)
         if ended is not None:
             yield Stop(ended, caller.pc)
@@ -299,12 +298,11 @@ def find_caller(
     rules: RuleCache,
     mask: PacMask,
 ) -> tuple[UnwindRule, FrameTrust, RegisterSet] | Stop:
-    """One step of a walk: the caller's registers, and the rule that recovered them; or the end.
+    """Return the rule for the caller, the trust in it, and the caller's registers; or the stop.
 
-    ``registers`` are those of the frame ``here``. Where a table and the code contradict each other
-    the table is followed, unless it leads nowhere and the code does not. Where a table needs a
-    register that was lost, the code is followed too. Whether the walk has been at the caller
-    before is not looked at. Raises nothing.
+    ``registers`` are those of the frame ``here``. If a table and the code contradict each other,
+    the table is followed, unless it leads nowhere and the code does not. If a table needs a
+    register that was lost, the code is followed. Cycles are not detected here. Raises nothing.
     """
     interrupted = here.kind is AddressKind.PROGRAM_COUNTER
     rule, trust = rules.find(here.lookup, interrupted=interrupted)
@@ -316,19 +314,21 @@ def find_caller(
     caller = step(rule, registers, memory, mask, rules.budget)
     other = None if interrupted else rules.objection(here.lookup)
     if other is not None:
-        found = step(other[0], registers, memory, mask, rules.budget)
-        if _is_nowhere(caller, rules) and not _is_nowhere(found, rules):
-            (rule, trust), caller = other, found
+        alternative = step(other[0], registers, memory, mask, rules.budget)
+        if _is_nowhere(caller, rules) and not _is_nowhere(alternative, rules):
+            (rule, trust), caller = other, alternative
     elif not interrupted and isinstance(caller, Stop) and caller.reason is StopReason.NO_RULE:
-        # A register that the table counts from was lost, as in ``longjmp``. Code knows others.
+        # A register that the CFA depends on was lost, as in ``longjmp``; the code may use others.
         other = rules.rule_in_code(here.lookup)
-        found = caller if other is None else step(other[0], registers, memory, mask, rules.budget)
-        if other is not None and not isinstance(found, Stop):
-            (rule, trust), caller = other, found
+        alternative = (
+            caller if other is None else step(other[0], registers, memory, mask, rules.budget)
+        )
+        if other is not None and not isinstance(alternative, Stop):
+            (rule, trust), caller = other, alternative
     if isinstance(caller, Stop):
         return _no_root(caller, here, rules) if is_guess else caller
     if trust is FrameTrust.FRAME_POINTER and (caller.sp or 0) <= (registers.sp or 0):
-        # Only the chain itself says where the next frame is: it must rise.
+        # Only the frame-pointer chain locates the next frame: it must rise.
         return Stop(StopReason.NO_PROGRESS, registers.pc)
     return rule, trust, caller
 
@@ -336,19 +336,19 @@ def find_caller(
 def _unsaved_caller(
     registers: RegisterSet, memory: MemoryReader, rules: RuleCache, mask: PacMask
 ) -> FrameTrust | None:
-    """How far it can be trusted that a frame of which nothing is known is as at its entry.
+    """Return the trust that a frame without unwind information is as at its function's entry.
 
-    None where its frame pointer is more likely to know the caller.
+    None if its frame pointer is likelier to lead to the caller.
     """
-    found = _called_bad_pointer(registers, memory, mask)
-    if found is FrameTrust.PROLOGUE or (found and rules.image_at(registers.pc) is None):
-        return found
+    trust = _called_bad_pointer(registers, memory, mask)
+    if trust is FrameTrust.PROLOGUE or (trust and rules.image_at(registers.pc) is None):
+        return trust
     is_fresh = _lr_is_live(registers, memory, rules, mask)
     return FrameTrust.LINK_REGISTER if is_fresh else None
 
 
 def _is_nowhere(caller: RegisterSet | Stop, rules: RuleCache) -> bool:
-    """Whether a step led to no caller, not even to the end, or out of all images."""
+    """Return whether a step led out of all images, or stopped before the end of the stack."""
     if isinstance(caller, Stop):
         return not caller.is_complete
     return rules.image_at(Avma(caller.pc - 1)) is None
@@ -362,31 +362,31 @@ def disputes(
     mask: PacMask,
     caller: RegisterSet,
 ) -> tuple[Dispute, ...]:
-    """What else claims to know ``here``'s caller and does not find ``caller``, which was chosen.
+    """Return the rules that lead from ``here`` to another caller than ``caller``, the chosen one.
 
-    See :func:`find_caller` for the others. Raises nothing.
+    See :func:`find_caller`. Raises nothing.
     """
     if here.kind is AddressKind.PROGRAM_COUNTER:
         return ()
     objection = rules.objection(here.lookup)
     if objection is None:
         return ()
-    found: list[Dispute] = []
+    contradictions: list[Dispute] = []
     for rule, trust in (rules.find(here.lookup, interrupted=False), objection):
         other = step(rule, registers, memory, mask, rules.budget)
         if isinstance(other, Stop):
-            found.append(Dispute(trust, None))
+            contradictions.append(Dispute(trust, None))
         elif (other.pc, other.sp) != (caller.pc, caller.sp):
-            found.append(Dispute(trust, other.pc))
-    return tuple(found)
+            contradictions.append(Dispute(trust, other.pc))
+    return tuple(contradictions)
 
 
 class _Progress:
-    """Sees to it that a walk ends, in constant memory.
+    """Guarantees in constant memory that a walk ends.
 
-    To go round, it must leave the direction of the stack at least once each time. The innermost
-    frame is no state to come back to: where a call that never returns is a function's last
-    instruction, the function behind it begins with its own address as the return address.
+    A cycle must leave the direction of the stack at least once per round. The innermost frame is
+    not recorded: if a call that never returns is a function's last instruction, the next function
+    begins at its return address.
     """
 
     __slots__ = ("_cycle", "_frames", "_irregular")
@@ -399,23 +399,23 @@ class _Progress:
     def ended_by(
         self, registers: RegisterSet, rule: UnwindRule, caller: RegisterSet
     ) -> StopReason | None:
-        """Why ``caller``, found by ``rule``, is not to be gone on with; None if it is."""
+        """Return the reason to stop before ``caller``, recovered by ``rule``; None to continue."""
         self._frames += 1
         rises = (caller.sp or 0) > (registers.sp or 0)
-        is_watched = self._frames <= REMEMBERED or not rises
+        is_watched = self._frames <= STORED_STATES or not rises
         if is_watched and self._cycle.has_passed((caller.pc, caller.sp)):
             return StopReason.NO_PROGRESS
         if not rises or not isinstance(rule.return_address, AtCfa):
             self._irregular += 1
-            if self._irregular > MOST_IRREGULAR:
+            if self._irregular > IRREGULAR_STEPS:
                 return StopReason.DEPTH_LIMIT
-        return StopReason.DEPTH_LIMIT if self._frames > MOST_FRAMES else None
+        return StopReason.DEPTH_LIMIT if self._frames > FRAMES_PER_WALK else None
 
 
 def _no_root(stop: Stop, here: FrameAddress, rules: RuleCache) -> Stop:
-    """What a guess by an interrupted function's frame pointer may say of its end.
+    """Qualify the end of a stack that a guess by an interrupted function's frame pointer found.
 
-    Only Apple's ABIs promise that the register is a frame pointer, or zero for the root.
+    Only Apple's ABIs promise that the register is a frame pointer, or zero in the root.
     """
     image = rules.image_at(here.lookup)
     if stop.is_complete and (image is None or image.format is not ImageFormat.MACHO):

@@ -177,7 +177,7 @@ def _learn(missing: object) -> bool:
             return known.stacks is not None and known.stacks.is_current()
         if not isinstance(missing, int) or known.walker is None:
             return False
-        return known.walker.learn(Avma(missing >> 1), interrupted=bool(missing & 1))
+        return known.walker.add(Avma(missing >> 1), interrupted=bool(missing & 1))
 
 
 def _lines(found: object, limit: int, *, app_only: bool) -> tuple[str, ...] | None:
