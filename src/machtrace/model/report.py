@@ -282,6 +282,11 @@ class SampledTree:
                 msg = f"node {index} has the parent {node.parent}"
                 raise ValueError(msg)
 
+    @property
+    def root_samples(self) -> int:
+        """The samples of all roots."""
+        return sum(node.samples for node in self.nodes if node.parent is None)
+
     def depths(self) -> Iterator[int]:
         """How many callers each node has, in order."""
         depths: list[int] = []

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 from uuid import UUID
 
 from machtrace.model.json_value import Details, JsonValue
+from machtrace.reports.images import NO_UUID, uuid_of
 
+_T = TypeVar("_T", str, bool, list[JsonValue])
 _WORD = 1 << 64
-_UUID_DIGITS = 32
 NO_OBJECT = "entry"
 """The detail that stores a non-object in an object's place."""
 
@@ -42,12 +44,7 @@ class ObjectReader:
 
     def text(self, key: str) -> str | None:
         """Consume a string."""
-        value = self.left.get(key)
-        if isinstance(value, str):
-            del self.left[key]
-            return value
-        self._other(key)
-        return None
+        return self._consumed(key, str)
 
     def integer(self, key: str, *, least: int = 0, below: int = _WORD) -> int | None:
         """Consume a whole number in a range; by default that of an unsigned word."""
@@ -60,37 +57,21 @@ class ObjectReader:
 
     def boolean(self, key: str) -> bool | None:
         """Consume a boolean."""
-        value = self.left.get(key)
-        if isinstance(value, bool):
-            del self.left[key]
-            return value
-        self._other(key)
-        return None
+        return self._consumed(key, bool)
 
     def uuid(self, key: str) -> UUID | None:
         """Consume a UUID, with or without dashes; one of zeros means none and remains."""
         value = self.left.get(key)
-        if isinstance(value, str) and len(digits := value.replace("-", "")) == _UUID_DIGITS:
-            try:
-                uuid = UUID(hex=digits)
-            except ValueError:
-                self._other(key)
-                return None
-            if uuid.int:
-                del self.left[key]
-                return uuid
-            return None
-        self._other(key)
-        return None
+        uuid = uuid_of(value)
+        if uuid is not None:
+            del self.left[key]
+        elif not isinstance(value, str) or value.replace("-", "") != NO_UUID:
+            self._other(key)
+        return uuid
 
     def objects(self, key: str) -> Sequence[JsonValue]:
         """Consume a list's items."""
-        value = self.left.get(key)
-        if isinstance(value, list):
-            del self.left[key]
-            return value
-        self._other(key)
-        return ()
+        return self._consumed(key, list) or ()
 
     def inner(self, key: str) -> ObjectReader:
         """Return an object to consume from in turn; an empty one if absent.
@@ -117,6 +98,14 @@ class ObjectReader:
                 del self.left[key]
         self._opened.clear()
         return self.left
+
+    def _consumed(self, key: str, kind: type[_T]) -> _T | None:
+        value = self.left.get(key)
+        if isinstance(value, kind):
+            del self.left[key]
+            return value
+        self._other(key)
+        return None
 
     def _other(self, key: str) -> None:
         if self.left.get(key) is not None:

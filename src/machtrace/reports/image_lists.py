@@ -17,6 +17,7 @@ from uuid import UUID
 
 from machtrace.errors import FormatError
 from machtrace.model.address import Avma
+from machtrace.reports.images import uuid_of
 
 _LONGEST_LINE = 8192
 _UUID = re.compile(r"<([0-9a-fA-F-]{32,36})>")
@@ -26,7 +27,6 @@ time.
 """
 _VERSION = re.compile(r"\([^()]*\)$")
 _ARCH = re.compile(r"(?:arm|x86|i386|ppc)[0-9a-z_-]*$")
-_UUID_DIGITS = 32
 _NO_IMAGES = frozenset({"sharedCache"})
 """Objects with an address and a UUID that are not images: the cache that contains images."""
 
@@ -71,7 +71,7 @@ def listed_images(text: str, source: str) -> tuple[ListedImage, ...]:
 def _of_lines(text: str) -> Iterator[ListedImage]:
     for line in text.splitlines():
         match = _range_and_uuid(line) if "<" in line and len(line) < _LONGEST_LINE else None
-        uuid = None if match is None else _uuid(match[1][1])
+        uuid = None if match is None else uuid_of(match[1][1])
         if match is None or uuid is None:
             continue
         places, identifier = match
@@ -142,9 +142,9 @@ def _of_document(document: object) -> Iterator[ListedImage]:
 
 def _image(entry: dict[str, Any]) -> ListedImage | None:
     address = _number(entry, "base", "image_addr", "load_address")
-    uuid = _uuid(entry.get("binaryUUID"))
+    uuid = uuid_of(entry.get("binaryUUID"))
     if uuid is None and address is not None:
-        uuid = _uuid(entry.get("uuid"))
+        uuid = uuid_of(entry.get("uuid"))
     if uuid is None:
         return None
     path, name = entry.get("path", ""), entry.get("name", entry.get("binaryName", ""))
@@ -169,17 +169,3 @@ def _number(entry: dict[str, Any], *names: str) -> int | None:
         if isinstance(value, int) and 0 <= value < 1 << 64:
             return value
     return None
-
-
-def _uuid(text: object) -> UUID | None:
-    """Parse a UUID; None if it is not one, or all zeros."""
-    if not isinstance(text, str):
-        return None
-    digits = text.replace("-", "")
-    if len(digits) != _UUID_DIGITS:
-        return None
-    try:
-        uuid = UUID(hex=digits)
-    except ValueError:
-        return None
-    return uuid if uuid.int else None

@@ -117,7 +117,21 @@ class ListedImages:
 
 BUILD_ID = re.compile(r"([0-9a-f]{2}){2,64}")
 """A build-id's spelling: lower case, no dashes."""
-_UUID_BYTES = 16
+_UUID_BYTES, _UUID_DIGITS = 16, 32
+NO_UUID = "0" * _UUID_DIGITS
+"""The digits that stand for no UUID."""
+
+
+def uuid_of(text: object) -> UUID | None:
+    """Parse a UUID, with or without dashes; None for any other value, and for one of zeros."""
+    digits = text.replace("-", "") if isinstance(text, str) else ""
+    if len(digits) != _UUID_DIGITS:
+        return None
+    try:
+        uuid = UUID(hex=digits)
+    except ValueError:
+        return None
+    return uuid if uuid.int else None
 
 
 def build_id(text: str) -> BuildId | None:

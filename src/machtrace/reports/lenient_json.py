@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
 
@@ -42,15 +41,6 @@ def put(made: dict[str, JsonValue], times: dict[str, int], key: str, value: Json
         times[key] = times.get(key, 1) + 1
         free = f"{key} ({times[key]})"
     made[free] = value
-
-
-def object_of(pairs: Iterable[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
-    """Build an object with all of its entries: a repeated key gets a number."""
-    made: dict[str, JsonValue] = {}
-    times: dict[str, int] = {}
-    for key, value in pairs:
-        put(made, times, key, value)
-    return made
 
 
 def finite(text: str) -> JsonValue:
@@ -291,8 +281,13 @@ def read_broken(text: str, start: int) -> JsonDocument:
 
 
 def _object(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
+    """Build an object with all of its entries: a repeated key gets a number."""
     made = dict(pairs)
-    return made if len(made) == len(pairs) else object_of(pairs)
+    if len(made) < len(pairs):
+        made, times = {}, dict[str, int]()
+        for key, value in pairs:
+            put(made, times, key, value)
+    return made
 
 
 def _whole(text: str, start: int) -> JsonDocument:

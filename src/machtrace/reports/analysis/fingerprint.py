@@ -176,19 +176,17 @@ def fingerprint(
     """
     owners = owners_of(task) if owners is None else owners
     whose = [NOWHERE if frame.image is None else owners[frame.image] for frame in frames]
-    places = [at for at, counted_frame in enumerate(whose) if counted_frame.owner is FrameOwner.APP]
+    places = [at for at, ownership in enumerate(whose) if ownership.owner is FrameOwner.APP]
     basis = FingerprintBasis.APP_FRAMES
     if not places:
         places = list(range(len(frames)))
         basis = FingerprintBasis.OTHER_FRAMES if places else FingerprintBasis.NOTHING
     counted = [_counted(at, frames[at], whose[at], task) for at in places]
-    frames_hashed = _without_recursion(counted)[:MOST_FRAMES]
+    hashed = _without_recursion(counted)[:MOST_FRAMES]
     digest = blake2b(basis.name.encode(), digest_size=8)
-    for counted_frame in frames_hashed:
-        digest.update(
-            f"\0{counted_frame.image}\1{counted_frame.name}".encode("utf-8", "surrogatepass")
-        )
-    return Fingerprint(digest.hexdigest(), basis, tuple(frames_hashed))
+    for frame in hashed:
+        digest.update(f"\0{frame.image}\1{frame.name}".encode("utf-8", "surrogatepass"))
+    return Fingerprint(digest.hexdigest(), basis, tuple(hashed))
 
 
 def _counted(

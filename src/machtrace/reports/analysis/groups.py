@@ -147,12 +147,8 @@ def function_differences(
     before: FunctionCosts, after: FunctionCosts
 ) -> tuple[FunctionDifference, ...]:
     """Return each function of either set, largest change of own or total share first."""
-    olds = {
-        difference.function: (difference.own, difference.total) for difference in before.functions
-    }
-    news = {
-        difference.function: (difference.own, difference.total) for difference in after.functions
-    }
+    olds = {cost.function: (cost.own, cost.total) for cost in before.functions}
+    news = {cost.function: (cost.own, cost.total) for cost in after.functions}
     differences: list[FunctionDifference] = []
     for function in {**olds, **news}:
         own_before, total_before = olds.get(function, (0, 0))
@@ -170,13 +166,7 @@ def function_differences(
                 after.share(total_after),
             )
         )
-    differences.sort(
-        key=lambda difference: (
-            -abs(difference.own_change),
-            -abs(difference.total_change),
-            difference.function,
-        )
-    )
+    differences.sort(key=lambda row: (-abs(row.own_change), -abs(row.total_change), row.function))
     return tuple(differences)
 
 
@@ -193,13 +183,7 @@ def group_differences(
         change = _change(was * len(after), now * len(before), was=was, now=now)
         differences.append(GroupDifference(group=group, change=change, before=was, after=now))
     order = list(Change)
-    differences.sort(
-        key=lambda difference: (
-            order.index(difference.change),
-            -difference.after,
-            -difference.before,
-        )
-    )
+    differences.sort(key=lambda group: (order.index(group.change), -group.after, -group.before))
     return tuple(differences)
 
 

@@ -208,7 +208,7 @@ def profile_of(report: Report) -> Profile:
                 row = making.call(row, frame)
             making.sample(row, 1)
         for number, tree in enumerate(task.trees):
-            making.begin(_tree_thread(tree, number), max(1, tree.count or _whole(tree)))
+            making.begin(_tree_thread(tree, number), max(1, tree.count or tree.root_samples))
             made = [frames.frame(node.frame) for node in tree.nodes]
             for row, weight in (
                 _inverted(tree, made, making) if tree.is_inverted else _rows(tree, made, making)
@@ -240,10 +240,6 @@ def _tree_thread(tree: SampledTree, number: int) -> ThreadInfo:
         queue=tree.queue,
         crashed=tree.is_attributed,
     )
-
-
-def _whole(tree: SampledTree) -> int:
-    return sum(node.samples for node in tree.nodes if node.parent is None)
 
 
 def _own(tree: SampledTree) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -58,7 +57,9 @@ def _of_task(task: ReportedTask) -> SubjectStack | None:
         if _is_main(thread):
             return SubjectStack(SubjectKind.MAIN, thread.frames)
     if trees:
-        return SubjectStack(SubjectKind.HEAVIEST, heaviest_stack(max(trees, key=_samples)))
+        return SubjectStack(
+            SubjectKind.HEAVIEST, heaviest_stack(max(trees, key=lambda tree: tree.root_samples))
+        )
     if threads:
         return SubjectStack(SubjectKind.FIRST, threads[0].frames)
     return None
@@ -66,10 +67,6 @@ def _of_task(task: ReportedTask) -> SubjectStack | None:
 
 def _is_main(stack: ReportedThread | SampledTree) -> bool:
     return stack.queue == _MAIN_QUEUE or (stack.name or "").lower() in ("main", "main thread")
-
-
-def _samples(tree: SampledTree) -> int:
-    return sum(node.samples for node in tree.nodes if node.parent is None)
 
 
 def heaviest_stack(tree: SampledTree) -> tuple[ReportedFrame, ...]:
@@ -94,8 +91,3 @@ def heaviest_path(tree: SampledTree) -> list[int]:
         path.append(at)
         at = best.get(at)
     return path
-
-
-def without_inlined(frames: Iterable[ReportedFrame]) -> list[ReportedFrame]:
-    """Return the physical frames alone."""
-    return [frame for frame in frames if not frame.is_inline]

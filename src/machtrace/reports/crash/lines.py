@@ -9,7 +9,7 @@ from machtrace.model.address import Avma
 from machtrace.model.image import BuildId
 from machtrace.model.json_value import JsonValue
 from machtrace.model.report import ReportedImage
-from machtrace.reports.images import build_id
+from machtrace.reports.images import build_id, uuid_of
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -127,9 +127,7 @@ def _outer(label: str) -> int:
 
 
 def _identifier(text: str) -> UUID | BuildId | None:
-    digits = text.replace("-", "")
-    if len(digits) == _UUID_DIGITS:
-        uuid = UUID(hex=digits)
-        return uuid if uuid.int else None
+    if len(text.replace("-", "")) == _UUID_DIGITS:
+        return uuid_of(text)
     identifier = build_id(text)  # a non-number may be in its column
     return identifier if identifier is not None and any(identifier.value) else None

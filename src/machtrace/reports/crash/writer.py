@@ -65,9 +65,7 @@ def _trees(task: ReportedTask) -> Iterator[str]:
 
 
 def _head(tree: SampledTree) -> str:
-    count = tree.count
-    if count is None:
-        count = sum(node.samples for node in tree.nodes if node.parent is None)
+    count = tree.root_samples if tree.count is None else tree.count
     text = f"{count} Thread" if tree.thread is None else f"{count} Thread_{tree.thread}"
     if tree.name:
         text += f": {shown(tree.name)}"

@@ -296,7 +296,7 @@ def _names(name: str | None, queue: str | None, number: int | None) -> Iterator[
 
 
 def _tree(tree: SampledTree, task: ReportedTask, lists: StackLists, waits: str) -> str:
-    samples = tree.count or sum(node.samples for node in tree.nodes if node.parent is None)
+    samples = tree.count or tree.root_samples
     head = element("b", "Sampled") + "".join(_names(tree.name, tree.queue, tree.thread))
     if tree.is_attributed:
         head += " " + element("span", "subject of the report", class_="badge bad")

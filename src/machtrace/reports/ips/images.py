@@ -15,10 +15,9 @@ from machtrace.model.address import Avma
 from machtrace.model.image import BuildId
 from machtrace.model.json_value import NO_DETAILS, JsonValue
 from machtrace.model.report import ReportedImage
-from machtrace.reports.images import build_id
+from machtrace.reports.images import build_id, uuid_of
 
 WORD = 1 << 64
-_UUID_DIGITS = 32
 
 
 def take_text(rest: dict[str, Any], key: str) -> str | None:
@@ -59,14 +58,8 @@ def take_build_id(rest: dict[str, Any], key: str) -> BuildId | None:
 
 @lru_cache(maxsize=1 << 14)
 def _uuid(text: str) -> tuple[UUID | None, bool]:
-    digits = text.replace("-", "")
-    if len(digits) != _UUID_DIGITS:
-        return None, False
-    try:
-        uuid = UUID(hex=digits)
-    except ValueError:
-        return None, False
-    return (uuid, str(uuid) == text) if uuid.int else (None, False)
+    uuid = uuid_of(text)
+    return uuid, str(uuid) == text
 
 
 _KEY = "usedImages"

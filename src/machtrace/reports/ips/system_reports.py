@@ -53,23 +53,30 @@ def read_jetsam(incident: Incident, body: dict[str, JsonValue], warnings: list[s
     largest = _text(body.get("largestProcess"))
     shown = _process(body, lambda one: _text(one.get("name")) == largest) or {}
     about = ended if ended is not None else shown
+    termination = None
+    if ended is not None:
+        termination = ReportedTermination(namespace="JETSAM", indicator=_text(ended.get("reason")))
+    return replace(
+        _report(incident, body, warnings),
+        process=ReportedProcess(
+            name=_text(about.get("name")) or largest, pid=_pid(about.get("pid"))
+        ),
+        termination=termination,
+    )
+
+
+def _report(incident: Incident, body: dict[str, JsonValue], warnings: list[str]) -> Report:
     name, build = parted(body.get("build"))
     date = body.get("date")
     return Report(
         kind=ReportKind.APPLE_IPS,
         incident=replace(incident, time=date) if isinstance(date, str) else incident,
-        process=ReportedProcess(
-            name=_text(about.get("name")) or largest, pid=_pid(about.get("pid"))
-        ),
         system=ReportedSystem(
             model=_text(body.get("product")),
             os_name=name,
             os_build=build,
             crash_reporter_key=_text(body.get("crashReporterKey")),
         ),
-        termination=None
-        if ended is None
-        else ReportedTermination(namespace="JETSAM", indicator=_text(ended.get("reason"))),
         details=body,
         warnings=tuple(warnings),
     )
@@ -118,25 +125,11 @@ def last_words(body: Details) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 def read_panic(incident: Incident, body: dict[str, JsonValue], warnings: list[str]) -> Report:
     """Return the report."""
-    name, build = parted(body.get("build") or body.get("macOSVersion"))
-    date = body.get("date")
-    return Report(
-        kind=ReportKind.APPLE_IPS,
-        incident=replace(incident, time=date) if isinstance(date, str) else incident,
-        system=ReportedSystem(
-            model=_text_or_none(body.get("product")),
-            os_name=name,
-            os_build=build,
-            crash_reporter_key=_text_or_none(body.get("crashReporterKey")),
-        ),
-        application_information=last_words(body),
-        details=body,
-        warnings=tuple(warnings),
-    )
-
-
-def _text_or_none(value: JsonValue) -> str | None:
-    return value if isinstance(value, str) and value else None
+    report = _report(incident, body, warnings)
+    if not body.get("build"):
+        name, build = parted(body.get("macOSVersion"))
+        report = replace(report, system=replace(report.system, os_name=name, os_build=build))
+    return replace(report, application_information=last_words(body))
 
 
 _PROCESSES = "processByPid"
@@ -167,21 +160,11 @@ def read_stackshot(incident: Incident, body: dict[str, JsonValue], warnings: lis
             continue
         task, left[pid] = _task(pid, process, images)
         others.append(task)
-    name, build = parted(body.get("build"))
-    product, date, key = body.get("product"), body.get("date"), body.get("crashReporterKey")
-    return Report(
-        kind=ReportKind.APPLE_IPS,
-        incident=replace(incident, time=date) if isinstance(date, str) else incident,
-        system=ReportedSystem(
-            model=product if isinstance(product, str) else None,
-            os_name=name,
-            os_build=build,
-            crash_reporter_key=key if isinstance(key, str) else None,
-        ),
+    return replace(
+        _report(incident, body, warnings),
         application_information=last_words(body),
         others=tuple(others),
         details={**body, _PROCESSES: left},
-        warnings=tuple(warnings),
     )
 
 

@@ -27,13 +27,13 @@ from machtrace.model.report import (
 )
 from machtrace.model.symbol import SourceLocation
 from machtrace.reports.consume import NO_OBJECT, ObjectReader
+from machtrace.reports.images import NO_UUID, uuid_of
 
 _WORD = 1 << 64
 _LEAST_ADDRESS = 1 << 32
 """Lowest address of Apple's 64-bit programs; images are smaller."""
 _PAGE = 0x1000
 """The smallest page size; arm64's is four times as large."""
-_UUID_DIGITS = 32
 BINARIES = "binaryInfo"
 """The key of image names in iOS 27's trees, whose frames have only UUIDs."""
 _NUMBER = re.compile(r"0x[0-9a-fA-F]{1,16}|[0-9]{1,19}")
@@ -97,16 +97,10 @@ class ImageCollector:
         return index
 
     def _add(self, identifier: str, name: str) -> int | None:
-        uuid = None
-        digits = identifier.replace("-", "")
-        if identifier:
-            try:
-                uuid = UUID(hex=digits) if len(digits) == _UUID_DIGITS else None
-            except ValueError:
-                uuid = None
-            if uuid is None:
-                return None
-        self._seen.append(_Seen(uuid if uuid is not None and uuid.int else None, name))
+        uuid = uuid_of(identifier)
+        if uuid is None and identifier.replace("-", "") not in ("", NO_UUID):
+            return None
+        self._seen.append(_Seen(uuid, name))
         return len(self._seen) - 1
 
     def images(self) -> tuple[ReportedImage, ...]:

@@ -163,7 +163,7 @@ def _of_tree(index: int, tree: SampledTree) -> WaitingThread:
     stack = [tree.nodes[at].frame for at in path]
     if not tree.is_inverted:
         stack.reverse()
-    samples = tree.count or sum(node.samples for node in tree.nodes if node.parent is None)
+    samples = tree.count or tree.root_samples
     for note in _detail_notes(tree.details):
         weights.setdefault(note, samples)
     return WaitingThread(
