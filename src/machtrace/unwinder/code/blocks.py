@@ -1,4 +1,4 @@
-"""A function in blocks: instructions that run one after the other, entered at the first only."""
+"""The basic blocks of a function: runs of instructions that are entered at the first only."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from machtrace.unwinder.code.frame_state import FrameState
 from machtrace.unwinder.code.liveness import all_registers, live_registers
 
 LONGEST = 64
-"""Instructions of a block at most: the state within it is found from its start."""
+"""Instructions per block; the state in a block is computed from its start."""
 
 OUTSIDE = -1
-"""In place of a block's number: somewhere else than in the function."""
+"""The number of a block outside of the function."""
 
 Leaving = Jump | IndirectJump | Call | Return | Trap
-"""What ends a block."""
+"""The instructions that end a block."""
 _LEAVING = frozenset({Jump, IndirectJump, Call, Return, Trap})
 
 
 class Blocks:
-    """The blocks of one function, by number, in order of their places in the code.
+    """The blocks of one function, numbered in code order.
 
-    Of instructions only those are looked at that can change a :class:`FrameState`.
+    Instructions that cannot change a :class:`FrameState` are skipped.
     """
 
     __slots__ = (
@@ -55,7 +55,7 @@ class Blocks:
     )
 
     def __init__(self, code: Sequence[Effect], entry: FrameState, unit: int) -> None:
-        """``unit``: how much of a distance in ``code`` leads to the next instruction."""
+        """``unit``: bytes, or indices, of a distance in ``code`` per instruction."""
         self._code = code
         needed = all_registers(entry.machine)
         if not any(entry.value(register) for register in entry.machine.volatile):
@@ -63,7 +63,7 @@ class Blocks:
         self._sp = entry.machine.sp
         self._needed, self._valued = needed.followed, needed.valued
         self._known: dict[int, Effect | None] = {}
-        """By identity of an instruction: what it does to a state, if anything."""
+        """The effect of an instruction on a state, if any, by the instruction's identity."""
         size = len(code)
         starts = set(range(0, size, LONGEST))
         jumps: dict[int, int] = {}
@@ -76,11 +76,11 @@ class Blocks:
                         starts.add(target)
         starts.discard(size)
         self.starts = sorted(starts)
-        """Index of each one's first instruction."""
+        """The index of each block's first instruction."""
         self.ends = [*self.starts[1:], size] if size else []
-        """The index behind each one's last instruction."""
+        """The index after each block's last instruction."""
         self.leaving: list[Leaving | None] = []
-        """Of each: the instruction at its end; None where it merely goes on."""
+        """The instruction that ends each block; None if the block falls through."""
         for end in self.ends:
             last = code[end - 1]
             self.leaving.append(last if isinstance(last, Leaving) else None)
@@ -88,49 +88,49 @@ class Blocks:
         self.targets = [
             numbers.get(jumps[end - 1], OUTSIDE) if end - 1 in jumps else None for end in self.ends
         ]
-        """Of each that ends in a jump: the block that it leads to, or :data:`OUTSIDE`."""
+        """The block that each block's jump leads to, or :data:`OUTSIDE`; None without a jump."""
         self._effects: list[tuple[Effect, ...] | None] = [None] * len(self.starts)
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def effects(self, number: int) -> tuple[Effect, ...]:
-        """What it does to a state, but for what leaves it."""
-        found = self._effects[number]
-        if found is None:
+        """Return the effects of a block, without its last instruction if that leaves it."""
+        effects = self._effects[number]
+        if effects is None:
             end = self.ends[number] - (self.leaving[number] is not None)
-            found = self._effects[number] = self._between(self.starts[number], end)
-        return found
+            effects = self._effects[number] = self._between(self.starts[number], end)
+        return effects
 
     def effects_before(self, index: int) -> tuple[int, tuple[Effect, ...]]:
-        """The block that an instruction is in, and what is done in it before."""
+        """Return the block of an instruction, and the effects in it before the instruction."""
         number = bisect_right(self.starts, index) - 1
         return number, self._between(self.starts[number], index)
 
     def _between(self, start: int, end: int) -> tuple[Effect, ...]:
         known = self._known
-        found: list[Effect] = []
+        effects: list[Effect] = []
         written: list[int] = []
         for instruction in self._code[start:end]:
             key = id(instruction)
             effect = known[key] if key in known else known.setdefault(key, self._of(instruction))
             if effect is None:
                 continue
-            if type(effect) is Writes:
+            if type(effect) is Writes:  # consecutive ones become one
                 written += effect.registers
                 continue
             if written:
-                found.append(Writes(tuple(written)))
+                effects.append(Writes(tuple(written)))
                 written.clear()
-            found.append(effect)
+            effects.append(effect)
         if written:
-            found.append(Writes(tuple(written)))
-        return tuple(found)
+            effects.append(Writes(tuple(written)))
+        return tuple(effects)
 
     def _of(  # noqa: PLR0911 - one branch a kind
         self, instruction: Effect
     ) -> Effect | None:
-        """What it does to a state where nothing is known of registers not needed, if anything."""
+        """Return an instruction's effect on the needed registers, or None."""
         needed, valued = self._needed, self._valued
         match instruction:
             case Writes(registers):
@@ -139,7 +139,7 @@ class Blocks:
                 if destination not in needed:
                     return None
                 if destination in valued or (source in needed and source != self._sp):
-                    return instruction  # it may hold what its caller had in it
+                    return instruction  # it may be the caller's value
                 return _writes((destination,))
             case (
                 AddConstant(destination)

@@ -1,9 +1,7 @@
-"""What an architecture's calling convention says of its registers.
+"""An architecture's calling convention, and the values that registers and stack words can have.
 
-What a register or a word of the stack holds, said in terms of the frame.
-
-A register as the caller left it, a distance from the canonical frame address (CFA: sp at the
-function's entry), or a number. None is anything else.
+A value is a register as the caller left it, an offset from the canonical frame address (CFA: sp at
+the function's entry), or a number; None is unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from machtrace.unwinder.code.effects import Writes
 
 @dataclass(frozen=True, slots=True)
 class CallerValue:
-    """What the register held when the function was entered."""
+    """The value that a register had at the function's entry."""
 
     register: int
 
@@ -31,7 +29,7 @@ class FromCfa:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number that instructions put there."""
+    """A constant set by instructions."""
 
     value: int
 
@@ -41,20 +39,23 @@ Value = CallerValue | FromCfa | Number
 
 @lru_cache(maxsize=1 << 12)
 def from_cfa(offset: int) -> FromCfa:
-    """One object for each of the places that functions use: told from others at a glance."""
+    """Return the value for an offset; common ones share an object, as identity is quick to test."""
     return FromCfa(offset)
 
 
 def is_same(one: Value | None, other: Value | None) -> bool:
-    """Whether two values are equal; quick where they are one object."""
+    """Return whether two values are equal; quick if they are the same object."""
     return one is other or (one is not None and other is not None and one == other)
 
 
 def in_common(
     values: tuple[Value | None, ...], others: tuple[Value | None, ...]
 ) -> tuple[Value | None, ...]:
-    """What both have in each place, else None; ``values`` itself if that is as much as it has."""
-    same = list(map(is_, values, others))  # most are the same objects, which is quick to see
+    """Return the elements that both have in common, else None.
+
+    ``values`` itself if all are equal.
+    """
+    same = list(map(is_, values, others))  # most are the same objects, which is quick to test
     changed: list[Value | None] | None = None
     place = -1
     for _ in range(same.count(False)):
@@ -66,14 +67,14 @@ def in_common(
 
 
 def with_part(value: Value | None, part: int, shift: int) -> Value | None:
-    """``value`` with 16 of its bits, from ``shift`` on, replaced by ``part``."""
+    """Return ``value`` with the 16 bits from ``shift`` on replaced by ``part``."""
     if not isinstance(value, Number):
         return None
     return Number(value.value & ~(0xFFFF << shift) | part << shift)
 
 
 class Machine:
-    """What an architecture's calling convention says of its registers."""
+    """An architecture's calling convention."""
 
     __slots__ = (
         "callee_saved",
@@ -107,18 +108,17 @@ class Machine:
         word: int = 8,
         doubles: range = range(0),
     ) -> None:
-        """Registers are DWARF numbers.
+        """Store register numbers, which are DWARF's.
 
         Args:
             sp: the stack pointer.
             fp: the frame pointer.
-            return_column: what stands for the return address: its register, or none that is
-                followed.
-            general: the general registers, from 0.
-            others: other registers to follow.
-            callee_saved: what a caller finds unchanged, and functions save; sp is not among them.
-            lost_in_calls: what calls change.
-            entry_sp: from the CFA to sp at a function's entry.
+            return_column: the return address's register, or a number that is not tracked.
+            general: the number of general registers, which begin at 0.
+            others: further registers to track.
+            callee_saved: the registers that functions preserve, except sp.
+            lost_in_calls: the registers that calls change.
+            entry_sp: the offset from the CFA to sp at a function's entry.
             word: bytes of a general register.
             doubles: registers of two words.
         """
@@ -127,7 +127,7 @@ class Machine:
         self.return_address = CallerValue(return_column)
         self.tracked = (*general, *others)
         self.caller_values = {register: CallerValue(register) for register in self.tracked}
-        """One object each, by register: told from others at a glance."""
+        """One object per register: identity is quick to test."""
         self.caller_values[return_column] = self.return_address
         self.places = {register: place for place, register in enumerate(self.tracked)}
         self.callee_saved = callee_saved
@@ -146,9 +146,9 @@ class Machine:
         self.word = word
         self.doubles = doubles
         self.longest = 2 * word if doubles else word
-        """Bytes of the longest register whose place is followed."""
+        """Bytes of the longest tracked register."""
 
     def size_of(self, value: Value) -> int:
-        """Bytes that a value takes where it is stored."""
+        """Return the bytes that a value takes in memory."""
         is_double = isinstance(value, CallerValue) and value.register in self.doubles
         return 2 * self.word if is_double else self.word

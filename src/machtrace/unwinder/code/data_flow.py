@@ -1,19 +1,17 @@
 """The state before every instruction of a function, found along its control flow.
 
 States spread from the entry along jumps and from each instruction to the next; where paths meet,
-what they do not agree on is unknown. What makes this more than textbook data flow is that two
-kinds of edges cannot be read off the code:
+only what they agree on is known. What distinguishes this from textbook data flow is that two kinds
+of edges are not in the code:
 
-- Whether a call returns. If it does not, what stands behind it is reached from elsewhere, maybe
-  with another frame. So these edges are followed last, and where one leads to a state that
-  contradicts what other paths say, the call is taken to be one that does not return.
-- Where an indirect jump goes. Code that nothing else reaches is taken to be where the function's
-  indirect jumps lead, else (landing pads of exceptions) to have the frame of the calls before it.
+- Whether a call returns. If it does not, the code after it is reached from elsewhere, maybe with
+  another frame. So these edges are followed last; if one leads to a state that contradicts the
+  other paths, the call is assumed not to return.
+- The target of an indirect jump. Code that nothing else reaches is assumed to be the target of the
+  function's indirect jumps, else (landing pads of exceptions) to have the frame of nearby calls.
 
-A contradiction between two states is settled by running both on: in the right one, the function
-returns with sp where it was and with the caller's registers in place.
-
-Places of a list that are marked one after the other, and the nearest of them to any other.
+A contradiction between two states is settled by running both on: with the right one, the function
+returns with sp restored and the caller's registers in place.
 """
 
 from __future__ import annotations
@@ -38,23 +36,23 @@ _BLOCK = 512
 
 
 class MarkedPlaces:
-    """Indices of a list that grow in number; the nearest of them is found without a search."""
+    """Marked indices of a list; finds the nearest marked index without scanning the list."""
 
     __slots__ = ("_blocks", "_marks")
 
     def __init__(self, size: int) -> None:
-        """``size``: of the list; none is marked."""
+        """``size``: of the list; no index is marked."""
         self._marks = bytearray(size)
         self._blocks = bytearray(size // _BLOCK + 1)
-        """Which blocks of marks have any."""
+        """Whether a block of marks has any."""
 
     def add(self, index: int) -> None:
-        """Mark one."""
+        """Mark an index."""
         self._marks[index] = 1
         self._blocks[index // _BLOCK] = 1
 
     def before(self, index: int) -> int | None:
-        """The last that is below ``index``."""
+        """Return the last marked index below ``index``."""
         block = index // _BLOCK
         found = self._marks.rfind(1, block * _BLOCK, index)
         if found < 0:
@@ -64,7 +62,7 @@ class MarkedPlaces:
         return found if found >= 0 else None
 
     def behind(self, index: int) -> int | None:
-        """The first that is above ``index``."""
+        """Return the first marked index above ``index``."""
         block = index // _BLOCK
         found = self._marks.find(1, index + 1, (block + 1) * _BLOCK)
         if found < 0:
@@ -74,16 +72,16 @@ class MarkedPlaces:
         return found if found >= 0 else None
 
 
-WORK_PER_INSTRUCTION = 20
-WORK_AT_LEAST = 4096
-"""Steps for a function by its size, where nobody says how many may be made; no compiled function
-was seen to need a third of it."""
+STEPS_PER_INSTRUCTION = 20
+LEAST_STEPS = 4096
+"""The least step budget of a function if the caller sets none; compiled functions need less than a
+third of it."""
 
 _LANDINGS_TRIED = 4
 
 
 class _Landing:
-    """What is known where indirect jumps lead that have the same frame."""
+    """The state of indirect jumps with the same frame, and the blocks they may lead to."""
 
     __slots__ = ("state", "targets")
 
@@ -97,7 +95,7 @@ def _no_outlined_body(_: int) -> None:
 
 
 class Flow:
-    """The states of one function. Making it does the work, within an allowance."""
+    """The states of one function, computed on construction within a step budget."""
 
     __slots__ = (
         "_after_calls",
@@ -134,32 +132,33 @@ class Flow:
             code: the instructions of a function.
             entry: the state before the first.
             outlined: see :data:`OutlinedBody`.
-            unit: how much of a distance in ``code`` leads to the next instruction.
-            budget: what may be spent; None for as much as functions of this size need.
+            unit: bytes, or indices, of a distance in ``code`` per instruction.
+            budget: the steps that may be spent; None for the need of functions of this size.
         """
         self._entry = entry
         self._size = len(code)
         self._return_register = entry.machine.return_address.register
-        steps = min(WORK_PER_INSTRUCTION * len(code) + WORK_AT_LEAST, WALK_STEPS)
+        steps = min(STEPS_PER_INSTRUCTION * len(code) + LEAST_STEPS, WALK_STEPS)
         self._budget = StepBudget(steps) if budget is None else budget
         self._ready: list[tuple[int, FrameState]] = [(0, entry)]
         self._after_calls: dict[int, FrameState] = {}
-        """By block: the last state behind the call before it, where that has to be followed."""
+        """The last state after the call before a block, by block, for those still to be
+        followed."""
         self._behind_calls: list[int] = []
         """Those blocks, as a heap."""
         self._landings: list[_Landing] = []
         self._next_unreached = 0
         self.is_complete = False
-        """Whether the work came to its end within its bounds."""
+        """Whether the analysis ended within its budget."""
         self._verdicts: set[bool | None] | None = None
         if not self._budget.afford(len(code)):
             return
         self._blocks = blocks = Blocks(code, entry, unit)
         self._runs = PathSearch(blocks, entry, outlined, unit, self._budget)
         self._states: list[FrameState | None] = [None] * len(blocks)
-        """Before the first instruction of each block."""
+        """The state before the first instruction of each block."""
         self._ends: list[FrameState | None] = [None] * len(blocks)
-        """Before what leaves each block."""
+        """The state before each block's last instruction, if that leaves the block."""
         self._is_sure = bytearray(len(blocks))
         self._reached_calls = MarkedPlaces(len(blocks))
         self._run()
@@ -167,7 +166,7 @@ class Flow:
         self._runs.forget()
 
     def state(self, index: int) -> FrameState | None:
-        """The state before an instruction; None where it is not known."""
+        """Return the state before an instruction; None if unknown."""
         if not self.is_complete or not 0 <= index < self._size:
             return None
         block, effects = self._blocks.effects_before(index)
@@ -175,7 +174,7 @@ class Flow:
         return None if state is None else after_all(state, effects)
 
     def leaving(self) -> Iterator[tuple[Jump | IndirectJump | Return, FrameState]]:
-        """The instructions that may leave the function, and the states before them."""
+        """Yield the instructions that may leave the function, and the states before them."""
         if not self.is_complete:
             return
         for leaving, target, state in zip(
@@ -188,10 +187,10 @@ class Flow:
 
     @property
     def is_balanced(self) -> bool:
-        """Whether it leaves its caller's frame as a function should.
+        """Whether it restores its caller's frame as a function should.
 
-        False for code that the compiler cut out of functions: it returns, or jumps on, with sp
-        above or below where it was, or without having had its return address.
+        False for code that the compiler outlined: it returns, or jumps on, with sp above or below
+        its entry value, or before the return address is restored.
         """
         if not self.is_complete:
             return True
@@ -210,7 +209,7 @@ class Flow:
                 block, state = self._ready.pop()
                 self._follow(block, state, sure=True)
             elif self._after_calls:
-                # In the code's order, so that what comes later is seldom followed twice.
+                # In code order, so that later code is seldom followed twice.
                 block = heappop(self._behind_calls)
                 self._follow(block, self._after_calls.pop(block), sure=False)
             elif not self._reach_further():
@@ -253,7 +252,7 @@ class Flow:
             sure = True
 
     def _call(self, block: int, call: Call, state: FrameState) -> None:
-        """A call at a block's end, made with ``state``, may return."""
+        """Record that a call at a block's end, made with ``state``, may return."""
         self._reached_calls.add(block)
         if block + 1 not in self._after_calls:
             heappush(self._behind_calls, block + 1)
@@ -274,7 +273,7 @@ class Flow:
         return joined
 
     def _jump_anywhere(self, state: FrameState) -> None:
-        """An indirect jump leads to all code that only indirect jumps lead to."""
+        """Pass ``state`` to all code that only indirect jumps lead to."""
         for landing in self._landings:
             self._budget.left -= 2
             if not landing.state.contradicts(state):
@@ -289,7 +288,7 @@ class Flow:
             self._ready += [(target, joined) for target in landing.targets]
 
     def _reach_further(self) -> bool:
-        """Start again at the first instruction that nothing reached; False if there is none."""
+        """Restart at the first unreached instruction; return False if there is none."""
         states, budget = self._states, self._budget
         for block in range(self._next_unreached, len(states)):
             if states[block] is not None or self._only_traps(block):
@@ -312,7 +311,7 @@ class Flow:
         return is_trap and self._blocks.ends[block] - self._blocks.starts[block] == 1
 
     def _best_candidate(self, block: int) -> FrameState | None:
-        """The likeliest state that leads to a proper return, else one that leads to none."""
+        """Return the likeliest state with a proper return, else one with no return at all."""
         best: FrameState | None = None
         tried: list[FrameState] = []
         for state in self._candidates(block):
@@ -327,11 +326,11 @@ class Flow:
         return best
 
     def _candidates(self, block: int) -> Iterator[FrameState]:
-        """States that a block which nothing reached may have; likeliest first."""
+        """Yield the states that an unreached block may have, likeliest first."""
         landings = [landing.state for landing in self._landings[:_LANDINGS_TRIED]]
         tail_calls = [state for state in landings if state.is_restored(self._return_register)]
         yield from (state for state in landings if state not in tail_calls)
-        # Landing pads have the frame of the calls that they are for.
+        # Landing pads have the frame of the calls that they serve.
         for at in (self._reached_calls.before(block), self._reached_calls.behind(block)):
             state = None if at is None else self._ends[at]
             if state is not None:

@@ -1,7 +1,7 @@
-"""What a machine instruction does to the stack, to registers and to the program counter.
+"""The effects of a machine instruction on the stack, on registers and on the program counter.
 
-Only that: an instruction that merely computes says which registers it writes. Registers are
-DWARF numbers of the architecture.
+Nothing else is modelled: an instruction that computes is a list of the registers it writes.
+Registers are DWARF numbers of the architecture.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """Puts values that do not matter into ``registers``, and goes on."""
+    """Sets ``registers`` to unknown values."""
 
     registers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AddConstant:
-    """``destination = source + amount``, of 64 bits; a move between sp and a register too."""
+    """``destination = source + amount``, of 64 bits; also a move between sp and a register."""
 
     destination: int
     source: int
@@ -89,7 +89,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """Goes ``distance`` bytes on from itself, or not if it ``is_conditional``."""
+    """Jumps ``distance`` bytes ahead of itself, if unconditional."""
 
     distance: int
     is_conditional: bool
@@ -97,9 +97,10 @@ class Jump:
 
 @dataclass(frozen=True, slots=True)
 class IndirectJump:
-    """Goes where ``register`` says: into a switch's table, or to another function for good.
+    """Jumps to the address in ``register``: into a switch's table, or to another function for good.
 
-    Or where the word at ``offset`` from what is in ``base`` says; ``register`` holds nothing then.
+    If ``base`` is set, the address is the word at ``base + offset``, and ``register`` is
+    meaningless.
     """
 
     register: int
@@ -109,14 +110,14 @@ class IndirectJump:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Calls what is ``distance`` bytes on from itself; None: what a register says."""
+    """Calls the code ``distance`` bytes ahead of itself; None: an address in a register."""
 
     distance: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """Goes back to the address in ``register``; ``pops`` bytes of arguments leave the stack too."""
+    """Returns to the address in ``register``, and pops ``pops`` bytes of arguments."""
 
     register: int
     pops: int = 0
@@ -124,7 +125,7 @@ class Return:
 
 @dataclass(frozen=True, slots=True)
 class Trap:
-    """Does not go on: a breakpoint that ends the program, or no instruction at all."""
+    """Stops: a breakpoint that ends the program, or an invalid instruction."""
 
 
 Effect = (

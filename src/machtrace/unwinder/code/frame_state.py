@@ -1,6 +1,6 @@
-"""What is known of a frame before one instruction of its function.
+"""The known state of a frame before one instruction of its function.
 
-The state is a row of DWARF's call-frame table with more in it, worked out from instructions.
+It is a row of DWARF's call-frame table with more columns, computed from instructions.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from machtrace.unwinder.code.effects import (
 from machtrace.unwinder.rules import AtCfa, InRegister, Lost, Recovery, RegisterOffset, UnwindRule
 
 MAX_DISTANCE = 1 << 40
-"""A frame is not this big; hostile arithmetic does not make numbers grow for ever."""
+"""The largest distance in a frame; bounds the numbers that hostile arithmetic makes."""
 MAX_SLOTS = 256
-"""Words of a frame that are followed at most: of thirty registers, and some copies of them."""
+"""Words of a frame that are tracked: thirty registers, and some copies of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameState:
-    """Values of registers, by :attr:`Machine.places`, and of words, by distance from the CFA."""
+    """Values of registers, by :attr:`Machine.places`, and of words, by offset from the CFA."""
 
     machine: Machine
     values: tuple[Value | None, ...]
@@ -54,10 +54,9 @@ class FrameState:
 
     @classmethod
     def at_entry(cls, machine: Machine, *, with_volatile: bool) -> FrameState:
-        """The state at the first instruction of a function.
+        """Return the state at the first instruction of a function.
 
-        ``with_volatile``: whether it matters which of the registers that calls may change are
-        changed.
+        ``with_volatile``: whether to track which caller-saved registers are unchanged.
         """
         forgotten = () if with_volatile else machine.volatile
         values: list[Value | None] = [
@@ -83,27 +82,27 @@ class FrameState:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """The same of states that are equal, where their slots were filled in the same order.
+        """A key that equal states share if their slots were filled in the same order.
 
-        As long as one of them lives.
+        Valid as long as one of them exists.
         """
         slots = self.slots
         return (*map(id, self.values), *slots, *map(id, slots.values()))
 
     def value(self, register: int) -> Value | None:
-        """What a register holds, by DWARF number."""
+        """Return the value of a register, by DWARF number."""
         place = self.machine.places.get(register)
         return None if place is None else self.values[place]
 
     @property
     def sp_offset(self) -> int | None:
-        """From the CFA to sp; None where it is not known."""
+        """The offset from the CFA to sp; None if unknown."""
         sp = self.values[self.machine.sp]
         return sp.offset if isinstance(sp, FromCfa) else None
 
     @property
     def return_address(self) -> Recovery | None:
-        """Where the return address is; None where that is not known."""
+        """The location of the return address; None if unknown."""
         wanted = self.machine.return_address
         return self._recovery(wanted.register, wanted)
 
@@ -125,7 +124,7 @@ class FrameState:
         return None
 
     def is_restored(self, return_register: int) -> bool | None:
-        """Whether a function may return so; None where sp is not known."""
+        """Return whether a function may return in this state; None if sp is unknown."""
         offset, machine = self.sp_offset, self.machine
         if offset is None:
             return None
@@ -141,13 +140,13 @@ class FrameState:
     def rule(
         self, *, keeps_volatile: bool = False, prefers_memory: bool = False
     ) -> UnwindRule | None:
-        """How to get the caller's registers from here; None where that is not known.
+        """Return the rule for the caller's registers; None if the return address is unknown.
 
         Args:
-            keeps_volatile: say too which of the registers that calls may change were not changed.
-                The compiler knows that of code that it outlined, and keeps values in them.
-            prefers_memory: take from memory what is there, even if it is still in its register:
-                where the register is another frame's business by now.
+            keeps_volatile: include the caller-saved registers that are unchanged. The compiler
+                knows which outlined code changes, and keeps values in the others.
+            prefers_memory: recover from memory what is in both memory and its register: during a
+                call the register may belong to another frame.
         """
         return_address = self.return_address
         if return_address is None:
@@ -175,9 +174,9 @@ class FrameState:
         return UnwindRule(cfa, return_address, tuple(registers))
 
     def after(self, instruction: Effect) -> FrameState:
-        """The state behind an instruction that goes on to the next; itself where nothing changes.
+        """Return the state after an instruction that falls through; itself if nothing changes.
 
-        Of a call: the state after it returned.
+        After a call, it is the state on its return.
         """
         return self._after[type(instruction)](self, instruction)
 
@@ -218,7 +217,7 @@ class FrameState:
         sp = self.sp_offset
         state = self
         if sp is not None and self.slots and min(self.slots) < sp:
-            # What is below sp is the called function's.
+            # Memory below sp belongs to the callee.
             slots = {offset: value for offset, value in self.slots.items() if offset >= sp}
             state = FrameState(self.machine, self.values, slots)
         return state._after_writes(self.machine.written_by_calls)
@@ -247,12 +246,12 @@ class FrameState:
         return FrameState(self.machine, values, slots)
 
     def _stored_at(self, start: int, store: Store) -> Mapping[int, Value]:
-        """Slots with what a store writes, as far as it is worth keeping, and in whole words."""
+        """Return the slots that a store writes: whole words of values worth tracking."""
         machine, slots, size = self.machine, self.slots, store.size
         end = start + size * len(store.registers)
         changed: dict[int, Value] | None = None
-        # Only sp and fp lead to places where registers are saved for good: other pointers
-        # into the frame belong to the program's variables, and loops move them on.
+        # Only sp and fp are bases of registers' save slots: other pointers into the frame are the
+        # program's, and loops advance them.
         if slots and store.base in (machine.sp, machine.fp):
             word = machine.word
             for at in range(-((machine.longest - 1 - start) // word) * word, end, word):
@@ -288,7 +287,7 @@ class FrameState:
         return self._with(changes)
 
     def join(self, other: FrameState) -> FrameState:
-        """What is known where either may hold; itself if that is as much as it says."""
+        """Return what both states have in common; itself if that is all it has."""
         if self is other:
             return self
         values, slots = self.values, self.slots
@@ -302,7 +301,7 @@ class FrameState:
         return FrameState(self.machine, values, slots)
 
     def contradicts(self, other: FrameState) -> bool:
-        """Whether no compiler lets both come together: sp, or the return address, elsewhere."""
+        """Return whether no compiler joins both states: sp, or the return address, differs."""
         machine = self.machine
         mine, its = self.values[machine.sp], other.values[machine.sp]
         if mine is not None and its is not None and not is_same(mine, its):
@@ -318,20 +317,20 @@ class FrameState:
         return self.join(other).return_address is None
 
     def _is_worth_keeping(self, value: Value | None) -> TypeGuard[Value]:
-        """Not the arguments, which unoptimised code stores by the dozen."""
+        """Return False for arguments, which unoptimised code stores by the dozen."""
         if isinstance(value, CallerValue):
             return value.register not in self.machine.volatile_set
         return isinstance(value, FromCfa)
 
     def _is_kept_at(self, at: int, value: Value) -> bool:
-        """Whether a register was not only stored again: to make room for variables, by a push."""
+        """Return whether a register is saved at ``at``, and not just pushed to make room."""
         if not isinstance(value, CallerValue):
             return True
         saved = self._saved(value)
         return saved is None or saved.offset == at
 
     def _fits(self, value: Value, register: int, loaded: int) -> bool:
-        """Whether what is loaded into a register is all of a stored value."""
+        """Return whether a load into a register reads a whole stored value."""
         machine = self.machine
         size = machine.size_of(value)
         return loaded >= size and (size > machine.word) == (register in machine.doubles)

@@ -1,17 +1,14 @@
-"""What instruction analysis does alike for every architecture: follow functions, and keep them.
+"""Instruction analysis that is the same for every architecture: follow functions, and cache them.
 
-An image's code is followed a function at a time, when it is first asked for, and what was found is
-kept up to a limit. How a function's instructions are read is each architecture's own.
+An image's code is followed a function at a time, on the first query. Reading a function's
+instructions is each architecture's own.
 
-The beginning and the end of functions that are too large to be followed as a whole.
+Functions that are too expensive to be followed as a whole are followed at their edges, which tables
+do not describe: at the start the instructions before, at the end those up to the return. Both are
+straight runs.
 
-Tables say what holds in the middle. At the beginning, what the instructions from the start did
-says all; near the end, what those up to the return will do. Both are straight runs.
-
-Code that others jump to after they pushed something: stub helpers' way into dyld.
-
-It looks like a function, and takes away, before it leaves, what it did not push. So sp is then
-above the place where a function that was called has it.
+Some code is jumped to after a push (stub helpers, on the path into dyld). It looks like a function,
+and pops what it did not push; so its sp starts lower than a called function's.
 """
 
 from __future__ import annotations
@@ -32,13 +29,13 @@ from machtrace.unwinder.code.effects import (
     Trap,
 )
 from machtrace.unwinder.code.frame_state import FrameState
-from machtrace.unwinder.code.return_path import LONGEST_WAY, rule_on_way
+from machtrace.unwinder.code.return_path import LONGEST_PATH, rule_on_path
 from machtrace.unwinder.rules import FunctionAt, UnwindRule
 from machtrace.unwinder.step_budget import StepBudget
 
 
 class FollowedFunction(Protocol):
-    """What is kept of a function."""
+    """A function that was followed."""
 
     @property
     def flow(self) -> Flow:
@@ -46,7 +43,7 @@ class FollowedFunction(Protocol):
         ...
 
     def state_in_call(self, at: int, /) -> FrameState | None:
-        """The state while the call is in progress that has the byte ``at`` bytes from the start."""
+        """Return the state while the call at the offset ``at`` from the start is in progress."""
         ...
 
 
@@ -54,28 +51,28 @@ _Function = TypeVar("_Function", bound=FollowedFunction)
 
 
 class FunctionAnalysis(ABC, Generic[_Function]):
-    """The functions of one image, as far as they were asked for."""
+    """The functions of one image that were queried."""
 
     def __init__(
         self,
         function_at: FunctionAt,
         *,
         limit: int,
-        kept_along: tuple[dict[Svma, Any], ...] = (),
+        caches: tuple[dict[Svma, Any], ...] = (),
     ) -> None:
-        """What every analysis needs.
+        """Start with an empty cache.
 
         Args:
             function_at: returns function bounds.
-            limit: bytes of code of all functions that are kept; at the limit all are forgotten.
-            kept_along: what else was learnt of functions, by start, and is forgotten with them.
+            limit: bytes of code of all cached functions; a full cache is cleared.
+            caches: other results by function start, which are cleared with it.
         """
         self.function_at = function_at
         self._limit = limit
-        self._kept_along = kept_along
+        self._caches = caches
         self._functions: dict[Svma, _Function | None] = {}
         self._size = 0
-        """Bytes of code of those."""
+        """Bytes of code of the cached functions."""
         self._budget = StepBudget(per_query=True)
 
     def draw_on(self, budget: StepBudget) -> None:
@@ -98,7 +95,7 @@ class FunctionAnalysis(ABC, Generic[_Function]):
         return function.state_in_call(lookup - bounds[0])
 
     def _function(self, start: Svma, end: Svma) -> _Function | None:
-        """The function there, followed; None where that is too dear or makes no sense.
+        """Return the function there, followed; None if it is too expensive or makes no sense.
 
         Raises:
             MemoryReadError: the function's instructions were not captured.
@@ -112,24 +109,26 @@ class FunctionAnalysis(ABC, Generic[_Function]):
         if self._size + end - start > self._limit:
             self._forget()
         is_whole = budget.is_whole
-        # A function that is asked for while its own callers are looked at has no answer.
+        # A query for a function during its own analysis, through its callers, has no answer.
         functions[start] = None
-        is_kept = False
+        is_final = False
         try:
             function = self._followed(start, end)
-            is_kept = is_whole or not budget.is_used_up  # else the next walk may have more for it
+            is_final = (
+                is_whole or not budget.is_used_up
+            )  # a later walk may do better
         finally:
-            if not is_kept:
+            if not is_final:
                 functions.pop(start, None)
-        if is_kept:
+        if is_final:
             functions[start] = function
             self._size += end - start
         return function
 
     def _forget(self) -> None:
         self._functions.clear()
-        for kept in self._kept_along:
-            kept.clear()
+        for cache in self._caches:
+            cache.clear()
         self._size = 0
 
     @abstractmethod
@@ -138,14 +137,14 @@ class FunctionAnalysis(ABC, Generic[_Function]):
 
 
 LONGEST_BEGINNING = 64
-"""Instructions from a function's start that are looked at."""
+"""Instructions analysed at a function's start."""
 _TRANSFERS = (Call, Jump, IndirectJump, Return, Trap)
 
 Effects = Sequence[Effect]
-"""Of one instruction of the processor."""
+"""The effects of one processor instruction."""
 
 ReadStraight = Callable[[Svma, Svma], Iterable[tuple[int, Effects]]]
-"""The first instructions of what is between two addresses: offset from the first, and effects."""
+"""Returns the first instructions between two addresses: the offset from the first, and effects."""
 
 
 def rule_at_edges(
@@ -155,94 +154,94 @@ def rule_at_edges(
     entry: FrameState,
     budget: StepBudget,
 ) -> UnwindRule | None:
-    """The rule at ``lookup``, if it is near the beginning or the end of its function; else None.
+    """Return the rule at ``lookup`` if it is near the start or end of its function; else None.
 
     Args:
-        read: the function's code.
-        lookup: where an instruction starts.
+        read: reads the function's code.
+        lookup: the address of an instruction.
         bounds: (start, end) of the function.
         entry: the state before its first instruction.
-        budget: what looks at edges are counted in.
+        budget: counts the functions analysed so.
     """
     if not budget.afford_edges():
         return None
     start, end = bounds
-    found = rule_from_start(read(start, end), lookup - start, entry)
+    rule = rule_from_start(read(start, end), lookup - start, entry)
     inside = range(start - lookup, end - lookup)
-    return found or rule_to_return(read(lookup, end), inside, entry)
+    return rule or rule_to_return(read(lookup, end), inside, entry)
 
 
 def rule_from_start(
     instructions: Iterable[tuple[int, Effects]], at: int, entry: FrameState
 ) -> UnwindRule | None:
-    """The rule at ``at``, if a function runs straight there from its start; else None.
+    """Return the rule at ``at`` if a function runs straight there from its start; else None.
 
     Args:
         instructions: offset from the start and effects of each, in order.
-        at: offset of one.
+        at: the offset of one.
         entry: the state before the first.
     """
     state = entry
     for index, (offset, effects) in enumerate(instructions):
         if offset >= at or index == LONGEST_BEGINNING:
             return state.rule() if offset == at else None
-        if any(isinstance(one, _TRANSFERS) for one in effects):
+        if any(isinstance(effect, _TRANSFERS) for effect in effects):
             return None
-        for one in effects:
-            state = state.after(one)
+        for effect in effects:
+            state = state.after(effect)
     return None
 
 
 def rule_to_return(
     instructions: Iterable[tuple[int, Effects]], inside: range, entry: FrameState
 ) -> UnwindRule | None:
-    """The rule before the first of ``instructions``, if they go straight on to a return.
+    """Return the rule before the first of ``instructions`` if they run straight to a return.
 
-    A jump out of the function, to one that is called in its place, is a return too. A jump to what
-    is computed may be that, but in functions as large as these leads to another part of them.
+    A jump out of the function, to a tail call, is a return, too. An indirect jump may be one, but
+    in functions as large as these leads to another part of them.
 
     Args:
         instructions: offset from the first and effects of each, in order.
-        inside: offsets from the first that are in the function, those before it included.
+        inside: offsets from the first that are in the function, including those before it.
         entry: the state before a function's first instruction.
     """
     machine = entry.machine
-    way: list[Effect] = []
+    path: list[Effect] = []
     for offset, effects in instructions:
-        for one in effects:
-            if isinstance(one, IndirectJump):
+        for effect in effects:
+            if isinstance(effect, IndirectJump):
                 return None
-            if isinstance(one, Jump) and not one.is_conditional:
-                if offset + one.distance in inside:
+            if isinstance(effect, Jump) and not effect.is_conditional:
+                if offset + effect.distance in inside:
                     return None
-                way.append(Return(machine.return_address.register))
-            elif not isinstance(one, Jump):  # a condition that does not hold
-                way.append(one)
-        if len(way) >= LONGEST_WAY or (way and isinstance(way[-1], Return)):
+                path.append(Return(machine.return_address.register))
+            elif not isinstance(effect, Jump):  # a condition that does not hold
+                path.append(effect)
+        if len(path) >= LONGEST_PATH or (path and isinstance(path[-1], Return)):
             break
-    return rule_on_way(way, 0, machine)
+    return rule_on_path(path, 0, machine)
 
 
 MOST_PUSHED = 64
-"""Bytes at most."""
+"""In bytes."""
 
 
 def pushed_before(flow: Flow, machine: Machine) -> int:
-    """Bytes that lie above the frame when code is entered; 0 for a function.
+    """Return the bytes that are pushed before code is entered; 0 for a function.
 
     Args:
-        flow: of the code, as if it were a function.
-        machine: of the architecture.
+        flow: the code's, as if it were a function.
+        machine: the architecture's.
     """
-    found = set(_sp_where_left(flow, machine))
-    if len(found) != 1:
+    offsets = set(_sp_where_left(flow, machine))
+    if len(offsets) != 1:
         return 0
-    above = found.pop() - machine.entry_sp
+    above = offsets.pop() - machine.entry_sp
     return above if 0 < above <= MOST_PUSHED and above % machine.word == 0 else 0
 
 
 def entry_with(pushed: int, entry: FrameState) -> FrameState:
-    """The state at the first instruction, with ``pushed`` bytes more on the stack."""
+    """Return the state at the first instruction, with ``pushed`` bytes more on the stack."""
     machine = entry.machine
     values = list(entry.values)
     values[machine.places[machine.sp]] = FromCfa(machine.entry_sp - pushed)
@@ -250,7 +249,7 @@ def entry_with(pushed: int, entry: FrameState) -> FrameState:
 
 
 def _sp_where_left(flow: Flow, machine: Machine) -> Iterator[int]:
-    """From the CFA to sp, at each instruction that may leave the code."""
+    """Yield the offset from the CFA to sp at each instruction that may leave the code."""
     for instruction, state in flow.leaving():
         if state.sp_offset is None:
             continue

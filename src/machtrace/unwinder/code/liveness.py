@@ -1,11 +1,10 @@
-"""Which registers can lead to a frame at all.
+"""The registers that can lead to a frame at all.
 
-In a long function nearly every instruction computes something in registers that neither its
-caller nor its frame has to do with. They are told beforehand, without regard to the order of
-instructions, so that following control flow need not look at them. What a register holds is needed
-if it may be the return address, if the frame pointer is made of it, or if it leads to where
-registers are saved in the frame. Of the registers that calls preserve, it is needed too for how
-long they hold what the caller had in them.
+In a long function nearly every instruction computes in registers that concern neither its caller
+nor its frame. They are identified first, regardless of the order of instructions, so that data flow
+can skip them. A register's value is needed if it may be the return address, if the frame pointer is
+computed from it, or if registers are saved in the frame through it. Of callee-saved registers it is
+also needed how long they have the caller's value.
 """
 
 from __future__ import annotations
@@ -32,26 +31,26 @@ class LiveRegisters(NamedTuple):
     """Registers by DWARF number."""
 
     followed: frozenset[int]
-    """Those of which it matters whether they hold what the caller had in them."""
+    """Registers that may have to be recovered: it matters whether they have the caller's value."""
     valued: frozenset[int]
-    """Those of which it matters, too, which address in the frame or which number they hold."""
+    """Registers whose value matters, too: an address in the frame, or a number."""
 
 
 def all_registers(machine: Machine) -> LiveRegisters:
-    """Every register, for code of which nothing is known."""
+    """Return every register, for unknown code."""
     everything = frozenset(machine.tracked)
     return LiveRegisters(everything, everything)
 
 
 def live_registers(code: Iterable[Effect], machine: Machine) -> LiveRegisters:
-    """Those that matter in ``code``.
+    """Return the registers that matter in ``code``.
 
-    All, where sp is made of other registers than itself and the frame pointer, or of numbers that
-    may not be known: then any register may come to be the only one that leads to the frame.
+    All of them, if sp is computed from registers other than itself and the frame pointer, or from
+    numbers that may be unknown: then any register may become the only one that leads to the frame.
     """
     search = _Search(machine)
     for instruction in {id(each): each for each in code}.values():
-        if not search.sees(instruction):
+        if not search.record(instruction):
             return all_registers(machine)
     valued, holding = search.valued(), search.holding()
     unneeded = machine.volatile_set - valued - holding
@@ -59,26 +58,27 @@ def live_registers(code: Iterable[Effect], machine: Machine) -> LiveRegisters:
 
 
 class _Search:
-    """What was seen so far; first everything, then what follows from it."""
+    """A search in two steps: record all instructions, then follow the dependencies."""
 
     def __init__(self, machine: Machine) -> None:
         self._sp, self._fp = machine.sp, machine.fp
         self._return = machine.return_address.register
         self._frame = frozenset({machine.sp, machine.fp})
-        self._kept = frozenset({*machine.callee_saved, machine.fp, self._return})
+        self._preserved = frozenset({*machine.callee_saved, machine.fp, self._return})
         self._holding: set[int] = set()
         """Registers that the return address may be in."""
         self._frame_made_of: set[int] = set()
-        """What the frame pointer is set from."""
+        """Registers that the frame pointer is computed from."""
         self._made_of: dict[int, set[int]] = {}
-        """By register: those that its value is made of somewhere."""
+        """The sources of a register's values, by register."""
         self._saved: set[int] = set()
-        """Registers that are stored by way of sp or the frame pointer."""
+        """Registers that are saved through sp or the frame pointer."""
         self._bases: dict[int, set[int]] = {}
-        """By other register: which preserved ones are stored or loaded by way of it."""
+        """The preserved registers that are stored or loaded through another register, by that
+        register."""
 
-    def sees(self, instruction: Effect) -> bool:
-        """Take an instruction into account; False if it takes sp who knows where."""
+    def record(self, instruction: Effect) -> bool:
+        """Record an instruction; return False if it sets sp to an untracked value."""
         match instruction:
             case Writes(registers):
                 return self._sp not in registers
@@ -104,8 +104,8 @@ class _Search:
     def _moved(self, registers: tuple[int | None, ...], base: int) -> None:
         if base in self._frame:
             self._saved.update(register for register in registers if register is not None)
-        elif not self._kept.isdisjoint(registers):
-            self._bases.setdefault(base, set()).update(self._kept.intersection(registers))
+        elif not self._preserved.isdisjoint(registers):
+            self._bases.setdefault(base, set()).update(self._preserved.intersection(registers))
 
     def _assigned(self, destination: int, source: int) -> bool:
         if destination == self._sp:
@@ -120,9 +120,9 @@ class _Search:
         return True
 
     def valued(self) -> frozenset[int]:
-        """Registers whose values something is made of that leads to the frame."""
+        """Return the registers from whose values an address in the frame is computed."""
         into_frame = self._made_of_frame()
-        # What is saved by way of sp needs no other: its other stores are of variables.
+        # A register saved through sp needs no other base: its other stores are of variables.
         bases = {
             base
             for base, registers in self._bases.items()
@@ -132,35 +132,35 @@ class _Search:
         return self._with_sources(always | self._frame_made_of | bases)
 
     def holding(self) -> frozenset[int]:
-        """Registers that may hold what the caller had in another, or where to return to."""
+        """Return registers that may have another register's caller value, or the return address."""
         copies = {
             source
             for register, sources in self._made_of.items()
-            if register in self._kept and register not in self._saved
+            if register in self._preserved and register not in self._saved
             for source in sources
             if register in self._made_of.get(source, ())
         }
         return self._with_sources(self._holding | copies)
 
     def _with_sources(self, registers: set[int]) -> frozenset[int]:
-        found = set(registers)
-        waiting = list(found)
+        closure = set(registers)
+        waiting = list(closure)
         while waiting:
-            more = self._made_of.get(waiting.pop(), set()) - found
-            found |= more
+            more = self._made_of.get(waiting.pop(), set()) - closure
+            closure |= more
             waiting += more
-        return frozenset(found)
+        return frozenset(closure)
 
     def _made_of_frame(self) -> set[int]:
-        """Registers that may hold an address in the frame, other than by way of memory."""
-        found = set(self._frame)
+        """Return registers that may have an address in the frame, not loaded from memory."""
+        into_frame = set(self._frame)
         grew = True
         while grew:
             more = {
                 register
                 for register, sources in self._made_of.items()
-                if register not in found and not sources.isdisjoint(found)
+                if register not in into_frame and not sources.isdisjoint(into_frame)
             }
-            found |= more
+            into_frame |= more
             grew = bool(more)
-        return found - self._frame
+        return into_frame - self._frame

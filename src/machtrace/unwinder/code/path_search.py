@@ -1,7 +1,7 @@
-"""What states lead to when they are run on, through a function's blocks, until it is left.
+"""Searches for the exits that a state leads to, through a function's blocks.
 
-A contradiction between two states is settled so: in the right one, the function returns with sp
-where it was and with the caller's registers in place.
+It settles contradictions between two states: with the right one, the function returns with sp
+restored and the caller's registers in place.
 """
 
 from __future__ import annotations
@@ -22,25 +22,24 @@ from machtrace.unwinder.code.frame_state import FrameState
 from machtrace.unwinder.step_budget import StepBudget
 
 TRIAL_LIMIT = 64
-"""Blocks looked at to see whether a state leads to a proper return."""
+"""Blocks searched for a proper return."""
 
 OutlinedBody = Callable[[int], tuple[Effect, ...] | None]
-"""By distance in bytes from the function's start: all that the callee there does, without the
-return, where it is so short and simple that the compiler may have cut it out of its callers; else
-None."""
+"""Returns all effects of the callee at a distance from the function's start, in bytes, without the
+return; None unless it is so short and simple that the compiler may have outlined it."""
 
 _STEPS_AN_EFFECT = 2
 
 
 def after_all(state: FrameState, effects: Sequence[Effect]) -> FrameState:
-    """The state behind instructions that go on each to the next."""
+    """Return the state after instructions that fall through."""
     for effect in effects:
         state = state.after(effect)
     return state
 
 
 class PathSearch:
-    """Runs states through the blocks of one function, and remembers what came of it."""
+    """Runs states through the blocks of one function, and caches the results."""
 
     __slots__ = (
         "_blocks",
@@ -70,24 +69,25 @@ class PathSearch:
         self._return_register = entry.machine.return_address.register
         self._linking = Writes((self._return_register,))
         self._passed: dict[int, tuple[FrameState, FrameState]] = {}
-        """By block: the last state before it that was asked for, and what was found behind it."""
+        """The last state queried before a block, and the one at its end, by block."""
         self._promised: dict[tuple[int, int], tuple[int, FrameState]] = {}
-        """By block and identity of a state before it: what it leads to, and the state."""
+        """The promise of a state before a block, by block and the state's identity; and the state,
+        which keeps that identity valid."""
         self._tried: dict[tuple[object, ...], FrameState] = {}
-        """Of equal states that were tried, the first."""
+        """The first of equal states."""
 
     def forget(self) -> None:
-        """Let go of what is remembered to be quick."""
+        """Clear the caches."""
         self._passed.clear()
         self._promised.clear()
         self._tried.clear()
 
     def through(self, block: int, state: FrameState) -> FrameState:
-        """The state at the end of a block that is entered with ``state``."""
+        """Return the state at the end of a block that is entered with ``state``."""
         effects = self._blocks.effects(block)
         if not effects:
             return state
-        # Most are tried before they are followed, and followed with what was tried.
+        # Most states are searched before they are followed, and followed with the result.
         known = self._passed.get(block)
         if known is not None and (known[0] is state or known[0] == state):
             self._budget.left -= 1
@@ -98,13 +98,13 @@ class PathSearch:
         return end
 
     def after_call(self, block: int, call: Call, state: FrameState) -> FrameState:
-        """The state behind a call, if it returns."""
+        """Return the state after a call, if it returns."""
         if call.distance is not None:
             body = self._outlined((self._blocks.ends[block] - 1) * self._unit + call.distance)
             if body is not None:
                 self._budget.left -= len(body) * _STEPS_AN_EFFECT
                 after = after_all(state.after(self._linking), body)
-                # What goes to another stack comes back with all as it was.
+                # A callee that switches stacks returns with everything restored.
                 if after.sp_offset is not None or state.sp_offset is None:
                     return after
         return state.after(call)
@@ -112,10 +112,10 @@ class PathSearch:
     def promise(  # noqa: C901 - a search, and what it remembers
         self, block: int, state: FrameState
     ) -> int:
-        """1 if a state leads to a proper return, -1 if only to improper ones, 0 if to none.
+        """Return 1 if a state leads to a proper return, -1 if only to improper ones, 0 if to none.
 
-        One proper return outweighs the others: what stands behind a call that never returns, or
-        data among the code, leads anywhere.
+        One proper return outweighs improper ones: the code after a call that never returns, or data
+        in the code, leads anywhere.
         """
         known, budget = self._promised, self._budget
         budget.left -= 2
@@ -131,15 +131,16 @@ class PathSearch:
                 continue
             tried[block] = (state, came_from)
             budget.left -= 2
-            found = known.get((block, id(state)))
-            if found is not None and found[0] == 0:
+            cached = known.get((block, id(state)))
+            if cached is not None and cached[0] == 0:
                 continue
             end = state
-            verdict: bool | None = found is not None
-            if found is None:
+            verdict: bool | None = cached is not None
+            if cached is None:
                 end = self.through(block, state)
                 verdict = self.verdict(block, end)
             if verdict:
+                # Every state on the way here has the same promise.
                 while block >= 0:
                     state, came_from = tried[block]
                     known[block, id(state)] = (1, state)
@@ -150,13 +151,14 @@ class PathSearch:
             for onwards, following in self._onwards(block, end):
                 if onwards not in tried:
                     paths.append((onwards, following, block))
+        # Only an exhaustive search proves that no return is reached.
         if not paths and not promise:
             for block, (state, _) in tried.items():
                 known[block, id(state)] = (0, state)
         return promise
 
     def verdict(self, block: int, state: FrameState) -> bool | None:
-        """Whether leaving the function at a block's end is proper; None where nobody leaves."""
+        """Return whether leaving the function at a block's end is proper; None if inconclusive."""
         leaving = self._blocks.leaving[block]
         if isinstance(leaving, Return):
             return state.is_restored(leaving.register)
@@ -168,15 +170,15 @@ class PathSearch:
                 return after_all(state, body).is_restored(self._return_register)
             if state.is_restored(self._return_register):
                 return True
-            # With sp below, it may lead to a part of this function that was cut out.
+            # With sp below, the target may be an outlined part of this function.
             return False if (state.sp_offset or 0) > 0 else None
         if isinstance(leaving, IndirectJump) and (state.sp_offset or 0) > 0:
             return False
-        # Any other indirect jump says nothing: most lead to another case of a switch.
+        # Any other indirect jump proves nothing: most lead to another case of a switch.
         return None
 
     def _onwards(self, block: int, state: FrameState) -> Iterator[tuple[int, FrameState]]:
-        """Where a block goes on, and with which state; the likeliest last."""
+        """Yield the blocks that follow a block, and the states there; the likeliest last."""
         leaving = self._blocks.leaving[block]
         if isinstance(leaving, IndirectJump | Return | Trap):
             return

@@ -1,9 +1,9 @@
-"""Rules from what code still has to do before it returns.
+"""Rules from the instructions that a function has yet to run before it returns.
 
-Where a function leaves one stack for another (``longjmp``, a switch of coroutines), what it did so
-far says nothing of the frame that it is about to return to, but what it will do says all: each
-register of that frame is in a register now, or in memory that one leads to. The straight way to
-the return is followed with values in terms of the registers as they are at its start.
+Where a function leaves one stack for another (``longjmp``, a switch of coroutines), its past
+instructions do not describe the frame it is about to return to, but its future ones do: each
+register of that frame is in a register now, or in memory reached from one. The straight path to the
+return is followed with values expressed in the registers at its start.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from machtrace.unwinder.rules import (
     UnwindRule,
 )
 
-LONGEST_WAY = 64
-"""Instructions to the return at most."""
+LONGEST_PATH = 64
+"""Instructions to the return."""
 _DEEPEST = 4
 _LEB_BITS = 7
 
@@ -59,12 +59,12 @@ class _Chain:
 
     @property
     def loaded(self) -> _Chain | None:
-        """What is at that address."""
+        """The value in memory at that address."""
         return _Chain(self.register, (*self.offsets, 0)) if len(self.offsets) < _DEEPEST else None
 
     @property
     def expression(self) -> bytes:
-        """As a DWARF expression."""
+        """The value as a DWARF expression."""
         first, *others = self.offsets
         code = bytes((operations.BREG0 + self.register,)) + _sleb(first)
         for offset in others:
@@ -97,57 +97,57 @@ def rule_across_stacks(
     *,
     unit: int = 1,
 ) -> UnwindRule | None:
-    """``rule``, or a better one where code leaves one stack for another.
+    """Return ``rule``, or a better one where code leaves one stack for another.
 
     Args:
         code: instructions of a function.
         start: index of the next one to run.
-        state: before it.
-        rule: from ``state``.
-        unit: how much of a distance in ``code`` leads to the next instruction.
+        state: the state before it.
+        rule: the rule of ``state``.
+        unit: bytes, or indices, of a distance in ``code`` per instruction.
     """
     if rule is not None and not loses_registers(rule):
         return rule
-    way = _rule_on_way(code, start, state.machine, unit=unit, jumps_return=rule is None)
-    if way is None:
+    path = _rule_on_path(code, start, state.machine, unit=unit, jumps_return=rule is None)
+    if path is None:
         return rule
-    is_same_stack = isinstance(way.cfa, RegisterOffset) and way.cfa.register == state.machine.sp
-    return rule if is_same_stack and state.sp_offset is not None else way
+    is_same_stack = isinstance(path.cfa, RegisterOffset) and path.cfa.register == state.machine.sp
+    return rule if is_same_stack and state.sp_offset is not None else path
 
 
 def rule_behind_call(
     code: Sequence[Effect], start: int, machine: Machine, *, unit: int = 1
 ) -> UnwindRule | None:
-    """The rule of a function that called, from its way to the return.
+    """Return the rule of a function during a call, from its path to the return.
 
-    For where what it did before is not known. Further calls on the way are taken to return.
+    For functions whose past is unknown. Further calls on the path are assumed to return.
 
     Args:
         code: instructions of a function.
-        start: index of the one behind the call.
-        machine: of the architecture.
-        unit: how much of a distance in ``code`` leads to the next instruction.
+        start: index of the one after the call.
+        machine: the architecture's.
+        unit: bytes, or indices, of a distance in ``code`` per instruction.
     """
-    return _rule_on_way(code, start, machine, unit=unit, jumps_return=False, passes_calls=True)
+    return _rule_on_path(code, start, machine, unit=unit, jumps_return=False, passes_calls=True)
 
 
-def rule_on_way(code: Sequence[Effect], start: int, machine: Machine) -> UnwindRule | None:
-    """The rule for where ``code`` returns to, if it goes straight there without a call.
+def rule_on_path(code: Sequence[Effect], start: int, machine: Machine) -> UnwindRule | None:
+    """Return the rule of ``code`` that runs straight to its return without a call.
 
     Args:
         code: instructions of a function; distances of jumps are in instructions.
         start: index of the next one to run.
-        machine: of the architecture.
+        machine: the architecture's.
     """
-    return _rule_on_way(code, start, machine, unit=1, jumps_return=False)
+    return _rule_on_path(code, start, machine, unit=1, jumps_return=False)
 
 
 def loses_registers(rule: UnwindRule) -> bool:
-    """Whether registers that functions preserve cannot be recovered."""
+    """Return whether callee-saved registers cannot be recovered."""
     return any(isinstance(recovery, Lost) for _, recovery in rule.registers)
 
 
-def _rule_on_way(
+def _rule_on_path(
     code: Sequence[Effect],
     start: int,
     machine: Machine,
@@ -156,14 +156,14 @@ def _rule_on_way(
     jumps_return: bool,
     passes_calls: bool = False,
 ) -> UnwindRule | None:
-    """The rule for where ``code`` returns to, if it goes straight there.
+    """Return the rule of ``code`` that runs straight to its return.
 
-    ``jumps_return``: a jump to where a register says is a return too. Nearly all are not; but where
-    nothing of a caller is known, no function is called in place of a return.
+    ``jumps_return``: whether an indirect jump is a return, too. Nearly all are not; but if nothing
+    of a caller is known, no function is tail-called.
     """
     path = _Path(machine)
     index = start
-    for _ in range(LONGEST_WAY):
+    for _ in range(LONGEST_PATH):
         if not 0 <= index < len(code):
             return None
         instruction = code[index]
@@ -180,7 +180,7 @@ def _rule_on_way(
 
 
 class _Path:
-    """Values of registers and memory on the way; what is not known has none."""
+    """Values of registers and memory on the path; unknown ones are None."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -196,7 +196,7 @@ class _Path:
         return None if address is None else self._stored.get(address, address.loaded)
 
     def follow(self, instruction: Effect) -> None:
-        """Do what an instruction does."""
+        """Apply an instruction's effect."""
         match instruction:
             case Load():
                 self._load(instruction)
@@ -210,8 +210,8 @@ class _Path:
             case Writes(registers):
                 self._values |= dict.fromkeys(registers)
             case Call():
-                kept = {*self._machine.callee_saved, self._machine.sp}
-                self._values |= {one: None for one in range(operations.COUNT) if one not in kept}
+                preserved = {*self._machine.callee_saved, self._machine.sp}
+                self._values |= dict.fromkeys(set(range(operations.COUNT)) - preserved)
             case AddRegister() | SetConstant() | InsertConstant():
                 self._values[instruction.destination] = None
             case _:
@@ -223,8 +223,8 @@ class _Path:
         for i, register in enumerate(load.registers):
             if register is None:
                 continue
-            place = None if address is None else address.plus(load.offset + i * load.size)
-            self._values[register] = self._at(place) if is_whole else None
+            slot = None if address is None else address.plus(load.offset + i * load.size)
+            self._values[register] = self._at(slot) if is_whole else None
         self._write_back(load.base, address, load.write_back)
 
     def _store(self, store: Store) -> None:
@@ -240,7 +240,7 @@ class _Path:
             self._values[base] = None if address is None else address.plus(amount)
 
     def rule(self, leaving: Return | IndirectJump, *, jumps_return: bool) -> UnwindRule | None:
-        """Of the frame that is returned to."""
+        """Return the rule for the frame that is returned to."""
         machine = self._machine
         cfa = self._value(machine.sp)
         return_address: _Chain | None = None
@@ -256,7 +256,7 @@ class _Path:
             return None
         is_loaded = len(return_address.offsets) > 1
         if isinstance(leaving, IndirectJump) and not is_loaded and not jumps_return:
-            return None  # the way on into another function
+            return None  # a tail call
         registers: list[tuple[int, Recovery]] = []
         for register in machine.callee_saved:
             value = self._values.get(register, _Chain(register))

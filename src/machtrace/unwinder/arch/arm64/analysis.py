@@ -45,7 +45,7 @@ from machtrace.unwinder.code.function_analysis import (
     rule_at_edges,
 )
 from machtrace.unwinder.code.return_path import (
-    LONGEST_WAY,
+    LONGEST_PATH,
     loses_registers,
     rule_across_stacks,
     rule_behind_call,
@@ -121,7 +121,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
         self._outlined: dict[Svma, tuple[Effect, ...] | None] = {}
         self._sharing: dict[Svma, bool] = {}
         kept = (self._outlined, self._sharing)
-        super().__init__(function_at, limit=CACHED_SIZE, kept_along=kept)
+        super().__init__(function_at, limit=CACHED_SIZE, caches=kept)
         self._contents = contents
         self._sections = tuple(code_sections)
         self._views: dict[int, memoryview | None] = {}
@@ -156,7 +156,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
         if not interrupted:
             return state.after(LINKING).rule(prefers_memory=True)
         rule = state.rule(keeps_volatile=function.keeps_volatile)
-        size = min(bounds[1] - address, LONGEST_WAY * INSTRUCTION_SIZE)
+        size = min(bounds[1] - address, LONGEST_PATH * INSTRUCTION_SIZE)
         ahead = () if rule is not None and not loses_registers(rule) else self._read(address, size)
         return rule_across_stacks(ahead, 0, state, rule, unit=INSTRUCTION_SIZE)
 
@@ -180,7 +180,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
         bounds = self.function_at(behind_call)
         if bounds is None:
             return None
-        size = min(bounds[1] - behind_call, LONGEST_WAY * INSTRUCTION_SIZE)
+        size = min(bounds[1] - behind_call, LONGEST_PATH * INSTRUCTION_SIZE)
         code = self._read(behind_call, size)
         return rule_behind_call(code, 0, ARM64, unit=INSTRUCTION_SIZE)
 

@@ -121,7 +121,7 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
     ) -> None:
         """See :class:`FunctionBounds` for ``function_at``; ``data`` is what is not code."""
         self._popped: dict[Svma, int | None] = {}
-        super().__init__(function_at, limit=CACHED_SIZE, kept_along=(self._popped,))
+        super().__init__(function_at, limit=CACHED_SIZE, caches=(self._popped,))
         self._contents = contents
         self._mode = mode
         self._data = data
