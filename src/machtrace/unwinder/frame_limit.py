@@ -25,7 +25,7 @@ class FrameLimit(NamedTuple):
     def of(cls, limit: int) -> Self:
         """Return the limit for ``limit`` frames, 1 or more.
 
-        The innermost are returned, as lldb's ``bt N`` does. Only the default keeps both ends: a deeper
+        These are the innermost, as with lldb's ``bt N``. Only the default keeps both ends: a deeper
         stack has overflowed, or soon will; its inner end shows the functions that recurse, and its
         outer end where the recursion began.
         """

@@ -35,7 +35,7 @@ from machtrace.unwinder.step_budget import WALK_STEPS, StepBudget
 _BLOCK = 512
 
 
-class MarkedPlaces:
+class MarkedIndices:
     """Marked indices of a list; finds the nearest marked index without scanning the list."""
 
     __slots__ = ("_blocks", "_marks")
@@ -53,23 +53,24 @@ class MarkedPlaces:
 
     def before(self, index: int) -> int | None:
         """Return the last marked index below ``index``."""
+        # Search the index's own block, then the nearest block that has a mark.
         block = index // _BLOCK
-        found = self._marks.rfind(1, block * _BLOCK, index)
-        if found < 0:
+        mark = self._marks.rfind(1, block * _BLOCK, index)
+        if mark < 0:
             block = self._blocks.rfind(1, 0, block)
             if block >= 0:
-                found = self._marks.rfind(1, block * _BLOCK, (block + 1) * _BLOCK)
-        return found if found >= 0 else None
+                mark = self._marks.rfind(1, block * _BLOCK, (block + 1) * _BLOCK)
+        return mark if mark >= 0 else None
 
     def behind(self, index: int) -> int | None:
         """Return the first marked index above ``index``."""
         block = index // _BLOCK
-        found = self._marks.find(1, index + 1, (block + 1) * _BLOCK)
-        if found < 0:
+        mark = self._marks.find(1, index + 1, (block + 1) * _BLOCK)
+        if mark < 0:
             block = self._blocks.find(1, block + 1)
             if block >= 0:
-                found = self._marks.find(1, block * _BLOCK, (block + 1) * _BLOCK)
-        return found if found >= 0 else None
+                mark = self._marks.find(1, block * _BLOCK, (block + 1) * _BLOCK)
+        return mark if mark >= 0 else None
 
 
 STEPS_PER_INSTRUCTION = 20
@@ -160,7 +161,7 @@ class Flow:
         self._ends: list[FrameState | None] = [None] * len(blocks)
         """The state before each block's last instruction, if that leaves the block."""
         self._is_sure = bytearray(len(blocks))
-        self._reached_calls = MarkedPlaces(len(blocks))
+        self._reached_calls = MarkedIndices(len(blocks))
         self._run()
         self.is_complete = not self._budget.is_used_up
         self._runs.forget()

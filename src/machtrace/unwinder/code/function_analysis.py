@@ -114,9 +114,7 @@ class FunctionAnalysis(ABC, Generic[_Function]):
         is_final = False
         try:
             function = self._followed(start, end)
-            is_final = (
-                is_whole or not budget.is_used_up
-            )  # a later walk may do better
+            is_final = is_whole or not budget.is_used_up  # a later walk may do better
         finally:
             if not is_final:
                 functions.pop(start, None)

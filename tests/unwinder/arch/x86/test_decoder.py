@@ -73,9 +73,9 @@ def test_compiled_code_is_taken_apart_once(lab_program: Build):
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
     """At the limit all is forgotten, and learnt again."""
-    monkeypatch.setattr("machtrace.unwinder.arch.x86.decoder.REMEMBERED", 100)
+    monkeypatch.setattr("machtrace.unwinder.arch.x86.decoder.CACHED", 100)
     decoder = Decoder(MODE_64)
     code = b"".join(b"\x48\x89\x85" + at.to_bytes(4, "little") for at in range(1000))
     for at in range(0, len(code), 7):
         assert decode(code, at, MODE_64) == decoder.decode(code, at)
-    assert decoder.remembered <= 110
+    assert decoder.cached_count <= 110

@@ -1,7 +1,7 @@
-"""Rules for interrupted frames, from what the function's instructions did to the stack so far.
+"""Rules for interrupted frames of AArch64 code, from its instructions.
 
-Compact unwind says what holds at calls. A thread that was interrupted may stand anywhere: before
-the frame is made, half-way through saving registers, behind the epilogue's loads.
+Compact unwind is exact at calls. An interrupted thread may be anywhere: before the frame is made,
+while registers are being saved, after the epilogue's loads.
 """
 
 from __future__ import annotations
@@ -53,32 +53,32 @@ from machtrace.unwinder.code.return_path import (
 from machtrace.unwinder.rules import Claims, FunctionAt, UnwindRule
 
 MAX_INSTRUCTIONS = 1 << 16
-"""Of one function; the largest of compiled code have some tens of thousands."""
+"""Instructions of the largest function; those of compiled code have some tens of thousands."""
 CACHED_SIZE = 1 << 21
-"""Bytes of code of all remembered functions; at the limit all are forgotten. Each instruction takes
-some 10 to 100 bytes."""
+"""Bytes of code of all cached functions; a full cache is cleared. Each instruction takes some 10 to
+100 bytes."""
 OUTLINED_SIZE = 64 * INSTRUCTION_SIZE
-"""Bytes of the longest piece of code that is looked at as one that the compiler cut out."""
+"""Bytes of the longest function that may be outlined code."""
 VIEWED_SECTION = 64 << 20
-"""Bytes of the largest section that is looked at as a whole; memory in pieces makes it a copy."""
-_JUMPS_ASKED = 8
+"""Bytes of the largest section that is read as a whole; memory in pieces makes that a copy."""
+_JUMPS_FOLLOWED = 8
 _READ_AT_ONCE = 1 << 12
-"""Instructions that are taken apart before what they cost is looked at."""
+"""Instructions decoded between two checks of the budget."""
 _READING = 4
-"""Steps that it takes to find code."""
+"""Steps to locate code."""
 _KNOWN_A_STEP = 4
-"""Instructions like others before that are read in a step."""
+"""Instructions decoded per step, if the same words were decoded before."""
 _STEPS_EXPECTED = 8
-"""For an instruction of a function that is analysed."""
+"""Steps for an instruction of an analysed function."""
 _STEPS_FOR_A_START = 100
-"""To look at some first instructions, which is not begun with less."""
+"""Steps for a function's first instructions, which are not analysed with less."""
 _STEPS_UNKNOWN = 2
-"""For an instruction like none before."""
+"""Steps for a word decoded for the first time."""
 _NESTING = 3
 
 
 class _Function:
-    """What is remembered of a function."""
+    """A followed function, as cached."""
 
     __slots__ = ("flow", "keeps_volatile", "start")
 
@@ -93,7 +93,7 @@ class _Function:
         return self.flow.state((address - self.start) // INSTRUCTION_SIZE)
 
     def state_in_call(self, at: int) -> FrameState | None:
-        """The state while the call is in progress that has the byte ``at`` bytes from the start."""
+        """Return the state while the call at the offset ``at`` from the start is in progress."""
         state = self.flow.state(at // INSTRUCTION_SIZE)
         return None if state is None else state.after(LINKING)
 
@@ -101,8 +101,8 @@ class _Function:
 class InstructionRules(FunctionAnalysis[_Function]):
     """Instruction analysis of one image's AArch64 code. A :class:`RuleSource`.
 
-    It answers for interrupted frames, and for calls to code that the compiler outlined: there the
-    return address may be anywhere, even in a register that calls do not preserve.
+    It has rules for interrupted frames, and for calls of outlined code: there the return address
+    may be anywhere, even in a caller-saved register.
     """
 
     trust = FrameTrust.PROLOGUE
@@ -114,19 +114,16 @@ class InstructionRules(FunctionAnalysis[_Function]):
         function_at: FunctionAt,
         code_sections: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """See :class:`FunctionBounds` for ``function_at``.
-
-        ``code_sections`` are the (start, end) of what is searched for jumps into outlined code.
-        """
+        """``code_sections``: the (start, end) of code searched for jumps into outlined code."""
         self._outlined: dict[Svma, tuple[Effect, ...] | None] = {}
         self._sharing: dict[Svma, bool] = {}
-        kept = (self._outlined, self._sharing)
-        super().__init__(function_at, limit=CACHED_SIZE, caches=kept)
+        caches = (self._outlined, self._sharing)
+        super().__init__(function_at, limit=CACHED_SIZE, caches=caches)
         self._contents = contents
         self._sections = tuple(code_sections)
         self._views: dict[int, memoryview | None] = {}
         self._nesting = 0
-        """How many functions are followed for the sake of one that they jump into."""
+        """The depth of functions followed because they jump into another."""
 
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
         """See :meth:`RuleSource.rule_for`.
@@ -140,7 +137,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
         return self.rule_at(address, interrupted=interrupted)
 
     def rule_at(self, address: Svma, *, interrupted: bool) -> UnwindRule | None:
-        """The rule at an instruction, whatever it calls; see :meth:`rule_for`."""
+        """Return the rule at an instruction, whatever it calls; see :meth:`rule_for`."""
         bounds = self.function_at(address)
         if bounds is None:
             return None
@@ -161,12 +158,12 @@ class InstructionRules(FunctionAnalysis[_Function]):
         return rule_across_stacks(ahead, 0, state, rule, unit=INSTRUCTION_SIZE)
 
     def _straight(self, start: Svma, end: Svma) -> Iterator[tuple[int, tuple[Effect]]]:
-        """Offset and effect of the first instructions from ``start``."""
+        """Return offset and effect of the first instructions from ``start``."""
         code = self._read(start, min(end - start, LONGEST_BEGINNING * INSTRUCTION_SIZE))
-        return ((INSTRUCTION_SIZE * index, (one,)) for index, one in enumerate(code))
+        return ((INSTRUCTION_SIZE * index, (effect,)) for index, effect in enumerate(code))
 
     def rule_at_call(self, lookup: Svma) -> UnwindRule | None:
-        """See :class:`~machtrace.unwinder.code.code_check.CallAnalysis`.
+        """See :class:`~machtrace.unwinder.rules.CallAnalysis`.
 
         Raises:
             MemoryReadError: the function's instructions were not captured.
@@ -176,7 +173,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
         return rule or self._rule_ahead(Svma(address + INSTRUCTION_SIZE))
 
     def _rule_ahead(self, behind_call: Svma) -> UnwindRule | None:
-        """The rule of a function that called, from what it does before it returns."""
+        """Return the rule of a calling function, from its path to the return."""
         bounds = self.function_at(behind_call)
         if bounds is None:
             return None
@@ -203,7 +200,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
         return state if at <= lookup else None
 
     def _involves_outlined_code(self, address: Svma) -> bool:
-        """Whether a call is in, or calls, code that the compiler may have cut out of functions."""
+        """Return whether a call is in outlined code, or calls it."""
         around = self.function_at(address)
         if around is not None and self._is_outlined(around[0]):
             return True
@@ -213,12 +210,12 @@ class InstructionRules(FunctionAnalysis[_Function]):
         return self._is_outlined(Svma(address + instruction.distance))
 
     def _is_outlined(self, start: Svma, nesting: int = 0) -> bool:
-        """Whether a function shares a frame: it is short, and does so or jumps to one that does."""
+        """Return whether a short function shares a frame, or jumps to one that does."""
         self._budget.spend(_READING)
-        found = self._sharing.get(start)
-        if found is None:
-            found = self._sharing[start] = self._shares_frame(start, nesting)
-        return found
+        is_shared = self._sharing.get(start)
+        if is_shared is None:
+            is_shared = self._sharing[start] = self._shares_frame(start, nesting)
+        return is_shared
 
     def _shares_frame(self, start: Svma, nesting: int) -> bool:
         bounds = self.function_at(start)
@@ -234,8 +231,8 @@ class InstructionRules(FunctionAnalysis[_Function]):
         return target not in range(*bounds) and self._is_outlined(target, nesting + 1)
 
     def _read(self, start: Svma, size: int) -> list[Effect]:
-        """The instructions in a range; fewer where the work that may be done is used up."""
-        count = size // INSTRUCTION_SIZE  # bounds may end at data of any size
+        """Decode the instructions in a range; fewer if the budget is exhausted."""
+        count = size // INSTRUCTION_SIZE  # bounds may include data of any size
         code = self._code(start, INSTRUCTION_SIZE * count)
         read: list[Effect] = []
         budget = self._budget
@@ -249,7 +246,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
         return read
 
     def _code(self, start: Svma, size: int) -> memoryview:
-        """``size`` bytes of code, from a view of its whole section where that can be had."""
+        """Return ``size`` bytes of code, from a view of its whole section if available."""
         for low, high in self._sections:
             if low <= start and start + size <= high <= low + VIEWED_SECTION:
                 if low not in self._views:
@@ -262,7 +259,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
     def _view(self, start: Svma, size: int) -> memoryview | None:
         try:
             return self._contents.read_svma(start, size)
-        except MemoryReadError:  # parts of it may be there
+        except MemoryReadError:  # parts of it may be readable
             return None
 
     def _followed(self, start: Svma, end: Svma) -> _Function | None:
@@ -294,20 +291,20 @@ class InstructionRules(FunctionAnalysis[_Function]):
         return _Function(start, code, flow)
 
     def _entry_from_jumps(self, start: Svma) -> FrameState | None:
-        """The state that code has at its start which other functions jump into, frame and all."""
+        """Return the state at the start of code that other functions jump into, frame and all."""
         budget = self._budget
         if self._nesting >= _NESTING:
             return None
-        from machtrace.unwinder.functions.branch_scan import jumps_to  # numpy comes with it
+        from machtrace.unwinder.functions.branch_scan import jumps_to  # imports numpy
 
         entry: FrameState | None = None
         jumps = jumps_to(start, self._contents, self._sections, budget)
-        for address in islice(jumps, _JUMPS_ASKED):
+        for address in islice(jumps, _JUMPS_FOLLOWED):
             bounds = self.function_at(address)
             if bounds is None or bounds[0] == start:
                 continue
             if bounds[0] not in self._functions:
-                # Each may take so much that as much is left for the function itself.
+                # Leave as many steps for the function itself as each caller may take.
                 count = (bounds[1] - bounds[0]) // INSTRUCTION_SIZE
                 if 2 * _STEPS_EXPECTED * count > budget.left:
                     continue
@@ -324,7 +321,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
         return entry
 
     def _outlined_body(self, target: Svma) -> tuple[Effect, ...] | None:
-        """All that a short callee does, where it neither calls nor jumps; else None."""
+        """Return all effects of a short callee that neither calls nor jumps; else None."""
         if target not in self._outlined:
             self._budget.spend(_READING)
             try:
@@ -350,7 +347,7 @@ class InstructionRules(FunctionAnalysis[_Function]):
 
 
 def _may_take_away(code: Sequence[Effect]) -> bool:
-    """Whether code may be such as jumpers push something for: it is short, and jumps on."""
+    """Return whether code may pop what jumps to it pushed: it is short, and jumps on."""
     if len(code) * INSTRUCTION_SIZE > OUTLINED_SIZE:
         return False
     is_leaving = any(isinstance(instruction, IndirectJump) for instruction in code)

@@ -1,13 +1,7 @@
-"""AArch64 instructions, as far as a walk cares for what they do.
+"""A decoder of AArch64 instructions into their effects.
 
 Source: *Arm Architecture Reference Manual for A-profile*, chapter C4, "A64 Instruction Set
-Encoding", whose tables the functions here follow group by group. Loads and stores are in
-:mod:`machtrace.unwinder.arch.arm64.decoder`, what is made of a word in
-:mod:`machtrace.unwinder.arch.arm64.decoder`.
-
-AArch64 loads and stores: which registers, where, and what becomes of the base.
-
-Source: *Arm Architecture Reference Manual for A-profile*, section C4.1, "Loads and Stores".
+Encoding", whose tables the functions here follow group by group.
 """
 
 from __future__ import annotations
@@ -55,11 +49,11 @@ _STRUCTURE_REGISTERS = {
     0b1000: 2,
     0b1010: 2,
 }
-"""How many vectors LD1–LD4 and ST1–ST4 move, by their opcode."""
+"""The number of vectors that LD1–LD4 and ST1–ST4 move, by opcode."""
 
 
 def decode_transfer(word: int) -> Effect:
-    """What a word of the group of loads and stores does."""
+    """Return the effect of a word in the group of loads and stores."""
     match (word >> 28) & 3:
         case 0b00:
             return _structures(word) if word & 1 << 26 else _exclusive(word)
@@ -88,8 +82,8 @@ def _structures(word: int) -> Effect:
     if (word >> 16) & 31 == SP and not is_single:
         registers = vectors or tuple(VECTORS + (rt + i) % 32 for i in range(count))
         moved = Load if is_load else Store
-        # Interleaving forms store elements and not whole registers, which hides nothing:
-        # nobody saves registers with them.
+        # Interleaving forms store elements and not whole registers, which is harmless: no function
+        # saves registers with them.
         return moved(registers, size, rn, 0, count * size)
     return Writes((*vectors, rn))
 
@@ -97,8 +91,8 @@ def _structures(word: int) -> Effect:
 def _exclusive(word: int) -> Effect:
     rt, rs, rt2 = word & 31, (word >> 16) & 31, (word >> 10) & 31
     is_load, is_pair = word & 1 << 22, word & 1 << 21
-    # Fields that an instruction does not have hold 31, which is no register. rs is the status of
-    # a store and the old value of a compare-and-swap.
+    # Absent fields hold 31, which is no register. rs is the status of a store and the old value
+    # of a compare-and-swap.
     written = [rs]
     if is_load:
         written += [rt, rt2]
@@ -113,7 +107,7 @@ def _literal_or_tag(word: int) -> Effect:
         if word & 1 << 26:
             return writes_vector(rt)
         return NOTHING if word >> 30 == 0b11 else writes(rt)
-    if word & 1 << 21:  # memory tags: STG and its like may move their base
+    if word & 1 << 21:  # memory tags: STG and similar may move their base
         mode = (word >> 10) & 3
         if mode in (0b01, 0b11):
             amount = 16 * signed(word >> 12, 9)
@@ -145,7 +139,7 @@ def _pair(word: int) -> Effect:
 def _transfer(
     registers: tuple[int | None, ...], size: int, rn: int, offset: int, mode: int, *, is_load: bool
 ) -> Effect:
-    """Of a mode as pairs number it: 1 moves the base afterwards, 3 before."""
+    """Return a load or store; ``mode`` is numbered as in pairs: 1 is post-index, 3 pre-index."""
     moved = Load if is_load else Store
     if mode == 0b01:
         return moved(registers, size, rn, 0, offset)
@@ -164,14 +158,14 @@ def _single(word: int) -> Effect:
     if is_plain and not is_vector and size == 8 and opcode == 0b10:
         return NOTHING  # PRFM
     if not is_vector and is_load and opcode != 0b01:
-        size = min(size, 4)  # sign-extending: what arrives is not what was stored
+        size = min(size, 4)  # sign-extending: the result is not the stored value
     registers = (VECTORS + rt if is_vector else _general(rt),)
     if word & 1 << 24:
         return _transfer(registers, size, rn, ((word >> 10) & 0xFFF) * size, 0b10, is_load=is_load)
     offset = signed(word >> 12, 9)
     if not word & 1 << 21:
         return _transfer(registers, size, rn, offset, mode, is_load=is_load)
-    if mode == 0b10:  # register offset: nobody saves registers there
+    if mode == 0b10:  # register offset: no function saves registers so
         if not is_load:
             return NOTHING
         return writes_vector(rt) if is_vector else writes(rt)
@@ -182,7 +176,7 @@ def _single(word: int) -> Effect:
         return (
             Load((None,), 8, rn, offset, offset) if rt == SP else Load((rt,), 8, rn, offset, offset)
         )
-    return writes(rt)  # atomic memory operations give the old value
+    return writes(rt)  # atomic memory operations return the old value
 
 
 # ruff: noqa: PLR0911, PLR2004 (each number is a field's value in the manual's tables, each
@@ -191,15 +185,15 @@ def _single(word: int) -> Effect:
 
 _MASK_64 = (1 << 64) - 1
 
-# Swift marks the frame record of an async function by bit 60 of the saved frame pointer.
+# Swift marks an async function's frame record with bit 60 of the saved frame pointer.
 _SET_ASYNC_TAG = 0xB24403BD  # orr x29, x29, #0x1000000000000000
 _CLEAR_ASYNC_TAG = 0x9243FBBD  # and x29, x29, #0xefffffffffffffff
-_DEBUG_TRAP = 0xF000  # __builtin_debugtrap(): a debugger goes on behind it
+_DEBUG_TRAP = 0xF000  # __builtin_debugtrap(): a debugger continues after it
 
 
 @lru_cache(maxsize=1 << 14)  # code repeats itself, prologues most of all
 def decode(word: int) -> Effect:
-    """What the instruction of these 32 bits does. Every word has an answer."""
+    """Return the effect of any word."""
     group = (word >> 25) & 0xF
     if group in (0b1000, 0b1001):
         return _immediate(word)
@@ -223,7 +217,7 @@ def _immediate(word: int) -> Effect:
     rd, rn = word & 31, (word >> 5) & 31
     if kind == 0b010:
         return _add_immediate(word, rd, rn)
-    if kind == 0b011:  # ADDG and SUBG may write sp; SMAX and its like (bit 22) may not
+    if kind == 0b011:  # ADDG and SUBG may write sp; SMAX and similar (bit 22) may not
         return writes(rd) if word & 1 << 22 else writes_sp(rd)
     if kind == 0b100:
         if word in (_SET_ASYNC_TAG, _CLEAR_ASYNC_TAG):
@@ -289,7 +283,7 @@ def _branch_register(word: int) -> Effect:
     match (word >> 21) & 0xF:
         case 0b0000 | 0b1000:  # BR, BRAAZ, BRABZ; BRAA, BRAB
             return IndirectJump(rn)
-        case 0b0001 | 0b1001:  # BLR and its like
+        case 0b0001 | 0b1001:  # BLR and its variants
             return Call(None)
         case 0b0010:  # RET; RETAA and RETAB name no register
             return Return(LR if rn == SP else rn)
@@ -300,7 +294,7 @@ def _branch_register(word: int) -> Effect:
 def _exception(word: int) -> Effect:
     opcode, number = (word >> 21) & 7, (word >> 5) & 0xFFFF
     if opcode == 0b000:
-        return Writes((0, 1))  # SVC: a system call gives back x0 and x1
+        return Writes((0, 1))  # SVC: a system call returns x0 and x1
     if opcode == 0b001 and number == _DEBUG_TRAP:
         return NOTHING
     return TRAP
@@ -357,7 +351,7 @@ def _scalar_float(word: int, rd: int) -> Effect:
 
 
 def _scalable(word: int) -> Effect:
-    """SVE: lengths and counts, and the last element of a vector, go to general registers."""
+    """Return the effect of SVE: general registers get lengths, counts, a vector's last element."""
     rd = word & 31
     top, kind = word >> 24, (word >> 12) & 0xF
     if top == 0x04 and word & 1 << 21 and (kind == 0b0101 or kind >> 2 == 0b11):

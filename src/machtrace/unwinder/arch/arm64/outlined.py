@@ -1,7 +1,7 @@
-"""Telling code that a compiler cut out of its callers from functions that keep to themselves.
+"""Recognition of code that a compiler outlined.
 
-A call leaves the caller's frame alone, unless what it calls is a piece of the caller: code that
-saves or restores registers for it, or makes or takes down its frame (LLVM's machine outliner,
+A call leaves the caller's frame alone, unless the callee is a part of the caller: code that saves
+or restores its registers, or makes or removes its frame (LLVM's machine outliner,
 ``AArch64InstrInfo::buildOutlinedFrame``).
 """
 
@@ -24,13 +24,13 @@ from machtrace.unwinder.code.effects import (
 
 _FRAME = frozenset({SP, FP})
 _PRESERVED = frozenset({*range(19, 31), *range(72, 80)})
-"""DWARF numbers of what a call preserves, and of the link register."""
+"""DWARF numbers of callee-saved registers and the link register."""
 
 
 def leaves_frame(instruction: Effect) -> bool:
-    """Whether sp comes to be where no frame of the function or of its callers leads.
+    """Return whether an instruction moves sp out of the function's and its callers' frames.
 
-    As in ``longjmp``: a call of that does not change the caller's frame but ends it.
+    ``longjmp`` does: its call does not change the caller's frame but ends it.
     """
     match instruction:
         case AddConstant(register, source) | MoveRegister(register, source):
@@ -49,31 +49,31 @@ def _loops(body: Sequence[Effect]) -> bool:
 
 
 def keeps_own_frame(body: Sequence[Effect]) -> bool:
-    """Whether straight code saves registers in a frame that it makes, and leaves as it came.
+    """Return whether straight code makes its own frame, saves registers there, and removes it.
 
-    Then it is a function like others, however short, and its caller's frame no concern of it.
+    Then it is an ordinary function, however short, and does not change its caller's frame.
     """
     state = ENTRY
     makes_frame = False
     for instruction in body:
         state = state.after(instruction)
         makes_frame = makes_frame or (state.sp_offset or 0) < 0
-    kept = (*ARM64.callee_saved, ARM64.return_address.register)
+    preserved = (*ARM64.callee_saved, ARM64.return_address.register)
     return (
         makes_frame
         and state.sp_offset == 0
-        and all(state.value(register) == CallerValue(register) for register in kept)
+        and all(state.value(register) == CallerValue(register) for register in preserved)
     )
 
 
 def touches_callers_frame(body: Sequence[Effect]) -> bool:
-    """Whether a function, all of whose instructions are given, may change its caller's frame.
+    """Return whether a function with these instructions may change its caller's frame.
 
-    Read in one line, without regard to jumps: a function that keeps to itself lowers sp, saves
-    what it must below where sp was, and raises sp again. True where that is not to be seen.
+    Jumps are ignored: an ordinary function lowers sp, saves registers below its entry value, and
+    raises sp again. True if that is not recognised.
     """
     if _loops(body):
-        return False  # only straight code is cut out
+        return False  # only straight code is outlined
     places = {SP: 0}
     saved: set[int] = set()
     for instruction in body:
@@ -90,11 +90,11 @@ def touches_callers_frame(body: Sequence[Effect]) -> bool:
             case Store(registers, _, source, offset, write_back) | Load(
                 registers, _, source, offset, write_back
             ) if source == SP:
-                kept = _PRESERVED.intersection(r for r in registers if r is not None)
-                if kept and places[SP] + offset >= 0:
+                preserved = _PRESERVED.intersection(r for r in registers if r is not None)
+                if preserved and places[SP] + offset >= 0:
                     return True
                 if isinstance(instruction, Store):
-                    saved |= kept
+                    saved |= preserved
                 places[SP] += write_back
             case _:
                 pass

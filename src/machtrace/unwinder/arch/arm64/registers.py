@@ -1,12 +1,10 @@
-"""AArch64 registers by DWARF number, and instructions that merely write one of them.
+"""AArch64 registers by DWARF number, and the calling convention.
 
-0 to 30 are general, 31 is sp, 64 and up are vectors; the zero register has no number. Source:
-*DWARF for the Arm 64-bit Architecture*.
+0 to 30 are general, 31 is sp, 64 and up are vectors; the zero register has no number.
 
-AArch64's calling convention, as frames follow it.
-
-Source: *Procedure Call Standard for the Arm 64-bit Architecture*, and Apple's *Writing ARM64 code
-for Apple platforms*: x18 is the platform's, and nobody saves it.
+Sources: *DWARF for the Arm 64-bit Architecture*; *Procedure Call Standard for the Arm 64-bit
+Architecture*; Apple's *Writing ARM64 code for Apple platforms*: x18 is the platform's, and no
+function saves it.
 """
 
 from __future__ import annotations
@@ -22,30 +20,30 @@ VECTORS = 64
 INSTRUCTION_SIZE = 4
 
 LINKING = Writes((LR,))
-"""What a call itself does to registers, before its first instruction."""
+"""The effect of a call itself, before the callee's first instruction."""
 _WRITES = (*(Writes((number,)) for number in range(31)), NOTHING)
 _WRITES_SP = (*_WRITES[:31], Writes((SP,)))
 _WRITES_VECTOR = tuple(Writes((VECTORS + number,)) for number in range(32))
 
 
 def signed(value: int, bits: int) -> int:
-    """The two's complement number in the low ``bits`` of ``value``."""
+    """Return the two's complement number in the low ``bits`` of ``value``."""
     value &= (1 << bits) - 1
     return value - (1 << bits) if value >> (bits - 1) else value
 
 
 def writes(number: int) -> Writes:
-    """Of a general register whose 31 is the zero register."""
+    """Return the effect on a general register; 31 is the zero register."""
     return _WRITES[number]
 
 
 def writes_sp(number: int) -> Writes:
-    """Of a general register whose 31 is sp."""
+    """Return the effect on a general register; 31 is sp."""
     return _WRITES_SP[number]
 
 
 def writes_vector(number: int) -> Writes:
-    """Of a vector register."""
+    """Return the effect on a vector register."""
     return _WRITES_VECTOR[number]
 
 
@@ -57,8 +55,8 @@ ARM64 = Machine(
     general=range(32),
     others=_SAVED_VECTORS,
     callee_saved=(*range(19, LR), *_SAVED_VECTORS),
-    # x0 and x1 carry results; the others either do not matter after a call or, in calls that the
-    # compiler made for itself (outlined code, stack probes), are known to it to have survived.
+    # x0 and x1 return results; the others either do not matter after a call or, in calls that the
+    # compiler added (outlined code, stack probes), are known to survive.
     lost_in_calls=(0, 1, LR),
     entry_sp=0,
 )

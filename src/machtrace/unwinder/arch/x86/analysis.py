@@ -43,62 +43,63 @@ from machtrace.unwinder.code.return_path import rule_across_stacks
 from machtrace.unwinder.rules import Claims, FunctionAt, UnwindRule
 
 MAX_FUNCTION_SIZE = 1 << 18
-"""Bytes of one function that are analysed at most."""
+"""Bytes of the largest function that is analysed."""
 CACHED_SIZE = 1 << 21
-"""Bytes of code of all remembered functions; at the limit all are forgotten."""
+"""Bytes of code of all cached functions; a full cache is cleared."""
 
 _LONGEST_INSTRUCTION = 15
 _TRANSFERS = (Call, Jump, IndirectJump, Return, Trap)
 _NESTING = 4
 MODES = {Arch.X86_64: MODE_64, Arch.X86_64H: MODE_64, Arch.I386: MODE_32}
-"""How the code of an architecture is taken apart."""
+"""The decoding mode of an architecture."""
 _SWEPT_AT_ONCE = 256
-"""Bytes of the longest function that is read through without a look whether it may pop."""
+"""Bytes of the longest function that is decoded without first searching its bytes for a return that
+pops."""
 _RETURN_AND_POP = re.compile(rb"\xc2.[\x00-\x0f]", re.DOTALL)
 _RETURN = b"\xc3"
 _STEPS_FOR_A_START = 300
-"""To look at some first instructions, which is not begun with less."""
+"""Steps for a function's first instructions, which are not analysed with less."""
 _STEPS_AN_INSTRUCTION = 2
 _STEPS_UNKNOWN = 8
-"""For an instruction like none before."""
-_STEPS_A_LOOK = 4
-"""At an instruction, for what is popped behind calls."""
+"""Steps for an instruction decoded for the first time."""
+_STEPS_INSPECTED = 4
+"""Steps for an instruction inspected for what calls pop."""
 _STEPS_TO_FIND = 4
-"""The code of a function."""
-_SEARCHED_A_STEP = 64
-"""Bytes in which returns are searched for."""
+"""Steps to locate a function's code."""
+_BYTES_PER_STEP = 64
+"""Bytes searched for returns per step."""
 
 
 Ranges = tuple[tuple[int, int], ...]
-"""(start, end) of each, ascending, and apart."""
+"""The (start, end) of each, ascending, disjoint."""
 
 
 _DECODERS = {mode: Decoder(mode) for mode in (MODE_32, MODE_64)}
 
 
 class _Function:
-    """What is remembered of a function."""
+    """A followed function, as cached."""
 
     __slots__ = ("_effects", "_places", "_starts", "flow")
 
     def __init__(self, flow: Flow, places: dict[int, int], effects: list[Effect]) -> None:
-        """``places``: of instructions in ``effects``, by their bytes from the function's start."""
+        """``places``: indices in ``effects``, by the instruction's offset in the function."""
         self.flow = flow
         self._effects = effects
         self._places = places
         self._starts = list(places)
 
     def rule_across_stacks(self, at: int, state: FrameState) -> UnwindRule | None:
-        """See :mod:`machtrace.unwinder.code.return_path`; ``state`` is what holds at ``at``."""
+        """See :mod:`machtrace.unwinder.code.return_path`; ``state`` is the one at ``at``."""
         return rule_across_stacks(self._effects, self._places[at], state, state.rule())
 
     def state(self, at: int) -> FrameState | None:
-        """The state before the instruction that starts there."""
+        """Return the state before the instruction that starts there."""
         place = self._places.get(at)
         return None if place is None else self.flow.state(place)
 
     def state_in_call(self, at: int) -> FrameState | None:
-        """The state before the instruction that has that byte."""
+        """Return the state before the instruction that has that byte."""
         index = bisect_right(self._starts, at) - 1
         return None if index < 0 else self.state(self._starts[index])
 
@@ -106,7 +107,7 @@ class _Function:
 class X86InstructionRules(FunctionAnalysis[_Function]):
     """Instruction analysis of one image's x86 code. A :class:`RuleSource`.
 
-    It answers for interrupted frames only: at calls, tables say it better.
+    It has rules for interrupted frames only: at calls, tables are better.
     """
 
     trust = FrameTrust.PROLOGUE
@@ -119,7 +120,7 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         data: Ranges = (),
         mode: Mode = MODE_64,
     ) -> None:
-        """See :class:`FunctionBounds` for ``function_at``; ``data`` is what is not code."""
+        """``data``: the ranges that are not code."""
         self._popped: dict[Svma, int | None] = {}
         super().__init__(function_at, limit=CACHED_SIZE, caches=(self._popped,))
         self._contents = contents
@@ -145,7 +146,7 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         return None if state is None else function.rule_across_stacks(lookup - bounds[0], state)
 
     def _straight(self, start: Svma, end: Svma) -> Iterator[tuple[int, Effects]]:
-        """Offset and effects of the first instructions from ``start``, of any number's price."""
+        """Yield offset and effects of the first instructions from ``start``; no steps are spent."""
         size = min(end - start, LONGEST_BEGINNING * _LONGEST_INSTRUCTION)
         code, at = bytes(self._contents.read_svma(start, size)), 0
         while at < size:
@@ -167,14 +168,14 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         end = Svma(min(end, start + (count + 1) * _LONGEST_INSTRUCTION))
         state = self._mode.entry
         for index, (at, effects) in enumerate(self._instructions(start, end)):
-            if index == count or any(isinstance(one, _TRANSFERS) for one in effects):
+            if index == count or any(isinstance(effect, _TRANSFERS) for effect in effects):
                 return state if start + at <= lookup else None
-            for one in effects:
-                state = state.after(one)
+            for effect in effects:
+                state = state.after(effect)
         return state if end <= lookup else None
 
     def rule_at_call(self, lookup: Svma) -> UnwindRule | None:
-        """See :class:`~machtrace.unwinder.code.code_check.CallAnalysis`.
+        """See :class:`~machtrace.unwinder.rules.CallAnalysis`.
 
         Raises:
             MemoryReadError: the function's instructions were not captured.
@@ -197,9 +198,9 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         return _Function(flow, sweep.places, sweep.effects)
 
     def _instructions(self, start: Svma, end: Svma) -> Iterator[tuple[int, Effects]]:
-        """Offset and effects of each instruction; data are one that traps.
+        """Yield offset and effects of each instruction, fewer if the budget is exhausted.
 
-        Fewer where the work that may be done is used up.
+        A range of data is an instruction that traps.
         """
         code = bytes(self._contents.read_svma(start, end - start))
         at, budget, decoder = 0, self._budget, _DECODERS[self._mode]
@@ -217,7 +218,7 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
             at += length
 
     def _add_pops(self, sweep: _Sweep, start: Svma) -> None:
-        """Behind calls, do what the called functions do to sp."""
+        """Add the callees' change of sp after calls."""
         sp = self._mode.sp
         unknown: set[int] = set()
         for place, target in sweep.calls_that_may_pop:
@@ -228,15 +229,18 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
                 unknown.add(place - 1)
         if unknown and not self._mode.is_64:
             budget = self._budget
-            looks = infer_pops(
-                sweep.effects, unknown, self._mode.machine, limit=budget.left // _STEPS_A_LOOK
+            inspected = infer_pops(
+                sweep.effects,
+                unknown,
+                self._mode.machine,
+                limit=budget.left // _STEPS_INSPECTED,
             )
-            budget.spend(_STEPS_A_LOOK * looks)
+            budget.spend(_STEPS_INSPECTED * inspected)
 
     def _popped_by(self, target: Svma, nesting: int = 0) -> int | None:
-        """Bytes of arguments that a function takes off the stack as it returns.
+        """Return the bytes of arguments that a function pops on return.
 
-        None where there is no function that is known to return.
+        None if no function is known to return there.
         """
         if target in self._popped:
             return self._popped[target]
@@ -251,10 +255,10 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
         bounds = self.function_at(target)
         if bounds is None or bounds[0] != target or bounds[1] - target > MAX_FUNCTION_SIZE:
             return None
-        goes_on: Svma | None = None
+        tail_call: Svma | None = None
         try:
             size = bounds[1] - bounds[0]
-            if not self._budget.afford(_STEPS_TO_FIND + size // _SEARCHED_A_STEP):
+            if not self._budget.afford(_STEPS_TO_FIND + size // _BYTES_PER_STEP):
                 return None
             if self._surely_pops_nothing(*bounds):
                 return 0
@@ -264,16 +268,16 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
                     return last.pops
                 if isinstance(last, Jump) and not last.is_conditional:
                     to = Svma(target + at + last.distance)
-                    goes_on = goes_on if to in range(*bounds) else to
+                    tail_call = tail_call if to in range(*bounds) else to
         except MemoryReadError:
             return None
-        # It leaves by a jump, to a function that pops the same.
-        if goes_on is None or nesting >= _NESTING:
+        # It ends with a tail call of a function that pops the same.
+        if tail_call is None or nesting >= _NESTING:
             return None
-        return self._popped_by(goes_on, nesting + 1)
+        return self._popped_by(tail_call, nesting + 1)
 
     def _surely_pops_nothing(self, start: Svma, end: Svma) -> bool:
-        """A quick look at a long function: it returns, and never with a number."""
+        """Search a long function's bytes: return whether it returns, and no return can pop."""
         if end - start <= _SWEPT_AT_ONCE:
             return False
         code = bytes(self._contents.read_svma(start, end - start))
@@ -281,9 +285,9 @@ class X86InstructionRules(FunctionAnalysis[_Function]):
 
 
 class _Sweep:
-    """What a function's instructions do, one after the other, as places in one list.
+    """The effects of a function's instructions as one list.
 
-    Distances of jumps are turned into distances in the list.
+    Distances of jumps are converted to distances in the list.
     """
 
     __slots__ = ("calls_that_may_pop", "effects", "places")
@@ -291,25 +295,25 @@ class _Sweep:
     def __init__(self, instructions: Iterable[tuple[int, Effects]], size: int, mode: Mode) -> None:
         self.effects: list[Effect] = []
         self.places: dict[int, int] = {}
-        """By offset of the instruction."""
+        """Indices in the list, by the instruction's offset."""
         self.calls_that_may_pop: list[tuple[int, int | None]] = []
-        """Places behind calls, with the call's target: what is called may take its arguments off
-        the stack. In 64-bit code that is rare, and the next instruction puts sp back."""
+        """Indices after calls, and the calls' targets: a callee may pop its arguments. In 64-bit
+        code that is rare, and the next instruction restores sp."""
         jumps: list[tuple[int, int, Jump]] = []
         called: int | None = None
         is_behind_call = False
-        for at, found in instructions:
-            first = found[0]
+        for at, effects in instructions:
+            first = effects[0]
             if is_behind_call and (not mode.is_64 or _lowers(first, mode.sp)):
                 self.calls_that_may_pop.append((len(self.effects), called))
                 self.effects.append(NOTHING)
             is_behind_call = isinstance(first, Call)
             self.places[at] = len(self.effects)
             if isinstance(first, Call):
-                # Nobody's frame is shared with a called function here: nobody asks which it is.
+                # No callee shares this function's frame, so no analysis needs the target.
                 called = None if first.distance is None else at + first.distance
-                found = (Call(None),)  # noqa: PLW2901
-            for effect in found:
+                effects = (Call(None),)  # noqa: PLW2901
+            for effect in effects:
                 if isinstance(effect, Jump):
                     jumps.append((len(self.effects), at + effect.distance, effect))
                 self.effects.append(effect)
@@ -321,7 +325,7 @@ class _Sweep:
             distance = self.places[target] - place
             return Jump(distance, is_conditional=jump.is_conditional)
         if 0 <= target < size:
-            return TRAP  # into the middle of an instruction: one of the two is none
+            return TRAP  # into the middle of an instruction: one of the two is invalid
         return Jump(-1 - place, is_conditional=jump.is_conditional)
 
 

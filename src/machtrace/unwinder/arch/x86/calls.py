@@ -1,15 +1,14 @@
-"""How many bytes of arguments unknown functions of 32-bit x86 take off the stack.
+"""The bytes of arguments that callees of 32-bit x86 pop, and the one kind of call that keeps rax.
 
-A function that returns a structure takes the hidden argument with it, and ``stdcall`` takes all.
-Of a call through a pointer, or into another image, the instructions behind it tell: at each call
-sp is a multiple of 16 (*OS X ABI Function Call Guide*, "IA-32 Function Calling Conventions"), and
-at a return it is where it was at the entry.
+A function that returns a structure pops the hidden argument, and ``stdcall`` pops all. For a call
+through a pointer, or into another image, the instructions after it show it: at each call sp is a
+multiple of 16 (*OS X ABI Function Call Guide*, "IA-32 Function Calling Conventions"), and at a
+return it has its entry value.
 
-Stack probes of x86 code: the one kind of call that keeps rax.
-
-Where a frame is larger than a page, compilers put its size into eax, call what touches each page of
-it (``___chkstk_darwin``), and take rax from the stack pointer at once. Any other call leaves its
-result there; but nobody takes a result from sp untouched, since sp has to stay aligned.
+Where a frame is larger than a page, compilers put its size into eax, call a stack probe that
+touches each page of it (``___chkstk_darwin``), and subtract rax from the stack pointer. Any other
+callee leaves its result in rax, but no code subtracts a result from sp without masking, because sp
+must stay aligned.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ from machtrace.unwinder.code.effects import (
 )
 
 LOOK_AHEAD = 256
-"""Instructions that are looked at behind one call."""
+"""Instructions inspected after one call."""
 LOOK_AT_MOST = 1 << 14
-"""Instructions that are looked at, all in all; what calls behind them pop stays unknown."""
+"""Instructions inspected in total; calls beyond them pop an unknown number."""
 MOST_POPPED = 256
-"""Bytes of arguments at most."""
+"""In bytes of arguments."""
 _ALIGNMENT = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Stack:
-    """Distances from the CFA; None where not known."""
+    """Offsets from the CFA; None if unknown."""
 
     sp: int | None
     fp: int | None
@@ -59,17 +58,17 @@ def infer_pops(
     *,
     limit: int = LOOK_AT_MOST,
 ) -> int:
-    """Find out what unknown functions pop, and put it into ``code`` behind the calls of them.
+    """Infer how much unknown callees pop, and store it in ``code`` after their calls.
 
     Args:
-        code: a function's instructions; distances of jumps count places in it. Behind each call
-            is a place for what it pops.
-        calls: where unknown functions are called.
-        machine: of the architecture.
-        limit: instructions that are looked at at most, and never more than :data:`LOOK_AT_MOST`.
+        code: a function's instructions; distances of jumps are in indices. An entry for what the
+            callee pops follows each call.
+        calls: the indices of calls of unknown functions.
+        machine: the architecture's.
+        limit: instructions to inspect, never more than :data:`LOOK_AT_MOST`.
 
     Returns:
-        How many were looked at.
+        How many were inspected.
     """
     inference = _Inference(code, calls, machine, min(limit, LOOK_AT_MOST))
     inference.run()
@@ -77,7 +76,7 @@ def infer_pops(
 
 
 class _Inference:
-    """One look at every instruction that can be reached, and some more behind unknown calls."""
+    """One pass over all reachable instructions, with look-ahead after unknown calls."""
 
     def __init__(
         self,
@@ -93,12 +92,12 @@ class _Inference:
         self.left = limit
 
     def run(self) -> None:
-        """Follow the function from its entry, then from what no direct jump leads to."""
+        """Follow the function from its entry, then from code that no direct jump leads to."""
         inside = _Stack(self._machine.entry_sp, None)
         self._follow(0, inside)
         for start in range(len(self._code)):
             if not self._seen[start] and self.left > 0:
-                # Which frame a case of a switch has is not asked: that calls are aligned is enough.
+                # The frame of a switch's case may be unknown: the alignment at calls is enough.
                 self._follow(start, _Stack(None, None))
 
     def _follow(self, index: int, stack: _Stack) -> None:
@@ -117,7 +116,7 @@ class _Inference:
             paths += self._onwards(index, stack)
 
     def _popped(self, call: int, stack: _Stack) -> int:
-        """Bytes that the function called there pops, as far as what follows tells."""
+        """Return the bytes that a callee pops, as far as the code after the call shows."""
         sp = stack.sp
         if sp is None:
             stack = _Stack(0, stack.fp)
@@ -127,13 +126,12 @@ class _Inference:
             at_return is not None and at_call is not None and (at_return - at_call) % _ALIGNMENT
         ):
             at_return = None  # it is another frame's
-        found = at_call if at_return is None else at_return
-        return found or 0
+        return (at_call if at_return is None else at_return) or 0
 
     def _evidence(
         self, call: int, stack: _Stack, *, is_aligned: bool
     ) -> tuple[int | None, int | None]:
-        """What must have been popped for the next call to be aligned, and for the return."""
+        """Return the pops that would align the next call, and that would balance the return."""
         at_call: int | None = None
         paths = list(self._onwards(call, stack))
         seen = {call}
@@ -150,7 +148,7 @@ class _Inference:
                 if is_aligned and at_call is None:
                     at_call = -stack.sp % _ALIGNMENT
                 if index in self._calls:
-                    continue  # what this one pops is not known either
+                    continue  # this callee's pops are unknown, too
             elif self._leaves(index, instruction):
                 popped = self._machine.entry_sp - stack.sp
                 if 0 <= popped <= MOST_POPPED and popped % self._machine.word == 0:
@@ -166,7 +164,7 @@ class _Inference:
         return not 0 <= index + instruction.distance < len(self._code)
 
     def _onwards(self, index: int, stack: _Stack) -> Iterator[tuple[int, _Stack]]:
-        """Where an instruction goes on, and with which stack; the likeliest last."""
+        """Yield the instructions that follow one, and the stack there; the likeliest last."""
         instruction = self._code[index]
         if isinstance(instruction, Return | Trap | IndirectJump):
             return
@@ -205,7 +203,7 @@ class _Inference:
         known = {machine.sp: stack.sp, machine.fp: stack.fp}
         value = _sum(known.get(source), amount)
         if destination == machine.sp:
-            # What is found from fp says nothing of what was popped.
+            # An sp computed from fp proves nothing about pops.
             return _Stack(value if source == machine.sp else None, stack.fp)
         return _Stack(stack.sp, value if destination == machine.fp else stack.fp)
 
@@ -215,16 +213,16 @@ def _sum(value: int | None, amount: int) -> int | None:
 
 
 _RAX = 0
-"""DWARF's number, in 32-bit code too."""
+"""The DWARF number, in 32-bit code, too."""
 LEAST_PROBED = 1 << 12
-"""Bytes of a frame that is probed, at least."""
+"""Bytes of the smallest frame that is probed."""
 
 
 def resolve_probes(effects: list[Effect], sp: int) -> None:
-    """Replace what takes a probed frame's size from sp by one that says the number.
+    """Replace the subtraction of a probed frame's size from sp by one of a constant.
 
     Args:
-        effects: of a function's instructions, in order; changed in place.
+        effects: a function's instructions in order; changed in place.
         sp: the stack pointer, by DWARF number.
     """
     lowers = AddRegister(sp, sp, _RAX, 0, -1)
@@ -232,7 +230,7 @@ def resolve_probes(effects: list[Effect], sp: int) -> None:
         if effect != lowers:
             continue
         before = at - 1
-        while before > 0 and effects[before] == NOTHING:  # a place behind the call
+        while before > 0 and effects[before] == NOTHING:  # the entry after the call
             before -= 1
         size = effects[before - 1] if before > 0 else NOTHING
         if (

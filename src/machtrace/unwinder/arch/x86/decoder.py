@@ -1,12 +1,11 @@
-"""x86 instructions taken apart once: code repeats itself, but for distances and constants.
+"""A decoder of x86 instructions in 32-bit and 64-bit mode that caches by the first bytes.
 
-The bytes of an instruction that say what it is come first: prefixes, opcode, ModR/M and SIB. They
-also say how long it is; what follows are displacements and operands, which mostly do not matter.
+The bytes that identify an instruction come first: prefixes, opcode, ModR/M and SIB. They also
+determine its length. Displacements and operands follow, and mostly do not matter to a walk: so most
+instructions are decoded once.
 
-x86 instructions, as far as a walk cares for what they do, in 32-bit and 64-bit mode.
-
-Source: *Intel 64 and IA-32 Architectures Software Developer's Manual*, volume 2, appendix A and
-the pages of the instructions. Taking them apart is :mod:`machtrace.unwinder.arch.x86.encoding`'s.
+Source: *Intel 64 and IA-32 Architectures Software Developer's Manual*, volume 2, appendix A and the
+pages of the instructions. :mod:`machtrace.unwinder.arch.x86.encoding` parses them.
 """
 
 from __future__ import annotations
@@ -20,68 +19,67 @@ from machtrace.unwinder.code.effects import TRAP, Call, Jump
 
 
 def decode(code: bytes | memoryview, at: int, mode: Mode = MODE_64) -> tuple[int, Effects]:
-    """The size of the instruction at ``code[at]``, and what it does.
+    """Return the size and the effects of the instruction at ``code[at]``.
 
-    Distances of jumps and calls count in bytes from the instruction's start. Where there is no
-    instruction, one byte that traps.
+    Distances of jumps and calls are in bytes from the instruction's start. An invalid instruction
+    is one byte that traps.
     """
     length, effects, _ = decode_with_head(code, at, mode)
     return length, effects
 
 
 def decode_with_head(code: bytes | memoryview, at: int, mode: Mode) -> tuple[int, Effects, int]:
-    """The same, and how many bytes say what it is; 0 where not even those are all there."""
-    found, head = parse_with_head(code, at, mode)
-    if found is None:
+    """Return the same, and the number of identifying bytes; 0 if they are incomplete."""
+    instruction, head = parse_with_head(code, at, mode)
+    if instruction is None:
         return 1, (TRAP,), head
-    if found.opcode_map == 0:
-        effects = one_byte(found)
-    elif found.is_vector:
-        effects = vector(found)
-    elif found.opcode_map == 1:
-        effects = two_bytes(found)
+    if instruction.opcode_map == 0:
+        effects = one_byte(instruction)
+    elif instruction.is_vector:
+        effects = vector(instruction)
+    elif instruction.opcode_map == 1:
+        effects = two_bytes(instruction)
     else:
-        effects = three_bytes(found)
-    return found.length, effects, head
+        effects = three_bytes(instruction)
+    return instruction.length, effects, head
 
 
-REMEMBERED = 1 << 14
-"""Beginnings of instructions, and whole ones, that are remembered; at the limit all are
-forgotten."""
+CACHED = 1 << 14
+"""Cached beginnings and whole instructions; a full cache is cleared."""
 
 _CALL = b"\xe8"
 _TRIED = (0x00, 0x01, 0x10, 0x3C, 0x3D, 0x7F, 0x80, 0xFF)
-"""What all bytes of displacements and operands are once, to see whether they matter: among them is
-the number of Swift's bit, and those small and large, of both signs."""
+"""Values that all displacement and operand bytes are set to, in turn, to find out whether
+they matter: among them the number of Swift's tag bit, and small and large ones of both signs."""
 
 
 class _Beginning(NamedTuple):
-    """What is known of instructions by the bytes that say what they are."""
+    """The common properties of instructions with the same identifying bytes."""
 
     length: int
     effects: Effects | None
-    """What all of them do; None where what follows matters."""
+    """Their effects; None if these depend on the bytes that follow."""
     jump: bool | None = None
-    """Of direct jumps: whether they are conditional."""
+    """Whether a direct jump is conditional; None for other instructions."""
     is_call: bool = False
 
 
 class Decoder:
-    """Takes instructions of one mode apart, and remembers them."""
+    """Decodes and caches instructions of one mode."""
 
     __slots__ = ("_beginnings", "_mode", "_whole", "misses")
 
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
         self._beginnings: dict[bytes, _Beginning | None] = {}
-        """None where more bytes have to be looked at."""
+        """By identifying bytes; None if more bytes are needed."""
         self._whole: dict[bytes, Effects] = {}
         self.misses = 0
-        """Instructions that had to be taken apart."""
+        """The number of instructions that were not in the cache."""
 
     @property
-    def remembered(self) -> int:
-        """How much is remembered."""
+    def cached_count(self) -> int:
+        """The number of cached entries."""
         return len(self._beginnings) + len(self._whole)
 
     def decode(self, code: bytes, at: int) -> tuple[int, Effects]:
@@ -91,24 +89,24 @@ class Decoder:
             key = code[at:end]
             if key not in beginnings:
                 break
-            found = beginnings[key]
-            if found is None:
+            beginning = beginnings[key]
+            if beginning is None:
                 continue
-            stop = at + found.length
+            stop = at + beginning.length
             if stop > len(code):
                 break
-            if found.effects is not None:
-                return found.length, found.effects
-            if found.jump is not None or found.is_call:
-                distance = int.from_bytes(code[end:stop], "little", signed=True) + found.length
-                if found.jump is not None:
-                    return found.length, (Jump(distance, is_conditional=found.jump),)
-                if distance != found.length:
-                    return found.length, (Call(distance),)
-                break  # a call of what follows only pushes
+            if beginning.effects is not None:
+                return beginning.length, beginning.effects
+            if beginning.jump is not None or beginning.is_call:
+                distance = int.from_bytes(code[end:stop], "little", signed=True) + beginning.length
+                if beginning.jump is not None:
+                    return beginning.length, (Jump(distance, is_conditional=beginning.jump),)
+                if distance != beginning.length:
+                    return beginning.length, (Call(distance),)
+                break  # a call of the next instruction only pushes
             effects = self._whole.get(code[at:stop])
             if effects is not None:
-                return found.length, effects
+                return beginning.length, effects
             break
         return self._learn(code, at)
 
@@ -117,7 +115,7 @@ class Decoder:
         length, effects, head = decode_with_head(code, at, self._mode)
         if not head:
             return length, effects
-        if self.remembered > REMEMBERED:
+        if self.cached_count > CACHED:
             self._beginnings.clear()
             self._whole.clear()
         beginning = code[at : at + head]
@@ -132,7 +130,7 @@ class Decoder:
         return length, effects
 
     def _beginning(self, length: int, effects: Effects, beginning: bytes) -> _Beginning:
-        """What is known of all that begins so, by one of them."""
+        """Return the common properties of instructions that begin like this one."""
         first = effects[0]
         if len(effects) == 1 and isinstance(first, Jump):
             return _Beginning(length, None, jump=first.is_conditional)

@@ -1,11 +1,7 @@
-"""Where an x86 instruction ends, and what its bytes are made of, in 32-bit and 64-bit mode.
+"""The encoding of x86 instructions: length, fields and register operands, in both modes.
 
 Source: *Intel 64 and IA-32 Architectures Software Developer's Manual*, volume 2: chapter 2 for
 prefixes, ModR/M, VEX and EVEX, appendix A for the opcode maps.
-
-What x86 instructions have in common: the registers they name, and what they do to them.
-
-Source: *Intel 64 and IA-32 Architectures Software Developer's Manual*, volume 2, chapter 2.
 """
 
 from __future__ import annotations
@@ -20,13 +16,13 @@ from machtrace.unwinder.code.effects import NOTHING, Effect, Load, Store, Writes
 
 
 LONGEST = 15
-"""Bytes of an instruction at most."""
+"""Bytes of the longest instruction."""
 
 _LEGACY_PREFIXES = frozenset(b"\x26\x2e\x36\x3e\x64\x65\x66\x67\xf0\xf2\xf3")
 _INVALID_64 = frozenset(
     b"\x06\x07\x0e\x16\x17\x1e\x1f\x27\x2f\x37\x3f\x60\x61\x82\x9a\xc4\xc5\xce\xd4\xd5\xd6\xea"
 )
-"""What 64-bit mode does not have any more."""
+"""Opcodes that 64-bit mode removed."""
 _MODRM = frozenset(
     (
         *(op for op in range(0x40) if op & 7 < 4),
@@ -57,40 +53,40 @@ REX_W, REX_R, REX_X, REX_B = 8, 4, 2, 1
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """An operand in memory, at ``base + index * scale + displacement``."""
+    """A memory operand at ``base + index * scale + displacement``."""
 
     base: int | None
-    """As instructions number registers; None of an absolute address, one relative to rip,
-    and one of 16 bits."""
+    """As instructions number registers; None for an absolute address, one relative to rip, and one
+    of 16 bits."""
     has_index: bool
     displacement: int
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """An instruction, taken apart."""
+    """A parsed instruction."""
 
     mode: Mode
     length: int
     opcode_map: int
-    """0 of one byte, 1 of 0F, 2 of 0F 38, 3 of 0F 3A; of EVEX also 5 and 6."""
+    """0 for one byte, 1 for 0F, 2 for 0F 38, 3 for 0F 3A; with EVEX also 5 and 6."""
     opcode: int
     is_vector: bool
     """Whether it has a VEX or EVEX prefix."""
     prefix: int
-    """The last of 66, F2 and F3 that is among its prefixes; else 0."""
+    """The last of its prefixes 66, F2 and F3; 0 without any."""
     has_16_bit_operands: bool
     rex: int
-    """The low bits of REX, or what VEX and EVEX say in its place; -1 without any."""
+    """The low bits of REX, or their equivalent in VEX and EVEX; -1 without any."""
     vvvv: int
     """The third register of VEX and EVEX."""
     reg: int
-    """Register or opcode extension of ModR/M; of an opcode that holds a register, that one."""
+    """Register or opcode extension of ModR/M; the register of an opcode that has one."""
     rm: int | None
-    """The register that ModR/M names; None where it names memory, or is not there."""
+    """The register in ModR/M; None for memory, and without ModR/M."""
     memory: Memory | None
     operand: int
-    """What follows the opcode and ModR/M, signed; 0 without."""
+    """The signed number after the opcode and ModR/M; 0 without one."""
 
 
 class _Bytes:
@@ -103,7 +99,7 @@ class _Bytes:
         self.at = at
         self.end = min(len(code), at + LONGEST)
         self.values_at = 0
-        """Where displacements and operands begin; 0 where there are none."""
+        """The offset of displacements and operands; 0 without any."""
 
     def byte(self) -> int:
         if self.at >= self.end:
@@ -128,21 +124,21 @@ class _Bytes:
 
 
 def parse(code: bytes | memoryview, at: int, mode: Mode = MODE_64) -> Encoding | None:
-    """The instruction at ``code[at]``; None where there is none, or only the start of one."""
+    """Parse the instruction at ``code[at]``; return None if it is invalid or incomplete."""
     return parse_with_head(code, at, mode)[0]
 
 
 def parse_with_head(code: bytes | memoryview, at: int, mode: Mode) -> tuple[Encoding | None, int]:
-    """The same, and how many bytes say what it is: displacements and operands follow them.
+    """Parse the same; return also the number of bytes before displacements and operands.
 
-    0 where there is only the start of an instruction.
+    0 if the instruction is incomplete.
     """
     cursor = _Bytes(code, at)
     try:
-        found = _parse(cursor, at, mode)
+        parsed = _parse(cursor, at, mode)
     except IndexError:
         return None, 0
-    return found, (cursor.values_at or cursor.at) - at
+    return parsed, (cursor.values_at or cursor.at) - at
 
 
 def _parse(code: _Bytes, start: int, mode: Mode) -> Encoding | None:
@@ -187,7 +183,7 @@ def _parse(code: _Bytes, start: int, mode: Mode) -> Encoding | None:
 
 
 class _Prefixes:
-    """What stands before the opcode."""
+    """The prefixes before the opcode."""
 
     __slots__ = ("has_16_bit_operands", "has_rex", "has_short_addresses", "mandatory", "rex")
 
@@ -199,7 +195,7 @@ class _Prefixes:
         self.has_rex = False
 
     def read(self, code: _Bytes, mode: Mode) -> int:
-        """Pass over all; the byte behind them."""
+        """Read all prefixes; return the byte after them."""
         byte = code.byte()
         while byte in _LEGACY_PREFIXES or (byte & 0xF0 == 0x40 and mode.is_64):
             # REX counts only directly before the opcode.
@@ -233,9 +229,9 @@ def _has_modrm(opcode_map: int, opcode: int) -> bool:
 def _operand_size(
     opcode_map: int, opcode: int, reg: int, *, rex: int, wide: bool, mode: Mode
 ) -> int:
-    """How many bytes follow the opcode and ModR/M, one of 0, 1, 2, 3, 4, 6 and 8."""
+    """Return the bytes after the opcode and ModR/M: 0, 1, 2, 3, 4, 6 or 8."""
     word = 2 if wide else 4
-    # In 64-bit mode Apple's processors and compilers know no 16-bit jumps; AMD's would cut rip.
+    # Apple's processors and compilers use no 16-bit jumps in 64-bit mode; AMD's would cut rip.
     distance = 4 if mode.is_64 else word
     if opcode_map == 1:
         if opcode in _BYTE_OPERAND_0F:
@@ -287,15 +283,15 @@ def _modrm(code: _Bytes, rex: int, *, has_16_bits: bool) -> tuple[int, int | Non
 def _vector(
     code: _Bytes, start: int, first: int, prefixes: _Prefixes, mode: Mode
 ) -> Encoding | None:
-    """VEX of two or three bytes, and EVEX; the inverted bits are turned round."""
-    one = code.byte()
+    """Parse VEX of two or three bytes, and EVEX, whose inverted bits are restored."""
+    second = code.byte()
     if first == 0xC5:
-        opcode_map, rex, last = 1, (~one >> 5) & REX_R, one
+        opcode_map, rex, last = 1, (~second >> 5) & REX_R, second
     else:
-        two = code.byte()
-        opcode_map = one & (0x1F if first == 0xC4 else 7)
-        rex = (~one >> 5) & 7 | (two >> 4) & REX_W
-        last = two
+        third = code.byte()
+        opcode_map = second & (0x1F if first == 0xC4 else 7)
+        rex = (~second >> 5) & 7 | (third >> 4) & REX_W
+        last = third
     if not mode.is_64:
         rex = 0  # there are no more than eight registers, of 32 bits
     is_extended = first == 0x62
@@ -331,88 +327,88 @@ AX, CX, DX, BX, SP, BP, SI, DI = range(8)
 """As instructions number registers; effects have DWARF numbers."""
 
 Effects = tuple[Effect, ...]
-"""What one instruction does, in order: ``leave`` is two effects."""
+"""The effects of one instruction, in order: ``leave`` has two."""
 
 NO_EFFECTS: Effects = (NOTHING,)
 
 
-def register(found: Encoding, number: int) -> int:
-    """The DWARF number of a register by its number in instructions."""
-    return found.mode.by_encoding[number & 15]
+def register(parsed: Encoding, number: int) -> int:
+    """Return the DWARF number of a register by its number in instructions."""
+    return parsed.mode.by_encoding[number & 15]
 
 
-def reg(found: Encoding, *, of_bytes: bool = False) -> int:
-    """The register of ModR/M's middle bits, or of the opcode's low ones."""
-    number = found.reg
-    if of_bytes and found.rex < 0:
+def reg(parsed: Encoding, *, of_bytes: bool = False) -> int:
+    """Return the register of ModR/M's middle bits, or of the opcode's low ones."""
+    number = parsed.reg
+    if of_bytes and parsed.rex < 0:
         number &= 3  # ah, ch, dh and bh are parts of the first four
-    return register(found, number)
+    return register(parsed, number)
 
 
-def rm(found: Encoding, *, of_bytes: bool = False) -> int | None:
-    """The register that ModR/M's low bits name; None where they name memory."""
-    number = found.rm
+def rm(parsed: Encoding, *, of_bytes: bool = False) -> int | None:
+    """Return the register of ModR/M's low bits; None for memory."""
+    number = parsed.rm
     if number is None:
         return None
-    if of_bytes and found.rex < 0:
+    if of_bytes and parsed.rex < 0:
         number &= 3
-    return register(found, number)
+    return register(parsed, number)
 
 
 def writes(*registers: int | None) -> Effects:
-    """Something that does not matter goes into ``registers``, by DWARF number."""
+    """Return the effect of writing unknown values to ``registers``, by DWARF number."""
     return (Writes(tuple(number for number in registers if number is not None)),)
 
 
-def changes(found: Encoding, *numbers: int) -> Effects:
-    """The same of registers as instructions number them."""
-    return (Writes(tuple(register(found, number) for number in numbers)),)
+def changes(parsed: Encoding, *numbers: int) -> Effects:
+    """Return the same for registers as instructions number them."""
+    return (Writes(tuple(register(parsed, number) for number in numbers)),)
 
 
-def base(found: Encoding) -> int | None:
-    """The register that, with the displacement, is the whole address; None of any other kind."""
-    memory = found.memory
+def base(parsed: Encoding) -> int | None:
+    """Return the register that an address is relative to; None if there are more, or none."""
+    memory = parsed.memory
     if memory is None or memory.base is None or memory.has_index:
         return None
-    return register(found, memory.base)
+    return register(parsed, memory.base)
 
 
-def size(found: Encoding) -> int:
-    """Bytes of the operands."""
-    if found.rex >= 0 and found.rex & REX_W:
+def size(parsed: Encoding) -> int:
+    """Return the bytes of the operands."""
+    if parsed.rex >= 0 and parsed.rex & REX_W:
         return 8
-    return 2 if found.has_16_bit_operands else 4
+    return 2 if parsed.has_16_bit_operands else 4
 
 
-def push(found: Encoding, pushed: int | None) -> Effects:
-    """A register, or None for anything else."""
-    return changes(found, SP) if found.has_16_bit_operands else push_word(found, pushed)
+def push(parsed: Encoding, pushed: int | None) -> Effects:
+    """Return the effects of pushing a register, or None for anything else."""
+    return changes(parsed, SP) if parsed.has_16_bit_operands else push_word(parsed, pushed)
 
 
-def push_word(found: Encoding, pushed: int | None) -> Effects:
-    """The same, whatever the size of the operands."""
-    word = found.mode.word
-    return (Store((pushed,), word, found.mode.sp, -word, -word),)
+def push_word(parsed: Encoding, pushed: int | None) -> Effects:
+    """Return the same, whatever the size of the operands."""
+    word = parsed.mode.word
+    return (Store((pushed,), word, parsed.mode.sp, -word, -word),)
 
 
-def pop(found: Encoding, popped: int | None) -> Effects:
-    """Into a register, or None for anything else."""
-    if found.has_16_bit_operands:
-        return writes(found.mode.sp, popped)
-    word = found.mode.word
-    return (Load((popped,), word, found.mode.sp, 0, word),)
+def pop(parsed: Encoding, popped: int | None) -> Effects:
+    """Return the effects of popping into a register, or None for anything else."""
+    if parsed.has_16_bit_operands:
+        return writes(parsed.mode.sp, popped)
+    word = parsed.mode.word
+    return (Load((popped,), word, parsed.mode.sp, 0, word),)
 
 
-def store(found: Encoding, stored: int | None, count: int) -> Effects:
-    """``count`` bytes of a register, or of anything else (None), where ModR/M says."""
-    at = base(found)
-    if at is None or found.memory is None:
+def store(parsed: Encoding, stored: int | None, count: int) -> Effects:
+    """Return the effects of storing ``count`` bytes of a register (None: of anything else)."""
+    at = base(parsed)
+    if at is None or parsed.memory is None:
         return NO_EFFECTS
-    return (Store((stored,), count, at, found.memory.displacement),)
+    return (Store((stored,), count, at, parsed.memory.displacement),)
 
 
-def stored_over(found: Encoding, count: int) -> Effects:
-    """Something else than a register in memory, or in the register that ModR/M names."""
-    if found.memory is None:
-        return writes(rm(found, of_bytes=count == 1))
-    return store(found, None, count)
+def stored_over(parsed: Encoding, count: int) -> Effects:
+    """Return the effects of overwriting ModR/M's memory, or register, with an unknown value."""
+    if parsed.memory is None:
+        return writes(rm(parsed, of_bytes=count == 1))
+    return store(parsed, None, count)

@@ -1,9 +1,9 @@
-"""Registers of x86 by DWARF number, in both modes, and what calls preserve.
+"""Registers of x86 by DWARF number, in both modes, and those that calls preserve.
 
 Sources: *System V Application Binary Interface, AMD64 Architecture Processor Supplement* (figure
 3.4 for the convention, figure 3.36 for the numbers) and *Intel386 Architecture Processor
-Supplement* (tables 2.3 and 2.14). Apple's ``__eh_frame`` of i386 numbers esp and ebp the other way
-round; :mod:`machtrace.unwinder.sources.cfi` sees to that.
+Supplement* (tables 2.3 and 2.14). Apple's ``__eh_frame`` of i386 swaps esp and ebp;
+:mod:`machtrace.unwinder.sources.cfi` translates them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Mode:
         self.ax, self.cx, self.dx = by_encoding[:3]
         self.sp = machine.sp
         self.word = machine.word
-        """Bytes of a register, and of what a push takes."""
+        """Bytes of a register, and of a push."""
         self.is_64 = machine.word == 8  # noqa: PLR2004 (bytes)
         self.entry = FrameState.at_entry(machine, with_volatile=False)
         """The state at a function's first instruction."""
@@ -57,6 +57,6 @@ _I386 = Machine(
     entry_sp=-4,
     word=4,
 )
-# What calls pop may be inferred, and esp depends on it; ebp does not.
+# esp depends on pops, which may be inferred; ebp does not.
 _I386.cfa_bases = (EBP, *(base for base in _I386.cfa_bases if base != EBP))
 MODE_32 = Mode(tuple(range(8)), _I386)
