@@ -96,6 +96,18 @@ def test_source_files_named_in_the_pages_exist(page):
         assert any(next(place.rglob(name), None) for place in places), f"{page.name}: {name}"
 
 
+def test_names_in_the_architecture_are_defined_where_it_says():
+    """`NAME` of (or in) `a/b.py` is at the top level of that module."""
+    page = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+    pairs = re.findall(r"`(\w+)(?:\(\))?` (?:of|in) `([\w/]+\.py)`", page)
+
+    assert len(pairs) > 10
+    for name, path in pairs:
+        source = (ROOT / "src" / "machtrace" / path).read_text()
+        defined = rf"^(?:class |def )?{name}\b(?:\(|:| =)"
+        assert re.search(defined, source, re.MULTILINE), f"{path}: {name}"
+
+
 def test_layers_in_the_architecture_are_those_that_are_checked():
     """The table's rows, from the top, are import-linter's."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
