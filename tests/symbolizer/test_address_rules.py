@@ -35,10 +35,7 @@ static void on_signal(int number) {
     pause(); // PAUSE
 }
 
-__attribute__((noinline, noreturn)) void stay(void) {
-  for (;;)
-    sink++; // STAY
-}
+__attribute__((noinline, noreturn)) void stay(void) { for (;;) sink++; } // STAY
 
 __attribute__((noinline)) int last(int n) {
   sink = n;
@@ -67,7 +64,8 @@ int main(int count, char **words) {
   return block(count); // MAIN
 }
 """
-"""``last`` ends with its call: what that would return to is another function."""
+"""``last`` ends with its call: what that would return to is another function. All of ``stay`` is on
+one line: which of its instructions is next is up to the moment of the capture."""
 
 EMULATED_C = """\
 volatile int sink;

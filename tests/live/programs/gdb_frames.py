@@ -1,5 +1,9 @@
 """Run inside gdb: what it sees of every thread, as JSON.
 
+Of the registers only those of ``NT_PRSTATUS`` are listed, which every core has. What else gdb counts
+among the general ones differs by processor and by gdb (k0 to k7 of AVX-512, pkru, pl3_ssp, tpidr),
+and a core without the note of its extension lacks it.
+
 Left out are frames that are in no stack: inlined calls, and tail calls that gdb infers from
 debugging information of call sites.
 """
@@ -7,6 +11,19 @@ debugging information of call sites.
 import json
 
 import gdb
+
+_X86 = (
+    "ax bx cx dx si di bp sp ip".split(),
+    "eflags cs ss ds es fs gs fs_base gs_base".split(),
+)
+STORED = frozenset(
+    [f"{width}{name}" for width in "er" for name in _X86[0]]
+    + _X86[1]
+    + [f"r{number}" for number in range(16)]  # x86-64 and arm
+    + [f"x{number}" for number in range(31)]
+    + ["sp", "lr", "pc", "cpsr"]
+)
+"""Names of the registers in ``NT_PRSTATUS`` of x86-64, i386, aarch64 and arm."""
 
 
 def _frames():
@@ -23,10 +40,12 @@ def _thread(thread):
     registers = {}
     # An inlined frame above the innermost real one has the same registers.
     for register in frames[0].architecture().registers("general"):
+        if register.name not in STORED:
+            continue
         try:
             registers[register.name] = int(frames[0].read_register(register.name))
         except (gdb.error, ValueError):
-            continue  # no number: flags, vectors
+            continue  # flags have no number
     return {
         "id": thread.ptid[1],
         "name": thread.name,
