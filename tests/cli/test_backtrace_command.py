@@ -12,6 +12,7 @@ import pytest
 from machtrace.formats.macho.core.writer import core_bytes
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion
+from tests.support.command_line import run_command as machtrace
 from tests.support.writers.processes import synthetic_process
 
 
@@ -21,14 +22,6 @@ def core(tmp_path_factory):
     path = tmp_path_factory.mktemp("core") / "whole.core"
     path.write_bytes(synthetic_process(Arch.ARM64, threads=3, images=2, depth=6).core())
     return path
-
-
-def machtrace(*words, **changed):
-    """Run the command."""
-    command = [sys.executable, "-m", "machtrace", *map(str, words)]
-    return subprocess.run(
-        command, check=False, **{"capture_output": True, "text": True, "timeout": 60} | changed
-    )
 
 
 def test_every_thread_is_printed_and_the_status_is_0(core):
@@ -217,11 +210,6 @@ def test_explanations_are_printed_below_the_frames():
 @pytest.mark.parametrize("command", [["backtrace"], ["sample"], ["snapshot", "-o", "x.core"]])
 def test_a_command_does_not_look_at_itself(command):
     """Whoever says ``self`` means a program of theirs, which this one is not."""
-    done = subprocess.run(
-        [sys.executable, "-m", "machtrace", *command, "self"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = machtrace(*command, "self")
     assert (done.returncode, done.stdout) == (1, "")
     assert "self is this very command; give a process id" in done.stderr

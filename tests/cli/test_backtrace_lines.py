@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command_line import run_command
 from tests.support.compilers.debug_programs import debug_file
 
 SOURCE = """\
@@ -50,12 +51,7 @@ def backtrace(program, *arguments):
         stat = Path(f"/proc/{process.pid}/stat")
         while process.poll() is None and stat.read_text().rpartition(") ")[2][0] != "S":
             time.sleep(0.01)  # what it printed comes before it waits
-        done = subprocess.run(
-            [sys.executable, "-m", "machtrace", "backtrace", str(process.pid), *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_command("backtrace", process.pid, *arguments)
         process.kill()
     return done
 

@@ -12,6 +12,8 @@ from contextlib import suppress
 
 import pytest
 
+from tests.support.command_line import run_command
+
 if sys.platform != "linux":
     pytest.skip("a process of another program is sampled on Linux here", allow_module_level=True)
 
@@ -20,14 +22,13 @@ COMMAND = [sys.executable, "-m", "machtrace", "sample"]
 
 def sample(*words, **changed):
     """Run the command."""
-    options = {"capture_output": True, "text": True, "timeout": 250} | changed
-    return subprocess.run([*COMMAND, *map(str, words)], check=False, **options)
+    return run_command("sample", *words, **changed)
 
 
 @pytest.fixture(scope="module")
 def pid():
     """A process with a few threads."""
-    command = [sys.executable, "-m", "machtrace.cli.demo.threaded_process"]
+    command = [sys.executable, "-m", "machtrace.cli.demo.command.threaded_process"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"ready\n"
         yield process.pid

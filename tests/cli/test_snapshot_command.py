@@ -4,23 +4,15 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from machtrace.model.arch import Arch
+from tests.support.command_line import run_command as machtrace
 from tests.support.writers.processes import synthetic_process
 
 TIME = re.compile(r"stopped for [\d.]+ [µm]s")
-
-
-def machtrace(*words, **changed):
-    """Run the command."""
-    command = [sys.executable, "-m", "machtrace", *map(str, words)]
-    return subprocess.run(
-        command, check=False, **{"capture_output": True, "text": True, "timeout": 60} | changed
-    )
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from machtrace.reports.formats import write_reports
+from tests.support.command_line import run_command
 from tests.support.reports.models import made_report, made_thread
 
 
@@ -32,13 +33,7 @@ def folder(tmp_path):
 
 def run(*arguments):
     """The status, what is on standard output, and on standard error."""
-    done = subprocess.run(
-        [sys.executable, "-m", "machtrace", "report", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = run_command("report", *arguments)
     return done.returncode, done.stdout, done.stderr
 
 
