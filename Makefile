@@ -1,14 +1,24 @@
 # Everything runs from .venv, which is made here with python3 alone; uv makes it quicker.
 PYTHON ?= python3
 BIN := .venv/bin
+# Bytecode of tests is kept, whatever the environment says: to compile them takes 7 seconds.
+PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$(CURDIR)/build/bytecode" $(BIN)/python -m pytest
+PARALLEL := $(PYTEST) --numprocesses auto --dist worksteal
 
-.PHONY: demo test lab accuracy lint bench fuzz clean
+.PHONY: demo check test lab accuracy lint bench fuzz clean
 demo: .venv/.run ; @$(BIN)/machtrace demo
-test: .venv/.dev ; $(BIN)/python -m pytest
+# What needs no process, no emulator and no other program: for every save.
+check: .venv/.dev ; $(PARALLEL) -m "not (live or emulated or peer)"
+# Everything. What captures running processes has the machine to itself.
+test: .venv/.dev
+	@status=0; set -x; \
+	$(PARALLEL) -m "not live" || status=$$?; \
+	$(PYTEST) -m live || status=$$?; \
+	exit $$status
 lab: .venv/.dev ; $(BIN)/python -m tests.lab.run
 accuracy: .venv/.dev ; $(BIN)/python -m tests.lab.run --write docs/accuracy.md --rows build/accuracy-rows.md
 lint: .venv/.dev ; $(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/lint-imports
-bench: .venv/.dev ; $(BIN)/python -m pytest benchmarks --benchmark-only
+bench: .venv/.dev ; $(PYTEST) benchmarks --benchmark-only
 fuzz: .venv/.dev ; $(BIN)/python -m fuzz all --count 1000000 --jobs 2
 clean: ; rm -rf .venv build
 

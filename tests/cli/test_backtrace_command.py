@@ -115,6 +115,7 @@ def test_disputed_frames_are_told_of_where_the_format_cannot(tmp_path):
     assert "[compact, but prologue finds 0x" in machtrace("backtrace", path).stdout
 
 
+@pytest.mark.peer
 def test_a_reader_who_has_had_enough_ends_it_quietly(core):
     """As ``head -1`` does."""
     command = f"'{sys.executable}' -m machtrace backtrace '{core}' --format json; echo $? >&2"
@@ -125,6 +126,7 @@ def test_a_reader_who_has_had_enough_ends_it_quietly(core):
     assert "0\n" == done.stderr
 
 
+@pytest.mark.peer
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("command", ["backtrace CORE", "image CORE", "--help"])
 def test_output_that_cannot_be_written_is_an_error(core, command):
@@ -138,6 +140,7 @@ def test_output_that_cannot_be_written_is_an_error(core, command):
     assert line.endswith("send it to a file or a pipe that can be written to and has room")
 
 
+@pytest.mark.peer
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_complaints_that_reach_nobody_change_nothing(core, tmp_path):
     """What was done is printed, and the status is of that, where standard error is full."""
@@ -151,6 +154,7 @@ def test_complaints_that_reach_nobody_change_nothing(core, tmp_path):
     assert (1, "") == (wrong.returncode, wrong.stdout)
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("command", ["backtrace", "image", "--help", "--version"])
 def test_closed_output_is_an_error(core, command):
     """What was asked for reached nobody."""
@@ -169,6 +173,7 @@ def test_closed_output_is_an_error(core, command):
     assert "standard output" in complaint
 
 
+@pytest.mark.peer
 def test_any_encoding_takes_any_name(core):
     """What an encoding lacks is escaped."""
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
@@ -199,6 +204,7 @@ def test_explanations_are_refused_where_there_is_no_place_for_them():
     assert "text or json" in line
 
 
+@pytest.mark.emulated
 def test_explanations_are_printed_below_the_frames():
     """Of the main thread: which method, and by what rule."""
     done = machtrace("backtrace", "emulated:demo", "--thread", "main", "--explain")

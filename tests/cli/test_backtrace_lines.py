@@ -12,6 +12,8 @@ import pytest
 from tests.support.command_line import run_command
 from tests.support.compilers.debug_programs import debug_file
 
+pytestmark = pytest.mark.live
+
 SOURCE = """\
 #include <unistd.h>
 __attribute__((noinline)) int wait_there(int n) {

@@ -14,6 +14,8 @@ import pytest
 
 from tests.support.command_line import run_command
 
+pytestmark = pytest.mark.live
+
 if sys.platform != "linux":
     pytest.skip("a process of another program is sampled on Linux here", allow_module_level=True)
 

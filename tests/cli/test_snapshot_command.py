@@ -23,6 +23,7 @@ def core(tmp_path_factory):
     return path
 
 
+@pytest.mark.emulated
 def test_the_demo_is_printed_the_same_from_its_core(tmp_path):
     """Byte for byte, but for stop times, which differ from one run to the next."""
     pytest.importorskip("unicorn", reason="emulated:demo needs the extra 'emulator'")
@@ -109,6 +110,7 @@ def test_a_full_disk_is_an_error(core):
     assert "no space left on device" in done.stderr
 
 
+@pytest.mark.peer
 def test_it_goes_to_standard_output(core, tmp_path):
     """For a pipe or a file: the same bytes, and what was saved is told on standard error."""
     path = tmp_path / "x.core"
@@ -121,6 +123,7 @@ def test_it_goes_to_standard_output(core, tmp_path):
     assert [path] == list(tmp_path.iterdir())
 
 
+@pytest.mark.peer
 def test_a_terminal_is_no_place_for_it(core):
     """It would show as noise."""
     pty = pytest.importorskip("pty", reason="this system has no pseudo-terminals")

@@ -53,6 +53,7 @@ def test_names_of_any_length_get_an_answer():
     assert name == demangle(name)
 
 
+@pytest.mark.peer
 def test_a_language_is_loaded_when_it_is_met():
     """Programs that ask for no name pay for no demangler."""
     code = (

@@ -70,6 +70,7 @@ def compiled_names(tmp_path_factory) -> list[str]:
     return sorted(name for name in names if name.startswith(("__Z", "____Z")))
 
 
+@pytest.mark.peer
 def test_a_compilers_names_are_what_llvm_writes(compiled_names):
     """Of every part of the grammar one; where LLVM 19 errs, what the source says."""
     cxxfilt = shutil.which("llvm-cxxfilt-19")
@@ -227,6 +228,7 @@ def native(name: str, *, simplified: bool) -> str | None:
     return names.cplusplus_name(name, simplified)
 
 
+@pytest.mark.peer
 def test_c_reads_nearly_all_names_and_as_python_does(compiled_names):
     """Two accounts of one grammar, of names of every part of it."""
     read = 0
@@ -257,6 +259,7 @@ def test_any_text_gets_an_answer(name):
         assert isinstance(demangle(name, style=style), str)
 
 
+@pytest.mark.peer
 def test_every_beginning_of_a_name_gets_an_answer(compiled_names):
     """Names that a table's end cut short."""
     for name in compiled_names[::7]:

@@ -46,6 +46,7 @@ V0 = [
 """Paths, generics, closures, implementations, constants, types, binders, back-references."""
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("name", V0)
 def test_names_are_what_llvm_writes(name):
     """With and without the underscore that Mach-O puts first."""

@@ -264,6 +264,7 @@ def elf_image(path, local=None):
     )
 
 
+@pytest.mark.peer
 def test_the_debug_link_is_followed(program, tmp_path):
     """Beside the binary, in .debug there, and below the roots."""
     for place in ("program.debug", ".debug/program.debug", f"root{tmp_path}/program.debug"):
@@ -279,6 +280,7 @@ def test_the_debug_link_is_followed(program, tmp_path):
         debug.unlink()
 
 
+@pytest.mark.peer
 def test_the_build_id_is_looked_up_first(program, tmp_path):
     """Where systems install debug files, and where debuginfod's clients keep them."""
     image = elf_image(program / "program")
@@ -296,6 +298,7 @@ def test_the_build_id_is_looked_up_first(program, tmp_path):
     assert isinstance(given, DebugFile)
 
 
+@pytest.mark.peer
 def test_without_a_build_id_the_checksum_counts(program, tmp_path):
     """The debug file is used if it is the very one that the link was made for."""
     for name in ("plain", "plain.debug"):
@@ -315,6 +318,7 @@ def test_without_a_build_id_the_checksum_counts(program, tmp_path):
     assert Outcome.OTHER_CHECKSUM in [one.outcome for one in files.attempts]
 
 
+@pytest.mark.peer
 def test_a_debug_file_of_another_build_is_not_used(program, tmp_path):
     """It has the linked name, and another build-id."""
     shutil.copy(program / "program", tmp_path / "program")
@@ -325,6 +329,7 @@ def test_a_debug_file_of_another_build_is_not_used(program, tmp_path):
     assert FrameStatus.MISMATCHED_FILE is files.lines
 
 
+@pytest.mark.peer
 def test_dwarf_in_the_binary_itself_is_used(program):
     """Nothing was stripped."""
     files = ImageResolver().files(elf_image(program / "whole"))
@@ -332,6 +337,7 @@ def test_dwarf_in_the_binary_itself_is_used(program):
     assert (FoundBy.ITSELF, str(program / "whole")) == (files.lines.found_by, files.lines.path)
 
 
+@pytest.mark.peer
 def test_a_debug_file_is_not_taken_for_the_binary(program):
     """It has no instructions, although its build-id is the same."""
     image = elf_image(program / "program")
@@ -342,6 +348,7 @@ def test_a_debug_file_is_not_taken_for_the_binary(program):
     assert isinstance(source.files(image).lines, DebugFile)
 
 
+@pytest.mark.peer
 def test_what_dwz_moved_away_is_said(program, tmp_path):
     """Names that are in another file still are not read."""
     debug = tmp_path / "program.debug"
@@ -359,6 +366,7 @@ def test_what_dwz_moved_away_is_said(program, tmp_path):
     assert str(BuildId(bytes(range(20)))) in told.detail
 
 
+@pytest.mark.peer
 @settings(max_examples=60, deadline=20_000, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_damaged_elf_files_are_a_status(program, tmp_path, data):

@@ -23,6 +23,8 @@ from machtrace.symbolizer.report_names import ReportNames
 from machtrace.symbolizer.report_symbolicator import symbolicate_reports
 from tests.support.compilers.executables import compile_macho
 
+pytestmark = pytest.mark.peer
+
 SOURCE = "int first(int n) { return n * 3; }\nint main(int n) { return first(n) + 1; }\n"
 BASE = 0x1_0456_0000
 LINUX = """\

@@ -17,6 +17,8 @@ from machtrace.symbolizer.symbolicator import Symbolicator
 from tests.support.compilers.debug_programs import debug_file
 from tests.support.compilers.executables import compile_elf
 
+pytestmark = pytest.mark.peer
+
 LOADED = 0x7000_0000_0000
 SOURCE = """\
 volatile int sink;

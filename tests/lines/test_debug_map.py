@@ -142,6 +142,7 @@ def lines_in(index, places):
     return {(f[0].name, Path(f[0].location.path).name, f[0].location.line) for f in frames if f}
 
 
+@pytest.mark.peer
 def test_functions_are_where_the_symbols_are(made):
     """The map says for each defined function where it is and which object file has it."""
     contents = FileContents(made.read_bytes(), str(made))
@@ -163,6 +164,7 @@ def test_functions_are_where_the_symbols_are(made):
     assert all(len(places) > 0 for places in found.values())
 
 
+@pytest.mark.peer
 def test_lines_are_those_of_the_sources(made):
     """Two functions of one name among them, and a call that was inlined."""
     index, places = index_of(made), functions(made)
@@ -177,6 +179,7 @@ def test_lines_are_those_of_the_sources(made):
     assert (("twice", 2), ("other", 6)) in named
 
 
+@pytest.mark.peer
 def test_every_function_s_start_is_known(made):
     """The linked one, of each address in it."""
     index = index_of(made)
@@ -186,6 +189,7 @@ def test_every_function_s_start_is_known(made):
             assert places.start == index.function_start(ImageOffset(offset))
 
 
+@pytest.mark.peer
 def test_nothing_is_said_between_functions(made):
     """Nor before the first or after the last, nor of what is no address at all."""
     index = index_of(made)
@@ -198,6 +202,7 @@ def test_nothing_is_said_between_functions(made):
     assert {-1} == set(columns.location.tolist())
 
 
+@pytest.mark.peer
 def test_columns_say_what_frames_say(made):
     """In bulk: the same lines, files, functions and depths, before and after more is read."""
     index = index_of(made)
@@ -224,6 +229,7 @@ def test_columns_say_what_frames_say(made):
         assert called == [frame.linkage_name for frame in frames]
 
 
+@pytest.mark.peer
 def test_it_answers_as_dsymutil_and_llvm_symbolizer(made, tmp_path):
     """Every address of the program, in their dSYM of it."""
     tools = {name: shutil.which(f"{name}-19") for name in ("dsymutil", "llvm-symbolizer")}
@@ -256,6 +262,7 @@ def test_it_answers_as_dsymutil_and_llvm_symbolizer(made, tmp_path):
 # --- object files that are not as they were ---
 
 
+@pytest.mark.peer
 def test_an_object_file_that_was_changed_is_not_used(program):
     """Lines of the other object file are there; the user is told of this one."""
     path = program.parent / "helper.o"
@@ -269,6 +276,7 @@ def test_an_object_file_that_was_changed_is_not_used(program):
     assert f"{path}: was changed after it was linked ({times})" == str(told)
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("damage", ["gone", "cut", "empty", "noise", "no dwarf"])
 def test_a_bad_object_file_costs_only_its_own_lines(program, damage):
     """Whatever happened to it."""
@@ -290,6 +298,7 @@ def test_a_bad_object_file_costs_only_its_own_lines(program, damage):
     assert str(path) in str(index.record.attempts[0])
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("damage", ["gone", "changed"])
 def test_the_user_is_told_which_object_file_could_not_be_used(program, damage):
     """Once, and only of those that were needed; what to do is said, too."""
@@ -311,6 +320,7 @@ def test_the_user_is_told_which_object_file_could_not_be_used(program, damage):
     assert "dsymutil" in problem.remedy
 
 
+@pytest.mark.peer
 def test_without_any_object_file_there_are_no_lines(program):
     """And what was looked for is said."""
     for path in program.parent.glob("*.o"):
@@ -322,6 +332,7 @@ def test_without_any_object_file_there_are_no_lines(program):
     assert {str(program.parent / name) for name in ("main.o", "helper.o")} == set(told)
 
 
+@pytest.mark.peer
 def test_object_files_that_were_moved_are_found_where_the_user_says(program, tmp_path):
     """In a folder with all of them, or in one that stands for the root of paths."""
     flat, rooted = tmp_path / "flat", tmp_path / "root"
@@ -347,6 +358,7 @@ def dsym_of(program):
     return Path(f"{program}.dSYM/Contents/Resources/DWARF/program")
 
 
+@pytest.mark.peer
 def test_a_dsym_is_preferred(program):
     """Where there are both."""
     dwarf = dsym_of(program)
@@ -354,6 +366,7 @@ def test_a_dsym_is_preferred(program):
     assert str(dwarf) == ImageResolver().files(image_of(program)).lines.path
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("whole", [False, True], ids=["debug map", "other dSYM"])
 def test_a_dsym_that_was_cut_does_not_hide_what_else_there_is(program, tmp_path, whole):
     """Its fault is told; lines come from another dSYM, or from the object files."""
@@ -386,6 +399,7 @@ def without_times(program):
     program.write_bytes(data)
 
 
+@pytest.mark.peer
 def test_without_times_instructions_are_compared(program):
     """An older object file of another source is used for the functions that are the same."""
     without_times(program)
@@ -401,6 +415,7 @@ def test_without_times_instructions_are_compared(program):
     assert [Outcome.CHANGED] == [one.outcome for one in index.record.attempts]
 
 
+@pytest.mark.peer
 def test_without_times_newer_object_files_are_not_used(program):
     """They were compiled again, and not linked."""
     without_times(program)
@@ -441,6 +456,7 @@ def archived(program, data, *, modified=LINKED_AT):
     program.write_bytes(data + strings)
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("kind", ["bsd", "gnu", "thin"])
 def test_members_of_static_libraries(program, kind):
     """Of every form of archive; one of the same name that is another object file comes first."""
@@ -458,6 +474,7 @@ def test_members_of_static_libraries(program, kind):
     assert [] == index.record.attempts
 
 
+@pytest.mark.peer
 def test_a_member_of_another_time_is_not_used(program):
     """The library was made again."""
     helper = (program.parent / "helper.o").read_bytes()
@@ -468,6 +485,7 @@ def test_a_member_of_another_time_is_not_used(program):
     assert [Outcome.CHANGED] == [one.outcome for one in index.record.attempts]
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize(
     ("data", "outcome"),
     [
@@ -486,6 +504,7 @@ def test_a_library_that_does_not_have_it(program, data, outcome):
     assert outcome is index.record.attempts[0].outcome
 
 
+@pytest.mark.peer
 def test_a_library_is_good_up_to_where_it_is_damaged(program):
     """The member comes before that."""
     helper = (program.parent / "helper.o").read_bytes()
@@ -517,6 +536,7 @@ def test_names_of_object_files(text, expected):
 # --- indices ---
 
 
+@pytest.mark.peer
 def test_indices_are_kept_by_what_object_files_hold(program, tmp_path, monkeypatch):
     """The second time no child is started; a changed object file has another index."""
     indices = IndexCache(IndexFolder(tmp_path / "indices"))
@@ -530,6 +550,7 @@ def test_indices_are_kept_by_what_object_files_hold(program, tmp_path, monkeypat
     assert first == index_of(program, indices=indices).inlined(offset)
 
 
+@pytest.mark.peer
 def test_many_object_files_cost_one_scan_of_the_folder(made, tmp_path, monkeypatch):
     """Each index is mapped from the folder, and none of the batch is evicted."""
     folder = IndexFolder(tmp_path / "indices", limit=0)
@@ -547,6 +568,7 @@ def test_many_object_files_cost_one_scan_of_the_folder(made, tmp_path, monkeypat
     )
 
 
+@pytest.mark.peer
 def test_a_child_that_dies_costs_one_object_file(made, monkeypatch):
     """The others of its batch have their indices from the next child."""
     objects = [(made.parent / name).read_bytes() for name in ("main.o", "helper.o")]
@@ -578,6 +600,7 @@ def test_a_child_that_dies_costs_one_object_file(made, monkeypatch):
     assert "died" in found[2]
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize(("name", "value"), [("executable", ""), ("frozen", True)])
 def test_without_an_interpreter_to_start_every_object_file_has_the_reason(
     made, monkeypatch, name, value
@@ -595,6 +618,7 @@ def test_without_an_interpreter_to_start_every_object_file_has_the_reason(
     assert all("no Python executable" in one for one in found)
 
 
+@pytest.mark.peer
 def test_a_child_that_takes_too_long_is_ended(made):
     """Each object file that it did not finish is given up, in bounded time."""
     limits = BuildLimits(processor_seconds=0.001, processor_seconds_per_mib=0, patience=1)
@@ -604,6 +628,7 @@ def test_a_child_that_takes_too_long_is_ended(made):
     assert isinstance(found[0], str)
 
 
+@pytest.mark.peer
 def test_a_dsym_beside_is_not_needed_for_another_build(program):
     """A dSYM of another build is passed over for the object files of this one."""
     data = program.read_bytes()

@@ -23,6 +23,8 @@ from tests.support.compilers.debug_programs import (
 )
 from tests.support.compilers.executables import compile_elf, compile_macho
 
+pytestmark = pytest.mark.peer
+
 PEER = shutil.which("llvm-symbolizer-19") or shutil.which("llvm-symbolizer")
 BUILDS = (
     "elf-dwarf4",

@@ -50,6 +50,7 @@ def outer(file):
     return int(cache.function_entry[names.index("outer")])
 
 
+@pytest.mark.peer
 def test_an_index_is_made_once(file, folder, monkeypatch):
     """The second time it is read from the folder, by its name."""
     first = IndexCache(folder).index(file)
@@ -65,6 +66,7 @@ def test_an_index_is_made_once(file, folder, monkeypatch):
     assert [path.suffix for path in folder.directory.iterdir() if path.suffix] == [".symcache"]
 
 
+@pytest.mark.peer
 def test_without_a_folder_nothing_is_written(file, monkeypatch, tmp_path):
     """The index is held in memory."""
     monkeypatch.chdir(tmp_path)
@@ -73,6 +75,7 @@ def test_without_a_folder_nothing_is_written(file, monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.peer
 def test_a_folder_that_cannot_be_made_is_no_error(file, tmp_path):
     """As in a home directory that is read-only, or where a file is in the way."""
     (tmp_path / "file").write_bytes(b"")
@@ -82,6 +85,7 @@ def test_a_folder_that_cannot_be_made_is_no_error(file, tmp_path):
     assert index.inlined(outer(file))
 
 
+@pytest.mark.peer
 def test_a_bad_index_is_made_again(file, folder):
     """One that was cut short, and one of another image."""
     IndexCache(folder).index(file)
@@ -93,6 +97,7 @@ def test_a_bad_index_is_made_again(file, folder):
         assert path.read_bytes() == good
 
 
+@pytest.mark.peer
 def test_files_with_one_identifier_have_indices_of_their_own(file):
     """A dSYM can be made again, with more in it."""
     more = replace(file, data=memoryview(bytes(file.data) + b"\0"))
@@ -100,6 +105,7 @@ def test_files_with_one_identifier_have_indices_of_their_own(file):
     assert index_name(more) != index_name(file)
 
 
+@pytest.mark.peer
 def test_many_builders_make_one_index(program, tmp_path):
     """Several processes at once: each gets a whole index, and one of them makes it."""
     code = (
@@ -128,6 +134,7 @@ def test_many_builders_make_one_index(program, tmp_path):
     assert sum(text.count("made") for text in said) == 1
 
 
+@pytest.mark.peer
 def test_threads_make_one_index_too(file, folder, monkeypatch):
     """Locks hold between the threads of one process."""
     made = []
@@ -161,6 +168,7 @@ def test_the_least_recently_used_goes_first(folder):
     assert {path.stem for path in folder.directory.iterdir()} == {"new"}
 
 
+@pytest.mark.peer
 def test_an_index_that_is_evicted_while_it_is_mapped_can_be_read(file, folder):
     """Its bytes stay until nobody has them mapped."""
     index = IndexCache(folder).index(file)
@@ -183,6 +191,7 @@ def test_what_dead_builders_left_is_removed(folder):
     assert (folder.directory / ".unfinished-alive").exists()
 
 
+@pytest.mark.peer
 def test_a_slice_of_a_fat_file_is_read_alone(file, tmp_path):
     """The child is told where the slice begins."""
     data = b"\0" * 4096 + bytes(file.data) + b"rest"
@@ -193,6 +202,7 @@ def test_a_slice_of_a_fat_file_is_read_alone(file, tmp_path):
     assert build_index(part) == build_index(file)
 
 
+@pytest.mark.peer
 def test_what_is_no_longer_in_its_file_is_handed_over(file, tmp_path):
     """As a member of an archive never was; and a file can be replaced while it is mapped."""
     other = tmp_path / "other"
@@ -202,6 +212,7 @@ def test_what_is_no_longer_in_its_file_is_handed_over(file, tmp_path):
         assert build_index(replace(file, path=str(path))) == build_index(file)
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize(
     ("section", "value"),
     [(".debug_info", b"\xff"), (".debug_abbrev", b"\xff")],
@@ -220,6 +231,7 @@ def test_what_the_library_refuses_is_an_error_that_says_so(file, section, value)
     assert "cannot be read" in caught.value.reason
 
 
+@pytest.mark.peer
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of address space hold on Linux")
 def test_a_child_that_takes_too_much_memory_is_survived(file):
     """It cannot even load the library here."""
@@ -229,6 +241,7 @@ def test_a_child_that_takes_too_much_memory_is_survived(file):
         build_index(file, limits)
 
 
+@pytest.mark.peer
 def test_a_child_that_takes_too_long_is_ended(file):
     """By the clock on the wall, for a child that only waits."""
     limits = BuildLimits(processor_seconds=0.01, processor_seconds_per_mib=0, patience=0.1)
@@ -237,6 +250,7 @@ def test_a_child_that_takes_too_long_is_ended(file):
         build_index(file, limits)
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize(("code", "reason"), [("os.abort()", "SIGABRT"), ("os._exit(9)", "9")])
 def test_a_child_that_dies_is_survived(file, monkeypatch, tmp_path, code, reason):
     """As a library in native code may, of what it reads."""
@@ -248,6 +262,7 @@ def test_a_child_that_dies_is_survived(file, monkeypatch, tmp_path, code, reason
         build_index(file)
 
 
+@pytest.mark.peer
 @pytest.mark.skipif(sys.platform != "linux", reason="what ends the child is Linux's")
 def test_a_child_that_never_ends_is_ended_by_the_system(file, monkeypatch, tmp_path):
     """By its processor time, also where nobody waits for it any more."""
@@ -272,6 +287,7 @@ def test_nobody_waits_for_ever_for_another_builder(folder):
             assert time.monotonic() - start >= 0.1
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize(("name", "value"), [("executable", ""), ("frozen", True)])
 def test_without_an_interpreter_to_start_there_is_an_error(file, monkeypatch, name, value):
     """As in programs that embed Python: what ``sys.executable`` names there is the program."""
@@ -281,6 +297,7 @@ def test_without_an_interpreter_to_start_there_is_an_error(file, monkeypatch, na
         build_index(file)
 
 
+@pytest.mark.peer
 def test_an_index_that_would_be_too_large_is_not_made(file):
     """Nothing of it reaches this process."""
     with pytest.raises(DebugInformationError, match="allowed"):

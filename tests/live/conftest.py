@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -94,12 +95,13 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def build() -> Iterator[Callable[..., Path]]:
     """Compiles a program of this folder, once."""
-    folder = tmp_path_factory.mktemp("programs")
-    # Other users run some of them.
-    for directory in (folder, *folder.parents[:2]):
-        directory.chmod(0o755)
+    # Other users run some of them. pytest keeps its folders, and so does each run that begins
+    # meanwhile, from all but their owner.
+    parent = TemporaryDirectory(prefix="machtrace-programs-")
+    folder = Path(parent.name).resolve()
+    folder.chmod(0o755)
 
     def compile_program(name: str, *flags: str) -> Path:
         compiler = shutil.which("cc")
@@ -114,7 +116,8 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
                 pytest.skip(f"{name}.c cannot be compiled here: {done.stderr.strip()[-200:]}")
         return program
 
-    return compile_program
+    with parent:
+        yield compile_program
 
 
 @pytest.fixture

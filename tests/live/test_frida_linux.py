@@ -342,6 +342,7 @@ def test_from_the_command_line(build, start, wait_blocked, wait_without_frida, c
         ("frida://usb:no-such-device/Notes", ConnectionLostError, "connect it"),
         (f"frida://local/{os.getpid()}", TargetSpecError, "self"),
     ],
+    ids=["no such process", "no such program", "no such device", "this process"],
 )
 def test_what_is_not_there(spec, kind, words):
     """Says what, and what to do."""

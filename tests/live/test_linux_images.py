@@ -149,12 +149,11 @@ def test_file_that_is_changed_after_the_snapshot(build, start, tmp_path):
 
 
 @root_only
-def test_deleted_library_without_the_right_to_open_it(build, start, tmp_path_factory, as_nobody):
+def test_deleted_library_without_the_right_to_open_it(build, start, as_nobody):
     """An ordinary user cannot open a deleted library: its code is copied from memory."""
-    folder = tmp_path_factory.mktemp("deleted")
-    folder.chmod(0o755)
-    library = folder / "library.so"
-    shutil.copy(build("library", "-shared", "-fPIC"), library)
+    built = build("library", "-shared", "-fPIC")
+    library = built.with_name("deleted.so")  # where another user may read it
+    shutil.copy(built, library)
     process = start(build("host", "-ldl"), library, user=65534, group=65534)
     library.unlink()
 
@@ -166,7 +165,7 @@ def test_deleted_library_without_the_right_to_open_it(build, start, tmp_path_fac
         return (
             image.local_path,
             same_in_process(process.pid, address, data),
-            "library.so" in names,
+            library.name in names,
             unwind(snapshot)[0].stop.reason.value,
         )
 

@@ -56,6 +56,7 @@ def test_no_package_hides_a_public_name():
     assert not parts & set(machtrace.__all__)
 
 
+@pytest.mark.peer
 def test_import_loads_no_library():
     """``import machtrace`` costs what a few modules cost."""
     heavy = "{'numpy', 'rich', 'typer', 'click', 'unicorn', 'ctypes', 'asyncio'}"

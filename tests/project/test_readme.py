@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.peer
+
 ROOT = Path(__file__).parents[2]
 SHOWN = re.findall(
     r"```console\n\$ machtrace ([^\n]*)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL

@@ -10,6 +10,8 @@ import pytest
 from machtrace.model.arch import Arch
 from tests.support.writers.processes import synthetic_process
 
+pytestmark = pytest.mark.peer
+
 LLDB = next((name for name in ("lldb-19", "lldb") if shutil.which(name)), None)
 NAMES = re.compile(r", (name|queue) = '[^']*'")
 

@@ -166,6 +166,7 @@ def own_frames_on(process, line):
             return frames
 
 
+@pytest.mark.live
 @on_linux
 def test_callers_are_on_the_lines_of_their_calls(process):
     """Return addresses are of the next line, of another block, or of another function."""
@@ -174,6 +175,7 @@ def test_callers_are_on_the_lines_of_their_calls(process):
     assert lines(own(stack))[:4] == [("stay", LIVE["STAY"], ()), *CHAIN]
 
 
+@pytest.mark.live
 @on_linux
 def test_a_saved_core_has_the_same_lines(process, tmp_path):
     """It is walked and named as the process was."""
@@ -184,6 +186,7 @@ def test_a_saved_core_has_the_same_lines(process, tmp_path):
     assert lines(own(saved)) == lines(own(stack))
 
 
+@pytest.mark.live
 @on_linux
 def test_what_a_signal_interrupted_is_where_it_was(process):
     """Above the trampoline the address is an instruction that had not run, not a call's return."""
@@ -200,6 +203,7 @@ def test_what_a_signal_interrupted_is_where_it_was(process):
     ]
 
 
+@pytest.mark.live
 @on_linux
 def test_each_kind_of_address_is_looked_up_in_its_own_way(process):
     """Of one address, which a call returns to: the call's line, or the line behind it."""
@@ -219,6 +223,7 @@ def test_each_kind_of_address_is_looked_up_in_its_own_way(process):
         assert line(block, kind) != line(block, AddressKind.RETURN_ADDRESS)
 
 
+@pytest.mark.live
 @on_linux
 def test_what_never_returns_is_not_named_after_the_next_function(process):
     """The address behind the last call of ``last`` is the first of ``other``."""
@@ -232,6 +237,8 @@ def test_what_never_returns_is_not_named_after_the_next_function(process):
     assert named.symbol is None or named.symbol.name != "last"
 
 
+@pytest.mark.emulated
+@pytest.mark.peer
 @pytest.mark.skipif(DSYMUTIL is None, reason="dsymutil is not installed")
 @pytest.mark.parametrize("arch", [Arch.ARM64, Arch.X86_64])
 def test_every_true_stack_of_a_macho_program_is_on_lines_of_calls(arch, tmp_path):

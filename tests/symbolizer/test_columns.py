@@ -46,6 +46,7 @@ def table(stripped):
     return macho_symbol_table(FileContents(stripped.read_bytes(), "stripped"))
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("count", [6, 6000])
 def test_each_row_is_the_answer_to_its_offset(stripped, table, count):
     """In the order asked for, with and without a table of all."""
@@ -68,6 +69,7 @@ def test_each_row_is_the_answer_to_its_offset(stripped, table, count):
     )  # fmt: skip
 
 
+@pytest.mark.peer
 def test_a_path_is_that_file(twins):
     """A stripped file has the identifier of the one that it was made from."""
     whole, stripped = twins(Arch.ARM64)
@@ -79,6 +81,7 @@ def test_a_path_is_that_file(twins):
     assert "first_local" not in names[0] | names[2]
 
 
+@pytest.mark.peer
 def test_return_addresses_are_looked_up_inside_the_call(stripped, table):
     """A function may end with its last call: the address after it is another function's."""
     starts = table.starts[1:]
@@ -91,6 +94,7 @@ def test_return_addresses_are_looked_up_inside_the_call(stripped, table):
     assert [-1] == nothing.symbols.tolist()
 
 
+@pytest.mark.peer
 def test_without_debug_information_lines_are_unknown(stripped):
     """Columns of the same length, that say so."""
     columns = Symbolicator().lookup(stripped, offsets(0, 0x1000, 2**64 - 1))
@@ -104,6 +108,7 @@ def test_without_debug_information_lines_are_unknown(stripped):
         columns.symbol(1 << 20)
 
 
+@pytest.mark.peer
 def test_an_arrow_table_has_each_name_once(stripped, table):
     """Names are dictionaries; what is unknown is null."""
     pytest.importorskip("pyarrow", reason="the extra arrow")
@@ -121,6 +126,7 @@ def test_an_arrow_table_has_each_name_once(stripped, table):
     assert columns.linkage_names() == linkage["symbol"].to_pylist()
 
 
+@pytest.mark.peer
 def test_without_pyarrow_it_says_how_to_get_it(stripped, monkeypatch):
     """A missing extra is no failure of the lookup."""
     columns = Symbolicator().lookup(stripped, offsets(0x1000))
@@ -170,6 +176,7 @@ def test_what_cannot_be_had_is_an_error_with_its_reason(tmp_path):
         Symbolicator().lookup(image, offsets(0))
 
 
+@pytest.mark.peer
 def test_a_first_name_takes_neither_numpy_nor_a_table(twins):
     """A process that wants one name has it before either could be loaded, of a whole image."""
     pytest.importorskip("machtrace._native._ranges", reason="first answers need the C extension")
@@ -194,6 +201,7 @@ print(found.name, "numpy" in sys.modules)
     assert f"{exact.name} False" == done.stdout.strip()
 
 
+@pytest.mark.peer
 def test_lines_and_inlined_calls_are_those_of_the_source(tmp_path):
     """At every address of a function, with the dSYM beside its binary and without the binary."""
     if DSYMUTIL is None:
@@ -231,6 +239,7 @@ def test_lines_and_inlined_calls_are_those_of_the_source(tmp_path):
 # --- what is asked for ---
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("count", [2, 5000])
 @pytest.mark.parametrize(
     "made",
@@ -255,6 +264,7 @@ def test_offsets_may_come_in_any_column_of_whole_numbers(stripped, made, count):
     assert Symbolicator().lookup(stripped, offsets(*asked)).names() == columns.names()
 
 
+@pytest.mark.peer
 def test_the_largest_offsets_are_not_changed(stripped):
     """Numbers that no floating-point one can be, and no offset at all."""
     asked = [2**64 - 1, 2**63 + 1, 1]
@@ -263,6 +273,7 @@ def test_the_largest_offsets_are_not_changed(stripped):
     assert [] == Symbolicator().lookup(stripped, []).names()
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize(
     "bad",
     [
@@ -299,6 +310,7 @@ def test_what_is_no_column_of_offsets_is_refused(stripped, bad):
     assert "2**64" in caught.value.remedy
 
 
+@pytest.mark.peer
 def test_answers_do_not_change_with_the_caller_s_array(stripped, table):
     """Columns are worked out later, of what was asked."""
     start = int(table.starts[0])
@@ -312,6 +324,7 @@ def test_answers_do_not_change_with_the_caller_s_array(stripped, table):
         columns.offsets[0] = 1
 
 
+@pytest.mark.peer
 def test_an_architecture_may_be_given_by_its_name(stripped):
     """And one that nobody knows, by no name."""
     asked = offsets(0x1000)
@@ -325,6 +338,7 @@ def test_an_architecture_may_be_given_by_its_name(stripped):
         Symbolicator().lookup(stripped, asked, arch="x86_64")
 
 
+@pytest.mark.peer
 def test_an_elf_file_of_another_architecture_is_not_taken(tmp_path):
     """It has one image only, and that is not asked for."""
     (tmp_path / "f.c").write_text("int f(void) { return 1; }")
@@ -358,6 +372,7 @@ def test_other_arguments_that_make_no_sense_are_refused(arguments, options):
     assert "give" in caught.value.remedy
 
 
+@pytest.mark.peer
 def test_they_show_what_they_are(stripped):
     """In an interpreter, without any work."""
     symbolicator = Symbolicator([stripped.parent], lines=False)

@@ -24,6 +24,8 @@ from machtrace.symbolizer.report_symbolicator import symbolicate_reports
 from tests.support.compilers.debug_programs import DSYMUTIL, line_of, make_dsym
 from tests.support.compilers.executables import compile_macho
 
+pytestmark = pytest.mark.peer
+
 SOURCE = """\
 volatile int sink;
 #define ALONE __attribute__((noinline))

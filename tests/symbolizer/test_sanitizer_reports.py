@@ -79,6 +79,7 @@ def of_source(thread: ReportedThread) -> list[tuple[str, int, bool]]:
     ]
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("kind", ["address", "thread"])
 def test_names_are_the_sanitizer_s_own(tmp_path: Path, kind: str) -> None:
     """Of a run without names, every function, line and inlined call that a run with names has."""

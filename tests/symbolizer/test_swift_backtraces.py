@@ -17,6 +17,8 @@ from machtrace.reports.source import ReportSource
 from machtrace.symbolizer.report_names import ReportNames
 from machtrace.symbolizer.report_symbolicator import symbolicate_reports
 
+pytestmark = pytest.mark.peer
+
 SOURCE = """\
 __attribute__((noinline)) int inner(int *n) {
   return *n + 1;

@@ -53,6 +53,7 @@ def symbol(name: str, offset: int, kind: int = N_SECT, **more) -> BuiltSymbol:
     return BuiltSymbol(name, TEXT_OFFSET + offset, n_type=kind, **more)
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_a_stripped_twin_is_never_named_wrongly(twins, true_symbols, arch):
     """Every address of the code, against the symbols of the unstripped twin."""
@@ -76,6 +77,7 @@ def test_a_stripped_twin_is_never_named_wrongly(twins, true_symbols, arch):
     assert whole.image.uuid is None or len(macho_symbol_table(whole)) == len(table)
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_nothing_is_named_but_code(twins, arch):
     """Not constants, not tables, not data, not what lies beyond; stubs after what they call."""
@@ -94,6 +96,7 @@ def test_nothing_is_named_but_code(twins, arch):
     assert (table.ids(beyond) == -1).all()
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("which", [0, 1], ids=["whole", "stripped"])
 def test_first_answers_are_those_of_the_table(twins, arch, which):
@@ -143,6 +146,7 @@ def test_any_first_answer_is_the_table_s(symbols, starts, is_64):
         )
 
 
+@pytest.mark.peer
 def test_all_names_of_one_place_are_kept(twins, true_symbols):
     """Aliases, and functions that a linker folded into one."""
     contents, truth = opened(twins(Arch.ARM64)[0]), true_symbols(twins(Arch.ARM64)[0])

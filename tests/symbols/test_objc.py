@@ -65,6 +65,7 @@ def symbols(contents: FileContents, offsets: list[int]) -> dict[int, Symbol | No
     return {offset: table.find(ImageOffset(offset)) for offset in offsets}
 
 
+@pytest.mark.peer
 def test_a_stripped_program_s_methods_have_the_names_that_they_had(twins):
     """With the same extent, and the word that they are from Objective-C's metadata."""
     whole, stripped = twins

@@ -71,6 +71,7 @@ def functions(contents: FileContents) -> dict[int, str]:
     return {int(symbols.n_value[row]) - base: demangle(symbols.name(row)) for row in rows}
 
 
+@pytest.mark.peer
 def test_virtual_methods_are_named_after_the_class_that_defines_them(library):
     """Pairs of (symbol, name): what a derived class inherits is its base's."""
     truth = functions(library)
@@ -86,6 +87,7 @@ def test_virtual_methods_are_named_after_the_class_that_defines_them(library):
     assert ("Shape::area()", "Oval::{virtual method 2, perhaps inherited}") not in found
 
 
+@pytest.mark.peer
 def test_only_wanted_functions_are_named(library):
     """Those that other sources left without a name."""
     truth = functions(library)
@@ -99,6 +101,7 @@ def test_only_wanted_functions_are_named(library):
     assert "Square::{virtual method 4}" == names.linkage_name(0)
 
 
+@pytest.mark.peer
 def test_without_function_starts_nothing_is_guessed(library):
     """A pointer in a vtable that leads to no function's start is no method."""
     starts = np.array([4], np.uint64)
@@ -113,6 +116,7 @@ def test_no_name_of_cplusplus_looks_like_these():
     assert name == demangle(name) == demangle(name, style=DemangleStyle.SIMPLIFIED)
 
 
+@pytest.mark.peer
 def test_damaged_libraries_give_names_or_none(library):
     """Bytes of the vtables and type information changed, a few at a time."""
     data = bytearray(library.data)

@@ -99,6 +99,7 @@ def twins(request, objects, tmp_path_factory) -> Built:
     return FileContents(whole.read_bytes(), "whole"), listed, functions
 
 
+@pytest.mark.peer
 def test_exact_names_are_those_of_the_unstripped_twin(twins):
     """At every address; and compiled functions keep names that are exact."""
     _, contents, functions = twins
@@ -118,6 +119,7 @@ def test_exact_names_are_those_of_the_unstripped_twin(twins):
     assert {"_exported", "_another"} == exact
 
 
+@pytest.mark.peer
 def test_assembly_code_has_no_exact_name(twins):
     """Nothing describes it, so another function may be in between."""
     _, contents, functions = twins
@@ -141,6 +143,7 @@ def test_without_unwind_tables_exports_are_not_exact():
     ]
 
 
+@pytest.mark.peer
 def test_unwind_tables_say_the_same_in_columns_and_one_by_one(twins):
     """Every place of the code, through the table's pages and through its columns."""
     _, contents, _ = twins
@@ -161,6 +164,7 @@ def test_unwind_tables_say_the_same_in_columns_and_one_by_one(twins):
     assert len(seen) > 1
 
 
+@pytest.mark.peer
 def test_initialisers_are_functions_of_their_own(twins):
     """Though no list of functions has them."""
     _, contents, functions = twins
@@ -170,6 +174,7 @@ def test_initialisers_are_functions_of_their_own(twins):
     assert (offset, Certainty.NONE) == (found.offset, found.certainty)
 
 
+@pytest.mark.peer
 def test_with_local_symbols_every_name_is_exact(twins):
     """What is not listed has its own."""
     contents, _, functions = twins

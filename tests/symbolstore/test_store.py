@@ -60,6 +60,7 @@ def test_an_app_and_its_dsym_in_symsorter_s_layout(store, bundle):
     assert store.find(ARM, "x86_64") is None
 
 
+@pytest.mark.peer
 def test_slices_are_what_lipo_takes_out(store, tmp_path):
     """A fat file is stored thin, each slice under its own UUID."""
     path = tmp_path / "App"
@@ -90,6 +91,7 @@ def test_one_bad_slice_does_not_spoil_the_other(store, tmp_path):
     assert "x86_64" in skipped[0].source
 
 
+@pytest.mark.peer
 @pytest.mark.skipif(not shutil.which("objcopy"), reason="objcopy is not installed")
 def test_elf_goes_under_the_build_id_that_readelf_prints(store, tmp_path):
     """A program and the debug file that objcopy makes of it."""
@@ -172,6 +174,7 @@ def test_a_meta_that_is_none_does_no_harm(store, tmp_path, meta):
     assert ["arm64"] == [one.arch for one in store.files()]
 
 
+@pytest.mark.peer
 def test_processes_add_at_once(tmp_path):
     """Each image is new to just one of them, and whole when it has its name."""
     folder = tmp_path / "in"

@@ -8,7 +8,9 @@ import machtrace as mt
 from machtrace.errors import TargetSpecError
 
 
-@pytest.mark.parametrize("nothing", [None, "", 3.5, b"1", object()], ids=repr)
+@pytest.mark.parametrize(
+    "nothing", [None, "", 3.5, b"1", object()], ids=["None", "empty", "float", "bytes", "object"]
+)
 @pytest.mark.parametrize("entry", [mt.open_target, mt.snapshot, mt.backtraces])
 def test_what_names_no_target_is_refused_alike(entry, nothing):
     """By each way in, with an error of ours that says what to give."""

@@ -51,6 +51,7 @@ def machine_frames(walk):
     return [(frame, one) for frame, one in pairs if frame.kind is not AddressKind.ASYNC_RESUME]
 
 
+@pytest.mark.emulated
 def test_every_frame_s_explanation_leads_to_the_next(snapshot, walks):
     """The rule that it names finds the walk's next frame, where it says that it is stored."""
     for walk in walks.values():
@@ -70,6 +71,7 @@ def test_every_frame_s_explanation_leads_to_the_next(snapshot, walks):
         assert Stop(StopReason.ROOT) == last.caller
 
 
+@pytest.mark.emulated
 def test_continuations_have_no_rule(walks):
     """No rule leads to them; the machine's frames below are explained."""
     walk = walks["com.machtrace.async"]
@@ -79,6 +81,7 @@ def test_continuations_have_no_rule(walks):
     assert len(walk.physical_remainder.addresses) == len(explained.physical_remainder)
 
 
+@pytest.mark.emulated
 def test_frames_that_are_not_come_to_again_are_not_explained(walks):
     """As of a backtrace that was made with files that are gone: the machine's frames are others."""
     walk = walks["com.machtrace.async"]
@@ -89,6 +92,7 @@ def test_frames_that_are_not_come_to_again_are_not_explained(walks):
     assert [one is not None for one in explained] == [True] * len(moved) + [False] * len(moved)
 
 
+@pytest.mark.emulated
 def test_what_others_say_of_a_prologue(walks):
     """Two instructions in, the frame pointer is the caller's: its caller is one too far."""
     walk = walks["com.machtrace.prologue"]
@@ -108,6 +112,8 @@ def test_what_others_say_of_a_prologue(walks):
     assert "enter" == others[FrameTrust.COMPACT].outcome.caller.symbol.name
 
 
+@pytest.mark.emulated
+@pytest.mark.peer
 def test_encodings_are_those_that_a_peer_reads(walks):
     """``llvm-objdump --unwind-info`` prints the same encodings."""
     if OBJDUMP is None:
@@ -148,6 +154,7 @@ def test_broken_tables_say_what_is_wrong_with_them():
     assert walk.addresses[2].trust is one.chosen.method is not FrameTrust.COMPACT
 
 
+@pytest.mark.emulated
 def test_tables_that_were_not_captured_are_told_of_once(snapshot, tmp_path):
     """Each method's trouble is named once, and not as damage: the table is not there."""
     path = tmp_path / "bare.core"
@@ -186,6 +193,7 @@ def test_deep_stacks_are_explained_at_both_ends():
     assert [*true[1:449], *true[-63:]] == callers
 
 
+@pytest.mark.emulated
 def test_text_names_methods_rules_and_places(snapshot):
     """Below each frame; without the option nothing is said of it."""
     sink = io.StringIO()
@@ -201,6 +209,7 @@ def test_text_names_methods_rules_and_places(snapshot):
     assert "→" not in sink.getvalue()
 
 
+@pytest.mark.emulated
 def test_json_has_the_same_as_data(snapshot):
     """Each machine frame has its explanation; each answer the documented keys."""
     sink = io.StringIO()
@@ -223,6 +232,7 @@ def test_json_has_the_same_as_data(snapshot):
     assert answers > 100
 
 
+@pytest.mark.peer
 def test_call_frame_information_names_its_fde(lab_program, tmp_path):
     """The offset is the one that ``llvm-dwarfdump`` prints before the record."""
     dwarfdump = shutil.which("llvm-dwarfdump-19") or shutil.which("llvm-dwarfdump")

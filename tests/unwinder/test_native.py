@@ -233,6 +233,8 @@ def test_real_tables_and_damaged_stacks(arch):
     assert 12 <= whole < 60
 
 
+@pytest.mark.emulated
+@pytest.mark.peer
 @pytest.mark.parametrize(
     ("name", "optimisation", "arch"),
     [

@@ -156,6 +156,7 @@ def test_with_inlined_calls_each_answer_ends_with_an_empty_line(atos, thin):
     assert "first (in App) + 4@\n7@\n" == atos("-o", thin, "-i", "-d", "@", *addresses).stdout
 
 
+@pytest.mark.peer
 def test_lines_and_inlined_calls_are_those_of_the_source(atos, program):
     """Without ``-i`` the function that holds the address, with the line in it."""
     path, start, size = program
@@ -171,6 +172,7 @@ def test_lines_and_inlined_calls_are_those_of_the_source(atos, program):
     assert texts[0] == texts[1].replace(f"{path.parent}/", "")
 
 
+@pytest.mark.peer
 @pytest.mark.skipif(
     not shutil.which("llvm-symbolizer-19"), reason="llvm-symbolizer-19 is not installed"
 )
@@ -201,6 +203,7 @@ def range_of(start, size):
     return [f"{address:x}" for address in range(start, start + size)]
 
 
+@pytest.mark.peer
 def test_addresses_come_from_files_and_from_standard_input(atos, thin, tmp_path):
     """Set apart by any whitespace, the last with or without a newline."""
     text = "100000404\t0x100000428\n\n 100000444"
@@ -212,6 +215,7 @@ def test_addresses_come_from_files_and_from_standard_input(atos, thin, tmp_path)
     assert "" == atos("-o", thin, input="").stdout
 
 
+@pytest.mark.peer
 def test_each_line_is_answered_before_the_next_is_written(thin):
     """As programs want it that keep the command running."""
     command = [sys.executable, "-m", "machtrace", "atos", "-o", thin]
@@ -226,6 +230,7 @@ def test_each_line_is_answered_before_the_next_is_written(thin):
         assert 0 == running.wait(timeout=30)
 
 
+@pytest.mark.peer
 def test_many_addresses_at_once(atos, thin):
     """A hundred thousand from a pipe, in their order."""
     words = [f"{BASE + CODE + number % 0x80:#x}" for number in range(100_000)]
@@ -294,6 +299,7 @@ def test_the_first_file_that_knows_an_address_answers(atos, thin, tmp_path):
     assert "first (in App) + 0\nelse (in Other) + 0\n0x9990000\n" == done.stdout
 
 
+@pytest.mark.live
 @pytest.mark.skipif(sys.platform != "linux", reason="other processes are read on Linux only")
 def test_a_running_process(atos, tmp_path):
     """By its id and by a part of its name; the header says which it is."""
@@ -321,6 +327,7 @@ def test_a_running_process(atos, tmp_path):
     assert "0 processes run an executable called" in gone.stderr
 
 
+@pytest.mark.peer
 def test_swift_names_are_the_short_ones_and_merged_functions_all_told(atos, tmp_path):
     """As Apple's documentation shows Swift names; ``-dedup`` tells of each name of the code."""
     symbols = (
@@ -343,6 +350,7 @@ def test_swift_names_are_the_short_ones_and_merged_functions_all_told(atos, tmp_
     assert told * 20 == atos("-o", path, "-dedup", input=many).stdout
 
 
+@pytest.mark.peer
 @pytest.mark.skipif(not shutil.which("llvm-nm-19"), reason="llvm-nm-19 is not installed")
 def test_a_real_mach_o(atos, tmp_path):
     """Linked by the package ziglang; a stub is called as Apple's command calls it."""
@@ -369,6 +377,7 @@ def _told(*command):
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
 
 
+@pytest.mark.peer
 def test_nothing_slow_is_imported_for_an_answer(thin):
     """The command line's libraries take longer than the answer."""
     code = (

@@ -148,6 +148,7 @@ def test_wrong_udid(machtrace):
     assert "there is no device 0000; there are: 00008110-001C2D3E4F50601A" in done.stderr
 
 
+@pytest.mark.peer
 def test_without_the_library():
     """How to get it; ``--help`` works without."""
     command = [sys.executable, "-c", "import sys; sys.modules['pymobiledevice3'] = None\n"]

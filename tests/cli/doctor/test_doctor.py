@@ -45,6 +45,7 @@ def findings(done):
     return {one["name"]: one for one in document["checks"]}, document
 
 
+@pytest.mark.live
 @linux
 def test_where_children_can_be_captured_the_status_is_0():
     """They are really captured, and so is a thread of the command itself."""
@@ -58,6 +59,7 @@ def test_where_children_can_be_captured_the_status_is_0():
     assert {"ok"} == {found[name]["state"] for name in ("this process", "process_vm_readv")}
 
 
+@pytest.mark.live
 @linux
 def test_people_read_a_line_a_check_and_a_verdict():
     """What nothing needs doing about has no arrow; no colour goes to a pipe."""
@@ -69,6 +71,7 @@ def test_people_read_a_line_a_check_and_a_verdict():
     assert "\x1b" not in done.stdout
 
 
+@pytest.mark.live
 @linux
 def test_what_is_not_installed_is_said_with_the_command_that_installs_it():
     """An extra, and what all of machtrace takes."""
@@ -84,6 +87,7 @@ def test_what_is_not_installed_is_said_with_the_command_that_installs_it():
     assert "pip install symbolic" == found["symbolic"]["remedy"]
 
 
+@pytest.mark.live
 @linux
 def test_extensions_that_are_not_built_are_said():
     """Live processes cannot be captured without them, and the status is 1."""
@@ -101,6 +105,7 @@ def test_extensions_that_are_not_built_are_said():
     assert "wheel" in found["this process"]["remedy"]
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("spec", ["4194304000", "/no/such/core", "emulated:other", "nobody"])
 def test_what_cannot_be_opened_is_said_with_a_remedy(spec):
     """The status is 1, and all else is still told."""
@@ -113,6 +118,7 @@ def test_what_cannot_be_opened_is_said_with_a_remedy(spec):
     assert "numpy" in found
 
 
+@pytest.mark.live
 def test_a_target_that_opens_is_tried_to_the_end():
     """Its threads are copied, and their stacks walked."""
     pytest.importorskip("unicorn", reason="the emulator is not installed")
@@ -127,6 +133,7 @@ def test_a_target_that_opens_is_tried_to_the_end():
     assert "threads copied" in found["emulated:demo"]["found"]
 
 
+@pytest.mark.live
 @as_root
 def test_without_the_capability_other_users_are_out_of_reach():
     """The missing right is named, and how to get it; own children can still be captured."""
@@ -150,6 +157,7 @@ def test_without_the_capability_other_users_are_out_of_reach():
     assert "ok" == found["own children"]["state"]
 
 
+@pytest.mark.live
 @as_root
 def test_a_process_that_is_not_dumpable_is_named_so():
     """PR_SET_DUMPABLE keeps even its user from it."""
@@ -183,6 +191,7 @@ def forbid(*calls):
     assert libc.prctl(22, 2, ctypes.c_void_p(ctypes.addressof(program)), 0, 0) == 0
 
 
+@pytest.mark.live
 @linux
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of x86-64's system calls")
 def test_a_sandbox_that_forbids_tracing_is_named():
@@ -197,6 +206,7 @@ def test_a_sandbox_that_forbids_tracing_is_named():
     assert "limited" == found["sandbox"]["state"]
 
 
+@pytest.mark.live
 @linux
 def test_a_cache_that_cannot_be_written_is_said(tmp_path):
     """Lines then take their time every time."""
@@ -210,6 +220,7 @@ def test_a_cache_that_cannot_be_written_is_said(tmp_path):
     assert "MACHTRACE_CACHE" in found["debug indices"]["remedy"]
 
 
+@pytest.mark.live
 @linux
 @pytest.mark.parametrize(("chosen", "state"), [("41", "ok"), ("3", "missing"), ("x", "missing")])
 def test_the_signal_that_was_chosen_is_looked_at(chosen, state):

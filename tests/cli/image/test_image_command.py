@@ -251,6 +251,7 @@ def test_a_symbol_table_outside_the_file_hides_nothing_else(tmp_path: Path):
     )
 
 
+@pytest.mark.peer
 def test_a_traceback_is_never_what_a_user_sees(tmp_path: Path):
     """The same from a shell: one line on standard error, status 1."""
     path = tmp_path / "nothing here"
@@ -332,6 +333,7 @@ def test_an_absent_architecture_lists_those_that_are_there(fat: Path):
     assert done.stderr.endswith("give --arch one of x86_64, arm64\n")
 
 
+@pytest.mark.peer
 def test_the_real_program_of_a_compiler(tmp_path: Path):
     """A function looked up in its middle has its name, and the next does not get it."""
     if find_spec("ziglang") is None:

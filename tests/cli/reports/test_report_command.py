@@ -110,6 +110,7 @@ def test_nothing_to_compare_with_is_no_difference(folder):
         assert str(other) in err
 
 
+@pytest.mark.peer
 def test_reports_come_by_standard_input(folder):
     """Packed ones too, as with the other commands."""
     done = subprocess.run(

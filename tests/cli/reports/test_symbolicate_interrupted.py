@@ -18,9 +18,12 @@ from tests.support.reports.samples import REPORT_SAMPLES
 
 FILES = 3000
 """Far more than are read before anything is done to the command, however late this is."""
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="children are found in /proc, which only Linux has"
-)
+pytestmark = [
+    pytest.mark.peer,
+    pytest.mark.skipif(
+        sys.platform != "linux", reason="children are found in /proc, which only Linux has"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -154,6 +154,7 @@ def test_limits_can_be_set(symbols, tmp_path):
     assert 2 == symbols("add", tmp_path / "a.zip", "--max-member", "much").returncode
 
 
+@pytest.mark.peer
 def test_what_a_report_still_needs(symbols, archive, tmp_path):
     """Own images first; the status says whether any is missing."""
     report = tmp_path / "App.crash"
@@ -186,6 +187,7 @@ def test_what_a_core_still_needs(symbols, tmp_path):
     assert "3 images: 3 missing" in done.stdout
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("text", ["", "no list here\n", "{}"])
 def test_a_report_without_images_is_an_error(symbols, text):
     """One line."""
@@ -257,6 +259,7 @@ def test_exporting_for_lldb(symbols, archive, tmp_path):
     assert 1 == symbols("export", tmp_path / "other", "--layout", "build-id").returncode
 
 
+@pytest.mark.peer
 def test_on_a_terminal_a_bar_shows_what_is_done(symbols, archive):
     """And is gone at the end; the summary stays."""
     ours, theirs = pty.openpty()
@@ -278,6 +281,7 @@ def test_on_a_terminal_a_bar_shows_what_is_done(symbols, archive):
     assert b"\x1b[" in shown
 
 
+@pytest.mark.peer
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send")
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_leaves_nothing_half_written(tmp_path):
@@ -320,6 +324,7 @@ def test_a_store_that_is_none_is_one_line(symbols, tmp_path, archive):
     assert str(tmp_path / "store") in done.stderr
 
 
+@pytest.mark.live
 @pytest.mark.skipif(sys.platform != "linux", reason="other processes are read on Linux only")
 def test_a_process_needs_nothing_that_this_machine_has(symbols):
     """Its own executable is where it was started from."""

@@ -85,6 +85,7 @@ def _eh_frame(path: Path) -> bytes:
     return bytes(indexed.section.read(0, indexed.section.size))
 
 
+@pytest.mark.peer
 @given(data=st.data())
 # The first example of each file reads more than the others do, and a busy machine takes its time.
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))

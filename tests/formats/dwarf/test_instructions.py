@@ -20,6 +20,8 @@ from tests.support.peers.cfi_tables import (
     llvm_row,
 )
 
+pytestmark = pytest.mark.peer
+
 Build = Callable[..., Path]
 Peer = Callable[..., str]
 

@@ -20,6 +20,8 @@ from tests.support.peers.cfi_tables import (
     llvm_row,
 )
 
+pytestmark = pytest.mark.peer
+
 
 def _section(path: Path, name: str = ".eh_frame") -> IndexedSection:
     sections = sections_of_elf(ElfFileContents(path.read_bytes(), path.name))

@@ -109,6 +109,7 @@ def _changed(path: Path, data: st.DataObject) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.peer
 @given(data=st.data())
 # The first example of each file compiles it, which takes longer than Hypothesis allows an example.
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
@@ -132,6 +133,7 @@ def test_random_notes(data: bytes, alignment: int) -> None:
         assert sum(len(note.description) for note in notes) <= len(data)
 
 
+@pytest.mark.peer
 def test_counts_are_checked_before_anything_is_allocated(build: Build) -> None:
     """A kilobyte that claims 2**32 sections of 2**60 bytes costs a kilobyte."""
     data = bytearray(build("arm64").read_bytes())
@@ -148,6 +150,7 @@ def test_counts_are_checked_before_anything_is_allocated(build: Build) -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.peer
 def test_names_that_overlap_are_refused(build: Build) -> None:
     """A thousand symbols, each named by the rest of the string table."""
     contents = ElfFileContents(build("arm64").read_bytes(), "whole")
@@ -161,6 +164,7 @@ def test_names_that_overlap_are_refused(build: Build) -> None:
     assert len(hostile.name(0)) == 5000
 
 
+@pytest.mark.peer
 def test_a_table_larger_than_its_header_is_told(build: Build) -> None:
     """The count of ``.eh_frame_hdr`` is checked against its size."""
     path = build("arm64")
@@ -175,6 +179,7 @@ def test_a_table_larger_than_its_header_is_told(build: Build) -> None:
     assert function_starts(broken) is None
 
 
+@pytest.mark.peer
 def test_memory_that_claims_to_be_endless_is_not_read(build: Build) -> None:
     """Only headers say how large an image in memory is."""
     data = bytearray(build("arm64").read_bytes())

@@ -38,6 +38,7 @@ def _loaded(contents: ElfFileContents, slide: int) -> RegionMemory:
     return RegionMemory(regions)
 
 
+@pytest.mark.peer
 def test_header_and_segments_are_llvms(any_file: Path, llvm: Llvm) -> None:
     """Of both widths and both byte orders."""
     image = _contents(any_file).image
@@ -65,6 +66,7 @@ def test_header_and_segments_are_llvms(any_file: Path, llvm: Llvm) -> None:
     ]
 
 
+@pytest.mark.peer
 def test_sections_are_llvms(any_file: Path, llvm: Llvm) -> None:
     """With their names; a file without section headers has none."""
     image = _contents(any_file).image
@@ -89,6 +91,7 @@ def test_sections_are_llvms(any_file: Path, llvm: Llvm) -> None:
     assert bool(theirs) == (any_file.name != "no-sections")
 
 
+@pytest.mark.peer
 def test_build_id_is_llvms(any_file: Path, peer: Callable[..., str]) -> None:
     """From the note segment; it is there without section headers too."""
     build_id = _contents(any_file).image.build_id
@@ -99,6 +102,7 @@ def test_build_id_is_llvms(any_file: Path, peer: Callable[..., str]) -> None:
     assert f"Build ID: {build_id}" in printed
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize(
     ("name", "arch", "kind"),
     [
@@ -119,6 +123,7 @@ def test_arch_and_type(build: Build, name: str, arch: Arch, kind: ElfType) -> No
     assert (image.arch, image.type) == (arch, kind)
 
 
+@pytest.mark.peer
 def test_soname(build: Build) -> None:
     """It is where the linker was told to put it, with and without section headers."""
     assert _contents(build("library")).image.soname == "libsample.so.1"
@@ -126,6 +131,7 @@ def test_soname(build: Build) -> None:
     assert _contents(build("pie")).image.soname is None
 
 
+@pytest.mark.peer
 def test_a_fixed_program_starts_at_its_lowest_page(build: Build) -> None:
     """And reaches to the end of what is mapped without a gap."""
     image = _contents(build("fixed")).image
@@ -156,6 +162,7 @@ def test_the_image_ends_at_a_gap_without_code_behind_it() -> None:
     assert loaded_range([]) == (0, 0)
 
 
+@pytest.mark.peer
 def test_bytes_by_address_and_by_offset_are_the_same(any_file: Path) -> None:
     """For every segment that is loaded; not one byte beyond it is given."""
     data, contents = any_file.read_bytes(), _contents(any_file)
@@ -170,6 +177,7 @@ def test_bytes_by_address_and_by_offset_are_the_same(any_file: Path) -> None:
         contents.read_file(FileOffset(len(data)), 1)
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("slide", [0, 0x7F12_3456_7000])
 def test_an_image_in_memory_is_the_same(any_file: Path, slide: int) -> None:
     """Read through its load address alone, whatever the slide."""
@@ -189,6 +197,7 @@ def test_an_image_in_memory_is_the_same(any_file: Path, slide: int) -> None:
         assert contents.read_file(segment.offset, segment.file_size) == expected
 
 
+@pytest.mark.peer
 def test_a_section_that_gcc_compressed_is_read_plain(
     build: Build, tmp_path: Path, peer: Callable[..., str]
 ) -> None:
@@ -203,6 +212,7 @@ def test_a_section_that_gcc_compressed_is_read_plain(
     assert contents.read_section(section) == Path(__file__).read_bytes()
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -104,6 +104,7 @@ def test_all_notes_in_memory_together_are_searched_to_a_limit(notes_read: list[i
     assert 0 < sum(notes_read) <= 1 << 16
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("name", [".plt", ".text", ".dynsym", ".eh_frame_hdr"])
 @pytest.mark.parametrize(
     ("field", "value", "message"),
@@ -122,6 +123,7 @@ def test_a_section_of_impossible_numbers_is_refused(
         elf_symbol_table(_changed(build("x86_64"), name, field, value))
 
 
+@pytest.mark.peer
 def test_a_segment_that_ends_with_the_address_space_is_refused(build: Build) -> None:
     """Its end is no address of 64 bits, as columns have them; here without sections."""
     data = bytearray(build("x86_64").read_bytes())
@@ -134,6 +136,7 @@ def test_a_segment_that_ends_with_the_address_space_is_refused(build: Build) -> 
         elf_symbol_table(ElfFileContents(bytes(data), "changed"))
 
 
+@pytest.mark.peer
 def test_stubs_end_with_their_section(build: Build) -> None:
     """Whatever the section says of their size."""
     contents = _changed(build("x86_64"), ".plt", "entry size", 1000)
@@ -144,6 +147,7 @@ def test_stubs_end_with_their_section(build: Build) -> None:
     assert int((stubs.addresses + stubs.sizes).max()) <= section.end
 
 
+@pytest.mark.peer
 def test_code_beyond_the_address_space_has_no_bounds(build: Build) -> None:
     """Values that no reader of headers gives, made by hand, raise nothing in the table either."""
     contents = ElfFileContents(build("x86_64").read_bytes(), "whole")

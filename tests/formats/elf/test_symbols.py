@@ -36,6 +36,7 @@ def _functions(rows: SymbolRows) -> set[tuple[str, int]]:
     return set(zip(rows.names(chosen.tolist()), addresses, strict=True))
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize(
     ("option", "key", "parse"),
     [
@@ -79,6 +80,7 @@ def test_every_symbol_is_llvms(
         assert rows.name(index) == ours[index][0]
 
 
+@pytest.mark.peer
 def test_functions_are_told_from_data_and_marks(build: Build) -> None:
     """Labels of assembly code count; data, undefined symbols and ``etext`` do not."""
     names = {name for name, _ in _functions(parse_symbols(_contents(build("pie"))))}
@@ -86,6 +88,7 @@ def test_functions_are_told_from_data_and_marks(build: Build) -> None:
     assert not {"table", "zeros", "puts", "abort", "_end", "_edata", "etext", ""} & names
 
 
+@pytest.mark.peer
 def test_marks_of_arm_are_no_functions(build: Build) -> None:
     """``$x``, ``$d`` and ``$t`` say where instructions start."""
     for name in ("arm64", "arm"):
@@ -96,6 +99,7 @@ def test_marks_of_arm_are_no_functions(build: Build) -> None:
         assert not any(n.startswith("$") for n in names)
 
 
+@pytest.mark.peer
 def test_thumb_functions_lose_the_bit_that_marks_them(build: Build, peer: Peer) -> None:
     """Their addresses are those at which a disassembler shows them."""
     path = build("arm")
@@ -109,6 +113,7 @@ def test_thumb_functions_lose_the_bit_that_marks_them(build: Build, peer: Peer) 
     }
 
 
+@pytest.mark.peer
 def test_stripped_files_keep_what_others_link_to(build: Build) -> None:
     """``.dynsym`` alone is left."""
     contents = _contents(build("stripped"))
@@ -118,6 +123,7 @@ def test_stripped_files_keep_what_others_link_to(build: Build) -> None:
     assert not {"hidden", "label_without_type"} & names
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("name", ["no-sections", "gnu-hash", "sysv-hash"])
 def test_dynamic_symbols_are_found_as_the_loader_finds_them(build: Build, name: str) -> None:
     """Without section headers, by each kind of hash table: the very same symbols."""
@@ -134,6 +140,7 @@ def test_dynamic_symbols_are_found_as_the_loader_finds_them(build: Build, name: 
     assert _functions(found) == _functions(expected)
 
 
+@pytest.mark.peer
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives a process a vdso")
 def test_the_vdso_of_this_process(tmp_path: Path, llvm: Llvm) -> None:
     """It is in no file; its symbols are those that LLVM finds in a copy of its pages."""
@@ -185,6 +192,7 @@ def _named_stubs(peer: Peer, path: Path) -> dict[int, str]:
     return {int(m[1], 16): m[2] for m in re.finditer(r"^(\w+) <(\w+)@plt>:", printed, re.MULTILINE)}
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize(
     "name",
     [
@@ -214,6 +222,7 @@ def test_stubs_have_the_names_that_disassemblers_give_them(
     assert not others or (name == "branch-tracking" and others <= set(theirs.values()))
 
 
+@pytest.mark.peer
 def test_stubs_with_branch_tracking_on_arm64_start_at_the_landing(build: Build) -> None:
     """``bti c`` is their first instruction, and one ends where the next starts."""
     contents = _contents(build("arm64-branch-tracking"))
@@ -226,6 +235,7 @@ def test_stubs_with_branch_tracking_on_arm64_start_at_the_landing(build: Build) 
     assert (np.diff(stubs.addresses) == 24).all()
 
 
+@pytest.mark.peer
 def test_no_stub_reaches_beyond_its_section(any_file: Path) -> None:
     """Nor into the next stub."""
     contents = _contents(any_file)
@@ -237,6 +247,7 @@ def test_no_stub_reaches_beyond_its_section(any_file: Path) -> None:
         assert any(s.address <= start < end <= s.end for s in sections)
 
 
+@pytest.mark.peer
 def test_function_starts_are_those_of_the_functions_with_unwind_tables(build: Build) -> None:
     """Every function that a compiler made is among them."""
     for name in ("library", "arm64", "i386", "arm64-big-endian"):
@@ -249,6 +260,7 @@ def test_function_starts_are_those_of_the_functions_with_unwind_tables(build: Bu
         assert (np.diff(starts) > 0).all()
 
 
+@pytest.mark.peer
 def test_names_of_local_functions_from_mini_debug_info(
     build: Build, peer: Peer, tmp_path: Path
 ) -> None:
@@ -270,6 +282,7 @@ def test_names_of_local_functions_from_mini_debug_info(
         mini_debug_contents(_contents(result))
 
 
+@pytest.mark.peer
 def test_a_symbol_table_outside_the_file_is_told(build: Build) -> None:
     """With its name, size and place."""
     contents = _contents(build("library"))
@@ -282,6 +295,7 @@ def test_a_symbol_table_outside_the_file_is_told(build: Build) -> None:
         parse_symbols(ElfFileContents(bytes(data), "broken"))
 
 
+@pytest.mark.peer
 def test_a_hash_table_without_an_end_is_told(build: Build) -> None:
     """Its last bit is what tells how many symbols there are."""
     contents = _contents(build("gnu-hash"))

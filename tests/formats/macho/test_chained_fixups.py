@@ -164,6 +164,7 @@ def apples_words(by_apples_header: Callable[[str, str], bytes]) -> list[int]:
     return list(struct.unpack(f"<{len(LAYOUTS)}Q", data))
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize(
     ("imports_format", "name", "addend"),
     [(1, "", ""), (2, "_addend", ".addend = -5"), (3, "_addend64", ".addend = -5")],
@@ -179,6 +180,7 @@ def test_imports_are_written_as_by_the_header_s_structs(
     assert data == ImportTable(imports=[one], imports_format=imports_format).table()[0]
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("at", range(len(LAYOUTS)), ids=lambda at: f"{LAYOUTS[at][0]}-{at}")
 def test_a_pointer_is_read_as_the_header_s_struct_was_written(apples_words, at):
     """Every struct, with each of its fields at its widest somewhere."""
@@ -235,6 +237,7 @@ IMPORTS = [
 ]
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("imports_format", [1, 2, 3])
 @pytest.mark.parametrize("is_compressed", [False, True])
 def test_imports_have_their_names_and_addends(tmp_path, llvm, imports_format, is_compressed):
@@ -264,6 +267,7 @@ def test_imports_have_their_names_and_addends(tmp_path, llvm, imports_format, is
         assert names == list(found.binds.names)
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("number", [2, 6])
 def test_pointers_are_those_that_objdump_lists(tmp_path, llvm, number):
     """Places, kinds and names, of the formats that it follows."""
@@ -289,6 +293,7 @@ def test_pointers_are_those_that_objdump_lists(tmp_path, llvm, number):
             assert found.target(at) is None
 
 
+@pytest.mark.peer
 def test_linkers_own_chains_are_those_that_objdump_lists(lld_arm64, llvm):
     """Of a library that lld linked."""
     listed = llvm("llvm-objdump", "--macho", "--dyld-info", lld_arm64)

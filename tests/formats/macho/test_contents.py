@@ -44,6 +44,7 @@ def _loaded(path: Path, slide: int) -> tuple[FileContents, _CountingMemory]:
     return contents, _CountingMemory(RegionMemory(regions))
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("slide", [0, 0x4F0000, -0x1000000 + 0x1000000, 0x7FFE_0000_0000])
 def test_memory_and_file_tell_the_same(linked_file: Path, slide: int):
     """Tables are found through the segment that holds their file offset."""
@@ -66,6 +67,7 @@ def test_memory_and_file_tell_the_same(linked_file: Path, slide: int):
     assert starts == parse_function_starts(contents).offsets
 
 
+@pytest.mark.peer
 def test_an_image_below_its_stated_address_has_a_negative_slide(zig_program: Path):
     """A program may be loaded anywhere."""
     contents, memory = _loaded(zig_program, -0x8000_0000)
@@ -75,6 +77,7 @@ def test_an_image_below_its_stated_address_has_a_negative_slide(zig_program: Pat
     assert loaded.read_svma(contents.image.header_svma, 4) == b"\xcf\xfa\xed\xfe"
 
 
+@pytest.mark.peer
 def test_only_the_header_is_read_at_first(zig_arm64: Path):
     """Reading from a process is not free; from a phone it is slow."""
     contents, memory = _loaded(zig_arm64, 0)
@@ -107,6 +110,7 @@ def test_only_the_strings_of_its_own_symbols_are_read():
     assert sum(size for _, size in memory.asked) < 1 << 18
 
 
+@pytest.mark.peer
 def test_what_no_segment_holds_cannot_be_read(zig_program: Path):
     """Addresses before, between and behind; offsets beyond the end."""
     contents, memory = _loaded(zig_program, 0)
@@ -148,6 +152,7 @@ def test_no_header_in_memory_is_an_error_of_its_format_or_of_memory():
         MemoryContents(memory, Avma(0x9000), "one byte")
 
 
+@pytest.mark.peer
 def test_a_table_that_was_not_captured_is_an_error_of_memory(zig_arm64: Path):
     """It exists; somebody left it out. One that no segment holds never did."""
     contents, _ = _loaded(zig_arm64, 0)

@@ -111,6 +111,7 @@ def test_a_thin_archive_names_its_members():
     assert [("sub/a.o", 5, None), ("b.o", 6, None)] == found
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("options", [("darwin",), ("gnu",), ("gnu", "--thin")], ids="-".join)
 def test_archives_as_llvm_writes_them(tmp_path: Path, options: tuple[str, ...]):
     """Short and long names, by its ``ar``."""
@@ -153,6 +154,7 @@ def test_a_fat_library_has_a_part_for_each_cpu():
 # --- object files ---
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize(
     "target",
     ["arm64-apple-macos13.0", "x86_64-apple-macos13.0", "i386-apple-macos10.12"],

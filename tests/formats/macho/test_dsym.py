@@ -14,6 +14,8 @@ from machtrace.formats.macho.header import FileType
 from machtrace.formats.macho.load_commands import LC_SEGMENT_64, LC_SYMTAB
 from machtrace.formats.macho.tables.symtab import parse_symbols
 
+pytestmark = pytest.mark.peer
+
 
 @pytest.fixture(scope="session")
 def pair(lld: Callable[..., Path], llvm: Callable[..., str]) -> tuple[Path, Path]:

@@ -114,6 +114,7 @@ def test_a_structure_that_ends_too_early() -> None:
         read_dyld_process(memory(infos()[:24]), AT, source="a test")
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("triple", ["aarch64-apple-macos13.0", "x86_64-apple-macos13.0"])
 def test_the_places_are_those_of_apple_s_header(triple: str, tmp_path: Path) -> None:
     """Asserted by the compiler."""

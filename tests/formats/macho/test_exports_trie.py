@@ -16,6 +16,7 @@ from tests.support.writers.macho import ThinFile
 Llvm = Callable[..., str]
 
 
+@pytest.mark.peer
 def test_exports_are_the_ones_objdump_lists(linked_file: Path, llvm: Llvm):
     """Names with the addresses that they stand for."""
     listed = llvm("llvm-objdump", "--macho", "--exports-trie", linked_file)
@@ -29,6 +30,7 @@ def test_exports_are_the_ones_objdump_lists(linked_file: Path, llvm: Llvm):
     }
 
 
+@pytest.mark.peer
 def test_weak_and_thread_local_exports_are_marked(
     llvm: Llvm, zig: Callable[..., Path], tmp_path: Path
 ):

@@ -39,6 +39,7 @@ def lipo_file(
     return path
 
 
+@pytest.mark.peer
 def test_lipo_files_are_taken_apart(
     lipo_file: Path, zig_arm64: Path, zig_x86_64: Path, armv7_object: Path
 ):
@@ -52,6 +53,7 @@ def test_lipo_files_are_taken_apart(
     }
 
 
+@pytest.mark.peer
 def test_slices_are_named_and_placed_as_objdump_says(lipo_file: Path, llvm: Llvm):
     """The names are what ``--arch`` options take."""
     listed = llvm("llvm-objdump", "--macho", "--universal-headers", lipo_file)
@@ -95,6 +97,7 @@ def test_arm64e_is_known_with_any_version_of_its_abi():
         assert parse_slices(data, "fat")[0].arch is Arch.ARM64E
 
 
+@pytest.mark.peer
 def test_a_thin_file_is_one_slice(zig_arm64: Path):
     """Whoever reads slices need not ask which kind of file it is."""
     data = zig_arm64.read_bytes()

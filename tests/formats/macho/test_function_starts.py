@@ -31,6 +31,7 @@ def _uleb(value: int) -> bytes:
     return encoded + bytes([value])
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("fixture", ["lld_arm64", "lld_x86_64"])
 def test_they_are_the_ones_objdump_lists(fixture: str, request: pytest.FixtureRequest, llvm: Llvm):
     """The linker wrote one for each function."""
@@ -44,6 +45,7 @@ def test_they_are_the_ones_objdump_lists(fixture: str, request: pytest.FixtureRe
     assert not parse_function_starts(contents).thumb
 
 
+@pytest.mark.peer
 def test_an_image_without_them_has_none(zig_arm64: Path):
     """The linker of zig writes the command, and no data."""
     contents = FileContents(zig_arm64.read_bytes(), str(zig_arm64))

@@ -196,6 +196,7 @@ def test_a_segment_that_wraps_round_is_refused(field: int):
         FileContents(bytes(data), "bad")
 
 
+@pytest.mark.peer
 def test_real_files_with_a_byte_changed(zig_arm64: Path):
     """Every byte of a real header in turn set to 0xff, every fourth one for time's sake."""
     data = zig_arm64.read_bytes()

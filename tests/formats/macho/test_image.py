@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
+import pytest
+
 from machtrace.formats.macho.build_version import BuildVersion, Platform, Version
 from machtrace.formats.macho.command_fields import command_fields
 from machtrace.formats.macho.contents import FileContents
@@ -14,6 +16,8 @@ from machtrace.formats.macho.header import FileType
 from machtrace.formats.macho.image import MachOImage
 from machtrace.formats.macho.segments import protection
 from machtrace.model.arch import Arch
+
+pytestmark = pytest.mark.peer
 
 Llvm = Callable[..., str]
 

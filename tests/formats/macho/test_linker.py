@@ -20,6 +20,8 @@ from machtrace.model.address import ImageOffset
 from tests.support.linker32.layout import LinkError
 from tests.support.linker32.linker import link_macho
 
+pytestmark = pytest.mark.peer
+
 Compile = Callable[..., Path]
 
 PROGRAM = """

@@ -122,6 +122,7 @@ LINKS = {
 }
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("options", LINKS.values(), ids=LINKS)
 def test_methods_are_those_of_the_symbol_table(shapes, llvm, tmp_path, options):
     """Of classes, and of categories of classes here and elsewhere."""
@@ -134,6 +135,7 @@ def test_methods_are_those_of_the_symbol_table(shapes, llvm, tmp_path, options):
     assert len(named(contents)) == 10
 
 
+@pytest.mark.peer
 def test_zig_s_linker_is_read_too(zig, shapes):
     """It binds lazily."""
     target = "x86_64-macos.13.0"
@@ -144,6 +146,7 @@ def test_zig_s_linker_is_read_too(zig, shapes):
     assert len(named(contents)) == 10
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("options", [(), ("-mthumb",)])
 def test_32_bit_methods_are_those_of_the_symbol_table(shapes, options):
     """Pointers of four bytes that no table tells of; code of both instruction sets."""
@@ -153,6 +156,7 @@ def test_32_bit_methods_are_those_of_the_symbol_table(shapes, options):
     assert len(named(contents)) == 8
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("size", ["-objc_stubs_fast", "-objc_stubs_small"])
 def test_stubs_of_messages_are_named_as_the_linker_does(zig, shapes, llvm, tmp_path, size):
     """Both kinds: 32 bytes, and 12."""
@@ -236,6 +240,7 @@ def test_lists_of_lists_are_opened():
     assert named(contents) == {code(7): {"-[Shape added]"}, code(0): {"-[Shape first]"}}
 
 
+@pytest.mark.peer
 def test_objects_that_are_not_linked_yet_name_nothing(shapes):
     """Their pointers are what a linker is to add to, and lead nowhere."""
     unit = shapes("x86_64-apple-macos13.0")
@@ -343,6 +348,7 @@ def test_altered_metadata_gives_names_or_an_error(changes):
     assert all(isinstance(name, str) for names in found.values() for name in names)
 
 
+@pytest.mark.peer
 def test_an_image_without_metadata_has_no_methods(lld_arm64):
     """A library in C."""
     contents = FileContents(lld_arm64.read_bytes(), "lld")
@@ -351,6 +357,7 @@ def test_an_image_without_metadata_has_no_methods(lld_arm64):
     assert len(parse_objc_stubs(contents, pointers)) == 0
 
 
+@pytest.mark.peer
 def test_pointers_tell_their_places(lld_x86_64, llvm):
     """Of opcodes: every bind that llvm-objdump lists, by place and name."""
     listed = "".join(

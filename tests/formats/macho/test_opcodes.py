@@ -61,6 +61,7 @@ OPCODES = {
 }
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("opcodes", OPCODES.values(), ids=OPCODES)
 def test_places_are_those_that_objdump_lists(tmp_path, opcodes):
     """For each opcode, and for what the linker wrote."""
@@ -70,6 +71,7 @@ def test_places_are_those_that_objdump_lists(tmp_path, opcodes):
     assert objdump_rebases(path) == rebased(data)
 
 
+@pytest.mark.peer
 def test_linkers_own_table_is_read_whole():
     """A hundred pointers of an Objective-C program, each into its image."""
     assert objdump_rebases(PROGRAM) == rebased(DEMO)

@@ -15,6 +15,8 @@ from machtrace.formats.macho.tables.symtab import parse_symbols
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryRegion, RegionMemory
 
+pytestmark = pytest.mark.peer
+
 Llvm = Callable[..., str]
 
 

@@ -32,6 +32,7 @@ def _chosen(symbols: SymbolRows, mask: np.ndarray) -> list[str]:
     return symbols.names(np.flatnonzero(mask))
 
 
+@pytest.mark.peer
 def test_values_and_names_are_those_of_nm(any_file: Path, llvm: Llvm):
     """All entries, debugger's included, in the table's order."""
     listed = llvm("llvm-nm", "-a", "-p", any_file).splitlines()
@@ -46,6 +47,7 @@ def test_values_and_names_are_those_of_nm(any_file: Path, llvm: Llvm):
         assert undefined or int(value.split(" ")[0], 16) == mine
 
 
+@pytest.mark.peer
 def test_kinds_are_those_of_nm(any_file: Path, llvm: Llvm):
     """Text, data, undefined and absolute; upper case where other images can see it."""
     listed = llvm("llvm-nm", "-p", any_file).splitlines()
@@ -62,6 +64,7 @@ def test_kinds_are_those_of_nm(any_file: Path, llvm: Llvm):
     assert code >= {"_g", "_helper"} or "_main" in code
 
 
+@pytest.mark.peer
 def test_thumb_functions_are_marked(armv7_object: Path, llvm: Llvm):
     """A pc in them has its low bit set; their addresses in the table have not."""
     listed = llvm("llvm-nm", "-m", armv7_object).splitlines()
@@ -72,11 +75,13 @@ def test_thumb_functions_are_marked(armv7_object: Path, llvm: Llvm):
     assert set(_chosen(symbols, symbols.is_thumb)) == theirs
 
 
+@pytest.mark.peer
 def test_no_other_cpu_has_thumb_functions(zig_arm64: Path):
     """There the same bit of n_desc means something else."""
     assert not _symbols_of(zig_arm64).is_thumb.any()
 
 
+@pytest.mark.peer
 def test_the_header_is_no_function(zig_program: Path):
     """``__mh_execute_header`` is in __text's section, external and at __TEXT's start."""
     symbols = _symbols_of(zig_program)
@@ -98,6 +103,7 @@ def test_header_symbols_elsewhere_are_known_by_name_and_mark():
     assert _chosen(symbols, symbols.is_code) == ["__mh_tools", "_marked"]
 
 
+@pytest.mark.peer
 def test_an_object_file_may_have_a_function_at_zero(i386_object: Path):
     """There is no header in its memory, so address 0 is as good as any."""
     symbols = _symbols_of(i386_object)
@@ -131,6 +137,7 @@ def test_symbols_without_a_name_of_their_own_name_no_code():
     assert [symbols.name(row) for row in (4, 5)] == ["", ""]
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("is_64", [True, False])
 @pytest.mark.parametrize("little_endian", [True, False])
 def test_every_width_and_byte_order(
@@ -161,6 +168,7 @@ def test_every_width_and_byte_order(
         ]
 
 
+@pytest.mark.peer
 def test_single_names_equal_those_in_bulk(linked_file: Path):
     """Both ways are used: one name for a frame, all for a listing."""
     symbols = _symbols_of(linked_file)

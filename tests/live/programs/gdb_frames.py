@@ -1,8 +1,8 @@
 """Run inside gdb: what it sees of every thread, as JSON.
 
-Of the registers only those of ``NT_PRSTATUS`` are listed, which every core has. What else gdb counts
-among the general ones differs by processor and by gdb (k0 to k7 of AVX-512, pkru, pl3_ssp, tpidr),
-and a core without the note of its extension lacks it.
+Of the registers only those of ``NT_PRSTATUS`` are listed, which every core has. What else gdb
+counts among the general ones differs by processor and by gdb (k0 to k7 of AVX-512, pkru, pl3_ssp,
+tpidr), and a core without the note of its extension lacks it.
 
 Left out are frames that are in no stack: inlined calls, and tail calls that gdb infers from
 debugging information of call sites.
@@ -12,13 +12,10 @@ import json
 
 import gdb
 
-_X86 = (
-    "ax bx cx dx si di bp sp ip".split(),
-    "eflags cs ss ds es fs gs fs_base gs_base".split(),
-)
 STORED = frozenset(
-    [f"{width}{name}" for width in "er" for name in _X86[0]]
-    + _X86[1]
+    [f"{width}{name}" for width in "er" for name in ("ax", "bx", "cx", "dx", "si", "di")]
+    + [f"{width}{name}" for width in "er" for name in ("bp", "sp", "ip")]
+    + ["eflags", "cs", "ss", "ds", "es", "fs", "gs", "fs_base", "gs_base"]
     + [f"r{number}" for number in range(16)]  # x86-64 and arm
     + [f"x{number}" for number in range(31)]
     + ["sp", "lr", "pc", "cpsr"]

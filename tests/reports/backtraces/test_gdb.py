@@ -251,6 +251,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[int, li
     return text, rows
 
 
+@pytest.mark.peer
 def test_frames_are_those_that_gdb_knows(
     printed: tuple[str, dict[int, list[list[object]]]],
 ) -> None:

@@ -149,6 +149,7 @@ def test_other_readers_find_the_crashed_thread_first(arch):
     assert (core.pid, core.facts.name, core.facts.parent) == (101, "program", 7)
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("arch", ARCHITECTURES, ids=lambda arch: arch.value)
 def test_readelf_understands_the_notes(arch, tmp_path):
     """Each has the size that its type has on that architecture, and the files are listed."""
@@ -182,6 +183,7 @@ def test_readelf_understands_the_notes(arch, tmp_path):
 REGISTER = re.compile(r"^ +(\w+) = (0x[0-9a-f]+)", re.MULTILINE)
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("arch", ARCHITECTURES, ids=lambda arch: arch.value)
 def test_lldb_reads_the_same_registers(arch, tmp_path, lldb):
     """By name, of the first thread; and the same threads at the same places."""
@@ -199,6 +201,7 @@ def test_lldb_reads_the_same_registers(arch, tmp_path, lldb):
     assert {name: shown.get(name) for name in expected} == expected
 
 
+@pytest.mark.peer
 def test_lldb_strips_by_our_mask(tmp_path, lldb):
     """Signed return addresses are followed by the width in NT_ARM_PAC_MASK."""
     snapshot = snapshot_of(Arch.ARM64, mask=PacMask.of_width(48))

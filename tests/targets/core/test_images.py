@@ -306,6 +306,7 @@ _Static_assert(offsetof(struct dyld_image_info, imageFilePath) == {path}, "");
 """
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize(
     ("triple", "layout"),
     [

@@ -17,6 +17,8 @@ from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo
 from machtrace.targets.core.macho import open_corefile
 from tests.support.writers.processes import synthetic_process
 
+pytestmark = pytest.mark.peer
+
 THREAD = re.compile(r"thread #(\d+): tid = (0x[0-9a-f]+), (0x[0-9a-f]+)")
 IMAGE = re.compile(r"\[ *\d+\] ([0-9A-F-]{36}) (0x[0-9a-f]+) (\S+)")
 FRAME = re.compile(r"frame #\d+: (0x[0-9a-f]+)")

@@ -21,6 +21,7 @@ def core(tmp_path_factory):
     return path
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("copied", COPIES, ids=["copy", "pickle"])
 def test_snapshot_of_a_core_gives_the_same_stacks_elsewhere(core, copied):
     """What was mapped goes along, not the mapping."""
@@ -30,6 +31,7 @@ def test_snapshot_of_a_core_gives_the_same_stacks_elsewhere(core, copied):
     assert [one.addresses for one in machtrace.unwind(again)] == [one.addresses for one in walked]
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("copied", COPIES, ids=["copy", "pickle"])
 def test_backtraces_and_explanations_of_a_core(core, copied):
     """What a pool of processes hands back."""

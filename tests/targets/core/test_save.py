@@ -54,6 +54,7 @@ def demo():
     return machtrace.snapshot("emulated:demo")
 
 
+@pytest.mark.emulated
 def test_the_demo_reads_back_to_the_letter(demo, tmp_path):
     """Frames, names, how each is known, async continuations, queues and stop times."""
     path = tmp_path / "demo.core"
@@ -70,6 +71,7 @@ def test_the_demo_reads_back_to_the_letter(demo, tmp_path):
         )
 
 
+@pytest.mark.emulated
 def test_a_part_of_the_demo_keeps_its_numbers(demo, tmp_path):
     """One thread, saved alone, is printed as it was among the others."""
     third = replace(demo, threads=demo.threads[2:3])
@@ -79,6 +81,8 @@ def test_a_part_of_the_demo_keeps_its_numbers(demo, tmp_path):
     assert printed(read(path)) == printed(third)
 
 
+@pytest.mark.emulated
+@pytest.mark.peer
 def test_lldb_opens_the_demo(demo, tmp_path, lldb):
     """The same threads at the same places, with the same image and its names."""
     path = tmp_path / "demo.core"
@@ -97,6 +101,7 @@ def test_lldb_opens_the_demo(demo, tmp_path, lldb):
     ]
 
 
+@pytest.mark.emulated
 def test_without_images_their_files_are_needed(demo, tmp_path):
     """Smaller; and the same again, once the program is pointed to."""
     from machtrace.targets.emulator import PROGRAM

@@ -294,12 +294,14 @@ ASSERTIONS = {
 }
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("triple", sorted(ASSERTIONS))
 def test_layouts_are_those_of_apples_headers(triple, check_headers):
     """A compiler for Darwin agrees with every flavour, size and offset used here."""
     assert check_headers(triple, ASSERTIONS[triple]) == ""
 
 
+@pytest.mark.peer
 def test_a_wrong_layout_would_be_noticed(check_headers):
     """The check above can fail."""
     wrong = ASSERTIONS["i386-apple-macos10.12"].replace("== 40", "== 44")

@@ -42,6 +42,7 @@ def extensions(arch: Arch, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         pytest.fail(error.stdout)
 
 
+@pytest.mark.peer
 def test_macos_has_every_extension_but_those_of_ptrace(extensions: dict[str, Path]) -> None:
     """Also the one of Mach tasks, which no other system has."""
     assert set(extensions) == {
@@ -54,6 +55,7 @@ def test_macos_has_every_extension_but_those_of_ptrace(extensions: dict[str, Pat
     }
 
 
+@pytest.mark.peer
 def test_nothing_is_imported_that_neither_macos_nor_python_has(
     extensions: dict[str, Path], arch: Arch
 ) -> None:
@@ -72,6 +74,7 @@ def test_the_system_s_list_tells_a_misspelt_function(arch: Arch) -> None:
     assert "_task_read_for_pit" not in exported
 
 
+@pytest.mark.peer
 def test_the_task_extension_asks_the_kernel_for_no_more_than_it_says(
     extensions: dict[str, Path],
 ) -> None:

@@ -23,6 +23,7 @@ SOURCES = sorted(
 MAGIC_64 = 0xFEEDFACF
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize(
     "triple",
     [

@@ -130,6 +130,7 @@ def test_signed_registers_and_return_addresses_do_not_matter() -> None:
             assert found == process.stacks[stack.thread.id]
 
 
+@pytest.mark.emulated
 def test_the_emulated_process_is_seen_as_it_stands() -> None:
     """Its code ran: its threads stand in leaves, prologues and epilogues, and one is signed."""
     pytest.importorskip("unicorn", reason="the process runs in unicorn")

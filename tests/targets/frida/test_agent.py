@@ -39,6 +39,7 @@ def walks(snapshot):
     }
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("signs", [False, True], ids=["plain", "signed"])
 def test_darwin_process_has_the_same_stacks(process, signs):
     """Each address of each thread, async ones too; names, queues, images; no thread of Frida's."""
@@ -57,6 +58,7 @@ def test_darwin_process_has_the_same_stacks(process, signs):
     assert copied.process.pointer_mask.bits == (1 << 47) - 1
 
 
+@pytest.mark.emulated
 def test_names_come_from_memory_alone(process):
     """No file of this machine has the images, as with a phone."""
 
@@ -79,6 +81,7 @@ def test_names_come_from_memory_alone(process):
     assert any(found)
 
 
+@pytest.mark.emulated
 def test_images_are_asked_for_once(process):
     """A second snapshot takes one request where nothing has changed."""
     agent = SnapshotAgent(process)
@@ -90,6 +93,7 @@ def test_images_are_asked_for_once(process):
     assert agent.is_closed
 
 
+@pytest.mark.emulated
 def test_thread_that_ends_meanwhile(process):
     """The others are had."""
     first = process.threads[0].info.id
@@ -101,6 +105,7 @@ def test_thread_that_ends_meanwhile(process):
     assert len(copied.threads) == len(process.threads) - 1
 
 
+@pytest.mark.emulated
 def test_images_that_cannot_be_read_cost_no_thread(process):
     """Stacks are had without them, and it is told."""
 
@@ -125,6 +130,7 @@ def use(agent):
         target.snapshot()
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("call", ["begin", "facts", "capture", "threads"])
 @pytest.mark.parametrize(
     "value",
@@ -140,6 +146,7 @@ def test_answer_of_another_kind(process, call, value):
     assert agent.is_closed
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize(
     "parts",
     [
@@ -160,6 +167,7 @@ def test_copies_that_make_no_sense(process, parts):
         target.snapshot()
 
 
+@pytest.mark.emulated
 def test_damaged_answers(process):
     """A bit of any answer turned over: a snapshot or an error of ours, always."""
     chance = random.Random(17)  # noqa: S311 - the same bits each time
@@ -186,6 +194,7 @@ def test_damaged_answers(process):
     assert "snapshot" in outcomes
 
 
+@pytest.mark.emulated
 def test_old_frida(process):
     """Is told, with what to do."""
     agent = SnapshotAgent(
@@ -197,6 +206,7 @@ def test_old_frida(process):
     assert "same version" in caught.value.remedy
 
 
+@pytest.mark.emulated
 def test_process_that_runs_signed_code_only(process):
     """Nothing can be compiled in it: told, with the other ways to reach it."""
     agent = SnapshotAgent(

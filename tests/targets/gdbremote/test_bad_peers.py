@@ -71,6 +71,7 @@ def instead(name, reply):
     return lambda request, _: reply if request.startswith(name) else None
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("dialect", list(Dialect))
 @pytest.mark.parametrize("checksum", [b"zz", b"", b"0g", b"\xff\xff"])
 def test_wrong_checksum(process, dialect, checksum):
@@ -119,6 +120,7 @@ GIANT = [
 ]
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize(("name", "reply"), GIANT, ids=lambda v: v[:28].decode("latin-1"))
 def test_giant_lengths(process, name, reply):
     """Numbers and lengths that cannot be: no memory is taken for them."""
@@ -126,6 +128,7 @@ def test_giant_lengths(process, name, reply):
     assert isinstance(found, MachtraceError) or is_well_formed(found)
 
 
+@pytest.mark.emulated
 def test_a_stack_without_end(process):
     """A stub that has every byte of memory is asked for the stack limit and no more."""
     zeros = packet(b"l" + b"0" * 100)
@@ -184,6 +187,7 @@ def test_endless_replies(first, again):
         stop.set()
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("dialect", list(Dialect))
 def test_lists_and_documents_without_end(process, dialect):
     """One part after the other, each right: given up after a few times the time limit."""
@@ -219,6 +223,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("name", NAMES, ids=bytes.decode)
 def test_dropped_connections(process, name):
     """Wherever it breaks: an error or what was copied; the stub is told to let go, if it can be."""
@@ -242,6 +247,7 @@ def test_dropped_connections(process, name):
         assert stub.requests[-1] == b"D"
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("name", NAMES, ids=bytes.decode)
 def test_replies_to_another_packet(process, name):
     """One reply too many puts all that follow out of step."""
@@ -258,6 +264,7 @@ def test_replies_to_another_packet(process, name):
     assert doubled
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("name", NAMES[2:], ids=bytes.decode)
 def test_the_reply_to_something_else_each_time(process, name):
     """The reply to ``?`` to whatever else is asked."""
@@ -266,6 +273,7 @@ def test_the_reply_to_something_else_each_time(process, name):
     assert isinstance(found, MachtraceError) or is_well_formed(found)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("said", [b"X09", b"W00", b"X09;process:1f"])
 @pytest.mark.parametrize("name", [b"jThreadsInfo", b"jGetLoaded", b"MultiMemRead", b"x1"])
 def test_a_process_that_ends_meanwhile(process, name, said):
@@ -282,6 +290,7 @@ def test_a_process_that_ends_meanwhile(process, name, said):
         assert how in str(reasons[0])
 
 
+@pytest.mark.emulated
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("dialect", list(Dialect))
 def test_interrupted_at_any_request(process, dialect):

@@ -48,6 +48,7 @@ def take(stub, *, options="", connections=1, **arguments):
         return target.snapshot(**arguments)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("compresses", [False, True], ids=["plain", "compressed"])
 def test_darwin_process_has_the_same_stacks(process, compresses):
     """Each address of each thread, async ones too, and how it was found; names, queues, images."""
@@ -63,6 +64,7 @@ def test_darwin_process_has_the_same_stacks(process, compresses):
     assert copied.process.pointer_mask.bits == (1 << 47) - 1
 
 
+@pytest.mark.emulated
 def test_names_come_from_memory_alone(process):
     """No file of this machine has the images, as with a phone."""
     names = [
@@ -86,6 +88,7 @@ class _Given:
         return self._snapshot
 
 
+@pytest.mark.emulated
 def test_round_trips_do_not_depend_on_the_number_of_threads(process):
     """All threads of a stub that takes many requests at once come as quickly as two of them."""
     counts = []
@@ -106,6 +109,7 @@ def test_round_trips_do_not_depend_on_the_number_of_threads(process):
     assert not any(request.startswith(b"jGet") for request in again)
 
 
+@pytest.mark.emulated
 def test_the_plainest_stub(process):
     """Acknowledged packets, hex memory, one thread selected after the other: the same bytes."""
     stub = SnapshotStub(process, Dialect.PLAIN, packet_size=0x800)
@@ -122,6 +126,7 @@ def test_the_plainest_stub(process):
     assert not any(request.startswith((b"x", b"j", b"Multi")) for request in stub.requests[4:])
 
 
+@pytest.mark.emulated
 def test_chosen_threads_and_limits(process):
     """Only what is asked for is copied; a thread that is not there is said to be missing."""
     wanted = process.threads[2].info.id
@@ -137,6 +142,7 @@ def test_chosen_threads_and_limits(process):
     assert problem.thread == 999
 
 
+@pytest.mark.emulated
 def test_a_stub_is_left_by_detaching(process):
     """The last word lets the process run; nothing that ends it or changes it is ever said."""
     stub = SnapshotStub(process)
@@ -149,6 +155,7 @@ def test_a_stub_is_left_by_detaching(process):
     ]
 
 
+@pytest.mark.emulated
 def test_a_process_that_the_stub_started_is_left_standing(process):
     """No detaching, which would let it run: the connection is closed."""
     stub = SnapshotStub(process, Dialect.PLAIN, attached=b"0")
@@ -182,6 +189,7 @@ def fails(stub, match, kind=MachtraceError, timeout=5.0):
     return raised.value
 
 
+@pytest.mark.emulated
 def test_damaged_packets_are_asked_for_again(process):
     """What comes damaged and then whole is not missed."""
     damaged = []
@@ -199,6 +207,7 @@ def test_damaged_packets_are_asked_for_again(process):
     assert damaged
 
 
+@pytest.mark.emulated
 def test_a_packet_that_is_always_damaged_is_given_up(process):
     """After a few times, with its checksum and the request."""
     error = fails(
@@ -209,6 +218,7 @@ def test_a_packet_that_is_always_damaged_is_given_up(process):
     assert error.request == "'qfThreadInfo'"
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize(
     ("name", "reply", "match"),
     [
@@ -276,6 +286,7 @@ def _hang_up_at(name):
     return fault
 
 
+@pytest.mark.emulated
 def test_a_connection_that_breaks_is_taken_up_once_more_to_let_the_process_go(process):
     """Also when it broke half way: a stub that keeps its process is told to let go of it."""
     stub = SnapshotStub(process, fault=_hang_up_at(b"jThreadsInfo"))
@@ -285,6 +296,7 @@ def test_a_connection_that_breaks_is_taken_up_once_more_to_let_the_process_go(pr
         assert stub.requests[-1] == b"D"
 
 
+@pytest.mark.emulated
 def test_what_was_copied_stays_when_the_connection_breaks(process):
     """The threads are there, without the bytes that did not come; the reason is told."""
     stub = SnapshotStub(process, fault=_hang_up_at(b"qMemoryRegionInfo"))
@@ -294,6 +306,7 @@ def test_what_was_copied_stays_when_the_connection_breaks(process):
     assert stub.requests[-1] == b"D"
 
 
+@pytest.mark.emulated
 def test_one_thread_that_cannot_be_read_does_not_lose_the_others(process):
     """It is named with the reason."""
     bad = process.threads[1].info.id
@@ -307,6 +320,7 @@ def test_one_thread_that_cannot_be_read_does_not_lose_the_others(process):
     assert "no registers" in str(copied.problems[0].error)
 
 
+@pytest.mark.emulated
 @pytest.mark.usefixtures("interruptible")
 def test_interruption_leaves_the_process_as_it_was(process):
     """Ctrl-C while a reply is awaited: what is owed is read, then the stub is left properly."""
@@ -329,6 +343,7 @@ def take_at(port):
         return target.snapshot()
 
 
+@pytest.mark.emulated
 def test_memory_of_the_wrong_size_is_an_error_of_its_part(process):
     """More bytes than asked for are no memory: the threads stay, without stacks."""
     stub = SnapshotStub(process, Dialect.PLAIN, fault=on(b"m", packet(b"00" * 70000)))
@@ -337,6 +352,7 @@ def test_memory_of_the_wrong_size_is_an_error_of_its_part(process):
     assert any("bytes of memory" in str(one.error) for one in copied.problems)
 
 
+@pytest.mark.emulated
 def test_closed_targets_say_so(process):
     """Closing twice does nothing more; using it afterwards is an error."""
     stub = SnapshotStub(process)
@@ -349,6 +365,7 @@ def test_closed_targets_say_so(process):
     assert stub.requests.count(b"D") == 1
 
 
+@pytest.mark.emulated
 def test_no_images_is_no_obstacle(process):
     """Registers and stacks are there where nobody tells of images."""
     copied = take(SnapshotStub(replace(process, images=ImageList())))
@@ -356,6 +373,7 @@ def test_no_images_is_no_obstacle(process):
     assert len(copied.images) == 0
 
 
+@pytest.mark.emulated
 def test_the_shared_cache(process):
     """Where it is and which; one round trip with the images; nothing of one that is not there."""
     cache = SharedCache(Avma(0x1_8000_0000), UUID("674DB25A-34B2-3C56-8BD4-7D78005B2F2E"))
@@ -364,6 +382,7 @@ def test_the_shared_cache(process):
     assert (copied.shared_cache, copied.problems) == (None, ())
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize(
     "reply",
     [b"", b"E01", b'{"shared_cache_uuid":7}', b'{"shared_cache_base_address":-5}', b"[1]", b"{"],
@@ -377,6 +396,7 @@ def test_a_shared_cache_that_makes_no_sense(process, reply):
     assert len(copied.problems) == (reply == b"{")
 
 
+@pytest.mark.emulated
 def test_unix_socket(process, tmp_path):
     """A stub may listen at a path."""
     path = tmp_path / "stub"

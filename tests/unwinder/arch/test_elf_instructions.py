@@ -17,6 +17,8 @@ from machtrace.unwinder.sources.cfi import CallFrameRules
 from machtrace.unwinder.sources.of_image import image_rules
 from tests.support.compilers.executables import compile_elf
 
+pytestmark = pytest.mark.peer
+
 PROGRAMS = Path(__file__).parents[2] / "lab" / "programs"
 OPTIONS = ("-shared", "-fPIC", "-ffreestanding", "-fno-builtin", "-w", "-g0")
 WITHOUT_FRAME_POINTER = ("-fomit-frame-pointer", "-Xclang", "-mframe-pointer=none")

@@ -45,6 +45,7 @@ def _with_text_size(contents: FileContents, size: int) -> FileContents:
     return FileContents(bytes(data), "stated")
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("size", [1 << 52, 1 << 63])
 def test_a_section_ends_where_its_segment_has_no_more_bytes(lab_program: Build, size: int):
     """Whatever size it states; and the functions in it are still found."""
@@ -62,6 +63,7 @@ def test_a_section_ends_where_its_segment_has_no_more_bytes(lab_program: Build, 
     assert instruction_rules(stated, Arch.ARM64) is not None
 
 
+@pytest.mark.peer
 def test_sections_of_a_whole_file_are_taken_as_they_are(lab_program: Build):
     """Those that the linker wrote lie within their segments."""
     contents = lab_program("frames", "-O2", "compact")
@@ -69,6 +71,7 @@ def test_sections_of_a_whole_file_are_taken_as_they_are(lab_program: Build):
     assert code_ranges(contents) == tuple((one.address, one.end) for one in sections)
 
 
+@pytest.mark.peer
 def test_calls_are_searched_for_only_as_far_as_code_can_be_read(lab_program: Build):
     """Not through all that a section claims."""
     contents = lab_program("frames", "-O2", "compact")

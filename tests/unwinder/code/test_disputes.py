@@ -65,6 +65,7 @@ def process(contents, change=lambda rules: rules):
     return RuleCache(ImageList([image]), parsed.arch, lambda _: rules)
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize(("arch", "optimisation", "tables"), BUILDS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_right_tables_are_not_disputed(lab_program, name, arch, optimisation, tables, tmp_path):
@@ -77,6 +78,7 @@ def test_right_tables_are_not_disputed(lab_program, name, arch, optimisation, ta
         assert rules.objection(lookup) is None, (hex(address), trust, str(rule))
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("optimisation", ["-O2", "-O2 no fp"])
 @pytest.mark.parametrize("arch", [Arch.ARM64, Arch.X86_64])
 def test_code_that_moves_on_from_its_table_is_followed(lab_program, arch, optimisation, tmp_path):
@@ -116,6 +118,7 @@ class Moved:
         return UnwindRule(cfa, rule.return_address, rule.registers)
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize(("arch", "optimisation", "tables"), BUILDS)
 def test_wrong_tables_are_disputed_at_nearly_every_call(
     lab_program, arch, optimisation, tables, tmp_path
@@ -205,6 +208,7 @@ def test_right_tables_dispute_no_frame():
         assert not any(one.disputed_by for one in found.addresses)
 
 
+@pytest.mark.peer
 def test_a_wrong_row_of_call_frame_information_is_disputed(lab_program, tmp_path):
     """One byte of ``__eh_frame``: where a function's CFA is once its frame is made."""
     contents = lab_program("frames", "-O2 no fp", "dwarf", Arch.ARM64)

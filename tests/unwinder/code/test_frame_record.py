@@ -61,6 +61,7 @@ def test_rules_of_records_are_known():
         assert not follows_record(UnwindRule(sp, rule.return_address, rule.registers), arch)
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("arch", [Arch.ARM64, Arch.X86_64])
 def test_behind_it_the_frame_pointer_s_rule_is_right(lab_program, arch):
     """As instruction analysis, which follows every instruction, says of the same places."""

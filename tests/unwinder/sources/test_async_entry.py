@@ -16,6 +16,8 @@ from tests.support.compilers.executables import COMPACT_TABLES, compile_macho
 from tests.support.emulated.run import EmulatedRun
 from tests.support.lab.policies import MASK, process_rules
 
+pytestmark = [pytest.mark.emulated, pytest.mark.peer]
+
 PROGRAM = Path(__file__).parent / "programs" / "continuations.c"
 CONTEXT = {Arch.ARM64: 22, Arch.X86_64: 14}
 

@@ -194,6 +194,7 @@ def _compare(rules: CallFrameRules, functions: list[PeerFunction], arch: Arch) -
     return compared
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("name", ["program", "libc"])
 def test_rules_of_this_machines_files(
     name: str, request: pytest.FixtureRequest, dump: Dump
@@ -204,6 +205,7 @@ def test_rules_of_this_machines_files(
     assert _compare(_rules(contents), dump(path)[::4], contents.image.arch) > 20
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize(
     ("target", "options"),
     [
@@ -222,6 +224,7 @@ def test_rules_of_other_machines_files(
     assert _compare(_rules(contents), dump(path), contents.image.arch) > 30
 
 
+@pytest.mark.peer
 def test_rules_of_arm_are_in_the_section_for_debuggers(
     zig: Callable[..., Path], dump: Dump
 ) -> None:
@@ -231,6 +234,7 @@ def test_rules_of_arm_are_in_the_section_for_debuggers(
     assert _compare(rules, dump(path, "--debug-frame"), Arch.ARM) > 20
 
 
+@pytest.mark.peer
 def test_functions_that_eh_frame_leaves_out_are_found_in_debug_frame(
     folder: Path, dump: Dump
 ) -> None:
@@ -246,6 +250,7 @@ def test_functions_that_eh_frame_leaves_out_are_found_in_debug_frame(
     assert _compare(rules, dump(path, "--eh-frame"), arch) > 4
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize(("arch", "places"), [(Arch.ARM64, 30), (Arch.X86_64, 2)])
 def test_rules_of_mach_o(
     macho: Callable[[Arch], Path], dump: Dump, arch: Arch, places: int
@@ -260,6 +265,7 @@ def test_rules_of_mach_o(
     assert _compare(rules, dump(path), arch) >= places
 
 
+@pytest.mark.peer
 def test_compact_unwind_names_an_fde_by_its_offset(
     macho: Callable[[Arch], Path], dump: Dump
 ) -> None:
@@ -278,6 +284,7 @@ def test_compact_unwind_names_an_fde_by_its_offset(
         rules.rule_at_fde_offset(0xFFFFFF, Svma(functions[0].start))
 
 
+@pytest.mark.peer
 def test_apples_i386_numbers_are_translated(folder: Path) -> None:
     """In its ``__eh_frame`` 4 is ebp and 5 is esp.
 
@@ -307,6 +314,7 @@ def test_apples_i386_numbers_are_translated(folder: Path) -> None:
     assert dict(inside.registers)[5] == AtCfa(-8)
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("name", ["program", "libc", "zig"])
 def test_the_table_of_the_header_and_the_section_itself_agree(
     name: str, request: pytest.FixtureRequest
@@ -327,6 +335,7 @@ def test_the_table_of_the_header_and_the_section_itself_agree(
     assert by_header.find(starts[0] - 1) is None
 
 
+@pytest.mark.peer
 def test_without_a_usable_header_the_section_is_read_through(
     zig: Callable[..., Path], dump: Dump
 ) -> None:
@@ -351,6 +360,7 @@ def _loaded(contents: ElfFileContents, slide: int) -> RegionMemory:
     )
 
 
+@pytest.mark.peer
 def test_rules_of_an_image_in_memory(zig: Callable[..., Path], dump: Dump, libc: Path) -> None:
     """By its program headers alone, whatever the slide."""
     for path in (zig("aarch64-linux-musl"), libc):
@@ -361,6 +371,7 @@ def test_rules_of_an_image_in_memory(zig: Callable[..., Path], dump: Dump, libc:
         assert _compare(_rules(loaded), functions, contents.image.arch) > 30
 
 
+@pytest.mark.peer
 def test_rules_of_the_vdso(tmp_path: Path, dump: Dump) -> None:
     """Code of no file, through which threads go into the kernel."""
     maps = Path("/proc/self/maps")
@@ -375,6 +386,7 @@ def test_rules_of_the_vdso(tmp_path: Path, dump: Dump) -> None:
     assert _compare(_rules(contents), dump(tmp_path / "vdso"), contents.image.arch) > 5
 
 
+@pytest.mark.peer
 def test_nobody_called_where_the_return_address_is_undefined(libc: Path, dump: Dump) -> None:
     """So threads end: after ``clone`` the new one has no caller."""
     rules = _rules(_elf(libc))
@@ -389,6 +401,7 @@ def test_nobody_called_where_the_return_address_is_undefined(libc: Path, dump: D
         assert step(rule, registers, RegionMemory(), MASK) == Stop(StopReason.ROOT)
 
 
+@pytest.mark.peer
 def test_the_program_start_is_a_root(program: Path) -> None:
     """``_start``, by its entry point."""
     contents = _elf(program)
@@ -403,6 +416,7 @@ def test_the_program_start_is_a_root(program: Path) -> None:
 SIGNAL_REGISTERS = (8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7, 16)
 
 
+@pytest.mark.peer
 def test_every_register_of_what_a_signal_interrupted_is_recovered(libc: Path, dump: Dump) -> None:
     """From the kernel's frame, by the expressions that libc has for its return code."""
     found = [f for f in dump(libc) if any("DW_OP_breg7 RSP+168" in r for r in f.rows.values())]
@@ -428,6 +442,7 @@ def test_every_register_of_what_a_signal_interrupted_is_recovered(libc: Path, du
     }
 
 
+@pytest.mark.peer
 def test_a_lazy_stub_is_stepped_out_of_at_every_instruction(program: Path) -> None:
     """By one expression for all stubs: the number is pushed once eleven bytes have run."""
     contents = _elf(program)
@@ -445,6 +460,7 @@ def test_a_lazy_stub_is_stepped_out_of_at_every_instruction(program: Path) -> No
         assert caller.pc == expected
 
 
+@pytest.mark.peer
 def test_code_that_no_fde_describes_has_no_rule(program: Path, dump: Dump) -> None:
     """Before the first, between two, and after the last."""
     rules = _rules(_elf(program))
@@ -456,6 +472,7 @@ def test_code_that_no_fde_describes_has_no_rule(program: Path, dump: Dump) -> No
     assert all(rules.rule_for(Svma(gap), interrupted=True) is None for gap in gaps)
 
 
+@pytest.mark.peer
 def test_one_malformed_function_does_not_take_the_others_with_it(
     zig: Callable[..., Path], dump: Dump
 ) -> None:
@@ -473,6 +490,7 @@ def test_one_malformed_function_does_not_take_the_others_with_it(
     assert _compare(rules, [functions[0], *functions[2:]], Arch.ARM64) > 20
 
 
+@pytest.mark.peer
 @given(data=st.data())
 # The first example of each file compiles it, and a busy machine takes its time.
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
@@ -521,6 +539,7 @@ def _by_offset(rules: CallFrameRules) -> Callable[..., UnwindRule | None]:
     return ask
 
 
+@pytest.mark.peer
 def test_images_without_call_frame_information_have_no_rules(
     zig: Callable[..., Path], folder: Path
 ) -> None:

@@ -28,6 +28,8 @@ from machtrace.unwinder.sources.plt import LinkageStubRules
 from machtrace.unwinder.step import step
 from tests.support.compilers.executables import compile_elf
 
+pytestmark = [pytest.mark.emulated, pytest.mark.peer]
+
 unicorn = pytest.importorskip("unicorn", reason="the emulator, unicorn, is not installed")
 capstone = pytest.importorskip("capstone", reason="capstone, which knows calls, is not installed")
 

@@ -64,6 +64,7 @@ def _rules(contents: FileContents) -> CompactRules:
 # --- the section ---
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize(
     ("name", "optimisation", "arch"),
     [
@@ -356,12 +357,16 @@ def _calls(contents: FileContents) -> list[tuple[RegisterSet, Moment]]:
     return found
 
 
+@pytest.mark.emulated
+@pytest.mark.peer
 @pytest.mark.parametrize(("name", "optimisation"), X86_BUILDS)
 def test_x86_64_callers_are_recovered_exactly(name: str, optimisation: str, lab_program: Build):
     """At every call: the return address, sp, and each register that calls preserve."""
     assert len(_calls(lab_program(name, optimisation, "compact", Arch.X86_64))) > 20
 
 
+@pytest.mark.emulated
+@pytest.mark.peer
 @pytest.mark.parametrize("optimisation", ["-O0", "-O2"])
 @pytest.mark.parametrize("name", ["frames", "registers"])
 def test_arm64_callers_are_recovered_exactly(name: str, optimisation: str, lab_program: Build):
@@ -369,6 +374,7 @@ def test_arm64_callers_are_recovered_exactly(name: str, optimisation: str, lab_p
     assert len(_calls(lab_program(name, optimisation))) > 20
 
 
+@pytest.mark.peer
 def test_the_programs_use_every_x86_64_mode(lab_program: Build):
     """Or else the tests above say less than they seem to."""
     kinds: set[type] = set()
@@ -400,6 +406,8 @@ int main(void) { return (int)leaf(5); }
 """
 
 
+@pytest.mark.emulated
+@pytest.mark.peer
 def test_arm64_frameless_functions_that_save_pairs(compiled: Build):
     """The return address is still in lr; pairs lie below sp plus the frame's size."""
     contents = compiled(FRAMELESS_WITH_PAIRS, "-O1", "-fomit-frame-pointer")
@@ -426,6 +434,7 @@ def test_arm64_frameless_functions_that_save_pairs(compiled: Build):
     assert dict(checked[0].registers)[27] == AtCfa(-24)
 
 
+@pytest.mark.peer
 def test_a_gap_has_no_rule(lab_program: Build):
     """Encoding 0 is no leaf and not the end of the stack: the next source is asked."""
     contents = lab_program("leaves", "-O2", "compact", Arch.X86_64)
@@ -445,6 +454,7 @@ class _OneFde:
         return UnwindRule(RegisterOffset(31, 99), AtCfa(-8))
 
 
+@pytest.mark.peer
 def test_dwarf_mode_is_handed_over(lab_program: Build):
     """To the FDE that the encoding names; offset 0 names none."""
     contents = lab_program("leaves", "-O2")
@@ -459,6 +469,7 @@ def test_dwarf_mode_is_handed_over(lab_program: Build):
     assert fdes.asked == [(0x44, header + 0x10)]
 
 
+@pytest.mark.peer
 def test_an_x86_frame_too_small_for_its_registers_is_malformed(lab_program: Build):
     """Not even its return address would be in it."""
     contents = lab_program("leaves", "-O2", "compact", Arch.X86_64)
@@ -478,6 +489,8 @@ int main(void) { return calls(3) + 1; }
 """
 
 
+@pytest.mark.emulated
+@pytest.mark.peer
 @pytest.mark.parametrize("arch", [Arch.ARM64, Arch.X86_64])
 def test_every_instruction_of_a_stub_and_its_helper(arch: Arch, compiled: Build):
     """Up to the jump into dyld, which the emulator takes for the end."""
@@ -509,6 +522,7 @@ def test_every_instruction_of_a_stub_and_its_helper(arch: Arch, compiled: Build)
     assert len(sections) == (11 if arch is Arch.ARM64 else 6)
 
 
+@pytest.mark.peer
 @given(data=st.binary(min_size=64, max_size=64), offset=st.integers(0, 63))
 @settings(max_examples=100, deadline=None)
 def test_any_bytes_in_a_helper_section_are_a_rule_or_none(

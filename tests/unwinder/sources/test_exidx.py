@@ -58,6 +58,7 @@ def index_of(contents: ElfFileContents) -> ExceptionIndex:
     return index
 
 
+@pytest.mark.peer
 def test_entries_are_those_that_llvm_reads(shapes: tuple[Path, ElfFileContents]) -> None:
     """Function by function, with the bytes of all unwinding instructions that it shows."""
     path, contents = shapes
@@ -84,6 +85,7 @@ def test_entries_are_those_that_llvm_reads(shapes: tuple[Path, ElfFileContents])
     assert compared >= 7
 
 
+@pytest.mark.peer
 def test_each_function_has_the_rule_that_its_source_states(
     shapes: tuple[Path, ElfFileContents],
 ) -> None:
@@ -222,6 +224,7 @@ def test_any_instructions_have_a_rule_or_an_error(instructions: bytes) -> None:
         assert str(rule_of_instructions(instructions, "test"))
 
 
+@pytest.mark.peer
 @given(data=st.data())
 def test_any_table_has_entries_or_errors(
     shapes: tuple[Path, ElfFileContents], data: st.DataObject

@@ -27,6 +27,8 @@ from machtrace.unwinder.sources.darwin_signal_frame import DarwinSignalRules
 from machtrace.unwinder.sources.linux_signal_frame import LinuxSignalRules
 from machtrace.unwinder.step import step
 
+pytestmark = pytest.mark.peer
+
 DARWIN_HEADERS = Path(ziglang.__file__).parent / "lib/libc/include/any-darwin-any"
 STACK = Avma(0x7000_0000)
 CODE = Svma(0x1000)

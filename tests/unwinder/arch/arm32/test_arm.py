@@ -116,6 +116,7 @@ def test_saved_registers_keep_all_their_bits() -> None:
     assert (caller.get(4), caller.lr) == (0x5001, 0x5001)
 
 
+@pytest.mark.peer
 def test_a_call_at_the_end_of_an_image_is_looked_up_inside_it(program: Program) -> None:
     """The byte before a Thumb return address, bit removed, is in the call instruction."""
     contents = program(
@@ -148,6 +149,8 @@ def test_a_call_at_the_end_of_an_image_is_looked_up_inside_it(program: Program) 
     assert found.stop.reason is not StopReason.NO_PROGRESS
 
 
+@pytest.mark.emulated
+@pytest.mark.peer
 @pytest.mark.parametrize(("arch", "mode"), [(Arch.ARMV7, "-mthumb"), (Arch.ARMV7K, "-marm")])
 def test_a_core_has_the_stack_that_lldb_prints(
     program: Program, tmp_path: Path, arch: Arch, mode: str
@@ -197,6 +200,7 @@ def test_a_core_has_the_stack_that_lldb_prints(
 # --- which instruction set ---
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("mode", ["-mthumb", "-marm"])
 def test_code_shows_its_set_where_no_table_says_so(program: Program, mode: str) -> None:
     """Every function of a program, by its bytes alone, as its symbol has it."""
@@ -263,6 +267,8 @@ def test_an_aligned_place_is_found_wherever_the_frame_is(fp: int) -> None:
     assert found.get(ARM_DOUBLES[9]) == 0x1122334455667788
 
 
+@pytest.mark.emulated
+@pytest.mark.peer
 def test_doubles_are_recovered_at_calls_by_tables_alone(program: Program) -> None:
     """Compact encodings and the FDEs that they point to, frame by frame, in a real program."""
     sources = (LAB / "registers.c", LAB / "support.c", LAB / "support.S")
@@ -309,6 +315,7 @@ def _rules(rules: ImageRules, pc: int):
 # --- stubs ---
 
 
+@pytest.mark.peer
 def test_stubs_and_their_helpers_have_a_caller(program: Program) -> None:
     """As ld64 wrote them: the return address stays in lr, while words are pushed for dyld."""
     contents = program(

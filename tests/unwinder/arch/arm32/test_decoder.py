@@ -170,6 +170,7 @@ def test_random_instructions_do_what_capstone_says(*, is_thumb: bool) -> None:
     assert compared > COUNT / 3
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize(
     ("target", "is_thumb"), [("arm-linux-musleabihf", False), ("thumb-linux-musleabihf", True)]
 )

@@ -127,6 +127,7 @@ def _agree(
     return True
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize(
     "build",
     [
@@ -150,6 +151,7 @@ def test_analysis_says_what_call_frame_information_says(build: tuple[str, str], 
     assert not wrong, "\n".join(wrong[:20])
 
 
+@pytest.mark.peer
 def test_shapes_that_compilers_seldom_write(tmp_path: Path):
     """Sizes in registers, noreturn calls, tables, base pointers, saves through any register."""
     program = compile_macho(
@@ -332,6 +334,7 @@ def test_a_function_that_is_too_long_is_left_alone():
     assert rules.rule_for(Svma(0x1000), interrupted=True) is None
 
 
+@pytest.mark.peer
 def test_callers_are_left_to_compact_unwind(lab_program: Build):
     """Where a function makes a frame of its own and calls ordinary ones, tables say it better."""
     contents = lab_program("registers", "-O2")
@@ -362,6 +365,7 @@ def test_no_rule_where_the_return_address_was_overwritten():
     assert rules.rule_for(Svma(4), interrupted=True) is None
 
 
+@pytest.mark.peer
 def test_each_architecture_has_its_own_analysis(lab_program: Build):
     """The image's architecture decides."""
     arm64 = lab_program("leaves", "-O0")
@@ -370,6 +374,7 @@ def test_each_architecture_has_its_own_analysis(lab_program: Build):
     assert isinstance(instruction_rules(x86_64, Arch.X86_64), X86InstructionRules)
 
 
+@pytest.mark.peer
 def test_encrypted_code_is_not_analysed(lab_program: Build):
     """In an encrypted program's file, code and unwind tables are noise; in memory they are not."""
     contents = lab_program("leaves", "-O0")

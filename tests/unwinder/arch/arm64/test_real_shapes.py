@@ -34,6 +34,8 @@ def assert_whole(contents: FileContents, at_least: int) -> None:
     assert not result.lost_registers
 
 
+@pytest.mark.emulated
+@pytest.mark.peer
 def test_loads_of_one_lane_write_one_register(tmp_path: Path):
     """LD1 of one lane of v9 leaves d10 to d12 alone, which nobody saved; LD3 writes three."""
     text = """
@@ -60,6 +62,8 @@ _inner:
     assert_whole(assembled(tmp_path, text, Arch.ARM64), 14)
 
 
+@pytest.mark.emulated
+@pytest.mark.peer
 @pytest.mark.parametrize("arch", [Arch.ARM64, Arch.X86_64])
 def test_a_call_of_the_next_function_that_never_returns(arch: Arch, tmp_path: Path):
     """The function begins at its own return address, with sp where its caller has it."""
@@ -91,6 +95,8 @@ _last:
     assert_whole(assembled(tmp_path, text, arch), 6)
 
 
+@pytest.mark.emulated
+@pytest.mark.peer
 def test_a_call_that_takes_the_stack_elsewhere_is_no_piece_of_its_caller(tmp_path: Path):
     """Code behind a call of ``longjmp`` that other paths lead to keeps its frame."""
     text = """
@@ -124,6 +130,8 @@ _jump_far:
     assert_whole(assembled(tmp_path, text, Arch.ARM64), 12)
 
 
+@pytest.mark.emulated
+@pytest.mark.peer
 def test_frames_are_found_without_the_frame_pointer_that_a_callee_overwrote(tmp_path: Path):
     """In ``longjmp``, %rbp is another frame's before %rsp is: code counts from %rsp."""
     text = """
@@ -156,6 +164,8 @@ _jump:
     assert result.lost_registers, "the caller's frame pointer is nowhere"
 
 
+@pytest.mark.emulated
+@pytest.mark.peer
 def test_outlined_ends_of_functions_that_jump_to_a_pointer(tmp_path: Path):
     """What takes a frame down and jumps on, for functions that jump to it, has their frame."""
     text = """
@@ -198,6 +208,8 @@ _target:
     assert_whole(assembled(tmp_path, text, Arch.ARM64), 25)
 
 
+@pytest.mark.emulated
+@pytest.mark.peer
 def test_short_functions_with_frames_are_called_from_aligned_stacks(tmp_path: Path):
     """Where sp is not known, what a short function saves and restores is still not lost."""
     text = """

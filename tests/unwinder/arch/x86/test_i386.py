@@ -265,6 +265,7 @@ _outside_pointer:
 """
 
 
+@pytest.mark.peer
 def test_stubs_of_old_compilers(tmp_path: Path):
     """Position-independent ones with helpers of their own, and those that dyld writes over."""
     pytest.importorskip("ziglang", reason="ziglang, which assembles for i386, is not installed")

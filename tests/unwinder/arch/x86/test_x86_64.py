@@ -98,6 +98,7 @@ def test_any_bytes_have_a_length(code: bytes, at: int):
 # --- frames ---
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize(
     "build",
     [
@@ -223,6 +224,7 @@ def test_any_code_has_a_rule_or_none(code: bytes):
         _cfa(rules, at)
 
 
+@pytest.mark.peer
 def test_data_in_code_is_where_the_linker_says(lab_program: Build):
     """A program with jump tables among its code has entries, each inside the code."""
     contents = lab_program("switches", "-O2 no fp", "compact", Arch.X86_64)
@@ -237,6 +239,7 @@ def test_data_in_code_is_where_the_linker_says(lab_program: Build):
             assert section.address <= start + distance < section.end
 
 
+@pytest.mark.peer
 def test_data_in_code_beyond_the_file_is_an_error(lab_program: Build):
     """As of any table that a load command places."""
     contents = lab_program("switches", "-O2 no fp", "compact", Arch.X86_64)
