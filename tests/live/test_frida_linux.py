@@ -367,7 +367,7 @@ def test_silent_server():
         began = time.monotonic()
         with pytest.raises(ConnectionLostError, match=r"within 0\.5 s") as caught:
             mt.open_target(f"frida://127.0.0.1:{server.getsockname()[1]}/1?timeout=0.5")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 60
     assert "timeout" in caught.value.remedy
 
 

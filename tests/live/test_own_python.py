@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 import threading
 import time
 import traceback
@@ -91,6 +92,8 @@ def test_threads_that_fight_for_the_lock_are_of_one_moment() -> None:
             through_c(lambda: sorted(range(50), key=lambda one: -one)) if depth else through_c(int)
 
     threads = [threading.Thread(target=spin, args=(n % 2,), daemon=True) for n in range(2)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(interval / 20)  # they fight more, and this thread waits less for its turn
     for thread in threads:
         thread.start()
     try:
@@ -106,6 +109,7 @@ def test_threads_that_fight_for_the_lock_are_of_one_moment() -> None:
                 order = [name for run in found for name in run]
                 assert order.index("spin") < order.index("run") < order.index("_bootstrap_inner")
     finally:
+        sys.setswitchinterval(interval)
         done.set()
         for thread in threads:
             thread.join()

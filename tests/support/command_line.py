@@ -1,4 +1,4 @@
-"""Running the ``machtrace`` command in this process, which takes a tenth of the time of a new one."""
+"""Running ``machtrace`` as a command within this process, in a tenth of a new one's time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from unittest.mock import patch
 from machtrace.cli.main import main
 
 
-def run_command(*words: object, **changed: Any) -> subprocess.CompletedProcess[Any]:
+def run_command(
+    *words: object,
+    **changed: Any,  # noqa: ANN401 - whatever subprocess.run takes
+) -> subprocess.CompletedProcess[Any]:
     """Run ``machtrace`` with the arguments ``words``; its status and what it wrote.
 
     With ``changed``, the arguments of :func:`subprocess.run`, it runs in a process of its own: what

@@ -8,6 +8,7 @@ from machtrace.targets.emulator import PROGRAM
 from tests.support.compilers.demo import BUILT_WITH, build, compiler
 
 
+@pytest.mark.peer
 def test_sources_give_the_same_bytes_again(tmp_path):
     """Compiled and linked in another directory, byte for byte."""
     pytest.importorskip("ziglang", reason="the compiler is not installed (ziglang)")

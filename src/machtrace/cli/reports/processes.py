@@ -18,6 +18,8 @@ from machtrace.cli.reports.outputs import Task
 from machtrace.errors import MachtraceError
 from machtrace.reports.batches import BatchOptions, BatchOutcome, BatchRunner
 
+_TIDYING_S = 10
+"""How long a child that is to end may take to remove what it was writing."""
 _runner: BatchRunner | None = None
 """Of a child process."""
 
@@ -53,9 +55,18 @@ def run_in_processes(
         ) from error
     finally:
         if not is_done:
-            for child in multiprocessing.active_children():
-                child.terminate()
+            _end_children()
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end_children() -> None:
+    """Terminate all, and kill what has not ended in time: shutting the pool down waits for them."""
+    children = multiprocessing.active_children()
+    for child in children:
+        child.terminate()
+    for child in children:
+        child.join(_TIDYING_S)
+        child.kill()
 
 
 @contextmanager
@@ -96,4 +107,9 @@ def _follow(parent: int) -> None:
 
 def _run(batch: list[Task]) -> BatchOutcome:
     assert _runner is not None  # noqa: S101 - for the type checker: _begin came first
-    return _runner.run(batch)
+    try:
+        return _runner.run(batch)
+    except SystemExit:
+        # From :func:`_leave`, and all is tidied up. The pool would send it to the parent as outcome
+        # and let this process wait for the next batch, deaf to a second SIGTERM.
+        os._exit(1)
