@@ -92,7 +92,10 @@ def test_one_bad_slice_does_not_spoil_the_other(store, tmp_path):
 
 
 @pytest.mark.peer
-@pytest.mark.skipif(not shutil.which("objcopy"), reason="objcopy is not installed")
+@pytest.mark.skipif(
+    not all(map(shutil.which, ("cc", "objcopy", "readelf"))),
+    reason="a C compiler, objcopy or readelf is not installed",
+)
 def test_elf_goes_under_the_build_id_that_readelf_prints(store, tmp_path):
     """A program and the debug file that objcopy makes of it."""
     source = tmp_path / "a.c"

@@ -77,7 +77,10 @@ def test_lldb_s_layout_leads_into_a_dsym_bundle(store, bundle, tmp_path):
 
 
 @pytest.mark.peer
-@pytest.mark.skipif(not shutil.which("gdb"), reason="gdb is not installed")
+@pytest.mark.skipif(
+    not all(map(shutil.which, ("gdb", "cc", "objcopy", "strip"))),
+    reason="gdb, a C compiler, objcopy or strip is not installed",
+)
 def test_gdb_finds_debug_files_in_the_build_id_layout(store, tmp_path):
     """The peer reads lines of a stripped program from what was exported."""
     source = tmp_path / "a.c"

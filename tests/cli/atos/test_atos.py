@@ -75,6 +75,8 @@ def atos(tmp_path, monkeypatch, capfd):
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
     """An ELF program with lines and inlined calls, and the address of its function ``outer``."""
+    if not (shutil.which("cc") and shutil.which("nm")):
+        pytest.skip("a C compiler or nm is not installed")
     folder = tmp_path_factory.mktemp("program")
     (folder / "inlined.c").write_text(INLINED)
     path = compile_elf([folder / "inlined.c"], folder / "prog", options=["-g", "-O2"])
@@ -303,6 +305,8 @@ def test_the_first_file_that_knows_an_address_answers(atos, thin, tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="other processes are read on Linux only")
 def test_a_running_process(atos, tmp_path):
     """By its id and by a part of its name; the header says which it is."""
+    if not (shutil.which("cc") and shutil.which("nm")):
+        pytest.skip("a C compiler or nm is not installed")
     name = f"atos-test-{os.getpid()}-sleeper"  # of this run alone
     path = tmp_path / name
     (tmp_path / "a.c").write_text("#include <unistd.h>\nint main(void) {\n  return pause();\n}\n")
