@@ -25,8 +25,8 @@ from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
 FOLDERS = {
-    "darwin": ["emulated", "peer"],
     "emulated": ["emulated"],
+    "emulated/darwin": ["peer"],
     "fuzz": ["peer"],
     "lab": ["emulated", "peer"],
     "live": ["live"],
@@ -98,9 +98,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of the folders that are marked as a whole."""
     for item in items:
-        if item.path.is_relative_to(TESTS):
-            for marker in FOLDERS.get(item.path.relative_to(TESTS).parts[0], ()):
-                item.add_marker(marker)
+        for folder, markers in FOLDERS.items():
+            if item.path.is_relative_to(TESTS / folder):
+                for marker in markers:
+                    item.add_marker(marker)
 
 
 @pytest.hookimpl(optionalhook=True)

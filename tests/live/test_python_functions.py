@@ -13,9 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from machtrace.cpython.join import with_python_runs
 
 import machtrace as mt
+from machtrace.cpython.runs import with_python_runs
 from machtrace.errors import TargetError, TargetSpecError, ThreadGoneError
 from machtrace.model.options import NameOptions
 from machtrace.pipeline.backtraces import build_capture, snapshot_with_python

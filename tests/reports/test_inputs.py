@@ -103,6 +103,7 @@ def test_a_large_file_is_refused_and_its_size_not_believed(tmp_path):
         gzip.compress(b"x" * 100, mtime=0)[:-12],
         gzip.compress(b"x" * 100, mtime=0)[:12] + b"\xff" * 40,
     ],
+    ids=["header alone", "end alone", "cut zip", "damaged zip", "cut gzip", "damaged gzip"],
 )
 def test_broken_archives_are_said_or_empty(tmp_path, data):
     """Nothing is raised."""

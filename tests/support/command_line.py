@@ -15,7 +15,7 @@ from machtrace.cli.main import main
 
 def run_command(
     *words: object,
-    **changed: Any,  # noqa: ANN401 - whatever subprocess.run takes
+    **changed: Any,
 ) -> subprocess.CompletedProcess[Any]:
     """Run ``machtrace`` with the arguments ``words``; its status and what it wrote.
 
@@ -26,7 +26,7 @@ def run_command(
     if changed:
         options = {"capture_output": True, "text": True, "timeout": 250} | changed
         command = [sys.executable, "-m", *arguments]
-        return subprocess.run(command, check=False, **options)  # noqa: S603 - our own command
+        return subprocess.run(command, check=False, **options)
     out, err = BytesIO(), BytesIO()
     with (
         TextIOWrapper(out, "utf-8", write_through=True) as stdout,

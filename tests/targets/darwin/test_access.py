@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from machtrace.errors import TargetAccessError, TargetGoneError
-from machtrace.targets.darwin import kern_return
+from machtrace.targets.darwin import extension
 from machtrace.targets.darwin.access import PortRefusal, access_error, refusal
 from machtrace.targets.darwin.process import ProcessFacts, Rights
 
@@ -115,8 +115,8 @@ def test_results_are_called_as_in_the_headers() -> None:
         for name, value in re.findall(rf"#define\s+({prefix}\w+)\s+(0x[0-9a-f]+|\d+)\b", text):
             if prefix == "KERN_" or int(value, 0) >> 28:
                 known[int(value, 0)] = name
-    told = {number: kern_return.result_name(number) for number in known}
+    told = {number: extension.result_name(number) for number in known}
     named = {number: name for number, name in told.items() if not name.startswith("0x")}
     assert named
     assert named == {number: known[number] for number in named}
-    assert kern_return.result_name(0x7777) == "0x7777"
+    assert extension.result_name(0x7777) == "0x7777"

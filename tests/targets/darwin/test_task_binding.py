@@ -13,6 +13,8 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.peer
+
 NATIVE = Path(__file__).parents[3] / "native"
 HERE = Path(__file__).parent
 PORT = 0xFFFFFFF3
