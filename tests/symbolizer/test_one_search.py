@@ -18,6 +18,8 @@ from machtrace.symbolizer.report_names import ReportNames
 from machtrace.symbolizer.symbolicator import Symbolicator
 from tests.support.compilers.executables import compile_elf
 
+pytestmark = pytest.mark.peer
+
 SOURCE = "int volatile sink;\nint named(int n) {\n  sink = n;\n  return n;\n}\n"
 
 opened: list[str] = []

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.peer
+
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[2] / "native"
 # Indices in struct user_regs_struct (sys/user.h)
