@@ -237,7 +237,7 @@ def test_where_nothing_can_be_written(tmp_path, name, words):
     snapshot = synthetic_process(threads=1, images=1).snapshot
     with pytest.raises(FileAccessError, match=words) as caught:
         machtrace.save_snapshot(snapshot, f"{tmp_path}/{name}")
-    assert "written to" in caught.value.remedy
+    assert "writable" in caught.value.remedy
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
 
 
