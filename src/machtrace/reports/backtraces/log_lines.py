@@ -65,3 +65,11 @@ def line_and_column(text: str) -> re.Match[str] | None:
 def located(file: str, numbers: re.Match[str]) -> SourceLocation:
     """Return a location in ``file``; a line or column of 0 is None."""
     return SourceLocation(file, int(numbers[1]) or None, int(numbers[2] or 0) or None)
+
+
+_FOLDERS = re.compile(r".*[/\\]")
+
+
+def file_name(path: str) -> str:
+    """Return the last component of a path of any system; all of it if it has no folder."""
+    return _FOLDERS.sub("", path)

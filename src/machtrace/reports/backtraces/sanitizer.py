@@ -25,7 +25,12 @@ from machtrace.model.report import (
     ReportKind,
 )
 from machtrace.model.symbol import SourceLocation
-from machtrace.reports.backtraces.log_lines import line_and_column, located, log_lines
+from machtrace.reports.backtraces.log_lines import (
+    file_name,
+    line_and_column,
+    located,
+    log_lines,
+)
 from machtrace.reports.images import identifier
 from machtrace.reports.source import ReportSource
 
@@ -139,7 +144,6 @@ def _named(text: str) -> tuple[str | None, SourceLocation | None]:
 
 _PROGRAM_BASE = 1 << 32
 """Link address of macOS programs; libraries are linked at 0."""
-_FOLDERS = re.compile(r".*[/\\]")
 
 
 class Modules:
@@ -168,8 +172,8 @@ class Modules:
             self._images.append(
                 ReportedImage(
                     uuid=identifier(line.build_id, is_macho=line.arch is not None),
-                    name=_FOLDERS.sub("", line.path),
-                    path=line.path if _FOLDERS.match(line.path) else "",
+                    name=(name := file_name(line.path)),
+                    path="" if name == line.path else line.path,
                     arch=line.arch,
                     load_address=base,
                 )
