@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -63,6 +64,7 @@ def is_name(name: str) -> bool:
     return bool(name) and _NO_NAME.fullmatch(name[:_LONGEST]) is None
 
 
+@lru_cache(1 << 12)
 def grouping_name(name: str) -> str:
     """Return ``name`` as builds of the same source share it: without numbers, clones and generics.
 
