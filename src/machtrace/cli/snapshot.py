@@ -99,7 +99,7 @@ def _told(saved: SavedCore, copied: Snapshot, form: SnapshotOutput) -> str:
 
 
 def _line(saved: SavedCore, copied: Snapshot) -> str:
-    from machtrace.render.printable import printable
+    from machtrace.model.text import printable
 
     process = copied.process
     pid = "" if process.pid is None else f" [{process.pid}]"
@@ -113,7 +113,7 @@ def _line(saved: SavedCore, copied: Snapshot) -> str:
 
 
 def _document(saved: SavedCore, copied: Snapshot) -> dict[str, Any]:
-    from machtrace.render.printable import encodable
+    from machtrace.model.text import encodable
 
     return {
         "schema": 1,

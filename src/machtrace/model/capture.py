@@ -15,6 +15,7 @@ from machtrace.model.image import ImageList
 from machtrace.model.snapshot import Problem, ProcessInfo
 from machtrace.model.stack import FrameAddress, FrameTrust, Stop
 from machtrace.model.symbol import CallStack, Frame
+from machtrace.model.text import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,3 +95,16 @@ class Capture:
     """One a stack, where they were asked for; else none at all."""
     problems: tuple[Problem, ...] = ()
     """What is missing, and why."""
+
+    @property
+    def heading(self) -> str:
+        """The line above the stacks: the process, and how much was captured of it."""
+        threads, images = counted(len(self.stacks), "thread"), counted(len(self.images), "image")
+        return f"{self.process}  {threads}  {images}"
+
+    def __str__(self) -> str:
+        """Return what ``machtrace backtrace`` prints, without explanations."""
+        return "\n\n".join((self.heading, *map(str, self.stacks)))
+
+    def __repr__(self) -> str:
+        return f"<Capture of {self.heading.replace('  ', ', ')}>"

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from machtrace.model.address import Avma, ImageOffset, Svma
 from machtrace.model.arch import Arch
+from machtrace.model.text import counted, printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,11 @@ class BinaryImage:
         return self.path.rpartition("/")[2]
 
     @property
+    def label(self) -> str:
+        """The name for text: escaped, and ``?`` if it is not known."""
+        return printable(self.name) or "?"
+
+    @property
     def identifier(self) -> str | None:
         """:attr:`uuid` as tools print it: an upper-case UUID, a lower-case build-id."""
         return None if self.uuid is None else shown_identifier(self.uuid)
@@ -83,6 +89,19 @@ class BinaryImage:
 
     def __contains__(self, address: Avma) -> bool:
         return self.load_address <= address < self.load_address + self.size
+
+    def __str__(self) -> str:
+        """Return a line as Apple's reports list images: range, name, architecture, identifier."""
+        last = max(self.load_address, self.end - 1)
+        identifier = f"<{self.identifier or 'no identifier'}>"
+        parts = (f"{self.load_address:#x} - {last:#x}", self.label, self.arch.value, identifier)
+        return "  ".join((*parts, printable(self.path)) if self.path else parts)
+
+    def __repr__(self) -> str:
+        identifier = self.identifier or "no identifier"
+        return (
+            f"<BinaryImage {self.label} {self.arch.value} at {self.load_address:#x}: {identifier}>"
+        )
 
     def offset_of(self, address: Avma) -> ImageOffset:
         """Bytes from the header."""
@@ -119,3 +138,9 @@ class ImageList:
 
     def __len__(self) -> int:
         return len(self._images)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self._images))
+
+    def __repr__(self) -> str:
+        return f"<ImageList: {counted(len(self), 'image')}>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -11,9 +12,14 @@ from typing import TypeAlias
 from machtrace.model.image import BinaryImage
 from machtrace.model.snapshot import Problem, ProcessInfo, ThreadInfo
 from machtrace.model.symbol import Frame
+from machtrace.model.text import counted, printable
 
 OUTERMOST = -1
 """In :attr:`StackTable.callers`: that nobody called."""
+
+
+_FUNCTIONS_SHOWN = 20
+"""Functions in a profile's text."""
 
 
 class MissingFrames(Enum):
@@ -43,6 +49,9 @@ class StackTable:
     def __len__(self) -> int:
         return len(self.callers)
 
+    def __repr__(self) -> str:
+        return f"<StackTable: {counted(len(self), 'row')}>"
+
     def frames_of(self, row: int) -> Iterator[int]:
         """The frames of the stack at ``row``, innermost first."""
         while row != OUTERMOST:
@@ -65,6 +74,9 @@ class SampleTable:
 
     def __len__(self) -> int:
         return len(self.times_ns)
+
+    def __repr__(self) -> str:
+        return f"<SampleTable: {counted(len(self), 'row')}>"
 
 
 class SamplingEnd(Enum):
@@ -104,6 +116,10 @@ class SamplingRun:
         """Ticks a second, as they were achieved."""
         return self.ticks * 1e9 / self.duration_ns
 
+    def __str__(self) -> str:
+        lost = f", {self.lost:,} lost" if self.lost else ""
+        return f"{counted(self.ticks, 'tick')} in {self.duration_ns / 1e9:.1f} s{lost}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledThread:
@@ -135,6 +151,45 @@ class Profile:
     run: SamplingRun
     problems: tuple[Problem, ...] = ()
     """What is missing, and why; what happened in many ticks is there once."""
+
+    def __str__(self) -> str:
+        """Return the process, its threads, and the functions that were innermost most often."""
+        lines = [f"{self.process}  {self.run}", ""]
+        lines += [
+            f"{thread.info.heading()}  {counted(thread.samples, 'sample')}"
+            for thread in self.threads
+        ]
+        innermost = self._innermost_functions()
+        if total := innermost.total():
+            lines += ["", "Samples by innermost function:"]
+        for (image, name), count in innermost.most_common(_FUNCTIONS_SHOWN):
+            lines.append(f"{count:8,d}  {count / total:6.1%}  {image}  {name}")
+        if len(innermost) > _FUNCTIONS_SHOWN:
+            lines.append(
+                f"{'…':>8s}  {counted(len(innermost) - _FUNCTIONS_SHOWN, 'more function')}"
+            )
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        threads = counted(len(self.threads), "thread")
+        return f"<Profile of {str(self.process).replace('  ', ', ')}: {threads}, {self.run}>"
+
+    def _innermost_functions(self) -> Counter[tuple[str, str]]:
+        """Return the samples of each (image, function)."""
+        frames: Counter[int] = Counter()
+        for stack, weight in zip(self.samples.stacks, self.samples.weights, strict=True):
+            if stack != OUTERMOST:
+                frames[self.stacks.frames[stack]] += weight
+        functions: Counter[tuple[str, str]] = Counter()
+        for index, count in frames.items():
+            frame = self.frames[index]
+            if isinstance(frame, MissingFrames):
+                functions["", frame.value] += count
+            else:
+                row = frame.text.rows[-1]
+                name = row.name if frame.symbol is None else printable(frame.symbol.name)
+                functions[row.image, name] += count
+        return functions
 
     @property
     def stopped_share(self) -> float | None:

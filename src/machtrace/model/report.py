@@ -1,15 +1,4 @@
-"""What a report holds, whatever it was written by.
-
-The process, its machine and what befell it, as reports have them.
-
-Threads as reports have them.
-
-Sampled stacks as reports have them: merged into trees, with counts.
-
-Frames as reports have them: walked before, elsewhere, and perhaps named.
-
-Images as reports list them.
-"""
+"""A report of any format: its process, system and cause, threads, sampled stacks and images."""
 
 from __future__ import annotations
 
@@ -23,6 +12,18 @@ from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.image import BuildId
 from machtrace.model.json_value import NO_DETAILS, Details
 from machtrace.model.symbol import SourceLocation
+from machtrace.model.text import (
+    FrameText,
+    Row,
+    chain_lines,
+    counted,
+    printable,
+    short_location,
+)
+
+
+def _words(separator: str, *words: str | None) -> str:
+    return separator.join(word for word in words if word)
 
 
 class Adjustment(Enum):
@@ -63,6 +64,9 @@ class ReportedSymbol(NamedTuple):
     """Bytes from the function's start to the frame's address; None where nobody says."""
     source: NameSource = NameSource.REPORT
 
+    def __str__(self) -> str:
+        return self.name if self.offset is None else f"{self.name} + {self.offset}"
+
 
 class ReportedFrame(NamedTuple):
     """One line of a stack. Rows by the hundred thousand, hence a tuple.
@@ -96,6 +100,18 @@ class ReportedFrame(NamedTuple):
             return ImageOffset(self.offset - 1)
         return self.offset
 
+    def text(self, images: Sequence[ReportedImage]) -> FrameText:
+        """Return the frame's line; ``images`` are those of its task."""
+        image = "???" if self.image is None else printable(images[self.image].name) or "?"
+        offset = "?" if self.offset is None else f"? (image + {self.offset:#x})"
+        name = offset if self.symbol is None else printable(str(self.symbol))
+        path, line = (
+            ("", None) if self.location is None else (self.location.path, self.location.line)
+        )
+        note = "inlined" if self.is_inline else ""
+        row = Row(image, self.address, name, short_location(path, line) if path else "", note)
+        return FrameText((row,), row)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedProcess:
@@ -124,6 +140,10 @@ class ReportedProcess:
     launch_time: str | None = None
     """As the report writes it."""
     details: Details = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        pid = "" if self.pid is None else f"[{self.pid}]"
+        return _words("  ", printable(_words(" ", self.name or "process", pid)), self.version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +263,18 @@ class ReportedThread:
     registers: ReportedRegisters | None = None
     details: Details = field(default_factory=dict)
 
+    @property
+    def heading(self) -> str:
+        """The line above the thread's stack."""
+        name = f"“{printable(self.name)}”" if self.name else None
+        number = None if self.id is None else f"id {self.id}"
+        queue = f"queue {printable(self.queue)}" if self.queue else None
+        state = "crashed" if self.crashed else None
+        return _words("  ", f"Thread {self.index}", name, number, queue, state)
+
+    def __repr__(self) -> str:
+        return f"<ReportedThread {self.index}: {counted(len(self.frames), 'frame')}>"
+
 
 class SampledNode(NamedTuple):
     """A frame of a tree, and how many samples went through it."""
@@ -354,8 +386,31 @@ class ReportedTask:
     images: tuple[ReportedImage, ...] = ()
     """In the report's order: frames of this task name them by index."""
 
+    def lines(self) -> Iterator[str]:
+        """Yield the process, and its threads with their frames."""
+        yield f"Process: {self.process}"
+        for thread in self.threads:
+            yield from ("", thread.heading, *self._frame_lines(thread.frames))
+        for tree in self.trees:
+            name = f"“{printable(tree.name)}”" if tree.name else None
+            frames = counted(len(tree.nodes), "frame")
+            samples = None if tree.count is None else counted(tree.count, "sample")
+            yield ""
+            yield _words("  ", "Sampled stacks", name, frames, samples)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+    def _frame_lines(self, frames: Sequence[ReportedFrame]) -> Iterator[str]:
+        yield from chain_lines([(0, [frame.text(self.images) for frame in frames])])
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def __repr__(self) -> str:
+        parts = ((self.threads, "thread"), (self.trees, "tree"), (self.images, "image"))
+        counts = ", ".join(counted(len(part), noun) for part, noun in parts if part) or "nothing"
+        return f"<{type(self).__name__} of {str(self.process).replace('  ', ' ')}: {counts}>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report(ReportedTask):
     """One incident. Two are equal when they hold the same; warnings do not count.
 
@@ -377,6 +432,29 @@ class Report(ReportedTask):
     details: Details = field(default_factory=dict)
     warnings: tuple[str, ...] = field(default=(), compare=False)
     """What was odd or could not be understood, each in one line."""
+
+    def lines(self) -> Iterator[str]:
+        """Yield the incident, its cause, and all threads with their frames."""
+        incident, system = self.incident, self.system
+        facts: list[tuple[str, tuple[str | None, ...]]] = [
+            ("Report", (self.kind.value, incident.kind, incident.time)),
+            ("System", (system.model, system.os_name, system.os_build)),
+        ]
+        if (cause := self.exception) is not None:
+            codes = cause.subtype or cause.codes
+            facts.append(("Exception", (cause.type, cause.signal, codes, cause.message)))
+        if (end := self.termination) is not None:
+            facts.append(("Termination", (end.namespace, end.indicator, *end.reasons)))
+        if (thrown := self.language_exception) is not None:
+            facts.append(("Uncaught exception", (thrown.name, thrown.reason)))
+        for name, words in facts:
+            if text := _words("  ", *words):
+                yield f"{name}: {printable(text)}"
+        yield from ReportedTask.lines(self)
+        if thrown is not None and thrown.frames:
+            yield from ("", "Last exception", *self._frame_lines(thrown.frames))
+        for task in self.others:
+            yield from ("", *task.lines())
 
     @property
     def tasks(self) -> tuple[ReportedTask, ...]:

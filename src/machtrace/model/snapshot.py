@@ -19,6 +19,7 @@ from machtrace.model.arch import Arch
 from machtrace.model.image import ImageList
 from machtrace.model.memory import MemoryReader, MemoryRegion, RegionMemory
 from machtrace.model.registers import RegisterSet
+from machtrace.model.text import counted, duration, printable
 
 ThreadId = NewType("ThreadId", int)
 """``thread_identifier_info.thread_id`` on Darwin, the kernel's tid on Linux: unique system-wide,
@@ -39,6 +40,29 @@ class ThreadInfo:
     crashed: bool = False
     """Whether it is the thread that ended the process."""
 
+    @property
+    def label(self) -> str:
+        """The thread's name, or its queue's, and its id, which distinguishes equal names."""
+        name = self.name or self.queue or ("main" if self.is_main else "")
+        return f"{printable(name)} [{self.id}]" if name else f"thread [{self.id}]"
+
+    def heading(self, stopped_for_ns: int | None = None) -> str:
+        """Return the line above the thread's stack."""
+        parts = [f"Thread {self.index}"]
+        if self.name:
+            parts.append(f"“{printable(self.name)}”")
+        parts.append(f"id {self.id}")
+        if self.queue:
+            parts.append(f"queue {printable(self.queue)}")
+        if self.crashed:
+            parts.append("crashed")
+        if stopped_for_ns is not None:
+            parts.append(f"stopped for {duration(stopped_for_ns)}")
+        return "  ".join(parts)
+
+    def __str__(self) -> str:
+        return f"thread {self.index}, {self.label}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadSnapshot:
@@ -55,6 +79,9 @@ class ThreadSnapshot:
     native_registers: bytes = field(default=b"", repr=False)
     """The general registers as Linux gives them (``NT_PRSTATUS``), those that no walk has a use for
     included; empty where the system is another, or did not give them."""
+
+    def __repr__(self) -> str:
+        return f"<ThreadSnapshot of {self.info}: {len(self.stack.data):,} bytes of stack>"
 
 
 class FileMapping(NamedTuple):
@@ -115,6 +142,10 @@ class ProcessInfo:
         """The last component of :attr:`path`."""
         return self.path.rpartition("/")[2]
 
+    def __str__(self) -> str:
+        pid = "" if self.pid is None else f" [{self.pid}]"
+        return f"{printable(self.name) or 'process'}{pid}  {self.arch.value}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
@@ -123,6 +154,9 @@ class Problem:
     thread: ThreadId | None
     """Whose part it was; None where it belongs to the whole process."""
     error: MachtraceError
+
+    def __str__(self) -> str:
+        return str(self.error) if self.thread is None else f"thread {self.thread}: {self.error}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,14 +175,25 @@ class Snapshot:
     linux: LinuxFacts | None = None
     """What Linux keeps of the process; None where the system is another."""
 
+    def __str__(self) -> str:
+        """Return the process, a line for each thread, and the problems."""
+        lines = [f"{self.process}  {self._counts}"]
+        for thread in self.threads:
+            size = f"{len(thread.stack.data):,} bytes of stack"
+            lines.append(f"  {thread.info.heading(thread.stopped_for_ns)}  {size}")
+        lines += [f"  {problem}" for problem in self.problems]
+        return "\n".join(lines)
+
     def __repr__(self) -> str:
-        """Which process, and how much of it there is."""
         pid = "" if self.process.pid is None else f" {self.process.pid}"
+        name = printable(self.process.name) or "a process"
+        return f"<Snapshot of {name}{pid} ({self.process.arch.value}): {self._counts}>"
+
+    @property
+    def _counts(self) -> str:
         counts = (
             (len(self.threads), "thread"),
             (len(self.images), "image"),
             (len(self.problems), "problem"),
         )
-        parts = [f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts if count]
-        name = self.process.name or "a process"
-        return f"<Snapshot of {name}{pid} ({self.process.arch.value}): {', '.join(parts)}>"
+        return ", ".join(counted(count, noun) for count, noun in counts if count) or "nothing"

@@ -8,7 +8,9 @@ from enum import Enum
 from typing import TypeVar
 
 from machtrace.model.address import Avma
+from machtrace.model.image import BinaryImage, ImageList
 from machtrace.model.snapshot import Snapshot, ThreadSnapshot
+from machtrace.model.text import PLAIN, FrameText, Row, Style, chain_lines, counted
 
 
 class FrameTrust(Enum):
@@ -37,6 +39,18 @@ class FrameTrust(Enum):
     SCAN = "scan"
     """The word on top of the stack, which looks like a return address, where no code is."""
 
+    @property
+    def label(self) -> str:
+        """The method's short name in text."""
+        return _LABELS.get(self, self.value)
+
+
+_LABELS = {
+    FrameTrust.SIGNAL_FRAME: "signal frame",
+    FrameTrust.FRAME_POINTER: "frame pointer",
+    FrameTrust.LINK_REGISTER: "link register",
+}
+
 
 class AddressKind(Enum):
     """What an address on a stack is; it decides where to look it up."""
@@ -60,6 +74,10 @@ class Dispute:
     address: Avma | None
     """None: that nobody called, or nothing that can be read."""
 
+    def __str__(self) -> str:
+        result = "no caller" if self.address is None else f"{self.address:#x}"
+        return f"but {self.trust.label} finds {result}"
+
 
 @dataclass(frozen=True, slots=True)
 class FrameAddress:
@@ -81,6 +99,24 @@ class FrameAddress:
         if self.kind is AddressKind.RETURN_ADDRESS:
             return Avma(self.address - 1)
         return self.address
+
+    @property
+    def provenance(self) -> str:
+        """How the address was found and what disputes it, as text; empty for the innermost pc."""
+        if self.trust is FrameTrust.CONTEXT:
+            parts = []
+        elif self.kind is AddressKind.PROGRAM_COUNTER:
+            parts = [self.trust.label, "interrupted"]
+        else:
+            parts = [self.trust.label]
+        return ", ".join((*parts, *map(str, self.disputed_by)))
+
+    def __str__(self) -> str:
+        note = self.provenance
+        return f"{self.address:#x}  [{note}]" if note else f"{self.address:#x}"
+
+    def __repr__(self) -> str:
+        return f"<FrameAddress {self.address:#x} {self.kind.value} by {self.trust.value}>"
 
 
 class StopReason(Enum):
@@ -113,6 +149,20 @@ class Stop:
         """Whether nothing is known to be missing."""
         return self.reason is StopReason.ROOT
 
+    def __str__(self) -> str:
+        where = "" if self.at is None else f" at {self.at:#x}"
+        return f"{_STOPS[self.reason]}{where}"
+
+
+_STOPS = {
+    StopReason.ROOT: "complete",
+    StopReason.UNREADABLE: "incomplete: the next frame's memory was not captured",
+    StopReason.NO_PROGRESS: "incomplete: the next frame would repeat an earlier one",
+    StopReason.MISALIGNED: "incomplete: the next frame is misaligned",
+    StopReason.NO_RULE: "incomplete: no unwind rule",
+    StopReason.DEPTH_LIMIT: "incomplete: too many frames",
+}
+
 
 _Item = TypeVar("_Item")
 
@@ -144,7 +194,7 @@ def stretches(kept: Sequence[_Item], gap: Gap | None) -> Iterator[tuple[int, Seq
         yield gap.after + gap.count, kept[gap.after :]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class AddressChain:
     """Frames that called one another, innermost first."""
 
@@ -158,8 +208,54 @@ class AddressChain:
         """How many frames there are, kept or not."""
         return len(self.addresses) + (0 if self.gap is None else self.gap.count)
 
+    def lines(self, images: ImageList | None = None) -> Iterator[str]:
+        """Yield the frames, with their images and offsets if ``images`` has them."""
+        frames = [_frame_text(address, images) for address in self.addresses]
+        yield from chain_text(frames, self.gap, self.stop)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def __repr__(self) -> str:
+        kind = type(self).__name__
+        return f"<{kind}: {counted(self.depth, 'frame')}, {self.stop}>"
+
+
+def chain_text(
+    frames: Sequence[FrameText],
+    gap: Gap | None,
+    stop: Stop,
+    *,
+    pointer_size: int | None = None,
+    style: Style = PLAIN,
+    details: Sequence[Sequence[str]] | None = None,
+) -> Iterator[str]:
+    """Yield the lines of a chain of frames, and what is missing of it; see :func:`chain_lines`."""
+    yield from chain_lines(
+        list(stretches(frames, gap)),
+        left_out=0 if gap is None else gap.count,
+        pointer_size=pointer_size,
+        style=style,
+        details=details,
+    )
+    if not stop.is_complete:
+        yield f"     {style.dim}{stop}{style.reset}"
+
+
+def _frame_text(address: FrameAddress, images: ImageList | None) -> FrameText:
+    image = None if images is None else images.find(address.lookup)
+    return FrameText((address_row(address, image, address.provenance),), address)
+
+
+def address_row(address: FrameAddress, image: BinaryImage | None, note: str) -> Row:
+    """Return the line of a frame without a name: its image and offset if it is in one."""
+    if image is None:
+        return Row("???", address.address, "?", note=note)
+    name = f"? (image + {image.offset_of(address.address):#x})"
+    return Row(image.label, address.address, name, note=note)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Walk(AddressChain):
     """What walking one stack found."""
 
@@ -168,11 +264,29 @@ class Walk(AddressChain):
     what the program means; these are the machine frames that happened to run it. None where there
     is no async frame: then :attr:`addresses` are all machine frames."""
 
+    def lines(self, images: ImageList | None = None) -> Iterator[str]:
+        """See :meth:`AddressChain.lines`."""
+        yield from AddressChain.lines(self, images)
+        if self.physical_remainder is not None:
+            yield f"     {MACHINE_FRAMES}"
+            yield from self.physical_remainder.lines(images)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+MACHINE_FRAMES = "the machine frames that ran it:"
+"""The line between a Swift task's frames and :attr:`Walk.physical_remainder`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Backtrace(Walk):
     """The walk of one thread of a snapshot."""
 
     thread: ThreadSnapshot = field(repr=False)
     snapshot: Snapshot = field(repr=False, compare=False)
     """Where the thread and its images are from; names are looked up through it."""
+
+    def __str__(self) -> str:
+        heading = self.thread.info.heading(self.thread.stopped_for_ns)
+        return "\n".join((heading, *self.lines(self.snapshot.images)))
+
+    def __repr__(self) -> str:
+        return f"<Backtrace of {self.thread.info}: {counted(self.depth, 'frame')}, {self.stop}>"

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from machtrace.model.address import ImageOffset
 from machtrace.model.image import BinaryImage
 from machtrace.model.snapshot import ThreadInfo
-from machtrace.model.stack import FrameAddress, Gap, Stop
+from machtrace.model.stack import MACHINE_FRAMES, FrameAddress, Gap, Stop, address_row, chain_text
+from machtrace.model.text import (
+    PLAIN,
+    FrameText,
+    Row,
+    Style,
+    counted,
+    folded_rows,
+    printable,
+    short_location,
+)
 
 
 class Certainty(Enum):
@@ -61,6 +72,9 @@ class Symbol:
     """Other names of the same instructions, as :attr:`name` is written: linkers make one of
     functions that have the same code."""
 
+    def __str__(self) -> str:
+        return self.name
+
     @property
     def is_named(self) -> bool:
         """Whether :attr:`name` is from the program; else it only says where the function is."""
@@ -92,6 +106,10 @@ class SourceLocation:
     """1-based."""
     column: int | None = None
     """1-based."""
+
+    def __str__(self) -> str:
+        numbers = (self.line,) if self.column is None else (self.line, self.column)
+        return ":".join((self.path, *(str(number) for number in numbers if number is not None)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +178,46 @@ class Frame:
             return None
         return self.image.offset_of(self.address.address) - self.symbol.offset
 
+    @property
+    def text(self) -> FrameText:
+        """The frame's lines: functions inlined into it and interpreted by it, then itself."""
+        number = self.address.address
+        image = "???" if self.image is None else self.image.label
+        rows = [
+            Row(image, number, printable(call.name) or "?", _location(call.location), "inlined")
+            for call in self.inlined
+        ]
+        functions = [
+            Row(_PYTHON, None, printable(function.name) or "?", _location(function.location))
+            for function in self.python
+        ]
+        rows += folded_rows(functions, "function")
+        parts = [self.address.provenance]
+        if self.certainty not in (Certainty.EXACT, Certainty.NONE):
+            parts.append(self.certainty.value)
+        row = address_row(self.address, self.image, ", ".join(part for part in parts if part))
+        if self.symbol is not None and self.symbol_offset is not None:
+            row = row._replace(name=f"{printable(self.symbol.name)} + {self.symbol_offset}")
+        rows.append(row._replace(location=_location(self.location)))
+        return FrameText(rows, (self.address, self.python))
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+    def __str__(self) -> str:
+        return str(self.text)
+
+    def __repr__(self) -> str:
+        row = self.text.rows[-1]
+        return f"<Frame {self.address.address:#x} {row.name} in {row.image}>"
+
+
+def _location(location: SourceLocation | None) -> str:
+    return "" if location is None else short_location(location.path, location.line)
+
+
+_PYTHON = "Python"
+"""The image's name in lines of Python functions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class FrameChain:
     """Frames that called one another, innermost first.
 
@@ -173,8 +229,36 @@ class FrameChain:
     stop: Stop
     gap: Gap | None = None
 
+    @property
+    def depth(self) -> int:
+        """The number of frames, kept or not."""
+        return len(self.frames) + (0 if self.gap is None else self.gap.count)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+    def lines(
+        self,
+        *,
+        pointer_size: int | None = None,
+        style: Style = PLAIN,
+        details: Sequence[Sequence[str]] | None = None,
+    ) -> Iterator[str]:
+        """Yield the frames, and what is missing; see :func:`~machtrace.model.text.chain_lines`."""
+        yield from chain_text(
+            [frame.text for frame in self.frames],
+            self.gap,
+            self.stop,
+            pointer_size=pointer_size,
+            style=style,
+            details=details,
+        )
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {counted(self.depth, 'frame')}, {self.stop}>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CallStack(FrameChain):
     """A thread's stack with names."""
 
@@ -183,3 +267,13 @@ class CallStack(FrameChain):
     """How long the thread was kept from running for this; None where nothing was stopped."""
     physical_remainder: FrameChain | None = None
     """See :attr:`~machtrace.model.stack.Walk.physical_remainder`."""
+
+    def __str__(self) -> str:
+        """Return what ``machtrace backtrace`` prints for the thread."""
+        lines = [self.thread.heading(self.stopped_for_ns), *self.lines()]
+        if self.physical_remainder is not None:
+            lines += [f"     {MACHINE_FRAMES}", *self.physical_remainder.lines()]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<CallStack of {self.thread}: {counted(self.depth, 'frame')}, {self.stop}>"

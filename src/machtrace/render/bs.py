@@ -14,7 +14,7 @@ from typing import TextIO
 from machtrace.model.capture import Capture
 from machtrace.model.stack import stretches
 from machtrace.model.symbol import CallStack, Frame
-from machtrace.render.printable import printable
+from machtrace.model.text import printable
 
 
 def lines(stack: CallStack, *, pointer_size: int = 8) -> Iterator[str]:

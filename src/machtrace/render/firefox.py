@@ -14,6 +14,7 @@ from uuid import UUID
 from machtrace.model.image import BinaryImage, BuildId
 from machtrace.model.profile import OUTERMOST, Profile, SampledThread
 from machtrace.model.symbol import Frame, Symbol
+from machtrace.model.text import encodable
 from machtrace.render.functions import (
     CallStacks,
     FrameCall,
@@ -25,7 +26,6 @@ from machtrace.render.functions import (
     functions_of,
     thread_samples,
 )
-from machtrace.render.printable import encodable
 
 _LIBRARY = 1
 """``ResourceType`` of a library."""

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from machtrace.model.profile import OUTERMOST, Profile
+from machtrace.model.text import printable
 from machtrace.render.call_tree import CallTree, all_weights, bounded, call_tree, thread_weights
 from machtrace.render.functions import FunctionKind, FunctionTable, functions_of
-from machtrace.render.printable import printable, thread_label
 
 ROOM = 1 << 28
 """Characters of a file up to which repeated names are written in full."""
@@ -36,7 +36,7 @@ def write(profile: Profile, sink: TextIO, *, merge_threads: bool = False) -> Non
     room = ROOM
     for thread, weights in zip(profile.threads, thread_weights(profile), strict=True):
         tree = call_tree(profile.stacks, weights, keys)
-        label = _escaped(thread_label(thread.info))
+        label = _escaped(thread.info.label)
         room -= _size(tree, names, label)
         if room < 0:  # only names made to fill a disk are this long
             names, label = [_short(name) for name in names], _short(label)

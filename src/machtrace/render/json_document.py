@@ -22,7 +22,7 @@ from machtrace.model.capture import (
 from machtrace.model.image import BinaryImage
 from machtrace.model.stack import Stop, stretches
 from machtrace.model.symbol import CallStack, Frame, FrameChain
-from machtrace.render.printable import encodable
+from machtrace.model.text import encodable
 
 
 def explanation(explained: FrameExplanation) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from machtrace.model.capture import Capture
 from machtrace.model.image import BinaryImage
 from machtrace.model.stack import stretches
 from machtrace.model.symbol import CallStack, Frame, SourceLocation, Symbol
-from machtrace.render.printable import printable
+from machtrace.model.text import printable
 
 
 def lines(stack: CallStack, *, selected: bool, pointer_size: int = 8) -> Iterator[str]:

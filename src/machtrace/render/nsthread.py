@@ -17,7 +17,7 @@ from machtrace.model.capture import Capture
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.stack import stretches
 from machtrace.model.symbol import CallStack, Frame, Symbol
-from machtrace.render.printable import printable
+from machtrace.model.text import printable
 
 
 def lines(stack: CallStack, *, pointer_size: int = 8) -> Iterator[str]:

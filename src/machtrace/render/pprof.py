@@ -17,7 +17,6 @@ from machtrace.model.profile import Profile, ProfileFrame
 from machtrace.model.symbol import Frame
 from machtrace.render.call_tree import bounded, thread_weights
 from machtrace.render.functions import Function, functions_of
-from machtrace.render.printable import thread_label
 
 _VARINT = 0
 _LENGTH = 2
@@ -143,7 +142,7 @@ class _Writer:
         info = profile.threads[thread].info
         name, number = Message(), Message()
         name.number(_KEY, self._string("thread"))
-        name.number(_STR, self._string(thread_label(info)))
+        name.number(_STR, self._string(info.label))
         number.number(_KEY, self._string("tid"))
         number.number(_NUM, info.id)
         written.message(_LABEL, name)

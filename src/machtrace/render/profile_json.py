@@ -9,8 +9,8 @@ import json
 from typing import Any, TextIO
 
 from machtrace.model.profile import MissingFrames, Profile, ProfileFrame
+from machtrace.model.text import encodable
 from machtrace.render.json_document import frame_entry, image_entry
-from machtrace.render.printable import encodable
 
 SCHEMA = 1
 """Raised when a reader of the old form would misread the new one."""

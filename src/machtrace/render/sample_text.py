@@ -19,9 +19,9 @@ from machtrace.model.image import BinaryImage
 from machtrace.model.profile import OUTERMOST, Profile
 from machtrace.model.snapshot import ThreadInfo
 from machtrace.model.symbol import Frame, SourceLocation
+from machtrace.model.text import printable
 from machtrace.render.call_tree import CallTree, all_weights, call_tree, thread_weights
 from machtrace.render.functions import Function, FunctionKind, FunctionTable, functions_of
-from machtrace.render.printable import printable
 
 _MARKS = "+!:|"
 _SHOWN = 3

@@ -10,6 +10,7 @@ import json
 from typing import Any, TextIO
 
 from machtrace.model.profile import Profile
+from machtrace.model.text import encodable
 from machtrace.render.call_tree import bounded
 from machtrace.render.functions import (
     Function,
@@ -18,7 +19,6 @@ from machtrace.render.functions import (
     thread_samples,
     without_repeats,
 )
-from machtrace.render.printable import encodable, thread_label
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
@@ -59,7 +59,7 @@ def document(profile: Profile) -> dict[str, Any]:
         "exporter": "machtrace",
         "activeProfileIndex": 0,
         "shared": {"frames": [_frame(function) for function in table.functions]},
-        "profiles": [of_thread(thread_label(thread.info), samples) for thread, samples in threads],
+        "profiles": [of_thread(thread.info.label, samples) for thread, samples in threads],
     }
 
 

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.formats.zip_archive import ZipError, ZipMember, ZipProblem, is_zip, read_members
-from machtrace.render.printable import printable
+from machtrace.model.text import printable
 from machtrace.reports.source import ReportSource
 
 _PART = 1 << 20

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from machtrace.errors import ArgumentError, MissingExtraError
 from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import InlineFrame, Symbol
+from machtrace.model.text import counted, printable
 from machtrace.symbols.image_symbols import FEW, ImageSymbols
 from machtrace.symbols.ranges import Offsets
 from machtrace.symbols.table import CERTAINTIES, SymbolTable
@@ -30,6 +31,8 @@ NO_OFFSET = np.uint64(2**64 - 1)
 """In a column of offsets: there is none."""
 
 
+_SHOWN = 10
+"""Rows in text."""
 _COLUMNS = (
     "offsets",
     "symbols",
@@ -88,8 +91,18 @@ class SymbolColumns:
 
     def __repr__(self) -> str:
         """How many rows, and of what; no column is worked out for that."""
-        rows = f"{len(self)} row{'' if len(self) == 1 else 's'}"
-        return f"<SymbolColumns: {rows} of {', '.join(_COLUMNS)}>"
+        return f"<SymbolColumns: {counted(len(self), 'row')} of {', '.join(_COLUMNS)}>"
+
+    def __str__(self) -> str:
+        """Return the first rows: offsets and the functions that hold them."""
+        lines = [repr(self)]
+        for offset in self.offsets[:_SHOWN].tolist():
+            symbol = self._symbols.find(ImageOffset(offset - self._back))
+            place = "?" if symbol is None else f"{symbol} + {offset - symbol.offset}"
+            lines.append(f"{offset:#12x}  {printable(place)}")
+        if len(self) > _SHOWN:
+            lines.append(f"{'…':>12s}  {counted(len(self) - _SHOWN, 'more row')}")
+        return "\n".join(lines)
 
     # --- functions ---
 

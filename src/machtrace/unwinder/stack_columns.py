@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import starmap
+from itertools import islice, starmap
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +20,14 @@ from machtrace.model.stack import (
     StopReason,
     Walk,
 )
+from machtrace.model.text import counted
 from machtrace.unwinder.thread_walker import KIND_COUNT, KINDS, TRUSTS, Collected
 
 STOPS = tuple(StopReason)
 """The reasons that :attr:`StackColumns.stop_reasons` index."""
 
+_SHOWN = 10
+"""Stacks in text."""
 _RETURN_ADDRESS = KINDS.index(AddressKind.RETURN_ADDRESS)
 
 
@@ -54,6 +57,19 @@ class StackColumns:
 
     def __len__(self) -> int:
         return len(self.stop_reasons)
+
+    def __repr__(self) -> str:
+        stacks, frames = counted(len(self), "stack"), counted(len(self.addresses), "frame")
+        return f"<StackColumns: {stacks}, {frames}>"
+
+    def __str__(self) -> str:
+        """Return the first stacks, without names."""
+        parts = [repr(self)]
+        for number, walk in enumerate(islice(self, _SHOWN)):
+            parts.append(f"Stack {number}\n{walk}")
+        if len(self) > _SHOWN:
+            parts.append(f"… {counted(len(self) - _SHOWN, 'more stack')}")
+        return "\n\n".join(parts)
 
     @property
     def trusts(self) -> npt.NDArray[np.uint8]:

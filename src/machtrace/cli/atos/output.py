@@ -9,7 +9,7 @@ from machtrace.cli.atos.arguments import AtosRequest
 from machtrace.demangler import apple_style
 from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import Certainty, InlineFrame, Symbol
-from machtrace.render.printable import printable
+from machtrace.model.text import printable
 
 if TYPE_CHECKING:  # whoever asks has imported it
     from machtrace.symbolizer.image_names import ImageNames, NamedOffset

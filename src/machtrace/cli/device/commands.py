@@ -81,7 +81,7 @@ def reports(
             pulled = pull_reports(session, files, output_folder, progress)
     with console.output():
         if format is Output.JSON:
-            from machtrace.render.printable import encodable
+            from machtrace.model.text import encodable
 
             write_json(
                 {
@@ -119,7 +119,7 @@ def _since(text: str | None) -> float | None:
 
 
 def _write_list(device: Device, files: Sequence[DeviceFile], form: Output) -> None:
-    from machtrace.render.printable import encodable, printable
+    from machtrace.model.text import encodable, printable
 
     if form is Output.JSON:
         rows = [

@@ -26,7 +26,7 @@ def list_devices(
     The status is 1 where there are none, or one cannot be used; why is on standard error.
     """
     from machtrace.cli.console import output, print_error, warn
-    from machtrace.render.printable import encodable, printable
+    from machtrace.model.text import encodable, printable
     from machtrace.targets.ios.session import LibraryAccess
 
     found = LibraryAccess().devices()
@@ -78,7 +78,7 @@ def apps(
 ) -> None:
     """List the apps of an iOS device, and which of them can be attached to."""
     from machtrace.cli.console import output
-    from machtrace.render.printable import encodable, printable
+    from machtrace.model.text import encodable, printable
     from machtrace.targets.ios.session import LibraryAccess
 
     with LibraryAccess().open(udid) as session:

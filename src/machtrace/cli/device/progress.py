@@ -75,7 +75,7 @@ class _Bar:
         self._at = 0
 
     def look_at(self, file: DeviceFile) -> None:
-        from machtrace.render.printable import printable
+        from machtrace.model.text import printable
 
         self._at += 1
         self._bar.update(

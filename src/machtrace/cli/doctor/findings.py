@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import groupby
 from typing import TextIO
 
-from machtrace.render.printable import encodable, printable
+from machtrace.model.text import encodable, printable
 
 
 class State(StrEnum):

@@ -21,7 +21,7 @@ from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, BuildId, ImageFormat
 from machtrace.model.symbol import FrameStatus
-from machtrace.render.printable import printable
+from machtrace.model.text import printable
 
 _REASONS = {
     FrameStatus.MISSING_FILE: "none was found",

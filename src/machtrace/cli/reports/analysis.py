@@ -12,7 +12,7 @@ from machtrace.cli.reports.progress import report_progress
 from machtrace.cli.reports.sections import Section, show
 from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.model.report import Report
-from machtrace.render.printable import printable
+from machtrace.model.text import printable
 from machtrace.reports.analysis.function_costs import FunctionCosts, function_costs
 from machtrace.reports.analysis.groups import function_differences, group_differences, report_groups
 from machtrace.reports.analysis.reported_stacks import profile_of

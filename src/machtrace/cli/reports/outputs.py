@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from machtrace.errors import ArgumentError, FileAccessError
-from machtrace.render.printable import printable
+from machtrace.model.text import printable
 from machtrace.reports.inputs import ReportInput
 
 Task: TypeAlias = tuple[ReportInput, str | None]

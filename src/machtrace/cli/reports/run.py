@@ -24,7 +24,7 @@ from machtrace.cli.reports.outputs import Task, tasks
 from machtrace.cli.reports.progress import ReportProgress, report_progress
 from machtrace.errors import ArgumentError, FileAccessError, MachtraceError
 from machtrace.model.image import shown_identifier
-from machtrace.render.printable import printable
+from machtrace.model.text import printable
 from machtrace.reports.batches import (
     BatchItem,
     BatchOptions,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from machtrace.cli.console import output, wants_colour
 from machtrace.cli.tables import table
-from machtrace.render.printable import printable
+from machtrace.model.text import printable
 from machtrace.reports.analysis.function_costs import FunctionCosts, FunctionKey
 from machtrace.reports.analysis.groups import (
     Change,

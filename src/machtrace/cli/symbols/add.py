@@ -198,7 +198,7 @@ def _complaints(tally: _Tally) -> Iterator[str]:
 
 
 def _document(root: Path, tally: _Tally) -> dict[str, Any]:
-    from machtrace.render.printable import encodable
+    from machtrace.model.text import encodable
 
     return {
         "store": encodable(str(root)),
@@ -228,6 +228,6 @@ def _document(root: Path, tally: _Tally) -> dict[str, Any]:
 
 
 def _printable(text: str) -> str:
-    from machtrace.render.printable import printable
+    from machtrace.model.text import printable
 
     return printable(text)

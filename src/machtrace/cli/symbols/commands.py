@@ -117,7 +117,7 @@ def _removals(
 
 
 def _write_text(removals: list[Removal], *, dry_run: bool) -> None:
-    from machtrace.render.printable import printable
+    from machtrace.model.text import printable
 
     for one in removals:
         sys.stdout.write(f"{printable(str(one.path))}: {one.reason.value}\n")
@@ -175,7 +175,7 @@ def missing(
 
 
 def _row(one: NeededImage) -> tuple[str, ...]:
-    from machtrace.render.printable import printable
+    from machtrace.model.text import printable
 
     identifier = "without UUID" if one.identifier is None else shown_identifier(one.identifier)
     what = "debug file" if one.kinds else "all"
@@ -183,7 +183,7 @@ def _row(one: NeededImage) -> tuple[str, ...]:
 
 
 def _document(one: NeededImage) -> dict[str, Any]:
-    from machtrace.render.printable import encodable
+    from machtrace.model.text import encodable
 
     return {
         "uuid": None if one.identifier is None else shown_identifier(one.identifier),

@@ -114,7 +114,7 @@ def is_named(stored: StoredFile, pattern: str) -> bool:
 
 def document(stored: StoredFile) -> dict[str, Any]:
     """``stored`` for machines."""
-    from machtrace.render.printable import encodable
+    from machtrace.model.text import encodable
 
     return {
         "uuid": shown_identifier(stored.identifier),
@@ -157,7 +157,7 @@ def local_time(seconds: float) -> str:
 
 
 def _printable(text: str) -> str:
-    from machtrace.render.printable import printable
+    from machtrace.model.text import printable
 
     return printable(text)
 

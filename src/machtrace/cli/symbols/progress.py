@@ -76,7 +76,7 @@ class _Bar:
         self._task = task
 
     def look_at(self, what: InputFile | Skipped) -> None:
-        from machtrace.render.printable import printable
+        from machtrace.model.text import printable
 
         if isinstance(what, InputFile):
             self._bar.update(self._task, description=printable(what.path.name))

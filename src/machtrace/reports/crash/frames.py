@@ -16,7 +16,7 @@ from typing import TypeAlias
 from machtrace.model.json_value import Details, JsonValue
 from machtrace.model.report import ReportedFrame, ReportedImage, ReportedThread
 from machtrace.model.symbol import SourceLocation
-from machtrace.render.printable import LONGEST_IMAGE_NAME
+from machtrace.model.text import LONGEST_IMAGE_NAME
 from machtrace.reports.crash.lines import shown
 
 INLINED = " [inlined]"

@@ -20,7 +20,7 @@ from machtrace.model.report import (
     ReportKind,
     SampledTree,
 )
-from machtrace.render.printable import LONGEST_IMAGE_NAME
+from machtrace.model.text import LONGEST_IMAGE_NAME
 from machtrace.reports.crash.frame_lines import UNLISTED
 from machtrace.reports.crash.frames import INLINED, elided, frame_lines
 from machtrace.reports.crash.labels import Values, is_backtrace, label_values, text_lines

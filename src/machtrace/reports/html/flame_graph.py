@@ -7,9 +7,9 @@ from typing import Any
 
 from machtrace.model.profile import OUTERMOST, Profile, StackTable
 from machtrace.model.report import Report
+from machtrace.model.text import printable
 from machtrace.render.call_tree import thread_weights
 from machtrace.render.functions import Function, functions_of
-from machtrace.render.printable import printable, thread_label
 from machtrace.reports.analysis.frame_owner import FrameOwner, Owners
 from machtrace.reports.analysis.reported_stacks import profile_of
 from machtrace.reports.html.markup import element, quantity, script_data
@@ -73,7 +73,7 @@ def flame_data(profile: Profile) -> tuple[dict[str, Any], int]:
             left_out += 1
             continue
         nodes.add(len(names), weights)
-        names.append([thread_label(thread.info), "", _THREAD])
+        names.append([thread.info.label, "", _THREAD])
     columns = {"parents": nodes.parents, "keys": nodes.keys, "own": nodes.own}
     return {"names": names, **columns}, left_out
 

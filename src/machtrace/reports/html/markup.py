@@ -6,7 +6,7 @@ import json
 from html import escape
 from typing import Any
 
-from machtrace.render.printable import printable
+from machtrace.model.text import printable
 
 
 def text(value: object) -> str:

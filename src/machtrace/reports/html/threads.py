@@ -18,7 +18,7 @@ from machtrace.model.report import (
     ReportedThread,
     SampledTree,
 )
-from machtrace.render.printable import LONGEST_IMAGE_NAME
+from machtrace.model.text import LONGEST_IMAGE_NAME
 from machtrace.reports.analysis.fingerprint import owners_of
 from machtrace.reports.analysis.frame_owner import NOWHERE, FrameOwner, Ownership
 from machtrace.reports.analysis.recursion import folds

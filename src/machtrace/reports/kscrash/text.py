@@ -18,7 +18,7 @@ from machtrace.model.report import (
     ReportedThread,
     ReportKind,
 )
-from machtrace.render.printable import LONGEST_IMAGE_NAME, printable
+from machtrace.model.text import LONGEST_IMAGE_NAME, printable
 from machtrace.reports.json_writer import as_text, indented
 
 _ZONES: dict[float, tuple[str, ...]] = {

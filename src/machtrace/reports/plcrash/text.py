@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from machtrace.model.report import Report, ReportedFrame, ReportedImage, ReportedThread
-from machtrace.render.printable import LONGEST_IMAGE_NAME, printable
+from machtrace.model.text import LONGEST_IMAGE_NAME, printable
 
 _ROW = 4
 _NARROW = frozenset({"arm", "armv6", "armv7", "armv7s", "armv7k", "i386"})

@@ -1,0 +1,172 @@
+"""Text for people: escaped names, short times, and the lines of a stack."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+LONGEST_IMAGE_NAME = 4096
+"""Characters of an image's name written with each frame: no system has longer ones (Linux:
+``PATH_MAX``); a file made to fill a disk does.
+"""
+_MILLISECOND = 1_000_000
+_IMAGE_WIDTH = 40
+_FOLDED = 4
+"""Consecutive equal frames from which on they are folded."""
+_NAMELESS_FILES = frozenset({"__init__.py", "__main__.py"})
+"""Python file names that are ambiguous without their folder."""
+
+
+def printable(name: str) -> str:
+    r"""Escape ``name`` to one line without control of a terminal: ``\x1b`` for an escape byte."""
+    if name.isprintable():
+        return name
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in name
+    )
+
+
+def encodable(name: str) -> str:
+    r"""Escape ``name`` for UTF-8: ``\udcff``, spelt out, for an undecodable byte."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: ``1 thread``, ``1,200 threads``."""
+    return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def duration(nanoseconds: int) -> str:
+    """Format a short time with its unit: ``18.4 µs``."""
+    if nanoseconds < _MILLISECOND:
+        return f"{nanoseconds / 1_000:.1f} µs"
+    return f"{nanoseconds / _MILLISECOND:.1f} ms"
+
+
+def short_location(path: str, line: int | None) -> str:
+    """Return a file's name and line; the name with its folder's if it is ambiguous otherwise."""
+    folder, _, name = path.rpartition("/")
+    if folder and name in _NAMELESS_FILES:
+        name = f"{folder.rpartition('/')[2]}/{name}"
+    return printable(name) if line is None else f"{printable(name)}:{line}"
+
+
+class Style(NamedTuple):
+    """Control sequences around parts of lines."""
+
+    bold: str = ""
+    dim: str = ""
+    reset: str = ""
+
+
+PLAIN = Style()
+COLOUR = Style("\x1b[1m", "\x1b[2m", "\x1b[0m")
+
+
+class Row(NamedTuple):
+    """One line of a frame: its function, or one that is inlined into it or that it interprets."""
+
+    image: str
+    address: int | None
+    """None for a function without machine code of its own."""
+    name: str
+    location: str = ""
+    """As :func:`short_location` returns it."""
+    note: str = ""
+    """How the frame is known."""
+    is_dim: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FrameText:
+    """The lines of one frame, without its number."""
+
+    rows: Sequence[Row]
+    key: Hashable = None
+    """What is equal for recursive frames, which are folded; None for a frame that is never."""
+
+    def __str__(self) -> str:
+        width = max((len(row.image) for row in self.rows), default=0)
+        size = _pointer_size(self.rows)
+        return "\n".join(_row(row, width, size, PLAIN) for row in self.rows)
+
+
+def chain_lines(
+    pieces: Sequence[tuple[int, Sequence[FrameText]]],
+    *,
+    left_out: int = 0,
+    pointer_size: int | None = None,
+    style: Style = PLAIN,
+    details: Sequence[Sequence[str]] | None = None,
+) -> Iterator[str]:
+    """Yield the lines of frames that called one another, without line ends.
+
+    Args:
+        pieces: consecutive frames, each piece with the number of its first frame.
+        left_out: the number of frames between two pieces.
+        pointer_size: the width of addresses, in bytes; None derives it from the addresses.
+        style: how to emphasise.
+        details: lines below each frame; with them, no frame is folded.
+    """
+    rows = [row for _, frames in pieces for frame in frames for row in frame.rows]
+    if not rows:
+        return
+    width = min(_IMAGE_WIDTH, max(len(row.image) for row in rows))
+    size = _pointer_size(rows) if pointer_size is None else pointer_size
+    digits = max(4, len(str(pieces[-1][0] + len(pieces[-1][1]) - 1)))
+    printed = 0
+    for first, frames in pieces:
+        if first and left_out:
+            gap = counted(left_out, "frame") + " in between"
+            gap = gap if frames else counted(left_out, "more frame")
+            yield f"{'…':>{digits}s}  {style.dim}{gap}{style.reset}"
+        for index, count in _runs(frames, is_folded=details is None):
+            for row in frames[index].rows:
+                yield f"{first + index:{digits}d}  {_row(row, width, size, style)}"
+            if count > 1:
+                same = f"the same frame {count - 1} more times"
+                yield f"{first + index + count - 1:{digits}d}  {style.dim}{same}{style.reset}"
+            if details is not None:
+                yield from (f"{style.dim}{text}{style.reset}" for text in details[printed + index])
+        printed += len(frames)
+
+
+def folded_rows(rows: Sequence[Row], noun: str) -> Iterator[Row]:
+    """Yield ``rows``; of a recursion, the first and how often it repeats."""
+    for row, group in groupby(rows):
+        count = sum(1 for _ in group)
+        if count < _FOLDED:
+            yield from (row for _ in range(count))
+        else:
+            yield row
+            yield Row(row.image, None, f"the same {noun} {count - 1} more times", is_dim=True)
+
+
+def _runs(frames: Sequence[FrameText], *, is_folded: bool) -> Iterator[tuple[int, int]]:
+    """Yield the index of the first frame of each run, and the run's length; 1 if it is short."""
+    index = 0
+    for key, group in groupby(frames, key=lambda frame: frame.key):
+        count = sum(1 for _ in group)
+        if is_folded and key is not None and count >= _FOLDED:
+            yield index, count
+        else:
+            yield from ((single, 1) for single in range(index, index + count))
+        index += count
+
+
+def _pointer_size(rows: Sequence[Row]) -> int:
+    return 8 if any((row.address or 0) >> 32 for row in rows) else 4
+
+
+def _row(row: Row, width: int, pointer_size: int, style: Style) -> str:
+    number = f"{'':{2 + 2 * pointer_size}s}"
+    if row.address is not None:
+        number = f"{style.dim}0x{row.address:0{2 * pointer_size}x}{style.reset}"
+    name = f"{style.dim}{row.name}{style.reset}" if row.is_dim else row.name
+    if row.address is None and not row.is_dim:
+        name = f"{style.bold}{row.name}{style.reset}"
+    location = f"  {style.dim}at {row.location}{style.reset}" if row.location else ""
+    note = f"  {style.dim}[{row.note}]{style.reset}" if row.note else ""
+    return f"{row.image:<{width}s}  {number}  {name}{location}{note}"
