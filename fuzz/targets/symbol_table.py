@@ -19,10 +19,10 @@ from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.header import CPU_TYPE_ARM, CPU_TYPE_ARM64, CPU_TYPE_X86_64
 from machtrace.formats.macho.structs import N_EXT, N_SECT
-from machtrace.formats.object_file import Signature, signature
+from machtrace.formats.object_file import ObjectFile, Signature, signature
 from machtrace.model.address import ImageOffset
 from machtrace.symbols.elf import elf_symbol_table
-from machtrace.symbols.image_symbols import first_symbol
+from machtrace.symbols.first_symbol import first_symbol
 from machtrace.symbols.macho.table import macho_symbol_table
 from machtrace.symbols.table import SymbolTable
 from tests.support.writers.function_lists import uleb, write_exports_trie
@@ -37,12 +37,14 @@ _LAST = 2**64 - 1
 
 def run(data: bytes) -> None:
     """Make the table, and look up what is in it and around it."""
+    contents: ObjectFile
     if signature(data) is Signature.ELF:
-        _check(elf_symbol_table(ElfFileContents(data, "fuzz")), data)
-        return
-    contents = FileContents(data, "fuzz")
-    early = {offset: first_symbol(contents, offset) for offset in _offsets(data)[:3]}
-    table = macho_symbol_table(contents)
+        contents = ElfFileContents(data, "fuzz")
+        table = elf_symbol_table(contents)
+    else:
+        contents = FileContents(data, "fuzz")
+        table = macho_symbol_table(contents)
+    early = {offset: first_symbol(contents, offset, tuple) for offset in _offsets(data)[:3]}
     _check(table, data)
     for offset, symbol in early.items():
         if symbol is not None and symbol != table.find(offset):

@@ -1,4 +1,5 @@
-/* machtrace._native._ranges: the Python side of index.h, function_starts.h and symbol_scan.h.
+/* machtrace._native._ranges: the Python side of index.h, function_starts.h, symbol_scan.h
+ * and elf_symbol_scan.h.
  *
  * Built against the limited API of 3.11. Columns come and go through the buffer protocol.
  */
@@ -9,11 +10,12 @@
 #include <string.h>
 
 #include "common/module_slots.h"
+#include "ranges/elf_symbol_scan.h"
 #include "ranges/function_starts.h"
 #include "ranges/index.h"
 #include "ranges/symbol_scan.h"
 
-#define MOST_ALIASES 4096 /* symbols at one address that are told of */
+#define MOST_ALIASES 4096 /* symbols at one address that are reported */
 
 struct index_object {
     PyObject_HEAD
@@ -201,6 +203,18 @@ static PyObject *function_holding(PyObject *module, PyObject *arguments)
     return Py_BuildValue("KK", (unsigned long long)found.start, (unsigned long long)found.next);
 }
 
+static PyObject *list_of_rows(const uint32_t *numbers, size_t count)
+{
+    PyObject *rows = PyList_New(0);
+    for (size_t index = 0; rows != NULL && index < count && index < MOST_ALIASES; index++) {
+        PyObject *number = PyLong_FromUnsignedLong(numbers[index]);
+        if (number == NULL || PyList_Append(rows, number) != 0)
+            Py_CLEAR(rows);
+        Py_XDECREF(number);
+    }
+    return rows;
+}
+
 static PyObject *symbols_at(PyObject *module, PyObject *arguments)
 {
     (void)module;
@@ -242,13 +256,7 @@ static PyObject *symbols_at(PyObject *module, PyObject *arguments)
         result = Py_NewRef(Py_None);
         goto done;
     }
-    rows = PyList_New(0);
-    for (size_t index = 0; rows != NULL && index < count && index < MOST_ALIASES; index++) {
-        PyObject *number = PyLong_FromUnsignedLong(numbers[index]);
-        if (number == NULL || PyList_Append(rows, number) != 0)
-            Py_CLEAR(rows);
-        Py_XDECREF(number);
-    }
+    rows = list_of_rows(numbers, count);
     if (rows != NULL)
         result = Py_BuildValue("KKN", (unsigned long long)place.start,
                                (unsigned long long)place.end, rows);
@@ -258,6 +266,71 @@ done:
     PyBuffer_Release(&strings);
     PyBuffer_Release(&sections);
     return result;
+}
+
+/* The arguments of both functions; false with an exception. */
+static bool take_elf_table(PyObject *arguments, const char *format, struct machtrace_elf_scan *scan,
+                           Py_buffer *table, Py_buffer *strings, uint64_t *address)
+{
+    unsigned long long low, high, at;
+    int is_64;
+    if (!PyArg_ParseTuple(arguments, format, table, strings, &is_64, &low, &high, &at))
+        return false;
+    *scan = (struct machtrace_elf_scan){
+        .table = table->buf,
+        .count = (size_t)table->len / (is_64 ? 24 : 16),
+        .is_64 = is_64 != 0,
+        .strings = strings->buf,
+        .strings_size = (size_t)strings->len,
+        .low = low,
+        .high = high,
+    };
+    *address = at;
+    return true;
+}
+
+static PyObject *elf_symbols_around(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    struct machtrace_elf_scan scan;
+    struct machtrace_elf_place found;
+    Py_buffer table, strings;
+    uint64_t address;
+    if (!take_elf_table(arguments, "y*y*pKKK:elf_symbols_around", &scan, &table, &strings, &address))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    machtrace_elf_symbols_around(&scan, address, &found);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&table);
+    PyBuffer_Release(&strings);
+    return Py_BuildValue("KKKKK", (unsigned long long)found.last,
+                         (unsigned long long)found.last_sized, (unsigned long long)found.next,
+                         (unsigned long long)found.next_sized, (unsigned long long)found.reach);
+}
+
+static PyObject *elf_symbols_starting(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    struct machtrace_elf_scan scan;
+    Py_buffer table, strings;
+    uint64_t start;
+    if (!take_elf_table(arguments, "y*y*pKKK:elf_symbols_starting", &scan, &table, &strings, &start))
+        return NULL;
+    PyObject *rows = NULL;
+    uint32_t *numbers = malloc(MOST_ALIASES * sizeof *numbers);
+    if (numbers == NULL) {
+        PyErr_NoMemory();
+    } else {
+        size_t count;
+        Py_BEGIN_ALLOW_THREADS
+        count = machtrace_elf_symbols_starting(&scan, start, numbers, MOST_ALIASES);
+        Py_END_ALLOW_THREADS
+        rows = list_of_rows(numbers, count);
+    }
+    free(numbers);
+    PyBuffer_Release(&table);
+    PyBuffer_Release(&strings);
+    return rows;
 }
 
 static PyMethodDef methods[] = {
@@ -271,6 +344,13 @@ static PyMethodDef methods[] = {
      PyDoc_STR("symbols_at(table, strings, is_64, sections, base, low, high, address, /)\n--\n\n"
                "The (start, end, rows) of the symbols from low to high that name an address, or\n"
                "None; base is where the image begins.")},
+    {"elf_symbols_around", elf_symbols_around, METH_VARARGS,
+     PyDoc_STR("elf_symbols_around(table, strings, is_64, low, high, address, /)\n--\n\n"
+               "(last, last_sized, next, next_sized, reach): the starts of functions from low to\n"
+               "high around an address, and the last end of those up to it.")},
+    {"elf_symbols_starting", elf_symbols_starting, METH_VARARGS,
+     PyDoc_STR("elf_symbols_starting(table, strings, is_64, low, high, start, /)\n--\n\n"
+               "The rows of the functions that start there.")},
     {NULL, NULL, 0, NULL},
 };
 

@@ -28,3 +28,12 @@ def symbols_at(
     address: int,
     /,
 ) -> tuple[int, int, list[int]] | None: ...
+
+# The last starts up to the address (0 if none) of all functions and of those with a size, the next
+# ones (high if none), and the last end of those that start up to the address.
+def elf_symbols_around(
+    table: Buffer, strings: Buffer, is_64: bool, low: int, high: int, address: int, /
+) -> tuple[int, int, int, int, int]: ...
+def elf_symbols_starting(
+    table: Buffer, strings: Buffer, is_64: bool, low: int, high: int, start: int, /
+) -> list[int]: ...

@@ -1,26 +1,29 @@
-"""The debug information of images: found, made into an index, and asked."""
+"""The debug information of images: source lines and inlined calls, from indices."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from machtrace.errors import MachtraceError
 from machtrace.images.debug_file import DebugFile
+from machtrace.images.debug_map import DebugMap
 from machtrace.images.resolver import ImageResolver
-from machtrace.lines.debug_map.index import DebugMapIndex
-from machtrace.lines.index import DebugIndex
-from machtrace.lines.index_cache import IndexCache
 from machtrace.model.address import ImageOffset
 from machtrace.model.image import BinaryImage
 from machtrace.model.symbol import Certainty, FrameStatus, InlineFrame, Symbol
 
-AnyDebugIndex: TypeAlias = DebugIndex | DebugMapIndex
+if TYPE_CHECKING:  # numpy and the builder of indices are imported if debug information exists
+    from machtrace.lines.debug_map.index import DebugMapIndex
+    from machtrace.lines.index import DebugIndex
+    from machtrace.lines.index_cache import IndexCache
+
+AnyDebugIndex: TypeAlias = "DebugIndex | DebugMapIndex"
 
 
 class DebugInformation:
-    """Source lines and inlined calls of any number of images; each image's is opened once."""
+    """Source lines and inlined calls of any number of images; each is opened once."""
 
     __slots__ = ("_cache", "_failures", "_files", "_indices")
 
@@ -29,21 +32,21 @@ class DebugInformation:
 
         Args:
             files: finds debug files.
-            cache: makes indices; None is the one that keeps them in the user's folder.
+            cache: has indices; None is the one in the user's folder.
         """
         self._files = files
-        self._cache = IndexCache.of_user() if cache is None else cache
+        self._cache = cache
         self._indices: dict[Hashable, AnyDebugIndex | FrameStatus] = {}
         self._failures: list[MachtraceError] = []
 
     @property
     def problems(self) -> list[MachtraceError]:
-        """Why lines are missing so far: what was found and could not be read, or was changed."""
-        maps = (one for one in self._indices.values() if isinstance(one, DebugMapIndex))
-        return [*self._failures, *(problem for one in maps for problem in one.problems)]
+        """Why lines are missing so far: files that were malformed, or changed since linking."""
+        indices = (one for one in self._indices.values() if not isinstance(one, FrameStatus))
+        return [*self._failures, *(problem for index in indices for problem in index.problems)]
 
     def index(self, image: BinaryImage) -> AnyDebugIndex | FrameStatus:
-        """The image's debug information, or why there is none. Raises nothing."""
+        """Return the image's debug information, or why there is none. Raises nothing."""
         key = self._files.key(image)
         index = self._indices.get(key)
         if index is None:
@@ -51,9 +54,9 @@ class DebugInformation:
         return index
 
     def frames(self, image: BinaryImage, offset: ImageOffset) -> tuple[InlineFrame, ...]:
-        """The calls at ``offset``, innermost first; the function that holds it is the last.
+        """Return the calls at ``offset``, innermost first; its function is the last.
 
-        Empty where nothing is known. Raises nothing.
+        Empty if none is known. Raises nothing.
         """
         index = self.index(image)
         return () if isinstance(index, FrameStatus) else index.inlined(offset)
@@ -61,14 +64,14 @@ class DebugInformation:
     def symbol(
         self, image: BinaryImage, offset: ImageOffset, outer: InlineFrame, known: Symbol | None
     ) -> Symbol | None:
-        """The function that holds ``offset``, by the name that the lines there are of.
+        """Return the function that holds ``offset``, by the name that its lines have.
 
         Args:
-            image: what is asked about.
-            offset: a place in it.
+            image: the image.
+            offset: an offset in it.
             outer: the last of its :meth:`frames`.
-            known: what symbols say. Where they are exact they have the name, and only choose
-                among several that a linker made one of.
+            known: its symbol. An exact one has the name already; the lines only choose among
+                several names that a linker folded into one function.
         """
         if known is not None and known.certainty is Certainty.EXACT:
             return _renamed(known, outer.name) if outer.name in known.aliases else known
@@ -85,7 +88,7 @@ class DebugInformation:
         )
 
     def _open(self, image: BinaryImage) -> AnyDebugIndex | FrameStatus:
-        """The best source of lines that can be read; what cannot is among the failures."""
+        """Return the best source of lines that is readable; the others are in the failures."""
         unusable: set[str] = set()
         files = self._files.files(image)
         while True:
@@ -93,15 +96,24 @@ class DebugInformation:
             if isinstance(lines, FrameStatus):
                 return FrameStatus.MALFORMED_FILE if unusable else lines
             try:
-                if isinstance(lines, DebugFile):
-                    return self._cache.index(lines)
-                return DebugMapIndex(lines, self._cache)
+                return self._read(lines)
             except MachtraceError as error:
                 self._failures.append(error)
-                if lines.path in unusable:  # a file whose DWARF was bad, and now its debug map
+                if lines.path in unusable:  # its DWARF was malformed, and now its debug map
                     return FrameStatus.MALFORMED_FILE
                 unusable.add(lines.path)
                 files = self._files.reject(image, lines.path)
+
+    def _read(self, lines: DebugFile | DebugMap) -> AnyDebugIndex:
+        from machtrace.lines.index_cache import IndexCache
+
+        if self._cache is None:
+            self._cache = IndexCache.of_user()
+        if isinstance(lines, DebugFile):
+            return self._cache.index(lines)
+        from machtrace.lines.debug_map.index import DebugMapIndex
+
+        return DebugMapIndex(lines, self._cache)
 
 
 def _renamed(symbol: Symbol, name: str) -> Symbol:

@@ -8,15 +8,15 @@ What an index of debug information consists of, whatever it is read from.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from machtrace.demangler import demangle
-from machtrace.errors import FormatError
+from machtrace.errors import FormatError, MachtraceError
 from machtrace.lines.symcache import NONE, REMEDY, Indices, Numbers, SymCache
 from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import InlineFrame, SourceLocation
@@ -123,6 +123,9 @@ class DebugIndex:
     """The debug information of one image, by :data:`~machtrace.model.address.ImageOffset`."""
 
     __slots__ = ("_cache", "_depth", "_moved", "_name", "_ranges")
+
+    problems: ClassVar[Sequence[MachtraceError]] = ()
+    """Why lines are missing: nothing is, since the index is of one file."""
 
     def __init__(
         self,

@@ -304,6 +304,55 @@ MINI_DEBUG_LIMIT = 64 << 20
 _MEMORY_LIMIT = 128 << 20
 
 
+_LONGEST_NAME = 1 << 16
+_NAME_CHUNK = 256
+
+
+def read_symbol_section(contents: ElfContents, kind: int) -> tuple[memoryview, memoryview] | None:
+    """Return the bytes of the section of type ``kind``, a symbol table, and those of its strings.
+
+    None if the file has none, and for an image in memory. Rows are ``Elf32_Sym`` or ``Elf64_Sym``.
+
+    Raises:
+        ElfError: the table or its strings are not in the file.
+    """
+    image = contents.image
+    section = next((s for s in image.sections if s.type == kind), None)
+    if section is None or contents.is_loaded:
+        return None
+    size = SYMBOL_SIZE[image.layout.is_64]
+    if section.entry_size != size:
+        message = f"section {section.name} has entries of {section.entry_size} bytes, not {size}"
+        raise ElfError(message, source=contents.source, offset=section.offset)
+    if not section.link < len(image.sections):
+        message = f"section {section.name} names no string table"
+        raise ElfError(message, source=contents.source, offset=section.offset)
+    table = contents.read_section(section)
+    return table[: len(table) // size * size], contents.read_section(image.sections[section.link])
+
+
+SYMBOL_SIZE = {True: 24, False: 16}
+"""Bytes of a symbol, by whether the image is 64-bit."""
+
+
+def read_symbol_name(strings: memoryview, start: int) -> bytes:
+    """Return the name at ``start`` as the table spells it, at most 64 KiB; empty for 0."""
+    name = b""
+    while start and len(name) < _LONGEST_NAME:
+        chunk = bytes(strings[start + len(name) : start + len(name) + _NAME_CHUNK])
+        head, end, _ = chunk.partition(b"\0")
+        name += head
+        if end or not chunk:
+            break
+    return name[:_LONGEST_NAME]
+
+
+def without_version(name: bytes) -> str:
+    """Decode a name without its version, which linkers write as ``name@@VERSION`` or ``name@…``."""
+    at = name.find(b"@")
+    return (name[:at] if at > 0 else name).decode("utf-8", "backslashreplace")
+
+
 def mini_debug_contents(contents: ElfContents) -> ElfFileContents | None:
     """The file inside ``.gnu_debugdata``, to read symbols from; None where there is none.
 

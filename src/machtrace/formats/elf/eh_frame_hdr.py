@@ -87,6 +87,17 @@ class SearchTable:
         fde = (self._numbers[2 * index + 1] + self._base) & self._mask
         return int(fde - self._section) & 0xFFFFFFFFFFFFFFFF
 
+    def bounds(self, address: int) -> tuple[int, int | None] | None:
+        """Return the last start of code up to ``address``, and the next; None if all are after it.
+
+        None in the place of the next start if it is the last.
+        """
+        count = len(self._numbers) // 2
+        index = bisect_right(range(count), address, key=self._start)
+        if not index:
+            return None
+        return self._start(index - 1), self._start(index) if index < count else None
+
     def _start(self, index: int) -> int:
         return int(self._numbers[2 * index] + self._base) & self._mask
 

@@ -16,9 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import ElfError
-from machtrace.formats.elf.contents import ElfContents
+from machtrace.formats.elf.contents import (
+    ElfContents,
+    read_symbol_name,
+    read_symbol_section,
+    without_version,
+)
 from machtrace.formats.elf.dynamic import dynamic_address, read_dynamic
-from machtrace.formats.elf.headers import Section
 from machtrace.formats.elf.image import ElfImage
 from machtrace.formats.elf.structs import (
     DT_GNU_HASH,
@@ -108,7 +112,6 @@ _STT_NOTYPE, _STT_FUNC, _STT_GNU_IFUNC = 0, 2, 10
 _TYPE_BITS = 0xF
 _BIND_SHIFT = 4
 _LONGEST_NAME = 1 << 16
-_NAME_CHUNK = 256
 _SHARED_NAMES = 16
 """How many times over the string table may be used before names must be overlapping on purpose."""
 
@@ -239,14 +242,7 @@ class SymbolRows:
 
     def name_bytes(self, row: int) -> bytes:
         """The name of one symbol as the table spells it, at most 64 KiB; empty without one."""
-        start, found = int(self.rows["st_name"][row]), b""
-        while start and len(found) < _LONGEST_NAME:
-            chunk = bytes(self._strings[start + len(found) : start + len(found) + _NAME_CHUNK])
-            head, end, _ = chunk.partition(b"\0")
-            found += head
-            if end or not chunk:
-                break
-        return found[:_LONGEST_NAME]
+        return read_symbol_name(self._strings, int(self.rows["st_name"][row]))
 
     def name(self, row: int) -> str:
         r"""The name of one symbol, without a version; empty where it has none.
@@ -254,7 +250,7 @@ class SymbolRows:
         Linkers write versions into ``.symtab`` as ``name@@VERSION`` and ``name@VERSION``. Bytes
         that are no UTF-8 are shown as ``\x..``, so that no two names become one.
         """
-        return _without_version(self.name_bytes(row))
+        return without_version(self.name_bytes(row))
 
     def names(self, rows: Iterable[int] | None = None) -> list[str]:
         """The names of many symbols (None: of all), in the order asked for.
@@ -277,13 +273,8 @@ class SymbolRows:
             room -= end - at
             if room < 0:
                 raise ElfError("the names of symbols overlap", source=self._source, offset=at)
-            names[at] = _without_version(strings[at:end])
+            names[at] = without_version(strings[at:end])
         return [names[at] for at in chosen.tolist()]
-
-
-def _without_version(name: bytes) -> str:
-    at = name.find(b"@")
-    return (name[:at] if at > 0 else name).decode("utf-8", "backslashreplace")
 
 
 def parse_symbols(contents: ElfContents) -> SymbolRows:
@@ -323,28 +314,9 @@ def _empty(contents: ElfContents) -> SymbolRows:
 
 
 def _of_section(contents: ElfContents, kind: int) -> SymbolRows | None:
-    image = contents.image
-    section = next((s for s in image.sections if s.type == kind), None)
-    if section is None or contents.is_loaded:
+    found = read_symbol_section(contents, kind)
+    if found is None:
         return None
-    dtype = symbol_dtype(image.layout)
-    _check_entry_size(section, dtype.itemsize, contents.source)
-    if not section.link < len(image.sections):
-        raise ElfError(
-            f"section {section.name} names no string table",
-            source=contents.source,
-            offset=section.offset,
-        )
-    table = contents.read_section(section)
-    table = table[: len(table) // dtype.itemsize * dtype.itemsize]
-    strings = contents.read_section(image.sections[section.link])
-    return SymbolRows(np.frombuffer(table, dtype), strings, image, contents.source)
-
-
-def _check_entry_size(section: Section, size: int, source: str) -> None:
-    if section.entry_size != size:
-        raise ElfError(
-            f"section {section.name} has entries of {section.entry_size} bytes, not {size}",
-            source=source,
-            offset=section.offset,
-        )
+    table, strings = found
+    dtype = symbol_dtype(contents.image.layout)
+    return SymbolRows(np.frombuffer(table, dtype), strings, contents.image, contents.source)

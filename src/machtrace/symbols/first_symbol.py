@@ -1,0 +1,267 @@
+"""One name from an image's tables as they lie in the file, without an index of all, nor numpy.
+
+To sort half a million symbols takes longer than everything else that a first answer takes, numpy's
+import included. So the first lookups scan the tables. They return what
+:class:`~machtrace.symbols.table.SymbolTable` returns, or None if the table has to be built: if an
+image has no table of function starts, or no symbol for the function, if several tables disagree, or
+if anything is malformed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+from machtrace.errors import MachtraceError
+from machtrace.formats.elf.contents import (
+    SYMBOL_SIZE,
+    ElfFileContents,
+    read_symbol_name,
+    read_symbol_section,
+    without_version,
+)
+from machtrace.formats.elf.eh_frame_hdr import read_eh_frame_header, read_search_table
+from machtrace.formats.elf.structs import SHT_DYNSYM, SHT_SYMTAB
+from machtrace.formats.macho.contents import FileContents, read_table
+from machtrace.formats.macho.structs import SymtabCommand
+from machtrace.formats.object_file import ObjectFile
+from machtrace.model.address import LAST_OFFSET, ImageOffset
+from machtrace.model.arch import Arch
+from machtrace.model.image import ImageFormat
+from machtrace.model.symbol import Certainty, Symbol, unnamed
+from machtrace.symbols.macho.code_sections import Ranges, function_sections, holds_functions
+from machtrace.symbols.names import LONGEST, Spelt, best_first, symbol_of
+
+
+def first_symbol(
+    contents: ObjectFile,
+    offset: ImageOffset,
+    twins: Callable[[], Sequence[ObjectFile]] = tuple,
+) -> Symbol | None:
+    """Return the function that holds ``offset``; None if the whole table has to be built.
+
+    Args:
+        contents: the image's file.
+        offset: where.
+        twins: finds files of the image that may have more symbols.
+    """
+    try:
+        from machtrace._native import _ranges
+    except ImportError:
+        return None
+    try:
+        if contents.format is ImageFormat.MACHO:
+            return _first_macho_symbol(_ranges, contents, offset)
+        return _first_elf_symbol(_ranges, contents, offset, twins)
+    except MachtraceError:  # building the table reports it
+        return None
+
+
+_MOST_SECTIONS = 255
+"""Those that ``nlist.n_sect`` can count."""
+_NLIST_SIZE, _NLIST_64_SIZE = 12, 16
+
+
+def _first_macho_symbol(
+    _ranges: ModuleType, contents: FileContents, offset: ImageOffset
+) -> Symbol | None:
+    image = contents.image
+    base, is_64, symtab = image.header_svma, image.header.is_64, image.symtab
+    bounds = _bounds(contents, offset, _ranges.function_holding)
+    if bounds is None or symtab is None or not image.header.little_endian:
+        return None
+    counted = bytes([0, *map(holds_functions, image.sections[:_MOST_SECTIONS])])
+    size = symtab.nsyms * (_NLIST_64_SIZE if is_64 else _NLIST_SIZE)
+    table = read_table(contents, symtab.symoff, size, "the symbol table")
+    strings = read_table(contents, symtab.stroff, symtab.strsize, "the string table")
+    scanned = _ranges.symbols_at(
+        table,
+        strings,
+        is_64,
+        counted.ljust(_MOST_SECTIONS + 1, b"\0"),
+        base,
+        base + bounds[0],
+        base + bounds[1],
+        base + offset,
+    )
+    if scanned is None:
+        return None
+    start, end, rows = scanned
+    names: list[Spelt] = [
+        (_name(contents, symtab, table, row), True, Certainty.EXACT) for row in rows
+    ]
+    best = best_first(names)
+    return symbol_of(best, ImageOffset(start - base), end - start) if best else None
+
+
+def _bounds(
+    contents: FileContents,
+    offset: ImageOffset,
+    function_holding: Callable[[memoryview, int, bool, int], tuple[int, int] | None],
+) -> tuple[int, int] | None:
+    """Return the (start, end) of the function around ``offset`` by the function starts."""
+    image = contents.image
+    command, arch = image.function_starts, image.header.arch
+    section = _holder(function_sections(image), offset)
+    if section is None or command is None or arch is None or not command.size:
+        return None
+    starts = read_table(contents, command.offset, command.size, "the table of function starts")
+    function = function_holding(starts, 0, arch.is_arm, offset)
+    if function is None or function[0] < section[0]:
+        return None
+    return function[0], min(function[1], section[1])
+
+
+def _holder(sections: Ranges, offset: int) -> tuple[int, int] | None:
+    index = bisect_right(sections, (offset, 1 << 64)) - 1
+    if index < 0 or offset >= sections[index][1]:
+        return None
+    return sections[index]
+
+
+def _name(contents: FileContents, symtab: SymtabCommand, table: memoryview, row: int) -> str:
+    at = row * (_NLIST_64_SIZE if contents.image.header.is_64 else _NLIST_SIZE)
+    n_strx = int.from_bytes(table[at : at + 4], "little")
+    size = min(LONGEST, symtab.strsize - n_strx)
+    if n_strx == 0 or size <= 0:
+        return ""
+    name = read_table(contents, symtab.stroff + n_strx, size, "the string table")
+    return bytes(name).partition(b"\0")[0].decode("utf-8", "backslashreplace")
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """The section with the code, as offsets from the header."""
+
+    start: int
+    end: int
+
+
+class _ElfTable:
+    """A symbol table, and the functions that it has around an offset; all are offsets."""
+
+    def __init__(
+        self, _ranges: ModuleType, file: ElfFileContents, kind: int, section: _Section, offset: int
+    ) -> None:
+        self._ranges = _ranges
+        self._base = base = file.image.header_svma
+        self._is_64 = file.image.layout.is_64
+        self._row_size = SYMBOL_SIZE[self._is_64]
+        found = read_symbol_section(file, kind)
+        self._table, self._strings = (memoryview(b""), memoryview(b"")) if found is None else found
+        self._bounds = base + section.start, base + section.end
+        around = _ranges.elf_symbols_around(
+            self._table, self._strings, self._is_64, *self._bounds, base + offset
+        )
+        self.last, self.last_sized, self.next, self.next_sized, self.reach = (
+            address - base for address in around
+        )
+
+    def __len__(self) -> int:
+        return len(self._table) // self._row_size
+
+    def rows(self, start: int) -> list[int]:
+        """Return the rows of the functions at an offset, those to prefer first."""
+        rows: list[int] = self._ranges.elf_symbols_starting(
+            self._table, self._strings, self._is_64, *self._bounds, self._base + start
+        )
+        return sorted(rows, key=self._is_local)
+
+    def size(self, row: int) -> int:
+        return self._number(row, 16, 8) if self._is_64 else self._number(row, 8, 4)
+
+    def name(self, row: int) -> str:
+        return without_version(read_symbol_name(self._strings, self._number(row, 0, 4)))
+
+    def _is_local(self, row: int) -> bool:
+        return self._number(row, 4 if self._is_64 else 12, 1) >> 4 == 0
+
+    def _number(self, row: int, at: int, size: int) -> int:
+        at += row * self._row_size
+        return int.from_bytes(self._table[at : at + size], "little")
+
+
+def _first_elf_symbol(
+    _ranges: ModuleType,
+    contents: ElfFileContents,
+    offset: ImageOffset,
+    twins: Callable[[], Sequence[ObjectFile]],
+) -> Symbol | None:
+    """Return the function with a size that holds ``offset``, else the nameless one by its FDE."""
+    image = contents.image
+    section = _code_section(contents, offset)
+    if section is None or image.arch is Arch.ARM or not image.layout.little_endian:
+        return None
+    # Exported names are sure only where call-frame descriptions bound them.
+    function = _described_function(contents, offset)
+    if function is None:
+        return None
+    whole = _ElfTable(_ranges, contents, SHT_SYMTAB, section, offset)
+    tables = [whole, _ElfTable(_ranges, contents, SHT_DYNSYM, section, offset)]
+    symbol = _sized_function(tables, section, offset) if len(whole) else None
+    if symbol is not None:
+        return symbol
+    tables += [  # which may name what was stripped
+        _ElfTable(_ranges, twin, SHT_SYMTAB, section, offset)
+        for twin in twins()
+        if twin.format is ImageFormat.ELF
+    ]
+    start, following = function
+    if any(offset < table.reach or start <= table.last for table in tables):
+        return _sized_function(tables, section, offset)
+    if start < section.start or any(start < table.reach for table in tables):
+        return None
+    end = min(section.end, following, *(table.next for table in tables))
+    return unnamed(ImageOffset(start), end - start)
+
+
+def _sized_function(
+    tables: Sequence[_ElfTable], section: _Section, offset: ImageOffset
+) -> Symbol | None:
+    """Return the innermost function with a size, if ``offset`` is in it.
+
+    Symbols without a size are labels in it, unless they are at its start: those are not compared.
+    """
+    start = max(table.last_sized for table in tables)
+    rows = [(table, row) for table in tables for row in table.rows(start)]
+    if not rows or not all(table.size(row) for table, row in rows):
+        return None
+    table, row = rows[0]
+    end = min(start + table.size(row), section.end, *(table.next_sized for table in tables))
+    if offset >= end:
+        return None
+    names = best_first((table.name(row), False, Certainty.EXACT) for table, row in rows)
+    return symbol_of(names, ImageOffset(start), end - start)
+
+
+def _code_section(contents: ElfFileContents, offset: ImageOffset) -> _Section | None:
+    """Return the section around ``offset``; None of what has other names than symbols."""
+    image = contents.image
+    address = image.header_svma + offset
+    if any(s.name.endswith((".gopclntab", ".gnu_debugdata")) for s in image.sections):
+        return None
+    sections = [
+        section
+        for section in image.sections
+        if section.is_executable and section.size and section.address <= address
+    ]
+    section = max(sections, key=lambda section: section.address, default=None)
+    if section is None or address >= section.end or section.address < image.header_svma:
+        return None
+    if section.name.startswith((".plt", ".iplt")):
+        return None
+    return _Section(section.address - image.header_svma, section.end - image.header_svma)
+
+
+def _described_function(contents: ElfFileContents, offset: ImageOffset) -> tuple[int, int] | None:
+    """Return the start of the code around ``offset`` by call-frame descriptions, and the next."""
+    base = contents.image.header_svma
+    header = read_eh_frame_header(contents)
+    table = None if header is None else read_search_table(contents, header)
+    bounds = None if table is None else table.bounds(base + offset)
+    if bounds is None:
+        return None
+    start, following = bounds
+    return start - base, LAST_OFFSET if following is None else following - base
