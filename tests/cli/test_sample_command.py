@@ -30,7 +30,7 @@ def sample(*words, **changed):
 @pytest.fixture(scope="module")
 def pid():
     """A process with a few threads."""
-    command = [sys.executable, "-m", "machtrace.cli.demo.command.threaded_process"]
+    command = [sys.executable, "-m", "machtrace.cli.demo.threaded_process"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"ready\n"
         yield process.pid

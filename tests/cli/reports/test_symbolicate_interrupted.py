@@ -137,7 +137,7 @@ def test_a_child_that_is_to_end_takes_no_further_batch():
     """A pool takes what is raised in a batch for its outcome, and would go on."""
     script = (
         "import signal\n"
-        "from machtrace.cli import report_processes as processes\n"
+        "from machtrace.cli.reports import processes\n"
         "class Runner:\n"
         "    def run(self, batch):\n"
         "        signal.raise_signal(signal.SIGTERM)\n"
