@@ -1,8 +1,8 @@
 """Names of C++ virtual methods, from the vtables that stripping leaves.
 
-A vtable says of a function that it is, say, the fourth virtual method of a class, not what it is
-called. ``Class::{virtual method 3}`` says that and no more: no name of C++ has braces there. Where
-a base has no vtable in the image the function may be the base's, and the name says that, too.
+A vtable shows that a function is the fourth virtual method of a class, not its name. It is called
+``Class::{virtual method 3}``: no name of C++ has braces there. If a base of the class has no vtable
+in the image, the function may be the base's: it is not named.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ def rtti_names(
     symbols: SymbolRows | None = None,
     wanted: Offsets | None = None,
 ) -> NamedRanges:
-    """The virtual methods of an image's classes, as ``Class::{virtual method N}``.
+    """Name the virtual methods of an image's classes, as ``Class::{virtual method N}``.
 
     ``N`` counts the vtable's slots from 0. A function that several classes share is the
-    base-most one's; one that unrelated classes share has a name of each. Where it may as well be
-    a base's of which the image has no vtable, the name ends with ``, perhaps inherited}``.
+    base-most one's; one that unrelated classes share has a name of each. One that may as well be
+    a base's of which the image has no vtable has none.
 
     Args:
-        contents: the image; of one in memory nothing is found, as its pointers have no names.
-        pointers: gives where its pointers lead.
-        function_starts: where its functions begin (ImageOffset), sorted.
-        symbols: what is left of its symbol table: it has the addresses of what is bound by name.
-        wanted: those of its functions whose names are wanted, sorted; None: all.
+        contents: the image; one in memory has no names, as its pointers have none.
+        pointers: reads its pointers.
+        function_starts: the starts of its functions (ImageOffset), sorted.
+        symbols: the rest of its symbol table: it has the addresses of what is bound by name.
+        wanted: the functions to name, sorted; None: all.
     """
     if contents.is_loaded or not len(function_starts):
         return no_rtti_names()
@@ -70,12 +70,12 @@ def rtti_names(
 
 
 def no_rtti_names() -> NamedRanges:
-    """Names of no function."""
+    """Return the names of no function."""
     return NamedRanges.unranked(np.zeros(0, np.uint64), lambda _: "", Certainty.RTTI)
 
 
 def _definitions(symbols: SymbolRows | None, pointers: Pointers) -> Mapping[str, Svma]:
-    """Where type information is that pointers are bound to by name though the image has it."""
+    """Return the addresses of type information that pointers in the image are bound to by name."""
     wanted = {name for name in pointers.binds.names if name.startswith(TYPE_INFO_SYMBOL)}
     if symbols is None or not wanted:
         return {}
@@ -89,7 +89,7 @@ class _Methods:
     """Which class each function is a virtual method of."""
 
     def __init__(self, types: TypeInfos, tables: Vtables, wanted: Addresses) -> None:
-        """``wanted``: the functions whose names are wanted (Svma)."""
+        """``wanted``: the functions to name (Svma)."""
         self._types = types
         self._tables = tables
         self._primary: dict[int, int] = {}
@@ -102,28 +102,30 @@ class _Methods:
         at = wanted.searchsorted(tables.functions)
         self._is_wanted = np.append(wanted, np.uint64(0))[at] == tables.functions
         self._is_wanted &= tables.functions != 0
-        rows = sorted(self._merged(set(self._rows())))
+        rows = sorted(
+            (function, owner, slot)
+            for function, owner, slot in self._merged(set(self._rows()))
+            if not self._may_inherit(owner, of_parts=slot < 0)
+        )
         self.found = np.array(rows, np.int64).reshape(-1, 3)
         """(function, class, slot), once each; a negative slot: see :meth:`name`."""
 
     def name(self, owner: int, slot: int) -> str:
-        """What a virtual method is called; ``slot`` is as in :attr:`found`."""
+        """Return the name of a virtual method; ``slot`` is as in :attr:`found`."""
         mangled = self._types.mangled[owner]
         shown = demangle_type(mangled.removeprefix("*")) or mangled
         if slot >= 0:
-            inherited = ", perhaps inherited" if self._may_inherit(owner) else ""
-            return f"{shown}::{{virtual method {slot}{inherited}}}"
-        table, place = divmod(-slot - 1, _MOST_SLOTS)
+            return f"{shown}::{{virtual method {slot}}}"
+        table, number = divmod(-slot - 1, _MOST_SLOTS)
         part = self._part(owner, -int(self._tables.tops[table]))
-        inherited = ", perhaps inherited" if self._may_inherit(owner, of_parts=True) else ""
-        return f"{shown}::{{virtual method {place} as {part}{inherited}}}"
+        return f"{shown}::{{virtual method {number} as {part}}}"
 
-    def _may_inherit(self, owner: int, *, of_parts: bool = False) -> bool:
+    def _may_inherit(self, owner: int, *, of_parts: bool) -> bool:
         """Whether a class has a base whose functions in the class's own vtable are not known.
 
         Args:
             owner: the class.
-            of_parts: ask of the vtables for all its bases, not only of its own.
+            of_parts: whether to check the vtables for all its bases, not only its own.
         """
         return any(
             base.row not in self._primary
@@ -158,7 +160,7 @@ class _Methods:
         yield from self._own(row for row in secondary if row[0] not in primary)
 
     def _own(self, rows: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
-        """Rows without those of classes that have the function from a base with the same one."""
+        """Yield rows except those of classes that inherit the function from a base that has it."""
         found: dict[int, list[tuple[int, int, int]]] = {}
         for row in rows:
             found.setdefault(row[0], []).append(row)
@@ -169,7 +171,7 @@ class _Methods:
                     yield row
 
     def _merged(self, rows: set[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
-        """Rows; those of classes that share a function of a base without a vtable made one."""
+        """Yield rows, with one for all classes that share a function of a base without a vtable."""
         owners: dict[tuple[int, int], list[int]] = {}
         for function, owner, slot in rows:
             owners.setdefault((function, slot), []).append(owner)
@@ -179,7 +181,7 @@ class _Methods:
                 yield function, owner, slot
 
     def _common_base(self, owners: list[int]) -> int | None:
-        """The nearest class that all of ``owners`` begin as, if it has no vtable of its own."""
+        """Return the nearest class that all of ``owners`` begin as, if it has no vtable."""
         shared = self._above(owners[0])
         for owner in owners[1:]:
             others = set(self._above(owner))
@@ -187,7 +189,7 @@ class _Methods:
         return shared[0] if shared and shared[0] not in self._primary else None
 
     def _origin(self, owner: int, slot: int, function: int) -> int:
-        """The base-most class that has the function in this slot of its own vtable."""
+        """Return the base-most class that has the function in this slot of its own vtable."""
         firsts, found = self._tables.firsts, owner
         for above in self._above(owner):
             table = self._primary.get(above)
@@ -199,7 +201,7 @@ class _Methods:
         return found
 
     def _above(self, owner: int) -> list[int]:
-        """The classes that one's own vtable may begin as, nearest first.
+        """Return the classes that a class's own vtable may begin as, nearest first.
 
         They are at its objects' start, where a base without virtual methods may be, too.
         """
@@ -209,7 +211,7 @@ class _Methods:
         return found
 
     def _bases(self, owner: int) -> list[int]:
-        """All classes that one has as bases, nearest first."""
+        """Return all bases of a class, nearest first."""
         return self._followed(owner, only_at_start=False)
 
     def _followed(self, owner: int, *, only_at_start: bool) -> list[int]:
@@ -227,7 +229,7 @@ class _Methods:
         return found[1:]
 
     def _part(self, owner: int, offset: int) -> str:
-        """What is at an offset of a class's objects: a base, by name where it can be no other."""
+        """Describe an offset of a class's objects: a base, by name if it can be no other."""
         bases = self._types.bases[owner]
         found = [base for base in bases if not base.is_virtual and base.offset == offset]
         found = found or [base for base in bases if base.is_virtual]
@@ -237,4 +239,4 @@ class _Methods:
 
 
 _MOST_SLOTS = 1 << 16
-"""Slots of a vtable that are looked at."""
+"""Slots of a vtable that are examined."""
