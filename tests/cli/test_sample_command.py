@@ -167,7 +167,7 @@ def test_progress_is_for_terminals(pid, started):
         (["--hz", "0"], "0 Hz is no rate to sample at; give 0.001 to 10,000 samples a second"),
         (["--duration", "nan"], "nan seconds is no time to sample for; give more than 0"),
         (["--duration", "-inf"], "-inf seconds is no time to sample for; give more than 0"),
-        (["--thread", "nobody"], "no thread is called 'nobody'; choose all, main, or one of "),
+        (["--thread", "nobody"], "no thread matches 'nobody'; choose all, main, or one of "),
         (["-o", "/nowhere/x"], "no such directory: /nowhere/x; give the name of a file"),
         (["-o", "/"], "is a directory: /; give the name of a file"),
         (["--search", "/nowhere"], "No such file or directory: /nowhere"),

@@ -144,7 +144,7 @@ def test_versions_that_are_not_known_say_so():
     later[8:16] = (0x030F00F0).to_bytes(8, "little")
     threaded[16] = 1
     far[40:48] = (1 << 40).to_bytes(8, "little")
-    for bad, word in ((later, r"3\.15"), (threaded, "free-threaded"), (far, "beyond")):
+    for bad, word in ((later, r"3\.15"), (threaded, "free-threaded"), (far, "exceed")):
         with pytest.raises(FormatError, match=word) as caught:
             layout_of(bytes(bad), None, "x")
         assert caught.value.remedy

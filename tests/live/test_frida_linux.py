@@ -238,7 +238,7 @@ def test_one_thread(build, start, wait_blocked):
     assert [one.info.id for one in copied.threads] == [second]
     assert [one.info.index for one in copied.threads] == [2]
     assert [(one.thread, str(one.error)) for one in copied.problems] == [
-        (1, "there is no thread 1")
+        (1, "thread 1 does not exist")
     ]
 
 

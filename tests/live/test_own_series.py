@@ -157,7 +157,7 @@ def test_all_together_stand_still_at_one_time() -> None:
 @pytest.mark.parametrize("hz", [0, -1, math.nan, math.inf, 1e9])
 def test_a_rate_that_cannot_be(hz: float) -> None:
     """It is told, and nothing is started."""
-    with SelfTarget() as target, pytest.raises(TargetError, match="second") as raised:
+    with SelfTarget() as target, pytest.raises(TargetError, match="per second") as raised:
         target.series(hz)
     assert raised.value.remedy
 
@@ -165,7 +165,7 @@ def test_a_rate_that_cannot_be(hz: float) -> None:
 @pytest.mark.parametrize("room", [0, 1 << 40, -1])
 def test_a_room_that_cannot_be(room: int) -> None:
     """It is told."""
-    with SelfTarget() as target, pytest.raises(TargetError, match="cannot begin"):
+    with SelfTarget() as target, pytest.raises(TargetError, match="cannot copy threads"):
         target.series(10, room=room)
 
 

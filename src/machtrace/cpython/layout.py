@@ -228,7 +228,7 @@ def layout_of(head: bytes, version: int | None, source: str) -> PythonLayout:
         raise _unknown(source, version)
     if is_free_threaded:
         raise FormatError(
-            "a free-threaded CPython, whose functions are not read",
+            "free-threaded CPython is not supported",
             source=source,
             offset=0,
             remedy="leave Python functions out, or run the program with the usual build",
@@ -241,7 +241,7 @@ def _described(
 ) -> PythonLayout:
     thread, frame, code, text = rows["thread"], rows["frame"], rows["code"], rows["text"]
     if any(offset > _FARTHEST for row in rows.values() for offset in row.values()):
-        raise FormatError("offsets beyond any structure", source=source, offset=_HEAD.size)
+        raise FormatError("offsets exceed every structure", source=source, offset=_HEAD.size)
     return PythonLayout(
         version=version,
         interpreters_head=rows["runtime"]["interpreters_head"],
@@ -291,9 +291,9 @@ def _major_minor(version: int) -> tuple[int, int]:
 
 
 def _unknown(source: str, version: int | None) -> FormatError:
-    said = "of an unknown version" if version is None else "{}.{}".format(*_major_minor(version))
+    number = "of unknown version" if version is None else "{}.{}".format(*_major_minor(version))
     return FormatError(
-        f"a CPython {said}; Python functions are read of {SUPPORTED}",
+        f"unsupported CPython {number}; supported are {SUPPORTED}",
         source=source,
         offset=0,
         remedy="leave Python functions out",

@@ -182,7 +182,7 @@ class PythonObjects:
         offset = instruction - code - self._layout.code_instructions
         # The last instruction that ran is, before the first, the one before it.
         if not -_UNIT <= offset < known.count * _UNIT or offset % _UNIT:
-            raise self._error("an instruction outside of its code", instruction)
+            raise self._error("an instruction is outside its code", instruction)
         return Standing(known, offset // _UNIT)
 
     def pointer(self, address: int) -> int:
@@ -199,7 +199,7 @@ class PythonObjects:
         self._check_type(address, b"code")
         count = self.pointer(address + layout.size)
         if count > _LARGEST_CODE:
-            raise self._error("code of impossible size", address)
+            raise self._error("invalid size of code", address)
         at = Avma(address + layout.code_first_line)
         return PythonCode(
             name=self.text(self.pointer(address + layout.code_name)),
@@ -223,7 +223,7 @@ class PythonObjects:
         width = state >> _KIND_SHIFT & _KIND_MASK
         codec = _CODECS.get(width)
         if codec is None or not state & _COMPACT or length > _LONGEST_TEXT:
-            raise self._error("a str that is no name", address)
+            raise self._error("a str is not a valid name", address)
         start = layout.text_ascii if state & _ASCII else layout.text_compact
         data = self._read(address + start, length * width)
         try:
@@ -235,13 +235,13 @@ class PythonObjects:
         self._check_type(address, b"bytes")
         size = self.pointer(address + self._layout.size)
         if size > _LONGEST_TABLE:
-            raise self._error("a table of lines of impossible size", address)
+            raise self._error("invalid size of a line table", address)
         return self._read(address + self._layout.bytes_start, size)
 
     def _read(self, address: int, size: int) -> bytes:
         self._left -= size
         if self._left < 0:
-            raise self._error("more names and lines than a program has", address)
+            raise self._error("names and lines exceed the limit", address)
         return bytes(self._memory.read(Avma(address), size))
 
     def _check_type(self, address: int, name: bytes) -> None:
@@ -251,7 +251,7 @@ class PythonObjects:
             text = self.pointer(kind + self._layout.type_name)
             known = self._types[kind] = bytes(self._memory.read(Avma(text), len(name) + 1))
         if known != name + b"\0":
-            raise self._error(f"no {name.decode()}", address)
+            raise self._error(f"expected an object of type {name.decode()}", address)
 
     def _error(self, what: str, address: int) -> FormatError:
         return FormatError(what, source="CPython's memory", offset=address, remedy="capture again")

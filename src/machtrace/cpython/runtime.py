@@ -64,7 +64,7 @@ def find_runtime(
             continue
         if image.arch.pointer_size != _WIDE:
             raise FormatError(
-                "a 32-bit CPython, whose functions are not read",
+                "32-bit CPython is not supported",
                 source=image.path,
                 offset=0,
                 remedy="leave Python functions out",
@@ -75,9 +75,9 @@ def find_runtime(
             version = _WORD.unpack(memory.read(Avma(places[_VERSION]), _WORD.size))[0]
         return PythonRuntime(address, layout_of(head, version, image.path), image)
     raise TargetError(
-        "no CPython is found in the process",
-        remedy="leave Python functions out; of an interpreter whose symbols were stripped they "
-        "cannot be read before 3.13",
+        "no CPython found in the process",
+        remedy="leave Python functions out; before 3.13 they cannot be read from a stripped "
+        "interpreter",
     )
 
 

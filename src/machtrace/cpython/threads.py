@@ -119,7 +119,7 @@ class _Reader:
                 self._threads_left -= 1
                 data = bytes(self._memory.read(Avma(state), self._thread_size))
                 if _pointer(data, layout.thread_interpreter) != interpreter:
-                    raise self._error("a thread state of another interpreter", state)
+                    raise self._error("a thread state belongs to another interpreter", state)
                 native = _pointer(data, layout.thread_native_id)
                 if native:
                     yield native, data
@@ -129,7 +129,7 @@ class _Reader:
         here = first
         while here:
             if here in seen or len(seen) >= most:
-                raise self._error("a list without an end", here)
+                raise self._error("a list does not end", here)
             seen.add(here)
             yield here
             here = self._objects.pointer(here + next_at)
@@ -159,9 +159,7 @@ class _Reader:
             try:
                 outer = self._run(pointer(here + current_at), run)
                 if outer != pointer(previous + current_at):
-                    raise self._error(
-                        "a run of the loop that does not lead to the one before", here
-                    )
+                    raise self._error("a run of the loop does not lead to the previous one", here)
             except MachtraceError:
                 if not is_innermost:
                     raise
@@ -182,7 +180,7 @@ class _Reader:
                 run.functions.append(self._function(data))
                 if data[entry]:
                     return _pointer(data, layout.frame_previous)
-        raise self._error("frames of no run", frame)
+        raise self._error("frames belong to no run", frame)
 
     def _shimmed(self, frame: int) -> Iterator[PythonRun]:
         """From 3.13 on: each run has a shim, and from 3.14 on the thread has one, too."""
@@ -198,14 +196,14 @@ class _Reader:
             yield run
             run = PythonRun()
         if run.functions:
-            raise self._error("frames of no run", frame)
+            raise self._error("frames belong to no run", frame)
 
     def _frames(self, frame: int) -> Iterator[tuple[int, bytes]]:
         seen: set[int] = set()
         while frame:
             self._frames_left -= 1
             if frame in seen or self._frames_left < 0:
-                raise self._error("frames without an end", frame)
+                raise self._error("a chain of frames does not end", frame)
             seen.add(frame)
             data = bytes(self._memory.read(Avma(frame), self._frame_size))
             yield frame, data
@@ -267,7 +265,7 @@ def with_problem(snapshot: Snapshot, error: MachtraceError) -> Snapshot:
 def _unreadable(error: MachtraceError) -> TargetError:
     unreadable = TargetError(
         f"Python functions could not be read ({error})",
-        remedy="capture again; where it stays so, leave Python functions out",
+        remedy="capture again; if it happens each time, leave Python functions out",
     )
     unreadable.__cause__ = error
     return unreadable

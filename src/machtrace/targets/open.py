@@ -90,7 +90,7 @@ def open_target(spec: int | str | Path | None) -> Target:
     if spec is None or spec == "":
         raise TargetSpecError("missing target")
     if not isinstance(spec, str | Path):
-        raise TargetSpecError(f"a target is not named by a {type(spec).__name__}")
+        raise TargetSpecError(f"a {type(spec).__name__} is not a target")
     path = _existing(spec)
     from machtrace.targets.core.macho import open_corefile
 

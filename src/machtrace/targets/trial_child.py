@@ -38,15 +38,15 @@ def own_child() -> Iterator[int]:
         )
     except OSError as error:
         raise TargetError(
-            f"no child process can be started ({error.strerror})",
-            remedy="let this process start others; see ulimit -u",
+            f"cannot start a child process ({error.strerror})",
+            remedy="allow this process to start others; see ulimit -u",
         ) from error
     with process:
         try:
             if process.stdout is None or process.stdout.readline() != b"ready\n":
                 raise TargetError(
                     f"{sys.executable} does not run as a child process",
-                    remedy="let this process start others, and see what it prints",
+                    remedy="allow this process to start others, and check what it prints",
                 )
             yield process.pid
         finally:

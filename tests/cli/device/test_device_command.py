@@ -145,7 +145,7 @@ def test_wrong_udid(machtrace):
     """The ones that there are."""
     done = machtrace("device", "apps", "0000")
     assert done.returncode == 1
-    assert "there is no device 0000; there are: 00008110-001C2D3E4F50601A" in done.stderr
+    assert "device 0000 is not connected; connected are: 00008110-001C2D3E4F50601A" in done.stderr
 
 
 @pytest.mark.peer

@@ -147,7 +147,7 @@ def test_without_the_capability_other_users_are_out_of_reach():
             other.kill()
     found, _ = findings(done)
     assert 1 == done.returncode
-    assert "root has no CAP_SYS_PTRACE here" in found[str(other.pid)]["found"]
+    assert "root lacks CAP_SYS_PTRACE" in found[str(other.pid)]["found"]
     assert "--cap-add=SYS_PTRACE" in found[str(other.pid)]["remedy"]
 
     done = doctor("--format", "json", before=WITHOUT_TRACING)

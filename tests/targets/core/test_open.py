@@ -67,7 +67,7 @@ def test_an_empty_file(tmp_path):
 @pytest.mark.parametrize(
     ("data", "words", "remedy"),
     [
-        (b"#!/bin/sh\n", "it starts with 23 21 2f 62", "give a core"),
+        (b"#!/bin/sh\n", "it starts with 23 21 2f 62", "pass a core"),
         (b"\xca\xfe\xba\xbe" + bytes(40), "a fat Mach-O", "machtrace image"),
         (b"MDMP" + bytes(40), "a minidump", "lldb"),
         (b"\x1f\x8b\x08" + bytes(40), "gzip", "gunzip"),

@@ -49,7 +49,7 @@ def told(process: ProcessFacts = PROCESS, rights: Rights = RIGHTS) -> tuple[str,
 def test_another_user_s_process_takes_that_user_or_root() -> None:
     """As does one that changed its user."""
     what, remedy = told(replace(PROCESS, users=frozenset({0})))
-    assert what == "process 77 (Demo) is of user 0, not 501"
+    assert what == "process 77 (Demo) belongs to user 0, not 501"
     assert "sudo" in remedy
     what, remedy = told(replace(PROCESS, users=frozenset({501, 0})))
     assert "0/501" in what
@@ -115,8 +115,8 @@ def test_results_are_called_as_in_the_headers() -> None:
         for name, value in re.findall(rf"#define\s+({prefix}\w+)\s+(0x[0-9a-f]+|\d+)\b", text):
             if prefix == "KERN_" or int(value, 0) >> 28:
                 known[int(value, 0)] = name
-    told = {number: extension.result_name(number) for number in known}
-    named = {number: name for number, name in told.items() if not name.startswith("0x")}
+    names = {number: extension.result_name(number) for number in known}
+    named = {number: name for number, name in names.items() if not name.startswith("0x")}
     assert named
     assert named == {number: known[number] for number in named}
     assert extension.result_name(0x7777) == "0x7777"

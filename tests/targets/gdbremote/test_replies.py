@@ -364,7 +364,7 @@ def test_specs(text, spec):
 )
 def test_specs_that_name_no_stub(text):
     """The error says what to give."""
-    with pytest.raises(TargetSpecError, match="names no gdb-remote stub") as refused:
+    with pytest.raises(TargetSpecError, match="invalid gdb:// target") as refused:
         parse_spec(text)
     assert "gdb://host:port" in refused.value.remedy
 

@@ -139,12 +139,12 @@ def device(**facts):
         ({"is_paired": False}, "cannot connect to device 0", "lockdown pair"),
         ({"failures": {"create_using_usbmux": "PasswordRequiredError"}}, "connect to", "unlock"),
         ({"failures": {"create_using_usbmux": "PairingError"}}, "connect to", "tap Trust"),
-        ({"apps": {}}, f"no app {APP} is installed", "machtrace device apps"),
+        ({"apps": {}}, f"app {APP} is not installed", "machtrace device apps"),
         ({"developer_mode": False}, "developer mode is off", "Settings"),
-        ({"is_image_mounted": False}, "no disk image for developers", "mounter auto-mount"),
+        ({"is_image_mounted": False}, "no developer disk image", "mounter auto-mount"),
         (
             {"developer_mode": False, "is_image_mounted": False},
-            "developer mode is off, and no disk image",
+            "developer mode is off, and no developer disk image",
             "; then run: pymobiledevice3 mounter",
         ),
         ({"version": "17.5", "allows_own_tunnel": False}, "for the process", "remote tunneld"),
@@ -182,10 +182,10 @@ def test_no_device():
     """None, none of that UDID, several: what there is is said."""
     assert "no device is connected" in str(opened())
     both = opened(device(udid="A"), device(udid="B"))
-    assert "there are 2 devices: A, B" in str(both)
+    assert "2 devices are connected: A, B" in str(both)
     with (
         installed(MadeUpDevices(devices=[device(udid="A")])),
-        pytest.raises(DeviceError, match="there is no device C; there are: A"),
+        pytest.raises(DeviceError, match="device C is not connected; connected are: A"),
     ):
         LibraryAccess().open("C")
     error = opened(has_usbmuxd=False)
@@ -258,7 +258,7 @@ def test_listing_devices():
         (ConnectionResetError(104, "Connection reset by peer"), ConnectionLostError, "broke"),
         (asyncio.IncompleteReadError(b"", 4), ConnectionLostError, "broke"),
         (EXCEPTIONS["ConnectionTerminatedError"](), ConnectionLostError, "broke"),
-        (TimeoutError(), DeviceError, "does not answer"),
+        (TimeoutError(), DeviceError, "does not respond"),
         (KeyError("Properties"), DeviceError, "'Properties'"),
         (AssertionError(), DeviceError, "AssertionError"),
         (EXCEPTIONS["NotPairedError"]("a\nb " + "x" * 1000), DeviceError, "a b xxx"),

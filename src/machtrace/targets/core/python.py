@@ -40,8 +40,8 @@ def with_python(snapshot: Snapshot) -> tuple[Snapshot, dict[ThreadId, PythonRuns
         )
     except MemoryReadError:
         error = TargetError(
-            "the core does not hold CPython's memory, so Python functions cannot be read",
-            remedy="write one with all of the memory, as the kernel and gdb's gcore do",
+            "Python functions cannot be read: the core lacks CPython's memory",
+            remedy="write a core with all memory, as the kernel and gdb's gcore do",
         )
         return with_problem(snapshot, error), {}
     except MachtraceError as error:

@@ -42,7 +42,7 @@ class CoreTarget(ClosedWhenLeft, Generic[_Core]):
             TargetError: the target was closed.
         """
         if self._core is None:
-            raise TargetError(f"the core was closed: {self._path}", remedy="open it again")
+            raise TargetError(f"the core is closed: {self._path}", remedy="open it again")
         return self._core
 
     def close(self) -> None:

@@ -68,28 +68,29 @@ class TaskCopier:
             )
         except (MemoryError, ValueError) as error:
             raise TargetError(
-                f"cannot begin to copy threads ({error})",
-                remedy="lower the stack limit, or let this process have more memory",
+                f"cannot copy threads ({error})",
+                remedy="lower the stack limit, or raise this process's memory limit",
             ) from error
         if result:
-            raise task_error(self._pid, result, "stop its threads")
+            raise task_error(self._pid, result, "stop the threads")
         problem = None
         if left:
             problem = TargetError(
                 f"process {self._pid} may have been left stopped ({result_name(left)})",
-                remedy=f"let it go on: kill -CONT {self._pid}, or attach a debugger and continue",
+                remedy=f"resume it: kill -CONT {self._pid}, or attach a debugger and continue",
             )
         copies = [copy_of_row(row[:9], since_ns=row[6]) for row in rows]
         return DarwinCopies(copies, {row[0]: row[9] for row in rows if row[9]}, problem)
 
 
 def task_error(pid: int, result: int, what: str) -> TargetError:
-    """The error for a call on the task of a process, to be raised by the caller."""
+    """Return the error for a failed call on a process's task."""
     if result in GONE:
         return TargetGoneError(f"process {pid} has exited", pid=pid)
     return TargetError(
-        f"the kernel does not let this process {what}, of process {pid} ({result_name(result)})",
-        remedy="capture again; if it stays so, look for a security product that guards processes",
+        f"the kernel does not let this process {what} of process {pid} ({result_name(result)})",
+        remedy="capture again; if it fails each time, check for a security product that guards "
+        "processes",
     )
 
 
@@ -104,7 +105,7 @@ def why_not(copy: UncopiedThread) -> MachtraceError:
         )
     if copy.why is CaptureFailure.LEFT_STOPPED:
         return TargetError(
-            f"thread {copy.id} was stopped, and the kernel did not let it go on ({name})",
+            f"thread {copy.id} is still suspended: the kernel did not resume it ({name})",
             remedy="resume it with a debugger, or end the process",
         )
     return TargetError(f"thread {copy.id} could not be copied ({name})", remedy="capture again")

@@ -109,7 +109,8 @@ def task_extension() -> TaskExtension:
         from machtrace._native import _darwin_task
     except ImportError as error:
         raise TargetSpecError(
-            "processes of macOS are captured by the extension _darwin_task, which is not here",
+            "machtrace was installed without its extension _darwin_task, which captures processes "
+            "of macOS",
             remedy="install machtrace on a Mac with Xcode's command line tools, or open a core",
         ) from error
     return _darwin_task

@@ -89,7 +89,7 @@ def read_process(extension: TaskExtension, pid: int) -> ProcessFacts:
     """
     error, row = extension.process(pid)
     if error or row is None:
-        raise TargetGoneError(f"there is no process {pid}", pid=pid)
+        raise TargetGoneError(f"process {pid} does not exist", pid=pid)
     parent, users, flags, status, name, path, cpu_type, cpu_subtype, code_signing = row
     facts = ProcessFacts(
         parent=parent,
@@ -117,14 +117,14 @@ def process_info(pid: int, facts: ProcessFacts, rights: Rights) -> ProcessInfo:
     own = _MACHINES.get(rights.cpu_type, hex(rights.cpu_type))
     if facts.flags & _PROC_FLAG_SYSTEM:
         raise TargetSpecError(
-            f"{named} is the kernel's", remedy="give the id of a process that runs a program"
+            f"{named} is the kernel", remedy="pass the id of a user-space process"
         )
     if facts.is_translated and not rights.is_translated:
         raise TargetSpecError(
-            f"{named} is an x86_64 program that Rosetta translates: the kernel has the registers "
-            "of the translation, not the program's",
+            f"{named} is an x86_64 program translated by Rosetta: the kernel has the translation's "
+            "registers, not the program's",
             remedy="build the program for arm64; or let Rosetta's debugserver "
-            "(/Library/Apple/usr/libexec/oah/debugserver) attach to it, and give gdb://host:port",
+            "(/Library/Apple/usr/libexec/oah/debugserver) attach to it, and pass gdb://host:port",
         )
     arch = Arch.ARM64 if rights.cpu_type == CPU_TYPE_ARM64 else Arch.X86_64
     if facts.cpu is not None:
@@ -132,7 +132,7 @@ def process_info(pid: int, facts: ProcessFacts, rights: Rights) -> ProcessInfo:
         if found is None or found.is_arm64 != arch.is_arm64:
             theirs = _MACHINES.get(facts.cpu[0], hex(facts.cpu[0]))
             raise TargetSpecError(
-                f"{named} runs {theirs} code, and this Python {own}",
+                f"{named} runs {theirs} code, but this Python runs {own}",
                 remedy=f"run machtrace with a Python for {theirs} (arch -{theirs} python3 …)",
             )
         arch = found

@@ -128,8 +128,8 @@ class DarwinTaskTarget(ClosedWhenLeft):
             raise TargetSpecError(f"{pid} is not a process id")
         if pid == os.getpid():
             raise TargetSpecError(
-                f"process {pid} is this one, which cannot suspend itself to look at its threads",
-                remedy="give self, or capture it from another process",
+                f"process {pid} is this process, which cannot suspend itself",
+                remedy="use the target self, or capture it from another process",
             )
 
     def _make_copier(self) -> DarwinCopier:
@@ -192,7 +192,7 @@ class DarwinTaskTarget(ClosedWhenLeft):
 
     def _listed(self) -> tuple[ListedThread, ...]:
         if not self._port:
-            raise TargetGoneError(f"the target was closed: process {self._pid}", pid=self._pid)
+            raise TargetGoneError(f"the target is closed: process {self._pid}", pid=self._pid)
         result, rows = self._extension.list_threads(self._port)
         if result in (KERN_FAILURE, KERN_INVALID_ARGUMENT):
             read_process(self._extension, self._pid)  # so it answers when the task is over
@@ -232,7 +232,7 @@ class DarwinTaskTarget(ClosedWhenLeft):
             if all(one.id in seen for one in listed):
                 break
         for thread in sorted(set(threads or ()) - seen):
-            gone = ThreadGoneError(f"there is no thread {thread}", thread=thread)
+            gone = ThreadGoneError(f"thread {thread} does not exist", thread=thread)
             problems.append(Problem(thread=thread, error=gone))
         return copied, problems
 

@@ -133,7 +133,7 @@ class Emulator:
         if slide % PAGE_SIZE or contents.image.header_svma + slide < PAGE_SIZE:
             raise TargetError(
                 f"the emulated program cannot be moved by {slide:#x} bytes",
-                remedy=f"give a multiple of {PAGE_SIZE:#x} that leaves it above the first page",
+                remedy=f"pass a multiple of {PAGE_SIZE:#x} that leaves it above the first page",
             )
         self._cpu = new_cpu()
         self._fresh = self._cpu.context_save()
@@ -161,7 +161,7 @@ class Emulator:
             self._run(self._ready.popleft())
         stopped = {t.name for t in self._threads if t.state is ThreadState.STOPPED}
         for name in self._places.keys() - stopped:
-            raise TargetError(f"no thread {name} came to where it is to stop")
+            raise TargetError(f"no thread {name} reached its stop")
 
     @property
     def threads(self) -> tuple[EmulatedThread, ...]:
@@ -262,7 +262,7 @@ class Emulator:
             raise TargetError(message) from error
         thread.context = self._cpu.context_save()
         if thread.state is ThreadState.READY:
-            raise TargetError(f"the emulated thread {thread.name} came to no place to stop at")
+            raise TargetError(f"the emulated thread {thread.name} reached no stop")
 
     def _hook(self, contents: FileContents, slide: int) -> None:
         self._cpu.hook_add(UC_HOOK_INTR, self._interrupted)
@@ -325,7 +325,7 @@ def _entry_point(contents: FileContents) -> int:
     imported = sorted(imported_symbols(contents))
     if imported:
         raise MachOError(
-            f"there is no library to import {imported[0]} from", source=contents.source, offset=0
+            f"no library exports the import {imported[0]}", source=contents.source, offset=0
         )
     return image.header_svma + image.entry.entryoff
 
@@ -340,6 +340,8 @@ def _resolve(
     found: dict[str | None, tuple[int, int]] = {}
     for name, place in places.items():
         if place.symbol not in addresses:
-            raise MachOError(f"there is no symbol {place.symbol}", source=contents.source, offset=0)
+            raise MachOError(
+                f"symbol {place.symbol} does not exist", source=contents.source, offset=0
+            )
         found[name] = (addresses[place.symbol] + slide + place.offset, place.arrival)
     return found

@@ -56,7 +56,7 @@ class ShadowStack:
             self._stack.append(self._called)
         elif self._returned and (not self._stack or self._stack.pop() != address):
             raise TargetError(
-                f"the emulated thread returned to {address:#x}, where it was not called from"
+                f"the emulated thread returned to {address:#x}, which is not its return address"
             )
         self._called = Avma(address + 4) if is_call(word) else None
         self._returned = is_return(word)

@@ -103,7 +103,7 @@ class EmulatedTarget(ClosedWhenLeft):
         if name not in KNOWN:
             known = ", ".join(f"emulated:{known}" for known in KNOWN)
             raise TargetSpecError(
-                f"there is no emulated process {name!r}", remedy=f"give one of: {known}"
+                f"emulated process {name!r} does not exist", remedy=f"choose one of: {known}"
             )
         self.name = name
         try:
@@ -183,7 +183,7 @@ class EmulatedTarget(ClosedWhenLeft):
             problems=tuple(
                 Problem(
                     thread=thread,
-                    error=ThreadGoneError(f"there is no thread {thread}", thread=thread),
+                    error=ThreadGoneError(f"thread {thread} does not exist", thread=thread),
                 )
                 for thread in sorted((wanted or set()) - there)
             ),
@@ -204,7 +204,7 @@ class EmulatedTarget(ClosedWhenLeft):
                 if candidate.shadow is None:
                     raise ValueError("calls are recorded only with record_calls=True")
                 return candidate.shadow.return_addresses
-        raise ThreadGoneError(f"there is no thread {thread}", thread=thread)
+        raise ThreadGoneError(f"thread {thread} does not exist", thread=thread)
 
     def close(self) -> None:
         """Let the emulator go; calling it twice does nothing more."""

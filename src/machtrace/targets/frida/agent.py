@@ -108,7 +108,7 @@ class Fields:
 def wrong(message: str, asked: str, came: object) -> RemoteProtocolError:
     """The error for an answer that makes no sense."""
     return RemoteProtocolError(
-        f"the script in the process gave {message}",
+        f"the script in the process returned {message}",
         request=asked,
         reply=repr(came)[:_LONGEST],
         remedy=REMEDY,

@@ -123,12 +123,12 @@ def why_not(copy: UncopiedThread, reasons: Mapping[int, str]) -> TargetError:
     if copy.why is CaptureFailure.REFUSED:
         return TargetError(
             f"thread {thread} could not be stopped from within the process ({reason})",
-            remedy="look whether a debugger has the process, or a sandbox forbids ptrace",
+            remedy="check whether a debugger is attached to it, or a sandbox forbids ptrace",
         )
     if copy.why is CaptureFailure.NOT_STOPPED and copy.is_uninterruptible:
         return TargetError(
             f"thread {thread} cannot be stopped: it is in uninterruptible sleep",
-            remedy="find out what it waits for: a device, a network file system, a child",
+            remedy="check what it waits for: a device, a network file system, a child",
         )
     if copy.why is CaptureFailure.NOT_STOPPED:
         return TargetError(
@@ -145,7 +145,9 @@ def not_listed(threads: Sequence[ThreadInfo], wanted: Collection[ThreadId] | Non
     """What is missing where ``wanted`` names threads that the process does not have."""
     lacking = set(wanted or ()) - {one.id for one in threads}
     return [
-        Problem(thread=thread, error=ThreadGoneError(f"there is no thread {thread}", thread=thread))
+        Problem(
+            thread=thread, error=ThreadGoneError(f"thread {thread} does not exist", thread=thread)
+        )
         for thread in sorted(lacking)
     ]
 

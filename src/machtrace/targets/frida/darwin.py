@@ -69,7 +69,7 @@ class FridaDarwin:
         if machine not in _ARCHITECTURES:
             raise TargetSpecError(
                 f"unsupported process architecture: {machine}",
-                remedy="give a process of arm64 or x86_64",
+                remedy="choose a process of arm64 or x86_64",
             )
         self._agent = agent
         self._flavour = _FLAVOURS[machine]

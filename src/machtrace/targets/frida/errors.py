@@ -1,4 +1,4 @@
-"""What Frida's exceptions mean here."""
+"""Frida's exceptions as ours."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from machtrace.errors import (
 )
 from machtrace.targets.frida.spec import FridaSpec, Reach
 
-_LONGEST = 400
+_MESSAGE_MAX = 400
 
 
 def error_of(error: Exception, spec: FridaSpec) -> MachtraceError:
-    """What the user should read for an exception of Frida's, which is known by its name.
+    """Return our error for an exception of Frida's, which is recognised by its name.
 
     Args:
         error: raised by the library.
-        spec: what was being reached.
+        spec: the target that was being reached.
     """
-    said = " ".join(str(error).split())[:_LONGEST] or type(error).__name__
+    reason = " ".join(str(error).split())[:_MESSAGE_MAX] or type(error).__name__
     make = _KINDS.get(type(error).__name__, _other)
-    return make(said, spec)
+    return make(reason, spec)
 
 
-def _no_process(said: str, spec: FridaSpec) -> MachtraceError:
+def _no_process(reason: str, spec: FridaSpec) -> MachtraceError:
     if spec.pid is not None:
-        return TargetGoneError(f"no {spec.process} on {spec.place} ({said})", pid=spec.pid)
+        return TargetGoneError(f"no {spec.process} on {spec.place} ({reason})", pid=spec.pid)
     return TargetSpecError(
-        f"no process {spec.process} on {spec.place} ({said})",
-        remedy="give its id, its name or its bundle identifier; frida-ps lists them",
+        f"no process {spec.process} on {spec.place} ({reason})",
+        remedy="pass its id, its name or its bundle identifier; frida-ps lists them",
     )
 
 
-def _no_server(said: str, spec: FridaSpec) -> MachtraceError:
+def _no_server(reason: str, spec: FridaSpec) -> MachtraceError:
     return ConnectionLostError(
-        f"no frida-server answers: {spec.place} ({said})",
+        f"no frida-server responds: {spec.place} ({reason})",
         remedy="start frida-server there, of this machine's version of Frida, listening on that "
         "address",
     )
 
 
-def _refused(said: str, spec: FridaSpec) -> MachtraceError:
+def _refused(reason: str, spec: FridaSpec) -> MachtraceError:
     if spec.reach is Reach.LOCAL:
         remedy = (
             "run as the process' user or as root; on Linux see kernel.yama.ptrace_scope, on macOS "
@@ -57,49 +57,49 @@ def _refused(said: str, spec: FridaSpec) -> MachtraceError:
     else:
         remedy = "run frida-server as root, or attach to an application that is debuggable"
     return TargetAccessError(
-        f"Frida may not look into {spec.process} on {spec.place} ({said})",
+        f"Frida may not attach to {spec.process} on {spec.place} ({reason})",
         pid=spec.pid or 0,
         errno=EPERM,
         remedy=remedy,
     )
 
 
-def _silent(said: str, spec: FridaSpec) -> MachtraceError:
+def _silent(reason: str, spec: FridaSpec) -> MachtraceError:
     return ConnectionLostError(
-        f"{spec.process} on {spec.place} does not answer Frida ({said})",
-        remedy="look whether the process is stopped, is suspended in the background, or has a "
+        f"{spec.process} on {spec.place} does not respond to Frida ({reason})",
+        remedy="check whether the process is stopped, is suspended in the background, or has a "
         "debugger",
     )
 
 
-def _broken(said: str, spec: FridaSpec) -> MachtraceError:
+def _broken(reason: str, spec: FridaSpec) -> MachtraceError:
     return ConnectionLostError(
-        f"the connection broke: {spec.place} ({said})",
-        remedy="look whether frida-server still runs and is of this machine's version of Frida",
+        f"the connection broke: {spec.place} ({reason})",
+        remedy="check whether frida-server still runs and has this machine's version of Frida",
     )
 
 
-def _odd(said: str, spec: FridaSpec) -> MachtraceError:
+def _odd(reason: str, spec: FridaSpec) -> MachtraceError:
     return RemoteProtocolError(
-        f"{spec.place} does not speak as Frida does",
+        f"{spec.place} does not use Frida's protocol",
         request="Frida",
-        reply=said,
+        reply=reason,
         remedy="install the same version of Frida on both sides",
     )
 
 
-def _not_supported(said: str, spec: FridaSpec) -> MachtraceError:
+def _not_supported(reason: str, spec: FridaSpec) -> MachtraceError:
     return TargetError(
-        f"Frida cannot be loaded into {spec.process} on {spec.place} ({said})",
-        remedy="choose a process that runs a program of that machine; see whether frida-trace can "
+        f"Frida cannot be loaded into {spec.process} on {spec.place} ({reason})",
+        remedy="choose a process of that machine's architecture; check whether frida-trace can "
         "attach to it",
     )
 
 
-def _other(said: str, spec: FridaSpec) -> MachtraceError:
+def _other(reason: str, spec: FridaSpec) -> MachtraceError:
     return TargetError(
-        f"Frida failed on {spec.process} on {spec.place} ({said})",
-        remedy="see whether frida-trace can attach to it, with the same version of Frida on both "
+        f"Frida failed on {spec.process} on {spec.place} ({reason})",
+        remedy="check whether frida-trace can attach to it, with the same version of Frida on both "
         "sides",
     )
 

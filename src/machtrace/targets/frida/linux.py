@@ -75,7 +75,7 @@ class FridaLinux:
         if arch is None or layout is None:
             raise TargetSpecError(
                 f"unsupported process architecture: {hello.text('arch')}",
-                remedy="give a process of x86_64, i386, arm64 or arm",
+                remedy="choose a process of x86_64, i386, arm64 or arm",
             )
         self._agent = agent
         word = layout.words.size // len(layout.dwarf)

@@ -24,8 +24,8 @@ def check_runs(pid: int) -> None:
     """
     if _text(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] in (["T"], ["t"]):
         raise TargetError(
-            f"process {pid} is stopped, and Frida would continue it",
-            remedy=f"give {pid} alone, which copies its threads as they stand; or continue it",
+            f"process {pid} is stopped, and Frida would resume it",
+            remedy=f"use the target {pid}, which leaves it stopped; or resume the process",
         )
 
 

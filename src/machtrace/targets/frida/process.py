@@ -34,7 +34,7 @@ def _system(agent: FridaAgent, hello: Fields) -> _System:
     platform = hello.text("platform")
     if hello.flag("signedOnly"):
         raise TargetError(
-            "the process runs signed code only, so what copies threads cannot be compiled in it",
+            "the process runs signed code only, so the code that copies threads cannot be loaded",
             remedy="reach it by device:// or gdb://, or by frida-server on a jailbroken device",
         )
     if platform == "linux":
@@ -42,8 +42,8 @@ def _system(agent: FridaAgent, hello: Fields) -> _System:
     if platform == "darwin":
         return FridaDarwin(agent, hello)
     raise TargetSpecError(
-        f"the process runs on a system that is not known here: {platform}",
-        remedy="give a process of Linux, macOS or iOS",
+        f"unsupported operating system of the process: {platform}",
+        remedy="choose a process of Linux, macOS or iOS",
     )
 
 

@@ -288,8 +288,8 @@ class FridaScript:
         return ConnectionLostError(
             f"Frida did not {what} within {seconds:g} s: {self._spec.process} on "
             f"{self._spec.place}",
-            remedy="look whether the process is stopped or the device asleep, or give more time "
-            "by ?timeout=SECONDS",
+            remedy="check whether the process is stopped or the device asleep, or raise the limit "
+            "with ?timeout=SECONDS",
         )
 
     def _gone(self, how: str) -> TargetError:
@@ -324,14 +324,14 @@ def _device(frida: Any, spec: FridaSpec) -> Any:  # noqa: ANN401
         return attached[0]
     if not attached:
         raise ConnectionLostError(
-            f"{spec.place} is not there",
+            f"{spec.place} does not exist",
             remedy="connect it, unlock it, trust this computer, and start frida-server on it; "
             "frida-ls-devices lists what Frida sees",
         )
     ids = ", ".join(str(one.id) for one in attached)
     raise TargetSpecError(
-        f"{len(attached)} USB devices are there: {ids}",
-        remedy="say which: frida://usb:DEVICE-ID/NAME",
+        f"{len(attached)} USB devices are connected: {ids}",
+        remedy="choose one: frida://usb:DEVICE-ID/NAME",
     )
 
 
@@ -339,8 +339,8 @@ def _process_id(device: Any, spec: FridaSpec) -> int:  # noqa: ANN401
     pid = _process_named(device, spec) if spec.pid is None else spec.pid
     if spec.reach is Reach.LOCAL and pid == os.getpid():
         raise TargetSpecError(
-            f"process {pid} is this one, which cannot wait for itself",
-            remedy="give self, or capture it from another process",
+            f"process {pid} is this process, which cannot wait for itself",
+            remedy="use the target self, or capture it from another process",
         )
     return pid
 
@@ -367,12 +367,12 @@ def _process_named(device: Any, spec: FridaSpec) -> int:  # noqa: ANN401
     if found:
         ids = ", ".join(str(pid) for pid in sorted(found))
         raise TargetSpecError(
-            f"{len(found)} processes are called {spec.name!r} on {spec.place}: {ids}",
-            remedy="give the id of one of them",
+            f"{len(found)} processes are named {spec.name!r} on {spec.place}: {ids}",
+            remedy="pass the id of one of them",
         )
     raise TargetSpecError(
-        f"no process is called {spec.name!r} on {spec.place}",
-        remedy="give its id, its name or its bundle identifier; frida-ps lists them",
+        f"no process is named {spec.name!r} on {spec.place}",
+        remedy="pass its id, its name or its bundle identifier; frida-ps lists them",
     )
 
 

@@ -72,17 +72,17 @@ def parse_spec(text: str) -> FridaSpec:
     place, _, query = text.removeprefix(FRIDA).partition("?")
     device, slash, process = place.partition("/")
     if not device:
-        raise _wrong(text, "no device")
+        raise _wrong(text, "the device is missing")
     process = unquote(process)
     if not slash or not process.strip():
-        raise _wrong(text, "no process")
+        raise _wrong(text, "the process is missing")
     if "\0" in process or "\n" in process:
-        raise _wrong(text, "a name with a null byte or a line break")
+        raise _wrong(text, "the name contains a null byte or a line break")
     reach, address = _device(text, device)
     options = _options(text, query)
     is_id = process.isascii() and process.isdigit()
     if is_id and not 0 < int(process[:20]) <= _LARGEST_ID:
-        raise _wrong(text, f"no process id {process[:20]}")
+        raise _wrong(text, f"invalid process id {process[:20]}")
     return FridaSpec(
         reach=reach,
         address=address,
@@ -99,13 +99,13 @@ def _device(text: str, device: str) -> tuple[Reach, str]:
     kind, colon, identifier = device.partition(":")
     if kind == Reach.USB.value:
         if colon and not identifier:
-            raise _wrong(text, "no id of a device")
+            raise _wrong(text, "the device id is missing")
         return Reach.USB, unquote(identifier)
     found = _ADDRESS.fullmatch(device)
     if found is None:
-        raise _wrong(text, "no host and port")
+        raise _wrong(text, "host and port are missing")
     if found[2] is not None and not 0 < int(found[2]) <= _LARGEST_PORT:
-        raise _wrong(text, f"no port {found[2]}")
+        raise _wrong(text, f"invalid port {found[2]}")
     return Reach.REMOTE, device
 
 
@@ -114,7 +114,7 @@ def _options(text: str, query: str) -> dict[str, str]:
     for option in query.split("&") if query else ():
         name, _, value = option.partition("=")
         if name not in ("timeout", "token") or not value:
-            raise _wrong(text, f"no option {option!r}")
+            raise _wrong(text, f"unknown option {option!r}")
         options[name] = unquote(value)
     return options
 
@@ -126,11 +126,9 @@ def _seconds(text: str, words: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds <= longest:
-        raise _wrong(text, f"no time limit {words!r}")
+        raise _wrong(text, f"invalid time limit {words!r}")
     return seconds
 
 
 def _wrong(text: str, reason: str) -> TargetSpecError:
-    return TargetSpecError(
-        f"{text!r} names no process that Frida reaches: {reason}", remedy=_REMEDY
-    )
+    return TargetSpecError(f"invalid frida:// target {text!r}: {reason}", remedy=_REMEDY)

@@ -91,10 +91,10 @@ class StubConnection:
         table = self._read_table()
         if table is None:
             raise RemoteProtocolError(
-                "the stub does not tell what registers it has",
+                "the stub does not describe its registers",
                 request="qXfer:features:read:target.xml and qRegisterInfo0",
                 reply="nothing",
-                remedy="use a stub that describes its machine",
+                remedy="use a stub that sends target descriptions",
             )
         self.table: RegisterTable = table
         is_linux = bool({"auxv", "libraries-svr4"} & self.features.documents)
@@ -128,13 +128,13 @@ class StubConnection:
             if not stop.was_killed and not stop.code and self._leaver.how is None:
                 raise TargetError(
                     f"the stub at {self._spec.place} has no process, or its process has exited",
-                    remedy="start it with one, or attach by gdb://host:port/PID",
+                    remedy="start it with a process, or attach with gdb://host:port/PID",
                 )
             raise TargetGoneError(f"the stub's process has ended {stop.how}", pid=number)
         if reply in (b"OK", b"") or is_error(reply):
             raise TargetError(
-                f"the stub at {self._spec.place} has no process (to {asked!r} it says {reply!r})",
-                remedy="start it with one, or attach by gdb://host:port/PID",
+                f"the stub at {self._spec.place} has no process ({asked!r}: {reply!r})",
+                remedy="start it with a process, or attach with gdb://host:port/PID",
             )
         raise refused("no reason why the process stands still", asked, reply)
 
@@ -169,7 +169,9 @@ class StubConnection:
             ConnectionLostError, RemoteProtocolError: the stub does not say that it stands.
         """
         if self.session.is_lost:
-            raise TargetError("the target was closed, or its connection broke", remedy="open it")
+            raise TargetError(
+                "the target is closed, or its connection broke", remedy="open it again"
+            )
         if not self._is_running:
             return None
         began = time.monotonic_ns()

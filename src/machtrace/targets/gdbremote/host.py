@@ -88,10 +88,10 @@ def host_of(
         or _arch_of_registers(table)
     )
     if arch is None or order not in ("little", ""):
-        said = triple or words[0] or process.get("cputype", host.get("cputype", "nothing"))
+        machine = triple or words[0] or process.get("cputype", host.get("cputype", "nothing"))
         raise TargetSpecError(
-            f"unsupported process architecture: {said}, {order}-endian",
-            remedy="give a process of x86_64, i386, arm64 or arm",
+            f"unsupported process architecture: {machine}, {order}-endian",
+            remedy="choose a process of x86_64, i386, arm64 or arm",
         )
     if arch is Arch.ARM64 and "-" in triple and triple.startswith("arm64e"):
         arch = Arch.ARM64E
@@ -128,12 +128,12 @@ def _system(
     *,
     is_linux: bool,
 ) -> RemoteSystem:
-    said = " ".join(
+    description = " ".join(
         (triple, process.get("ostype", ""), host.get("ostype", ""), process.get("vendor", ""))
     ).lower()
-    if _DARWIN.search(said):
+    if _DARWIN.search(description):
         return RemoteSystem.DARWIN
-    if "linux" in said or is_linux or (table is not None and table.system == "GNU/Linux"):
+    if "linux" in description or is_linux or (table is not None and table.system == "GNU/Linux"):
         return RemoteSystem.LINUX
     return RemoteSystem.UNKNOWN
 

@@ -75,7 +75,9 @@ def parse_json(reply: bytes, asked: str) -> Any:  # noqa: ANN401 - JSON
         return json.loads(reply.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(
-            f"no JSON ({error})" if isinstance(error, ValueError) else "JSON nested without end",
+            f"invalid JSON ({error})"
+            if isinstance(error, ValueError)
+            else "JSON nested too deeply",
             request=asked,
             reply=shortened(reply),
         ) from None
@@ -90,7 +92,9 @@ def parse_threads_info(reply: bytes) -> tuple[StubThread, ...]:
     asked = "jThreadsInfo"
     rows = parse_json(reply, asked)
     if not isinstance(rows, list):
-        raise RemoteProtocolError("no list of threads", request=asked, reply=shortened(reply))
+        raise RemoteProtocolError(
+            "expected a list of threads", request=asked, reply=shortened(reply)
+        )
     found: list[StubThread] = []
     for row in _objects(rows):
         number = _number(row.get("tid"))
@@ -121,7 +125,9 @@ def parse_images_info(reply: bytes) -> tuple[StubImage, ...]:
     document = parse_json(reply, asked)
     rows = document.get("images") if isinstance(document, dict) else None
     if not isinstance(rows, list):
-        raise RemoteProtocolError("no list of images", request=asked, reply=shortened(reply))
+        raise RemoteProtocolError(
+            "expected a list of images", request=asked, reply=shortened(reply)
+        )
     found: list[StubImage] = []
     for row in _objects(rows):
         address = _number(row.get("load_address"))

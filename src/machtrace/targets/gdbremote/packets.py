@@ -159,7 +159,7 @@ class PacketDecoder:
 
 def _too_long(size: int, limit: int) -> ConnectionLostError:
     return ConnectionLostError(
-        f"a reply of at least {size} bytes does not end; {limit} are the limit",
+        f"a reply of at least {size} bytes exceeds the limit of {limit}",
         remedy="check that the address is that of a gdb-remote stub",
     )
 
@@ -216,17 +216,17 @@ def plain_payload(payload: bytes, decompress: Decompress) -> bytes:
     came = f"{payload[:24]!r} ({len(payload)} bytes)"
     if size > LONGEST_REPLY:
         raise RemoteProtocolError(
-            f"a compressed reply of {size} bytes", request="anything", reply=came
+            f"a compressed reply is {size} bytes long", request="anything", reply=came
         )
     try:
         plain = decompress(payload[head.end() :], size)
     except Exception as error:  # libraries raise what they like
         raise RemoteProtocolError(
-            f"a compressed reply cannot be unpacked ({error})", request="anything", reply=came
+            f"a compressed reply cannot be decompressed ({error})", request="anything", reply=came
         ) from error
     if len(plain) != size:
         raise RemoteProtocolError(
-            f"a compressed reply of {len(plain)} bytes, not {size} as it says",
+            f"a compressed reply has {len(plain)} bytes, not the stated {size}",
             request="anything",
             reply=came,
         )

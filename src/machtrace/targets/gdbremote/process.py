@@ -197,7 +197,7 @@ class GdbRemoteTarget(ClosedWhenLeft):
     ) -> None:
         listed = chosen(self._listed or (), wanted)
         for thread in sorted(set(wanted or ()) - {one.handle.id for _, one in listed}):
-            error = ThreadGoneError(f"there is no thread {thread}", thread=thread)
+            error = ThreadGoneError(f"thread {thread} does not exist", thread=thread)
             copies.problems.append(Problem(thread=ThreadId(thread), error=error))
         reader = self._stack_reader()
         expected = self._expected(listed, copies.mask)
@@ -332,9 +332,9 @@ def _unread(
     """What is wrong with threads whose stacks could not be read; once, if none could."""
     if len(kept) + len(problems) > 1 and not any(len(one.data) for one in stacks):
         error = TargetError(
-            "no stack of the process can be read: it ended while it was looked at, or the stub "
+            "no stack of the process can be read: it exited during the capture, or the stub "
             "may not read it",
-            remedy="see whether it still runs, and whether the stub's own debugger can read it",
+            remedy="check whether it still runs, and whether the stub's own debugger can read it",
         )
         return [Problem(thread=None, error=error)]
     return [
@@ -342,7 +342,7 @@ def _unread(
             thread=info.id,
             error=TargetError(
                 f"the stack of thread {info.id}, at {registers.sp or 0:#x}, cannot be read",
-                remedy="see whether the stub's own debugger can read it",
+                remedy="check whether the stub's own debugger can read it",
             ),
         )
         for (info, registers), stack in zip(kept, stacks, strict=True)

@@ -290,7 +290,7 @@ _DIGITS = 9
 def _senseless(asked: str, came: str, table: RegisterTable | None = None) -> RemoteProtocolError:
     names = "" if table is None else ", ".join(one.name for one in table.registers[:40])
     return RemoteProtocolError(
-        "no use can be made of the stub's registers",
+        "the stub's registers are not usable",
         request=asked,
         reply=f"{came} ({names})" if names else came,
     )

@@ -86,7 +86,7 @@ def parse_thread_list(reply: bytes) -> tuple[ThreadName, ...]:
         return ()
     asked = b"qfThreadInfo"
     if not reply.startswith(b"m"):
-        raise refused("no list of threads", asked, reply)
+        raise refused("expected a list of threads", asked, reply)
     words = reply[1:].decode("ascii", "replace").split(",")
     threads = [parse_thread(word) for word in words[:_MOST_THREADS]]
     found = tuple(thread for thread in threads if thread is not None)

@@ -231,11 +231,11 @@ class GdbSession:
                     if not self._acknowledges or repeats > _MOST_REPEATS:
                         self.close()
                         raise RemoteProtocolError(
-                            f"a reply came damaged {repeats} times: its checksum is "
+                            f"a reply was corrupted {repeats} times: its checksum is "
                             f"{stated.decode('ascii', 'replace')!r}",
                             request=shortened(request),
                             reply=shortened(payload),
-                            remedy="use a connection that loses nothing, such as a local one",
+                            remedy="use a reliable connection, such as a local one",
                         )
                     self._send(b"-")
                 case Acknowledgement(is_good=False):
@@ -291,4 +291,4 @@ class GdbSession:
             ConnectionLostError: it is later than ``deadline``.
         """
         if time.monotonic() > deadline:
-            raise ConnectionLostError("there is no end to what the stub sends")
+            raise ConnectionLostError("the stub sends without end")

@@ -65,14 +65,14 @@ def parse_spec(text: str) -> RemoteSpec:
     if place.startswith("/"):
         path = unquote(place)
         if "\0" in path:
-            raise _wrong(text, "a path with a null byte")
+            raise _wrong(text, "the path contains a null byte")
         return RemoteSpec(path=path, runs_to_stop=runs, timeout=timeout)
     found = _PLACE.fullmatch(place)
     if found is None:
-        raise _wrong(text, "no host and port")
+        raise _wrong(text, "host and port are missing")
     port = int(found[3])
     if not 0 < port <= _LARGEST_PORT:
-        raise _wrong(text, f"no port {port}")
+        raise _wrong(text, f"invalid port {port}")
     return RemoteSpec(
         host=found[1] or found[2] or "127.0.0.1",
         port=port,
@@ -122,4 +122,4 @@ def parse_options(
 
 
 def _wrong(text: str, reason: str) -> TargetSpecError:
-    return TargetSpecError(f"{text!r} names no gdb-remote stub: {reason}", remedy=_REMEDY)
+    return TargetSpecError(f"invalid gdb:// target {text!r}: {reason}", remedy=_REMEDY)

@@ -74,7 +74,7 @@ class SocketStream:
         except OSError as error:
             raise self._lost(error) from None
         if not data:
-            raise ConnectionLostError(f"{self._name} hung up")
+            raise ConnectionLostError(f"{self._name} closed the connection")
         return data
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class SocketStream:
 
     def _lost(self, error: OSError) -> ConnectionLostError:
         if isinstance(error, TimeoutError):
-            return ConnectionLostError(f"{self._name} does not answer")
+            return ConnectionLostError(f"{self._name} does not respond")
         reason = (error.strerror or type(error).__name__).lower()
         return ConnectionLostError(f"the connection to {self._name} broke: {reason}")
 
@@ -105,7 +105,7 @@ def connect(spec: RemoteSpec, timeout: float) -> SocketStream:
         raise ConnectionLostError(
             f"cannot connect to {spec.place}: {str(reason).lower()}",
             remedy="check that the stub is running there, waits for a connection, "
-            "and has no other one",
+            "and has no other client",
         ) from None
     return SocketStream(connection, spec.place, timeout)
 

@@ -42,7 +42,7 @@ def elements(document: bytes, asked: str) -> list[Element]:
 
     def fail(reason: str) -> RemoteProtocolError:
         return RemoteProtocolError(
-            f"a document that cannot be read ({reason})", request=asked, reply=shortened(document)
+            f"an invalid document ({reason})", request=asked, reply=shortened(document)
         )
 
     def start(name: str, attributes: dict[str, str]) -> None:

@@ -91,7 +91,7 @@ def wanted_signal() -> int:
         return 0
     if not text.isdecimal() or not signal.SIGRTMIN <= int(text) <= signal.SIGRTMAX:
         raise TargetError(
-            f"{SIGNAL_VARIABLE} is {text!r}, which is no real-time signal",
+            f"{SIGNAL_VARIABLE} is {text!r}, which is not a real-time signal",
             remedy=f"unset it, or set it to {signal.SIGRTMIN:d} to {signal.SIGRTMAX:d}",
         )
     return int(text)
@@ -103,6 +103,6 @@ def begin_error(error: Exception, wanted: int) -> TargetError:
         which = f"signal {wanted}" if wanted else "every real-time signal"
         return TargetError(
             f"another part of this program handles {which}",
-            remedy=f"set {SIGNAL_VARIABLE} to the number of a real-time signal that is free",
+            remedy=f"set {SIGNAL_VARIABLE} to the number of an unused real-time signal",
         )
-    return TargetError(f"cannot begin to copy threads ({error})", remedy=BEGIN_REMEDY)
+    return TargetError(f"cannot copy threads ({error})", remedy=BEGIN_REMEDY)

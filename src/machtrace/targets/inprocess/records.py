@@ -63,7 +63,7 @@ class RecordReader:
                 size, kind, _ = _HEADER.unpack_from(view, at)
                 record = view[at : at + size]
                 if size < _HEADER.size or len(record) != size:
-                    raise FormatError("a record is cut short", source=_SOURCE, offset=at)
+                    raise FormatError("a record is truncated", source=_SOURCE, offset=at)
                 if kind == _MAPPINGS_KIND:
                     length = _MAPPINGS.unpack_from(record)[3]
                     text = bytes(record[_MAPPINGS.size : _MAPPINGS.size + length])
@@ -73,7 +73,7 @@ class RecordReader:
                 elif kind == _CAPTURE_KIND:
                     yield self._capture(record)
                 else:
-                    raise FormatError("a record of no known kind", source=_SOURCE, offset=at)
+                    raise FormatError("unknown kind of record", source=_SOURCE, offset=at)
             except struct.error as error:
                 raise FormatError("a record is too short", source=_SOURCE, offset=at) from error
             at += size

@@ -96,8 +96,8 @@ class CaptureSeries(ClosedWhenLeft):
     ) -> None:
         if not 0 < hz <= _MOST_HZ:
             raise TargetError(
-                f"{hz} captures a second cannot be made",
-                remedy=f"give a rate above 0, of {_MOST_HZ} at most",
+                f"invalid rate: {hz} captures per second",
+                remedy=f"pass a rate above 0 and at most {_MOST_HZ}",
             )
         self._records = RecordReader()
         self._snapshots = snapshots
@@ -197,8 +197,8 @@ class SnapshotMaker:
         if recorded.listed > len(recorded.threads):
             count = recorded.listed - len(recorded.threads)
             error = TargetError(
-                f"{count} threads were not copied: there were too many",
-                remedy="capture them by a snapshot",
+                f"{count} threads were not copied: too many exist",
+                remedy="capture them with a snapshot",
             )
             captured.problems.append(Problem(thread=None, error=error))
         stacks = (*(thread.stack for thread in captured.threads), *captured.interrupted_stacks)

@@ -117,14 +117,14 @@ class OwnThreads(ABC):
         if isinstance(thread, threading.Thread):
             if thread.native_id is None or not thread.is_alive():
                 raise TargetSpecError(
-                    f"thread {thread.name} does not run", remedy="give a thread that was started"
+                    f"thread {thread.name} is not running", remedy="pass a thread that was started"
                 )
             return ThreadId(thread.native_id)
         if isinstance(thread, int) and not isinstance(thread, bool):
             return self._by_number(thread)
         raise TargetSpecError(
-            f"a thread is not named by {_described(thread)}",
-            remedy="give a threading.Thread, a native id, a pthread, main, or a name",
+            f"invalid thread: {_described(thread)}",
+            remedy="pass a threading.Thread, a native id, a pthread, main, or a name",
         )
 
     def _by_number(self, number: int) -> ThreadId:
@@ -139,7 +139,7 @@ class OwnThreads(ABC):
         if found is None:
             raise TargetSpecError(
                 f"no thread of this process has the id {number}",
-                remedy="give a native id or pthread of a thread that runs",
+                remedy="pass the native id or pthread of a running thread",
             )
         return ThreadId(found)
 
@@ -159,8 +159,8 @@ def own_copier() -> SignalCopier:
         from machtrace.targets.inprocess.copier import SignalCopier
     except ImportError as error:
         raise TargetSpecError(
-            "threads of this process are copied by the extension _inprocess, which is not here",
-            remedy="install machtrace where there is a C compiler, or from a wheel",
+            "machtrace was installed without its extension _inprocess, which copies own threads",
+            remedy="install a wheel of machtrace, or build it with a C compiler",
         ) from error
     return SignalCopier()
 

@@ -132,7 +132,7 @@ class LibrarySession:
                 count += 1
                 if count > _MOST_FILES:
                     raise DeviceError(
-                        f"there is no end to the reports of device {self._udid}", udid=self._udid
+                        f"device {self._udid} lists reports without end", udid=self._udid
                     )
                 path = f"{folder}/{name}"
                 found = self._do(self._library.report_entry(path), doing)
@@ -246,14 +246,14 @@ def _chosen(places: Sequence[Place], udid: str | None) -> Place:
     there = ", ".join(one.udid for one in places) or "none"
     if matching:
         raise DeviceError(
-            f"there are {len(matching)} devices: {there}",
+            f"{len(matching)} devices are connected: {there}",
             udid=None,
-            remedy="say which: device://UDID/bundle-id",
+            remedy="choose one: device://UDID/bundle-id",
         )
     if udid is not None and places:
         raise DeviceError(
-            f"there is no device {udid}; there are: {there}",
+            f"device {udid} is not connected; connected are: {there}",
             udid=udid,
-            remedy="connect it by USB, or give the UDID of one of these",
+            remedy="connect it by USB, or pass the UDID of one of these",
         )
     raise DeviceError("no device is connected", udid=udid)

@@ -76,7 +76,7 @@ def parse_device_spec(text: str) -> DeviceSpec:
 
     def wrong(reason: str) -> TargetSpecError:
         return TargetSpecError(
-            f"{text!r} names no process of a device: {reason}",
+            f"invalid device:// target {text!r}: {reason}",
             remedy=_REMEDY,
         )
 
@@ -180,17 +180,17 @@ class DeviceTarget(ClosedWhenLeft):
         bundle_id = self._spec.bundle_id or ""
         if not session.apps((bundle_id,)):
             raise DeviceError(
-                f"no app {bundle_id} is installed on device {session.device.udid}",
+                f"app {bundle_id} is not installed on device {session.device.udid}",
                 udid=session.device.udid,
-                remedy="see machtrace device apps for the bundle ids of those that are",
+                remedy="list the installed apps with machtrace device apps",
             )
         launch = self._spec.launch
         pid = None if launch is Launch.ALWAYS else session.running_pid(bundle_id)
         if pid is None and launch is Launch.NEVER:
             raise DeviceError(
-                f"{bundle_id} does not run on device {session.device.udid}",
+                f"{bundle_id} is not running on device {session.device.udid}",
                 udid=session.device.udid,
-                remedy="open it there, or leave out launch=never",
+                remedy="open it there, or remove launch=never",
             )
         if pid is None:
             # What is to run until it stops must not run before somebody sees it stop.

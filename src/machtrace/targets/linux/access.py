@@ -1,11 +1,7 @@
-"""Why the kernel does not let one process look at another.
+"""Why the kernel denies one process access to another, and what it allows in general.
 
-The rules are in ptrace(2), "Ptrace access mode checking".
-:func:`refusal` is a function of what ``/proc`` says; :func:`access_error` reads it.
-
-What Linux lets this process do to others, as far as it says so beforehand.
-
-The rules are those of :mod:`machtrace.targets.linux.access`; here they are read without a target.
+The rules are in ptrace(2), "Ptrace access mode checking". :func:`refusal` is a function of facts
+that :func:`access_error` reads from ``/proc``; :func:`read_rights` needs no target.
 """
 
 from __future__ import annotations
@@ -25,14 +21,14 @@ YAMA_CHILDREN, YAMA_PRIVILEGED, YAMA_NOBODY = 1, 2, 3
 """``Documentation/admin-guide/LSM/Yama.rst``."""
 
 _NOBODY = (
-    f"no process may trace another here (yama ptrace_scope {YAMA_NOBODY})",
-    "boot with another kernel.yama.ptrace_scope; it cannot be lowered while running",
+    f"no process may trace another (yama ptrace_scope {YAMA_NOBODY})",
+    "boot with another kernel.yama.ptrace_scope; it cannot be lowered at run time",
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessFacts:
-    """What decides it."""
+    """The facts that decide access to one process."""
 
     pid: int
     own: Mapping[str, str]
@@ -40,14 +36,14 @@ class AccessFacts:
     target: Mapping[str, str]
     """``/proc/PID/status``."""
     tracer_name: str | None
-    """Of the process that traces it already."""
+    """The name of the process that traces it already."""
     is_dumpable: bool
     ptrace_scope: int | None
-    """Yama's; None where it is not in force."""
+    """Yama's setting; None without Yama."""
 
 
 def refusal(facts: AccessFacts) -> tuple[str, str]:
-    """What stands in the way, and what the user can do about it."""
+    """Return the reason for a refusal, and a remedy."""
     own, target, pid = facts.own, facts.target, facts.pid
     tracer = target.get("TracerPid", "0")
     if tracer != "0":
@@ -63,45 +59,45 @@ def refusal(facts: AccessFacts) -> tuple[str, str]:
         return _NOBODY
     if own.get("Seccomp") == _SECCOMP_FILTER:
         return (
-            f"a seccomp filter of this process may forbid to trace process {pid}",
-            "run outside the sandbox, or in a container with a seccomp profile that has ptrace",
+            f"a seccomp filter of this process may forbid tracing process {pid}",
+            "run outside the sandbox, or in a container whose seccomp profile allows ptrace",
         )
     return (
-        f"the kernel does not let process {pid} be traced",
-        "look for a security module (SELinux, AppArmor) or another user namespace in the way",
+        f"the kernel denies tracing process {pid}",
+        "check for a security module (SELinux, AppArmor) or another user namespace",
     )
 
 
 def _unprivileged(facts: AccessFacts) -> tuple[str, str]:
-    """Without CAP_SYS_PTRACE: the first rule that is broken."""
+    """Return the first rule that denies access without CAP_SYS_PTRACE, and a remedy."""
     pid, privilege = facts.pid, "run as root, or with CAP_SYS_PTRACE"
     mine, theirs = facts.own.get("Uid", "").split()[:1], facts.target.get("Uid", "").split()[:3]
     if set(theirs) != set(mine):
         users = "/".join(dict.fromkeys(theirs))
         if mine == ["0"]:
             return (
-                f"process {pid} is of user {users}, and root has no CAP_SYS_PTRACE here",
+                f"process {pid} belongs to user {users}, and root lacks CAP_SYS_PTRACE",
                 "add the capability; with docker: --cap-add=SYS_PTRACE",
             )
         return (
-            f"process {pid} is of user {users}, not {''.join(mine)}",
+            f"process {pid} belongs to user {users}, not {''.join(mine)}",
             "run as that user, or as root",
         )
     lacking = int(facts.target.get("CapPrm", "0"), 16) & ~int(facts.own.get("CapPrm", "0"), 16)
     scope = facts.ptrace_scope or 0
     if not facts.is_dumpable:
-        obstacle = f"process {pid} is not dumpable: it has changed its user, or asked for it"
+        obstacle = f"process {pid} is not dumpable: it changed its user, or requested this"
     elif lacking:
         obstacle = f"process {pid} has capabilities that this one lacks"
     elif scope == YAMA_CHILDREN:
         obstacle = f"only its ancestors may trace process {pid} (yama ptrace_scope {scope})"
         privilege = "run as root, or allow it: sysctl kernel.yama.ptrace_scope=0"
     elif scope == YAMA_PRIVILEGED:
-        obstacle = f"only the privileged may trace here (yama ptrace_scope {scope})"
+        obstacle = f"only privileged processes may trace (yama ptrace_scope {scope})"
     elif scope >= YAMA_NOBODY:
         return _NOBODY
     else:
-        obstacle = f"the kernel does not let process {pid} be traced"
+        obstacle = f"the kernel denies tracing process {pid}"
         privilege = f"{privilege}; in a container: --cap-add=SYS_PTRACE"
     return obstacle, privilege
 
@@ -109,12 +105,12 @@ def _unprivileged(facts: AccessFacts) -> tuple[str, str]:
 def access_error(
     directory: ProcessDirectory, error: OSError, thread: int | None = None
 ) -> TargetAccessError | TargetGoneError:
-    """What stands in the way where the kernel said ``error``; to be raised by the caller.
+    """Return the error for a process or thread that the kernel denied access to.
 
     Args:
-        directory: of the process.
-        error: what the kernel answered, or that the process is gone.
-        thread: the one that it was about; None for the process.
+        directory: the process's.
+        error: the kernel's, or that the process has exited.
+        thread: the thread; None for the process.
     """
     if isinstance(error, TargetGoneError):
         return error
@@ -138,7 +134,7 @@ def access_error(
 
 
 def _is_dumpable(directory: ProcessDirectory, target: Mapping[str, str]) -> bool:
-    """Files of a process that is not belong to root (proc(5))."""
+    """Whether the process is dumpable: files of others belong to root (proc(5))."""
     try:
         owner = directory.owner("maps")
     except OSError:
@@ -159,44 +155,43 @@ def _number(path: str) -> int | None:
     return int(text) if text is not None and text.strip().isdecimal() else None
 
 
-_TRACE_CAPABILITY = 1 << 19
 _WHOLE_RANGE = 4294967295
-"""Ids in the map of a user namespace that is the machine's own (user_namespaces(7))."""
+"""Ids mapped by the machine's initial user namespace (user_namespaces(7))."""
 _CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv", "/run/systemd/container")
 
 Reading = Callable[[str], str | None]
-"""The text of a file by its path; None where it cannot be read."""
+"""Returns the text of a file by its path; None if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinuxRights:
-    """What decides which processes can be captured."""
+    """The facts that decide which processes can be captured."""
 
     user: int
     """Effective user id."""
     can_trace_all: bool
     """Whether CAP_SYS_PTRACE is effective."""
     ptrace_scope: int | None
-    """Yama's; None where it is not in force."""
+    """Yama's setting; None without Yama."""
     seccomp: int
     """0 no filter, 1 strict, 2 a filter (``Seccomp`` in proc(5))."""
     denies_ptrace: bool
     """SELinux's boolean ``deny_ptrace``."""
     is_own_namespace: bool
-    """Whether users are those of the whole machine, and no namespace's."""
+    """Whether this is the machine's initial user namespace."""
     container: str | None
-    """The file that tells of a container."""
+    """The file that indicates a container; None outside of one."""
 
 
 def read_rights(read: Reading) -> LinuxRights:
-    """From what ``read`` finds under ``/proc`` and ``/sys``; what is not there is not set."""
+    """Read the rights from files under ``/proc`` and ``/sys``; missing ones have defaults."""
     status = parse_status(read("/proc/self/status") or "")
     return LinuxRights(
         user=_status_number(status, "Uid", word=1),
-        can_trace_all=bool(int(status.get("CapEff", "0"), 16) & _TRACE_CAPABILITY),
+        can_trace_all=bool(int(status.get("CapEff", "0"), 16) & _CAP_SYS_PTRACE),
         ptrace_scope=_integer(read("/proc/sys/kernel/yama/ptrace_scope")),
         seccomp=_status_number(status, "Seccomp"),
-        # Its value, and the one that it is about to have.
+        # The file has the current and the pending value.
         denies_ptrace=(read("/sys/fs/selinux/booleans/deny_ptrace") or "").startswith("1"),
         is_own_namespace=_is_whole(read("/proc/self/uid_map")),
         container=next((path for path in _CONTAINER_FILES if read(path) is not None), None),
@@ -204,7 +199,7 @@ def read_rights(read: Reading) -> LinuxRights:
 
 
 def read_text(path: str) -> str | None:
-    """A :data:`Reading` of this machine."""
+    """Read a file of this machine: a :data:`Reading`."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
             return file.read()

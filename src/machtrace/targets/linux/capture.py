@@ -50,8 +50,8 @@ class PtraceCopier:
             from machtrace._native import _ptrace
         except ImportError as error:
             raise TargetSpecError(
-                f"machtrace was built without its extension _ptrace ({error})",
-                remedy="install a wheel of machtrace, or build it where there is a C compiler",
+                f"machtrace was installed without its extension _ptrace ({error})",
+                remedy="install a wheel of machtrace, or build it with a C compiler",
             ) from error
         self._copy_threads = _ptrace.copy_threads
 
@@ -174,7 +174,7 @@ def why_not(directory: ProcessDirectory, copy: UncopiedThread) -> MachtraceError
         case CaptureFailure.NOT_STOPPED if copy.is_uninterruptible:
             return TargetError(
                 f"thread {thread} cannot be stopped: it is in uninterruptible sleep",
-                remedy="find out what it waits for: a device, a network file system, a child",
+                remedy="check what it waits for: a device, a network file system, a child",
             )
         case CaptureFailure.NOT_STOPPED:
             return TargetError(
@@ -193,10 +193,10 @@ def _why_no_answer(copy: UncopiedThread) -> TargetError:
     if copy.why is CaptureFailure.BLOCKED:
         return TargetError(
             f"thread {copy.id} blocks the signal that would stop it",
-            remedy="let it accept the signal, choose another by MACHTRACE_SIGNAL, or capture from "
+            remedy="unblock the signal, choose another with MACHTRACE_SIGNAL, or capture from "
             "another process",
         )
     return TargetError(
-        f"thread {copy.id} could not be sent a signal: too many are on their way",
+        f"thread {copy.id} could not be sent a signal: too many are pending",
         remedy="raise the limit of pending signals (ulimit -i), or capture less often",
     )

@@ -28,7 +28,7 @@ def check_host() -> None:
     machine = os.uname().machine if sys.platform == "linux" else sys.platform
     if machine not in _HOSTS or sys.maxsize < _LARGEST:
         raise TargetSpecError(
-            f"processes cannot be captured on this machine ({machine})",
+            f"capturing processes is not supported on this machine ({machine})",
             remedy=f"capture on Linux ({' or '.join(_HOSTS)}), or open a core file",
         )
 
@@ -46,18 +46,18 @@ def identify(directory: ProcessDirectory, *, is_own: bool = False) -> ProcessInf
     process, name = int(status.get("Tgid", pid)), status.get("Name", "")
     if process == os.getpid() and not is_own:
         raise TargetSpecError(
-            f"process {pid} is this one, which cannot stop itself to look at its threads",
-            remedy="give self, or capture it from another process",
+            f"process {pid} is this process, which cannot stop itself",
+            remedy="use the target self, or capture it from another process",
         )
     if process != pid:
         raise TargetSpecError(
             f"{pid} is a thread of process {process} ({name})",
-            remedy=f"give the process id {process}",
+            remedy=f"pass the process id {process}",
         )
     if directory.is_kernel_thread():
         raise TargetSpecError(
-            f"process {pid} ({name}) is a thread of the kernel",
-            remedy="give the id of a process that runs a program",
+            f"process {pid} ({name}) is a kernel thread",
+            remedy="pass the id of a user-space process",
         )
     try:
         program = directory.open_live("exe")

@@ -240,7 +240,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
             capture.add(wanted, stack_ranges(mappings))
             for thread in threads:
                 if thread not in ids:
-                    error = ThreadGoneError(f"there is no thread {thread}", thread=thread)
+                    error = ThreadGoneError(f"thread {thread} does not exist", thread=thread)
                     capture.found.problems.append(Problem(thread=thread, error=error))
             return
         new: Sequence[int] = ids

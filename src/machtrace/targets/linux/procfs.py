@@ -34,7 +34,7 @@ class ProcessDirectory:
             self._directory = os.open(f"/proc/{pid}", flags)
             self._close = weakref.finalize(self, os.close, self._directory)
         except FileNotFoundError:
-            raise TargetGoneError(f"there is no process {pid}", pid=pid) from None
+            raise TargetGoneError(f"process {pid} does not exist", pid=pid) from None
         except OSError as error:
             raise TargetError(
                 f"cannot open /proc/{pid} ({error.strerror})",
@@ -146,8 +146,8 @@ class ProcessDirectory:
             if self.state(thread) not in EXITED_STATES:
                 return thread
         raise TargetGoneError(
-            f"process {self.pid} has exited; only its exit status is left, for process "
-            f"{self.status().get('PPid', '?')} to collect",
+            f"process {self.pid} has exited; process "
+            f"{self.status().get('PPid', '?')} has not collected its exit status yet",
             pid=self.pid,
         )
 
@@ -182,7 +182,7 @@ class ProcessDirectory:
 
     def gone(self) -> TargetGoneError:
         """The error for a process that is gone, to be raised by the caller."""
-        return TargetGoneError(f"process {self.pid} is gone", pid=self.pid)
+        return TargetGoneError(f"process {self.pid} has exited", pid=self.pid)
 
     def close(self) -> None:
         """Let go of it; twice does nothing more."""
@@ -196,9 +196,7 @@ class ProcessDirectory:
 
     def _check_open(self) -> None:
         if not self._close.alive:
-            raise TargetError(
-                f"the target of process {self.pid} was closed", remedy="open it again"
-            )
+            raise TargetError(f"the target is closed: process {self.pid}", remedy="open it again")
 
     def _gone_or(self, error: OSError) -> TargetGoneError | OSError:
         # A name that is not there is ENOENT of a live process and of a dead one alike.

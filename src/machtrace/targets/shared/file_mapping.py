@@ -42,7 +42,7 @@ def map_core(path: str) -> memoryview:
     except (OSError, ValueError) as error:
         raise _refused(path, error) from error
     if stat.S_ISDIR(mode):
-        raise FileAccessError(path, "a directory, not a core")
+        raise FileAccessError(path, "is a directory, not a core")
     if not stat.S_ISREG(mode):
         # To open a pipe would wait for whoever writes into it.
         raise FileAccessError(path, "not a regular file")
@@ -91,14 +91,14 @@ def _foreign(data: memoryview, path: str) -> CoreFileError:
             "an ELF file, not a core",
             source=path,
             offset=16,
-            remedy="give a core; machtrace image describes other ELF files",
+            remedy="pass a core; machtrace image describes other ELF files",
         )
     if signature(data) is Signature.FAT_MACHO:
         return CoreFileError(
             "a fat Mach-O, not a core",
             source=path,
             offset=0,
-            remedy="give a core; machtrace image describes other Mach-O files",
+            remedy="pass a core; machtrace image describes other Mach-O files",
         )
     for magic, (what, remedy) in _FOREIGN.items():
         if head.startswith(magic):
@@ -107,8 +107,8 @@ def _foreign(data: memoryview, path: str) -> CoreFileError:
         f"not a core: it starts with {head[:8].hex(' ')}",
         source=path,
         offset=0,
-        remedy="give a core, as a crash, machtrace snapshot, gdb's gcore or lldb's process "
-        "save-core writes it",
+        remedy="pass a core as written by a crash, machtrace snapshot, gdb's gcore or lldb's "
+        "process save-core",
     )
 
 

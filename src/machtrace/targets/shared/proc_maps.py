@@ -79,7 +79,7 @@ def parse_maps(text: str, source: str) -> tuple[Mapping, ...]:
     for line in text.removesuffix("\n").split("\n") if text else ():
         fields = _LINE.fullmatch(line)
         if fields is None:
-            raise FormatError("not a line of a memory map", source=source, offset=offset)
+            raise FormatError("invalid line of a memory map", source=source, offset=offset)
         start, end, permissions, at, major, minor, inode, path = fields.groups()
         # The kernel writes a newline in a name as octal, and nothing else so.
         path = path.replace("\\012", "\n")

@@ -29,7 +29,7 @@ SLEEP_LIMIT_NS = 20_000_000
 """How long one may stay in uninterruptible sleep; it stops only when what it waits for is done."""
 
 
-BEGIN_REMEDY = "lower the stack limit, or let this process have more memory and threads"
+BEGIN_REMEDY = "lower the stack limit, or raise this process's limits of memory and threads"
 """Where copying cannot even begin."""
 
 
