@@ -51,7 +51,7 @@ def test_zombie(wait_until):
     stat = Path(f"/proc/{process.pid}/stat")
     wait_until(lambda: ") Z " in stat.read_text(), "it exits")
     try:
-        with pytest.raises(TargetGoneError, match=f"for process {os.getpid()} to collect"):
+        with pytest.raises(TargetGoneError, match=f"process {os.getpid()} has not collected"):
             LinuxProcessTarget(process.pid)
     finally:
         process.wait()

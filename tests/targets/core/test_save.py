@@ -17,6 +17,7 @@ from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.image import ImageFormat, ImageList
 from machtrace.model.memory import RegionMemory
+from machtrace.model.options import NameOptions
 from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import Problem
 from machtrace.pipeline.backtraces import build_capture
@@ -29,7 +30,7 @@ from tests.support.writers.processes import synthetic_process
 def printed(snapshot, **options):
     """As ``machtrace backtrace`` prints it."""
     sink = StringIO()
-    text.write(build_capture(snapshot, **options), sink)
+    text.write(build_capture(snapshot, names=NameOptions(**options)), sink)
     return sink.getvalue()
 
 
@@ -114,7 +115,7 @@ def test_without_images_their_files_are_needed(demo, tmp_path):
     assert printed(read(bare)) != printed(demo)
     renamed = tmp_path / "Demo"
     renamed.write_bytes(PROGRAM.read_bytes())
-    assert printed(read(bare), search=[renamed]) == printed(demo)
+    assert printed(read(bare), search=(str(renamed),)) == printed(demo)
 
 
 def test_what_is_saved_is_small(tmp_path):

@@ -194,11 +194,11 @@ def test_no_device():
 
 
 def test_launch_never():
-    """An app that does not run is left so."""
+    """An app that is not running is left so."""
     one = device(running={})
     with (
         installed(MadeUpDevices(devices=[one])),
-        pytest.raises(DeviceError, match=f"{APP} does not run"),
+        pytest.raises(DeviceError, match=f"{APP} is not running"),
     ):
         mt.open_target(f"device:///{APP}?launch=never")
     assert not any(call.startswith("launch") for call in one.calls)
