@@ -1,4 +1,4 @@
-"""What all parts of the C++ grammar share: the place in the name, its tables, and the limits.
+"""The state that all parts of the C++ grammar share: position in the name, tables, limits.
 
 The grammar is that of the Itanium C++ ABI, section 5.1.
 """
@@ -26,23 +26,23 @@ class Cursor(ABC):
     def __init__(self, mangled: str, at: int, *, simplified: bool) -> None:
         if _END in mangled:
             raise UnreadableNameError
-        self.name = mangled + _END + _END  # so that two characters can always be looked at
+        self.name = mangled + _END + _END  # so that two characters can always be read
         self.at = at
         self.simplified = simplified
         """Whether parameters and template arguments are not shown."""
         self.substitutions: list[Node] = []
         self.template_levels: list[list[Node]] = []
-        """What ``T_`` stands for, of the template and the generic lambdas around."""
+        """The arguments that ``T_`` refers to, of the enclosing template and generic lambdas."""
         self.lambda_level = -1
-        """The template level that a lambda's ``auto`` parameters make; -1 outside of any."""
+        """The template level of a lambda's ``auto`` parameters; -1 outside of any."""
         self.takes_arguments = True
         """Whether template arguments after a type are the type's."""
         self.allows_forward = False
         """Whether template arguments may be referred to that follow."""
         self.forward: dict[int, str] = {}
-        """What is to be put in for those, by number."""
+        """The text to insert for those, by number."""
         self.forward_indices: dict[int, int] = {}
-        """Which arguments they are, by number."""
+        """Their argument indices, by number."""
         self.in_template_arguments = False
         """Whether a ``>`` would end the list."""
         self._text_left = _MOST_TEXT
@@ -117,14 +117,14 @@ class Cursor(ABC):
         return "(anonymous namespace)" if found.startswith("_GLOBAL__N") else found
 
     def nodes_until(self, end: str, parse: Callable[[], Node]) -> list[Node]:
-        """What ``parse`` finds, until ``end``, which is passed over."""
+        """Parse nodes until ``end``, which is consumed."""
         found = []
         while not self.take(end):
             found.append(parse())
         return found
 
     def lift(self, make: Callable[..., Node], *parts: Node) -> Node:
-        """What ``make`` makes of ``parts``; made anew for each element of a pack in them."""
+        """Build a node from ``parts``; built again for each element of a pack in them."""
         node = self.spend(make(*parts))
         for part in parts:
             if part.make is not None:
@@ -163,7 +163,7 @@ class Cursor(ABC):
         self.in_template_arguments = before
 
     def substitution(self) -> Node:
-        """What ``S<number>_`` stands for, behind the ``S``."""
+        """Parse the rest of ``S<number>_`` and return the substitution."""
         index = self.sequence_number()
         if index >= len(self.substitutions):
             raise UnreadableNameError
@@ -185,7 +185,7 @@ class Cursor(ABC):
 
     @abstractmethod
     def any_name(self) -> Node:
-        """``<name>``, where nothing is asked of how it ends."""
+        """``<name>``, without its :class:`NameEnd`."""
 
     @abstractmethod
     def encoding(self) -> Node:

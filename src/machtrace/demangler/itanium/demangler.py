@@ -3,8 +3,8 @@
 The name is read once from left to right, with a limit to its nesting and to the text that it may
 become; every substitution is text already. So a hostile name takes no more time than a long one.
 
-Nearly all names are of few parts of the grammar. Those are read in C where it is built; it declines
-what it does not know, and the modules here say what is right.
+Nearly all names use few parts of the grammar. The extension parses those in C and declines all
+others; the modules here are the specification.
 
 Whole functions and special objects: ``<encoding>``, sections 5.1.2 and 5.1.4.
 """
@@ -81,10 +81,10 @@ class Encodings(Expressions):
         return self.lift(made, name, *result, *parameters)
 
     def _resolve(self, waiting: int) -> None:
-        """Say what template parameters are that were met before their arguments."""
+        """Resolve template parameters that occurred before their arguments."""
         for key in range(waiting, len(self.forward)):
             index = self.forward_indices.pop(key, None)
-            if index is None:  # a local class's function, which was whole, has said it already
+            if index is None:  # a complete function of a local class has resolved it already
                 continue
             levels = self.template_levels
             if not levels or index >= len(levels[0]):
@@ -154,7 +154,7 @@ _PREFIX = re.compile("_{1,4}Z")
 _BLOCK = re.compile(r"_block_invoke(_[0-9]+|[0-9]*)(?=\.|\Z)")
 _STAND_IN = re.compile("\1([0-9]+)\1")
 _LONGEST = 1 << 16
-"""Characters of a name that is looked at."""
+"""Characters of the longest name that is parsed."""
 _LONGEST_TEXT = 1 << 20
 
 

@@ -24,9 +24,9 @@ _EXPANDED = {
     "std::ostream": ("std::basic_ostream<char, std::char_traits<char>>", "basic_ostream"),
     "std::iostream": ("std::basic_iostream<char, std::char_traits<char>>", "basic_iostream"),
 }
-"""What ``Ss`` and its like are in full, where their constructors are named."""
+"""The full forms of ``Ss`` and the other abbreviations, for names of their constructors."""
 _INLINE_NAMESPACES = frozenset({"__1", "__2", "__ndk1", "__cxx11", "__fs", "_V2"})
-"""Of the standard library; they say which one, and which of its versions."""
+"""Inline namespaces of the standard library, which identify its vendor and version."""
 _STANDARD_NAMESPACE = "std"
 
 
@@ -37,7 +37,7 @@ class NameEnd:
     template_arguments: bool = False
     constructor_or_conversion: bool = False
     qualifiers: str = ""
-    """Of the member function, each after a space."""
+    """Qualifiers of the member function, each after a space."""
     explicit_object: bool = False
     """Whether the first parameter is an explicit ``this``."""
 
@@ -46,11 +46,11 @@ class Names(Templates):
     """The rules of ``<name>``."""
 
     def any_name(self) -> Node:
-        """``<name>``, where nothing is asked of how it ends."""
+        """``<name>``, without its :class:`NameEnd`."""
         return self.named(None)
 
     def named(self, end: NameEnd | None) -> Node:
-        """``<name>``; ``end`` is told how it ends."""
+        """``<name>``; ``end`` receives the facts about its end."""
         self.deeper()
         letter = self.name[self.at]
         if letter == "N":

@@ -20,7 +20,7 @@ class UnreadableNameError(Exception):
 
 
 class Shape(IntEnum):
-    """What a piece needs of those that are built on it."""
+    """The syntax that a piece requires of declarators around it."""
 
     PLAIN = 0
     ARRAY = 1
@@ -30,7 +30,7 @@ class Shape(IntEnum):
 
 
 class Precedence(IntEnum):
-    """Of C++ operators, tightest first."""
+    """Precedence of C++ operators, tightest first."""
 
     PRIMARY = 0
     POSTFIX = 1
@@ -68,15 +68,15 @@ class Node:
         self.shape = shape
         """A :class:`Shape`."""
         self.base = base
-        """Of a class's name: what its constructors are called."""
+        """The name of the class's constructors, if this is a class's name."""
         self.precedence = 0
-        """Of an expression: a :class:`Precedence`."""
+        """An expression's :class:`Precedence`."""
         self.referred: tuple[str, Node] | None = None
-        """Of a reference: its sign, and what it refers to."""
+        """A reference's sign and referent."""
         self.make: Maker | None = None
-        """Of what is made of a parameter pack: how it looks for each of the elements."""
+        """Builds the node for one element, if it depends on a parameter pack."""
         self.length = 0
-        """How many elements there are."""
+        """Number of elements."""
 
     @property
     def text(self) -> str:
@@ -92,7 +92,7 @@ NOTHING = Node("")
 
 
 def pack(elements: list[Node]) -> Node:
-    """What each of ``elements`` is to be put in for, as an expansion comes to it."""
+    """Return a node that stands for each of ``elements`` in turn, in an expansion."""
     shown = elements[0] if elements else NOTHING
     node = Node(shown.left, shown.right, shown.shape, shown.base)
     node.referred = shown.referred
@@ -150,7 +150,7 @@ class Operator:
 
     @property
     def name(self) -> str:
-        """What a function is called that overloads it."""
+        """The name of a function that overloads it."""
         return "operator" + (" " if self.symbol[:1].isalpha() else "") + self.symbol
 
 

@@ -32,7 +32,7 @@ class RustCursor:
 
     @property
     def text(self) -> str:
-        """What has been written."""
+        """The text so far."""
         return "".join(self._pieces)
 
     def write(self, text: str) -> None:

@@ -72,11 +72,11 @@ def _decoded(part: str) -> str:
     return _ESCAPE.sub(_character, part.replace("..", "::"))
 
 
-def _character(found: re.Match[str]) -> str:
-    letters, digits = found.groups()
+def _character(escape: re.Match[str]) -> str:
+    letters, digits = escape.groups()
     if letters is not None:
-        return _LETTERS.get(letters, found[0])
+        return _LETTERS.get(letters, escape[0])
     code = int(digits, 16)
     if code > 0x10FFFF or not chr(code).isprintable():  # noqa: PLR2004 (the last of Unicode)
-        return found[0]
+        return escape[0]
     return chr(code)

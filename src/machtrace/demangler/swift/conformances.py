@@ -60,12 +60,12 @@ def pack_conformance(machine: Machine) -> Node:
 def _conformances(machine: Machine) -> list[Node]:
     if machine.pop(Kind.EMPTY_LIST):
         return []
-    found, first = [], False
+    conformances, first = [], False
     while not first:
         first = machine.first_element()
-        found.append(machine.need_any(_CONFORMANCES))
-    found.reverse()
-    return found
+        conformances.append(machine.need_any(_CONFORMANCES))
+    conformances.reverse()
+    return conformances
 
 
 def _number(machine: Machine) -> str:

@@ -222,11 +222,11 @@ _OPERATORS: dict[str, Operator] = {
 _PREFIXES = ("_T0", "$S", "_$S", "$s", "_$s", "$e", "_$e", "@__swiftmacro_")
 _OLD_PREFIX = "_T"
 _LONGEST = 1 << 15
-"""Characters of a name that is looked at."""
+"""Characters of the longest name that is parsed."""
 
 
 def demangle_swift(name: str, *, simplified: bool = False) -> str | None:
-    """What people read for a mangled name, or None where it is no Swift name that is understood.
+    """Return the name as people write it, or None if it is not a Swift name that is understood.
 
     In full it is what ``swift-demangle`` prints, and in the simplified form what ``swift-demangle
     --simplified`` does. Raises nothing, whatever the name; takes time and memory in proportion to
@@ -260,7 +260,7 @@ def _parsed(name: str) -> Node:
     """The tree of a name.
 
     Raises:
-        NotUnderstoodError: it is no Swift name, or says what is not known.
+        NotUnderstoodError: it is not a Swift name, or contains an unknown operator.
         IndexError: the same, at the end of the name.
     """
     if len(name) > _LONGEST:

@@ -30,9 +30,9 @@ _ROLES = {
     "q": "preamble",
     "b": "body",
 }
-"""Of attached macros, by letter."""
+"""Kinds of attached macros, by letter."""
 _EXPANSIONS = frozenset({Kind.ATTACHED_MACRO, Kind.FREESTANDING_MACRO, Kind.MACRO_LOCATION})
-"""What an expansion may be in, beside declarations."""
+"""Contexts of an expansion, besides declarations."""
 
 
 def macro_expansion(machine: Machine) -> Node:

@@ -14,7 +14,7 @@ from machtrace.demangler.swift.machine import Machine
 from machtrace.demangler.swift.nodes import Kind, Node, NotUnderstoodError
 
 DIFFERENTIABILITY = {"f": "(_forward)", "r": "(reverse)", "d": "", "l": "(_linear)"}
-"""What is written behind ``@differentiable``, by letter."""
+"""The text after ``@differentiable``, by letter."""
 
 _ANNOTATIONS = (
     Kind.SENDING_RESULT,
@@ -220,14 +220,16 @@ def impl_function_type(machine: Machine) -> Node:
 
 
 def _substitutions(machine: Machine) -> list[Node]:
-    """What the type is made of, and for which types (``s``, ``I``)."""
-    found = []
+    """The substituted type and its bindings (``s``, ``I``)."""
+    substitutions = []
     if machine.skip("s"):
         types = Node(Kind.LIST, _replacement_types(machine))
-        found.append(Node(Kind.IMPL_SUBSTITUTED, [machine.need(Kind.GENERIC_SIGNATURE), types]))
+        substitutions.append(
+            Node(Kind.IMPL_SUBSTITUTED, [machine.need(Kind.GENERIC_SIGNATURE), types])
+        )
     if machine.skip("I"):
-        found.append(Node(Kind.IMPL_BOUND, [Node(Kind.LIST, _replacement_types(machine))]))
-    return found
+        substitutions.append(Node(Kind.IMPL_BOUND, [Node(Kind.LIST, _replacement_types(machine))]))
+    return substitutions
 
 
 def _replacement_types(machine: Machine) -> list[Node]:
@@ -250,8 +252,8 @@ def _attributes(machine: Machine) -> list[Node]:
     if callee is None:
         raise NotUnderstoodError
     words.append(callee)
-    found = [Node(Kind.IMPL_ATTRIBUTE, (), word) for word in words]
-    found += _convention(machine)
+    attributes = [Node(Kind.IMPL_ATTRIBUTE, (), word) for word in words]
+    attributes += _convention(machine)
     words = []
     if coroutine := _COROUTINES.get(machine.text[machine.at]):
         machine.at += 1
@@ -260,14 +262,14 @@ def _attributes(machine: Machine) -> list[Node]:
         words.append("@Sendable")
     if machine.skip("H"):
         words.append("@async")
-    found += [Node(Kind.IMPL_ATTRIBUTE, (), word) for word in words]
+    attributes += [Node(Kind.IMPL_ATTRIBUTE, (), word) for word in words]
     if machine.skip("T"):
-        found.append(Node(Kind.IMPL_SENDING_RESULT))
-    return found
+        attributes.append(Node(Kind.IMPL_SENDING_RESULT))
+    return attributes
 
 
 def _convention(machine: Machine) -> list[Node]:
-    """How the function is called; ``z`` before C and blocks says that Clang's type follows."""
+    """The calling convention; ``z`` before C and blocks means that Clang's type follows."""
     of_clang = machine.text[machine.at] == "z" and machine.text[machine.at + 1] in "BC"
     machine.at += of_clang
     convention = _FUNCTIONS.get(machine.text[machine.at])
@@ -282,26 +284,26 @@ def _convention(machine: Machine) -> list[Node]:
 
 
 def _parts(machine: Machine) -> list[tuple[Kind, str]]:
-    """Parameters, results, yields and the error: what is said before the type of each."""
-    found = []
+    """The attributes before the type of each parameter, result, yield and the error."""
+    parts = []
     while words := _PARAMETERS.get(machine.text[machine.at]):
         machine.at += 1
-        found.append((Kind.IMPL_PARAMETER, words + _parameter_modifiers(machine)))
+        parts.append((Kind.IMPL_PARAMETER, words + _parameter_modifiers(machine)))
     while words := _RESULTS.get(machine.text[machine.at]):
         machine.at += 1
-        found.append((Kind.IMPL_RESULT, words + _derivation(machine)))
+        parts.append((Kind.IMPL_RESULT, words + _derivation(machine)))
     while machine.skip("Y"):
         words = _PARAMETERS.get(machine.character())
         if words is None:
             raise NotUnderstoodError
-        found.append((Kind.IMPL_RESULT, "@yields " + words))
+        parts.append((Kind.IMPL_RESULT, "@yields " + words))
     if machine.skip("z"):
         words = _RESULTS.get(machine.character())
         if words is None:
             raise NotUnderstoodError
-        found.append((Kind.IMPL_RESULT, "@error " + words))
+        parts.append((Kind.IMPL_RESULT, "@error " + words))
     machine.expect("_")
-    return found
+    return parts
 
 
 def _derivation(machine: Machine) -> str:
@@ -309,7 +311,7 @@ def _derivation(machine: Machine) -> str:
 
 
 def _parameter_modifiers(machine: Machine) -> str:
-    """What else is said of a parameter; ``swift-demangle`` says nothing where there is more."""
+    """The other modifiers of a parameter; ``swift-demangle`` prints nothing if there are more."""
     derivation = _derivation(machine)
     words = [word for letter, word in _OF_PARAMETERS if machine.skip(letter)]
     return derivation + "".join(words) if len(words) < _SEVERAL else ""

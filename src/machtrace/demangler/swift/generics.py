@@ -20,7 +20,7 @@ from machtrace.demangler.swift.nodes import (
 
 _LETTERS = 26
 _INVERTIBLE = ("Copyable", "Escapable")
-"""Protocols that types have unless they say otherwise, by number."""
+"""Protocols that types conform to by default, by number."""
 _LAYOUTS = {
     "U": "_UnknownLayout",
     "R": "_RefCountedObject",
@@ -35,7 +35,7 @@ _ALIGNED_LAYOUTS = {"E": "_Trivial", "M": "_TrivialAtMost"}
 
 
 def parameter_name(depth: int, index: int) -> str:
-    """What a generic parameter is called: ``A`` the first, ``B1`` the second one level in."""
+    """Return a generic parameter's name: ``A`` the first, ``B1`` the second one level in."""
     letters, rest = chr(ord("A") + index % _LETTERS), index // _LETTERS
     while rest:
         letters += chr(ord("A") + rest % _LETTERS)
@@ -57,7 +57,7 @@ def first_parameter(_machine: Machine) -> Node:
 
 
 def generic_parameter(machine: Machine) -> Node:
-    """``q`` and its like: a generic parameter by depth and number."""
+    """``q`` and similar: a generic parameter by depth and number."""
     if machine.skip("z"):
         return FIRST_PARAMETER
     if machine.skip("s"):
@@ -251,7 +251,7 @@ _WITHOUT_ARGUMENTS = frozenset(
         Kind.STATIC,
     }
 )
-"""What has no list of arguments of its own among those of its context."""
+"""Kinds without a list of arguments of their own among those of their context."""
 
 
 def arguments_by_level(machine: Machine) -> tuple[list[list[Node]], list[Node]]:
@@ -297,13 +297,13 @@ def _path(nominal: Node, levels: Sequence[Sequence[Node]]) -> list[tuple[Node, S
 
 def _bound(path: Sequence[tuple[Node, Sequence[Node]]]) -> Node:
     """The first of ``path`` with its arguments, in those that follow with theirs."""
-    found: Node | None = None
-    for one, arguments in reversed(path):
-        moved = one if found is None else _moved(one, found)
-        found = _applied(moved, arguments) if arguments else moved
-    if found is None:
+    bound: Node | None = None
+    for nominal, arguments in reversed(path):
+        moved = nominal if bound is None else _moved(nominal, bound)
+        bound = _applied(moved, arguments) if arguments else moved
+    if bound is None:
         raise NotUnderstoodError
-    return found
+    return bound
 
 
 def _moved(node: Node, context: Node) -> Node:

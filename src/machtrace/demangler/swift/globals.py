@@ -312,7 +312,7 @@ _RECORD_WORDS = {
 
 
 def runtime_record(machine: Machine) -> Node:
-    """``Hc``, ``Hn``, ``Ho``, ``Hr``: records that tell the runtime what an image has."""
+    """``Hc``, ``Hn``, ``Ho``, ``Hr``: records of an image's contents for the runtime."""
     c = machine.character()
     operand = _RECORDS.get(c)
     if operand is None:

@@ -102,7 +102,7 @@ _DIGITS = {c: value for value, c in enumerate("abcdefghijklmnopqrstuvwxyzABCDEFG
 _ESCAPED = range(0xD800, 0xD880)
 _SURROGATES = range(0xD880, 0xE000)
 _LONGEST = 1 << 11
-"""Characters that are looked at: decoding inserts each, which takes the square of their number."""
+"""Most characters to decode: inserting each takes the square of their number."""
 _LARGEST_DELTA = (1 << 31) - 1
 
 
@@ -115,21 +115,21 @@ def decode(text: str) -> str:
     if len(text) > _LONGEST:
         raise NotUnderstoodError
     plain, _, digits = text.rpartition("_")
-    found = [ord(c) for c in plain]
+    characters = [ord(c) for c in plain]
     code, place, bias = _INITIAL, 0, _INITIAL_BIAS
     at = 0
     while at < len(digits):
         delta, at = _number(digits, at, bias)
-        count = len(found) + 1
+        count = len(characters) + 1
         bias = _adapted(delta, count, first=place == 0)
         place += delta
         code += place // count
         place %= count
         if code > _LAST or code in _SURROGATES:
             raise NotUnderstoodError
-        found.insert(place, code)
+        characters.insert(place, code)
         place += 1
-    return "".join(chr(c - _ESCAPED.start if c in _ESCAPED else c) for c in found)
+    return "".join(chr(c - _ESCAPED.start if c in _ESCAPED else c) for c in characters)
 
 
 def _number(digits: str, at: int, bias: int) -> tuple[int, int]:
@@ -164,7 +164,7 @@ _WORD = re.compile(r"[^0-9_](?:(?<=[A-Z])[^_]|[^_A-Z])*")
 _SHORTEST_WORD = 2
 _MOST_WORDS = 26
 _CHARACTERS_OF_A_NODE = 32
-"""Words may be much longer than their letters: so many characters of them count as a node."""
+"""Characters of words that count as one node: words may be much longer than their letters."""
 _OPERATOR_CHARACTERS = dict(zip("acdeglmnopqrstxz", "&@/=><*!|+?%-~^.", strict=True))
 _FIXITIES = {"i": " infix", "p": " prefix", "P": " postfix"}
 _RELATED_LETTERS = frozenset("abcdefghijABCDEFGHIJ")
@@ -179,14 +179,14 @@ def identifier(machine: Machine) -> Node:
     if not "0" <= text[start] <= "9":
         raise NotUnderstoodError
     if text[start] != "0":
-        found = _plain(machine)
+        name = _plain(machine)
     elif text[start + 1] == "0":
         machine.at += 2
-        found = _punycoded(machine)
+        name = _punycoded(machine)
     else:
         machine.at += 1
-        found = _with_words(machine)
-    return machine.substitutable(Node(Kind.IDENTIFIER, text=found))
+        name = _with_words(machine)
+    return machine.substitutable(Node(Kind.IDENTIFIER, text=name))
 
 
 def _slice(machine: Machine) -> str:
@@ -198,13 +198,13 @@ def _slice(machine: Machine) -> str:
 
 
 def _plain(machine: Machine) -> str:
-    found = _slice(machine)
-    machine.at += len(found)
+    name = _slice(machine)
+    machine.at += len(name)
     if len(machine.words) < _MOST_WORDS:
-        words = (word for word in _WORD.findall(found) if len(word) >= _SHORTEST_WORD)
+        words = (word for word in _WORD.findall(name) if len(word) >= _SHORTEST_WORD)
         machine.words.extend(words)
         del machine.words[_MOST_WORDS:]
-    return readable(found)
+    return readable(name)
 
 
 def _punycoded(machine: Machine) -> str:
@@ -322,7 +322,7 @@ def standard_substitution(machine: Machine) -> Node:
 
 
 def _repeat(machine: Machine, node: Node, number: int | None) -> None:
-    """Push ``node`` one time less than ``number`` says: the operator pushes what it returns."""
+    """Push ``node`` ``number`` - 1 times: the operator pushes its result."""
     if number is not None:
         if number > _MOST_REPEATED:
             raise NotUnderstoodError

@@ -144,11 +144,11 @@ class Machine(SwiftCursor):
 
     def pop_all(self, kind: Kind) -> list[Node]:
         """The last nodes that are of ``kind``, in the order in which they were pushed."""
-        found = []
+        nodes = []
         while node := self.pop(kind):
-            found.append(node)
-        found.reverse()
-        return found
+            nodes.append(node)
+        nodes.reverse()
+        return nodes
 
     def first_element(self) -> bool:
         """Whether the element that is popped next is the first of its list."""
@@ -158,12 +158,12 @@ class Machine(SwiftCursor):
         """A list of types: the mark of an empty list, or types of which the first is marked."""
         if self.pop(Kind.EMPTY_LIST):
             return []
-        found, first = [], False
+        types, first = [], False
         while not first:
             first = self.first_element()
-            found.append(self.need(Kind.TYPE))
-        found.reverse()
-        return found
+            types.append(self.need(Kind.TYPE))
+        types.reverse()
+        return types
 
     def module(self) -> Node | None:
         """The last node as a module: an identifier, or a module known by a letter."""
@@ -201,5 +201,5 @@ def phrase(text: str, *children: Node) -> Node:
 
 
 def by_style(full: Node, simplified: Node) -> Node:
-    """What is printed in one form, and what in the other."""
+    """Return a node that is printed as ``full`` or as ``simplified``."""
     return Node(Kind.BY_STYLE, [full, simplified])

@@ -12,12 +12,12 @@ from enum import StrEnum, auto
 
 
 class Kind(StrEnum):
-    """What a node is."""
+    """The kind of a node."""
 
     GLOBAL = auto()
     """The root: attributes of a function first, then what the name is about, then the suffix."""
     SUFFIX = auto()
-    """What follows the mangled name, beginning with a dot; LLVM and IRGen append it."""
+    """The text after the mangled name, from a dot on; LLVM and IRGen append it."""
     TYPE = auto()
     """Wraps every type; one child."""
     TYPE_MANGLING = auto()
@@ -40,9 +40,9 @@ class Kind(StrEnum):
     IDENTIFIER = auto()
     OPERATOR = auto()
     LOCAL_NAME = auto()
-    """A name in a function: the identifier; ``index`` tells it from others of its name."""
+    """A name in a function: the identifier; ``index`` distinguishes it from others of its name."""
     PRIVATE_NAME = auto()
-    """A name in a file: the identifier, if any; ``text`` tells the file."""
+    """A name in a file: the identifier, if any; ``text`` is the file."""
     RELATED_NAME = auto()
     """A type that the Clang importer made for another; ``text`` is its letter."""
     LABELS = auto()
@@ -68,14 +68,14 @@ class Kind(StrEnum):
     VARIABLE = auto()
     SUBSCRIPT = auto()
     ACCESSOR = auto()
-    """``text`` says which; the child is the variable or the subscript."""
+    """``text`` is the kind; the child is the variable or the subscript."""
     STATIC = auto()
     ALLOCATOR = auto()
     CONSTRUCTOR = auto()
     DEINITIALIZER = auto()
     """Destructors and destroyers; ``text`` is what they are called."""
     INITIALIZER = auto()
-    """What a variable begins with; ``text`` says how."""
+    """A variable's initial value; ``text`` is the kind."""
     DEFAULT_ARGUMENT = auto()
     EXPLICIT_CLOSURE = auto()
     IMPLICIT_CLOSURE = auto()
@@ -97,7 +97,7 @@ class Kind(StrEnum):
     TUPLE_ELEMENT = auto()
     """A type; ``text`` is the label, ``index`` 1 where it is variadic."""
     PACK = auto()
-    """``text`` is what SIL says of the pack."""
+    """``text`` is SIL's attribute of the pack."""
     PACK_EXPANSION = auto()
     FUNCTION_TYPE = auto()
     """Annotations, then :attr:`ARGUMENTS`, then :attr:`RESULT`, in all function types."""
@@ -112,7 +112,7 @@ class Kind(StrEnum):
     CLANG_TYPE = auto()
     SENDING_RESULT = auto()
     ISOLATION = auto()
-    """Of a function type: an actor, any, or the caller's; ``text`` has the words."""
+    """A function type's isolation: an actor, any, or the caller's; ``text`` has the words."""
     DIFFERENTIABLE = auto()
     THROWS = auto()
     SENDABLE = auto()
@@ -168,13 +168,13 @@ class Kind(StrEnum):
     DEPENDENT_CONFORMANCE = auto()
     OPAQUE_CONFORMANCE = auto()
 
-    # What is said of a function before its name
+    # Attributes before a function's name
     ATTRIBUTE = auto()
     THUNK_ATTRIBUTE = auto()
     """Left out in the simplified form."""
     PARTIAL_APPLY = auto()
     SPECIALISATION = auto()
-    """``text`` says which; ``index`` is 1 where only the representation was changed."""
+    """``text`` is the kind; ``index`` is 1 if only the representation was changed."""
     MANGLED = auto()
     """A name in the name: ``text`` may be a mangled one."""
 
@@ -198,11 +198,11 @@ class Node:
 
 
 class NotUnderstoodError(Exception):
-    """The name is not a Swift name, or says what is not known. Never leaves this package."""
+    """Not a Swift name, or one with an unknown operator. Never leaves this package."""
 
 
 FAILURES = (NotUnderstoodError, IndexError, RecursionError)
-"""What reading and printing end with where a name is not understood: a part is missing (IndexError,
+"""Exceptions of parsing and printing if a name is not understood: a part is missing (IndexError,
 from the name, the stack or a node), or names of Swift 3 are deeper than the caller's stack has room
 for."""
 
@@ -239,10 +239,10 @@ CONTEXTS = NOMINALS | {
     Kind.IMPLICIT_CLOSURE,
     Kind.AUTODIFF_FUNCTION,
 }
-"""What may contain other declarations."""
+"""Kinds that may contain other declarations."""
 
 ENTITIES = CONTEXTS | {Kind.TYPE}
-"""What thunks and descriptors may be about."""
+"""Kinds that thunks and descriptors may refer to."""
 
 DECLARATION_NAMES = frozenset(
     {
@@ -264,4 +264,4 @@ FUNCTION_ATTRIBUTES = frozenset(
         Kind.SPECIALISATION,
     }
 )
-"""What comes last in a mangled name and first in the one that people read."""
+"""Kinds that are last in a mangled name and first in the printed one."""

@@ -32,7 +32,7 @@ def _information(machine: Machine) -> _Information:
 
 
 def generic_specialisation(words: str) -> Callable[[Machine], Node]:
-    """``Tg`` and its like: a generic function for certain types."""
+    """``Tg`` and similar: a generic function for certain types."""
 
     def operator(machine: Machine) -> Node:
         items = _information(machine).items
@@ -91,7 +91,7 @@ def function_specialisation(machine: Machine) -> Node:
 
 
 def argument_items(arguments: Sequence[Sequence[Node]]) -> list[Node]:
-    """What was done to the arguments, each with its number; nothing of those left as they were."""
+    """Return the changes to the arguments, each with its number; unchanged ones are omitted."""
     return [
         phrase(f"Arg[{number}] = {{0}}", Node(Kind.LIST, changes))
         for number, changes in enumerate(arguments)
@@ -100,7 +100,7 @@ def argument_items(arguments: Sequence[Sequence[Node]]) -> list[Node]:
 
 
 class _Change(NamedTuple):
-    """What was done to an argument, and how what it was replaced with is read from the stack."""
+    """A change to an argument, with the function that reads the replacement from the stack."""
 
     node: Callable[[Machine, str], Node]
     text: str
@@ -157,25 +157,25 @@ def _changes(machine: Machine) -> list[_Change]:
 _ENCODINGS = {"b": "u8", "w": "u16", "c": "objc"}
 _NUMBERS = {"i": "Integer", "d": "Float"}
 _MOST_DIGITS = 64
-"""Of a constant, which has 64 bits."""
+"""Most digits of a constant, which has 64 bits."""
 
 
 def _constants(machine: Machine) -> list[_Change]:
     """``CONST-PROP``: a constant; the fields of a struct (``S``) follow it."""
-    found = []
+    changes = []
     while machine.skip("S"):
-        found.append(_Change(_struct, ""))
-    is_struct = bool(found)
+        changes.append(_Change(_struct, ""))
+    is_struct = bool(changes)
     while True:
         constant = _constant(machine)
         if constant is None:
             break
-        found.append(constant)
+        changes.append(constant)
         if not is_struct:
             break
-    if not found:
+    if not changes:
         raise NotUnderstoodError
-    return found
+    return changes
 
 
 def _constant(machine: Machine) -> _Change | None:

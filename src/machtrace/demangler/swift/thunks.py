@@ -50,7 +50,7 @@ _ATTRIBUTES = {
     "wd": Node(Kind.ATTRIBUTE, (), "default override of "),
     "wS": Node(Kind.ATTRIBUTE, (), "#_hasSymbol query for "),
 }
-"""Said of a function before its name."""
+"""Attributes before a function's name."""
 ACCESSIBLE_FUNCTION = Node(Kind.THUNK_ATTRIBUTE, (), "accessible function runtime record for ")
 _OF_ENTITY = {
     "c": "curry thunk of {0}",
@@ -61,7 +61,7 @@ _OF_ENTITY = {
 
 
 def thunk(machine: Machine) -> Node:
-    """``T``: thunks, specialisations, and what is said of a function before its name."""
+    """``T``: thunks, specialisations, and attributes before a function's name."""
     c = machine.character()
     if c == "w":
         c += machine.character()
@@ -82,7 +82,7 @@ def _instance_thunk(machine: Machine) -> Node:
 
 
 def _resumed(word: str) -> Callable[[Machine], Node]:
-    """``TQ``, ``TY``: a part of an asynchronous function, from where it goes on."""
+    """``TQ``, ``TY``: a part of an asynchronous function, from a point at which it resumes."""
 
     def operator(machine: Machine) -> Node:
         words = f"({machine.index()}) {word} resume partial function for "
@@ -126,7 +126,7 @@ def _protocol_witness(machine: Machine) -> Node:
 
 
 def reabstraction(words: str, signature: Node | None, to: Node, from_: Node) -> Node:
-    """What calls a function of one abstraction as if it were of another."""
+    """Return a thunk that calls a function of one abstraction as if it had another."""
     short = phrase("thunk for {0}", from_)
     if signature:
         return by_style(phrase(words + "{2} from {1} to {0}", to, from_, signature), short)

@@ -124,12 +124,12 @@ def protocol_list(machine: Machine) -> Node:
 def _protocols(machine: Machine) -> list[Node]:
     if machine.pop(Kind.EMPTY_LIST):
         return []
-    found, first = [], False
+    protocols, first = [], False
     while not first:
         first = machine.first_element()
-        found.append(popped_protocol(machine))
-    found.reverse()
-    return found
+        protocols.append(popped_protocol(machine))
+    protocols.reverse()
+    return protocols
 
 
 def integer_type(machine: Machine) -> Node:

@@ -47,7 +47,7 @@ class OldCursor(SwiftCursor, ABC):
 
     @abstractmethod
     def context(self) -> Node:
-        """What a declaration is in."""
+        """The context of a declaration."""
 
     def peek(self) -> str:
         """The next character."""
@@ -92,12 +92,12 @@ class OldCursor(SwiftCursor, ABC):
         end = self.at + length
         if not length or end >= len(self.text):
             raise NotUnderstoodError
-        found = self.text[self.at : end]
+        name = self.text[self.at : end]
         self.at = end
-        found = decode(found) if punycoded else readable(found)
+        name = decode(name) if punycoded else readable(name)
         if fixity is None:
-            return Node(Kind.IDENTIFIER, text=found)
-        return Node(Kind.OPERATOR, text=operator_characters(found) + fixity)
+            return Node(Kind.IDENTIFIER, text=name)
+        return Node(Kind.OPERATOR, text=operator_characters(name) + fixity)
 
     def declaration_name(self) -> Node:
         """A name, in a function (``L``) or in a file (``P``)."""
@@ -153,12 +153,12 @@ class OldCursor(SwiftCursor, ABC):
 
     def _protocol(self) -> Node:
         if self.skip("S"):
-            found = self.substitution()
-            if found.kind is Kind.PROTOCOL:
-                return found
-            if found.kind is not Kind.MODULE:
+            substituted = self.substitution()
+            if substituted.kind is Kind.PROTOCOL:
+                return substituted
+            if substituted.kind is not Kind.MODULE:
                 raise NotUnderstoodError
-            return self.declaration_in(Kind.PROTOCOL, found)
+            return self.declaration_in(Kind.PROTOCOL, substituted)
         if self.skip("s"):
             module = Node(Kind.MODULE, text=STANDARD_LIBRARY)
             return self.declaration_in(Kind.PROTOCOL, module)

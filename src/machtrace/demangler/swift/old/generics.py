@@ -94,12 +94,12 @@ class OldGenerics(OldCursor):
             return self.type_()
         if not self.skip("S"):
             return self.protocol()
-        found = self.substitution()
-        if found.kind is Kind.MODULE:
-            found = self.declaration_in(Kind.PROTOCOL, found)
-        if found.kind not in {Kind.PROTOCOL, Kind.CLASS}:
+        constraint = self.substitution()
+        if constraint.kind is Kind.MODULE:
+            constraint = self.declaration_in(Kind.PROTOCOL, constraint)
+        if constraint.kind not in {Kind.PROTOCOL, Kind.CLASS}:
             raise NotUnderstoodError
-        return Node(Kind.TYPE, [found])
+        return Node(Kind.TYPE, [constraint])
 
     def _layout(self) -> str:
         c = self.character()

@@ -46,7 +46,7 @@ _SUBSCRIPT = "subscript"
 
 
 class OldEntities(OldTypes):
-    """What functions and variables are in, and what they are."""
+    """Functions and variables, with their contexts."""
 
     __slots__ = ()
 
@@ -90,7 +90,7 @@ class OldEntities(OldTypes):
         return Node(Kind.STATIC, [node]) if is_static else node
 
     def _initializer(self, context: Node) -> Node:
-        """``I``: what a variable or an argument is without being told."""
+        """``I``: the default value of a variable or an argument."""
         if node := self._part(context):
             return node
         c = self.character()
@@ -264,7 +264,7 @@ def parse_old(name: str) -> Node:
     """The tree of a name that begins with ``_T``.
 
     Raises:
-        NotUnderstoodError: the name says what is not known.
+        NotUnderstoodError: the name contains an unknown operator.
         IndexError: the same, at the end of the name.
     """
     reader = OldEntities(name, 2)

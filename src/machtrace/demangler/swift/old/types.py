@@ -205,13 +205,13 @@ class OldTypes(OldImplFunctions):
             path.append(path[-1].children[0])
             if len(path) > DEEPEST:
                 raise NotUnderstoodError
-        found = path[-1]
+        bound = path[-1]
         for level in reversed(range(len(path))):
             node = path[level]
             if level < len(path) - 1:
-                node = Node(node.kind, [found, *node.children[1:]], node.text, node.index)
-            found = self._applied(node)
-        return found
+                node = Node(node.kind, [bound, *node.children[1:]], node.text, node.index)
+            bound = self._applied(node)
+        return bound
 
     def _applied(self, node: Node) -> Node:
         arguments = []

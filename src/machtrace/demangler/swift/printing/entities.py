@@ -31,9 +31,9 @@ class _Form(NamedTuple):
     named: bool = False
     """Its second child is its name."""
     name: str = ""
-    """What it is called where it is not named."""
+    """The text in place of a name, if it has none."""
     extra: str = ""
-    """What is said beside the name."""
+    """Text beside the name."""
 
     @property
     def is_local(self) -> bool:
@@ -42,7 +42,7 @@ class _Form(NamedTuple):
 
     @property
     def is_long(self) -> bool:
-        """Of more than one word, so that the context has to stand behind it."""
+        """Whether it has several words, so that the context must follow it."""
         return " " in self.extra or self.is_local
 
 
@@ -141,7 +141,7 @@ _FORMS: dict[Kind, Callable[[Node, Style], _Form]] = {
 }
 PRINTED_AS_ENTITIES = frozenset(_FORMS)
 _OF = frozenset({Kind.DEFAULT_ARGUMENT, Kind.INITIALIZER})
-"""What is *of* its context; all else is *in* it."""
+"""Kinds that are *of* their context; all others are *in* it."""
 _FUNCTION_STYLE = frozenset(
     {Kind.FUNCTION_TYPE, Kind.UNCURRIED_TYPE, Kind.C_FUNCTION_TYPE, Kind.THIN_TYPE}
 )
@@ -168,7 +168,7 @@ def entity(node: Node, style: Style) -> Pieces:
 
 
 def _before(context: Node, style: Style) -> tuple[_List, Node | None]:
-    """What stands before a name, and the context that has to stand behind it, if any."""
+    """Return the text before a name, and the context that must follow it, if any."""
     names: list[Pieces] = []
     behind: Node | None = None
     pieces: _List = []
@@ -191,20 +191,20 @@ def _before(context: Node, style: Style) -> tuple[_List, Node | None]:
 
 
 def _name(form: _Form, style: Style) -> Pieces:
-    """The name, with what is said beside it."""
-    found: _List = []
+    """Return the name with the text beside it."""
+    pieces: _List = []
     extra = form.extra
     if form.named or form.name:
         if extra and form.is_long:
-            found += [extra, " of "]
+            pieces += [extra, " of "]
             extra = ""
         own = [form.name] if form.name else _own_name(form.entity, style)
-        found += own
+        pieces += own
         if own and extra:
-            found.append(".")
+            pieces.append(".")
     if extra:
-        found.append(extra)
-    return found
+        pieces.append(extra)
+    return pieces
 
 
 def _own_name(node: Node, style: Style) -> _List:

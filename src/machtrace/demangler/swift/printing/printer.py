@@ -80,15 +80,15 @@ _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", '"': '\\"', "\0
 
 
 def _quoted(text: str) -> str:
-    found = []
+    pieces = []
     for c in text:
         if c in _ESCAPES:
-            found.append(_ESCAPES[c])
+            pieces.append(_ESCAPES[c])
         elif " " <= c <= "~":
-            found.append(c)
+            pieces.append(c)
         else:
-            found.append(f"\\x{ord(c):02X}")
-    return "".join(found)
+            pieces.append(f"\\x{ord(c):02X}")
+    return "".join(pieces)
 
 
 def _by_style(node: Node, style: Style) -> Pieces:
@@ -248,7 +248,7 @@ _MOST_CHARACTERS = 1 << 20
 
 
 def printed(root: Node, parse: Callable[[str], Node], *, simplified: bool) -> str:
-    """What people read for ``root``.
+    """Return the printed name of ``root``.
 
     Args:
         root: the tree.

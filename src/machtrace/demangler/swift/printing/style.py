@@ -16,7 +16,7 @@ _MOST_NESTED = 1 << 13
 
 
 class Style:
-    """The form of one name, and what has been said in it already.
+    """The form of one name, and the state of its printing.
 
     Args:
         parse: reads mangled names that stand in the name; raises NotUnderstoodError.
@@ -30,7 +30,7 @@ class Style:
         self.requirements = not simplified
         """Whether ``where`` and what follows it are printed."""
         self.specialised = False
-        """Whether it is said that the function is specialised."""
+        """Whether the function was printed as specialised."""
         self._parse = parse
         self._room = _MOST_NESTED
 
@@ -62,23 +62,23 @@ def phrase_pieces(node: Node, _style: Style) -> Pieces:
 @lru_cache(maxsize=1 << 10)
 def _parts(words: str) -> tuple[str | int, ...]:
     """Texts, and numbers of the children between them."""
-    found: list[str | int] = []
+    parts: list[str | int] = []
     for text, field, _, _ in Formatter().parse(words):
         if text:
-            found.append(text)
+            parts.append(text)
         if field is not None:
-            found.append(int(field))
-    return tuple(found)
+            parts.append(int(field))
+    return tuple(parts)
 
 
 def joined(nodes: Sequence[Node], separator: str) -> list[str | Node | Callable[[], None]]:
     """``nodes`` with ``separator`` between them."""
     if not separator:
         return list(nodes)
-    found: list[str | Node | Callable[[], None]] = []
+    pieces: list[str | Node | Callable[[], None]] = []
     for node in nodes:
-        found.append(node)
-        found.append(separator)
-    if found:
-        found.pop()
-    return found
+        pieces.append(node)
+        pieces.append(separator)
+    if pieces:
+        pieces.pop()
+    return pieces

@@ -53,7 +53,7 @@ _WITHOUT_SPACE = frozenset({Kind.FUNCTION_TYPE, Kind.UNCURRIED_TYPE, Kind.DEPEND
 _MOST_PARAMETERS = 128
 """Generic parameters of one level that are printed."""
 _MOST_LEVELS = 64
-"""Of declarations in each other that have generic parameters of their own."""
+"""Most nested declarations with generic parameters of their own."""
 
 
 def needs_space(node: Node) -> bool:
@@ -193,21 +193,21 @@ def dependent_generic_type(node: Node, _style: Style) -> Pieces:
 
 def generic_signature(node: Node, style: Style) -> Pieces:
     """Generic parameters by depth, and what is required of them."""
-    counts = [one.index for one in node.children if one.kind is Kind.PARAMETER_COUNT]
+    counts = [child.index for child in node.children if child.kind is Kind.PARAMETER_COUNT]
     if len(counts) > _MOST_LEVELS:
         raise NotUnderstoodError
     rest = node.children[len(counts) :]
     markers = {
-        one.children[0].children[0].text: one
-        for one in rest
-        if one.kind in {Kind.PACK_MARKER, Kind.VALUE_MARKER}
+        marker.children[0].children[0].text: marker
+        for marker in rest
+        if marker.kind in {Kind.PACK_MARKER, Kind.VALUE_MARKER}
     }
     pieces: list[str | Node] = ["<"]
     for depth, count in enumerate(counts):
         if depth:
             pieces.append("><")
         pieces += _parameters(depth, count, markers)
-    requirements = [one for one in rest if one.kind is Kind.REQUIREMENT]
+    requirements = [child for child in rest if child.kind is Kind.REQUIREMENT]
     if requirements and style.requirements:
         return [*pieces, " where ", *joined(requirements, ", "), ">"]
     pieces.append(">")
@@ -321,18 +321,18 @@ def _arguments(labels: Node | None, arguments: Node, style: Style) -> Pieces:
 def impl_function(node: Node, _style: Style) -> Pieces:
     """A function type of SIL: attributes, parameters, results, and what it was made of."""
     by_kind: dict[Kind, list[Node]] = {}
-    for one in node.children:
-        by_kind.setdefault(one.kind, []).append(one)
+    for child in node.children:
+        by_kind.setdefault(child.kind, []).append(child)
     pieces: _List = []
     for attribute in by_kind.get(Kind.IMPL_ATTRIBUTE, ()):
         pieces += [attribute, " "]
     substituted = by_kind.get(Kind.IMPL_SUBSTITUTED, [])
-    for one in substituted:
-        pieces += ["@substituted ", one.children[0], " "]
+    for substitution in substituted:
+        pieces += ["@substituted ", substitution.children[0], " "]
     pieces += ["(", *joined(by_kind.get(Kind.IMPL_PARAMETER, ()), ", "), ") -> "]
     if Kind.IMPL_SENDING_RESULT in by_kind:
         pieces.append("sending ")
     pieces += ["(", *joined(by_kind.get(Kind.IMPL_RESULT, ()), ", "), ")"]
-    for one in (*substituted, *by_kind.get(Kind.IMPL_BOUND, ())):
-        pieces += [" for <", one.children[-1], ">"]
+    for substitution in (*substituted, *by_kind.get(Kind.IMPL_BOUND, ())):
+        pieces += [" for <", substitution.children[-1], ">"]
     return pieces
