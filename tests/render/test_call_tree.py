@@ -32,14 +32,14 @@ def one_to_one(count):
 
 def paths(tree):
     """Every node's path of keys, with its own and its total weight."""
-    found = {}
+    weights = {}
     for node in range(len(tree)):
         path, at = [], node
         while at != OUTERMOST:
             path.insert(0, tree.keys[at])
             at = tree.callers[at]
-        found[tuple(path)] = tree.own[node], tree.total[node]
-    return found
+        weights[tuple(path)] = tree.own[node], tree.total[node]
+    return weights
 
 
 def test_own_and_total():
@@ -69,7 +69,7 @@ def test_a_frame_with_inlined_calls_is_several():
 
 
 def test_ends_of_stacks_can_be_merged_otherwise():
-    """As Apple's sample does: by function where stacks end, by place where they went on."""
+    """As Apple's sample does: by function at the ends of stacks, by call site elsewhere."""
     stacks, (end, through, other) = table([[0, 1], [0, 1, 3], [0, 2]])
     tree = call_tree(
         stacks,
@@ -86,7 +86,7 @@ def test_ends_of_stacks_can_be_merged_otherwise():
     } == paths(tree)
 
 
-def test_what_has_no_weight_is_not_there():
+def test_nodes_without_weight_are_omitted():
     """A tree of one thread has nothing of the others'."""
     stacks, (mine, _) = table([[0, 1], [0, 2, 3]])
     assert [(0,), (0, 1)] == sorted(paths(call_tree(stacks, {mine: 1}, one_to_one(4))))
@@ -94,7 +94,7 @@ def test_what_has_no_weight_is_not_there():
 
 
 def test_the_heaviest_is_shown_first():
-    """Of equally heavy ones the one that was met first; the last of a call's is marked."""
+    """Of equally heavy ones the first seen; the last callee is marked."""
     stacks, rows = table([[0, 1], [0, 2], [0, 3], [4]])
     tree = call_tree(stacks, dict(zip(rows, (1, 5, 1, 2), strict=True)), one_to_one(5))
 
@@ -114,8 +114,8 @@ def test_stacks_may_be_tens_of_thousands_deep():
 
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(1, 9))))
-def test_as_counted_one_by_one(seen):
-    """Whatever the stacks are."""
+def test_trees_equal_counting_one_by_one(seen):
+    """Oracle: counting one by one."""
     stacks, rows = table([stack for stack, _ in seen])
     tree = call_tree(stacks, stack_weights(rows, [weight for _, weight in seen]), one_to_one(4))
     own, total = Counter(), Counter()

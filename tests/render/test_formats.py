@@ -35,7 +35,7 @@ SYMBOL = Symbol(
 
 
 def frame(address, *, image=IMAGE, symbol=SYMBOL, kind=AddressKind.RETURN_ADDRESS):
-    """One frame, return address unless said otherwise."""
+    """Return a frame, by default with a return address."""
     return Frame(
         address=FrameAddress(Avma(address), FrameTrust.COMPACT, kind),
         status=FrameStatus.SYMBOLICATED,
@@ -61,7 +61,7 @@ REPORT = Capture(
 
 
 def printf(form: bytes, *values) -> str:
-    """What C's printf makes of ``form``: the truth for formats that are defined by one."""
+    """Format by C's printf: the oracle for formats defined by a format string."""
     buffer = ctypes.create_string_buffer(4096)
     ctypes.CDLL(None).snprintf(buffer, len(buffer), form, *values)
     return buffer.value.decode()
@@ -76,7 +76,7 @@ def printf(form: bytes, *values) -> str:
     ],
 )
 def test_nsthread_is_byte_for_byte_what_libc_prints(index, one, image, symbol, offset):
-    """Apple's format string, given to C's own printf, says what a line must be."""
+    """Oracle: Apple's format string in C's own printf."""
     expected = printf(
         b"%-4d%-35s 0x%016lx %s + %lu",
         ctypes.c_int(index),
@@ -107,7 +107,7 @@ def test_nsthread_leaves_names_mangled_as_apple_does():
     assert "Demo`Player::play(int) + 76" in list(lldb.lines(stack, selected=True))[1]
 
 
-def test_bs_is_what_its_format_strings_print():
+def test_bs_equals_its_format_strings():
     """``%-30s  0x%08lx %s + %lu`` under ``Backtrace of Thread %u:``; bases where names lack."""
     named = printf(
         b"%-30s  0x%08lx %s + %lu",
@@ -152,8 +152,8 @@ def test_lldb_prints_bt_all():
     ]
 
 
-def test_a_function_without_a_name_is_told_apart_from_a_name():
-    """In lldb's format there is a way to say so; Apple's and BSBacktraceLogger's have none."""
+def test_an_unnamed_function_differs_from_a_named_one():
+    """The format of lldb distinguishes them; Apple's and BSBacktraceLogger's do not."""
     nobody = unnamed(ImageOffset(0x3FF4), 0x20)
     one = frame(0x102064000, symbol=nobody)
     stack = CallStack(thread=STACK.thread, frames=(one,), stop=Stop(StopReason.ROOT))
@@ -216,7 +216,7 @@ def test_json_is_the_documented_schema():
     )
 
 
-def test_text_says_how_each_frame_is_known_and_why_the_walk_ended():
+def test_text_shows_each_frame_s_trust_and_the_stop_reason():
     """Nothing that a person must know to trust a stack is left out, and no colour unasked."""
     sink = io.StringIO()
     text.write(REPORT, sink)
@@ -228,7 +228,7 @@ def test_text_says_how_each_frame_is_known_and_why_the_walk_ended():
     assert "\x1b" not in written
 
 
-def test_a_disputed_frame_says_who_says_what():
+def test_a_disputed_frame_names_the_method_and_its_caller():
     """In the text beside how it is known; in JSON as data."""
     disputes = (
         Dispute(FrameTrust.PROLOGUE, Avma(0x102064444)),
@@ -263,7 +263,7 @@ def test_text_folds_recursion():
 
 
 @pytest.mark.parametrize("form", [text, lldb])
-def test_names_have_no_power_over_a_terminal(form):
+def test_names_do_not_control_a_terminal(form):
     """A thread may call itself anything: escapes and line ends are spelt out."""
     named = ThreadInfo(id=ThreadId(1), index=1, name="\x1b[31mred\n\udcff")
     stack = CallStack(thread=named, frames=(NAMED,), stop=Stop(StopReason.ROOT))

@@ -77,7 +77,7 @@ def report_of(*frames, gap=None):
 
 
 def written(form, report):
-    """What a format writes."""
+    """Return the text in a format."""
     sink = io.StringIO()
     form.write(report, sink)
     return sink.getvalue()
@@ -97,7 +97,7 @@ def test_lldb_has_a_frame_for_each_inlined_call():
 
 
 def test_lldbs_numbers_go_on_behind_a_gap():
-    """Of frames that are not shown nobody knows what was inlined into them."""
+    """The inlined calls in omitted frames are unknown."""
     report = report_of(FRAME, PLAIN, gap=Gap(after=1, count=10))
 
     assert "    frame #14: 0x0000000000001200 demo" in written(lldb, report).splitlines()
@@ -161,9 +161,9 @@ COLUMN = re.compile(r"(:\d+):\d+$")
 @pytest.mark.skipif(LLDB is None, reason="lldb is not installed")
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at a Linux process")
 def test_lldb_prints_the_same_frames(tmp_path):
-    """Of the program's own functions: names, `[inlined]`, files and lines.
+    """The program's own functions: names, `[inlined]`, files and lines.
 
-    lldb prints arguments and columns, too, and of what is inlined where its code begins.
+    lldb also prints arguments and columns, and inlined calls at the start of a line's code.
     """
     compiler = shutil.which("cc")
     if compiler is None:
@@ -189,8 +189,8 @@ def test_lldb_prints_the_same_frames(tmp_path):
     ).stdout
 
     def own(lines):
-        found = [match[1] for line in lines if (match := OWN.search(line))]
-        return [COLUMN.sub(r"\1", ARGUMENTS.sub("", one)) for one in found]
+        names = [match[1] for line in lines if (match := OWN.search(line))]
+        return [COLUMN.sub(r"\1", ARGUMENTS.sub("", one)) for one in names]
 
     ours = own(lldb.lines(stack, selected=True))
     assert ours[:3] == [

@@ -1,4 +1,4 @@
-"""Profiles for other programs: speedscope, the Firefox Profiler, pprof, and whoever reads JSON."""
+"""Profiles for other programs: speedscope, the Firefox Profiler, pprof, and readers of JSON."""
 
 import gzip
 import io
@@ -42,16 +42,16 @@ PROFILE = profile(
 COLD_NAME = "cold;\\udcff\n"
 
 
-def text(form, found):
-    """What a format writes."""
+def text(form, profile):
+    """Return the text in a format."""
     sink = io.StringIO()
-    form.write(found, sink)
+    form.write(profile, sink)
     return sink.getvalue()
 
 
-def written(form, found=PROFILE):
-    """What a format writes, read again."""
-    return json.loads(text(form, found).encode())
+def written(form, profile=PROFILE):
+    """Return the parsed text in a format."""
+    return json.loads(text(form, profile).encode())
 
 
 # --- speedscope ---
@@ -59,11 +59,11 @@ def written(form, found=PROFILE):
 
 def test_speedscope_has_a_sampled_profile_of_each_thread():
     """Stacks of functions from the outermost on, which last so long as they were seen in a row."""
-    found = written(speedscope)
-    names = [frame["name"] for frame in found["shared"]["frames"]]
-    main, worker = found["profiles"]
+    document = written(speedscope)
+    names = [frame["name"] for frame in document["shared"]["frames"]]
+    main, worker = document["profiles"]
 
-    assert "https://www.speedscope.app/file-format-schema.json" == found["$schema"]
+    assert "https://www.speedscope.app/file-format-schema.json" == document["$schema"]
     assert ["main [259]", "worker [260]"] == [main["name"], worker["name"]]
     assert [
         ["start", "main", "hot", "inner"],
@@ -108,12 +108,12 @@ COLUMNS = {
     "sources": {"id", "filename", "startLine", "startColumn", "sourceMapURL", "content"},
     "sourceLocationTable": {"source", "line", "column"},
 }
-"""What ``RawProfileSharedData`` of the profiler's ``src/types/profile.ts`` has in version 70."""
+"""Members of ``RawProfileSharedData`` in the profiler's ``src/types/profile.ts``, version 70."""
 
 
-def firefox_stack(found, row):
+def firefox_stack(document, row):
     """Names, lines and inline depths of a stack, outermost first."""
-    shared = found["shared"]
+    shared = document["shared"]
     frames, functions, stack = shared["frameTable"], shared["funcTable"], []
     while True:
         frame = shared["stackTable"]["frame"][row]
@@ -127,19 +127,19 @@ def firefox_stack(found, row):
 
 def test_firefox_tables_are_those_of_version_70():
     """All columns are there, and those of a table are equally long."""
-    found = written(firefox)
+    document = written(firefox)
 
-    assert 70 == found["meta"]["preprocessedProfileVersion"]
-    assert {*COLUMNS, "stringArray"} == set(found["shared"])
+    assert 70 == document["meta"]["preprocessedProfileVersion"]
+    assert {*COLUMNS, "stringArray"} == set(document["shared"])
     for table, columns in COLUMNS.items():
-        values = found["shared"][table]
+        values = document["shared"][table]
         assert {*columns, "length"} == set(values), table
         assert {values["length"]} == {len(values[column]) for column in columns}, table
 
 
 @pytest.mark.parametrize("found", [PROFILE, profile([], names=()), profile([], names=(None,))])
-def test_firefox_numbers_lead_somewhere(found):
-    """Every index is one of the table that it is for, or says that there is none."""
+def test_firefox_indices_are_within_their_tables(found):
+    """Every index is within its table, or the value for none."""
     document = written(firefox, found)
     shared = document["shared"]
     counts = {name: shared[name]["length"] for name in COLUMNS} | {
@@ -175,20 +175,22 @@ def test_firefox_numbers_lead_somewhere(found):
 
 def test_firefox_stacks_have_inlined_calls():
     """At the address of the function that holds them."""
-    found = written(firefox)
-    main, worker = found["threads"]
+    document = written(firefox)
+    main, worker = document["threads"]
 
     assert [("start", None, 0), ("main", 12, 0), ("hot", 30, 0), ("inner", 3, 1)] == firefox_stack(
-        found, main["samples"]["stack"][0]
+        document, main["samples"]["stack"][0]
     )
     assert [0, 10, 20, 30, 40, 50] == main["samples"]["time"]
     assert [("start", None, 0), ("loop", None, 0), ("work", 40, 0), (COLD_NAME, None, 0)] == (
-        firefox_stack(found, worker["samples"]["stack"][0])
+        firefox_stack(document, worker["samples"]["stack"][0])
     )
     assert worker["samples"]["stack"][-1] is None
-    frames = found["shared"]["frameTable"]
+    frames = document["shared"]["frameTable"]
     by_name = {
-        found["shared"]["stringArray"][found["shared"]["funcTable"]["name"][function]]: address
+        document["shared"]["stringArray"][
+            document["shared"]["funcTable"]["name"][function]
+        ]: address
         for function, address in zip(frames["func"], frames["address"], strict=True)
     }
     # A return address is that of the call: one byte earlier.
@@ -210,7 +212,7 @@ def test_firefox_libraries_have_breakpad_ids():
 
 def fields(data):
     """The fields of a message: number, and the value or the bytes."""
-    at, found = 0, []
+    at, fields = 0, []
 
     def varint():
         nonlocal at
@@ -226,13 +228,13 @@ def fields(data):
     while at < len(data):
         key = varint()
         if key & 7 == 0:
-            found.append((key >> 3, varint()))
+            fields.append((key >> 3, varint()))
         else:
             assert key & 7 == 2
             size = varint()
-            found.append((key >> 3, data[at : at + size]))
+            fields.append((key >> 3, data[at : at + size]))
             at += size
-    return found
+    return fields
 
 
 def test_pprof_messages_can_be_read_by_the_encoding_s_rules():
@@ -276,13 +278,13 @@ def test_go_s_pprof_reads_it(tmp_path):
         command, capture_output=True, text=True, check=True, env=environment, timeout=120
     )
     rows = [line.split() for line in done.stdout.splitlines()]
-    found = {row[5]: (row[0], row[3]) for row in rows if len(row) > 5 and row[0].isdecimal()}
+    totals = {row[5]: (row[0], row[3]) for row in rows if len(row) > 5 and row[0].isdecimal()}
 
-    assert ("5", "5") == found["inner"]
-    assert ("0", "5") == found["hot"]
-    assert ("0", "6") == found["main"]
-    assert ("0", "8") == found["start"]
-    assert ("0", "2") == found["work"]
+    assert ("5", "5") == totals["inner"]
+    assert ("0", "5") == totals["hot"]
+    assert ("0", "6") == totals["main"]
+    assert ("0", "8") == totals["start"]
+    assert ("0", "2") == totals["work"]
 
 
 def test_the_same_profile_is_the_same_file():
@@ -295,17 +297,21 @@ def test_the_same_profile_is_the_same_file():
 
 def test_json_has_all_that_the_profile_has():
     """Frames as ``machtrace backtrace`` has them, and the columns as they are."""
-    found = written(profile_json)
+    document = written(profile_json)
 
-    assert (1, 42, "Demo") == (found["schema"], found["process"]["pid"], found["process"]["name"])
-    assert [6, 4] == [thread["samples"] for thread in found["threads"]]
-    assert list(PROFILE.stacks.callers) == found["stacks"]["callers"]
-    assert list(PROFILE.samples.stacks) == found["samples"]["stacks"]
-    assert {"missing": "unknown callers"} in found["frames"]
-    hot = next(one for one in found["frames"] if one.get("symbol") == "hot")
+    assert (1, 42, "Demo") == (
+        document["schema"],
+        document["process"]["pid"],
+        document["process"]["name"],
+    )
+    assert [6, 4] == [thread["samples"] for thread in document["threads"]]
+    assert list(PROFILE.stacks.callers) == document["stacks"]["callers"]
+    assert list(PROFILE.samples.stacks) == document["samples"]["stacks"]
+    assert {"missing": "unknown callers"} in document["frames"]
+    hot = next(one for one in document["frames"] if one.get("symbol") == "hot")
     assert (0x102060304, "inner") == (hot["address"], hot["inlined"][0]["symbol"])
     assert ("duration", 3, 0.01) == (
-        found["run"]["end"],
-        found["run"]["lost"],
-        pytest.approx(found["run"]["stopped_share"]),
+        document["run"]["end"],
+        document["run"]["lost"],
+        pytest.approx(document["run"]["stopped_share"]),
     )

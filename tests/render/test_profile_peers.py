@@ -1,4 +1,4 @@
-"""What other programs make of our profiles: speedscope's schema, and the Firefox Profiler.
+"""Our profiles in other programs: speedscope's schema, and the Firefox Profiler.
 
 They are npm packages: `npm install speedscope @firefox-devtools/profiler-cli` in a folder, whose
 ``node_modules`` MACHTRACE_NODE_MODULES names.
@@ -29,13 +29,13 @@ PROFILE = profile(
 
 
 def complaints(value, schema, whole, place="file"):  # noqa: C901 - a rule for each keyword
-    """Where ``value`` is not as a JSON schema says; as much of JSON Schema as speedscope's has."""
+    """Return violations of a JSON schema, as much of which is implemented as speedscope's uses."""
     if "$ref" in schema:
         schema = whole["definitions"][schema["$ref"].removeprefix("#/definitions/")]
     if "anyOf" in schema:
-        found = [list(complaints(value, one, whole, place)) for one in schema["anyOf"]]
-        if all(found):
-            yield from min(found, key=len)
+        branches = [list(complaints(value, item, whole, place)) for item in schema["anyOf"]]
+        if all(branches):
+            yield from min(branches, key=len)
         return
     kinds = {"object": dict, "array": list, "string": str, "number": int | float}
     if "type" in schema and not isinstance(value, kinds[schema["type"]]):
@@ -47,14 +47,14 @@ def complaints(value, schema, whole, place="file"):  # noqa: C901 - a rule for e
         yield f"{place} is none of {schema['enum']}"
     if isinstance(value, dict):
         yield from (f"{place} lacks {name}" for name in set(schema["required"]) - set(value))
-        for name, one in value.items():
+        for name, item in value.items():
             if name not in schema["properties"]:
                 yield f"{place} has {name}"
             else:
-                yield from complaints(one, schema["properties"][name], whole, f"{place}.{name}")
+                yield from complaints(item, schema["properties"][name], whole, f"{place}.{name}")
     if isinstance(value, list):
-        for number, one in enumerate(value):
-            yield from complaints(one, schema["items"], whole, f"{place}[{number}]")
+        for number, item in enumerate(value):
+            yield from complaints(item, schema["items"], whole, f"{place}[{number}]")
 
 
 def test_speedscope_s_schema_has_nothing_to_complain_of():

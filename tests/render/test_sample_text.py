@@ -18,16 +18,16 @@ COLD = function("cold", offset=0x400, at=8, is_leaf=True)
 NAMELESS = function("", offset=0x500, at=4, is_leaf=True)
 
 
-def graph(found, **options):
+def graph(recorded, **options):
     """The lines of the call graph."""
-    text = write(sample_text, found, **options)
+    text = write(sample_text, recorded, **options)
     return text.partition("\nCall graph:\n")[2].partition("\n\n")[0].split("\n")
 
 
-def write(form, found, **options):
+def write(form, recorded, **options):
     """A profile in a format."""
     sink = io.StringIO()
-    form.write(found, sink, **options)
+    form.write(recorded, sink, **options)
     return sink.getvalue()
 
 
@@ -65,7 +65,7 @@ def test_the_call_graph(busy):
     ] == graph(busy)
 
 
-def test_lines_that_lead_on_are_told_apart():
+def test_connecting_lines_differ_by_depth():
     """``+ ! : |`` in turn, and no line where nothing follows."""
     names = "abcdefg"
     outer = [function(name, offset=0x100 * number) for number, name in enumerate(names, 1)]
@@ -108,7 +108,7 @@ def test_the_lists_at_the_end(busy):
     ) in write(sample_text, recursive)
 
 
-def test_the_header_says_how_it_was_sampled(busy):
+def test_the_header_has_the_sampling_parameters(busy):
     """Times in UTC, and what of it was lost."""
     header = write(sample_text, busy).partition("\n----\n")[0]
     assert "Analysis of sampling Demo (pid 42) every 10 milliseconds\n" in header
@@ -156,10 +156,10 @@ def test_inlined_and_python_functions_are_functions():
         line=5,
         is_leaf=True,
     )
-    found = profile([Seen(0, [START, loop], 3)])
+    recorded = profile([Seen(0, [START, loop], 3)])
 
     assert "main [259];start;loop;<module> (job.py);work (job.py);outer;inner 3\n" == write(
-        folded, found
+        folded, recorded
     )
     assert [
         "        3 loop  (in Demo) + 4  [0x102060104]  demo.c:5",
@@ -167,37 +167,37 @@ def test_inlined_and_python_functions_are_functions():
         "            3 work  (in Python)  job.py:40",
         "              3 outer  (in Demo)  [0x102060104]  demo.c:7  [inlined]",
         "                3 inner  (in Demo)  [0x102060104]  inner.h:3  [inlined]",
-    ] == graph(found)[2:]
+    ] == graph(recorded)[2:]
 
 
-def test_frames_that_are_missing_are_told():
+def test_missing_frames_are_reported():
     """In the middle of a deep stack, and where a walk came to no root."""
-    found = profile(
+    recorded = profile(
         [Seen(0, [MissingFrames.UNKNOWN_CALLERS, START, MissingFrames.LEFT_OUT, HOT], 2)]
     )
-    assert "main [259];[unknown callers];start;[frames left out];hot 2\n" == write(folded, found)
-    assert "          2 [frames left out]" == graph(found)[3]
+    assert "main [259];[unknown callers];start;[frames left out];hot 2\n" == write(folded, recorded)
+    assert "          2 [frames left out]" == graph(recorded)[3]
 
 
 def test_names_cannot_break_lines():
     """Programs may call their functions and threads anything."""
-    odd = function("a;b\nc\x1b[2J d", is_leaf=True)
-    found = profile([Seen(0, [odd], 2)], names=("x\ny;z",))
+    leaf = function("a;b\nc\x1b[2J d", is_leaf=True)
+    recorded = profile([Seen(0, [leaf], 2)], names=("x\ny;z",))
 
-    assert "x\\ny:z [259];a:b\\nc\\x1b[2J d 2\n" == write(folded, found)
-    assert all(line.isprintable() for line in write(sample_text, found).splitlines())
+    assert "x\\ny:z [259];a:b\\nc\\x1b[2J d 2\n" == write(folded, recorded)
+    assert all(line.isprintable() for line in write(sample_text, recorded).splitlines())
 
 
 def test_deep_stacks_take_no_more_room_than_a_page_is_wide():
     """Columns would grow with depth: beyond a thousand calls lines are counted."""
-    found = profile([Seen(0, [MAIN] * 20_000 + [HOT])])
-    text = write(sample_text, found)
+    recorded = profile([Seen(0, [MAIN] * 20_000 + [HOT])])
+    text = write(sample_text, recorded)
     assert "... 18977 more lines, deeper than 1024 calls" in text
     assert len(text) < 5_000_000
-    assert 20_001 == write(folded, found).count(";")
+    assert 20_001 == write(folded, recorded).count(";")
 
 
 def test_a_profile_of_nothing_can_be_written():
-    """Of a process that ended at once."""
+    """A process that ended at once."""
     assert "Call graph:\n\nTotal number" in write(sample_text, profile([], names=()))
     assert "" == write(folded, profile([], names=()))

@@ -43,7 +43,7 @@ def test_a_text_is_written_as_it_was_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_a_text_says_what_the_file_of_the_same_incident_says(name: str) -> None:
+def test_a_text_equals_the_file_of_the_same_incident(name: str) -> None:
     """Process, system, exception and end; threads, their frames' places and names, and images."""
     file, text = read(f"{name}.ips"), read(f"{name}.crash")
     known = {key: getattr(text.process, key) for key in text.process.__dataclass_fields__}
@@ -77,7 +77,7 @@ def test_a_text_says_what_the_file_of_the_same_incident_says(name: str) -> None:
 
 
 def only_in_files(name: str) -> dict[str, JsonValue]:
-    """What .ips files have, and the text of the layout has not."""
+    """Return the keys of .ips files that the layout has no label for."""
     if name == "mac-26":
         return {"is_translated": False}
     if name == "rosetta":
@@ -90,7 +90,7 @@ def only_in_files(name: str) -> dict[str, JsonValue]:
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_labels_without_a_field_have_the_keys_of_ips_files(name: str) -> None:
-    """So that a text can be written as an .ips file that says it in Apple's own words."""
+    """Thus a text can be written as an .ips file with Apple's keys."""
     file, text = read(f"{name}.ips"), read(f"{name}.crash")
     for key in ("uptime", "sip", "wakeTime", "sleepWakeUUID", "bridgeVersion", "responsibleProc"):
         assert text.details.get(key) == file.details.get(key)
@@ -100,7 +100,7 @@ def test_labels_without_a_field_have_the_keys_of_ips_files(name: str) -> None:
     assert text.details.get("buildInfo") == file.details.get("buildInfo")
 
 
-def test_what_a_processor_said_of_a_fault_is_read_and_written() -> None:
+def test_fault_registers_are_read_and_written() -> None:
     """Below the registers of x86, and the bytes around the instruction."""
     (thread, *_) = read("mac-intel.crash").threads
     (given, *_) = read("mac-intel.ips").threads

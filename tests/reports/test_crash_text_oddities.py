@@ -70,7 +70,7 @@ Graphics: a card
 
 
 def words(text: str) -> set[str]:
-    """What a text says, whatever its columns: all words, without how UUIDs are spelt."""
+    """Return all words of a text, without columns and the spelling of UUIDs."""
     return {
         word.lower().replace("-", "").removeprefix("0x").lstrip("0").strip("<>+(),:") or "0"
         for word in text.split()
@@ -99,7 +99,7 @@ def test_an_old_text_of_macos_is_read() -> None:
     assert report.images[1].path == "/usr/lib/libold.dylib"
 
 
-def test_an_old_text_is_written_with_all_that_it_says() -> None:
+def test_an_old_text_is_written_in_full() -> None:
     """Columns differ, and the frame's image has its file's name; every word is there."""
     text = crash_text(read_text(OLD_MAC))
     assert words(OLD_MAC) - words(text) == set()
@@ -152,7 +152,7 @@ def test_texts_that_were_joined_are_several_reports() -> None:
     assert reports[0] == read_text(text)
 
 
-def test_two_threads_of_one_number_are_both_kept() -> None:
+def test_two_threads_of_one_number_are_both_read() -> None:
     """And so are registers and names of threads that there are not."""
     text = OLD_MAC.replace("Thread 0 crashed with", "Thread 9 crashed with").replace(
         "Thread 0 Crashed::",
@@ -257,7 +257,7 @@ def test_many_hostile_lines_take_seconds_at_most(piece: str) -> None:
     assert time.thread_time() - start < 10
 
 
-def test_headings_that_are_not_headings_are_kept_as_lines() -> None:
+def test_headings_that_are_not_headings_are_lines() -> None:
     """A second list of images, and an end in the middle."""
     report = read_text(OLD_MAC + "\nBinary Images:\n0x1 - 0x2 late (1.0) /late\n")
     assert "late" in crash_text(report)
@@ -287,7 +287,7 @@ def is_read_as(text: str) -> Report | None:
         ("4-" * 17, None),
     ],
 )
-def test_what_stands_in_the_place_of_a_uuid(digits: str, identifier: str | None) -> None:
+def test_placeholders_for_a_uuid(digits: str, identifier: str | None) -> None:
     """A build-id is one; of what has too many digits, or half a byte, nothing is made."""
     image = read_image(f"  0x1000 - 0x1fff a (*) <{digits}> /b")
     assert image is not None

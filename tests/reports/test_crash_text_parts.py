@@ -1,4 +1,4 @@
-"""Parts of crash texts that were copied alone, and what texts of other kinds of reports say."""
+"""Excerpts of crash texts, and the texts of other kinds of reports."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_header_alone_is_a_report() -> None:
 
 
 def test_text_of_a_jetsam_event_is_read_again() -> None:
-    """What was ended, and on which machine."""
+    """The ended process, and its machine."""
     body = {
         "processes": [{"name": "Demo", "pid": 7, "reason": "per-process-limit"}],
         "memoryStatus": {},
@@ -75,7 +75,7 @@ def test_text_of_a_jetsam_event_is_read_again() -> None:
     assert (report.process.name, report.system.model) == ("Demo", "iPhone1,1")
 
 
-def test_codes_and_addresses_of_other_kinds_are_said_as_apple_does() -> None:
+def test_codes_and_addresses_of_other_kinds_are_written_as_apple_s() -> None:
     """KSCrash has them as numbers."""
     error = {
         "mach": {"exception_name": "EXC_BAD_ACCESS", "code_name": "KERN_INVALID_ADDRESS"}
@@ -95,7 +95,7 @@ def test_codes_and_addresses_of_other_kinds_are_said_as_apple_does() -> None:
     assert again.address == 0xDEAD
 
 
-def test_what_is_no_crash_is_an_incident_kind() -> None:
+def test_other_incidents_than_crashes_have_a_kind() -> None:
     """KSCrash has numbers of nothing where the main thread hangs: they are no exception's."""
     error = {"mach": {"exception": 0, "code": 0}, "signal": {"signal": 0}, "address": 0}
     text = crash_text(kscrash({**error, "type": "deadlock"}))
@@ -115,7 +115,7 @@ def test_registers_with_long_names_are_read() -> None:
 
 
 @pytest.mark.parametrize("odd", ["hello", 7, [1, {"a": "b"}], True])
-def test_entries_that_are_no_objects_are_kept(odd: object) -> None:
+def test_entries_that_are_not_objects_are_stored(odd: object) -> None:
     """Frames, threads, images of KSCrash; stacks, frames and diagnostics of MetricKit."""
     body = {
         "binary_images": [odd],
@@ -149,7 +149,7 @@ def test_a_report_of_a_crash_in_kscrash_may_be_all_there_is() -> None:
     assert [one.name for one in reports[1].images] == ["Demo"]
 
 
-def test_lines_for_names_stay_where_there_is_no_name() -> None:
+def test_empty_name_lines_are_preserved() -> None:
     """As iOS 10 to 13 wrote them; a thread without such a line gets none."""
     text = f"Thread 0 name:\nThread 0 Crashed:\n{FRAMES}\nThread 1:\n{FRAMES}"
     report = read(text)
@@ -161,7 +161,7 @@ def test_lines_for_names_stay_where_there_is_no_name() -> None:
 
 
 def test_no_label_is_added_to_a_text() -> None:
-    """Old systems said only at the thread which one crashed."""
+    """Old systems name the crashed thread in its heading alone."""
     text = f"Process: Demo [7]\nException Type: EXC_CRASH\n\nThread 1 Crashed:\n{FRAMES}"
     assert "Triggered" not in crash_text(read(text))
     assert read(crash_text(read(text))) == read(text)
@@ -184,8 +184,8 @@ def test_numbers_of_nothing_are_no_exception() -> None:
     assert "Exception Type:  0 (0)\n" in crash_text(report)
 
 
-def test_images_that_only_frames_tell_of_are_images() -> None:
-    """Where they begin is kept; no line is made for them, and none for a place that is odd."""
+def test_images_known_from_frames_alone() -> None:
+    """Their start is stored; no line is written for them, nor for an odd address."""
     frames = (
         "0   Demo                          \t       0x100004000 0x100000000 + 16384\n"
         "1   Demo                          \t       0x100004010 0x100000000 + 16400\n"
@@ -206,7 +206,7 @@ def test_images_that_only_frames_tell_of_are_images() -> None:
     assert read(written).images == report.images
 
 
-def test_what_lines_of_images_and_faults_say_more_is_written_again() -> None:
+def test_extra_fields_of_image_and_fault_lines_are_preserved() -> None:
     """Architecture and version of an image; an error code in hexadecimal digits alone."""
     text = (
         f"Process: Demo [7]\nException Type:  EXC_CRASH\n\nThread 0 Crashed:\n{FRAMES}\n"

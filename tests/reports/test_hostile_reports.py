@@ -200,7 +200,7 @@ def test_a_page_of_many_reports_takes_as_many_steps_as_there_are() -> None:
     )
 
 
-def test_what_a_payload_says_of_all_is_with_each_where_it_is_little() -> None:
+def test_small_values_of_a_payload_are_with_each_diagnostic() -> None:
     """Where it is much, and there are many, the first has it, and nothing is lost."""
     payload = {"timeStampBegin": "2024-01-01", "crashDiagnostics": [{}, {}, {}]}
     assert all("payload" in report.details for report in _read(json.dumps(payload)))
@@ -210,7 +210,7 @@ def test_what_a_payload_says_of_all_is_with_each_where_it_is_little() -> None:
     assert not any("payload" in report.details for report in others)
 
 
-def test_what_a_product_says_is_with_each_log_where_it_is_little() -> None:
+def test_small_values_of_a_product_are_with_each_log() -> None:
     """The same of the logs that App Store Connect has."""
     product_data = {"signatureID": "1", "diagnosticLogs": [{}, {}]}
     reports = _read(json.dumps({"productData": [product_data]}))
@@ -221,7 +221,7 @@ def test_what_a_product_says_is_with_each_log_where_it_is_little() -> None:
     assert "product" not in second.details
 
 
-def test_every_warning_of_a_diagnostic_is_kept_once() -> None:
+def test_every_warning_of_a_diagnostic_appears_once() -> None:
     """There can be as many as there are stacks."""
     (report,) = _read('{"callStacks":[0,0,0]}')
     numbers = [f"callStacks[{number}] is not an object; stored as is" for number in range(3)]
@@ -250,10 +250,10 @@ def test_a_megabyte_of_space_is_read() -> None:
     ],
 )
 def test_lines_of_a_crash_that_nearly_are_frames(line: str) -> None:
-    """A megabyte of them is read, and kept."""
+    """A megabyte of them is read and stored."""
     (report,) = _read(f"{_CRASH}Thread 0:\n" + f"{line}\n" * 64)
-    kept = report.threads[0].details.get("lines")
-    assert len(report.threads[0].frames) + (len(kept) if isinstance(kept, list) else 0) == 64
+    stored = report.threads[0].details.get("lines")
+    assert len(report.threads[0].frames) + (len(stored) if isinstance(stored, list) else 0) == 64
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_lines_of_a_crash_that_nearly_are_frames(line: str) -> None:
     ],
 )
 def test_lines_that_nearly_are_of_stack_symbols(line: str) -> None:
-    """A megabyte of them is read, and kept with the thread that they precede."""
+    """A megabyte of them is read, and stored with the thread that follows."""
     text = "0   App   0x0000000100000000 main + 1\n" + f"{line}\n" * 64
     (report,) = _read(text)
     assert len(report.threads[0].frames) == 1
@@ -277,9 +277,9 @@ def test_lines_of_lldb_that_nearly_have_places(names: str) -> None:
     """A megabyte of them is read: all of it is a name."""
     line = f"  frame #0: 0x1 a`f{names}"
     (report,) = _read(f"{line}\n" * 64)
-    found = report.threads[0].frames[0]
-    assert found.symbol == ReportedSymbol(f"f{names.rstrip()}", None)
-    assert found.location is None
+    frame = report.threads[0].frames[0]
+    assert frame.symbol == ReportedSymbol(f"f{names.rstrip()}", None)
+    assert frame.location is None
 
 
 @pytest.mark.parametrize(
@@ -298,15 +298,15 @@ def test_places_are_behind_the_last_at(
 ) -> None:
     """Files have spaces and colons, functions have words."""
     (report,) = _read(f"  frame #0: 0x1 a`{text}\n")
-    (found,) = report.threads[0].frames
-    assert found.symbol is not None
-    assert found.location is not None
-    assert found.symbol.name == name
-    assert (found.location.path, found.location.line, found.location.column) == (file, line, column)
+    (frame,) = report.threads[0].frames
+    assert frame.symbol is not None
+    assert frame.location is not None
+    assert frame.symbol.name == name
+    assert (frame.location.path, frame.location.line, frame.location.column) == (file, line, column)
 
 
 def test_images_are_found_in_long_lines() -> None:
-    """Whatever looks like addresses before them."""
+    """Despite addresses before them."""
     identifier = "<82d13d98-219e-3040-b62a-07a297007a7c>"
     begun = "0x1000 - 0x1fff " * 500
     text = f"{begun}<no>\n" * 128 + f"0x1 - 0x2 x <no> 0x1000 - 0x1fff App arm64 {identifier} /App"
@@ -315,26 +315,26 @@ def test_images_are_found_in_long_lines() -> None:
 
 
 def test_many_registers_that_no_row_has() -> None:
-    """Four a row, up to one whose meaning is said."""
-    found = [ReportedRegister("a", number) for number in range(100_000)]
-    found[1] = found[1]._replace(description="said")
-    lines = list(register_lines(ReportedRegisters(registers=tuple(found))))
+    """Four a row, or up to one with a description."""
+    registers = [ReportedRegister("a", number) for number in range(100_000)]
+    registers[1] = registers[1]._replace(description="said")
+    lines = list(register_lines(ReportedRegisters(registers=tuple(registers))))
     assert lines[0].endswith("0x00000001 said")
     assert lines[1].count("a: ") == 4
-    assert sum(line.count("a: ") for line in lines) == len(found)
+    assert sum(line.count("a: ") for line in lines) == len(registers)
 
 
-def test_levels_of_recursion_are_told_once_of_a_function() -> None:
+def test_levels_of_recursion_appear_once_for_a_function() -> None:
     """However many parts of it were left out, each of which has its line."""
     text = write_reports(_read(_recursion(50)), "apple").decode()
     assert text.count("RECURSION LEVEL ") == 50
     assert text.count("ELIDED 949 LEVELS OF RECURSION THROUGH ") == 50
 
 
-def test_python_is_not_asked_again_and_again_where_a_file_is_broken(
+def test_python_s_reader_is_not_retried_forever_on_a_broken_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It counts all lines of a file before it says what is wrong in the last one."""
+    """It counts all preceding lines to report an error in the last one."""
     starts: list[int] = []
 
     def counted(text: str, start: int, source: str) -> JsonDocument:
@@ -376,7 +376,7 @@ def test_details_as_deep_as_stacks_are_written(text: str, name: str) -> None:
         assert len(written) < 4 * len(text) + 100_000
 
 
-def test_what_is_deep_is_written_as_what_is_not() -> None:
+def test_deep_values_are_written_like_shallow_ones() -> None:
     """The form is the same, so that it is read again."""
     inner: Any = [1, "é\ud800", None, True, {"a": [], "b": {}}]
     value: Any = {"k": inner, "l": [inner, inner]}
@@ -389,7 +389,7 @@ def test_what_is_deep_is_written_as_what_is_not() -> None:
     assert indented(value, 1) == json.dumps(value, indent=1, ensure_ascii=False)
 
 
-def test_what_is_deep_is_not_indented() -> None:
+def test_deep_values_are_not_indented() -> None:
     """Thousands of entries, each behind hundreds of spaces."""
     value: Any = ["x"] * 1000
     for _ in range(500):
@@ -424,7 +424,7 @@ def test_deep_stacks_are_cut_only_where_they_are_too_many() -> None:
     assert max(len(list(cut.stacks.frames_of(row))) for row in cut.samples.stacks) == DEEPEST
 
 
-def test_deep_values_where_others_belong_are_an_error() -> None:
+def test_deep_values_in_other_fields_are_an_error() -> None:
     """Which shows what is there, as far as it can be shown."""
     for text in (f'{{"report_schema":{DEEP}', f'{{"report_schema":1,"reports":[{DEEP}'):
         with pytest.raises(FormatError, match=r"schema|report 1"):

@@ -31,7 +31,7 @@ LONG, SHORT = str(ARM).upper(), ARM.hex
     ],
 )
 def test_lines_of_text_reports(label, identifier, path, expected, places, address, size):
-    """Of iOS and macOS crash reports, samples and spindumps."""
+    """Texts of iOS and macOS crash reports, samples and spindumps."""
     (image,) = listed_images(f"Binary Images:\n{places}{label} <{identifier}> {path}\n", "x")
 
     assert (ARM, path, *expected) == (image.uuid, image.path, image.name, image.arch)
@@ -82,7 +82,7 @@ def test_kscrash_and_metrickit():
         f"0x1 - 0x2 x <{'-' * 32}> y",
     ],
 )
-def test_what_lists_nothing_is_an_error(text):
+def test_a_report_without_images_is_an_error(text):
     """Quickly, whatever it is."""
     with pytest.raises(FormatError, match="no list of binary images"):
         listed_images(text, "x")

@@ -41,7 +41,7 @@ def test_archives_in_archives_have_their_members_names(tmp_path):
     """Each behind a colon; deeper than the limit is an error, and the others are read."""
     path = tmp_path / "a"
     deep = zipped(("c", zipped(("d", zipped(("e", b"too deep"))))))
-    path.write_bytes(zipped(("x", b"1"), ("b", deep), ("y", gzip.compress(b"2"))))
+    path.write_bytes(zipped(("x", b"1"), ("b", deep), ("y", gzip.compress(b"2", mtime=0))))
 
     assert inputs(path) == [
         (f"{path}:x", b"1"),
@@ -53,33 +53,33 @@ def test_archives_in_archives_have_their_members_names(tmp_path):
 @pytest.mark.parametrize(
     "pack",
     [
-        lambda size: gzip.compress(bytes(size // 16), 1) * 16,
+        lambda size: gzip.compress(bytes(size // 16), mtime=0) * 16,
         lambda size: zipped(("a", bytes(size))),
     ],
 )
-def test_what_was_made_to_fill_memory_is_not_unpacked(tmp_path, pack):
+def test_an_archive_bomb_is_not_unpacked(tmp_path, pack):
     """A thousand times its size: what is read is bounded by the size that the file has."""
     path = tmp_path / "bomb"
     path.write_bytes(pack(200 << 20))
     tracemalloc.start()
     begun = time.thread_time()
-    (found,) = inputs(path)
+    (refused,) = inputs(path)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
-    assert "exceeds the limit" in found[1]
+    assert "exceeds the limit" in refused[1]
     assert most < 200 << 20
     assert time.thread_time() - begun < 10
 
 
-def test_many_members_share_what_one_file_may_hold(tmp_path):
+def test_members_share_the_limit_of_their_file(tmp_path):
     """And the rest is one error."""
     path = tmp_path / "a"
     path.write_bytes(zipped(*((str(n), bytes(900)) for n in range(5))))
-    found = inputs(path, SMALL)
+    members = inputs(path, SMALL)
 
-    assert [bytes(900)] * 3 == [data for _, data in found[:3]]
-    assert all("exceeds the limit" in reason for _, reason in found[3:])
+    assert [bytes(900)] * 3 == [data for _, data in members[:3]]
+    assert all("exceeds the limit" in reason for _, reason in members[3:])
 
 
 def test_too_many_members_are_not_listed(tmp_path):
@@ -111,16 +111,16 @@ def test_a_large_file_is_refused_and_its_size_not_believed(tmp_path):
     ],
     ids=["header alone", "end alone", "cut zip", "damaged zip", "cut gzip", "damaged gzip"],
 )
-def test_broken_archives_are_said_or_empty(tmp_path, data):
+def test_broken_archives_are_reported_or_empty(tmp_path, data):
     """Nothing is raised."""
     (tmp_path / "a").write_bytes(data)
 
-    for _, found in inputs(tmp_path / "a"):
-        assert isinstance(found, str | bytes)
+    for _, data_or_error in inputs(tmp_path / "a"):
+        assert isinstance(data_or_error, str | bytes)
 
 
-def test_names_have_no_power_over_a_terminal(tmp_path):
-    """Of files and of members."""
+def test_names_do_not_control_a_terminal(tmp_path):
+    """Names of files and of members."""
     (tmp_path / "a\x1b[31m").write_bytes(zipped(("b\x07\n", b"1")))
 
     ((name, data),) = inputs(tmp_path)
@@ -129,22 +129,22 @@ def test_names_have_no_power_over_a_terminal(tmp_path):
 
 
 def test_a_folder_is_read_in_order_and_one_file_at_a_time(tmp_path):
-    """What is not asked for is not read."""
+    """Files are read lazily."""
     for name in ("b/2", "a", "c", "b/1"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    found = report_inputs(tmp_path)
-    first = next(found)
+    entries = report_inputs(tmp_path)
+    first = next(entries)
     (tmp_path / "c").write_text("changed since")
 
     assert first.source.data == b"a"
-    assert [one.source.data for one in found] == [b"changed since", b"b/1", b"b/2"]
+    assert [one.source.data for one in entries] == [b"changed since", b"b/1", b"b/2"]
     assert count_files(tmp_path) == 4
     assert count_files(tmp_path, without=tmp_path / "b") == 2
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_folder_that_cannot_be_listed_is_said(tmp_path):
+def test_a_folder_that_cannot_be_listed_is_reported(tmp_path):
     """The others are read."""
     (tmp_path / "closed").mkdir(mode=0)
     (tmp_path / "open").write_text("x")
@@ -152,8 +152,8 @@ def test_a_folder_that_cannot_be_listed_is_said(tmp_path):
     assert len(inputs(tmp_path)) == 2
 
 
-def test_links_that_lead_in_circles_end(tmp_path):
-    """And one that leads nowhere is said."""
+def test_cyclic_links_end(tmp_path):
+    """A dangling link is reported."""
     (tmp_path / "self").symlink_to(tmp_path)
     (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
 

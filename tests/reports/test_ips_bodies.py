@@ -130,14 +130,14 @@ ODD_BODIES: dict[str, Any] = {
 
 @pytest.mark.parametrize("body", ODD_BODIES.values(), ids=list(ODD_BODIES))
 def test_an_odd_body_is_written_as_it_was(body: Any) -> None:
-    """Of whatever type its values are, each is kept where it was."""
-    report, given = body_of(body)
-    assert documents(ips_text(report)) == given
+    """Values of any type are preserved in place."""
+    report, original = body_of(body)
+    assert documents(ips_text(report)) == original
     assert read(ips_text(report)) == (report,)
     crash_text(report)
 
 
-def test_keys_that_come_twice_are_both_kept() -> None:
+def test_repeated_keys_are_both_preserved() -> None:
     """The second one with a number."""
     text = f'{json.dumps(HEADER)}\n{{"pid": 1, "pid": 2, "procName": "A", "procName": "B"}}\n'
     (report,) = read(text)
@@ -161,13 +161,13 @@ def test_a_header_may_have_been_indented_or_lost() -> None:
 
 
 def test_a_header_alone_is_a_report_with_a_warning() -> None:
-    """It says at least of what."""
+    """It states at least the kind."""
     (report,) = read(json.dumps(HEADER))
     assert (report.incident.kind, report.warnings) == ("309", ("the header has no body",))
     assert documents(ips_text(report)) == [HEADER]
 
 
-def test_a_body_that_is_no_json_is_an_error_or_read_as_far_as_it_goes() -> None:
+def test_a_body_that_is_not_json_is_an_error_or_read_as_far_as_it_goes() -> None:
     """Never silence."""
     try:
         reports = read(f"{json.dumps(HEADER)}\n{{ this is not JSON")
@@ -187,8 +187,8 @@ def test_a_crash_in_text_below_a_header_is_read() -> None:
     assert "Local Invention:     kept" in crash_text(report)
 
 
-def test_the_full_report_below_a_text_is_what_is_read() -> None:
-    """Macs show both; the text says less."""
+def test_the_full_report_below_a_text_is_read() -> None:
+    """Macs show both; the text has less."""
     text = (FOLDER / "mac-intel.crash").read_text()
     rule = "-" * 37
     profile = "Model: iMac20,1, BootROM 1\nGraphics: a card"
@@ -206,8 +206,8 @@ def test_the_full_report_below_a_text_is_what_is_read() -> None:
 
 def test_files_that_were_joined_are_several_reports() -> None:
     """As written by one call for several reports, and as people paste them."""
-    given = [read_file("mac-intel.ips"), read_file("jetsam.ips"), read_file("rosetta.ips")]
-    assert list(read(write(given))) == given
+    originals = [read_file("mac-intel.ips"), read_file("jetsam.ips"), read_file("rosetta.ips")]
+    assert list(read(write(originals))) == originals
 
 
 def test_a_jetsam_event_is_about_the_process_that_was_ended() -> None:
@@ -259,11 +259,11 @@ def test_an_exception_that_nobody_caught_is_named() -> None:
     assert (thrown.name, thrown.reason) == ("NSRangeException", "index 7 beyond bounds")
     assert thrown.frames[0].adjustment is Adjustment.RETURN
     words = "*** Terminating app due to uncaught exception 'Oops', reason: 'it's\nlate'"
-    report, given = body_of({"asi": {"CoreFoundation": [words]}, "procName": "A"})
+    report, original = body_of({"asi": {"CoreFoundation": [words]}, "procName": "A"})
     assert report.language_exception is not None
     assert report.language_exception.name == "Oops"
     assert report.language_exception.reason == "it's\nlate"
-    assert documents(ips_text(report)) == given
+    assert documents(ips_text(report)) == original
 
 
 def test_rosettas_own_registers_stay_with_the_state() -> None:
@@ -298,18 +298,18 @@ def test_a_file_that_was_cut_off_anywhere_is_read_or_refused() -> None:
             crash_text(report)
 
 
-def test_what_is_no_header_begins_no_report_of_a_joined_file() -> None:
-    """It may say ``bug_type`` somewhere; it stays with what is before it."""
+def test_other_objects_begin_no_report_of_a_joined_file() -> None:
+    """It may contain ``bug_type``; it stays with the document before it."""
     header = '{"bug_type":"309","incident_id":"%d"}\n'
     body = '{"threads":[],"usedImages":[],"x":%d}\n'
-    odd = '{"x":{"bug_type":1}} and more\n'
-    text = header % 1 + body % 1 + odd + header % 2 + body % 2
+    other = '{"x":{"bug_type":1}} and more\n'
+    text = header % 1 + body % 1 + other + header % 2 + body % 2
     source = ReportSource("test", text.encode())
     first, second = read_source(source).reports
-    assert first.details["after body"] == odd.strip()
+    assert first.details["after body"] == other.strip()
     assert second.incident.id == "2"
-    (alone,) = read_source(ReportSource("test", (body % 1 + odd).encode())).reports
-    assert alone.details["after body"] == odd.strip()
+    (alone,) = read_source(ReportSource("test", (body % 1 + other).encode())).reports
+    assert alone.details["after body"] == other.strip()
     for report in (first, second, alone):
         written = ReportSource("again", ips_text(report).encode())
         assert read_source(written).reports == (report,)

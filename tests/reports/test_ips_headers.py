@@ -46,7 +46,7 @@ def read(text: str) -> Report:
 @pytest.mark.parametrize("key", ["bug_type", "incident_id", "os_version", "app_name"])
 @pytest.mark.parametrize("body", [CRASH, JETSAM, STACKSHOT, PANIC], ids=lambda one: next(iter(one)))
 def test_one_key_is_a_header_where_a_body_follows(key: str, body: dict[str, Any]) -> None:
-    """What is written of it has the same JSON, and is the same report again."""
+    """Written, it has the same JSON and reads back equal."""
     text = f"{json.dumps({key: '309'})}\n{json.dumps(body)}"
     report = read(text)
     assert report.kind is ReportKind.APPLE_IPS
@@ -88,7 +88,7 @@ def test_a_body_is_read_without_its_header(body: dict[str, Any]) -> None:
     assert read(ips_text(report)) == report
 
 
-def test_a_panic_says_what_the_kernel_said() -> None:
+def test_a_panic_has_the_kernel_s_text() -> None:
     """In the text too; all of the body stays as it was."""
     report = read(f'{{"bug_type": "210"}}\n{json.dumps(PANIC)}')
     assert (report.system.model, report.system.os_build) == ("iPhone11,8", "20C65")
@@ -97,7 +97,7 @@ def test_a_panic_says_what_the_kernel_said() -> None:
     assert "panic(cpu 0 caller 0xfffffff012345678): forced" in crash_text(report)
 
 
-def test_what_has_no_header_of_its_own_gets_one() -> None:
+def test_reports_without_a_header_get_one() -> None:
     """A report that was made, not read, is read again."""
     made = Report(kind=ReportKind.APPLE_IPS, threads=(ReportedThread(index=0),))
     header = json.loads(ips_text(made).partition("\n")[0])
@@ -141,7 +141,7 @@ def test_frames_of_images_without_a_place_keep_their_addresses() -> None:
     assert read(ips_text(nowhere)).threads[0].frames[0].address is None
 
 
-def test_a_stackshot_says_why_and_when() -> None:
+def test_a_stackshot_has_its_reason_and_time() -> None:
     """As devices write them."""
     more = {"reason": "Power assertion timeout", "date": "2020-10-14 09:29:19.55 +0100"}
     more |= {"product": "Watch4,2", "build": "Watch OS 7.0.1 (18R395)", "crashReporterKey": "key"}

@@ -1,4 +1,4 @@
-"""What is written as .ips of reports of other kinds: what their readers ask for is there."""
+"""Reports of other kinds as .ips: with the keys that readers of these files require."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def parsed(report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", sorted(REPORT_SAMPLES.keys() - {"ips"}))
-def test_what_lldb_asks_for_is_there(kind: str) -> None:
-    """Keys that the JSON parser of lldb's ``crashlog.py`` reads without asking whether they are.
+def test_keys_that_lldb_requires_are_present(kind: str) -> None:
+    """The keys that the JSON parser of lldb's ``crashlog.py`` reads unconditionally.
 
     Debian's lldb has no ``crashlog.py``: lldb itself was not run on these files.
     """
@@ -56,9 +56,13 @@ def test_threads_read_back_with_the_same_places_and_names(kind: str) -> None:
     for report in reports(kind):
         (again,) = read_source(ReportSource("again", ips_text(report).encode())).reports
         assert len(again.threads) == len(report.threads)
-        for got, given in zip(again.threads, report.threads, strict=True):
-            assert (got.name, got.queue, got.crashed) == (given.name, given.queue, given.crashed)
-            for left, right in zip(got.frames, given.frames, strict=True):
+        for got, expected in zip(again.threads, report.threads, strict=True):
+            assert (got.name, got.queue, got.crashed) == (
+                expected.name,
+                expected.queue,
+                expected.crashed,
+            )
+            for left, right in zip(got.frames, expected.frames, strict=True):
                 if right.address is not None:
                     assert left.address == right.address
                 assert (left.symbol, left.is_inline) == (right.symbol, right.is_inline)

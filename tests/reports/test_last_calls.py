@@ -29,7 +29,7 @@ def _kscrash() -> bytes:
 
 @pytest.mark.parametrize("data", [_crash(), _kscrash()], ids=["crash", "kscrash"])
 def test_a_call_at_the_end_of_an_image_is_in_it(data: bytes) -> None:
-    """What never returns, ``abort`` say, may be called there: the address is the next image's."""
+    """After a function that never returns, the return address is the next image's."""
     (report,) = read_source(ReportSource("given", data)).reports
     frame = report.threads[0].frames[1]
     assert frame.address == END
@@ -38,7 +38,7 @@ def test_a_call_at_the_end_of_an_image_is_in_it(data: bytes) -> None:
     assert frame.lookup == 0x7FFF
 
 
-def test_what_kscrash_writes_has_both_the_symbol_and_the_image() -> None:
+def test_kscrash_lines_have_both_the_symbol_and_the_image() -> None:
     """The symbol is in brackets behind the offset from the image."""
     data = CRASH.replace(
         b"0x1000001a0 0x100000000 + 416\n", b"0x1000001a0 0x100000000 + 416 (-[A (b) c] + 8)\n"

@@ -20,7 +20,7 @@ VALUES = st.recursive(
 
 @given(st.lists(VALUES) | st.dictionaries(st.text(), VALUES), st.sampled_from([None, 1]))
 @settings(max_examples=40, deadline=None)
-def test_what_is_right_is_read_as_python_reads_it(value: object, indent: int | None) -> None:
+def test_valid_json_is_read_as_python_reads_it(value: object, indent: int | None) -> None:
     """The tolerant reader is no other reader."""
     text = json.dumps(value, indent=indent)
     document = read_broken(text, 0)
@@ -41,8 +41,8 @@ def test_what_is_right_is_read_as_python_reads_it(value: object, indent: int | N
         ('{"a": 01, "b": -, "c": 1}', {"a": 1, "b": "-", "c": 1}, "is not a value"),
     ],
 )
-def test_what_can_be_told_apart_is_kept(text: str, value: object, warning: str) -> None:
-    """Values are mended where it is clear what was meant, and a warning says where."""
+def test_recognisable_values_are_preserved(text: str, value: object, warning: str) -> None:
+    """Values are repaired if the intention is clear, with a warning."""
     document = read_broken(text, 0)
     assert document.value == value
     assert any(warning in one for one in document.warnings) or not warning
@@ -68,15 +68,15 @@ def test_stacks_may_be_of_any_depth(depth: int) -> None:
     assert found == 2 * depth - 1
 
 
-def test_other_nesting_is_kept_as_text_from_some_level_on() -> None:
-    """So that whoever walks a report's details need not fear for its stack."""
+def test_other_deep_nesting_is_stored_as_text() -> None:
+    """Thus recursive code can walk a report's details."""
     text = "[" * 9000 + "]" * 9000
     document = read_json(text, 0, "deep")
-    value, found = document.value, 0
+    value, depth = document.value, 0
     while isinstance(value, list):
-        value, found = value[0], found + 1
-    assert found == DEEPEST + 1
-    assert value == "[" * (9000 - found) + "]" * (9000 - found)
+        value, depth = value[0], depth + 1
+    assert depth == DEEPEST + 1
+    assert value == "[" * (9000 - depth) + "]" * (9000 - depth)
     assert "stored as text" in document.warnings[0]
 
 

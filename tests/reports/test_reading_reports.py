@@ -26,12 +26,12 @@ def read(data: bytes) -> tuple[Report, ...]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_is_known_by_its_bytes(kind: str) -> None:
-    """The file's name is never looked at."""
+    """The file's name is ignored."""
     assert {report.kind.value for report in read(REPORT_SAMPLES[kind])} == {kind}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_written_as_json_is_equal_when_read(kind: str) -> None:
+def test_a_report_equals_its_json(kind: str) -> None:
     """Import, export and import again."""
     reports = read(REPORT_SAMPLES[kind])
     assert read(reports_json(reports).encode()) == reports
@@ -78,7 +78,7 @@ def test_encodings_and_line_ends_do_not_matter(kind: str, encode: object) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_report_that_was_cut_off_is_read_as_far_as_it_goes(kind: str) -> None:
+def test_a_truncated_report_is_read_as_far_as_it_goes(kind: str) -> None:
     """At any byte there is a report, perhaps with warnings, or one clear error."""
     data = REPORT_SAMPLES[kind]
     for end in range(0, len(data), 7):
@@ -89,21 +89,21 @@ def test_a_report_that_was_cut_off_is_read_as_far_as_it_goes(kind: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\0\0\0\0", b" \r\n\t\n"])
-def test_nothing_is_told_apart_from_garbage(data: bytes) -> None:
+def test_empty_files_are_distinguished_from_garbage(data: bytes) -> None:
     """A file of zero bytes is common where a device ran out of room."""
     with pytest.raises(FormatError, match="it is empty"):
         read(data)
 
 
 @pytest.mark.parametrize("data", [b"hello", b"\x7fELF\x02", b"[1, 2]", b'{"a": 1}', b"{" * 9000])
-def test_what_is_no_report_is_refused(data: bytes) -> None:
+def test_other_files_are_refused(data: bytes) -> None:
     """With what would be taken instead."""
     with pytest.raises(FormatError, match="unknown kind of report") as caught:
         read(data)
     assert "callStackSymbols" in caught.value.remedy
 
 
-def test_bytes_that_are_no_text_are_kept() -> None:
+def test_undecodable_bytes_are_preserved() -> None:
     """They come back as they were, in text formats; JSON has them escaped."""
     data = REPORT_SAMPLES["crash"].replace(b"worker", b"w\xff\xferker")
     reports = read(data)
@@ -113,13 +113,13 @@ def test_bytes_that_are_no_text_are_kept() -> None:
 
 
 @pytest.mark.parametrize("kind", ["ips", "kscrash", "metrickit"])
-def test_values_of_other_types_are_kept_as_they_are(kind: str) -> None:
+def test_values_of_other_types_are_preserved(kind: str) -> None:
     """Each value in turn is replaced by others; nothing is lost and nothing fails."""
     documents = [json.loads(part) for part in _documents(REPORT_SAMPLES[kind])]
     for place in _places(documents):
-        for odd in (None, True, -1, 2**70, 1.5, "odd", [], {}, [[]], {"a": [1]}):
+        for value_of_other_type in (None, True, -1, 2**70, 1.5, "odd", [], {}, [[]], {"a": [1]}):
             changed = json.loads(json.dumps(documents))
-            _set(changed, place, odd)
+            _set(changed, place, value_of_other_type)
             data = "\n".join(json.dumps(one) for one in changed).encode()
             try:
                 reports = read(data)
@@ -135,16 +135,16 @@ def _documents(data: bytes) -> list[str]:
 
 
 def _places(value: object) -> list[tuple[object, ...]]:
-    found: list[tuple[object, ...]] = []
+    paths: list[tuple[object, ...]] = []
     waiting: list[tuple[tuple[object, ...], object]] = [((), value)]
     while waiting:
         path, one = waiting.pop()
         items = one.items() if isinstance(one, dict) else enumerate(one)
         for key, inner in items:
-            found.append((*path, key))
+            paths.append((*path, key))
             if isinstance(inner, dict | list):
                 waiting.append(((*path, key), inner))
-    return found[::3]
+    return paths[::3]
 
 
 def _set(value: object, place: tuple[object, ...], odd: object) -> None:

@@ -1,4 +1,4 @@
-"""What speedscope, the Firefox Profiler and pprof make of reports: the programs themselves.
+"""speedscope, the Firefox Profiler and pprof, run on exported reports.
 
 speedscope and the profiler are npm packages: `npm install speedscope
 @firefox-devtools/profiler-cli` in a folder, whose ``node_modules`` MACHTRACE_NODE_MODULES names.
@@ -48,7 +48,7 @@ def test_speedscope_loads_them(tmp_path):
             title = page.wait_for("document.title.includes('Demo') && document.title")
             assert title.startswith("Demo [42]")
             page.wait_for("document.querySelector('canvas')?.width > 0")
-            page.open(Path("/dev/null"))  # another page: the next one is loaded anew
+            page.open(Path("/dev/null"))  # another page: the next one is loaded again
         assert [] == page.complaints
 
 
@@ -73,7 +73,7 @@ def test_the_firefox_profiler_s_functions_are_the_report_s(report, tmp_path):
 
 
 def test_go_s_pprof_counts_the_report_s_samples(tmp_path):
-    """What ended in each function, and what went through it."""
+    """The own and total samples of each function."""
     go = shutil.which("go")
     if go is None:
         pytest.skip("no go (Debian: golang-go)")
@@ -85,7 +85,7 @@ def test_go_s_pprof_counts_the_report_s_samples(tmp_path):
         command, capture_output=True, text=True, check=True, env=environment, timeout=120
     )
     rows = [line.split() for line in done.stdout.splitlines()]
-    found = {row[5]: (row[0], row[3]) for row in rows if len(row) > 5 and row[0].isdecimal()}
+    totals = {row[5]: (row[0], row[3]) for row in rows if len(row) > 5 and row[0].isdecimal()}
 
     assert {
         "copy": ("5", "5"),
@@ -93,4 +93,4 @@ def test_go_s_pprof_counts_the_report_s_samples(tmp_path):
         "main": ("3", "10"),
         "wait": ("10", "10"),
         "start": ("0", "10"),
-    } == found
+    } == totals

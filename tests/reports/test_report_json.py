@@ -75,7 +75,7 @@ def read(text: str) -> tuple[Report, ...]:
     return read_source(ReportSource("reports.json", text.encode())).reports
 
 
-def test_what_is_written_is_read_again() -> None:
+def test_written_stacks_are_read_back() -> None:
     """Every field, an odd byte, numbers of all sizes and keys in their order."""
     text = reports_json([REPORT, Report(kind=ReportKind.LLDB)])
     again = read(text)
@@ -85,11 +85,11 @@ def test_what_is_written_is_read_again() -> None:
 
 
 def test_the_published_schema_is_that_of_the_model() -> None:
-    """It is made of the types: ``docs/report.schema.json`` is to be written anew with them."""
+    """It is generated from the types: regenerate ``docs/report.schema.json`` with them."""
     assert (DOCUMENTS / "report.schema.json").read_text(encoding="utf-8") == schema_text()
 
 
-def test_what_is_written_keeps_to_the_schema() -> None:
+def test_written_reports_match_the_schema() -> None:
     """As another reader of JSON Schema sees it."""
     jsonschema = pytest.importorskip("jsonschema", reason="a peer that validates JSON")
     jsonschema.validate(json.loads(reports_json([REPORT])), json.loads(schema_text()))
@@ -112,7 +112,7 @@ def test_what_is_written_keeps_to_the_schema() -> None:
         ({"trees": [{"nodes": [{"parent": 0, "samples": 1, "frame": {}}]}]}, "missing"),
     ],
 )
-def test_what_does_not_keep_to_the_schema_is_refused(change: dict, complaint: str) -> None:
+def test_violations_of_the_schema_are_refused(change: dict, complaint: str) -> None:
     """With what is wrong in one line."""
     document = json.loads(reports_json([Report(kind=ReportKind.LLDB)]))
     document["reports"][0] |= change
@@ -130,7 +130,7 @@ def test_a_parent_comes_before_its_children() -> None:
 
 
 def test_another_schema_is_not_guessed_at() -> None:
-    """The remedy says which one can be read."""
+    """The remedy names the supported one."""
     with pytest.raises(FormatError, match="schema 99") as caught:
         read('{"report_schema": 99, "reports": []}')
     assert "this one reads 1" in caught.value.remedy

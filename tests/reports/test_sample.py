@@ -20,11 +20,11 @@ def sampled(graph: str, images: str = "") -> Report:
 
 
 def name(node: SampledNode) -> str | None:
-    """Of a node's function."""
+    """Return the name of a node's function."""
     return None if node.frame.symbol is None else node.frame.symbol.name
 
 
-def test_callers_are_told_by_columns_not_by_marks() -> None:
+def test_columns_determine_callers_not_marks() -> None:
     """Each depth has two columns, in which marks lead on from one sibling to the next."""
     report = sampled(
         "    100 Thread_7001   DispatchQueue_1: com.apple.main-thread  (serial)\n"
@@ -52,7 +52,7 @@ def test_callers_are_told_by_columns_not_by_marks() -> None:
 
 
 def test_images_are_found_by_address_where_the_list_has_identifiers() -> None:
-    """The frame's name is the file's; the list's name is kept as its label."""
+    """A frame's name is the file's; the listed name is its label."""
     report = sampled(
         "    1 Thread_1\n      1 run  (in My Kit (2)) + 4,8,...  [0x100000104,0x100000108,...]\n",
         "       0x100000000 -        0x100007fff +org.example.kit (1.2 - 34) "
@@ -117,13 +117,13 @@ def test_frames(
     address: int | None,
     base: int | None,
 ) -> None:
-    """What is behind a load address is from the image's start, not the function's."""
+    """An offset behind a load address is from the image's start, not the function's."""
     frame = graph_frame(text)
     assert (frame.symbol and tuple(frame.symbol)[:2], frame.image) == (symbol, image)
     assert (frame.address, frame.base) == (address, base)
 
 
-def test_what_is_no_line_of_the_graph_is_kept() -> None:
+def test_other_lines_of_the_graph_are_stored() -> None:
     """In the details, with the tables that follow."""
     report = sampled("    1 Thread_1\n      odd line\n\nSort by top of stack:\n        a  3\n")
     assert report.details["call graph"] == ["      odd line"]
@@ -145,7 +145,7 @@ def test_a_graph_may_stand_alone() -> None:
 
 
 def test_version_6_has_fewer_brackets() -> None:
-    """Neither around numbers of processes, nor around addresses, of which nothing else is said."""
+    """Neither around numbers of processes, nor around addresses without a symbol."""
     text = (
         "Analysis of sampling App (pid 455) every 1 millisecond\nProcess:         App 455\n"
         "Parent Process:  launchd 1\nReport Version:  6\n\nCall graph:\n"

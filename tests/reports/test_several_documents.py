@@ -37,7 +37,7 @@ def test_each_document_is_read(document: dict[str, Any], form: str) -> None:
 
 
 def test_kinds_may_be_mixed() -> None:
-    """Of machtrace's own, too."""
+    """Also machtrace's own JSON."""
     own = reports_json(read(json.dumps(KSCRASH)))
     text = f"{json.dumps(METRICKIT)}\n{own}{json.dumps(KSCRASH)}"
     kinds = [one.kind for one in read(text)]
@@ -54,8 +54,8 @@ def test_kinds_may_be_mixed() -> None:
         ("{0}{{", "{"),
     ],
 )
-def test_what_is_no_report_is_kept_with_one(text: str, kept: str) -> None:
-    """In its order; a warning says so."""
+def test_other_objects_are_stored_with_a_report(text: str, kept: str) -> None:
+    """In order, with a warning."""
     (report,) = read(text.format(json.dumps(KSCRASH), '{"a": 1}'))
     (alone,) = read(json.dumps(KSCRASH))
     assert report.details == {**alone.details, "after": kept}
@@ -70,7 +70,7 @@ def test_lists_of_other_things_are_no_reports(text: str) -> None:
         read(text)
 
 
-def test_a_million_things_of_no_interest_take_no_long_time() -> None:
-    """Nobody is asked what an object is that has none of the keys."""
+def test_a_hundred_thousand_unrelated_objects_are_read_quickly() -> None:
+    """Objects without any of the keys are not tried."""
     (report,) = read(json.dumps(KSCRASH) + "{}" * 100_000)
     assert report.details["after"] == "\n".join(["{}"] * 100_000)

@@ -1,4 +1,4 @@
-"""Names in views are as people write them; in what is kept they are as they were."""
+"""Names in views are demangled; storing formats preserve them."""
 
 import json
 

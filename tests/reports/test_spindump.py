@@ -93,7 +93,7 @@ def test_frames(
 
 
 def test_a_microstackshot_has_one_tree_of_all_threads() -> None:
-    """And says so among its labels."""
+    """Its labels state so."""
     report = read_text(
         "Date/Time:        2026-02-03 04:05:06.789 +0100\nData Source:      Microstackshots\n"
         "Command:          App\nPID:              455\nEvent:            cpu usage\n\n"

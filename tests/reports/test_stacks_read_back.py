@@ -1,4 +1,4 @@
-"""What is written as other tools print stacks, and how it is read again; and lines of no kind."""
+"""Stacks written in other tools' formats and read back; and lines of no kind."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ UNITS = (
 
 
 def test_long_lines_take_time_by_their_length() -> None:
-    """Whatever they repeat: no pattern tries a line over and over."""
+    """No pattern backtracks over repetitions."""
     lines = [head + unit * (8000 // len(unit)) for head, unit in product(HEADS, UNITS)]
     starts = (
         "Analysis of sampling a (pid 1)\nCall graph:\n",

@@ -30,13 +30,13 @@ def test_frames_of_the_system_do_not_count():
 
 def test_another_frame_of_the_app_is_another_problem():
     """Its names count, and its images, and their order."""
-    found = {
+    prints = {
         hash_of("kit:fail", "run"),
         hash_of("fail", "run"),
         hash_of("run", "kit:fail"),
         hash_of("kit:fail", "walk"),
     }
-    assert 4 == len(found)
+    assert 4 == len(prints)
 
 
 def test_how_deep_recursion_went_does_not_count():
@@ -46,33 +46,33 @@ def test_how_deep_recursion_went_does_not_count():
     )
 
 
-def test_it_says_what_it_is_of():
+def test_its_basis_is_stated():
     """Which frames, as what, and why."""
     report = crash("system:abort", "kit:fail.cold.1", "specialized run()", "system:start")
-    found = fingerprint(report.threads[0].frames, report)
-    assert FingerprintBasis.APP_FRAMES is found.basis
-    assert not found.is_build_sensitive
+    identity = fingerprint(report.threads[0].frames, report)
+    assert FingerprintBasis.APP_FRAMES is identity.basis
+    assert not identity.is_build_sensitive
     assert [
         (1, "Kit", "fail", OwnerReason.BUNDLE),
         (2, "Demo", "run()", OwnerReason.PROGRAM),
-    ] == [(one.place, one.image, one.name, one.reason) for one in found.frames]
-    assert "fail (Kit)" == found.title
+    ] == [(one.place, one.image, one.name, one.reason) for one in identity.frames]
+    assert "fail (Kit)" == identity.title
 
 
 def test_without_frames_of_the_app_all_count():
-    """And that is said."""
+    """The basis states it."""
     report = crash("system:abort", "system:start")
-    found = fingerprint(report.threads[0].frames, report)
-    assert FingerprintBasis.OTHER_FRAMES is found.basis
-    assert ["abort", "start"] == [one.name for one in found.frames]
+    identity = fingerprint(report.threads[0].frames, report)
+    assert FingerprintBasis.OTHER_FRAMES is identity.basis
+    assert ["abort", "start"] == [one.name for one in identity.frames]
 
 
 def test_a_frame_without_a_name_is_its_place_in_the_build():
-    """Which the next build does not share, and that is said."""
+    """Another build does not share it, and the fingerprint is marked so."""
     report = crash("", "run")
-    found = fingerprint(report.threads[0].frames, report)
-    assert "0x1000" == found.frames[0].name
-    assert found.is_build_sensitive
+    identity = fingerprint(report.threads[0].frames, report)
+    assert "0x1000" == identity.frames[0].name
+    assert identity.is_build_sensitive
 
 
 def test_a_report_without_stacks_has_one_too():
@@ -101,15 +101,15 @@ def test_an_exception_s_stack_goes_before_the_thread_that_it_ended():
     """Which only shows how the runtime ended it."""
     report = crash("system:abort", "main")
     thrown = LanguageException(name="NSRangeException", frames=(made_frame("pick"),))
-    found = subject_stack(replace(report, language_exception=thrown))
-    assert found is not None
-    assert SubjectKind.EXCEPTION is found.kind
-    assert "pick" == found.frames[0].symbol.name
+    subject = subject_stack(replace(report, language_exception=thrown))
+    assert subject is not None
+    assert SubjectKind.EXCEPTION is subject.kind
+    assert "pick" == subject.frames[0].symbol.name
 
 
 def test_of_a_tree_the_heaviest_stack_counts():
     """Innermost first, as of threads."""
     tree = made_tree([(None, 9, "main"), (0, 2, "read"), (0, 7, "draw"), (2, 7, "system:wait")])
-    found = subject_stack(made_report(trees=[tree]))
-    assert found is not None
-    assert ["wait", "draw", "main"] == [frame.symbol.name for frame in found.frames]
+    subject = subject_stack(made_report(trees=[tree]))
+    assert subject is not None
+    assert ["wait", "draw", "main"] == [frame.symbol.name for frame in subject.frames]

@@ -43,8 +43,8 @@ MAC = "/Applications/Demo.app/Contents/MacOS/Demo"
 )
 def test_an_image_s_owner(program, path, owner, reason):
     """And why it is taken to be that."""
-    found = Owners(program).owner(path)
-    assert (owner, reason) == (found.owner, found.reason)
+    ownership = Owners(program).owner(path)
+    assert (owner, reason) == (ownership.owner, ownership.reason)
 
 
 def test_without_paths_the_program_is_known_by_its_name():

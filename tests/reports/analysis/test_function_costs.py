@@ -17,8 +17,8 @@ from tests.support.reports.models import (
 
 def costs(*profiles):
     """Own and total by name."""
-    found = function_costs(profiles)
-    return {one.function.name: (one.own, one.total) for one in found.functions}
+    totals = function_costs(profiles)
+    return {one.function.name: (one.own, one.total) for one in totals.functions}
 
 
 def test_own_and_total_of_a_report_s_threads_and_trees():
@@ -51,8 +51,8 @@ def test_several_profiles_are_added():
 
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(1, 5))))
-def test_it_is_what_counting_stack_by_stack_gives(stacks):
-    """The plain way: look at each stack by itself."""
+def test_costs_equal_counting_stack_by_stack(stacks):
+    """Oracle: each stack on its own."""
     frames = [function(f"f{number}", offset=0x100 * (1 + number)) for number in range(4)]
     seen = [Seen(0, [frames[one] for one in stack], count) for stack, count in stacks]
     own, total = dict.fromkeys(range(4), 0), dict.fromkeys(range(4), 0)

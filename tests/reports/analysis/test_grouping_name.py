@@ -46,24 +46,24 @@ def test_builds_differ_in_it(one, other):
 
 @pytest.mark.parametrize(("one", "other"), DIFFERENT)
 def test_the_source_differs_in_it(one, other):
-    """What the source says stays apart."""
+    """Differences in the source remain."""
     assert grouping_name(one) != grouping_name(other)
 
 
-def test_what_is_no_name():
+def test_addresses_are_not_names():
     """Addresses, and what stands where a name was taken away."""
-    for one in ("", "0x1234", "???", "<redacted>", "unnamed_12f0", "Demo+0x44", "1234"):
-        assert not is_name(one)
-    for one in ("main", "-[A b]", "operator+", "x0x"):
-        assert is_name(one)
+    for name in ("", "0x1234", "???", "<redacted>", "unnamed_12f0", "Demo+0x44", "1234"):
+        assert not is_name(name)
+    for name in ("main", "-[A b]", "operator+", "x0x"):
+        assert is_name(name)
 
 
 def test_hostile_names_take_no_time():
     """Long, unbalanced, full of what is looked for."""
-    for one in (
+    for name in (
         "<" * 50_000,
         "a<" * 9_000 + ">" * 9_000,
         "closure #1 in " * 9_000,
         ".cold" * 9_000,
     ):
-        assert len(grouping_name(one)) <= 4096
+        assert len(grouping_name(name)) <= 4096

@@ -1,4 +1,4 @@
-"""What is different between two sets."""
+"""Differences between two sets."""
 
 from machtrace.reports.analysis.function_costs import function_costs
 from machtrace.reports.analysis.groups import Change, function_differences, group_differences
@@ -15,23 +15,23 @@ def test_groups_come_go_and_change():
     """By their shares of the reports: a larger set has more of everything."""
     before = [crash("old"), crash("often"), crash("rare"), crash("same")]
     after = [crash("new"), *[crash("often")] * 5, crash("rare"), crash("same"), crash("same")]
-    found = {
+    changes = {
         one.group.fingerprint.frames[0].name: (one.change, one.before, one.after)
         for one in group_differences(before, after)
     }
-    assert (Change.NEW, 0, 1) == found["new"]
-    assert (Change.GONE, 1, 0) == found["old"]
-    assert (Change.MORE, 1, 5) == found["often"]
-    assert (Change.LESS, 1, 1) == found["rare"]
-    assert (Change.LESS, 1, 2) == found["same"]
+    assert (Change.NEW, 0, 1) == changes["new"]
+    assert (Change.GONE, 1, 0) == changes["old"]
+    assert (Change.MORE, 1, 5) == changes["often"]
+    assert (Change.LESS, 1, 1) == changes["rare"]
+    assert (Change.LESS, 1, 2) == changes["same"]
     same = group_differences([crash("a")], [crash("a"), crash("a")])
     assert [Change.SAME] == [one.change for one in same]
 
 
 def test_new_groups_come_first():
     """Then what is gone, then what changed."""
-    found = group_differences([crash("old"), crash("a")], [crash("a"), crash("new")])
-    assert [Change.NEW, Change.GONE, Change.SAME] == [one.change for one in found]
+    differences = group_differences([crash("old"), crash("a")], [crash("a"), crash("new")])
+    assert [Change.NEW, Change.GONE, Change.SAME] == [one.change for one in differences]
 
 
 def test_functions_are_compared_by_share():
@@ -58,11 +58,11 @@ def test_functions_are_compared_by_share():
             )
         ]
     )
-    first, *_ = found = function_differences(before, after)
+    first, *_ = differences = function_differences(before, after)
     assert "read" == first.function.name
     assert (80, 0) == (first.own_before, first.own_after)
     assert -0.8 == first.own_change
-    changes = {one.function.name: round(one.own_change, 3) for one in found}
+    changes = {one.function.name: round(one.own_change, 3) for one in differences}
     assert {"read": -0.8, "draw": 0.4, "copy": 0.4, "main": 0.0} == changes
 
 

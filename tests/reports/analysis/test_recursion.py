@@ -1,4 +1,4 @@
-"""Recursion folded: what repeats is told once, and nothing is lost."""
+"""Folded recursion: each repetition appears once, and nothing is lost."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from machtrace.reports.analysis.recursion import Fold, folds
 
 
-def unfolded(stack, found):
+def unfolded(stack, parts):
     """The stack that folds are of, made from the first period of each."""
     return [
-        one for fold in found for one in stack[fold.first : fold.first + fold.period] * fold.times
+        one for fold in parts for one in stack[fold.first : fold.first + fold.period] * fold.times
     ]
 
 
@@ -23,7 +23,7 @@ def test_functions_that_call_one_another():
     assert (Fold(0, 3, 4), Fold(12, 2, 1)) == folds(list("abcabcabcabcab"))
 
 
-def test_twice_is_no_recursion_unless_asked_for():
+def test_two_repetitions_are_recursion_only_on_request():
     """Two frames of one function are as often two different calls."""
     assert (Fold(0, 4, 1),) == folds(list("abab"))
     assert (Fold(0, 2, 2),) == folds(list("abab"), least_times=2)
@@ -34,7 +34,7 @@ def test_recursion_within_recursion_is_the_outer_one():
     assert (Fold(0, 3, 3),) == folds(list("aabaabaab"))
 
 
-def test_a_longer_circle_than_is_looked_for_stays():
+def test_a_cycle_beyond_the_longest_period_is_not_folded():
     """The bound is what keeps the time linear."""
     circle = list(range(10)) * 3
     assert (Fold(0, 30, 1),) == folds(circle, longest_period=9)
@@ -49,10 +49,10 @@ def test_a_deep_stack():
 @given(st.lists(st.integers(0, 2), max_size=60), st.integers(1, 6), st.integers(2, 4))
 def test_all_frames_are_in_the_folds(stack, longest, least):
     """In order, each once, and what is called repeated is."""
-    found = folds(stack, longest_period=longest, least_times=least)
-    assert stack == unfolded(stack, found)
+    parts = folds(stack, longest_period=longest, least_times=least)
+    assert stack == unfolded(stack, parts)
     at = 0
-    for fold in found:
+    for fold in parts:
         assert fold.first == at
         assert fold.times == 1 or (fold.times >= least and fold.period <= longest)
         at += fold.length

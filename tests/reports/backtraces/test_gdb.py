@@ -1,4 +1,4 @@
-"""What gdb's bt prints: by made-up lines, and by what gdb itself knows of the frames it prints."""
+"""Output of gdb's bt: synthetic lines, and gdb's own values for the frames that it prints."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_frames(
         "#1  0x12 in f (a) and more",
     ],
 )
-def test_what_is_no_frame(line: str) -> None:
+def test_lines_that_are_not_frames(line: str) -> None:
     """Other lines begin so, too."""
     assert parse_frame_line(line) is None
 
@@ -166,8 +166,8 @@ def test_a_whole_text() -> None:
     assert main.details["lines"] == ['        local = {a = 1, b = "#3"}']
 
 
-def test_what_a_terminal_showed() -> None:
-    """Lines wrapped in all the ways that gdb has had, and what it asks where a page is full."""
+def test_output_of_a_terminal() -> None:
+    """Lines wrapped in every style of gdb's, and the pagination prompt."""
     (thread,) = read(
         b"#0  0x01 in one ()\n   from /lib/a b.so\n"
         b"#1  0x02 in\n    two (a=1,\n    b=2) at\n    /src/c.c:5\n"
@@ -188,7 +188,7 @@ def test_what_a_terminal_showed() -> None:
     assert thread.details["lines"][1:] == ["\tlocal = 3"]
 
 
-def test_what_is_shown_by_itself_and_again() -> None:
+def test_the_frame_that_gdb_shows_by_itself_and_again() -> None:
     """Where the program stopped is no stack of its own."""
     report = read(
         b"Program terminated with signal SIGSEGV, Segmentation fault.\n#0  0x01 in one ()\n"
@@ -222,7 +222,7 @@ def test_frames_that_kde_leaves_out() -> None:
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[int, list[list[object]]]]:
-    """What gdb prints of a program that aborts in a signal's handler, and what it knows of it."""
+    """Return gdb's output for a program that aborts in a signal handler, and its own values."""
     gdb = shutil.which("gdb")
     compiler = shutil.which("cc") or shutil.which("gcc")
     if gdb is None or compiler is None:
@@ -243,11 +243,11 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[int, li
         check=False,
         timeout=120,
     )
-    told = [line for line in done.stdout.splitlines() if line.startswith("TOLD ")]
-    if not told:
+    values = [line for line in done.stdout.splitlines() if line.startswith("TOLD ")]
+    if not values:
         pytest.skip("gdb cannot run programs here, or has no Python")
-    rows = dict(json.loads(line.removeprefix("TOLD ")) for line in told)
-    text = "".join(f"{line}\n" for line in done.stdout.splitlines() if line not in told)
+    rows = dict(json.loads(line.removeprefix("TOLD ")) for line in values)
+    text = "".join(f"{line}\n" for line in done.stdout.splitlines() if line not in values)
     return text, rows
 
 

@@ -1,4 +1,4 @@
-"""What lldb's bt prints: marks, inlined calls, headings of several versions."""
+"""Output of lldb's bt: marks, inlined calls, headings of several versions."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def test_frames(
     marks: str | None,
 ) -> None:
     """Names have blanks and brackets; columns are there or not; line 0 is none."""
-    found = frame(rest)
-    assert found.symbol is not None
-    assert (found.symbol.name, found.symbol.offset) == (name, offset)
-    location = found.location
+    parsed = frame(rest)
+    assert parsed.symbol is not None
+    assert (parsed.symbol.name, parsed.symbol.offset) == (name, offset)
+    location = parsed.location
     assert (location and (location.path, location.line, location.column)) == place
-    assert found.details.get("marks") == marks
+    assert parsed.details.get("marks") == marks
 
 
 def test_an_image_alone_is_no_function() -> None:
@@ -105,7 +105,7 @@ def test_a_part_of_a_stack_has_no_interrupted_frame() -> None:
 
 
 def test_threads_begin_with_headings_or_with_their_first_frame() -> None:
-    """What is between is kept with the thread before it."""
+    """Lines in between are stored with the thread before them."""
     report = bt(
         "(lldb) bt all\n  thread #7, name = 'w', tid = 0x1f03\n    frame #0: 0x1 a`f\n"
         "    ... 3 more\n    frame #0: 0x2 a`g\n"
@@ -125,8 +125,8 @@ def test_numbers_of_threads_may_begin_with_zeros() -> None:
     assert (thread.id, len(thread.frames)) == (81, 1)
 
 
-def test_what_a_thread_stopped_for_is_the_exception() -> None:
-    """Of old headings the rest is kept as well."""
+def test_the_stop_reason_of_a_thread_is_the_exception() -> None:
+    """The rest of an old heading is stored too."""
     report = bt(OLD_LLDB.decode())
     assert report.exception is not None
     assert (report.exception.type, report.exception.address) == ("EXC_BAD_ACCESS", 16)

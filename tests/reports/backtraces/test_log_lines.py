@@ -16,9 +16,9 @@ MARK = re.compile("([ ]*)#")
 
 
 def read(data: bytes) -> bytes:
-    """The reports of a text, as they are kept; without spaces: other lines are as they were."""
-    kept = write_reports(read_source(ReportSource("log", data)).reports, "json")
-    return re.sub(rb" |\\t", b"", kept)
+    """Return the reports of a text as JSON, without spaces: other lines are unchanged."""
+    document = write_reports(read_source(ReportSource("log", data)).reports, "json")
+    return re.sub(rb" |\\t", b"", document)
 
 
 @pytest.mark.parametrize("text", [SWIFT, GDB, SANITIZER], ids=["swift", "gdb", "sanitizer"])
@@ -43,8 +43,8 @@ def test_a_prefix_changes_nothing(text: bytes, prefix: str) -> None:
     assert read(prefixed.encode()) == read(text)
 
 
-def test_only_what_the_first_mark_has_is_taken_off() -> None:
-    """What the program itself wrote before a report may look alike."""
+def test_only_the_prefix_of_the_first_mark_is_removed() -> None:
+    """The program's own lines before a report may look alike."""
     text = "2026-02-03T04:05:06Z started\n  #0 a\n    b\n> c\n #1 d"
     assert log_lines(text, MARK) == ["2026-02-03T04:05:06Z started", "#0 a", "  b", "> c", " #1 d"]
     assert log_lines("> a\n> b", MARK) == ["> a", "> b"]

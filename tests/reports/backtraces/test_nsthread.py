@@ -78,9 +78,9 @@ def test_cut_names_that_could_be_several_stay_cut() -> None:
 
 
 def test_numbers_that_begin_again_are_another_stack() -> None:
-    """What is between is kept with the second."""
-    one = line(0, "App", 0x104560200, "f", 2)
-    report = stacks(f"first\n{one}\nthen\n{one}\nlast\n")
+    """Lines in between are stored with the second."""
+    first = line(0, "App", 0x104560200, "f", 2)
+    report = stacks(f"first\n{first}\nthen\n{first}\nlast\n")
     assert [thread.details.get("lines") for thread in report.threads] == [["first"], ["then"]]
     assert report.details == {"lines": ["last"]}
 
@@ -142,11 +142,15 @@ def test_lines(
     offset: int | None,
     image_offset: int | None,
 ) -> None:
-    """Of Apple's Libc in both widths, of glibc, and of libexecinfo."""
-    found = read_line(text)
-    assert found is not None
-    assert (found.image, found.address) == (image, address)
-    assert (found.symbol, found.symbol_offset, found.image_offset) == (symbol, offset, image_offset)
+    """Formats of Apple's Libc in both widths, of glibc, and of libexecinfo."""
+    parsed = read_line(text)
+    assert parsed is not None
+    assert (parsed.image, parsed.address) == (image, address)
+    assert (parsed.symbol, parsed.symbol_offset, parsed.image_offset) == (
+        symbol,
+        offset,
+        image_offset,
+    )
 
 
 def test_lines_of_crash_reports_may_stand_alone() -> None:
@@ -157,10 +161,10 @@ def test_lines_of_crash_reports_may_stand_alone() -> None:
         "2   Demo                 0x0000000101682200 0x101680000 + 1\n"
         "3   ???                  0x1862f694c (Missing)\n"
     )
-    bar, run, odd, missing = report.threads[0].frames
+    bar, run, other, missing = report.threads[0].frames
     assert (bar.symbol, bar.offset, report.images[0].load_address) == (None, 11292, 0x1995000)
     assert run.symbol is not None
     assert (run.symbol.name, run.symbol.offset) == ("run()", 16)
     assert run.location == SourceLocation("Demo.swift", 31)
-    assert odd.symbol is not None  # the numbers do not add up
+    assert other.symbol is not None  # the numbers do not add up
     assert (missing.address, missing.symbol, missing.image) == (0x1862F694C, None, None)

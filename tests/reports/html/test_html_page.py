@@ -67,9 +67,9 @@ def page_of(*reports):
 def test_it_asks_no_network_for_anything():
     """No address of any other file, and a policy that would not let one be loaded."""
     page = page_of(CRASH)
-    found = _Elements(page)
-    assert not {name for name, _ in found.attributes} & {"src", "action", "data", "srcset"}
-    assert {"link", "img", "iframe", "object"}.isdisjoint(found.tags)
+    elements = _Elements(page)
+    assert not {name for name, _ in elements.attributes} & {"src", "action", "data", "srcset"}
+    assert {"link", "img", "iframe", "object"}.isdisjoint(elements.tags)
     assert "http://" not in page
     assert "https://" not in page
     head = page[: page.index("<style>")]
@@ -87,7 +87,7 @@ def test_threads_frames_and_images_are_there():
 
 
 def test_where_names_are_from_is_marked():
-    """A name of the report's own has no mark; and inlined calls are told."""
+    """A name from the report has no mark; inlined calls are marked."""
     frame = made_frame("run", line=7)
     symbol = ReportedSymbol("run", 8, NameSource.DEBUG_INFORMATION)
     inlined = made_frame("inner", line=3, is_inline=True)
@@ -102,7 +102,7 @@ def test_where_names_are_from_is_marked():
     assert '<u class="debug">' not in plain[: plain.index("<footer>")]
 
 
-def test_the_app_s_missing_names_are_asked_for():
+def test_missing_names_of_the_app_are_listed_with_their_file():
     """By the UUID that a dSYM must have; the system's are not."""
     report = made_report(made_thread(0, ["system:abort", "", "main"], crashed=True))
     text = _Elements(page_of(report)).text
@@ -126,7 +126,7 @@ def test_several_reports_are_grouped():
 
 
 def test_an_exception_its_registers_and_details():
-    """All that a report says has a place."""
+    """Everything in a report is on the page."""
     thread = replace(
         made_thread(0, ["main"], crashed=True),
         registers=ReportedRegisters(registers=(ReportedRegister("pc", 0xABCD),)),
@@ -170,10 +170,10 @@ def hostile_report():
 def test_hostile_names_stay_text():
     """No element and no attribute comes from a report; nothing turns the direction of text."""
     page = page_of(hostile_report())
-    found = _Elements(page)
-    assert 2 == found.tags["script"]  # the data, and ours
-    assert "img" not in found.tags
-    assert not [name for name, _ in found.attributes if name.startswith("on")]
+    elements = _Elements(page)
+    assert 2 == elements.tags["script"]  # the data, and ours
+    assert "img" not in elements.tags
+    assert not [name for name, _ in elements.attributes if name.startswith("on")]
     assert not re.search("[\u202a-\u202e\u2066-\u2069\x00\x1b]", page)
 
 
@@ -207,7 +207,7 @@ def opened(browser, path: Path, *reports):
 
 
 def status(browser):
-    """What the flame graph says of the selected box."""
+    """Return the flame graph's description of the selected box."""
     return browser.value("document.querySelector('.flame .status').textContent")
 
 
@@ -241,7 +241,7 @@ def test_searching_finds_rows_and_boxes(browser, tmp_path):
 
 
 def test_threads_put_together(browser, tmp_path):
-    """What two threads have in common is one box."""
+    """Common prefixes of two threads are one box."""
     report = made_report(made_thread(0, ["a", "main"]), made_thread(1, ["b", "main"]))
     page = opened(browser, tmp_path / "page.html", report)
     page.value(

@@ -27,8 +27,8 @@ def report_of(kind: str, *frames: dict[str, object], images: object = IMAGES) ->
     return report
 
 
-def test_a_name_of_another_image_is_not_believed() -> None:
-    """The address says where a frame is; what was said of it stays in the details."""
+def test_a_name_of_another_image_is_rejected() -> None:
+    """The address determines the image; the report's names stay in the details."""
     wrong = {
         "instruction_addr": APP_BASE + 0x104,
         "object_addr": APP_BASE + 0x10000,
@@ -72,14 +72,14 @@ def test_a_name_of_the_same_image_is_a_hint() -> None:
 )
 def test_only_who_was_interrupted_has_an_exact_address(kind: str, innermost: Adjustment) -> None:
     """Stacks of exceptions are lists of return addresses from the first one on."""
-    one = {"instruction_addr": APP_BASE + 4}
-    report = report_of(kind, one, one)
-    found = [frame.adjustment for frame in report.threads[0].frames]
-    assert found == [innermost, Adjustment.RETURN]
+    entry = {"instruction_addr": APP_BASE + 4}
+    report = report_of(kind, entry, entry)
+    adjustments = [frame.adjustment for frame in report.threads[0].frames]
+    assert adjustments == [innermost, Adjustment.RETURN]
 
 
 def test_a_signature_is_taken_off_where_an_image_proves_it() -> None:
-    """And what the report had is kept; an address in no image is left as it is."""
+    """The report's value is preserved; an address in no image is unchanged."""
     signed = 0x0055_0000_0000_0000 | APP_BASE + 0x104
     nowhere = 0x0055_0000_DEAD_0000
     report = report_of("mach", {"instruction_addr": signed}, {"instruction_addr": nowhere})
@@ -91,8 +91,12 @@ def test_a_signature_is_taken_off_where_an_image_proves_it() -> None:
 
 def test_an_image_that_only_frames_name_is_added() -> None:
     """Reports can have few of their images, and profiles have none."""
-    one = {"instruction_addr": 0x2_0000_0104, "object_addr": 0x2_0000_0000, "object_name": "Other"}
-    report = report_of("mach", one)
+    entry = {
+        "instruction_addr": 0x2_0000_0104,
+        "object_addr": 0x2_0000_0000,
+        "object_name": "Other",
+    }
+    report = report_of("mach", entry)
     (frame,) = report.threads[0].frames
     assert frame.image == len(IMAGES)
     assert report.images[frame.image].name == "Other"
@@ -117,8 +121,8 @@ def test_a_profile_is_a_tree() -> None:
     ]
     assert report.images[0].uuid == APP_UUID
     assert report.warnings == ("1 sampled frames are not listed",)
-    given = json.loads(KSCRASH_PROFILE)["crash"]["error"]["profile"]
-    assert report.details["crash"] == {"error": {"profile": given}}
+    profile = json.loads(KSCRASH_PROFILE)["crash"]["error"]["profile"]
+    assert report.details["crash"] == {"error": {"profile": profile}}
 
 
 def test_a_crash_in_reporting_is_two_reports() -> None:
@@ -146,8 +150,8 @@ def test_a_crash_in_reporting_is_two_reports() -> None:
 )
 def test_times_of_all_versions_are_read(timestamp: object, text: str | None) -> None:
     """Seconds, microseconds or text; what is none of them stays where it was."""
-    given = {"report": {"timestamp": timestamp}, "crash": {}}
-    (report,) = read(ReportSource("report", json.dumps(given).encode()))
+    body = {"report": {"timestamp": timestamp}, "crash": {}}
+    (report,) = read(ReportSource("report", json.dumps(body).encode()))
     assert report.incident.time == text
 
 
@@ -163,7 +167,7 @@ def test_a_report_that_is_not_quite_json_is_read() -> None:
 def test_reports_before_version_1_have_plainer_lists() -> None:
     """Frames are the thread's own list, and images the crash's."""
     thread = {"crashed": True, "backtrace": [{"instruction_addr": APP_BASE + 0x104}]}
-    given = {"crash": {"binary_images": IMAGES, "threads": [thread]}, "system": {}}
-    (report,) = read(ReportSource("old", json.dumps(given).encode()))
+    body = {"crash": {"binary_images": IMAGES, "threads": [thread]}, "system": {}}
+    (report,) = read(ReportSource("old", json.dumps(body).encode()))
     assert [frame.offset for frame in report.threads[0].frames] == [0x104]
     assert len(report.images) == 2

@@ -1,4 +1,4 @@
-"""What KSCrash's text says below the images, and of what it did not record."""
+"""KSCrash's text: below the images, and for values that were not recorded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_registers_that_were_not_recorded_are_zeros() -> None:
 
 
 def test_parts_below_the_images_are_parted_by_one_line() -> None:
-    """What an exception spoke of comes first, right below the heading."""
+    """The object of an exception comes first, right below the heading."""
     error = {"type": "nsexception", "nsexception": {"name": "A", "referenced_object": OBJECT}}
     text = text_of(error, crash={"diagnosis": "It broke."})
     assert text.endswith(
@@ -48,7 +48,7 @@ def test_parts_below_the_images_are_parted_by_one_line() -> None:
     assert text_of({"type": "signal"}).endswith("\nExtra Information:\n")
 
 
-def test_a_deallocated_exception_is_told_of() -> None:
+def test_a_deallocated_exception_is_reported() -> None:
     """And is the reason where a register has its address."""
     error = {
         "type": "mach",
@@ -56,11 +56,13 @@ def test_a_deallocated_exception_is_told_of() -> None:
     }
     last = {"address": 32, "name": "Late", "reason": "too late", "referenced_object": OBJECT}
     process = {"last_dealloced_nsexception": last}
-    told = "\n\nLast deallocated NSException (0x00000020): Late: too late\nReferenced object:\n{\n"
+    expected = (
+        "\n\nLast deallocated NSException (0x00000020): Late: too late\nReferenced object:\n{\n"
+    )
     for value, is_said in ((32, True), (33, False)):
         registers = {"basic": {"r0": value}, "exception": {"far": 32}}
         text = text_of(error, process=process, thread={"registers": registers})
-        assert told in text
+        assert expected in text
         assert ("uncaught exception 'Late', reason: 'too late'\nNOTE: " in text) == is_said
 
 

@@ -60,7 +60,7 @@ def test_the_root_of_a_crash_is_its_innermost_frame() -> None:
 
 
 def test_the_root_of_a_hang_is_its_outermost_frame() -> None:
-    """Callers are parents, counts are kept, and leaves are where threads were seen."""
+    """Callers are parents, counts are preserved, and leaves are program counters."""
     report = payload(
         "hangDiagnostics",
         frame(
@@ -94,7 +94,7 @@ def test_an_odd_offset_of_arm64_was_moved_back_already() -> None:
     assert [node.frame.lookup for node in report.trees[0].nodes] == [0x103, 0x207]
 
 
-def test_an_odd_offset_of_x86_tells_nothing() -> None:
+def test_an_odd_offset_of_x86_proves_nothing() -> None:
     """Its instructions begin anywhere."""
     report = payload("hangDiagnostics", frame("dyld", 0x103, frame("App", 7)), arch="x86_64")
     assert report.trees[0].nodes[0].frame.adjustment is Adjustment.RETURN
@@ -132,9 +132,12 @@ def test_a_crash_that_branches_stays_as_it_is() -> None:
 
 def test_a_payload_is_a_report_for_each_diagnostic() -> None:
     """In the file's order, each with its kind."""
-    one = {"callStackTree": {"callStacks": []}, "diagnosticMetaData": {"hangDuration": "20 sec"}}
+    diagnostic = {
+        "callStackTree": {"callStacks": []},
+        "diagnosticMetaData": {"hangDuration": "20 sec"},
+    }
     keys = ("crashDiagnostics", "hangDiagnostics", "diskWriteExceptionDiagnostics")
-    text = json.dumps({key: [one, one] for key in keys})
+    text = json.dumps({key: [diagnostic, diagnostic] for key in keys})
     reports = read(ReportSource("payload", text.encode()))
     assert [report.incident.kind for report in reports] == [
         *("crash", "crash", "hang", "hang", "disk-write-exception", "disk-write-exception"),
@@ -187,7 +190,7 @@ def test_a_stack_of_thirty_thousand_frames_is_read_whole() -> None:
 
 
 def test_reports_of_ios_27_have_one_diagnostic() -> None:
-    """With names of images beside the tree, and what is said of the process beside both.
+    """Image names are beside the tree, the process' fields beside both.
 
     The shape is that of tests of an open-source library, which name iOS 27.2's SDK as its source.
     """
@@ -227,7 +230,7 @@ def test_reports_of_ios_27_have_one_diagnostic() -> None:
         assert report.details["payload"] == {"timeRange": {"begin": 1.5, "end": 2.5}}
 
 
-def test_a_crash_of_ios_27_says_what_befell_it() -> None:
+def test_a_crash_of_ios_27_has_its_exception() -> None:
     """In the diagnostic itself."""
     document = {
         "environment": {"pid": 42},
@@ -248,7 +251,7 @@ def test_a_crash_of_ios_27_says_what_befell_it() -> None:
 def test_a_tree_may_be_a_text_of_json() -> None:
     """As who keeps what the API returns writes it."""
     tree = {"callStacks": [{"callStackRootFrames": [{"binaryName": "App", "address": 4096}]}]}
-    for given in (tree, json.dumps(tree)):
-        document = {"crashDiagnostics": [{"callStackTree": given}]}
+    for value in (tree, json.dumps(tree)):
+        document = {"crashDiagnostics": [{"callStackTree": value}]}
         (report,) = read(ReportSource("given", json.dumps(document).encode()))
         assert [frame.address for frame in report.threads[0].frames] == [4096]

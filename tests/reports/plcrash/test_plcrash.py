@@ -76,7 +76,7 @@ def test_mach_exceptions_have_names_and_codes(packed: bool) -> None:  # noqa: FB
 
 
 def test_a_signature_is_taken_off_where_an_image_proves_it() -> None:
-    """And kept in the details."""
+    """The details preserve it."""
     signed = 0x0055_0000_0000_0000 | APP_BASE + 0x104
     report = read_one((3, message((2, message((3, signed))))), (4, IMAGE))
     (frame,) = report.threads[0].frames
@@ -84,13 +84,13 @@ def test_a_signature_is_taken_off_where_an_image_proves_it() -> None:
     assert frame.details == {"pc": signed}
 
 
-def test_strings_that_are_no_text_are_kept() -> None:
+def test_undecodable_strings_are_preserved() -> None:
     """Reports exist whose build of the system is rubbish."""
     report = read_one((1, message((2, "15.0"), (5, b"\xff\xfe24A"))))
     assert report.system.os_build == "\udcff\udcfe24A"
 
 
-def test_fields_that_nobody_knows_are_kept() -> None:
+def test_unknown_fields_are_preserved() -> None:
     """By their numbers, also in messages within others."""
     report = read_one((77, 5), (78, b"\x80\x80\x80"), (7, message((1, "App"), (99, "new"))))
     assert report.details == {
@@ -100,8 +100,8 @@ def test_fields_that_nobody_knows_are_kept() -> None:
     }
 
 
-def test_a_message_that_is_cut_off_loses_nothing() -> None:
-    """What is before the cut is read, what is behind it is kept as it is."""
+def test_a_truncated_message_loses_nothing() -> None:
+    """Fields before the cut are read, the rest is stored as it is."""
     inner = bytes(message((1, "App"), (2, 455))) + b"\x1a\x7fno"
     (report,) = read(ReportSource("cut", HEAD + b"\x3a" + bytes([len(inner)]) + inner))
     assert (report.process.name, report.process.pid) == ("App", 455)
@@ -109,7 +109,7 @@ def test_a_message_that_is_cut_off_loses_nothing() -> None:
 
 
 def test_a_symbol_that_begins_behind_its_frame_has_no_offset() -> None:
-    """Where it begins is kept."""
+    """Its start is stored."""
     symbol = message((1, "_late"), (2, APP_BASE + 0x300))
     frame = message((3, APP_BASE + 0x104), (6, symbol))
     report = read_one((3, message((2, frame))), (4, IMAGE))

@@ -1,4 +1,4 @@
-"""What Swift's runtime writes of a crash, in both presets, in colour, in logs and as JSON."""
+"""Swift's crash reports: both presets, in colour, in logs and as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read(text: str) -> tuple[Report, ...]:
 
 
 def frames(lines: str, after: str = "") -> tuple[ReportedFrame, ...]:
-    """Of a thread with these lines."""
+    """Return the frames of a thread with these lines."""
     (report,) = read(f"{HEAD}{lines}\n\n{after}")
     (thread,) = report.threads
     return thread.frames
@@ -110,7 +110,7 @@ def test_a_whole_crash() -> None:
     }
 
 
-def test_what_a_terminal_showed() -> None:
+def test_output_of_a_terminal() -> None:
     """In colour, with source lines and without addresses: the preset *friendly*."""
     (report,) = read(
         "\r\x1b[0K💣 Program crashed: Signal 4: Backtracing from 0x7fea78ca09fc...\r\x1b[0K"
@@ -269,7 +269,7 @@ DOCUMENT = {
 
 
 def test_a_crash_as_json() -> None:
-    """The same model; what has no place in it is kept."""
+    """The same model; other keys stay in the details."""
     (report,) = read(json.dumps(DOCUMENT))
     assert report.kind is ReportKind.SWIFT
     assert report.incident.time == "2025-02-27T15:35:42.000000Z"

@@ -1,4 +1,4 @@
-"""Who waits for whom: what the system notes, what stacks tell, and what stays unknown."""
+"""Wait graphs: from notes of the system, from stacks, and with unknown owners."""
 
 from dataclasses import replace
 
@@ -35,10 +35,10 @@ MUTEX = ["system:__psynch_mutexwait", "system:_pthread_mutex_firstfit_lock_slow"
 )
 def test_notes_say_who_is_waited_for(text, process, pid, thread):
     """As far as they do."""
-    found = wait_note(text)
-    assert found is not None
-    assert (process, pid, thread) == (found.process, found.pid, found.thread)
-    assert found.names_owner
+    note = wait_note(text)
+    assert note is not None
+    assert (process, pid, thread) == (note.process, note.pid, note.thread)
+    assert note.names_owner
 
 
 def test_notes_say_more():
@@ -86,11 +86,11 @@ def test_notes_say_more():
         (["mach_msg_trap", "run"], WaitKind.MESSAGE),
     ],
 )
-def test_what_a_stack_waits_for(names, kind):
-    """By what says the most of the functions that it ends in."""
-    found = wait_of(names)
-    assert found is not None
-    assert kind is found.kind
+def test_the_wait_of_a_stack(names, kind):
+    """The most specific function at the inner end decides."""
+    wait = wait_of(names)
+    assert wait is not None
+    assert kind is wait.kind
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_what_a_stack_waits_for(names, kind):
         [],
     ],
 )
-def test_what_does_not_wait(names):
+def test_stacks_that_do_not_wait(names):
     """A function that may wait is not enough: the stack has to end where threads wait."""
     assert wait_of(names) is None
 
@@ -115,7 +115,7 @@ def test_a_block_that_waits_is_not_its_queue():
 
 
 def test_notes_make_a_deadlock():
-    """Two threads, each waiting for the other, as spindump says it of their trees."""
+    """Two threads, each waiting for the other, as spindump notes in their trees."""
     first = made_tree(
         [(None, 60, "main"), (0, 60, "system:__psynch_mutexwait")],
         thread=0x1A,
@@ -135,7 +135,7 @@ def test_notes_make_a_deadlock():
 
 
 def test_a_thread_that_waits_for_itself_is_a_deadlock():
-    """And the system's word for it is kept."""
+    """The system's own verdict is preserved."""
     tree = made_tree(
         [(None, 9, "main"), (0, 9, "system:__psynch_mutexwait")],
         thread=1,
@@ -159,7 +159,7 @@ def test_a_process_that_is_waited_for_is_no_thread():
 
 
 def test_who_holds_a_mutex_is_not_guessed():
-    """Nothing in stacks tells."""
+    """Stacks do not reveal it."""
     report = made_report(made_thread(0, [*MUTEX, "main"]), made_thread(1, ["work", "loop"]))
     graph = wait_graph(report)
     assert () == graph.edges
@@ -167,7 +167,7 @@ def test_who_holds_a_mutex_is_not_guessed():
     assert () == graph.deadlocks
 
 
-def test_the_only_queue_is_a_guess_and_says_so():
+def test_the_only_queue_is_marked_as_a_guess():
     """Two threads in dispatch_sync, each serving a queue: perhaps a deadlock."""
     report = made_report(
         made_thread(0, [*DISPATCH_SYNC, "main"], queue="com.apple.main-thread"),
@@ -205,11 +205,13 @@ def test_a_caller_that_is_named_after_the_main_thread():
 
 
 def test_a_queue_that_its_own_thread_waits_for():
-    """Libdispatch ends such a process, and says why."""
-    said = "BUG IN CLIENT OF LIBDISPATCH: dispatch_sync called on queue already owned by current "
-    said += "thread"
+    """Libdispatch ends such a process with a message."""
+    message = (
+        "BUG IN CLIENT OF LIBDISPATCH: dispatch_sync called on queue already owned by current "
+    )
+    message += "thread"
     report = made_report(made_thread(0, [*DISPATCH_SYNC, "main"], crashed=True))
-    report = replace(report, application_information=(("libdispatch.dylib", (said,)),))
+    report = replace(report, application_information=(("libdispatch.dylib", (message,)),))
     (edge,) = wait_graph(report).edges
     assert (0, 0, EdgeSource.MESSAGE) == (edge.waiter, edge.owner, edge.source)
     assert wait_graph(report).deadlocks[0].is_certain
@@ -227,8 +229,8 @@ def test_threads_that_wait_for_the_same_event():
 
 
 @given(st.lists(st.lists(st.integers(0, 7), max_size=4), min_size=8, max_size=8))
-def test_components_are_what_can_reach_one_another(edges):
-    """By looking at what is reachable from each."""
+def test_components_equal_mutual_reachability(edges):
+    """Oracle: the nodes reachable from each."""
     reach = []
     for start in range(8):
         seen, waiting = set(), [start]
@@ -247,5 +249,5 @@ def test_components_are_what_can_reach_one_another(edges):
 
 def test_a_long_chain_takes_no_recursion():
     """Ten thousand threads in a row, and the last waits for the first."""
-    found = strong_components([[at + 1] for at in range(9_999)] + [[0]])
-    assert [list(range(10_000))] == found
+    components = strong_components([[at + 1] for at in range(9_999)] + [[0]])
+    assert [list(range(10_000))] == components
