@@ -1,9 +1,8 @@
 """Runs the instructions of call-frame information to the row for one address (DWARF 5, 6.4.3).
 
-Numbers of the call-frame instructions (DWARF 5, section 7.24, and vendors' extensions).
-
-``DW_CFA_GNU_*`` are described with ``.eh_frame`` in the Linux Standard Base, Core, section 10.6.1;
-``DW_CFA_AARCH64_*`` in *DWARF for the Arm 64-bit Architecture*.
+The numbers of instructions are in DWARF 5, section 7.24. ``DW_CFA_GNU_*`` are described with
+``.eh_frame`` in the Linux Standard Base, Core, section 10.6.1; ``DW_CFA_AARCH64_*`` in *DWARF for
+the Arm 64-bit Architecture*.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from machtrace.formats.dwarf.pointer_encoding import read_pointer
 from machtrace.model.address import Svma
 
 DW_CFA_LOW_BITS = 0x3F
-"""The operand inside the first three instructions, whose two high bits tell them."""
+"""The operand of the first three instructions, whose two high bits identify them."""
 DW_CFA_ADVANCE_LOC = 0x40
 DW_CFA_OFFSET = 0x80
 DW_CFA_RESTORE = 0xC0
@@ -92,52 +91,51 @@ REGISTER_RULES = frozenset(
         ),
     }
 )
-"""Those whose first operand is a register."""
+"""Instructions whose first operand is a register."""
 AARCH64_NEGATE_RA_STATES = frozenset({0x2C, 0x2D})
-"""With and without the address of the signing instruction; 0x2d is also
-``DW_CFA_GNU_window_save``, of SPARC."""
+"""With and without the address of the signing instruction; 0x2d is also SPARC's
+``DW_CFA_GNU_window_save``."""
 
 
 REMEMBERED_LIMIT = 64
-"""Rows remembered at once; compilers nest one or two deep."""
+"""Rows on the stack of remembered rows; compilers nest one or two."""
 _STEPS_A_FUNCTION = 24
 _STEPS_A_BYTE = 2
-"""Of instructions; remembering a row is one byte, and takes longest."""
+"""Steps per byte of instructions; remembering a row is one byte, and takes longest."""
 REGISTER_LIMIT = 256
-"""Registers in a row; the largest machine here has some 130."""
+"""Registers in a row; the largest supported architecture has some 130."""
 
 
 class CallFrames:
-    """The table of one section, a row at a time; what functions share is read once."""
+    """The table of one section, a row at a time; parts that functions share are parsed once."""
 
     __slots__ = ("_commons", "_initial", "_spend", "section")
 
     def __init__(
         self, section: CallFrameSection, spend: Callable[[int], bool] = lambda _: True
     ) -> None:
-        """``spend`` takes a lookup's steps from what is allowed, and says whether any are left."""
+        """``spend``: counts the steps of a lookup, and returns whether any are left."""
         self.section = section
         self._spend = spend
         self._commons: dict[int, CommonInformation] = {}
         self._initial: dict[int, _State] = {}
 
     def function(self, offset: int) -> FrameDescription:
-        """The FDE at ``offset`` of the section.
+        """Return the FDE at ``offset`` of the section.
 
         Raises:
             DwarfError: there is none, or it or its CIE is malformed or of an unknown kind.
             MemoryReadError: it could not be read.
         """
         if not self._spend(_STEPS_A_FUNCTION):
-            raise self.section.fail("more was looked up than may be", offset)
+            raise self.section.fail("the step budget is exhausted", offset)
         return read_frame_description(self.section, offset, self._commons)
 
     def row(self, function: FrameDescription, address: Svma) -> CallFrameRow:
-        """The row for ``address``, which ``function`` must hold.
+        """Return the row for ``address``, which must be in ``function``.
 
         Raises:
-            DwarfError: an instruction before it is malformed or unknown, or nothing says where
-                the CFA is.
+            DwarfError: an instruction before it is malformed or unknown, or the CFA is not defined.
         """
         if address not in function:
             raise self.section.fail(f"the FDE does not describe {address:#x}", function.offset)
@@ -148,7 +146,7 @@ class CallFrames:
         return table.row(function.end)
 
     def rows(self, function: FrameDescription) -> Iterator[CallFrameRow]:
-        """Every row of ``function``, by address; those of no bytes are left out.
+        """Yield every row of ``function``, by address, except empty ones.
 
         Raises:
             DwarfError: as :meth:`row`.
@@ -180,7 +178,7 @@ class CallFrames:
 
 @dataclass(slots=True)
 class _State:
-    """A row while it is made. The CFA's three parts stay apart, as instructions change them."""
+    """A row being built. The CFA's three parts are separate, as instructions change them."""
 
     register: int | None = None
     offset: int = 0
@@ -196,13 +194,13 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """Instructions, and where they stand."""
+    """Instructions, and their location."""
 
     code: bytes
     address: int
-    """Svma of the first one, which ``DW_CFA_set_loc`` may be relative to."""
+    """The Svma of the first one, which ``DW_CFA_set_loc`` may be relative to."""
     source: str
-    """What to call them in errors."""
+    """Their name in errors."""
 
     @classmethod
     def of_common(cls, section: CallFrameSection, common: CommonInformation) -> _Program:
@@ -216,7 +214,7 @@ class _Program:
 
 
 class _Table:
-    """One run through a program; ``location`` is where the present row starts."""
+    """One run through a program; ``location`` is the start of the present row."""
 
     __slots__ = (
         "_common",
@@ -245,7 +243,7 @@ class _Table:
         self._initial = initial.registers
 
     def row(self, end: int) -> CallFrameRow:
-        """The present row, which ends at ``end``."""
+        """Return the present row, which ends at ``end``."""
         state = self.state
         rule: CfaRule
         if state.expression is not None:
@@ -253,7 +251,9 @@ class _Table:
         elif state.register is not None:
             rule = CfaRegister(state.register, state.offset)
         else:
-            raise DwarfError("nothing says where the CFA is", source=self._program.source, offset=0)
+            raise DwarfError(
+                "no instruction defines the CFA", source=self._program.source, offset=0
+            )
         return CallFrameRow(
             start=Svma(self.location),
             end=Svma(end),
@@ -265,7 +265,7 @@ class _Table:
         )
 
     def run(self) -> Iterator[int]:
-        """Each address at which a row ends, while that row can be had from :meth:`row`."""
+        """Yield each address at which a row ends, while :meth:`row` returns that row."""
         program = self._program.code
         cursor = ByteCursor(program, source=self._program.source, error=DwarfError)
         alignment = self._common.data_alignment
@@ -318,7 +318,7 @@ class _Table:
             is_factored = code == DW_CFA_DEF_CFA_SF
             state.offset = cursor.sleb128() * alignment if is_factored else cursor.uleb128()
         elif code == DW_CFA_DEF_CFA_REGISTER:
-            # After an expression the last offset counts again, as in GCC's unwinder.
+            # After an expression the last offset applies again, as in GCC's unwinder.
             state.register = cursor.uleb128()
             state.expression = None
         elif code == DW_CFA_DEF_CFA_OFFSET:
@@ -364,7 +364,7 @@ class _Table:
         elif code == DW_CFA_RESTORE_EXTENDED:
             self._restore(cursor.uleb128())
         elif code == DW_CFA_GNU_ARGS_SIZE:
-            cursor.uleb128()  # of use only to those who throw exceptions through the frame
+            cursor.uleb128()  # only needed to throw exceptions through the frame
         elif code in AARCH64_NEGATE_RA_STATES and self._section.arch.is_arm64:
             self.state.ra_signed = not self.state.ra_signed
         elif code != DW_CFA_NOP:

@@ -1,7 +1,7 @@
 """The records of call-frame information: CIEs and FDEs.
 
-``.debug_frame`` is DWARF 5, section 6.4.1; ``.eh_frame`` is the variant of it in the Linux
-Standard Base, Core, section 10.6, which Mach-O's ``__TEXT,__eh_frame`` follows too.
+``.debug_frame`` is defined by DWARF 5, section 6.4.1; ``.eh_frame`` is its variant in the Linux
+Standard Base, Core, section 10.6, which Mach-O's ``__TEXT,__eh_frame`` follows, too.
 """
 
 from __future__ import annotations
@@ -23,83 +23,83 @@ from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 
 RECORD_LIMIT = 1 << 20
-"""Bytes of one record; the longest real ones are some ten thousand. It bounds what one lookup
-reads from memory that may be far away."""
+"""Bytes of one record; the longest real ones have some ten thousand. It limits what one lookup
+reads from remote memory."""
 
 _EXTENDED_LENGTH = 0xFFFFFFFF
 """The 64-bit length follows."""
 _RESERVED_LENGTH = 0xFFFFFFF0
-"""Lengths from here on mean nothing, save the one above."""
+"""Lengths from here on are invalid, except the one above."""
 _SEGMENT_VERSION = 4
-"""From this version on a CIE says how wide addresses and segment selectors are."""
+"""From this version on a CIE states the sizes of addresses and segment selectors."""
 _VERSIONS = frozenset({1, 3, 4})
 _ADDRESS_SIZES = frozenset({4, 8})
 
 
 @dataclass(frozen=True, slots=True)
 class CallFrameSection:
-    """A section of call-frame information: its bytes, and what its pointers are relative to."""
+    """A section of call-frame information: its bytes, and the base of its pointers."""
 
     read: Callable[[int, int], bytes | memoryview]
-    """Gives the bytes at an offset of the section; raises MemoryReadError if there are fewer."""
+    """Returns the bytes at an offset of the section; raises MemoryReadError if there are fewer."""
     size: int
     """In bytes."""
     arch: Arch
     source: str
-    """What to call it in errors."""
+    """Its name in errors."""
     is_eh_frame: bool = True
     """False for ``.debug_frame``."""
     address: Svma = Svma(0)  # noqa: RUF009 (a NewType of int)
-    """Of its first byte, when loaded."""
+    """The address of its first byte, when loaded."""
     little_endian: bool = True
     ends_at_terminator: bool = False
     """Whether :attr:`size` is only an upper bound, so that the first terminator is the end.
-    Otherwise terminators may stand anywhere, where linkers joined sections."""
+    Otherwise terminators may be anywhere, because linkers join sections."""
 
     def fail(self, message: str, offset: int) -> DwarfError:
-        """The error for ``message`` at ``offset`` of the section, to be raised by the caller."""
+        """Return the error for ``message`` at ``offset`` of the section."""
         return DwarfError(message, source=self.source, offset=offset)
 
 
 class RecordHeader(NamedTuple):
-    """Where a record is, and whose it is."""
+    """The location of a record, and the CIE it refers to."""
 
     offset: int
-    """Of its length, in the section."""
+    """The section offset of its length."""
     body: int
-    """Offset of what follows the CIE id or pointer."""
+    """The offset after the CIE id or pointer."""
     end: int
     common: int | None
-    """Offset of the CIE that an FDE refers to; None in a CIE."""
+    """The offset of an FDE's CIE; None in a CIE."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonInformation:
-    """A CIE: what many functions share."""
+    """A CIE: the common properties of many functions."""
 
     offset: int
     version: int
     augmentation: str
     code_alignment: int
-    """Factor of every advance."""
+    """The factor of every advance."""
     data_alignment: int
-    """Factor of every offset from the CFA."""
+    """The factor of every offset from the CFA."""
     return_column: int
-    """Number of the register that holds the return address."""
+    """The number of the register that holds the return address."""
     address_size: int
     """Bytes in an address."""
     pointer_encoding: int
     """``DW_EH_PE_*`` of the FDEs' addresses."""
     is_signal_frame: bool
-    """``S``: the caller was interrupted, not called from."""
+    """``S``: whether the caller was interrupted."""
     program: bytes
-    """Instructions that set up the row that every function starts with."""
+    """The instructions for the initial row of every function."""
     program_offset: int
-    """Where they are in the section, for messages."""
+    """Their section offset, for messages."""
 
     @property
     def has_augmentation_data(self) -> bool:
-        """``z``: FDEs hold augmentation data after its length."""
+        """``z``: whether FDEs have augmentation data after its length."""
         return self.augmentation.startswith("z")
 
 
@@ -113,7 +113,7 @@ class FrameDescription:
     size: int
     """Bytes of code."""
     program: bytes
-    """Instructions that change the row as the code runs."""
+    """The instructions that change the row along the code."""
     program_offset: int
 
     @property
@@ -126,7 +126,7 @@ class FrameDescription:
 
 
 def read_record_header(section: CallFrameSection, offset: int) -> RecordHeader | None:
-    """The start of the record at ``offset``; None where there is a terminator (length 0).
+    """Parse the start of the record at ``offset``; return None for a terminator (length 0).
 
     Raises:
         DwarfError: it is cut short, or longer than the section or :data:`RECORD_LIMIT`.
@@ -162,7 +162,7 @@ def read_record_header(section: CallFrameSection, offset: int) -> RecordHeader |
 
 
 def read_common_information(section: CallFrameSection, offset: int) -> CommonInformation:
-    """The CIE at ``offset``.
+    """Parse the CIE at ``offset``.
 
     Raises:
         DwarfError: there is none, or it is malformed or of an unknown kind.
@@ -179,9 +179,9 @@ def read_frame_description(
     offset: int,
     commons: MutableMapping[int, CommonInformation] | None = None,
 ) -> FrameDescription:
-    """The FDE at ``offset``.
+    """Parse the FDE at ``offset``.
 
-    ``commons`` are the CIEs that were read before, by offset; its own is added to them.
+    ``commons``: CIEs parsed before, by offset; the FDE's own is added.
 
     Raises:
         DwarfError: there is none, or it or its CIE is malformed or of an unknown kind.
@@ -226,7 +226,7 @@ def read_frame_description(
 
 
 def _body(section: CallFrameSection, header: RecordHeader) -> ByteCursor:
-    """A cursor over what follows the CIE id or pointer; its offsets start at 0 there."""
+    """Return a cursor over the bytes after the CIE id or pointer, where its offsets start at 0."""
     return ByteCursor(
         section.read(header.body, header.end - header.body),
         source=f"{section.source}, record {header.offset:#x}",
@@ -235,7 +235,7 @@ def _body(section: CallFrameSection, header: RecordHeader) -> ByteCursor:
 
 
 class _CommonReader:
-    """Reads one CIE."""
+    """Parses one CIE."""
 
     def __init__(self, section: CallFrameSection, header: RecordHeader) -> None:
         self._section = section
@@ -251,7 +251,7 @@ class _CommonReader:
         if version not in _VERSIONS:
             raise section.fail(f"CIE of unknown version {version}", header.offset)
         augmentation = cursor.c_string().decode("latin-1")
-        if augmentation == "eh":  # GCC 2: a pointer to exception data, which nothing here needs.
+        if augmentation == "eh":  # GCC 2: a pointer to exception data, which is not needed.
             cursor.take(self._address_size)
         if version >= _SEGMENT_VERSION:
             self._address_size, selector_size = cursor.take(2)
@@ -285,7 +285,7 @@ class _CommonReader:
         )
 
     def _read_augmentation(self, augmentation: str, end: int) -> None:
-        """Leaves the cursor at ``end``, where the instructions start."""
+        """Leave the cursor at ``end``, where the instructions start."""
         cursor = self._cursor
         for letter in augmentation.removeprefix("z"):
             if letter == "R":

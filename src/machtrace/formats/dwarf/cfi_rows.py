@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from machtrace.model.address import Svma
 
-# --- what a row says of a register ---
+# --- the recovery of a register ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +35,21 @@ class ValueOffset:
 
 @dataclass(frozen=True, slots=True)
 class InOtherRegister:
-    """Kept in another register."""
+    """Saved in another register."""
 
     register: int
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """Saved at the address that an expression gives, which starts with the CFA pushed."""
+    """Saved at the address that an expression computes from a stack that holds the CFA."""
 
     expression: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ValueExpression:
-    """What an expression gives, which starts with the CFA pushed."""
+    """The value that an expression computes from a stack that holds the CFA."""
 
     expression: bytes
 
@@ -58,7 +58,7 @@ RegisterRule = (
     Undefined | SameValue | Offset | ValueOffset | InOtherRegister | Expression | ValueExpression
 )
 
-# --- where the CFA is ---
+# --- the CFA ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class CfaRegister:
 
 @dataclass(frozen=True, slots=True)
 class CfaExpression:
-    """What an expression gives."""
+    """The value of an expression."""
 
     expression: bytes
 
@@ -81,21 +81,21 @@ CfaRule = CfaRegister | CfaExpression
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFrameRow:
-    """One row of the table: how to find the caller's registers in one range of addresses."""
+    """One row of the table: the recoveries of the caller's registers in one range of addresses."""
 
     start: Svma
     end: Svma
-    """The first address that it does not hold for."""
+    """The first address after the range."""
     cfa: CfaRule
     registers: tuple[tuple[int, RegisterRule], ...]
-    """By number; what is not named is as the ABI has it."""
+    """By number; absent ones are as in the ABI."""
     return_column: int
-    """Number of the register that holds the return address."""
+    """The number of the register that holds the return address."""
     is_signal_frame: bool
     ra_signed: bool
     """Whether the return address is signed here (arm64, ``DW_CFA_AARCH64_negate_ra_state``)."""
 
     @property
     def return_address(self) -> RegisterRule | None:
-        """What it says of :attr:`return_column`."""
+        """The recovery of :attr:`return_column`."""
         return dict(self.registers).get(self.return_column)

@@ -13,11 +13,11 @@ from machtrace.model.memory import MemoryReader
 from machtrace.model.registers import RegisterSet
 
 STEP_LIMIT = 1024
-"""Operations run before an expression is taken for an endless loop; real ones run tens."""
+"""Operations before an expression is taken for an endless loop; real ones have tens."""
 STEPS_AN_OPERATION = 2
-"""Of what whoever asks allows, each about a microsecond."""
+"""Steps of the caller's budget, each about a microsecond."""
 STACK_LIMIT = 256
-"""Values kept; GCC's own unwinder allows 64."""
+"""Values on the stack; GCC's own unwinder allows 64."""
 
 
 def evaluate(
@@ -29,22 +29,22 @@ def evaluate(
     pointer_size: int = 8,
     spend: Callable[[int], bool] = lambda _: True,
 ) -> int:
-    """What ``expression`` leaves on top of its stack, from 0 to 2**(8 * pointer_size) - 1.
+    """Return the top of the stack after ``expression``, from 0 to 2**(8 * pointer_size) - 1.
 
     Args:
-        expression: The bytes, little-endian as every supported machine's are.
+        expression: The bytes, little-endian as on every supported machine.
         registers: Of the frame that the expression belongs to. A ``breg`` of the number that the
             architecture gives its program counter (``rip`` in x86-64's PLT) has ``registers.pc``.
         memory: Of the target; addresses are Avmas.
-        initial: Pushed first, the last one on top.
+        initial: The initial stack, top last.
         pointer_size: Bytes in an address: the width of every value.
-        spend: Takes the steps of each operation from an allowance, and says whether any are left.
+        spend: Counts the steps of an operation, and returns whether any are left.
 
     Raises:
-        DwarfError: it is malformed, needs a register that is not known, divides by zero, runs
-            longer than :data:`STEP_LIMIT` or than it may, or uses an operation that call-frame
-            information may not.
-        MemoryReadError: what it reads could not be read.
+        DwarfError: it is malformed, needs an unknown register, divides by zero, exceeds
+            :data:`STEP_LIMIT` or the caller's steps, or uses an operation that call-frame
+            information must not use.
+        MemoryReadError: memory that it reads is unreadable.
     """
     machine = _Machine(expression, registers, memory, initial, pointer_size)
     return machine.run(spend)
@@ -68,8 +68,8 @@ _UNSIGNED: dict[int, Callable[[int, int], int]] = {
     op.PLUS: operator.add,
     op.XOR: operator.xor,
 }
-"""Modulo the width of an address. ``DW_OP_mod`` is not among those that section 2.5.1.4 calls
-signed, and GCC's unwinder takes it as unsigned."""
+"""Modulo the width of an address. Section 2.5.1.4 does not call ``DW_OP_mod`` signed, and GCC's
+unwinder treats it as unsigned."""
 
 _SIGNED: dict[int, Callable[[int, int], int]] = {
     op.DIV: _truncated_division,
@@ -147,7 +147,7 @@ class _Machine:
             return _UNSIGNED[code](left, right)
         if code in _SIGNED:
             return _SIGNED[code](self._signed(left), self._signed(right))
-        # A shift by the width or more leaves nothing but the sign.
+        # A shift by the width or more leaves only the sign.
         right = min(right, self._bits)
         if code == op.SHL:
             return left << right

@@ -1,4 +1,4 @@
-"""Which FDE describes an address, for a section that brings no search table of its own."""
+"""An index of FDEs by address, for a section without a search table."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from machtrace.formats.dwarf.pointer_encoding import PointerForm, pointer_form
 
 COMMONS_AT_LEAST = 1024
 COMMONS_PER_RECORD = 1 / 64
-"""How many CIEs are read, the most used first: linkers keep one for thousands of functions."""
+"""CIEs that are parsed, the most used first: linkers keep one for thousands of functions."""
 READ_ONE_BY_ONE = 1024
-"""Records that are read though their lengths have 64 bits, or their numbers no fixed width: no
-compiler makes them."""
+"""Records that are parsed one by one, as no compiler makes them: those with 64-bit lengths, or
+numbers of no fixed width."""
 _WORD = 4
 _WIDE = 8
 _EXTENDED = 0xFFFFFFF0
@@ -39,19 +39,23 @@ class FrameIndex:
     starts: npt.NDArray[np.uint64]
     """Svmas, ascending."""
     offsets: npt.NDArray[np.uint64]
-    """Of each FDE in its section."""
+    """The section offset of each FDE."""
     malformed_at: int | None = None
-    """Offset of the record at which reading had to end; what came before it is here."""
+    """The offset of the record at which parsing had to end; those before it are included."""
 
     def find(self, address: int) -> int | None:
-        """Offset of the last FDE that starts at or before ``address``, which may end before it."""
-        # The buffer gives Python's own integers: numpy's search would turn address into float.
-        found = bisect_right(self.starts.data, address) - 1
-        return None if found < 0 else int(self.offsets[found])
+        """Return the offset of the last FDE that starts at or before ``address``.
+
+        It may end before it.
+        """
+        # The buffer's elements are Python's integers: numpy's search would convert address to
+        # float.
+        index = bisect_right(self.starts.data, address) - 1
+        return None if index < 0 else int(self.offsets[index])
 
 
 def build_index(section: CallFrameSection) -> FrameIndex:
-    """Every FDE of ``section``. One that cannot be read, or that describes no code, is left out.
+    """Index every FDE of ``section``, except those that are malformed or describe no code.
 
     Raises:
         MemoryReadError: the section could not be read.
@@ -59,10 +63,10 @@ def build_index(section: CallFrameSection) -> FrameIndex:
     data = section.read(0, section.size)
     records, malformed_at = _scan(section, data)
     starts, sizes = _addresses(section, data, records)
-    kept = sizes > 0
-    order = np.argsort(starts[kept], kind="stable")
+    has_code = sizes > 0
+    order = np.argsort(starts[has_code], kind="stable")
     return FrameIndex(
-        starts[kept][order], records["offset"][kept][order].astype(np.uint64), malformed_at
+        starts[has_code][order], records["offset"][has_code][order].astype(np.uint64), malformed_at
     )
 
 
@@ -72,7 +76,7 @@ _RECORD = np.dtype([("offset", "u8"), ("body", "u8"), ("end", "u8"), ("common", 
 def _scan(
     section: CallFrameSection, data: bytes | memoryview
 ) -> tuple[npt.NDArray[Any], int | None]:
-    """Where each FDE is and which CIE it has; and where that ended, if before the end."""
+    """Return the records, and the offset at which that ended, if before the section's end."""
     unpack = Struct("<I" if section.little_endian else ">I").unpack_from
     words = _words(section, data)
     narrow: list[int] = []
@@ -81,6 +85,7 @@ def _scan(
     read = 0
     at, last = 0, section.size - _WORD
     while at <= last:
+        # Lengths are mostly aligned: an element of a list is read faster than unpacked bytes.
         length = unpack(data, at)[0] if at & _WORD - 1 else words[at // _WORD]
         if _WORD <= length < _EXTENDED:
             narrow.append(at)
@@ -113,7 +118,7 @@ def _scan(
 def _narrow_records(
     section: CallFrameSection, data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.uint64]
 ) -> npt.NDArray[Any]:
-    """The FDEs among the records with 32-bit lengths at ``offsets``."""
+    """Return the FDEs among the records with 32-bit lengths at ``offsets``."""
     word = np.dtype("<u4" if section.little_endian else ">u4")
     lengths = _gather(data, offsets, word)
     idents = _gather(data, offsets + np.uint64(_WORD), word)
@@ -123,7 +128,7 @@ def _narrow_records(
     records["offset"] = offsets
     records["body"] = offsets + np.uint64(2 * _WORD)
     records["end"] = offsets + np.uint64(_WORD) + lengths[is_function]
-    # In .eh_frame it counts backwards from itself; one that leaves the section wraps round.
+    # In .eh_frame it counts backwards from itself; a CIE outside of the section wraps around.
     records["common"] = offsets + np.uint64(_WORD) - idents if section.is_eh_frame else idents
     return records
 
@@ -131,26 +136,28 @@ def _narrow_records(
 def _gather(
     data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.uint64], dtype: np.dtype[Any]
 ) -> npt.NDArray[np.uint64]:
-    """The number at each of ``offsets``; negative ones wrap round."""
-    places = offsets.astype(np.intp)[:, None] + np.arange(dtype.itemsize)
-    numbers: npt.NDArray[Any] = np.ascontiguousarray(data[places]).view(dtype)[:, 0]
+    """Return the number at each of ``offsets``; negative ones wrap around."""
+    # A matrix of byte indices, one row per number: offsets need not be aligned.
+    indices = offsets.astype(np.intp)[:, None] + np.arange(dtype.itemsize)
+    numbers: npt.NDArray[Any] = np.ascontiguousarray(data[indices]).view(dtype)[:, 0]
     return numbers.astype(np.int64 if dtype.kind == "i" else np.uint64).astype(np.uint64)
 
 
 def _words(section: CallFrameSection, data: bytes | memoryview) -> list[int]:
-    """Every four bytes as a number."""
+    """Return every four bytes as a number."""
     dtype = np.dtype("<u4" if section.little_endian else ">u4")
-    found: list[int] = np.frombuffer(data, dtype, len(data) // _WORD).tolist()
-    return found
+    words: list[int] = np.frombuffer(data, dtype, len(data) // _WORD).tolist()
+    return words
 
 
 def _addresses(
     section: CallFrameSection, data: bytes | memoryview, records: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """The start and the size of each FDE's code; size 0 where they cannot be had."""
+    """Return the start and the size of each FDE's code; size 0 if unknown."""
     starts = np.zeros(len(records), np.uint64)
     sizes = np.zeros(len(records), np.uint64)
     commons, which, counts = np.unique(records["common"], return_inverse=True, return_counts=True)
+    # All FDEs whose CIEs have the same encoding and address size are read at once.
     kinds: dict[tuple[int, int], int] = {}
     kind_of = np.full(len(commons), -1, np.int64)
     most = COMMONS_AT_LEAST + int(len(records) * COMMONS_PER_RECORD)
@@ -200,7 +207,7 @@ def _read_each(
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """Reads the two numbers that start many FDEs' bodies, all encoded alike."""
+    """Reads the two numbers at the start of many FDEs' bodies with the same encoding."""
 
     section: CallFrameSection
     data: npt.NDArray[np.uint8]

@@ -1,6 +1,6 @@
-"""The operations of DWARF expressions, and how each is encoded (DWARF 5, sections 2.5 and 7.7.1).
+"""The operations of DWARF expressions and their encodings (DWARF 5, sections 2.5 and 7.7.1).
 
-Only those that call-frame information may use are here: no location descriptions (``DW_OP_reg*``,
+Only those that call-frame information may use: no location descriptions (``DW_OP_reg*``,
 ``DW_OP_piece``), nothing that needs a compilation unit or an object (DWARF 5, section 6.4.2).
 """
 
@@ -28,7 +28,7 @@ DEREF_SIZE = 0x94
 NOP = 0x96
 
 COUNT = 32
-"""How many of ``DW_OP_lit*`` and of ``DW_OP_breg*`` there are."""
+"""The number of ``DW_OP_lit*`` and of ``DW_OP_breg*``."""
 
 
 _FIXED = {
@@ -68,10 +68,10 @@ class Operation(NamedTuple):
 
 
 def read_operation(cursor: ByteCursor, pointer_size: int) -> Operation:
-    """The operation at ``cursor``.
+    """Read the operation at ``cursor``.
 
     Raises:
-        DwarfError: it is cut short, unknown, or none that call-frame information may use.
+        DwarfError: it is cut short, unknown, or not allowed in call-frame information.
     """
     start = cursor.offset
     code = cursor.take(1)[0]
@@ -97,7 +97,7 @@ def read_operation(cursor: ByteCursor, pointer_size: int) -> Operation:
 
 
 def read_operations(expression: bytes, pointer_size: int) -> Iterator[tuple[int, Operation]]:
-    """Each operation of ``expression`` in order of bytes, with the offset at which it starts.
+    """Yield the operations of ``expression``, each with the offset at which it starts.
 
     Raises:
         DwarfError: as :func:`read_operation`.

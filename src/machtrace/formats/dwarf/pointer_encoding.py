@@ -9,13 +9,13 @@ from typing import Literal
 from machtrace.formats.cursor import ByteCursor
 
 OMIT = 0xFF
-"""There is no pointer."""
+"""No pointer is present."""
 
 ABSOLUTE = 0x00
 """Both an application (no base) and a form (as wide as a pointer)."""
 
 FORM = 0x0F
-"""The half of an encoding that says how the number itself is written."""
+"""The half of an encoding for the form of the number."""
 
 _INDIRECT = 0x80
 _APPLICATION = 0x70
@@ -38,32 +38,32 @@ _FIXED = {
 
 @dataclass(frozen=True, slots=True)
 class PointerForm:
-    """An encoding taken apart; only those that can be decoded exist."""
+    """A decoded encoding that can be read."""
 
     size: int | None
-    """In bytes; None where the pointer is a LEB128."""
+    """In bytes; None for a LEB128."""
     signed: bool
     application: int
     """``DW_EH_PE_pcrel`` and so on; 0 is none."""
     is_indirect: bool
-    """Whether the result is the address of the pointer that is meant."""
+    """Whether the result is the address of the actual pointer."""
 
     @property
     def is_absolute(self) -> bool:
-        """Whether nothing is added to it."""
+        """Whether no base is added."""
         return self.application == ABSOLUTE
 
     @property
     def is_relative_to_itself(self) -> bool:
-        """Whether its own place is added to it: ``DW_EH_PE_pcrel``."""
+        """Whether its own address is added: ``DW_EH_PE_pcrel``."""
         return self.application == _PC_RELATIVE
 
 
 @cache
 def pointer_form(encoding: int, pointer_size: int) -> PointerForm | None:
-    """What ``encoding`` means; None where it is :data:`OMIT` or nothing that is known.
+    """Decode ``encoding``; return None if it is :data:`OMIT` or unknown.
 
-    ``DW_EH_PE_aligned`` is not: how long it is depends on where it is, and no linker writes it.
+    ``DW_EH_PE_aligned`` is unknown: its length depends on its address, and no linker writes it.
     """
     application, form = encoding & _APPLICATION, encoding & FORM
     if encoding == OMIT or application > _FUNCTION_RELATIVE:
@@ -78,7 +78,7 @@ def pointer_form(encoding: int, pointer_size: int) -> PointerForm | None:
 
 
 def read_number(cursor: ByteCursor, form: PointerForm, *, little_endian: bool) -> int:
-    """The number at ``cursor``, with nothing added to it.
+    """Read the number at ``cursor``, without a base.
 
     Raises:
         DwarfError: it is cut short.
@@ -90,10 +90,10 @@ def read_number(cursor: ByteCursor, form: PointerForm, *, little_endian: bool) -
 
 
 def skip_pointer(cursor: ByteCursor, encoding: int, *, pointer_size: int) -> None:
-    """Pass over a pointer that is not needed, whatever it is relative to.
+    """Skip a pointer, whatever its base.
 
     Raises:
-        DwarfError: it is cut short, or encoded in no known way.
+        DwarfError: it is cut short, or of an unknown encoding.
     """
     if encoding != OMIT:
         read_number(cursor, _known_form(cursor, encoding, pointer_size), little_endian=True)
@@ -107,13 +107,13 @@ def read_pointer(
     pointer_size: int,
     little_endian: bool = True,
 ) -> int:
-    """The address at ``cursor``, as wide as a pointer.
+    """Read the address at ``cursor``, as wide as a pointer.
 
-    ``here`` is the address of the byte at offset 0 of the cursor.
+    ``here``: the address of the byte at offset 0 of the cursor.
 
     Raises:
         DwarfError: it is cut short, omitted, indirect, or relative to something other than its own
-            place, which no compiler for the machines here does with addresses of code.
+            address, which no compiler for the supported machines does with addresses of code.
     """
     form = _known_form(cursor, encoding, pointer_size)
     if form.is_indirect or not (form.is_absolute or form.is_relative_to_itself):

@@ -1,10 +1,8 @@
-"""ELF images as bytes to read: as a file, or as loaded into a process.
+"""ELF images as readable bytes: as a file, or as loaded into a process.
 
-Compressed sections (gABI, "Section Compression").
-
-``.gnu_debugdata``: names of local functions in stripped files, as Fedora and others ship them.
-
-The section is an xz-compressed ELF file with a ``.symtab`` (GDB's manual, "MiniDebugInfo").
+Also the two ways in which they hold compressed bytes: compressed sections (gABI, "Section
+Compression"), and ``.gnu_debugdata``, an xz-compressed ELF file with the names of a stripped file's
+local functions (GDB's manual, "MiniDebugInfo").
 """
 
 from __future__ import annotations
@@ -40,19 +38,19 @@ from machtrace.model.image import BuildId, ImageFormat
 from machtrace.model.memory import MemoryReader
 
 SECTION_LIMIT = 256 << 20
-"""Bytes decompressed; what claims more is told how to be read without."""
+"""The largest decompressed section, in bytes."""
 _BEST_RATIO = 1032
-"""Deflate yields at most this many bytes a byte (RFC 1951: 258 bytes for two bits)."""
+"""The largest ratio of deflate (RFC 1951: 258 bytes for two bits)."""
 _STEP = 1 << 18
 _REMEDY = "decompress it with: objcopy --decompress-debug-sections"
 
 
 def decompress_section(data: memoryview, layout: ElfLayout, source: str) -> memoryview:
-    """The bytes of a section with ``SHF_COMPRESSED`` set, whose stored bytes are ``data``.
+    """Return the bytes of a section with ``SHF_COMPRESSED`` set, stored as ``data``.
 
     Raises:
-        ElfError: it is cut short, not what it claims, compressed otherwise than by zlib, or
-            larger than :data:`SECTION_LIMIT`.
+        ElfError: it is cut short, contradicts its header, is not compressed by zlib, or is larger
+            than :data:`SECTION_LIMIT`.
     """
     if len(data) < layout.compression.size:
         raise ElfError("compression header cut short", source=source, offset=len(data))
@@ -83,7 +81,7 @@ def decompress_section(data: memoryview, layout: ElfLayout, source: str) -> memo
 
 
 def _inflate(packed: memoryview, plain: bytearray, source: str, start: int) -> int:
-    """Fills ``plain`` a step at a time, so that nothing is held twice; how much there was."""
+    """Fill ``plain`` in steps, so that no bytes are in memory twice; return the count."""
     import zlib
 
     reader = zlib.decompressobj()
@@ -97,7 +95,7 @@ def _inflate(packed: memoryview, plain: bytearray, source: str, start: int) -> i
             part = reader.decompress(pending, min(_STEP, len(plain) - filled))
         except zlib.error as error:
             raise ElfError(f"bad compressed data ({error})", source=source, offset=start) from None
-        # Without input there may still be output that found no room before.
+        # Without input there may still be output that did not fit before.
         if not part and not pending:
             break
         plain[filled : filled + len(part)] = part
@@ -108,22 +106,22 @@ def _inflate(packed: memoryview, plain: bytearray, source: str, start: int) -> i
 
 _NOTES_LIMIT = 1 << 16
 """Bytes of all notes together that are searched for the build-id; those of a program are a few
-hundred, and any number of headers may name the same ones."""
+hundred, and any number of headers may refer to the same notes."""
 
 _NoteRange = tuple[int, int, int]
-"""Where notes are, their size in bytes and their alignment."""
+"""The offset or address of notes, their size in bytes and their alignment."""
 
 MEMORY_READ_LIMIT = 1 << 28
-"""Bytes of one read from memory. In a file a size can be checked against the file's; in memory
-only headers say how large an image is, and they may be anything."""
+"""The most bytes of one read from memory. A file's size limits the sizes in its headers; memory has
+no such limit."""
 
 
 class ElfFileContents:
     """An ELF file.
 
     Args:
-        data: The whole file; a memory map does, and is not copied.
-        source: What to call it in errors.
+        data: The whole file; a memory map is not copied.
+        source: Its name in errors.
 
     Raises:
         ElfError: it is no ELF, or its headers are not inside it.
@@ -138,20 +136,20 @@ class ElfFileContents:
     def __init__(self, data: bytes | memoryview, source: str) -> None:
         self.source = source
         self.data = memoryview(data).cast("B").toreadonly()
-        """All bytes."""
+        """The whole file."""
         header = read_header(self.data, source)
         segments = self._read_segments(header)
         sections = read_sections(self.data, header, source)
         image = ElfImage(header=header, segments=segments, sections=sections)
         self._loaded = tuple((s.address, s.file_size, s.offset) for s in image.load_segments)
         self.image = image
-        """Its headers."""
+        """The parsed headers."""
         self.image = replace(image, build_id=self._build_id(image), soname=read_soname(self, image))
 
     def read_svma(self, address: Svma, size: int, /) -> memoryview:
         """See :meth:`~machtrace.model.memory.ImageContents.read_svma`.
 
-        Bytes that a segment has in memory but not in the file (``.bss``) cannot be read.
+        Bytes that a segment has only in memory (``.bss``) cannot be read.
         """
         for begins, file_size, offset in self._loaded:
             delta = address - begins
@@ -168,10 +166,10 @@ class ElfFileContents:
         return self.data[offset : offset + size]
 
     def read_section(self, section: Section, /) -> memoryview:
-        """The bytes of ``section``, decompressed if need be.
+        """Return the bytes of ``section``, decompressed if necessary.
 
         Raises:
-            ElfError: they are not inside the file, or not what they claim to be.
+            ElfError: they are not inside the file, or malformed.
         """
         if not section.has_bytes:
             return memoryview(b"")
@@ -205,25 +203,25 @@ class ElfFileContents:
         ranges += [(s.offset, s.size, 4) for s in image.sections if s.type == SHT_NOTE]
         for offset, size, alignment in _within_limit(ranges):
             notes = self.data[offset : offset + size]
-            found = build_id_in(notes, image.layout, alignment=alignment)
-            if found is not None:
-                return found
+            build_id = build_id_in(notes, image.layout, alignment=alignment)
+            if build_id is not None:
+                return build_id
         return None
 
 
 class ElfMemoryContents:
-    """An ELF image as a process has it: the vdso, a deleted file, a file of another system.
+    """An ELF image in a process's memory: the vdso, a deleted file, a file of another system.
 
-    Only the headers, the notes and the dynamic section are read at once. There are no section
-    headers in memory: :attr:`image` has segments only.
+    Only the headers, the notes and the dynamic section are read at once. Section headers are not
+    loaded: :attr:`image` has segments only.
 
     Args:
         memory: The target's memory.
-        load_address: Where the ELF header is, an Avma.
-        source: What to call it in errors.
+        load_address: The Avma of the ELF header.
+        source: Its name in errors.
 
     Raises:
-        ElfError: there is no ELF header, or a malformed one.
+        ElfError: the ELF header is missing or malformed.
         MemoryReadError: the headers could not be read.
     """
 
@@ -242,9 +240,9 @@ class ElfMemoryContents:
         segments = read_segments(memory.read(Avma(at), size), header, count, source)
         image = ElfImage(header=header, segments=segments)
         self.slide = load_address - image.header_svma
-        """What to add to an Svma to get an Avma."""
+        """The Avma of a byte less its Svma."""
         self.image = image
-        """Its headers."""
+        """The parsed headers."""
         self.image = replace(
             image,
             build_id=self._build_id(image),
@@ -263,7 +261,7 @@ class ElfMemoryContents:
     def read_file(self, offset: FileOffset, size: int, /) -> memoryview:
         """See :meth:`~machtrace.model.memory.ImageContents.read_file`.
 
-        Only what a segment brought into memory can be read.
+        Only bytes that a segment loads can be read.
         """
         for segment in self.image.load_segments:
             delta = offset - segment.offset
@@ -280,9 +278,9 @@ class ElfMemoryContents:
                 notes = self.read_svma(Svma(address), size)
             except MemoryReadError:
                 continue
-            found = build_id_in(notes, image.layout, alignment=alignment)
-            if found is not None:
-                return found
+            build_id = build_id_in(notes, image.layout, alignment=alignment)
+            if build_id is not None:
+                return build_id
         return None
 
 
@@ -290,17 +288,17 @@ ElfContents: TypeAlias = ElfFileContents | ElfMemoryContents
 
 
 def _within_limit(ranges: Iterable[_NoteRange]) -> Iterator[_NoteRange]:
-    """Each range once, until together they are :data:`_NOTES_LIMIT` bytes; the last is cut."""
+    """Yield each range once, up to :data:`_NOTES_LIMIT` bytes together; the last is truncated."""
     room = _NOTES_LIMIT
     for start, size, alignment in dict.fromkeys(ranges):
-        kept = min(size, room)
-        if kept:
-            yield start, kept, alignment
-        room -= kept
+        counted = min(size, room)
+        if counted:
+            yield start, counted, alignment
+        room -= counted
 
 
 MINI_DEBUG_LIMIT = 64 << 20
-"""Bytes decompressed; those of the largest programs take a few million."""
+"""The most bytes decompressed; those of the largest programs are a few million."""
 _MEMORY_LIMIT = 128 << 20
 
 
@@ -354,12 +352,12 @@ def without_version(name: bytes) -> str:
 
 
 def mini_debug_contents(contents: ElfContents) -> ElfFileContents | None:
-    """The file inside ``.gnu_debugdata``, to read symbols from; None where there is none.
+    """Return the file inside ``.gnu_debugdata``, which has symbols; None without that section.
 
     Its addresses are those of ``contents``.
 
     Raises:
-        ElfError: it is not what it claims, or larger than :data:`MINI_DEBUG_LIMIT`.
+        ElfError: it is malformed, or larger than :data:`MINI_DEBUG_LIMIT`.
     """
     import lzma
 

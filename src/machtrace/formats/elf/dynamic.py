@@ -1,4 +1,4 @@
-"""The dynamic section: what the loader reads, and all that is left in memory (gABI, chapter 5)."""
+"""The dynamic section, the loader's table of contents (gABI, chapter 5)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NOTHING: Mapping[int, int] = MappingProxyType({})
 
 
 def read_dynamic(contents: ImageContents, image: ElfImage) -> Mapping[int, int]:
-    """``DT_`` number → value, the first of each; empty where there is no dynamic section.
+    """Return the first value of each ``DT_`` number; empty without a dynamic section.
 
     Raises:
-        MemoryReadError: it lies in no segment, or could not be read.
+        MemoryReadError: it is in no segment, or could not be read.
     """
     segment = image.segment(PT_DYNAMIC)
     if segment is None:
@@ -42,10 +42,10 @@ def read_dynamic(contents: ImageContents, image: ElfImage) -> Mapping[int, int]:
 
 
 def dynamic_address(value: int, image: ElfImage, *, slide: int = 0) -> Svma:
-    """The stated address in a ``d_ptr``.
+    """Return the stated address in a ``d_ptr``.
 
-    glibc's loader adds the slide to these in memory, musl's does not, and the vdso's are never
-    touched; so in a loaded image (``slide`` not 0) it depends on which of the two is inside.
+    In memory, glibc's loader adds the slide to these, musl's does not, and nothing changes the
+    vdso's; so in a loaded image (``slide`` not 0) the one inside the image is the right one.
     """
     if slide and image.file_offset_of(Svma(value)) is None:
         unslid = Svma(value - slide)
@@ -55,7 +55,7 @@ def dynamic_address(value: int, image: ElfImage, *, slide: int = 0) -> Svma:
 
 
 def read_soname(contents: ImageContents, image: ElfImage, *, slide: int = 0) -> str | None:
-    """``DT_SONAME``; None where there is none or it cannot be read. Raises nothing."""
+    """Return ``DT_SONAME``; None if it is missing or cannot be read. Raises nothing."""
     try:
         entries = read_dynamic(contents, image)
         name, strings = entries.get(DT_SONAME), entries.get(DT_STRTAB)
@@ -69,12 +69,12 @@ def read_soname(contents: ImageContents, image: ElfImage, *, slide: int = 0) -> 
 
 
 def _c_string(contents: ImageContents, address: Svma, limit: int) -> str | None:
-    """The string at ``address``, read a little at a time, for memory may be far away."""
-    kept = bytearray()
-    while len(kept) < limit:
-        part = bytes(contents.read_svma(Svma(address + len(kept)), min(_STEP, limit - len(kept))))
+    """Return the string at ``address``, read in small steps, because memory may be remote."""
+    text = bytearray()
+    while len(text) < limit:
+        part = bytes(contents.read_svma(Svma(address + len(text)), min(_STEP, limit - len(text))))
         head, end, _ = part.partition(b"\0")
-        kept += head
+        text += head
         if end:
-            return kept.decode("utf-8", "replace")
+            return text.decode("utf-8", "replace")
     return None

@@ -1,8 +1,8 @@
-"""Which unwinding instructions a function of 32-bit arm has: ``.ARM.exidx`` and ``.ARM.extab``.
+"""``.ARM.exidx`` and ``.ARM.extab``: the unwinding instructions of 32-bit arm's functions.
 
-Source: *Exception Handling ABI for the Arm Architecture* (EHABI), sections 5 to 7 and 9. Entries
-are two words: how far off the function is, and its instructions, or how far off they are, or that
-nothing unwinds it. "How far off" is in 31 bits, from the word itself.
+Source: *Exception Handling ABI for the Arm Architecture* (EHABI), sections 5 to 7 and 9. An entry
+has two words: the offset of the function; and its instructions, or their offset, or that it cannot
+be unwound. Offsets have 31 bits and are relative to the word itself.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ _INLINE = 1 << 31
 _PREL31 = (1 << 31) - 1
 _SIGN = 1 << 30
 _LONGEST_PERSONALITY = 2
-"""Of the personalities with a number: 0 has three bytes of instructions, the others more words."""
+"""The last numbered personality: 0 has three bytes of instructions, the others more words."""
 
 
 class Personality(Enum):
-    """What unwinds a function."""
+    """The personality routine of a function."""
 
     STANDARD = "standard"
     """One of the ABI's own: its instructions follow its number."""
     GENERIC = "generic"
-    """A language's own; compilers put the same instructions behind its address."""
+    """A language's own; compilers put the same instructions after its address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the table says of a function."""
+    """An entry of the table."""
 
     start: Svma
     end: Svma
-    """Where the next entry's function starts. Linkers leave out entries that say the same as the
-    one before, so it may be several functions."""
+    """The start of the next entry's function. Linkers omit entries that repeat the one before, so
+    the range may have several functions."""
     instructions: bytes | None
-    """As EHABI, section 10.3 has them; None where nothing unwinds it."""
+    """In the form of EHABI, section 10.3; None if the function cannot be unwound."""
     personality: Personality = Personality.STANDARD
 
 
@@ -58,25 +58,26 @@ class ExceptionIndex:
     __slots__ = ("_address", "_contents", "_order", "_words", "source", "starts")
 
     def __init__(self, contents: ElfContents, address: Svma, data: memoryview) -> None:
-        """``data`` is the table, which is at ``address``."""
+        """``data``: the table, which is at ``address``."""
         self._contents = contents
         self._address = address
         self.source = f"{contents.source} .ARM.exidx"
         self._order = contents.image.layout.byte_order
         count = len(data) // ENTRY_SIZE
+        # Both words of all entries; the first is an offset from itself, with a sign in bit 30.
         words = np.frombuffer(data[: count * ENTRY_SIZE], f"{self._order}u4").reshape(count, 2)
-        places = np.arange(count, dtype=np.int64) * ENTRY_SIZE + address
+        own_addresses = np.arange(count, dtype=np.int64) * ENTRY_SIZE + address
         offsets = words[:, 0].astype(np.int64) & _PREL31
         offsets -= (offsets & _SIGN) << 1
         self._words = words
-        self.starts: npt.NDArray[np.int64] = (places + offsets) & ((1 << 32) - 2)
-        """Svmas of functions, ascending; the bit that says Thumb is not among them."""
+        self.starts: npt.NDArray[np.int64] = (own_addresses + offsets) & ((1 << 32) - 2)
+        """Svmas of functions, ascending, without the Thumb bit."""
 
     @classmethod
     def of_elf(cls, contents: ElfContents) -> ExceptionIndex | None:
-        """From the section ``.ARM.exidx``, else from the segment PT_ARM_EXIDX; None without one.
+        """Read the section ``.ARM.exidx``, else the segment PT_ARM_EXIDX; return None without both.
 
-        An object file has none: its addresses are not known before it is linked.
+        Object files have none: they have no addresses before they are linked.
 
         Raises:
             MemoryReadError: it was not captured.
@@ -95,7 +96,7 @@ class ExceptionIndex:
         return cls(contents, address, contents.read_svma(address, size))
 
     def find(self, address: Svma) -> Entry | None:
-        """What is said of the function that holds ``address``; None before the first.
+        """Return the entry of the function that holds ``address``; None before the first.
 
         Raises:
             ElfError: what the entry points to is malformed.
@@ -111,8 +112,8 @@ class ExceptionIndex:
             return Entry(start, Svma(end), None)
         if word & _INLINE:
             return Entry(start, Svma(end), self._inline(word, index))
-        place = self._address + ENTRY_SIZE * index + _WORD
-        return self._in_table(start, Svma(end), self._apart(word, place))
+        word_address = self._address + ENTRY_SIZE * index + _WORD
+        return self._in_table(start, Svma(end), self._target(word, word_address))
 
     def _inline(self, word: int, index: int) -> bytes:
         if word >> 24 & 0x7F:
@@ -134,7 +135,7 @@ class ExceptionIndex:
         return Entry(start, end, second.to_bytes(_WORD, "big")[1:] + more, Personality.GENERIC)
 
     def _more(self, address: int, words: int) -> bytes:
-        """Further instructions: of each word the highest byte is first."""
+        """Return further instructions, which are in each word's bytes from the highest down."""
         data = self._contents.read_svma(Svma(address), _WORD * words)
         return np.frombuffer(data, f"{self._order}u4").astype(">u4").tobytes()
 
@@ -144,9 +145,9 @@ class ExceptionIndex:
         )
 
     @staticmethod
-    def _apart(word: int, place: int) -> int:
+    def _target(word: int, word_address: int) -> int:
         offset = word & _PREL31
-        return (place + offset - ((offset & _SIGN) << 1)) & 0xFFFFFFFF
+        return (word_address + offset - ((offset & _SIGN) << 1)) & 0xFFFFFFFF
 
     def _fail(self, message: str, offset: int) -> ElfError:
         return ElfError(message, source=self.source, offset=offset)

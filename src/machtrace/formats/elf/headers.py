@@ -1,9 +1,4 @@
-"""The ELF header: what kind of file it is, and where its tables are.
-
-Program headers and section headers, as values.
-
-The section header table of a file.
-"""
+"""The ELF header, program headers and section headers (gABI, chapters 4 and 5)."""
 
 from __future__ import annotations
 
@@ -27,7 +22,7 @@ from machtrace.model.address import FileOffset, Svma
 from machtrace.model.arch import Arch
 
 HEADER_SIZE = 64
-"""Bytes to read to have any header whole; the 32-bit one is 52 bytes long."""
+"""Bytes that hold any whole header; the 32-bit one has 52 bytes."""
 
 _ARCHITECTURES = {
     # e_machine and whether the file is 64-bit. x32 (62 in 32-bit) is left out: its pointers are
@@ -42,37 +37,37 @@ _ARCHITECTURES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElfHeader:
-    """``Ehdr``, with counts as they stand in it: the extended ones are resolved elsewhere."""
+    """``Ehdr``, with its counts as stored: extended ones are resolved elsewhere."""
 
     layout: ElfLayout
     type: ElfType
     arch: Arch
     entry: int
-    """Svma of the first instruction; 0 where there is none."""
+    """The Svma of the first instruction; 0 without one."""
     program_headers_offset: int
     """File offset."""
     program_header_size: int
     program_header_count: int
     section_headers_offset: int
-    """File offset; 0 where there are no section headers."""
+    """File offset; 0 without section headers."""
     section_header_size: int
     section_header_count: int
     section_names_index: int
-    """Which section holds the names of sections."""
+    """The index of the section with the names of sections."""
     flags: int
-    """``e_flags``; the processor's own."""
+    """``e_flags``, which depend on the machine."""
 
     @property
     def arch_name(self) -> str:
-        """The architecture's name, as that of a Mach-O's header."""
+        """The architecture's name, as in a Mach-O's header."""
         return self.arch.value
 
 
 def read_header(data: bytes | memoryview, source: str) -> ElfHeader:
-    """The header at the start of ``data``, of which :data:`HEADER_SIZE` bytes are enough.
+    """Parse the header at the start of ``data``, of which :data:`HEADER_SIZE` bytes suffice.
 
     Raises:
-        ElfError: it is no ELF, cut short, or of a kind or machine that is not known here.
+        ElfError: it is no ELF, cut short, or of an unsupported kind or machine.
     """
 
     def fail(message: str, offset: int) -> ElfError:
@@ -101,7 +96,7 @@ def read_header(data: bytes | memoryview, source: str) -> ElfHeader:
         bits = 64 if layout.is_64 else 32
         raise fail(f"ELF machine {machine} ({bits}-bit) is not supported", IDENT_SIZE + 2)
     if phnum and phsize != layout.program_header.size:
-        # Loaders insist on it too; and it bounds what has to be read.
+        # Loaders require it, too, and it limits what has to be read.
         raise fail(f"program headers of {phsize} bytes", IDENT_SIZE)
     return ElfHeader(
         layout=layout,
@@ -120,15 +115,15 @@ def read_header(data: bytes | memoryview, source: str) -> ElfHeader:
 
 
 PAGE_SIZE = 0x1000
-"""The smallest page of any machine here; what the lowest segment's address is floored to."""
+"""The smallest page size; the lowest segment's address is rounded down to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """``Phdr``: what the loader maps, or where it finds something."""
+    """``Phdr``: a range that the loader maps, or uses otherwise."""
 
     type: int
-    """``p_type``: ``PT_LOAD`` and others; kept as a number, for systems add their own."""
+    """``p_type``: ``PT_LOAD`` and others; a number, because systems add their own."""
     flags: int
     address: Svma
     offset: FileOffset
@@ -143,7 +138,7 @@ class Segment:
 
     @property
     def is_executable(self) -> bool:
-        """Whether it is mapped to be run."""
+        """Whether it is mapped executable."""
         return self.type == PT_LOAD and bool(self.flags & PF_X)
 
 
@@ -155,11 +150,11 @@ class Section:
     type: int
     flags: int
     address: Svma
-    """0 where it is not loaded."""
+    """0 if it is not loaded."""
     offset: FileOffset
     size: int
     link: int
-    """Index of another section; which one depends on the type."""
+    """The index of a related section, depending on the type."""
     info: int
     entry_size: int
 
@@ -170,22 +165,22 @@ class Section:
 
     @property
     def is_executable(self) -> bool:
-        """Whether it holds instructions."""
+        """Whether it has instructions."""
         return bool(self.flags & SHF_EXECINSTR)
 
     @property
     def has_bytes(self) -> bool:
-        """Whether the file holds its bytes; ``.bss`` and a debug file's ``.text`` have none."""
+        """Whether the file has its bytes; ``.bss`` and a debug file's ``.text`` have none."""
         return self.type != SHT_NOBITS
 
 
 def read_segments(
     table: bytes | memoryview, header: ElfHeader, count: int, source: str
 ) -> tuple[Segment, ...]:
-    """The ``count`` program headers in ``table``, which has just their bytes.
+    """Parse ``count`` program headers; ``table`` has just their bytes.
 
     Raises:
-        ElfError: the table is cut short, or a segment goes beyond the end of the address space.
+        ElfError: the table is cut short, or a segment ends beyond the address space.
     """
     layout, stride = header.layout, header.program_header_size
     if len(table) < count * stride:
@@ -220,11 +215,10 @@ def read_segments(
 
 
 def loaded_range(segments: Iterable[Segment]) -> tuple[Svma, int]:
-    """Where the image starts, and its size in bytes; ``(0, 0)`` where nothing is loaded.
+    """Return the start of the image and its size in bytes; ``(0, 0)`` if nothing is loaded.
 
-    It starts at the page of the lowest ``PT_LOAD``. It ends with the last executable one, or with
-    those after it that adjoin: what comes behind a gap and holds no code may have something
-    else mapped before it.
+    It starts at the page of the lowest ``PT_LOAD``. It ends with the last executable segment, or
+    with adjoining ones after that: after a gap without code, something else may be mapped.
     """
     loaded = sorted((s for s in segments if s.type == PT_LOAD), key=lambda s: s.address)
     if not loaded:
@@ -240,8 +234,8 @@ def loaded_range(segments: Iterable[Segment]) -> tuple[Svma, int]:
 
 
 _NAME_LIMIT = 256
-"""Bytes of a section's name that are kept; real ones are far shorter, and a string table without
-NULs must not be copied once a section."""
+"""Bytes of a section's name that are read; real ones are far shorter, and a string table without
+NULs must not be copied once per section."""
 
 _LAST_ADDRESS = (1 << 64) - 1
 
@@ -249,11 +243,11 @@ _RawSection = tuple[int, int, int, int, int, int, int, int, int, int]
 
 
 def read_sections(data: memoryview, header: ElfHeader, source: str) -> tuple[Section, ...]:
-    """The sections of the file ``data``; none where it has no section headers.
+    """Parse the sections of the file ``data``; none without section headers.
 
     Raises:
-        ElfError: the table or its names are not inside the file, a section goes beyond the end of
-            the address space, or its entries are larger than the file.
+        ElfError: the table or its names are not inside the file, a section ends beyond the address
+            space, or its entries are larger than the file.
     """
     rows = _raw_sections(data, header, source)
     if not rows:
@@ -280,7 +274,7 @@ def read_sections(data: memoryview, header: ElfHeader, source: str) -> tuple[Sec
 
 
 def first_section(data: memoryview, header: ElfHeader, source: str) -> _RawSection:
-    """Section 0, which holds the counts that do not fit the header.
+    """Parse section 0, which has the counts that do not fit the header.
 
     Raises:
         ElfError: it is not inside the file.

@@ -1,4 +1,4 @@
-"""What an ELF file is, as one value."""
+"""The parsed headers of an ELF file, as one value."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from machtrace.model.image import BuildId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElfImage:
-    """An ELF file's headers, whether it was read from a file or from memory."""
+    """An ELF file's headers, read from a file or from memory."""
 
     header: ElfHeader
     segments: tuple[Segment, ...]
     """Program headers, in the file's order."""
     sections: tuple[Section, ...] = ()
-    """Section headers, in the file's order; none where it was read from memory, or stripped."""
+    """Section headers, in the file's order; none if read from memory, or stripped."""
     build_id: BuildId | None = None
     soname: str | None = None
     """``DT_SONAME``."""
 
     @property
     def arch(self) -> Arch:
-        """What it runs on."""
+        """The architecture of its code."""
         return self.header.arch
 
     @property
     def layout(self) -> ElfLayout:
-        """Its width and byte order."""
+        """The width and byte order."""
         return self.header.layout
 
     @property
     def type(self) -> ElfType:
-        """Whether it is an executable, a shared object, a core or an object file."""
+        """The file type: executable, shared object, core or object file."""
         return self.header.type
 
     @property
     def header_svma(self) -> Svma:
-        """The page of the lowest ``PT_LOAD``: where the header is when loaded."""
+        """The page of the lowest ``PT_LOAD``, where the header is loaded."""
         return loaded_range(self.segments)[0]
 
     @property
@@ -52,20 +52,22 @@ class ElfImage:
 
     @property
     def identifier(self) -> BuildId | None:
-        """The build-id, by the name that a Mach-O's UUID has, too."""
+        """The build-id, named like a Mach-O's UUID."""
         return self.build_id
 
     @property
     def has_code(self) -> bool:
-        """Whether the instructions are included, which a debug file lacks."""
+        """Whether the instructions are included, which debug files lack."""
         text = self.section(".text")
         return text is None or text.has_bytes
 
     @property
     def has_dwarf(self) -> bool:
-        """Whether there is a ``.debug_info`` that is not empty, compressed or not."""
-        found = (self.section(name) for name in (".debug_info", ".zdebug_info"))
-        return any(section is not None and section.has_bytes and section.size for section in found)
+        """Whether a ``.debug_info`` is present and not empty, compressed or not."""
+        sections = (self.section(name) for name in (".debug_info", ".zdebug_info"))
+        return any(
+            section is not None and section.has_bytes and section.size for section in sections
+        )
 
     @property
     def symbol_count(self) -> int:
@@ -77,7 +79,7 @@ class ElfImage:
 
     @property
     def load_segments(self) -> Iterator[Segment]:
-        """The ``PT_LOAD`` ones."""
+        """The ``PT_LOAD`` segments."""
         return (segment for segment in self.segments if segment.type == PT_LOAD)
 
     @property
@@ -93,15 +95,15 @@ class ElfImage:
         return tuple(sorted((low, high) for low, high in ranges if low < high))
 
     def segment(self, kind: int) -> Segment | None:
-        """The first of type ``kind`` (a ``PT_`` number)."""
+        """Return the first segment of type ``kind`` (a ``PT_`` number)."""
         return next((segment for segment in self.segments if segment.type == kind), None)
 
     def section(self, name: str) -> Section | None:
-        """The first called ``name``."""
+        """Return the first section named ``name``."""
         return next((section for section in self.sections if section.name == name), None)
 
     def file_offset_of(self, address: Svma) -> FileOffset | None:
-        """Where the file has the byte at ``address``; None where it has none."""
+        """Return the file offset of the byte at ``address``; None if the file does not have it."""
         for segment in self.load_segments:
             delta = address - segment.address
             if 0 <= delta < segment.file_size:
@@ -109,7 +111,7 @@ class ElfImage:
         return None
 
     def loaded_end(self, address: Svma) -> Svma | None:
-        """Where the file's bytes of the segment that holds ``address`` end."""
+        """Return the end of the file's bytes of the segment that holds ``address``."""
         for segment in self.load_segments:
             if segment.address <= address < segment.address + segment.file_size:
                 return Svma(segment.address + segment.file_size)

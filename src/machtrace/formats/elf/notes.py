@@ -15,7 +15,7 @@ class Note(NamedTuple):
     """One record."""
 
     owner: bytes
-    """Without its NUL."""
+    """Without the final NUL."""
     type: int
     description: bytes
 
@@ -23,10 +23,10 @@ class Note(NamedTuple):
 def read_notes(
     data: bytes | memoryview, layout: ElfLayout, *, alignment: int = 4
 ) -> Iterator[Note]:
-    """The notes in ``data``; a record that is cut short ends them.
+    """Parse the notes in ``data``, up to a record that is cut short.
 
-    ``alignment`` is the segment's. Only where it is 8 (``.note.gnu.property``) are records padded
-    to 8 bytes; every other producer pads to 4, in 64-bit files too, whatever the gABI says.
+    ``alignment`` is the segment's. Only if it is 8 (``.note.gnu.property``) are records padded to 8
+    bytes; every other producer pads to 4, even in 64-bit files, whatever the gABI states.
     """
     padding = _WIDE_ALIGNMENT if alignment == _WIDE_ALIGNMENT else 4
     at, head = 0, layout.note.size
@@ -46,7 +46,7 @@ def read_notes(
 def build_id_in(
     data: bytes | memoryview, layout: ElfLayout, *, alignment: int = 4
 ) -> BuildId | None:
-    """The ``NT_GNU_BUILD_ID`` among the notes in ``data``."""
+    """Return the ``NT_GNU_BUILD_ID`` in the notes ``data``."""
     for note in read_notes(data, layout, alignment=alignment):
         if note.type == NT_GNU_BUILD_ID and note.owner == b"GNU" and note.description:
             return BuildId(note.description)

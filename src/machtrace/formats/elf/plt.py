@@ -1,14 +1,9 @@
 """Stubs of the procedure linkage table, named after the functions that they call.
 
-A stub jumps to where a slot of the global offset table points, and a relocation says which symbol
-the loader puts there. So the jump is decoded and not its place counted: linkers differ in what
-they put first and in how long a stub is.
-
-Jumps of arm64 stubs (*ELF for the Arm 64-bit Architecture*, "Program Linkage Table").
-
-Jumps of x86 stubs (x86-64 psABI, section 5.2; i386 psABI, section 5.2).
-
-Which symbol the loader puts into which slot (gABI, chapter 4, "Relocation").
+A stub jumps through a slot of the global offset table, and a relocation names the symbol that the
+loader puts there (gABI, chapter 4, "Relocation"). So the jump is decoded: linkers differ in what
+they put first and in the size of a stub. Sources of their forms: *ELF for the Arm 64-bit
+Architecture*, "Program Linkage Table"; x86-64 psABI and i386 psABI, section 5.2.
 """
 
 from __future__ import annotations
@@ -27,12 +22,12 @@ from machtrace.formats.elf.symtab import SymbolRows, parse_dynamic_symbols
 from machtrace.model.arch import Arch
 
 _ADRP_X16, _ADRP_MASK = 0x90000010, 0x9F00001F
-"""``adrp x16, page``, and the bits that tell it."""
+"""``adrp x16, page``, and the mask of its opcode."""
 _LDR_X17_X16, _LDR_MASK = 0xF9400211, 0xFFC003FF
 """``ldr x17, [x16, #offset]``."""
 _BTI_C = 0xD503245F
 _LONGEST_STUB = 24
-"""Bytes: ``bti c``, four instructions and a ``nop``, or an ``autia1716`` among them."""
+"""In bytes: ``bti c``, four instructions and a ``nop``, or an ``autia1716`` among them."""
 _PAGE_BITS = 12
 _INSTRUCTION = 4
 
@@ -40,10 +35,11 @@ _INSTRUCTION = 4
 def stubs(
     data: npt.NDArray[np.uint8], address: int
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """Offset and size of each stub in the code ``data`` at ``address``, and the Svma of its slot.
+    """Return offset and size of each stub in the code ``data`` at ``address``, and its slot's Svma.
 
-    The first may be what the loader needs, whose slot belongs to no symbol.
+    The first may be the loader's, whose slot belongs to no symbol.
     """
+    # A stub has an ADRP directly before a load through the same register.
     words = np.frombuffer(data[: len(data) // _INSTRUCTION * _INSTRUCTION], "<u4").astype(np.int64)
     is_page, is_load = (words & _ADRP_MASK) == _ADRP_X16, (words & _LDR_MASK) == _LDR_X17_X16
     at = np.flatnonzero(is_page[:-1] & is_load[1:])
@@ -67,22 +63,22 @@ _ABSOLUTE, _FROM_EBX = 0x25, 0xA3
 _JUMP_SIZE = 6
 
 _ENDBR = (0xF3, 0x0F, 0x1E)
-"""``endbr64`` and ``endbr32`` but for the last byte."""
+"""``endbr64`` and ``endbr32`` except for the last byte."""
 _PUSH_AT, _PUSH, _PUSH_SIZE = 4, 0x68, 5
 
-_Places = npt.NDArray[np.intp]
+_Indices = npt.NDArray[np.intp]
 _Bytes = npt.NDArray[np.uint8]
 
 
-def jumps_of_x86_64(data: _Bytes, address: int) -> tuple[_Places, npt.NDArray[np.uint64]]:
-    """Offset of each jump in the code ``data`` at ``address``, and the Svma of its slot."""
+def jumps_of_x86_64(data: _Bytes, address: int) -> tuple[_Indices, npt.NDArray[np.uint64]]:
+    """Return the offset of each jump in the code ``data`` at ``address``, and its slot's Svma."""
     at = _jumps(data, _ABSOLUTE)
     after = at.astype(np.uint64) + np.uint64(address) + np.uint64(_JUMP_SIZE)
     return at, after + _numbers(data, at + 2).astype(np.uint64)
 
 
-def jumps_of_i386(data: _Bytes, table: int) -> tuple[_Places, npt.NDArray[np.uint64]]:
-    """As above; ``table`` is the Svma of the global offset table, which ebx holds."""
+def jumps_of_i386(data: _Bytes, table: int) -> tuple[_Indices, npt.NDArray[np.uint64]]:
+    """Return the same; ``table``: the Svma of the global offset table, which ebx holds."""
     absolute, relative = _jumps(data, _ABSOLUTE), _jumps(data, _FROM_EBX)
     slots = np.concatenate(
         [_numbers(data, absolute + 2), _numbers(data, relative + 2) + (table & 0xFFFFFFFF)]
@@ -90,10 +86,10 @@ def jumps_of_i386(data: _Bytes, table: int) -> tuple[_Places, npt.NDArray[np.uin
     return np.concatenate([absolute, relative]), (slots & 0xFFFFFFFF).astype(np.uint64)
 
 
-def pushes(data: _Bytes, stub_size: int) -> tuple[_Places, npt.NDArray[np.int64]]:
-    """Offset of each stub that pushes a number for the loader, and the number.
+def pushes(data: _Bytes, stub_size: int) -> tuple[_Indices, npt.NDArray[np.int64]]:
+    """Return the offset of each stub that pushes a number for the loader, and the number.
 
-    That is all that ``.plt`` has of a function where ``.plt.sec`` has the jumps.
+    Stubs in ``.plt`` do no more if ``.plt.sec`` has the jumps.
     """
     end = len(data) - _PUSH_AT - _PUSH_SIZE + 1
     at = np.arange(0, max(0, end), stub_size)
@@ -102,29 +98,29 @@ def pushes(data: _Bytes, stub_size: int) -> tuple[_Places, npt.NDArray[np.int64]
     return at, _numbers(data, at + _PUSH_AT + 1)
 
 
-def _jumps(data: _Bytes, kind: int) -> _Places:
+def _jumps(data: _Bytes, kind: int) -> _Indices:
     heads = data[: max(0, len(data) - _JUMP_SIZE + 1)]
-    at: _Places = np.flatnonzero(heads == _JUMP)
+    at: _Indices = np.flatnonzero(heads == _JUMP)
     is_kind: npt.NDArray[np.bool_] = data[at + 1] == kind
     return at[is_kind]
 
 
-def _numbers(data: _Bytes, at: _Places) -> npt.NDArray[np.int64]:
-    places = at[:, None] + np.arange(4)
-    return np.ascontiguousarray(data[places]).view("<i4")[:, 0].astype(np.int64)
+def _numbers(data: _Bytes, at: _Indices) -> npt.NDArray[np.int64]:
+    bytes_at = at[:, None] + np.arange(4)
+    return np.ascontiguousarray(data[bytes_at]).view("<i4")[:, 0].astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotSymbols:
-    """Slots of the global offset table, by address, and what is in them."""
+    """Slots of the global offset table, and their symbols, by address."""
 
     slots: npt.NDArray[np.uint64]
     """Svmas, ascending."""
     symbols: npt.NDArray[np.int64]
-    """Row of ``.dynsym``, never 0."""
+    """Rows of ``.dynsym``, never 0."""
 
     def symbols_at(self, slots: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """The symbol in each of ``slots``; 0 where there is none."""
+        """Return the symbol of each of ``slots``; 0 for none."""
         if not len(self.slots):
             return np.zeros(len(slots), np.int64)
         index = self.slots.searchsorted(slots).clip(max=len(self.slots) - 1)
@@ -134,7 +130,7 @@ class SlotSymbols:
 def read_relocations(
     contents: ElfFileContents, name: str
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-    """Address and symbol of each entry of a relocation section, in its order; empty without it.
+    """Return address and symbol of each entry of a relocation section, in order; empty without it.
 
     Raises:
         ElfError: the section is not in the file, or its entries have another size.
@@ -144,7 +140,7 @@ def read_relocations(
     if section is None or section.type not in (SHT_REL, SHT_RELA):
         return np.zeros(0, np.uint64), np.zeros(0, np.int64)
     if section.link >= len(image.sections) or image.sections[section.link].type != SHT_DYNSYM:
-        # A static program's are relative to nothing; they name no symbols.
+        # A static program's have no symbols.
         return np.zeros(0, np.uint64), np.zeros(0, np.int64)
     dtype = _dtype(image.layout, has_addend=section.type == SHT_RELA)
     if section.entry_size != dtype.itemsize:
@@ -160,7 +156,7 @@ def read_relocations(
 
 
 def slot_symbols(contents: ElfFileContents) -> SlotSymbols:
-    """What ``.rel[a].plt`` and ``.rel[a].dyn`` put into slots.
+    """Return the symbols that ``.rel[a].plt`` and ``.rel[a].dyn`` put into slots.
 
     Raises:
         ElfError: as :func:`read_relocations`.
@@ -191,14 +187,14 @@ _X86 = frozenset({Arch.X86_64, Arch.I386})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StubRows:
-    """Stubs by address; one entry a stub in each column."""
+    """Stubs by address; one entry per stub in each column."""
 
     addresses: npt.NDArray[np.uint64]
-    """Svmas, ascending, each once."""
+    """Svmas, ascending and unique."""
     sizes: npt.NDArray[np.uint64]
     """In bytes."""
     symbols: npt.NDArray[np.int64]
-    """Row of ``.dynsym`` that each calls."""
+    """The row of ``.dynsym`` that each calls."""
     names: SymbolRows
     """``.dynsym``."""
 
@@ -206,7 +202,7 @@ class StubRows:
         return len(self.addresses)
 
     def name(self, row: int) -> str:
-        """The name of the function that a stub calls, as the symbol table has it."""
+        """Return the name of the function that a stub calls, as in the symbol table."""
         return self.names.name(int(self.symbols[row]))
 
 
@@ -215,9 +211,9 @@ _Found = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.in
 
 
 def parse_stubs(contents: ElfFileContents) -> StubRows:
-    """The stubs of an x86-64, i386 or arm64 image; none of others, or without section headers.
+    """Return the stubs of an x86-64, i386 or arm64 image with section headers.
 
-    What comes before the first stub of a section, for the loader's use, is no stub.
+    Empty for other images. The loader's code before the first stub of a section is no stub.
 
     Raises:
         ElfError: a table is not in the file.
@@ -234,9 +230,9 @@ def parse_stubs(contents: ElfFileContents) -> StubRows:
         nothing = np.zeros(0, np.uint64)
         return StubRows(nothing, nothing, np.zeros(0, np.int64), names)
     addresses, sizes, symbols = (np.concatenate(column) for column in zip(*parts, strict=True))
-    kept = (symbols > 0) & (symbols < len(names))
-    addresses, first = np.unique(addresses[kept], return_index=True)
-    return StubRows(addresses, sizes[kept][first], symbols[kept][first], names)
+    is_named = (symbols > 0) & (symbols < len(names))
+    addresses, first = np.unique(addresses[is_named], return_index=True)
+    return StubRows(addresses, sizes[is_named][first], symbols[is_named][first], names)
 
 
 class _Finder:
@@ -286,9 +282,9 @@ class _Finder:
 def _whole_stubs(
     section: Section, at: npt.NDArray[np.intp], symbols: npt.NDArray[np.int64]
 ) -> _Found:
-    """The stubs that hold the instructions at ``at``.
+    """Return the stubs that hold the instructions at ``at``.
 
-    All of one section are of one size, but for a last one that the section cuts short.
+    All stubs of a section have one size, except for a last one that the section truncates.
     """
     size = section.entry_size or _STUB_SIZE
     starts = (at // size * size).astype(np.uint64) + np.uint64(section.address)

@@ -16,9 +16,9 @@ IDENT_SIZE = 16
 """``EI_NIDENT``."""
 
 PN_XNUM = 0xFFFF
-"""``e_phnum`` where the count is in section 0's ``sh_info``."""
+"""``e_phnum`` if the count is in section 0's ``sh_info``."""
 SHN_XINDEX = 0xFFFF
-"""``e_shstrndx`` where the index is in section 0's ``sh_link``."""
+"""``e_shstrndx`` if the index is in section 0's ``sh_link``."""
 
 PT_LOAD = 1
 PT_DYNAMIC = 2
@@ -63,7 +63,7 @@ class ElfType(Enum):
 
 @dataclass(frozen=True)
 class ElfLayout:
-    """How wide a file's words are and which byte is first; a file has exactly one."""
+    """The width and the byte order of a file."""
 
     is_64: bool
     little_endian: bool
@@ -75,12 +75,12 @@ class ElfLayout:
 
     @property
     def byte_order(self) -> str:
-        """The prefix that :mod:`struct` and numpy use: ``<`` or ``>``."""
+        """The prefix for :mod:`struct` and numpy: ``<`` or ``>``."""
         return "<" if self.little_endian else ">"
 
     @cached_property
     def header(self) -> Struct:
-        """``Ehdr`` after ``e_ident``, in the file's order."""
+        """``Ehdr`` after ``e_ident``."""
         return Struct(self.byte_order + ("HHIQQQIHHHHHH" if self.is_64 else "HHIIIIIHHHHHH"))
 
     @cached_property

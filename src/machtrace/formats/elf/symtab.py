@@ -1,10 +1,8 @@
 """The symbol tables, as columns (gABI, chapter 4, "Symbol Table": ``Elf32_Sym``, ``Elf64_Sym``).
 
-There may be hundreds of thousands of symbols, of which a few are asked for by name. So rows stay
-as they lie in the file, questions about kinds are answered for all at once, and a name is decoded
-when it is wanted.
-
-Where ``.dynsym`` is, found as the loader finds it: without section headers.
+There may be hundreds of thousands of symbols, of which a few are looked up. So rows remain in the
+file's bytes, kinds are computed for all at once, and a name is decoded on demand. Without section
+headers ``.dynsym`` is located as the loader does.
 """
 
 from __future__ import annotations
@@ -39,16 +37,16 @@ from machtrace.model.arch import Arch
 
 _WORD = 4
 _CHAINS_AT_ONCE = 1024
-"""Words read at once of the last chain, whose end is not known."""
+"""Words read at once of the last chain, whose end is unknown."""
 
 
 def dynamic_symbol_tables(
     contents: ElfContents, entry_size: int
 ) -> tuple[memoryview, memoryview] | None:
-    """The symbols and the strings that the dynamic section names; None where it names none.
+    """Return the symbols and the strings that the dynamic section names; None if it names none.
 
     Raises:
-        ElfError: the hash table that tells the number of symbols is malformed.
+        ElfError: the hash table, which determines the number of symbols, is malformed.
         MemoryReadError: they cannot be read.
     """
     entries = read_dynamic(contents, contents.image)
@@ -60,25 +58,25 @@ def dynamic_symbol_tables(
 
     symbols, strings = address(DT_SYMTAB), address(DT_STRTAB)
     if DT_HASH in entries:
-        # gABI, "Hash Table": nbucket, nchain; there is one chain entry a symbol.
+        # gABI, "Hash Table": nbucket, nchain; there is one chain entry per symbol.
         order = "<" if contents.image.layout.little_endian else ">"
         words = np.frombuffer(contents.read_svma(address(DT_HASH), 2 * _WORD), f"{order}u4")
         count = int(words[1])
     elif DT_GNU_HASH in entries:
         count = _gnu_hash_count(contents, address(DT_GNU_HASH))
     else:
-        # Nothing tells; linkers put the strings right after the symbols.
+        # The count is not stated; linkers put the strings right after the symbols.
         count = max(0, strings - symbols) // entry_size
     table = contents.read_svma(symbols, count * entry_size)
     return table, contents.read_svma(strings, entries.get(DT_STRSZ, 0))
 
 
 def _gnu_hash_count(contents: ElfContents, address: Svma) -> int:
-    """How many symbols a ``DT_GNU_HASH`` table covers.
+    """Return how many symbols a ``DT_GNU_HASH`` table covers.
 
-    It holds nbuckets, symoffset, bloom_size, bloom_shift, a Bloom filter of as many pointers, the
-    first symbol of each bucket, and a word for each symbol from symoffset on, whose lowest bit
-    ends a bucket. So the last symbol is where the bucket that starts last ends.
+    It has nbuckets, symoffset, bloom_size, bloom_shift, a Bloom filter of that many pointers, the
+    first symbol of each bucket, and a word for each symbol from symoffset on, whose lowest bit ends
+    a bucket. So the last symbol is the end of the bucket that starts last.
     """
     layout = contents.image.layout
     word = np.dtype(f"{layout.byte_order}u4")
@@ -104,7 +102,7 @@ def _gnu_hash_count(contents: ElfContents, address: Svma) -> int:
 
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
-"""One truth a symbol."""
+"""One bool per symbol."""
 
 _SHN_UNDEF, _SHN_LORESERVE, _SHN_XINDEX = 0, 0xFF00, 0xFFFF
 _STB_LOCAL = 0
@@ -113,11 +111,11 @@ _TYPE_BITS = 0xF
 _BIND_SHIFT = 4
 _LONGEST_NAME = 1 << 16
 _SHARED_NAMES = 16
-"""How many times over the string table may be used before names must be overlapping on purpose."""
+"""The factor of the string table's size beyond which names overlap on purpose."""
 
 
 def symbol_dtype(layout: ElfLayout) -> np.dtype[np.void]:
-    """``Elf64_Sym`` or ``Elf32_Sym`` as a structured type, its fields so named."""
+    """Return ``Elf64_Sym`` or ``Elf32_Sym`` as a structured type with the same field names."""
     order = layout.byte_order
     kinds = {
         "st_name": f"{order}u4",
@@ -134,7 +132,7 @@ def symbol_dtype(layout: ElfLayout) -> np.dtype[np.void]:
 
 
 class SymbolRows:
-    """All entries of a symbol table, in its order; nothing is left out or sorted."""
+    """All entries of a symbol table, in order; none are left out."""
 
     __slots__ = ("_image", "_source", "_strings", "rows")
 
@@ -142,7 +140,7 @@ class SymbolRows:
         self, rows: npt.NDArray[np.void], strings: memoryview, image: ElfImage, source: str
     ) -> None:
         self.rows = rows
-        """Of :func:`symbol_dtype`, in the file's byte order."""
+        """Rows of :func:`symbol_dtype`, in the file's byte order."""
         self._strings = strings
         self._image = image
         self._source = source
@@ -154,7 +152,7 @@ class SymbolRows:
 
     @property
     def addresses(self) -> npt.NDArray[np.uint64]:
-        """``st_value`` as an :data:`Svma`; the bit that marks Thumb functions is removed."""
+        """``st_value`` as an :data:`Svma`, without the bit that marks Thumb functions."""
         values = self.rows["st_value"].astype(np.uint64)
         if self._image.arch is Arch.ARM:
             values[self._has_type(_STT_FUNC)] &= ~np.uint64(1)
@@ -167,27 +165,27 @@ class SymbolRows:
 
     @property
     def section_indices(self) -> npt.NDArray[np.uint16]:
-        """``st_shndx``: an index into :attr:`ElfImage.sections`, or something special."""
+        """``st_shndx``: an index into :attr:`ElfImage.sections`, or a special value."""
         return self.rows["st_shndx"].astype(np.uint16)
 
     # --- kinds ---
 
     @property
     def is_defined(self) -> Mask:
-        """At an address in this image: neither undefined, nor absolute, nor common."""
+        """Whether it has an address in this image: neither undefined, nor absolute, nor common."""
         index = self.section_indices
         mask: Mask = (index != _SHN_UNDEF) & ((index < _SHN_LORESERVE) | (index == _SHN_XINDEX))
         return mask
 
     @property
     def is_global(self) -> Mask:
-        """Of global or weak binding: the name to prefer where several are at one address."""
+        """Whether its binding is global or weak: the preferred name of several at one address."""
         mask: Mask = (self.rows["st_info"] >> _BIND_SHIFT) != _STB_LOCAL
         return mask
 
     @property
     def is_thumb(self) -> Mask:
-        """A function of Thumb instructions; false of every CPU but arm."""
+        """Whether it is a Thumb function; False on other architectures."""
         if self._image.arch is not Arch.ARM:
             return np.zeros(len(self), np.bool_)
         mask: Mask = self._has_type(_STT_FUNC) & ((self.rows["st_value"] & 1) != 0)
@@ -195,12 +193,12 @@ class SymbolRows:
 
     @property
     def is_function(self) -> Mask:
-        """Names instructions.
+        """Whether it names instructions.
 
         These are functions, resolvers of indirect functions, and labels without a type in
-        executable sections, as assembly code has them. Among the last are not: what marks where
-        instructions and data alternate (``$x``, ``$d``), local labels and ``annobin``'s marks
-        (``.…``), and the end of a section (``etext``).
+        executable sections, as assembly has them. Excluded are labels that mark alternations of
+        instructions and data (``$x``, ``$d``), local labels and ``annobin``'s marks (``.…``), and
+        the end of a section (``etext``).
         """
         typed = self._has_type(_STT_FUNC) | self._has_type(_STT_GNU_IFUNC)
         labels = np.flatnonzero(self._has_type(_STT_NOTYPE) & self.is_defined)
@@ -216,7 +214,7 @@ class SymbolRows:
         return mask
 
     def _is_executable(self, rows: npt.NDArray[np.intp]) -> Mask:
-        """Whether each of ``rows`` is inside an executable section, or segment if none is known."""
+        """Return whether each of ``rows`` is in an executable section, else segment."""
         addresses = self.addresses[rows]
         sections = self._image.sections
         ranges = [(s.address, s.end) for s in (sections or self._image.segments) if s.is_executable]
@@ -230,7 +228,7 @@ class SymbolRows:
         return mask
 
     def _first_bytes(self, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.uint8]:
-        """The first byte of each name; 0 where there is none."""
+        """Return the first byte of each name; 0 for none."""
         strings = np.frombuffer(self._strings, np.uint8)
         at = self.rows["st_name"][rows].astype(np.int64)
         inside = at < len(strings)
@@ -241,23 +239,23 @@ class SymbolRows:
     # --- names ---
 
     def name_bytes(self, row: int) -> bytes:
-        """The name of one symbol as the table spells it, at most 64 KiB; empty without one."""
+        """Return a symbol's name as stored, at most 64 KiB; empty without one."""
         return read_symbol_name(self._strings, int(self.rows["st_name"][row]))
 
     def name(self, row: int) -> str:
-        r"""The name of one symbol, without a version; empty where it has none.
+        r"""Return a symbol's name without its version; empty if it has none.
 
         Linkers write versions into ``.symtab`` as ``name@@VERSION`` and ``name@VERSION``. Bytes
-        that are no UTF-8 are shown as ``\x..``, so that no two names become one.
+        that are no UTF-8 become ``\x..``, so that distinct names remain distinct.
         """
         return without_version(self.name_bytes(row))
 
     def names(self, rows: Iterable[int] | None = None) -> list[str]:
-        """The names of many symbols (None: of all), in the order asked for.
+        """Return the names of many symbols (None: of all), in the order of ``rows``.
 
         Raises:
-            ElfError: together they are many times as long as the table they are in, which only a
-                made-up file does.
+            ElfError: together they are many times as long as their table, which only a hostile file
+                has.
         """
         chosen = self.rows["st_name"]
         if rows is not None:
@@ -278,7 +276,7 @@ class SymbolRows:
 
 
 def parse_symbols(contents: ElfContents) -> SymbolRows:
-    """``.symtab``, all symbols; empty where it was stripped, and of an image in memory.
+    """Return ``.symtab``, all symbols; empty if stripped, and for an image in memory.
 
     Raises:
         ElfError: the table or its strings are not in the file.
@@ -287,17 +285,15 @@ def parse_symbols(contents: ElfContents) -> SymbolRows:
 
 
 def parse_dynamic_symbols(contents: ElfContents) -> SymbolRows:
-    """``.dynsym``, what other images can link to; empty where there is none.
-
-    Where there are no section headers the dynamic section says where it is.
+    """Return ``.dynsym``, the symbols that other images can link to; empty without it.
 
     Raises:
         ElfError: the table or its strings are not in the file.
         MemoryReadError: they are in memory that cannot be read.
     """
-    found = _of_section(contents, SHT_DYNSYM)
-    if found is not None:
-        return found
+    rows = _of_section(contents, SHT_DYNSYM)
+    if rows is not None:
+        return rows
     if contents.image.sections:
         return _empty(contents)
     dtype = symbol_dtype(contents.image.layout)

@@ -1,1 +1,1 @@
-"""Where the functions of an image begin and end."""
+"""The bounds of an image's functions."""

@@ -1,4 +1,4 @@
-"""Where the functions of a Mach-O begin and end, from the best table that it has."""
+"""The bounds of a Mach-O's functions, from the best table that it has."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FunctionBounds:
 
     @classmethod
     def of_macho(cls, contents: MachOContents) -> FunctionBounds:
-        """From LC_FUNCTION_STARTS; if that lists nothing in code, from the tables of ``starts_of``.
+        """Return the bounds from LC_FUNCTION_STARTS; if that lists no code, from other tables.
 
         See :func:`machtrace.unwinder.functions.starts.starts_of`.
         """
@@ -53,10 +53,11 @@ class FunctionBounds:
         return cls(starts_of(contents, sections).data, sections)
 
     def at(self, address: Svma) -> tuple[Svma, Svma] | None:
-        """The (start, end) of the function that holds ``address``; None outside of them.
+        """Return the (start, end) of the function that holds ``address``.
 
-        Where there is no LC_FUNCTION_STARTS, and the symbols were stripped too, functions that
-        follow each other may be one here.
+        None outside of functions.
+
+        Without LC_FUNCTION_STARTS and symbols, consecutive functions may be one.
         """
         section = bisect_right(self._section_starts, address) - 1
         if section < 0:
@@ -73,12 +74,12 @@ class FunctionBounds:
 
 
 def code_ranges(contents: MachOContents) -> tuple[tuple[int, int], ...]:
-    """The (start, end) of each section with code, in Svmas; ascending, and apart.
+    """Return the (start, end) of each section with code, in Svmas; ascending, disjoint.
 
-    Only as far as its segment has bytes, whatever size the section states; sections that overlap
-    are one.
+    A section ends with the bytes of its segment, whatever size it states; overlapping sections are
+    merged.
     """
-    found: list[tuple[int, int]] = []
+    sections: list[tuple[int, int]] = []
     for segment in contents.image.segments:
         size = min(segment.vmsize, segment.filesize)
         if not contents.is_loaded:
@@ -87,9 +88,9 @@ def code_ranges(contents: MachOContents) -> tuple[tuple[int, int], ...]:
             start = max(section.address, segment.vmaddr)
             end = min(section.end, segment.vmaddr + size)
             if section.is_code and start < end:
-                found.append((start, end))
+                sections.append((start, end))
     ranges: list[tuple[int, int]] = []
-    for low, high in sorted(found):
+    for low, high in sorted(sections):
         if ranges and low < ranges[-1][1]:
             ranges[-1] = (ranges[-1][0], max(high, ranges[-1][1]))
         else:

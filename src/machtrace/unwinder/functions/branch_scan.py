@@ -1,4 +1,4 @@
-"""Direct jumps and calls of an image, found in all its code at once."""
+"""A search of an image's code for direct jumps and calls, in bulk."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from machtrace.model.memory import ImageContents
 from machtrace.unwinder.step_budget import StepBudget
 
 CHUNK = 1 << 20
-"""Bytes of code searched at a time."""
+"""Bytes of code searched at once."""
 SEARCH_LIMIT = 64 << 20
-"""Bytes of code searched for one address: B reaches 128 MiB, but outlined code lies near."""
+"""Bytes of code searched for one address: B reaches 128 MiB, but outlined code is near its
+callers."""
 STEPS_A_CHUNK = 1200
-"""Of work; numpy takes a millisecond for it."""
+"""Steps per chunk, which numpy searches in a millisecond."""
 CALLS_SEARCH_LIMIT = 256 << 20
-"""Bytes of code of one image that are searched for calls."""
+"""Bytes of code per image that are searched for calls."""
 
 _OPCODE_MASK = np.uint32(0xFC000000)
 _B = np.uint32(0x14000000)
@@ -34,13 +35,13 @@ def jumps_to(
     sections: Sequence[tuple[int, int]],
     budget: StepBudget | None = None,
 ) -> Iterator[Svma]:
-    """Addresses of the unconditional jumps (B) to ``target``; those near it come first.
+    """Yield the addresses of unconditional jumps (B) to ``target``, near ones first.
 
     Args:
         target: where they lead.
         contents: the image.
         sections: the (start, end) of its code.
-        budget: what may be spent; the search ends where it is used up.
+        budget: the search ends when it is exhausted.
     """
     chunks = [
         (start, min(start + CHUNK, end))
@@ -53,20 +54,20 @@ def jumps_to(
             return
         try:
             at, distances = _branches(contents, start, end, _B)
-        except MemoryReadError:  # what is farther off may be there
+        except MemoryReadError:  # other chunks may be readable
             continue
         # Relative to the chunk, so that no address has to fit in 63 bits.
-        found = at[at + distances == (target - start) // 4]
-        yield from (Svma(start + 4 * int(index)) for index in found)
+        jumps = at[at + distances == (target - start) // 4]
+        yield from (Svma(start + 4 * int(index)) for index in jumps)
 
 
 def call_targets(
     contents: ImageContents, sections: Sequence[tuple[int, int]]
 ) -> Iterator[npt.NDArray[np.uint64]]:
-    """Svmas of what is called (BL) from code, in parts, in no order.
+    """Yield arrays of the Svmas that code calls (BL), in no order.
 
-    Of each of the ``sections``, (start, end), it ends at the first part that cannot be read; in
-    all, after :data:`CALLS_SEARCH_LIMIT` bytes.
+    In each of the ``sections``, (start, end), the search ends at the first unreadable chunk; in
+    total, after :data:`CALLS_SEARCH_LIMIT` bytes.
     """
     left = CALLS_SEARCH_LIMIT
     for start, stated_end in sections:
@@ -78,14 +79,14 @@ def call_targets(
             except MemoryReadError:
                 break
             offsets = np.unique(4 * (at + distances))
-            # Modulo 2**64, which is what adding the two's complement does.
+            # The wide addition is modulo 2**64, as two's complement distances need.
             yield offsets.astype(np.uint64) + np.uint64(low)
 
 
 def _branches(
     contents: ImageContents, start: int, end: int, opcode: np.uint32
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Where words with ``opcode`` are, and how far they lead, both in words from ``start``."""
+    """Return the indices of words with ``opcode``, and their distances, in words from ``start``."""
     data = contents.read_svma(Svma(start), (end - start) & ~3)
     words = np.frombuffer(data, "<u4")
     at = np.flatnonzero((words & _OPCODE_MASK) == opcode)

@@ -1,4 +1,4 @@
-"""Where the functions of an ELF image begin and end, by its symbols."""
+"""The bounds of an ELF image's functions, from its symbols."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Addresses: TypeAlias = npt.NDArray[np.uint64]
 
 
 class ElfFunctionBounds:
-    """Starts and ends of functions; the symbols are read when the first is asked for."""
+    """Starts and ends of functions; the symbols are read on the first query."""
 
     __slots__ = ("_contents", "_table")
 
@@ -27,10 +27,12 @@ class ElfFunctionBounds:
         self._table: tuple[Addresses, Addresses] | None = None
 
     def at(self, address: Svma) -> tuple[Svma, Svma] | None:
-        """The (start, end) of the function that holds ``address``; None outside of them.
+        """Return the (start, end) of the function that holds ``address``.
 
-        A symbol without a size, as assembly code may have, ends where the next begins. What no
-        symbol holds may be any function's, and is none here.
+        None outside of functions.
+
+        A symbol without a size, as in assembly, ends where the next begins. Code outside of symbols
+        may be any function's and has no bounds.
         """
         if self._table is None:
             self._table = _bounds(self._contents)
@@ -45,16 +47,17 @@ class ElfFunctionBounds:
 
 def _bounds(contents: ElfContents) -> tuple[Addresses, Addresses]:
     sections = contents.image.code_ranges
-    found = [_functions(parse, contents) for parse in (parse_symbols, parse_dynamic_symbols)]
-    starts = np.concatenate([one[0] for one in found])
-    sizes = np.concatenate([one[1] for one in found])
+    tables = [_functions(parse, contents) for parse in (parse_symbols, parse_dynamic_symbols)]
+    starts = np.concatenate([table[0] for table in tables])
+    sizes = np.concatenate([table[1] for table in tables])
     lows = np.array([low for low, _ in sections], np.uint64)
     highs = np.array([high for _, high in sections], np.uint64)
+    # The section that each symbol is in, if it is inside of it, limits its size.
     section = lows.searchsorted(starts, "right").astype(np.int64) - 1
     inside = section >= 0
     inside[inside] = starts[inside] < highs[section[inside]]
     starts, sizes, limits = starts[inside], sizes[inside], highs[section[inside]]
-    # Of several at one address the longest counts: an alias may have no size.
+    # The longest symbol at an address counts: an alias may have no size.
     order = np.lexsort((sizes, starts))
     starts, sizes, limits = starts[order], sizes[order], limits[order]
     is_last = np.ones(len(starts), np.bool_)

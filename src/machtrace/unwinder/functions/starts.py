@@ -1,4 +1,4 @@
-"""Where functions begin, from tables of a Mach-O that imply it."""
+"""Function starts from the tables of a Mach-O that imply them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Starts: TypeAlias = npt.NDArray[np.uint64]
 """Svmas, ascending."""
 
 Ranges: TypeAlias = Sequence[tuple[int, int]]
-"""The (start, end) of sections with code; ascending, and apart."""
+"""The (start, end) of sections with code; ascending, disjoint."""
 
 
 def starts_of(contents: MachOContents, sections: Ranges) -> Starts:
@@ -70,5 +70,5 @@ def _callees(contents: MachOContents, sections: Ranges) -> Starts:
     readable = [
         (low, high) for low, high in sections if not is_encrypted(contents, Svma(low), high - low)
     ]
-    found = [np.empty(0, np.uint64), *call_targets(contents, readable)]
-    return np.unique(np.concatenate(found))
+    targets = [np.empty(0, np.uint64), *call_targets(contents, readable)]
+    return np.unique(np.concatenate(targets))

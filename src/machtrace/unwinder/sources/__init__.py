@@ -1,1 +1,1 @@
-"""One module for each source of unwind rules, and their order for Mach-O and ELF images."""
+"""The sources of unwind rules, and their order for Mach-O and ELF images."""

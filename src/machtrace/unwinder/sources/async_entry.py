@@ -1,12 +1,12 @@
-"""Where a Swift async function's context is while no frame record has it.
+"""The location of a Swift async function's context while no frame record has it.
 
-The context is an argument, in a register of its own: x22, or r14 on x86-64 (Swift's *Calling
-Convention*; LLVM's ``swiftasync``). The function sets the tag in the frame pointer, stores the
-record, and stores the context below it; only then can the stack tell. At its end it takes the
-record away again, and goes on to its caller's continuation with what was stored still behind sp.
-A function that makes no frame at all is not marked: of it nothing is known here.
-The instructions are those that LLVM's frame lowering writes (``AArch64PrologueEpilogue.cpp``,
-``X86FrameLowering.cpp``: ``SwiftAsyncFramePointerMode``).
+The context is an argument in a register of its own: x22, or r14 on x86-64 (Swift's *Calling
+Convention*; LLVM's ``swiftasync``). The prologue sets the tag in the frame pointer, stores the
+record, and stores the context below it; only then the stack shows it. The epilogue removes the
+record, and jumps to the caller's continuation while the stored context is still below sp. Functions
+without a frame are not tagged, and have no rules here. The instructions are those of LLVM's frame
+lowering (``AArch64PrologueEpilogue.cpp``, ``X86FrameLowering.cpp``:
+``SwiftAsyncFramePointerMode``).
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ from machtrace.unwinder.rules import (
 )
 from machtrace.unwinder.step_budget import DrawsOnBudget, StepBudget
 
-_LOOKED_AT = 96
-"""Bytes of a function's start: up to ten pairs of saved registers come before the context."""
+_BEGINNING_SIZE = 96
+"""Bytes at a function's start: up to ten pairs of saved registers precede the context."""
 
 _ARM64_TAGGING = frozenset({0xB24403BD, 0xAA1003BD})
-"""``orr x29, x29, #1 << 60``; ``orr x29, x29, x16``, with a word that systems define as that."""
+"""``orr x29, x29, #1 << 60``; ``orr x29, x29, x16``, where the system defines that word as the
+tag."""
 _ARM64_STORING = ((0xFFC003FF, 0xF90003F6), (0xFFE00FFF, 0xF80003F6))
-"""``str x22, [sp, #n]``; ``stur x22, [sp, #n]``: which bits count, and what they are."""
+"""``str x22, [sp, #n]``; ``stur x22, [sp, #n]``: a mask, and the bits under it."""
 _ARM64_NO_CONTEXT = (0xFFC003FF, 0xF90003FF)
-"""``str xzr, [sp, #n]``: the function is tagged, but was not given a context."""
+"""``str xzr, [sp, #n]``: the function is tagged, but has no context."""
 _X86_TAGGING = (b"\x48\x0f\xba\xed\x3c", b"\x48\x0b\x2d")
 """``bts rbp, 60``; ``or rbp, [rip + …]``, the same word."""
 _X86_STORING = b"\x55\x41\x56"
 """``push rbp`` and ``push r14``; without a context it is ``push 0``."""
 CONTEXT_REGISTERS = {Arch.ARM64: 22, Arch.ARM64E: 22, Arch.X86_64: 14, Arch.X86_64H: 14}
-"""DWARF numbers, where async functions are tagged."""
+"""DWARF numbers, for architectures with tagged async functions."""
 
 
 class AsyncEntryRules:
-    """Instruction analysis that also knows of contexts. A :class:`RuleSource`."""
+    """Instruction analysis that adds async contexts. A :class:`RuleSource`."""
 
     __slots__ = ("_arch", "_contents", "_function_at", "_stored", "inner")
 
@@ -58,7 +59,7 @@ class AsyncEntryRules:
     def __init__(
         self, inner: RuleSource, contents: ImageContents, arch: Arch, function_at: FunctionAt
     ) -> None:
-        """``inner``: the analysis; ``arch`` is one that Swift's async functions are tagged on."""
+        """``inner``: the analysis; ``arch``: one with tagged async functions."""
         self.inner = inner
         self._contents = contents
         self._arch = arch
@@ -71,11 +72,7 @@ class AsyncEntryRules:
             self.inner.draw_on(budget)
 
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
-        """See :meth:`RuleSource.rule_for`.
-
-        Raises:
-            FormatError, MemoryReadError: as the analysis does.
-        """
+        """See :meth:`RuleSource.rule_for`."""
         rule = self.inner.rule_for(lookup, interrupted=interrupted)
         if rule is None or not interrupted:
             return rule
@@ -88,14 +85,14 @@ class AsyncEntryRules:
         if into < stored:
             context = AsyncContext(InRegister(CONTEXT_REGISTERS[self._arch]), into)
         elif any(number == fp and isinstance(at, AtCfa) for number, at in rule.registers):
-            return rule  # the record is there
+            return rule  # the record has the context
         else:
             context = AsyncContext(AtCfa(-3 * self._arch.pointer_size), None)
         return replace(rule, async_context=context)
 
     def _stored_behind(self, start: Svma, end: Svma) -> int | None:
         if start not in self._stored:
-            size = min(end - start, _LOOKED_AT)
+            size = min(end - start, _BEGINNING_SIZE)
             try:
                 code = bytes(self._contents.read_svma(start, size))
             except MemoryReadError:
@@ -106,7 +103,7 @@ class AsyncEntryRules:
 
 
 def _arm64_stored_behind(code: bytes) -> int | None:
-    """Bytes up to behind the instruction that stores the context; None of ordinary functions."""
+    """Return the offset after the store of the context; None for ordinary functions."""
     words = unpack(f"<{len(code) // 4}I", code[: len(code) & -4])
     tagged = next((at for at, word in enumerate(words) if word in _ARM64_TAGGING), None)
     if tagged is None:
@@ -120,7 +117,7 @@ def _arm64_stored_behind(code: bytes) -> int | None:
 
 
 def _x86_stored_behind(code: bytes) -> int | None:
-    """The same of x86-64."""
+    """Return the same for x86-64."""
     tagged = next((at for tag in _X86_TAGGING if (at := code.find(tag)) >= 0), None)
     if tagged is None:
         return None

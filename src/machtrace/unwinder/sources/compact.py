@@ -1,9 +1,7 @@
 """Rules from compact unwind encodings.
 
-They hold at calls, where the frame is made. Interrupted frames are a matter of
-:mod:`machtrace.unwinder.arch.arm64.analysis`, which is asked first.
-
-Places in a frame whose stack pointer was aligned: how far from the CFA, only a run can tell.
+They are exact at calls, where the frame is complete. For interrupted frames instruction analysis is
+queried first.
 """
 
 from __future__ import annotations
@@ -38,8 +36,11 @@ from machtrace.unwinder.rules import (
 )
 
 
-def aligned_place(below: int, alignment: int, offset: int) -> AtExpression:
-    """Where ``(cfa + below) & -alignment`` is, ``offset`` bytes on; ``alignment`` a power of 2."""
+def aligned_location(below: int, alignment: int, offset: int) -> AtExpression:
+    """Return the location ``offset`` bytes above ``(cfa + below) & -alignment``, a power of 2.
+
+    In a frame with a realigned stack pointer, the distance from the CFA varies between calls.
+    """
     expression = bytes((operations.CONST4S,)) + pack("<i", below)
     expression += bytes((operations.PLUS, operations.CONST4S)) + pack("<i", -alignment)
     expression += bytes((operations.AND, operations.CONST4S)) + pack("<i", offset)
@@ -50,10 +51,10 @@ _DOUBLE_SIZE = 8
 
 
 class CallFrames(Protocol):
-    """Call-frame information that encodings of DWARF mode point into."""
+    """Call-frame information that encodings of DWARF mode refer to."""
 
     def rule_at_fde_offset(self, offset: int, lookup: Svma, /) -> UnwindRule | None:
-        """The rule at ``lookup`` by the FDE that is ``offset`` bytes into ``__eh_frame``.
+        """Return the rule at ``lookup`` by the FDE at ``offset`` of ``__eh_frame``.
 
         Raises:
             DwarfError: there is no well-formed FDE.
@@ -62,7 +63,7 @@ class CallFrames(Protocol):
 
 
 _SUB_FROM_SP = b"\x81\xec"
-"""``sub esp, imm32``; of rsp, behind a prefix."""
+"""``sub esp, imm32``; of rsp after a prefix."""
 
 
 class CompactRules:
@@ -90,12 +91,13 @@ class CompactRules:
     def of_macho(
         cls, contents: MachOContents, arch: Arch, call_frames: CallFrames | None = None
     ) -> CompactRules | None:
-        """Of a Mach-O; None where it has no such section, or only an encrypted one.
+        """Read the section of a Mach-O; return None if it is missing or encrypted.
 
         Args:
             contents: the image.
-            arch: of the image.
-            call_frames: its ``__eh_frame``; without it, what is described only there has no rule.
+            arch: its architecture.
+            call_frames: its ``__eh_frame``; without it, functions described only there have no
+                rule.
 
         Raises:
             MachOError: the section's header or index is malformed.
@@ -113,8 +115,8 @@ class CompactRules:
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
         """See :meth:`RuleSource.rule_for`.
 
-        A gap between functions with unwind information is no answer: neither the end of the stack
-        nor a leaf.
+        A gap between functions with unwind information has no rule: it is neither the end of the
+        stack nor a leaf.
 
         Raises:
             MachOError: the encoding or the page that it is in is malformed.
@@ -134,7 +136,7 @@ class CompactRules:
             case InDwarf(offset):
                 return self._in_dwarf(offset, lookup)
             case FramePointerBased(cfa_offset, saved, aligned):
-                # A few encodings serve most functions, and say the same of each.
+                # A few encodings serve most functions, and have the same rule in each.
                 rule = self._framed(cfa_offset, saved, aligned)
                 self._framed_rules[entry.encoding] = rule
                 return rule
@@ -145,7 +147,7 @@ class CompactRules:
                 return None if operand is None else self._frameless(operand + added, saved, entry)
 
     def origin(self, lookup: Svma) -> str:
-        """Which encoding the rule at ``lookup`` is from; empty where there is none.
+        """Describe the encoding of the rule at ``lookup``; empty without one.
 
         Raises:
             MachOError: the page that it is in is malformed.
@@ -158,16 +160,16 @@ class CompactRules:
         return f"encoding {entry.encoding:#010x} of {start:#x} to {end:#x} in __unwind_info"
 
     def _in_dwarf(self, offset: int, lookup: Svma) -> UnwindRule | None:
-        # Offset 0 means that the FDE's place did not fit: the next source looks for it.
+        # Offset 0 means that the FDE's offset did not fit: the next source finds it.
         if self._call_frames is None or offset == 0:
             return None
         return self._call_frames.rule_at_fde_offset(offset, lookup)
 
     def _operand(self, entry: UnwindEntry, at: int) -> int | None:
-        """The 32 bits ``at`` bytes into a function, of the instruction that lowers sp.
+        """Return the 32-bit operand of the ``sub`` at the offset ``at`` of a function.
 
-        None where another instruction is there: assemblers write such encodings for functions that
-        lower sp in other ways, behind a stack probe for one.
+        None for another instruction: assemblers write such encodings for functions that lower sp in
+        other ways, for instance after a stack probe.
         """
         start = self._contents.image.svma_of(entry.function_offset)
         before = len(_SUB_FROM_SP)
@@ -208,7 +210,7 @@ def _at_aligned(aligned: AlignedRegisters | None) -> tuple[tuple[int, Recovery],
     if aligned is None:
         return ()
     return tuple(
-        (register, aligned_place(aligned.below, aligned.alignment, _DOUBLE_SIZE * index))
+        (register, aligned_location(aligned.below, aligned.alignment, _DOUBLE_SIZE * index))
         for index, register in enumerate(aligned.registers)
     )
 

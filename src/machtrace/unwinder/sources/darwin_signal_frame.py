@@ -1,11 +1,11 @@
 """Rules for Darwin's ``_sigtramp``, which calls signal handlers.
 
 The kernel saves the registers that a signal interrupted in a ``struct mcontext``, and starts
-``_sigtramp`` of libsystem_platform with a pointer to the ``ucontext`` that leads to it. Mostly no
-unwind table describes that: of arm64 there is none, of x86-64 it was dropped from shared caches.
-Sources: xnu, ``bsd/dev/arm/unix_signal.c`` and ``bsd/dev/i386/unix_signal.c`` (``sendsig``); the
-macOS headers ``sys/_types/_ucontext.h``, ``i386/_mcontext.h`` and ``arm/_mcontext.h``;
-libplatform, ``_sigtramp``.
+``_sigtramp`` of libsystem_platform with a pointer to the ``ucontext`` that leads to it. Usually no
+unwind table describes it: on arm64 there is none, and shared caches drop that of x86-64. Sources:
+xnu, ``bsd/dev/arm/unix_signal.c`` and ``bsd/dev/i386/unix_signal.c`` (``sendsig``); the macOS
+headers ``sys/_types/_ucontext.h``, ``i386/_mcontext.h`` and ``arm/_mcontext.h``; libplatform,
+``_sigtramp``.
 """
 
 from __future__ import annotations
@@ -29,39 +29,44 @@ from machtrace.unwinder.rules import (
 
 SYMBOL = b"__sigtramp"
 _HOME = "libsystem_platform.dylib"
-_SYMBOLS_MOST = 1 << 14
-"""Of a table that is searched for a symbol that is not exported; the library has some hundreds."""
+_SYMBOL_LIMIT = 1 << 14
+"""Symbols of the largest table searched for one that is not exported; the library has some
+hundreds."""
 _LONGEST = 0x400
-"""Bytes of the function at most; it has about 100."""
+"""Bytes of the longest function; it has about 100."""
 
 
 @dataclass(frozen=True, slots=True)
 class _SavedRegisters:
-    """Where the registers are that the kernel saved."""
+    """The location of the registers that the kernel saved."""
 
     context: tuple[int, ...]
-    """From the CFA (x86-64: from the ``ucontext``) to ``uc_mcontext``: add, load, add, load …"""
+    """The path from the CFA (x86-64: from the ``ucontext``) to ``uc_mcontext``: add, load, add,
+    load …"""
     thread_state: int
-    """Offset of the registers in the ``mcontext``: behind the exception state."""
+    """The offset of the registers in the ``mcontext``: after the exception state."""
     registers: tuple[int | None, ...]
-    """DWARF numbers in the order of the thread state; None is no register that is kept."""
+    """DWARF numbers in the order of the thread state; None is a register that is not tracked."""
     pc: int
-    """The program counter's place in that order."""
+    """The program counter's index in that order."""
     word: int
 
     def rule(self, cfa: RegisterOffset, start: bytes) -> UnwindRule:
-        """``start`` is an expression's beginning that leaves where :attr:`context` starts."""
+        """Return the rule.
+
+        ``start`` is an expression that computes the start of :attr:`context`.
+        """
         for offset in self.context:
             start += _plus(offset) + bytes((DEREF,))
 
         def saved(place: int) -> AtExpression:
             return AtExpression(start + _plus(self.thread_state + place * self.word))
 
-        found = [
+        registers = [
             (number, saved(at)) for at, number in enumerate(self.registers) if number is not None
         ]
-        found.sort(key=lambda one: one[0])
-        return UnwindRule(cfa, saved(self.pc), tuple(found), is_signal_frame=True)
+        registers.sort(key=lambda saved_register: saved_register[0])
+        return UnwindRule(cfa, saved(self.pc), tuple(registers), is_signal_frame=True)
 
 
 def _plus(offset: int) -> bytes:
@@ -77,7 +82,7 @@ _MCONTEXT_64, _MCONTEXT_32 = 48, 28
 """Offsets of ``uc_mcontext`` in a ``ucontext``."""
 _SIGINFO_64 = 104
 
-# Where ``_sigtramp`` is entered the stack pointer is at ``struct user_sigframe64``.
+# At the entry of ``_sigtramp`` the stack pointer is at ``struct user_sigframe64``.
 _ARM64 = _SavedRegisters((_SIGINFO_64 + _MCONTEXT_64,), 16, (*range(32), None), 32, 8)
 # At ``struct user_sigframe32``, which starts with a pointer to the ``ucontext``.
 _ARM = _SavedRegisters((0, _MCONTEXT_32), 12, (*range(15), None), 15, 4)
@@ -95,14 +100,14 @@ _BY_FRAME = {
     Arch.ARMV7K: _ARM,
     Arch.I386: _I386,
 }
-_ARGUMENT, _KEPT = 8, 3
-"""x86-64: ``_sigtramp`` is given the ``ucontext`` in r8, and keeps it in rbx."""
-_KEEPING = bytes.fromhex("4c89c3")
+_ARGUMENT, _SAVED = 8, 3
+"""x86-64: ``_sigtramp`` receives the ``ucontext`` in r8, and copies it to rbx."""
+_SAVING = bytes.fromhex("4c89c3")
 """``mov rbx, r8``"""
 
 
 class DarwinSignalRules:
-    """``_sigtramp`` of one Mach-O. A :class:`RuleSource`; to be asked first."""
+    """The ``_sigtramp`` of one Mach-O. A :class:`RuleSource` that must be queried first."""
 
     __slots__ = ("_arch", "_bounds", "_contents", "_frames")
 
@@ -116,7 +121,7 @@ class DarwinSignalRules:
         bounds: range,
         frames: Sequence[RuleSource],
     ) -> None:
-        """``bounds``: of the function, in Svmas; ``frames``: what knows its canonical frame."""
+        """``bounds``: of the function, in Svmas; ``frames``: the sources of its canonical frame."""
         self._contents = contents
         self._arch = arch
         self._bounds = bounds
@@ -126,12 +131,12 @@ class DarwinSignalRules:
     def of_macho(
         cls, contents: MachOContents, arch: Arch, frames: Sequence[RuleSource]
     ) -> DarwinSignalRules | None:
-        """None where the image has no ``_sigtramp``.
+        """Find the function; return None if the image has no ``_sigtramp``.
 
         Args:
             contents: the image.
             arch: its architecture.
-            frames: sources of rules for it; what they say of the canonical frame is used.
+            frames: the sources of rules for its canonical frame address.
 
         Raises:
             FormatError: the exports or symbols are malformed.
@@ -142,20 +147,15 @@ class DarwinSignalRules:
         start = _find(contents)
         if start is None:
             return None
-        # Imported here, since few images get this far: numpy comes with it.
+        # Imported late, because it imports numpy.
         from machtrace.unwinder.functions.bounds import FunctionBounds
 
-        found = FunctionBounds.of_macho(contents).at(start)
-        end = start + _LONGEST if found is None else min(found[1], start + _LONGEST)
+        bounds = FunctionBounds.of_macho(contents).at(start)
+        end = start + _LONGEST if bounds is None else min(bounds[1], start + _LONGEST)
         return cls(contents, arch, range(start, end), frames)
 
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
-        """See :meth:`RuleSource.rule_for`.
-
-        Raises:
-            FormatError: what describes its frame is malformed.
-            MemoryReadError: its instructions were not captured.
-        """
+        """See :meth:`RuleSource.rule_for`."""
         if lookup not in self._bounds:
             return None
         if self._arch in (Arch.X86_64, Arch.X86_64H):
@@ -169,16 +169,16 @@ class DarwinSignalRules:
     def _x86_64(self, lookup: Svma) -> UnwindRule | None:
         start = Svma(self._bounds.start)
         code = bytes(self._contents.read_svma(start, len(self._bounds)))
-        keeping = code.find(_KEEPING)
+        keeping = code.find(_SAVING)
         if keeping < 0:
             return None
-        is_kept = lookup - start >= keeping + len(_KEEPING)
-        context = bytes((BREG0 + (_KEPT if is_kept else _ARGUMENT), 0))
+        is_kept = lookup - start >= keeping + len(_SAVING)
+        context = bytes((BREG0 + (_SAVED if is_kept else _ARGUMENT), 0))
         return _X86_64.rule(RegisterOffset(self._arch.registers.sp, 0), context)
 
 
 def _find(contents: MachOContents) -> Svma | None:
-    """Where ``_sigtramp`` starts; local symbols are looked at only where it is at home."""
+    """Return the start of ``_sigtramp``; local symbols are searched only in its library."""
     offset = find_export(contents, SYMBOL)
     image = contents.image
     if offset is not None:
@@ -188,7 +188,7 @@ def _find(contents: MachOContents) -> Svma | None:
     from machtrace.formats.macho.tables.symtab import parse_symbols
 
     symbols = parse_symbols(contents)
-    if len(symbols) > _SYMBOLS_MOST:
+    if len(symbols) > _SYMBOL_LIMIT:
         return None
     name = SYMBOL.decode()
     for row in symbols.is_code.nonzero()[0].tolist():

@@ -1,13 +1,12 @@
 """Rules from the exception tables of 32-bit arm's ELF images: ``.ARM.exidx``.
 
-They are made for exceptions, and so hold at calls. Most programs of this architecture have no
-other tables, unless a debugger's are with them.
+They serve exceptions, and so are exact at calls. Most programs of this architecture have no other
+tables, except for debuggers.
 
-EHABI's unwinding instructions, run on places instead of a stack: what comes out is a rule.
-
-Source: *Exception Handling ABI for the Arm Architecture*, section 10.3, table 4. The virtual stack
-pointer starts as sp and ends as the caller's sp, so each place is so far from a register as it was
-then, or, where instructions loaded the stack pointer itself, from a word of the stack.
+Source of the instructions: *Exception Handling ABI for the Arm Architecture*, section 10.3, table
+4. They are run symbolically: the virtual stack pointer starts as sp and ends as the caller's sp, so
+each location has an offset from a register, or, after a load of the stack pointer itself, from a
+word of the stack.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ _FINISH = 0xB0
 _RESERVED_BASES = (_SP, _PC)
 
 _Base = int | bytes
-"""A register, or an expression that yields an address."""
+"""A register, or an expression for an address."""
 
 
 class RefusedError(Exception):
-    """The instructions say that this frame cannot be unwound."""
+    """The instructions state that this frame cannot be unwound."""
 
 
 def rule_of_instructions(instructions: bytes, source: str) -> UnwindRule:
-    """The rule that EHABI instructions state.
+    """Return the rule that EHABI instructions state.
 
     Raises:
         ElfError: one is spare, or cut short.
@@ -66,7 +65,7 @@ class _Run:
         self._base: _Base = _SP
         self._offset = 0
         self._saved: dict[int, tuple[_Base, int]] = {}
-        """Where registers are, by number."""
+        """The locations of registers, by number."""
 
     def rule(self) -> UnwindRule:
         cursor = self._cursor
@@ -76,7 +75,7 @@ class _Run:
                 break
             self._one(code)
         return_address = self._saved.pop(_PC, None)
-        if return_address is None:  # the saved one is both the caller's lr and where it goes on
+        if return_address is None:  # the saved value is both the caller's lr and the return address
             return_address = self._saved.get(_LR)
         recovery: Recovery = InRegister(_LR)
         if return_address is not None:
@@ -134,7 +133,7 @@ class _Run:
             case 3:
                 first, more = divmod(self._cursor.unsigned(1), 16)
                 self._pop_doubles(first, more + 1, padding=_WORD)
-            case 4:  # a return address authentication code, which no register set has
+            case 4:  # a return address authentication code, which is not tracked
                 self._offset += _WORD
             case _:
                 raise self._spare(code)
@@ -152,7 +151,7 @@ class _Run:
                 raise self._spare(code)
 
     def _intel_wireless(self, code: int) -> None:
-        """Registers of an extension that no register set has: they are passed over."""
+        """Skip registers of an extension that is not tracked."""
         if code == 7:  # noqa: PLR2004 - control registers
             mask = self._cursor.unsigned(1)
             if not 0 < mask < 1 << 4:
@@ -173,7 +172,7 @@ class _Run:
             self._offset = 0
 
     def _move_to(self, number: int) -> None:
-        """Take a register for the stack pointer, as it is by now."""
+        """Copy a register's present value to the stack pointer."""
         saved = self._saved.get(number)
         if saved is None:
             self._base = number
@@ -215,8 +214,8 @@ def _sleb128(value: int) -> bytes:
     return bytes(encoded)
 
 
-REMEMBERED = 1 << 12
-"""Rules that are kept by their instructions; at the limit all are forgotten."""
+CACHED_RULES = 1 << 12
+"""Cached rules, by their instructions; a full cache is cleared."""
 
 
 class ExceptionTableRules:
@@ -233,7 +232,7 @@ class ExceptionTableRules:
 
     @classmethod
     def of_elf(cls, contents: ElfContents) -> ExceptionTableRules | None:
-        """Of an ELF image; None where it has none, or is not of 32-bit arm.
+        """Find the tables; return None for an image without them, or not of 32-bit arm.
 
         Raises:
             MemoryReadError: they were not captured.
@@ -248,7 +247,7 @@ class ExceptionTableRules:
     def rule_for(self, lookup: Svma, /, *, interrupted: bool) -> UnwindRule | None:
         """See :meth:`~machtrace.unwinder.rules.RuleSource.rule_for`.
 
-        A function that no exception may pass has no rule here, though something called it.
+        A function that exceptions may not pass has no rule here, though it has a caller.
 
         Raises:
             ElfError: the entry, or what it points to, is malformed.
@@ -264,7 +263,7 @@ class ExceptionTableRules:
                 rule = rule_of_instructions(entry.instructions, self._index.source)
             except RefusedError:
                 return None
-            if len(self._rules) >= REMEMBERED:
+            if len(self._rules) >= CACHED_RULES:
                 self._rules.clear()
             self._rules[entry.instructions] = rule
         return rule

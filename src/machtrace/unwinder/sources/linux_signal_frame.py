@@ -1,10 +1,10 @@
-"""Rules for the code that a Linux signal handler returns to, where no table marks it.
+"""Rules for the trampolines of Linux signal handlers, where no table marks them.
 
-The handler returns to a few instructions that ask the kernel to undo the signal. glibc describes
-them as a signal frame in its call-frame information; musl, Go and others do not. The kernel knows
-them by nothing but their place, debuggers by their bytes. What is on the stack there is
-``struct rt_sigframe`` (``arch/*/kernel/signal*.c``) with a ``struct ucontext``
-(``asm-generic/ucontext.h``) and in that a ``struct sigcontext`` (``asm/sigcontext.h``).
+A handler returns to a few instructions that call ``sigreturn``. glibc marks them as a signal frame
+in its call-frame information; musl, Go and others do not. The kernel identifies them by their
+address only, debuggers by their bytes. The stack holds ``struct rt_sigframe``
+(``arch/*/kernel/signal*.c``) with a ``struct ucontext`` (``asm-generic/ucontext.h``) and in that a
+``struct sigcontext`` (``asm/sigcontext.h``).
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from machtrace.unwinder.rules import AtCfa, Claims, RegisterOffset, UnwindRule
 
 @dataclass(frozen=True, slots=True)
 class _Trampoline:
-    """One spelling of the code, and what the stack pointer points to at each instruction."""
+    """One variant of the code, and the distance from sp to the registers at each instruction."""
 
     code: bytes
     instructions: tuple[tuple[int, int], ...]
-    """Offsets of instructions in :attr:`code`, each with the distance from sp to the first saved
+    """The offset of each instruction in :attr:`code`, and the distance from sp to the first saved
     register there."""
     registers: tuple[int | None, ...]
-    """DWARF numbers in the order of ``struct sigcontext``; None is no register that is kept."""
+    """DWARF numbers in the order of ``struct sigcontext``; None is a register that is not
+    tracked."""
     pc: int
-    """The program counter's place in that order."""
+    """The program counter's index in that order."""
     word: int
     """Bytes of a saved register."""
 
@@ -52,13 +53,13 @@ class _Trampoline:
 _X86_64_REGISTERS = (*range(8, 16), 5, 4, 6, 3, 1, 0, 2, 7, None)
 _X86_64_PC = 16
 _X86_64_DISTANCE = 40
-"""``uc_flags``, ``uc_link`` and ``uc_stack`` lie before the registers."""
+"""``uc_flags``, ``uc_link`` and ``uc_stack`` precede the registers."""
 
 # gs, fs, es, ds, edi, esi, ebp, esp, ebx, edx, ecx, eax, trapno, err, eip.
 _I386_REGISTERS = (*(None,) * 4, 7, 6, 5, 4, 3, 2, 1, 0, None, None, None)
 _I386_PC = 14
 _I386_RT_DISTANCE = 160
-"""Behind the return address: ``sig``, two pointers, 128 bytes of ``siginfo``, and 20 of ``uc``."""
+"""After the return address: ``sig``, two pointers, 128 bytes of ``siginfo``, and 20 of ``uc``."""
 
 _ARM64_REGISTERS = (*range(32), None)
 _ARM64_PC = 32
@@ -117,8 +118,8 @@ _TRAMPOLINES = {
 class LinuxSignalRules:
     """The trampolines of one ELF image. A :class:`~machtrace.unwinder.rules.RuleSource`.
 
-    To be asked first: what a handler returns to is the trampoline's first instruction, so the
-    address before it, where callers are looked up, may belong to another function.
+    It must be queried first: a handler returns to the trampoline's first instruction, so the lookup
+    address before it may belong to another function.
     """
 
     __slots__ = ("_arch", "_contents", "_trampolines")

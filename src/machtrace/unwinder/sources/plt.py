@@ -1,9 +1,9 @@
-"""Rules for an ELF image's stubs, where call-frame information leaves them out, as lld does.
+"""Rules for an ELF image's stubs, where call-frame information omits them, as lld's does.
 
-A stub of the procedure linkage table jumps on to the function of another image. Where calls are
-bound lazily the first one goes another way: a number is pushed for the loader, and code at the
-section's start pushes what the loader needs and jumps into it (x86-64 psABI and i386 psABI,
-section 5.2; *ELF for the Arm 64-bit Architecture*, "Program Linkage Table").
+A stub of the procedure linkage table jumps to the function of another image. With lazy binding the
+first call takes another path: the stub pushes a number for the loader, and code at the section's
+start pushes what the loader needs and jumps into it (x86-64 psABI and i386 psABI, section 5.2; *ELF
+for the Arm 64-bit Architecture*, "Program Linkage Table").
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _X86 = frozenset({Arch.X86_64, Arch.I386})
 _X86_STUBS = (8, 16, 32)
 """Bytes in a stub, by its section's ``sh_entsize``."""
 _X86_STUB = 16
-"""The same where the section does not say."""
+"""The default where the section states none."""
 
 _X86_INSTRUCTIONS = (
     # First bytes, size, and whether it pushes a word; jumps have run when they are left.
@@ -37,22 +37,22 @@ _X86_INSTRUCTIONS = (
     (b"\xe9", 5, False),
 )
 _X86_RESOLVER = (b"\xff\x35", b"\xff\xb3")
-"""What the code at the section's start begins with: a push from the global offset table."""
+"""The first bytes of the code at the section's start: a push from the global offset table."""
 
 _ARM64_INSTRUCTION = 4
 _ARM64_RESOLVER = 32
-"""Bytes of the code at the section's start: eight instructions at most."""
+"""Bytes of the code at the section's start: at most eight instructions."""
 _ARM64_PUSH = 0xA9BF7BF0
 """``stp x16, x30, [sp, #-16]!``"""
 _ARM64_JUMP = 0xD61F0220
-"""``br x17``, with which the start and every stub end."""
+"""``br x17``, which ends the start and every stub."""
 
 
 class LinkageStubRules:
     """The stubs of one image. A :class:`~machtrace.unwinder.rules.RuleSource`.
 
-    It answers only for interrupted frames, for a stub calls nobody. Call-frame information is to
-    be asked first.
+    It has rules for interrupted frames only, because stubs call nothing. Call-frame information
+    must be queried first.
     """
 
     __slots__ = ("_arch", "_contents", "_sections")
@@ -67,7 +67,7 @@ class LinkageStubRules:
 
     @classmethod
     def of_elf(cls, contents: ElfContents) -> LinkageStubRules | None:
-        """None where there are no section headers, no stubs, or none whose shape is known.
+        """Find the stubs; return None without section headers, or stubs of a known form.
 
         Raises nothing.
         """
@@ -93,19 +93,19 @@ class LinkageStubRules:
         return None
 
     def _x86(self, section: Section, lookup: Svma) -> UnwindRule | None:
-        """Counts the words that were pushed since the stub was entered."""
+        """Count the words pushed since the stub's entry."""
         stub = section.entry_size if section.entry_size in _X86_STUBS else _X86_STUB
         into = (lookup - section.address) % stub
         start = Svma(lookup - into)
         code = bytes(self._contents.read_svma(start, min(stub, section.end - start)))
-        # The section's start is jumped to by a stub, which has pushed its number.
+        # A stub jumps to the section's start after it has pushed its number.
         words = 2 if code.startswith(_X86_RESOLVER) else 1
         at = 0
         while at < into:
-            found = next((i for i in _X86_INSTRUCTIONS if code.startswith(i[0], at)), None)
-            if found is None:
+            match = next((i for i in _X86_INSTRUCTIONS if code.startswith(i[0], at)), None)
+            if match is None:
                 return None
-            _, size, pushes = found
+            _, size, pushes = match
             at += size
             words += pushes
         pointer = self._arch.pointer_size
@@ -113,10 +113,10 @@ class LinkageStubRules:
         return UnwindRule(RegisterOffset(sp, words * pointer), AtCfa(-pointer))
 
     def _arm64(self, section: Section, lookup: Svma) -> UnwindRule:
-        """Looks back for the one instruction that pushes; only the section's start has it.
+        """Search for the one instruction that pushes, which only the section's start has.
 
-        A stub that follows a short start is told from it by what it starts with: it is entered by
-        a call, and lies beyond the jump that ends the start.
+        A stub after a short start differs from it: it is entered by a call, and follows the jump
+        that ends the start.
         """
         into = min(lookup - section.address, _ARM64_RESOLVER) // _ARM64_INSTRUCTION
         before = unpack(

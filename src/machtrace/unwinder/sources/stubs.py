@@ -1,9 +1,8 @@
-"""Rules for stubs: the linker's own code, which no unwind table describes.
+"""Rules for the linker's stubs, which no unwind table describes.
 
-A stub jumps on to a function of another image. Until the first call of that function, where calls
-are bound lazily, it jumps to a helper in ``__stub_helper``, which leaves the number of what is to
-be bound to the code at the section's start; that saves what dyld needs on the stack and jumps into
-dyld. The shapes are those that ld64 and lld write.
+A stub jumps to a function of another image. With lazy binding, the first call jumps to a helper in
+``__stub_helper``, which passes the symbol's number to the code at the section's start; that saves
+what dyld needs on the stack and jumps into dyld. The forms are those that ld64 and lld write.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from machtrace.unwinder.rules import AtCfa, Claims, RegisterOffset, UnwindRule, 
 _STUB_SECTIONS = frozenset({"__stubs", "__auth_stubs", "__objc_stubs"})
 _HELPER = "__stub_helper"
 _ARM_HEADER = 16 * INSTRUCTION_SIZE
-"""No start of a helper section is longer; it has six instructions, or seven."""
+"""Bytes of the longest start of a helper section; it has six or seven instructions."""
 _X86_HEADER = 32
 _LONGEST_STUB = 32
-"""Bytes of a stub at most; the longest has 26."""
+"""Bytes of the longest stub; it has 26."""
 _X86_HELPER = 10
 _X86_PUSH_NUMBER = 0x68
 _X86_PUSH_SIZE = 5
@@ -36,7 +35,7 @@ _X86_PUSH_SIZE = 5
 class StubRules:
     """The stubs of one image. A :class:`RuleSource`.
 
-    It answers only for interrupted frames: a stub calls nobody.
+    It has rules for interrupted frames only, because stubs call nothing.
     """
 
     __slots__ = ("_arch", "_contents", "_sections")
@@ -51,11 +50,11 @@ class StubRules:
 
     @classmethod
     def of_macho(cls, contents: MachOContents, arch: Arch) -> StubRules | None:
-        """Of a Mach-O; None where it has no stubs whose shape is known."""
+        """Find the stubs of a Mach-O; return None without stubs of a known form."""
         sections = tuple(
             section
             for section in contents.image.sections
-            # Before there were helpers, i386 had stubs that dyld wrote over, in __IMPORT.
+            # Before helpers existed, i386 had stubs that dyld overwrote, in __IMPORT.
             if section.type == S_SYMBOL_STUBS
             or (section.segment_name == "__TEXT" and section.name in _STUB_SECTIONS)
             or (
@@ -93,16 +92,19 @@ class StubRules:
         return self._pushed(1)
 
     def origin(self, lookup: Svma) -> str:
-        """Which section of stubs ``lookup`` is in."""
+        """Describe the section of stubs that ``lookup`` is in."""
         return next((f"stub in {one.name}" for one in self._sections if lookup in one), "")
 
     def _pushed(self, words: int) -> UnwindRule:
-        """With the return address and ``words - 1`` others on the stack."""
+        """Return the rule with the return address and ``words - 1`` others on the stack."""
         word = self._arch.pointer_size
         return UnwindRule(RegisterOffset(self._arch.registers.sp, words * word), AtCfa(-word))
 
     def _arm_helper(self, section: Section, lookup: Svma) -> UnwindRule | None:
-        """Of both arm architectures: ld64 writes ARM instructions, not Thumb's, of 32-bit ones."""
+        """Return the rule in a helper of either arm architecture.
+
+        Ld64 writes ARM, not Thumb, code.
+        """
         size = min(section.size, _ARM_HEADER) & -INSTRUCTION_SIZE
         data = self._contents.read_svma(section.address, size)
         entry, effects_of = _arm64() if self._arch.is_arm64 else _arm()
@@ -120,9 +122,10 @@ class StubRules:
         return link_register_rule(self._arch)
 
     def _i386_stub(self, section: Section, lookup: Svma) -> UnwindRule | None:
-        """Old ones find out where they are, and have their own helpers behind their jumps.
+        """Return the rule in an i386 stub.
 
-        What leads there is that very jump, so a stub is straight code.
+        Old ones compute their own address, and have their own helpers after their jumps. Only that
+        jump leads to the helper, so a stub is straight code.
         """
         from machtrace.unwinder.arch.x86.decoder import decode
         from machtrace.unwinder.arch.x86.registers import MODE_32
@@ -147,7 +150,7 @@ class StubRules:
             return None
         pushes, end = steps
         if at < end:
-            # The helper has pushed a number on the return address before it came here.
+            # The helper has pushed a number above the return address before it jumps here.
             return self._pushed(2 + sum(push < at for push in pushes))
         while end < size and header[end] != _X86_PUSH_NUMBER:
             end += 1  # padding
@@ -183,7 +186,7 @@ _X86_JUMP_SIZE = 6
 
 
 def _x86_header(code: bytes) -> tuple[list[int], int] | None:
-    """Where a helper section's start pushes, and where it ends; None if it is of another shape."""
+    """Return where a helper section's start pushes, and ends; None for an unknown form."""
     pushes: list[int] = []
     at = 0
     while not code.startswith(_X86_JUMP, at):

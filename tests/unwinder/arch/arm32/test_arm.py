@@ -31,7 +31,7 @@ from machtrace.unwinder.arch.arm32.image_tables import instruction_sets_of_macho
 from machtrace.unwinder.functions.bounds import FunctionBounds
 from machtrace.unwinder.rule_cache import ImageRules, RuleCache
 from machtrace.unwinder.rules import AtCfa, InRegister, RegisterOffset, UnwindRule
-from machtrace.unwinder.sources.compact import CompactRules, aligned_place
+from machtrace.unwinder.sources.compact import CompactRules, aligned_location
 from machtrace.unwinder.sources.of_image import image_rules
 from machtrace.unwinder.sources.of_macho import call_frame_rules
 from machtrace.unwinder.sources.stubs import StubRules
@@ -253,14 +253,14 @@ def test_patterns_of_saved_doubles(
 
 
 @pytest.mark.parametrize("fp", [0x1070, 0x1074, 0x1078, 0x107C])
-def test_an_aligned_place_is_found_wherever_the_frame_is(fp: int) -> None:
+def test_an_aligned_location_is_found_wherever_the_frame_is(fp: int) -> None:
     """``(fp - 40) & -16``, and eight bytes on."""
     where = ((fp - 40) & -16) + 8
     data = bytearray(0x100)
     data[where - 0x1000 : where - 0x1000 + 8] = (0x1122334455667788).to_bytes(8, "little")
     data[fp - 0x1000 + 4 : fp - 0x1000 + 8] = (0x5001).to_bytes(4, "little")
     rule = UnwindRule(
-        RegisterOffset(FP, 8), AtCfa(-4), ((ARM_DOUBLES[9], aligned_place(-48, 16, 8)),)
+        RegisterOffset(FP, 8), AtCfa(-4), ((ARM_DOUBLES[9], aligned_location(-48, 16, 8)),)
     )
     found = step(rule, registers({FP: fp}), MemoryRegion(Avma(0x1000), bytes(data)), MASK)
     assert isinstance(found, RegisterSet)

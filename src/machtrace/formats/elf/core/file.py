@@ -1,9 +1,8 @@
-"""An ELF core: the notes of its process and threads, and where it has which memory.
+"""An ELF core: the notes of its process and threads, and its memory.
 
 Cores are written by the kernel (``fs/binfmt_elf.c``), by gdb's ``gcore``, by emulators and by
-:mod:`machtrace.formats.elf.core.writer`. They all have a note for each thread, one behind the
-other, those
-that follow up to the next belonging to it; and what is about the process somewhere between.
+:mod:`machtrace.formats.elf.core.writer`. In all of them each thread has a note, followed by its
+further notes up to the next thread's; the process's are anywhere among them.
 """
 
 from __future__ import annotations
@@ -32,17 +31,18 @@ from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import LinuxFacts, ThreadId
 
 _MOST_SEGMENTS = 1 << 18
-"""Linux lets a process have 65,530 mappings unless told otherwise (``vm.max_map_count``)."""
+"""Linux's default limit is 65,530 mappings per process (``vm.max_map_count``)."""
 _MOST_PROBLEMS = 64
-"""Bad notes that are told of one by one."""
+"""Malformed notes that are reported individually."""
 _FATAL_SIGNALS = frozenset({3, 4, 5, 6, 7, 8, 11, 24, 25, 31})
-"""Those whose default is to write a core (signal(7)): SIGQUIT, SIGILL, SIGTRAP, SIGABRT, SIGBUS,
-SIGFPE, SIGSEGV, SIGXCPU, SIGXFSZ, SIGSYS. A debugger that writes one stops threads by others."""
+"""Signals whose default action writes a core (signal(7)): SIGQUIT, SIGILL, SIGTRAP, SIGABRT,
+SIGBUS, SIGFPE, SIGSEGV, SIGXCPU, SIGXFSZ, SIGSYS. A debugger that writes one stops threads by
+others."""
 _ADDRESS_LIMIT = 1 << 64
 _USER_END = 1 << 63
-"""Above it is the kernel's half; x86-64 cores have its vsyscall page, which is there."""
+"""The start of the kernel's half, in which x86-64 cores have its vsyscall page."""
 _LEAST_ADDRESS_BITS = 39
-"""Of an arm64 process, by how Linux can be built."""
+"""The least that Linux can be built with, on arm64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +54,14 @@ class ElfCoreThread:
     id: ThreadId
     registers: RegisterSet
     native_registers: bytes
-    """As ``pr_reg`` has them."""
+    """The bytes of ``pr_reg``."""
     signal: int
-    """That which ended the process, or stopped the thread; 0 for none."""
+    """The signal that ended the process, or stopped the thread; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class MappedRange:
-    """Where the process had memory, whether or not the core holds it."""
+    """A range of the process's memory, whether or not the core has its bytes."""
 
     start: int
     end: int
@@ -70,10 +70,10 @@ class MappedRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElfCore:
-    """A core, read as far as it can be."""
+    """A core, parsed as far as possible."""
 
     source: str
-    """What to call it in errors."""
+    """Its name in errors."""
     header: ElfHeader
     memory: CoreMemory
     mapped: tuple[MappedRange, ...]
@@ -83,23 +83,23 @@ class ElfCore:
     pid: int | None
     pointer_mask: PacMask
     metadata: ProcessMetadata | None
-    """None where another writer wrote it."""
+    """None if another writer wrote the core."""
     problems: tuple[FormatError, ...] = ()
-    """What could not be read."""
+    """The parts that could not be parsed."""
 
     @property
     def noted_threads(self) -> tuple[NotedThread, ...]:
-        """What the metadata says of each thread."""
+        """The metadata's facts of each thread."""
         noted = () if self.metadata is None else self.metadata.threads
         return noted if len(noted) == len(self.threads) else (NotedThread(),) * len(self.threads)
 
 
 def parse_elf_core(data: memoryview, source: str) -> ElfCore:
-    """Read the whole of a core but its memory, which is only mapped.
+    """Parse all of a core but its memory, which is only mapped.
 
     Raises:
-        ElfError: ``data`` is no ELF, of a machine that is not known here, or cut off in its header.
-        CoreFileError: it is an ELF but no core, or of a machine whose stacks are not walked here.
+        ElfError: ``data`` is no ELF, of an unsupported machine, or cut short in its header.
+        CoreFileError: it is an ELF but no core, or of a machine whose stacks cannot be unwound.
     """
     header = read_header(data, source)
     if header.type is not ElfType.CORE:
@@ -130,8 +130,8 @@ class _Parser:
     problems: list[FormatError] = field(default_factory=list)
     bad_notes: int = 0
     left: int = 0
-    """Bytes of notes that may still be read: headers that name the same ones name more than the
-    file has."""
+    """Bytes of notes that may still be read: headers that refer to the same notes can add up to
+    more than the file."""
     threads: list[ElfCoreThread] = field(default_factory=list)
     facts: LinuxFacts = field(default_factory=LinuxFacts)
     pid: int | None = None
@@ -184,7 +184,7 @@ class _Parser:
         )
 
     def _segments(self) -> Iterator[tuple[int, int, int, int, int, int]]:
-        """Type, flags, file offset, address, size in the file and in memory of each."""
+        """Yield type, flags, file offset, address, and size in the file and in memory, of each."""
         header, layout = self.header, self.header.layout.program_header
         count, at = header.program_header_count, header.program_headers_offset
         if count == PN_XNUM:
@@ -270,10 +270,10 @@ class _Parser:
                 if problem is not None:
                     raise problem
             case _:
-                pass  # floating point, vectors, debug registers: nothing that a walk takes
+                pass  # floating point, vectors, debug registers: unused by unwinding
 
     def _signal(self) -> int:
-        """What ended the process: the first thread is the one that it reached."""
+        """Return the signal that ended the process: the first thread received it."""
         first = self.threads[0].signal if self.threads else 0
         return first if first in _FATAL_SIGNALS else 0
 
@@ -286,7 +286,7 @@ class _Parser:
             lowest = self.signature_bits & -self.signature_bits
             return PacMask(lowest - 1)
         # The main stack is near the end of the address space.
-        highest = max((one.end for one in mapped if one.end <= _USER_END), default=0)
+        highest = max((region.end for region in mapped if region.end <= _USER_END), default=0)
         return PacMask.of_width(max(_LEAST_ADDRESS_BITS, max(0, highest - 1).bit_length()))
 
     def _problem(self, message: str, offset: int) -> None:

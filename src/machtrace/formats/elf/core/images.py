@@ -1,8 +1,8 @@
-"""Which images the process of an ELF core had loaded, and where.
+"""The images that the process of an ELF core had loaded, and their addresses.
 
-A core that was saved here lists them. Others have a list of mapped files (``NT_FILE``), the
-loader's own list in memory, and images in memory that begin with their headers; what a header says
-of its image counts for more than what is said about it.
+A core saved by machtrace lists them. Others have a list of mapped files (``NT_FILE``), the loader's
+own list in memory, and images in memory that begin with their headers; an image's header outweighs
+what lists state.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from machtrace.model.process_metadata import NotedExtent
 from machtrace.model.snapshot import FileMapping
 
 VDSO = "[vdso]"
-"""What the kernel calls it in a process' maps."""
+"""The kernel's name for it in a process's maps."""
 
 _ADDRESS_LIMIT = 1 << 64
 _LEAST_BUDGET = 1 << 20
 _HEADERS_COST = 512
-"""Bytes that an image's headers take at least."""
+"""The least bytes of an image's headers."""
 _MOST_FILES = 4096
-"""Files that are looked into for want of headers."""
+"""Files that are examined because headers are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +49,24 @@ class FoundImages:
 
     images: tuple[BinaryImage, ...]
     program: str
-    """Path of the program; empty where it is not known."""
+    """The program's path; empty if unknown."""
     headless: tuple[tuple[FileMapping, ...], ...] = ()
-    """Mappings, each of one file, that may be an image whose header the core does not hold."""
+    """Mappings, of one file each, that may be an image whose header the core lacks."""
 
 
 def find_core_images(core: ElfCore) -> FoundImages:
-    """The images of ``core``; raises nothing."""
+    """Find the images of ``core``. Raises nothing."""
     metadata = core.metadata
     if metadata is not None and metadata.extents:
-        # JSON has no place for the bytes of a path that are no text; the list of files has.
-        exact = {one.start: one.path for one in core.facts.file_mappings if not one.path.isascii()}
+        # JSON cannot represent the bytes of a path that are no text; the list of files can.
+        exact = {
+            file.start: file.path for file in core.facts.file_mappings if not file.path.isascii()
+        }
         images = tuple(_noted(extent, core, exact) for extent in metadata.extents)
         return FoundImages(images, metadata.path)
     finder = _Finder(core)
-    found = tuple(finder.images())
-    return FoundImages(found, _program(core, found), tuple(finder.headless))
+    images = tuple(finder.images())
+    return FoundImages(images, _program(core, images), tuple(finder.headless))
 
 
 def _noted(extent: NotedExtent, core: ElfCore, exact: Mapping[Avma, str]) -> BinaryImage:
@@ -84,7 +86,7 @@ def _noted(extent: NotedExtent, core: ElfCore, exact: Mapping[Avma, str]) -> Bin
 
 
 def image_of(elf: ElfImage, path: str, load_address: Avma) -> BinaryImage:
-    """The image at ``load_address``, whose headers are ``elf``."""
+    """Return the image at ``load_address``, whose headers are ``elf``."""
     return BinaryImage(
         path=path,
         uuid=elf.build_id,
@@ -97,21 +99,21 @@ def image_of(elf: ElfImage, path: str, load_address: Avma) -> BinaryImage:
 
 
 class _Finder:
-    """Looks where images may begin, by address."""
+    """Searches for the starts of images, by address."""
 
     def __init__(self, core: ElfCore) -> None:
         self._core = core
         self._memory = core.memory.regions
         self._mapped = list(core.mapped)
-        # gdb states only what it writes, and it writes no code that files have.
-        stated = {one.start for one in core.mapped}
+        # gdb lists only what it writes, and it writes no code that files have.
+        stated = {region.start for region in core.mapped}
         self._mapped += [
-            MappedRange(one.start, one.end, is_executable=True)
-            for one in core.facts.file_mappings
-            if one.start not in stated
+            MappedRange(file.start, file.end, is_executable=True)
+            for file in core.facts.file_mappings
+            if file.start not in stated
         ]
         self._mapped.sort(key=_start)
-        self._tells_code = any(one.is_executable for one in self._mapped)
+        self._has_protection = any(region.is_executable for region in self._mapped)
         # Real headers do not overlap, so all of them together are no longer than their memory.
         self._budget = max(_LEAST_BUDGET, core.memory.size)
         self.headless: list[tuple[FileMapping, ...]] = []
@@ -119,11 +121,11 @@ class _Finder:
     def images(self) -> Iterator[BinaryImage]:
         names = self._names()
         runs = {run[0].start: run for run in _runs(self._core.facts.file_mappings)}
-        starts = {one.start for one in self._core.mapped}
+        starts = {region.start for region in self._core.mapped}
         end = 0
         for start in sorted({*names, *runs, *starts}):
             if start < end:
-                continue  # a later part of an image, or a file that it carries about
+                continue  # a later part of an image, or a file that it embeds
             address = Avma(start)
             path = names.get(start, "")
             run = runs.get(address)
@@ -135,13 +137,13 @@ class _Finder:
                 self.headless.append(run)
 
     def _names(self) -> dict[int, str]:
-        """Names by where images begin, of those that no file mapping names."""
+        """Return names by load address, for images without a file mapping."""
         facts, layout = self._core.facts, self._core.header.layout
-        # Of a library that is linked at 0, as all are, the bias is where it begins.
+        # A library is linked at 0, so the bias is its load address.
         names = {
-            one.bias: one.name
-            for one in loaded_objects(self._memory, facts.auxiliary_vector, layout)
-            if one.bias and one.name
+            loaded.bias: loaded.name
+            for loaded in loaded_objects(self._memory, facts.auxiliary_vector, layout)
+            if loaded.bias and loaded.name
         }
         kernels_own = dict(auxiliary_values(facts.auxiliary_vector, layout)).get(AT_SYSINFO_EHDR)
         if kernels_own:
@@ -170,24 +172,24 @@ class _Finder:
         return image_of(elf, path, address) if self._is_loaded(elf, address) else None
 
     def _is_loaded(self, elf: ElfImage, address: Avma) -> bool:
-        """Whether its code is where it would be if it were to run, and is no other file's.
+        """Return whether an image's code is mapped as if it were to run, and not another file's.
 
-        A file that the process only read may lie just before an image.
+        A file that the process only read may be mapped just before an image.
         """
         slide = address - elf.header_svma
         code = next((s.address + slide for s in elf.load_segments if s.is_executable), None)
         if code is None:
             return False
-        if not self._tells_code:
+        if not self._has_protection:
             return True
         upto = bisect_right(self._mapped, code, key=_start)
-        if not upto or code >= (found := self._mapped[upto - 1]).end or not found.is_executable:
+        if not upto or code >= (region := self._mapped[upto - 1]).end or not region.is_executable:
             return False
         files = self._file_at(address), self._file_at(code)
         return None in files or files[0] == files[1]
 
     def _file_at(self, address: int) -> str | None:
-        """The file that is mapped there, as far as the core says."""
+        """Return the file that is mapped at an address, according to the core."""
         files = self._core.facts.file_mappings
         upto = bisect_right(files, address, key=_first)
         return files[upto - 1].path if upto and address < files[upto - 1].end else None
@@ -202,7 +204,7 @@ def _first(mapping: FileMapping) -> int:
 
 
 def _runs(mappings: tuple[FileMapping, ...]) -> Iterator[tuple[FileMapping, ...]]:
-    """Mappings of one file, one behind the other, that begin with the file's first byte."""
+    """Yield runs of consecutive mappings of one file that begin with the file's first byte."""
     run: list[FileMapping] = []
     for mapping in mappings:
         if run and mapping.path == run[0].path and mapping.offset:
@@ -216,11 +218,11 @@ def _runs(mappings: tuple[FileMapping, ...]) -> Iterator[tuple[FileMapping, ...]
 
 
 def _program(core: ElfCore, images: tuple[BinaryImage, ...]) -> str:
-    """The path of the program: of the image that the kernel entered, or its name for it."""
+    """Return the path of the image with the entry point, or the kernel's name of the program."""
     values = dict(auxiliary_values(core.facts.auxiliary_vector, core.header.layout))
-    found = ImageList(images)
+    image_list = ImageList(images)
     for kind in (AT_ENTRY, AT_PHDR):
-        image = found.find(Avma(values.get(kind, 0)))
+        image = image_list.find(Avma(values.get(kind, 0)))
         if image is not None and image.path:
             return image.path
         for mapping in core.facts.file_mappings:

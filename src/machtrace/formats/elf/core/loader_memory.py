@@ -1,4 +1,4 @@
-"""What the loader keeps for debuggers: the list of loaded objects, and where it begins.
+"""The loader's list of loaded objects, which it keeps in memory for debuggers.
 
 The auxiliary vector has the address of the program headers; one of them is the dynamic section,
 whose ``DT_DEBUG`` entry the loader points to ``struct r_debug``; that has the first ``struct
@@ -31,7 +31,7 @@ _MOST_HEADERS = 128
 _MOST_ENTRIES = 1024
 _LONGEST_NAME = 4096
 _NAME_STEP = 64
-"""Bytes of a name read at once; a multiple of it is a page, so that none is crossed in vain."""
+"""Bytes of a name read at once; pages are a multiple of it, so no read crosses one needlessly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class LoadedObject:
     """A ``struct link_map``."""
 
     bias: int
-    """``l_addr``: what was added to the addresses that its file states."""
+    """``l_addr``: the difference between the addresses in memory and those in the file."""
     dynamic: Avma
-    """``l_ld``: of its dynamic section."""
+    """``l_ld``: the address of its dynamic section."""
     name: str
     """Empty for the program."""
 
@@ -49,45 +49,45 @@ class LoadedObject:
 def loaded_objects(
     memory: MemoryReader, vector: bytes, layout: ElfLayout
 ) -> tuple[LoadedObject, ...]:
-    """The objects that the loader lists, in its order; empty where it has none. Raises nothing.
+    """Return the objects in the loader's list, in order; empty without a list. Raises nothing.
 
     Args:
-        memory: of the process; what is read of it is what a debugger needs to find the same.
+        memory: the process's; the reads are those that a debugger needs for the same list.
         vector: the auxiliary vector.
-        layout: the process' width and byte order.
+        layout: the process's width and byte order.
     """
     try:
         first = _first_object(memory, vector, layout)
     except MemoryReadError:
         return ()
     words = Struct(layout.byte_order + ("5Q" if layout.is_64 else "5I"))
-    found: list[LoadedObject] = []
+    objects: list[LoadedObject] = []
     seen: set[int] = set()
     at = first
-    while at and at not in seen and len(found) < _MOST_OBJECTS:
+    while at and at not in seen and len(objects) < _MOST_OBJECTS:
         seen.add(at)
         try:
             bias, name, dynamic, following, _ = words.unpack(memory.read(Avma(at), words.size))
         except MemoryReadError:
             break
-        found.append(LoadedObject(bias, Avma(dynamic), read_string(memory, Avma(name))))
+        objects.append(LoadedObject(bias, Avma(dynamic), read_string(memory, Avma(name))))
         at = following
-    return tuple(found)
+    return tuple(objects)
 
 
 def read_string(memory: MemoryReader, address: Avma) -> str:
-    """The C string at ``address``; empty where it cannot be read. Raises nothing."""
-    kept = bytearray()
-    while len(kept) < _LONGEST_NAME:
-        at = address + len(kept)
+    """Return the C string at ``address``; empty if it cannot be read. Raises nothing."""
+    text = bytearray()
+    while len(text) < _LONGEST_NAME:
+        at = address + len(text)
         try:
             part = bytes(memory.read(Avma(at), _NAME_STEP - at % _NAME_STEP))
         except MemoryReadError:
             return ""
         head, end, _ = part.partition(b"\0")
-        kept += head
+        text += head
         if end:
-            return kept.decode("utf-8", "surrogateescape")
+            return text.decode("utf-8", "surrogateescape")
     return ""
 
 

@@ -1,9 +1,9 @@
-"""The notes of an ELF core: threads, the process, what it had mapped.
+"""The notes of an ELF core: threads, the process, its mappings.
 
 Sources: ``struct elf_prstatus`` and ``elf_prpsinfo`` (``linux/elfcore.h``; of 32-bit processes
 ``fs/compat_binfmt_elf.c``), ``fs/binfmt_elf.c`` (``fill_files_note``), ``struct user_pac_mask``
-(``asm/ptrace.h``). All numbers are of the process' own width and byte order, which is little-endian
-on every machine here.
+(``asm/ptrace.h``). All numbers have the process's own width and byte order, which is little-endian
+on every supported machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from machtrace.model.snapshot import FileMapping, LinuxFacts
 CORE = "CORE"
 LINUX = "LINUX"
 MACHTRACE = "machtrace"
-"""Owners of notes. What ours says: :mod:`machtrace.model.process_metadata`."""
+"""Owners of notes. For ours see :mod:`machtrace.model.process_metadata`."""
 
 NT_PRSTATUS = 1
 NT_PRPSINFO = 3
@@ -31,15 +31,15 @@ NT_FILE = 0x46494C45
 NT_SIGINFO = 0x53494749
 NT_ARM_PAC_MASK = 0x406
 NT_MACHTRACE = 0x4D414348
-"""Of no other owner: binutils takes a note of any owner by its type."""
+"""A number that no other owner uses: binutils ignores a note's owner."""
 
 FILE_PAGE = 4096
 """The unit of file offsets in the ``NT_FILE`` notes that are written."""
 
 PAC_MASK = Struct("<2Q")
-"""Bits of data and of instruction pointers that are signature."""
+"""The bits of data and of instruction pointers that are signatures."""
 _SIGNED_BITS = (1 << 55) - 1
-"""Bit 55 tells the halves of the address space apart; those above are tags."""
+"""Bit 55 selects the half of the address space; those above it are tags."""
 
 _SIGINFO_SIZE = 128
 _HEADER = Struct("<3ih2x")
@@ -48,22 +48,22 @@ _HEADER = Struct("<3ih2x")
 
 @dataclass(frozen=True, slots=True)
 class StatusLayout:
-    """Where ``elf_prstatus`` has what."""
+    """The layout of ``elf_prstatus``."""
 
     ids: int
-    """Offset of ``pr_pid``, ``pr_ppid``, ``pr_pgrp`` and ``pr_sid``, of 32 bits each."""
+    """The offset of ``pr_pid``, ``pr_ppid``, ``pr_pgrp`` and ``pr_sid``, of 32 bits each."""
     registers: int
-    """Offset of ``pr_reg``."""
+    """The offset of ``pr_reg``."""
     word: int
-    """Bytes of a long, to which the whole is padded behind ``pr_fpvalid``."""
+    """Bytes of a long, to which the whole is padded after ``pr_fpvalid``."""
 
     @classmethod
     def of(cls, layout: ElfLayout) -> StatusLayout:
-        """Of a process of this width."""
+        """Return the layout of a process of this width."""
         return cls(32, 112, 8) if layout.is_64 else cls(24, 72, 4)
 
     def size(self, registers: int) -> int:
-        """Bytes of the whole, with ``registers`` bytes of registers."""
+        """Return the size of the whole, with ``registers`` bytes of registers."""
         return -(-(self.registers + registers + 4) // self.word) * self.word
 
 
@@ -79,7 +79,7 @@ class ThreadStatus(NamedTuple):
 
     id: int
     signal: int
-    """``pr_cursig``; Linux gives every thread that which ended the process."""
+    """``pr_cursig``; Linux gives every thread the signal that ended the process."""
     registers: bytes
 
 
@@ -97,7 +97,7 @@ class ProcessStatus(NamedTuple):
 def read_thread_status(
     data: bytes, layout: ElfLayout, registers: RegisterLayout, source: str
 ) -> ThreadStatus:
-    """A thread's note.
+    """Parse a thread's note.
 
     Raises:
         CoreFileError: it is cut short.
@@ -119,7 +119,7 @@ def read_thread_status(
 
 
 def thread_status(status: ThreadStatus, facts: LinuxFacts, pid: int, layout: ElfLayout) -> bytes:
-    """The bytes of ``NT_PRSTATUS``."""
+    """Return the bytes of ``NT_PRSTATUS``."""
     places = StatusLayout.of(layout)
     data = bytearray(places.size(len(status.registers)))
     _HEADER.pack_into(data, 0, status.signal, 0, 0, status.signal)
@@ -129,7 +129,7 @@ def thread_status(status: ThreadStatus, facts: LinuxFacts, pid: int, layout: Elf
 
 
 def read_process_status(data: bytes, layout: ElfLayout, source: str) -> ProcessStatus:
-    """The process' note.
+    """Parse the process's note.
 
     Raises:
         CoreFileError: it is cut short.
@@ -146,7 +146,7 @@ def read_process_status(data: bytes, layout: ElfLayout, source: str) -> ProcessS
 
 
 def process_status(facts: LinuxFacts, pid: int, layout: ElfLayout) -> bytes:
-    """The bytes of ``NT_PRPSINFO``."""
+    """Return the bytes of ``NT_PRPSINFO``."""
     info, largest = (_INFO_64, (1 << 32) - 1) if layout.is_64 else (_INFO_32, (1 << 16) - 1)
     user, group = min(facts.user, largest), min(facts.group, largest)
     name, arguments = _bytes(facts.name)[:15], _bytes(facts.arguments)[:79]
@@ -157,7 +157,7 @@ def process_status(facts: LinuxFacts, pid: int, layout: ElfLayout) -> bytes:
 def read_file_mappings(
     data: bytes, layout: ElfLayout, source: str
 ) -> tuple[tuple[FileMapping, ...], CoreFileError | None]:
-    """``NT_FILE``: the mappings, by address, and what is wrong with the note."""
+    """Parse ``NT_FILE``; return the mappings by address, and the note's problem, if any."""
     word = layout.pointer_size
     head = Struct("<2Q" if layout.is_64 else "<2I")
     entry = Struct("<3Q" if layout.is_64 else "<3I")
@@ -166,26 +166,26 @@ def read_file_mappings(
     count, page = head.unpack_from(data)
     room = (len(data) - head.size) // entry.size
     names = data[head.size + min(count, room) * entry.size :].split(b"\0")
-    found = [
+    mappings = [
         FileMapping(Avma(start), Avma(end), FileOffset(offset * page), _text(name))
         for (start, end, offset), name in zip(
             entry.iter_unpack(data[head.size : head.size + min(count, room) * entry.size]),
             names,
             strict=False,
         )
-        # What is larger is no offset, and could not be written again.
+        # A larger number is no offset, and could not be written again.
         if start < end and name and offset * page // FILE_PAGE < 1 << (8 * word)
     ]
     problem = None
     if count > min(room, len(names)):
         problem = CoreFileError(
-            f"a list of {count} files that ends after {len(found)}", source=source, offset=word
+            f"a list of {count} files that ends after {len(mappings)}", source=source, offset=word
         )
-    return tuple(sorted(found)), problem
+    return tuple(sorted(mappings)), problem
 
 
 def file_mappings(mappings: Sequence[FileMapping], layout: ElfLayout) -> bytes:
-    """The bytes of ``NT_FILE``."""
+    """Return the bytes of ``NT_FILE``."""
     form = "Q" if layout.is_64 else "I"
     words = [len(mappings), FILE_PAGE]
     for mapping in mappings:
@@ -195,25 +195,28 @@ def file_mappings(mappings: Sequence[FileMapping], layout: ElfLayout) -> bytes:
 
 
 def pac_mask(address_bits: int) -> bytes:
-    """The bytes of ``NT_ARM_PAC_MASK``; ``address_bits`` are those of a pointer that are not."""
+    """Return the bytes of ``NT_ARM_PAC_MASK``.
+
+    ``address_bits``: those of a pointer that are not signature.
+    """
     mask = ~address_bits & _SIGNED_BITS
     return PAC_MASK.pack(mask, mask)
 
 
 def signal_information(signal: int) -> bytes:
-    """The bytes of ``NT_SIGINFO``: of ``siginfo_t`` no more than the number is known."""
+    """Return the bytes of ``NT_SIGINFO``, of which only the signal's number is known."""
     return signal.to_bytes(4, "little").ljust(_SIGINFO_SIZE, b"\0")
 
 
 def note(owner: str, kind: int, description: bytes) -> bytes:
-    """A whole note."""
+    """Return the bytes of a whole note."""
     name = owner.encode() + b"\0"
     head = Struct("<3I").pack(len(name), len(description), kind)
     return head + _padded(name) + _padded(description)
 
 
 def auxiliary_values(vector: bytes, layout: ElfLayout) -> Iterator[tuple[int, int]]:
-    """Types (``AT_``) and values in ``vector``, up to its end or ``AT_NULL``."""
+    """Return types (``AT_``) and values in ``vector``, up to its end or ``AT_NULL``."""
     pair = Struct("<2Q" if layout.is_64 else "<2I")
     for kind, value in pair.iter_unpack(vector[: len(vector) // pair.size * pair.size]):
         if not kind:

@@ -1,7 +1,7 @@
-"""``NT_PRSTATUS``: a thread's general registers as Linux gives them.
+"""``NT_PRSTATUS``: a thread's general registers in Linux's layouts.
 
-Sources: ``struct user_regs_struct`` of x86-64 and i386 (``sys/user.h``), ``struct user_pt_regs``
-of aarch64 (``asm/ptrace.h``), ``struct pt_regs`` of arm. The size tells which one it is: a 32-bit
+Sources: ``struct user_regs_struct`` of x86-64 and i386 (``sys/user.h``), ``struct user_pt_regs`` of
+aarch64 (``asm/ptrace.h``), ``struct pt_regs`` of arm. The size identifies the layout: a 32-bit
 thread on a 64-bit kernel has the 32-bit set. For signal frames: ``asm-generic/ucontext.h``,
 ``asm/ucontext.h`` and ``asm/sigcontext.h``.
 """
@@ -21,24 +21,24 @@ from machtrace.model.registers import RegisterSet
 
 @dataclass(frozen=True, slots=True)
 class RegisterLayout:
-    """What is where in the bytes of one architecture."""
+    """The layout of one architecture's registers."""
 
     arch: Arch
     words: Struct
     """All registers, in order."""
     dwarf: tuple[int | None, ...]
-    """DWARF number of each word; None for a register that a walk has no use for."""
+    """The DWARF number of each word; None for a register that unwinding does not use."""
     sp: int
-    """Which word is the stack pointer."""
+    """The index of the stack pointer."""
     pc: int
-    """Which word is the program counter."""
+    """The index of the program counter."""
     signal_sp: int
     """Bytes from ``uc_stack`` of a signal frame to the stack pointer that it saved."""
     block: int | None = None
-    """Which word is the address of the thread's own block (``pthread_self``)."""
+    """The index of the address of the thread's own block (``pthread_self``)."""
 
     def bytes_of(self, registers: RegisterSet) -> bytes:
-        """``registers`` in this layout; one that is not known is 0."""
+        """Return ``registers`` in this layout; unknown ones are 0."""
         limit = 1 << (8 * self.words.size // len(self.dwarf))
         words = [0 if n is None else (registers.get(n) or 0) % limit for n in self.dwarf]
         words[self.pc] = registers.pc % limit
@@ -76,7 +76,7 @@ _BY_SIZE = {layout.words.size: layout for layout in _LAYOUTS}
 
 
 def _in_order(layout: RegisterLayout) -> Callable[[tuple[int, ...]], tuple[int | None, ...]]:
-    """What a :class:`RegisterSet` has of the words: it is made for every thread of every sample."""
+    """Return a function that reorders words for a :class:`RegisterSet`, which is called often."""
     names = len(layout.arch.registers.names)
     at = {number: index for index, number in enumerate(layout.dwarf) if number is not None}
     pick: Callable[[tuple[int, ...]], tuple[int | None, ...]] = itemgetter(
@@ -90,20 +90,20 @@ _BY_ARCH = {layout.arch: layout for layout in _LAYOUTS}
 
 
 def layout_for(arch: Arch) -> RegisterLayout | None:
-    """The layout of a process' registers; None where Linux has none."""
+    """Return the layout of a process's registers; None for systems other than Linux's."""
     return _BY_ARCH.get(arch)
 
 
 def layout_of(size: int) -> RegisterLayout | None:
-    """The layout of a register set of ``size`` bytes; None where none is known."""
+    """Return the layout of a register set of ``size`` bytes; None if unknown."""
     return _BY_SIZE.get(size)
 
 
 def read_registers(data: bytes, source: str) -> RegisterSet:
-    """The registers in the bytes of ``NT_PRSTATUS``.
+    """Parse the registers in the bytes of ``NT_PRSTATUS``.
 
     Raises:
-        FormatError: their size is that of no architecture known.
+        FormatError: their size is that of no known architecture.
     """
     layout = layout_of(len(data))
     if layout is None:

@@ -1,7 +1,7 @@
-"""Writing a :class:`~machtrace.model.snapshot.Snapshot` of a Linux process as a small ELF core.
+"""Writes a :class:`~machtrace.model.snapshot.Snapshot` of a Linux process as a small ELF core.
 
-What is written is what the kernel writes and debuggers read (``fs/binfmt_elf.c``), less the memory
-that nobody needs: a note for each thread and for the process, and a segment for each region.
+The format is the kernel's, which debuggers read (``fs/binfmt_elf.c``), without memory that is not
+needed: a note for each thread and for the process, and a segment for each region.
 """
 
 from __future__ import annotations
@@ -61,28 +61,26 @@ _ELFOSABI_LINUX = 3
 
 
 def core_bytes(snapshot: Snapshot, regions: Iterable[MemoryRegion] = ()) -> bytes:
-    """A core of ``snapshot``, whole; see :func:`core_chunks`."""
+    """Return a whole core of ``snapshot``; see :func:`core_chunks`."""
     return b"".join(core_chunks(snapshot, regions))
 
 
 def core_chunks(
     snapshot: Snapshot, regions: Iterable[MemoryRegion] = ()
 ) -> Iterator[bytes | memoryview]:
-    """The bytes of a core of ``snapshot``, in order and in pieces.
+    """Yield the bytes of a core of ``snapshot``, in order and in pieces.
 
-    It holds each thread's registers and stack, and where images and files are mapped. A register
-    whose value is not known is written as 0. The thread that crashed comes first, for the first
-    one is what debuggers show.
+    It has each thread's registers and stack, and the mappings of images and files. A register of
+    unknown value is written as 0. The crashed thread comes first, which debuggers show.
 
     Args:
         snapshot: of a process that runs ELF images.
-        regions: further memory to hold; where regions overlap, the stacks' bytes are written,
-            and of others those of the lower region.
+        regions: further memory; where regions overlap, the stacks' bytes are written, and of others
+            those of the lower region.
 
     Raises:
-        CoreFileError: an image is no ELF, a thread or the process is of an architecture that Linux
-            has no cores of, or an address does not fit its pointers. Raised before the first
-            piece.
+        CoreFileError: an image is no ELF, a thread or the process is of an architecture without
+            Linux cores, or an address does not fit its pointers. Raised before the first piece.
     """
     arch = snapshot.process.arch
     machine = _MACHINES.get(arch)
@@ -117,7 +115,7 @@ def _chunks(
     count = 1 + len(memory)
     header_size = IDENT_SIZE + layout.header.size
     notes_at = header_size + count * layout.program_header.size
-    # Where the header has no room for the count, it is in a section header (gABI, chapter 4).
+    # If the count does not fit the header, it is in a section header (gABI, chapter 4).
     section = bytes(layout.section_header.size) if count >= PN_XNUM else b""
     sections_at = -(-(notes_at + len(notes)) // 8) * 8 if section else 0
     data_at = (sections_at or notes_at + len(notes)) + len(section)
@@ -125,7 +123,7 @@ def _chunks(
         fields = [0] * 10
         fields[7] = count  # sh_info
         section = layout.section_header.pack(*fields)
-    # Without the system lldb goes by the names of libraries.
+    # Without the system lldb identifies it by the names of libraries.
     ident = MAGIC + bytes((2 if layout.is_64 else 1, 1, 1, _ELFOSABI_LINUX))
     yield ident.ljust(IDENT_SIZE, b"\0") + layout.header.pack(
         ElfType.CORE.value,
@@ -183,7 +181,7 @@ def _notes(snapshot: Snapshot, layout: ElfLayout) -> Iterator[bytes]:
     signed = process.arch is Arch.ARM64 and process.pointer_mask != PacMask()
     for status in statuses:
         yield note(CORE, NT_PRSTATUS, thread_status(status, facts, pid, layout))
-        # The kernel, too, puts what is about the process behind the first thread's status.
+        # The kernel, too, puts the process's notes after the first thread's status.
         yield from process_notes
         process_notes = []
         if signed:

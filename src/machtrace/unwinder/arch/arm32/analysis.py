@@ -28,58 +28,58 @@ from machtrace.unwinder.code.return_path import rule_across_stacks
 from machtrace.unwinder.rules import Claims, FunctionAt, UnwindRule
 from machtrace.unwinder.step_budget import StepBudget
 
-_LOOKED_AT = 1 << 10
-"""Bytes of a function that are enough to tell what it is."""
+_SAMPLE_SIZE = 1 << 10
+"""Bytes of a function that suffice to recognise its instruction set."""
 _ALWAYS = 0xE0
 
 
 class InstructionSets:
-    """What is known of an image's functions."""
+    """The instruction sets of an image's functions."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_is_thumb",)
 
-    def __init__(self, known: dict[int, bool]) -> None:
-        """``known``: whether Thumb, by the Svma of the function's start."""
-        self._known = known
+    def __init__(self, is_thumb: dict[int, bool]) -> None:
+        """``is_thumb``: by the Svma of the function's start."""
+        self._is_thumb = is_thumb
 
     def is_thumb(self, start: int, code: bytes) -> bool:
-        """Whether the function at Svma ``start``, whose bytes are given, is of Thumb."""
-        known = self._known.get(start)
+        """Return whether the function at Svma ``start`` with the bytes ``code`` is Thumb code."""
+        known = self._is_thumb.get(start)
         if known is None:
             known = bool(start % 4) or not looks_like_arm(code)
         return known
 
 
 def looks_like_arm(code: bytes) -> bool:
-    """Whether most words of ``code`` could be ARM instructions that always run.
+    """Return whether most words of ``code`` could be ARM instructions that always run.
 
-    Thumb code has such a byte in every fourth place by chance only.
+    Thumb code has such a byte at every fourth offset by chance only.
     """
-    tops = code[3:_LOOKED_AT:4]
+    tops = code[3:_SAMPLE_SIZE:4]
     return 2 * sum(top & 0xF0 == _ALWAYS for top in tops) > len(tops)
 
 
 MAX_FUNCTION_SIZE = 1 << 18
-"""Bytes of one function that are analysed at most."""
+"""Bytes of the largest function that is analysed."""
 CACHED_SIZE = 1 << 20
-"""Bytes of code of all remembered functions; at the limit all are forgotten."""
+"""Bytes of code of all cached functions; a full cache is cleared."""
 
 _LINKING = Writes((LR,))
-"""What a call itself does to registers, before its first instruction."""
+"""The effect of a call itself, before the callee's first instruction."""
 
 
 class _Function:
     __slots__ = ("_effects", "_places", "_starts", "flow")
 
     def __init__(self, code: Code, entry: FrameState, budget: StepBudget) -> None:
-        found = ArmEffects(code)
-        self._effects = found.effects
-        self.flow = Flow(found.effects, entry, unit=1, budget=budget)
-        self._starts = list(found.places)
-        self._places = list(found.places.values())
+        effects = ArmEffects(code)
+        self._effects = effects.effects
+        self.flow = Flow(effects.effects, entry, unit=1, budget=budget)
+        self._starts = list(effects.places)
+        self._places = list(effects.places.values())
 
     def rule(self, at: int) -> UnwindRule | None:
-        """Before the instruction that starts ``at`` bytes on."""
+        """Return the rule before the instruction at the offset ``at``."""
         index = bisect_right(self._starts, at) - 1
         if index < 0 or self._starts[index] != at:
             return None
@@ -90,7 +90,7 @@ class _Function:
         return rule_across_stacks(self._effects, place, state, state.rule())
 
     def state_in_call(self, at: int) -> FrameState | None:
-        """In the call that has that byte."""
+        """Return the state in the call that has that byte."""
         index = bisect_right(self._starts, at) - 1
         state = None if index < 0 else self.flow.state(self._places[index])
         return None if state is None else state.after(_LINKING)
@@ -99,8 +99,8 @@ class _Function:
 class ArmInstructionRules(FunctionAnalysis[_Function]):
     """Instruction analysis of one image's arm code. A :class:`RuleSource`.
 
-    It answers for interrupted frames only; for calls see
-    :class:`~machtrace.unwinder.code.code_check.CallSiteRules`.
+    It has rules for interrupted frames only; for calls see
+    :class:`~machtrace.unwinder.rules.CallSiteRules`.
     """
 
     trust = FrameTrust.PROLOGUE
@@ -115,9 +115,14 @@ class ArmInstructionRules(FunctionAnalysis[_Function]):
         *,
         machine: Machine = ARM_DARWIN,
     ) -> None:
-        """See :class:`FunctionBounds` for ``function_at``.
+        """Analyse no function yet.
 
-        ``data`` is what is not code, in Svmas, ascending; ``machine`` is the calling convention.
+        Args:
+            contents: the image.
+            function_at: returns function bounds.
+            sets: the functions' instruction sets.
+            data: the ranges that are not code, in Svmas, ascending.
+            machine: the calling convention.
         """
         super().__init__(function_at, limit=CACHED_SIZE)
         self._entry = FrameState.at_entry(machine, with_volatile=False)
@@ -132,21 +137,21 @@ class ArmInstructionRules(FunctionAnalysis[_Function]):
         Raises:
             MemoryReadError: the function's instructions were not captured.
         """
-        found = self._function_of(lookup) if interrupted else None
-        return None if found is None else found[0].rule(found[1])
+        located = self._function_of(lookup) if interrupted else None
+        return None if located is None else located[0].rule(located[1])
 
     def rule_at_call(self, lookup: Svma) -> UnwindRule | None:
-        """See :class:`~machtrace.unwinder.code.code_check.CallAnalysis`.
+        """See :class:`~machtrace.unwinder.rules.CallAnalysis`.
 
         Raises:
             MemoryReadError: the function's instructions were not captured.
         """
-        found = self._function_of(lookup)
-        state = None if found is None else found[0].state_in_call(found[1])
+        located = self._function_of(lookup)
+        state = None if located is None else located[0].state_in_call(located[1])
         return None if state is None else state.rule(prefers_memory=True)
 
     def _function_of(self, address: Svma) -> tuple[_Function, int] | None:
-        """The function that holds ``address``, and how many bytes into it that is."""
+        """Return the function that holds ``address``, and the offset in it."""
         bounds = self.function_at(address)
         if bounds is None or bounds[1] - bounds[0] > MAX_FUNCTION_SIZE:
             return None
@@ -158,8 +163,10 @@ class ArmInstructionRules(FunctionAnalysis[_Function]):
         code = bytes(self._contents.read_svma(start, end - start))
         budget = self._budget
         is_thumb = self._sets.is_thumb(start, code)
-        found = Code(code, start, is_thumb=is_thumb, data=self._data_in(start, end), budget=budget)
-        return None if budget.is_used_up else _Function(found, self._entry, budget)
+        instructions = Code(
+            code, start, is_thumb=is_thumb, data=self._data_in(start, end), budget=budget
+        )
+        return None if budget.is_used_up else _Function(instructions, self._entry, budget)
 
     def _data_in(self, start: int, end: int) -> list[Range]:
         first = max(0, bisect_right(self._data_starts, start) - 1)

@@ -1,4 +1,4 @@
-"""What ARM instructions do to the stack, to registers and to the program counter.
+"""A decoder of ARM instructions into their effects.
 
 Source: *Arm Architecture Reference Manual, ARMv7-A and ARMv7-R edition*, chapter A5.
 """
@@ -50,13 +50,13 @@ Effects = tuple[Effect, ...]
 SIZE = 4
 """Bytes of an instruction."""
 _AHEAD = 8
-"""From an instruction to what it reads as pc."""
+"""The distance from an instruction to the pc that it reads."""
 _COMPARES = range(8, 12)
 _ADD, _SUB, _MOV, _MVN = 4, 2, 13, 15
 
 
 def decode(word: int) -> Decoded:
-    """One instruction of 32 bits."""
+    """Decode one instruction of 32 bits."""
     condition = word >> 28
     if condition == 15:
         return Decoded(SIZE, _unconditional(word))
@@ -64,7 +64,7 @@ def decode(word: int) -> Decoded:
     if group <= 1 and not (group == 0 and word & 0x90 == 0x90):
         return _data_processing(word, condition)
     effects, literal = _others(word, group)
-    flags = word & 0x0F1000F0 == 0x00100090  # MULS and its kin
+    flags = word & 0x0F1000F0 == 0x00100090  # MULS and similar
     flags = flags or word & 0x0FFFFFFF == 0x0EF1FA10  # VMRS APSR_nzcv
     return Decoded(SIZE, effects, condition, sets_flags=flags, literal=literal)
 
@@ -171,7 +171,7 @@ def _register(word: int, operation: int, rd: int, rn: int) -> Effects:
 
 
 def moved(rd: int, rm: int) -> Effects:
-    """MOV from register to register."""
+    """Decode MOV from register to register."""
     if rd == PC:
         return (Return(LR),) if rm == LR else _to_pc(rm, returns=False)
     return (WRITES[rd],) if rm == PC else (MoveRegister(rd, rm),)
@@ -184,7 +184,7 @@ def _to_pc(register: int, *, returns: bool) -> Effects:
 
 
 def _wide_immediate(word: int) -> Effects:
-    """MOVW and MOVT; MSR and hints."""
+    """Decode MOVW and MOVT; MSR and hints."""
     rd, value = word >> 12 & 15, word >> 4 & 0xF000 | word & 0xFFF
     if word & 1 << 21:
         return ()
@@ -218,7 +218,7 @@ def _miscellaneous(word: int) -> Effects:
 
 
 def branched(register: int) -> Effects:
-    """BX."""
+    """Decode BX."""
     return (Return(LR),) if register == LR else _to_pc(register, returns=False)
 
 
@@ -237,11 +237,11 @@ def _multiply_or_extra(word: int) -> Effects:
     kind = word >> 20 & 15
     if kind == 0b1011:  # LDREXD
         return _general(low, low + 1)
-    return _general(low)  # SWP, LDREX; what STREX says
+    return _general(low)  # SWP, LDREX; the result of STREX
 
 
 def _extra(word: int) -> Effects:
-    """Halfwords, signed bytes and doublewords."""
+    """Decode transfers of halfwords, signed bytes and doublewords."""
     rn, rt, kind = word >> 16 & 15, word >> 12 & 15, word >> 5 & 3
     is_before, is_up = word & 1 << 24, word & 1 << 23
     is_double = not word & 1 << 20 and kind != 1

@@ -1,14 +1,12 @@
-"""The instructions of a 32-bit arm function, found by following them.
+"""The instructions of a 32-bit arm function, found by following them, and their effects as a list.
 
-Code of this architecture has data in it: tables of jumps, constants that the code reads from
-behind itself. So a function is not read from its first byte to its last: from its start, and from
-where jumps lead, up to what does not go on. What is left then, and is no data, is code that only
-an indirect jump, or an exception, leads to.
+Code of this architecture contains data: jump tables, and constants after the code that loads them.
+So a function is not decoded linearly, but from its start, and from jump targets, to instructions
+that do not fall through. Code that remains, and is not data, is reached only by an indirect jump or
+an exception.
 
-A 32-bit arm function as a list of effects, one after the other.
-
-An instruction has as many as it needs. One that only runs where a condition holds stands behind a
-jump over it, together with those after it that have the same condition.
+An instruction can have several effects. One that is conditional follows a jump over it, together
+with the next instructions that have the same condition.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ _STEPS_AN_INSTRUCTION = 8
 
 
 class Code:
-    """A function's instructions."""
+    """The instructions of a function."""
 
     __slots__ = (
         "_budget",
@@ -70,18 +68,18 @@ class Code:
         data: Sequence[Range] = (),
         budget: StepBudget | None = None,
     ) -> None:
-        """Find them, within ``budget``; None for as much as any function needs.
+        """Find the instructions within ``budget``; None for the need of any function.
 
-        ``start`` is the function's Svma; ``data`` is what of it is known to be none, in bytes from
-        its start, ascending.
+        ``start`` is the function's Svma; ``data`` are the ranges known to be data, as offsets from
+        it, ascending.
         """
         self.bytes = code
         self.start = start
         self.is_thumb = is_thumb
         self.found: dict[int, Decoded] = {}
-        """By bytes from the start."""
+        """By offset from the start."""
         self.tables: dict[int, tuple[int, ...]] = {}
-        """Where jumps by tables lead to, by the jump."""
+        """The targets of jumps by tables, by the jump's offset."""
         self._budget = StepBudget() if budget is None else budget
         self._kinds = bytearray(len(code))
         self._data = data
@@ -89,12 +87,12 @@ class Code:
             self._claim(low & -self.unit, high, _DATA)
         self._ready = [0]
         self._later: deque[int] = deque()
-        """What is behind calls: some never return, and data follow."""
+        """Offsets after calls: some calls never return, and data follow."""
         self._find()
 
     @property
     def unit(self) -> int:
-        """What addresses of instructions are multiples of."""
+        """The alignment of instructions."""
         return thumb.UNIT if self.is_thumb else arm.SIZE
 
     def _find(self) -> None:
@@ -134,7 +132,7 @@ class Code:
             at = following
 
     def _ends(self, at: int, decoded: Decoded, following: int) -> bool:
-        """Whether what follows an instruction is no more of the same; notes where it leads."""
+        """Return whether the straight run ends with an instruction; record its targets."""
         last = decoded.effects[-1] if decoded.effects else None
         is_sure = decoded.condition == ALWAYS
         if isinstance(last, Jump):
@@ -162,14 +160,14 @@ class Code:
         return thumb.decode(first, second)
 
     def _claim(self, low: int, high: int, kind: int) -> None:
-        """Take bytes that nothing else has; of data, all or none."""
+        """Claim bytes that are unclaimed; of data, all or none."""
         low, high = max(low, 0), min(high, len(self.bytes))
         high = min(-(-high // self.unit) * self.unit, len(self.bytes))
         if low < high and (kind == _CODE or self._kinds.find(_CODE, low, high) < 0):
             self._kinds[low:high] = bytes((kind,)) * (high - low)
 
     def _targets(self, table: int, branch: TableBranch) -> tuple[int, ...]:
-        """Where a table of jumps leads. It ends where the first of its targets begins."""
+        """Return the targets of a jump table, which ends before the first of them."""
         size = branch.entry_size
         scale = 1 if size == arm.SIZE else thumb.UNIT
         stated = bisect_right(self._data, (table, len(self.bytes))) - 1
@@ -190,7 +188,7 @@ class Code:
 
 
 def conditions_of(it: int) -> list[int]:
-    """The conditions of the instructions after IT, the last first."""
+    """Return the conditions of the instructions after IT, the last first."""
     first, mask = it >> 4, it & 15
     length = 4 - (mask & -mask).bit_length() + 1
     others = [first & 14 | mask >> (4 - i) & 1 for i in range(1, length)]
@@ -201,7 +199,7 @@ _NEVER = 15
 
 
 class ArmEffects:
-    """What a function's instructions do. Distances of jumps are distances in the list."""
+    """The effects of a function's instructions; distances of jumps are in effects."""
 
     __slots__ = ("_code", "_jumps", "_skipped_to", "effects", "places")
 
@@ -209,8 +207,8 @@ class ArmEffects:
         self._code = code
         self.effects: list[Effect] = []
         self.places: dict[int, int] = {}
-        """By bytes from the function's start, ascending: the first effect of the instruction
-        there."""
+        """The index of the first effect of an instruction, by its offset from the function's start,
+        ascending."""
         self._jumps: list[tuple[int, int]] = []
         self._skipped_to = 0
         following = 0
@@ -251,7 +249,7 @@ class ArmEffects:
         self.effects.append(Jump(0, is_conditional))
 
     def _end_of_run(self, at: int, first: Decoded) -> int:
-        """Where the instructions end that run if this one does."""
+        """Return the end of the instructions that run if this one does."""
         decoded: Decoded | None = first
         while decoded is not None and decoded.condition == first.condition:
             at += decoded.size
@@ -271,9 +269,9 @@ class ArmEffects:
 
 
 def _assignment(effects: tuple[Effect, ...]) -> Writes | None:
-    """What comes of effects that maybe happen and only change registers; None of others.
+    """Merge conditional effects that only change registers into a write; return None for others.
 
-    They can be taken to happen, for what is in the registers is not known afterwards either way.
+    Whether they happen or not, the registers' values are unknown afterwards.
     """
     written: list[int] = []
     for effect in effects:

@@ -1,8 +1,8 @@
-"""32-bit arm's registers and calling convention, and what a decoded instruction is.
+"""32-bit arm's registers and calling convention, and the form of decoded instructions.
 
-Registers are numbered as :class:`~machtrace.model.registers.RegisterSet` has them: 0 to 12 are
-general, 13 is sp, 14 lr, 16 to 47 are d0 to d31. pc is none that is followed. Source: *Procedure
-Call Standard for the Arm Architecture*, and Apple's *iOS ABI Function Call Guide*.
+Registers are numbered as in :class:`~machtrace.model.registers.RegisterSet`: 0 to 12 are general,
+13 is sp, 14 lr, 16 to 47 are d0 to d31. pc is not tracked. Source: *Procedure Call Standard for the
+Arm Architecture*, and Apple's *iOS ABI Function Call Guide*.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DOUBLES = ARM_DOUBLES.start
 DOUBLE_SIZE = 8
 WORD = 4
 ALWAYS = 14
-"""The condition of instructions that have none."""
+"""The condition of unconditional instructions."""
 
 _SAVED_DOUBLES = ARM_DOUBLES[8:16]
 _DARWIN_SCRATCH = 9
@@ -46,50 +46,50 @@ def _machine(*, keeps_r9: bool) -> Machine:
 
 
 ARM_DARWIN = _machine(keeps_r9=False)
-"""Where r9 is nobody's: iOS since version 3, watchOS."""
+"""Without r9, which no function preserves: iOS since version 3, watchOS."""
 ARM = _machine(keeps_r9=True)
 
 WRITES = (*(Writes((number,)) for number in range(PC)), Writes((PC,)))
-"""An instruction that merely writes one general register."""
+"""The effect of setting one general register to an unknown value."""
 
 
 class TableBranch(NamedTuple):
-    """A jump by a table that lies in the code, right behind it."""
+    """A jump by a table that follows it in the code."""
 
     entry_size: int
-    """1 or 2 bytes: halfwords to the target from the table's start; 4: bytes."""
+    """1 or 2: entries are halfwords to the target from the table's start; 4: bytes."""
 
 
 class Literal(NamedTuple):
-    """Data among the code, which an instruction reads."""
+    """Data in the code, which an instruction loads."""
 
     distance: int
-    """In bytes from the instruction, rounded down to a multiple of 4."""
+    """Bytes from the instruction, rounded down to a multiple of 4."""
     size: int
 
 
 class Decoded(NamedTuple):
-    """One instruction."""
+    """A decoded instruction."""
 
     size: int
-    """In bytes: 2 or 4."""
+    """2 or 4 bytes."""
     effects: tuple[Effect, ...]
-    """What it does, one after the other, if its condition holds."""
+    """The effects in order, if its condition holds."""
     condition: int = ALWAYS
     sets_flags: bool = False
     it: int = 0
-    """Of IT: the low eight bits, the first condition and the mask; else 0."""
+    """The low eight bits of IT: the first condition and the mask; 0 for others."""
     literal: Literal | None = None
     table: TableBranch | None = None
 
     @property
-    def goes_on(self) -> bool:
-        """Whether the next instruction may follow, even where the condition holds."""
+    def falls_through(self) -> bool:
+        """Whether the next instruction may follow, even if the condition holds."""
         return not self.effects or not isinstance(self.effects[-1], Return | IndirectJump)
 
 
 def expanded(imm12: int) -> int:
-    """``ThumbExpandImm``: a constant of 32 bits from one of 12."""
+    """Return ``ThumbExpandImm``: a constant of 32 bits from one of 12."""
     byte = imm12 & 0xFF
     match imm12 >> 8:
         case 0:
@@ -105,17 +105,17 @@ def expanded(imm12: int) -> int:
 
 
 def rotated(value: int, by: int) -> int:
-    """``value`` of 32 bits, rotated right."""
+    """Return ``value`` of 32 bits, rotated right."""
     by %= 32
     return (value >> by | value << (32 - by)) & 0xFFFFFFFF
 
 
 def signed(value: int, bits: int) -> int:
-    """The two's complement number in the low ``bits`` of ``value``."""
+    """Return the two's complement number in the low ``bits`` of ``value``."""
     value &= (1 << bits) - 1
     return value - (1 << bits) if value >> (bits - 1) else value
 
 
 def listed(mask: int) -> tuple[int, ...]:
-    """The registers of a 16-bit list, ascending."""
+    """Return the registers of a 16-bit list, ascending."""
     return tuple(number for number in range(16) if mask >> number & 1)

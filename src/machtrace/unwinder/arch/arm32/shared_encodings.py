@@ -1,11 +1,7 @@
-"""Coprocessor, floating-point and SIMD instructions, which ARM and Thumb encode alike.
+"""Loads and stores, coprocessor, floating-point and SIMD instructions that ARM and Thumb share.
 
-Of vector registers only whole doubles are followed; s0 to s31 are their halves. Source: *Arm
-Architecture Reference Manual, ARMv7-A and ARMv7-R edition*, chapter A7 and section A5.6.
-
-Loads and stores of 32-bit arm that its two instruction sets share.
-
-Source: *Arm Architecture Reference Manual, ARMv7-A and ARMv7-R edition*, chapters A5, A6 and A8.
+Only whole double registers are tracked; s0 to s31 are their halves. Source: *Arm Architecture
+Reference Manual, ARMv7-A and ARMv7-R edition*, chapters A5 to A8.
 """
 
 from __future__ import annotations
@@ -52,7 +48,8 @@ _LISTS = {
     0b1001: (2, 2),
     0b1010: (2, 1),
 }
-"""Of VLD1 to VLD4 of whole registers, by type: how many, and how far from each to the next."""
+"""VLD1 to VLD4 of whole registers, by type: their number, and the distance from each to the
+next."""
 _PLAIN = frozenset({0b0010, 0b0110, 0b0111, 0b1010})
 """The types that do not interleave: VLD1 and VST1."""
 
@@ -62,12 +59,12 @@ def _doubles(first: int, count: int, step: int = 1) -> tuple[int, ...]:
 
 
 def _d(word: int) -> int:
-    """Vd of a double."""
+    """Return Vd of a double."""
     return word >> 12 & 15 | word >> 18 & 16
 
 
 def _s(word: int) -> int:
-    """Vd of a single, as the number of the double that it is half of."""
+    """Return Vd of a single, as the number of the double that it is half of."""
     return word >> 12 & 15
 
 
@@ -77,13 +74,13 @@ def _written(*registers: int) -> Effects:
 
 
 def literal_size(word: int) -> int:
-    """Bytes that VLDR reads from beside the code; 0 for all else."""
+    """Return the bytes that VLDR loads from the code; 0 for other instructions."""
     is_vldr = word & 0x0F300E00 == 0x0D100A00 and word >> 16 & 15 == PC
     return (DOUBLE_SIZE if word & 0x100 else WORD) if is_vldr else 0
 
 
 def decode_coprocessor(word: int) -> Effects:
-    """Of a word whose bits 27 and 26 are set, but SVC: what ARM has behind a condition."""
+    """Decode a word whose bits 27 and 26 are set, except SVC: what follows the condition in ARM."""
     coprocessor = word >> 8 & 15
     is_float = coprocessor in (_SINGLES, _WHOLES)
     if word & 0x02000000 == 0:
@@ -121,7 +118,7 @@ def _one_register(word: int, *, is_float: bool) -> Effects:
 
 
 def _other_transfer(word: int) -> Effects:
-    """LDC and STC of coprocessors that move no registers."""
+    """Decode LDC and STC of coprocessors without tracked registers."""
     base = word >> 16 & 15
     if not word & 0x00200000 or base == PC:
         return ()
@@ -130,7 +127,7 @@ def _other_transfer(word: int) -> Effects:
 
 
 def _transfer(word: int) -> Effects:
-    """VLDR, VSTR, VLDM, VSTM: VPUSH and VPOP are two of them."""
+    """Decode VLDR, VSTR, VLDM, VSTM, and so VPUSH and VPOP."""
     base, amount = word >> 16 & 15, (word & 0xFF) * 4
     is_load, is_up = word & 0x00100000, word & 0x00800000
     is_whole = word & 0x100
@@ -164,7 +161,7 @@ def _transfer(word: int) -> Effects:
 
 
 def _floating_point(word: int) -> Effects:
-    """VFP data processing."""
+    """Decode VFP data processing."""
     is_whole = bool(word & 0x100)
     operation = word >> 20 & 0b1011
     if operation == 0b1011 and word & 0x40:
@@ -179,7 +176,7 @@ def _floating_point(word: int) -> Effects:
 
 
 def decode_vector(word: int) -> Effects:
-    """SIMD data processing, as ARM encodes it, with 1111001 first."""
+    """Decode SIMD data processing, as ARM encodes it, with 1111001 first."""
     first = _d(word)
     is_quad = bool(word & 0x40)
     if word & 0x00800000 and not word & 0x10:
@@ -196,14 +193,14 @@ def decode_vector(word: int) -> Effects:
     elif word & 0x00800010 == 0x00800010:
         operation = word >> 8 & 15
         if word & 0x00380080 and operation in (0b1000, 0b1001):
-            is_quad = False  # VSHRN and its kin halve
+            is_quad = False  # VSHRN and similar halve
         elif word & 0x00380080 and operation == 0b1010:
             is_quad = True  # VSHLL, VMOVL
     return _written(*_doubles(first, 2 if is_quad else 1))
 
 
 def _two_or_table(word: int, first: int) -> Effects:
-    """Two registers, table lookup, duplication of a scalar."""
+    """Decode operations on two registers, table lookup, duplication of a scalar."""
     if word & 0x800:
         if word & 0x400:  # VDUP
             return _written(*_doubles(first, 2 if word & 0x40 else 1))
@@ -222,7 +219,7 @@ def _two_or_table(word: int, first: int) -> Effects:
 
 
 def decode_structure(word: int) -> Effects:
-    """VLD1 to VLD4 and VST1 to VST4, as ARM encodes them, with 11110100 first."""
+    """Decode VLD1 to VLD4 and VST1 to VST4, as ARM encodes them, with 11110100 first."""
     base, index = word >> 16 & 15, word & 15
     first = _d(word)
     is_load = word & 0x00200000
@@ -259,7 +256,7 @@ def decode_structure(word: int) -> Effects:
 def store(
     registers: Sequence[int], size: int, base: int, offset: int, write_back: int = 0
 ) -> tuple[Effect, ...]:
-    """Registers stored side by side; pc, and what is not whole, are no values to follow."""
+    """Return a store of consecutive registers; pc, and partial registers, have no tracked value."""
     kept = tuple(None if register == PC else register for register in registers)
     if base == PC:
         return ()
@@ -269,10 +266,10 @@ def store(
 def load(
     registers: Sequence[int], size: int, base: int, offset: int, write_back: int = 0
 ) -> tuple[Effect, ...]:
-    """Registers loaded side by side; pc among them is a return, or a jump.
+    """Return a load of consecutive registers; if pc is among them, a return, or a jump.
 
-    From the stack only return addresses are loaded to pc, as LDM only loads those; a single word
-    from elsewhere is an entry of a table, or a pointer to a function.
+    Only return addresses are loaded to pc from the stack, because only LDM loads those; a single
+    word from elsewhere is an entry of a table, or a pointer to a function.
     """
     if base == PC:
         return _literal_load(registers)
@@ -286,7 +283,7 @@ def load(
 
 
 def _literal_load(registers: Sequence[int]) -> tuple[Effect, ...]:
-    """Registers loaded from a place in the code."""
+    """Return a load of registers from the code."""
     if PC in registers:
         return (IndirectJump(LR),)
     if len(registers) == 1 and registers[0] < PC:
@@ -297,7 +294,7 @@ def _literal_load(registers: Sequence[int]) -> tuple[Effect, ...]:
 def multiple(
     base: int, mask: int, *, is_load: bool, is_up: bool, is_before: bool, write_back: bool
 ) -> tuple[Effect, ...]:
-    """LDM and STM of any kind."""
+    """Return LDM or STM of any kind."""
     registers = listed(mask)
     size = WORD * len(registers)
     start = 0 if is_up else -size
@@ -306,13 +303,13 @@ def multiple(
     moved = (size if is_up else -size) if write_back else 0
     if is_load:
         if base in registers:
-            moved = 0  # what is loaded counts
+            moved = 0  # the loaded value counts
         return load(registers, WORD, base, start, moved)
     return store(registers, WORD, base, start, moved)
 
 
 def by_register(register: int, base: int, *, is_load: bool, write_back: bool) -> tuple[Effect, ...]:
-    """A transfer whose address nobody can tell: nothing is saved there."""
+    """Return a transfer of unknown address: no register is saved there."""
     written: tuple[int, ...] = (register,) if is_load and register != PC else ()
     if write_back:
         written += (base,)

@@ -1,4 +1,4 @@
-"""What Thumb instructions do to the stack, to registers and to the program counter.
+"""A decoder of Thumb instructions into their effects.
 
 Source: *Arm Architecture Reference Manual, ARMv7-A and ARMv7-R edition*, chapter A6.
 """
@@ -38,19 +38,19 @@ from machtrace.unwinder.code.effects import (
 Effects = tuple[Effect, ...]
 
 UNIT = 2
-"""Bytes of a halfword, of which an instruction has one or two."""
+"""Bytes of a halfword; an instruction has one or two."""
 _AHEAD = 4
-"""From an instruction to what it reads as pc."""
+"""The distance from an instruction to the pc that it reads."""
 _WIDE = 0b11101
 
 
 def is_wide(halfword: int) -> bool:
-    """Whether an instruction that starts so has a second halfword."""
+    """Return whether an instruction that starts so has a second halfword."""
     return halfword >> 11 >= _WIDE
 
 
 def decode(halfword: int, second: int = 0) -> Decoded:  # noqa: C901 - one branch a group
-    """One instruction; ``second`` counts only where :func:`is_wide`."""
+    """Decode one instruction; ``second`` is used only if :func:`is_wide`."""
     if is_wide(halfword):
         return decode_wide(halfword, second)
     match halfword >> 12:
@@ -93,7 +93,7 @@ def _narrow(effects: Effects, condition: int = ALWAYS, *, sets_flags: bool = Fal
 
 
 def _arithmetic(halfword: int) -> Decoded:
-    """Shifts, sums and moves of low registers; within IT they leave flags alone."""
+    """Decode shifts, sums and moves of low registers; within IT they do not set flags."""
     rd, rn = halfword & 7, halfword >> 3 & 7
     high, immediate = halfword >> 8 & 7, halfword & 0xFF
     match halfword >> 11:
@@ -147,14 +147,14 @@ def _add(rd: int, rm: int) -> Effects:
 
 
 def moved(rd: int, rm: int) -> Effects:
-    """MOV from register to register."""
+    """Decode MOV from register to register."""
     if rd == PC:
         return branched(rm)
     return (WRITES[rd],) if rm == PC else (MoveRegister(rd, rm),)
 
 
 def branched(register: int) -> Effects:
-    """BX, and MOV to pc."""
+    """Decode BX, and MOV to pc."""
     if register == LR:
         return (Return(LR),)
     return (IndirectJump(LR if register == PC else register),)
@@ -200,7 +200,7 @@ def _miscellaneous(halfword: int) -> Decoded:
 
 
 def _stack(mask: int, *, is_load: bool) -> Effects:
-    """PUSH and POP."""
+    """Decode PUSH and POP."""
     return multiple(
         SP, mask, is_load=is_load, is_up=is_load, is_before=not is_load, write_back=True
     )

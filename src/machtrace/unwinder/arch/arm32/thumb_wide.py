@@ -1,4 +1,4 @@
-"""Thumb instructions of two halfwords.
+"""A decoder of Thumb instructions of two halfwords into their effects.
 
 Source: *Arm Architecture Reference Manual, ARMv7-A and ARMv7-R edition*, section A6.3.
 """
@@ -50,17 +50,17 @@ from machtrace.unwinder.code.effects import (
 Effects = tuple[Effect, ...]
 
 _Operation = Callable[[int, int, int, int, int], Effects]
-"""Of both halfwords, what kind it is, Rd and Rn."""
+"""Decodes both halfwords, the operation, Rd and Rn."""
 
 SIZE = 4
 _AHEAD = 4
 _ADD, _SUB, _OR, _OR_NOT = 8, 13, 2, 3
 _COMPARING = frozenset({0, 4, 8, 13})
-"""Operations that are TST, TEQ, CMN and CMP where they have no destination."""
+"""Operations that are TST, TEQ, CMN and CMP without a destination."""
 
 
 def decode_wide(first: int, second: int) -> Decoded:
-    """An instruction of two halfwords."""
+    """Decode an instruction of two halfwords."""
     kind = first >> 4 & 0x7F
     match first >> 11 & 3:
         case 0b01:
@@ -147,7 +147,7 @@ def _dual_or_table(first: int, second: int) -> Decoded:
         if is_load and PC in (rt, rt2):
             return Decoded(SIZE, _general(rt, rt2))
         return Decoded(SIZE, (load if is_load else store)((rt, rt2), WORD, rn, offset, back))
-    if not first & 0x80:  # LDREX; what STREX says
+    if not first & 0x80:  # LDREX; the result of STREX
         return Decoded(SIZE, _general(rt if is_load else rt2))
     kind = second >> 4 & 15
     if is_load:
@@ -160,7 +160,7 @@ def _dual_or_table(first: int, second: int) -> Decoded:
 
 
 def _single(first: int, second: int) -> Decoded:
-    """One register, of any width."""
+    """Decode a transfer of one register, of any width."""
     rn, rt = first & 15, second >> 12 & 15
     is_load, width = bool(first & 0x10), 1 << (first >> 5 & 3)
     if is_load and rt == PC and width != WORD:
