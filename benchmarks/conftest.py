@@ -32,7 +32,7 @@ _RED_ZONE = 128
 _ABOVE = 256
 """Bytes of the stack of who called the program: its frame record ends the stack."""
 _EVERY = 331
-"""Instructions between moments that are looked at."""
+"""Instructions between two recorded moments."""
 
 
 class _EnoughError(Exception):
@@ -66,7 +66,7 @@ def _recorded(program: Path, arch: Arch, count: int) -> list[tuple[Snapshot, tup
     mask = PacMask.of_width(47) if arch.is_arm64 else PacMask()
     process = ProcessInfo(pid=None, path=str(program), arch=arch, pointer_mask=mask)
     images, memory = ImageList([image]), RegionMemory()
-    found: list[tuple[Snapshot, tuple[Avma, ...]]] = []
+    recorded: list[tuple[Snapshot, tuple[Avma, ...]]] = []
 
     def visit(moment: Moment) -> None:
         if not SHALLOWEST <= len(moment.addresses) <= DEEPEST:
@@ -76,16 +76,16 @@ def _recorded(program: Path, arch: Arch, count: int) -> list[tuple[Snapshot, tup
         start = Avma(sp - _RED_ZONE)
         stack = MemoryRegion(start, bytes(moment.memory.read(start, top - start)))
         thread = ThreadSnapshot(
-            info=ThreadInfo(id=ThreadId(len(found)), index=1),
+            info=ThreadInfo(id=ThreadId(len(recorded)), index=1),
             registers=moment.registers,
             stack=stack,
         )
         snapshot = Snapshot(process=process, threads=(thread,), images=images, memory=memory)
-        found.append((snapshot, moment.addresses))
-        if len(found) >= count:
+        recorded.append((snapshot, moment.addresses))
+        if len(recorded) >= count:
             raise _EnoughError
 
     with suppress(_EnoughError):
         EmulatedRun(contents).run(visit, limit=50_000_000, every=_EVERY)
-    assert len(found) == count, "the program ended too early"
-    return found
+    assert len(recorded) == count, "the program ended too early"
+    return recorded

@@ -38,7 +38,7 @@ def test_open_and_copy(benchmark, core):
 
 @pytest.mark.benchmark(group="walk")
 def test_walk(benchmark, core):
-    """Rules are looked up anew in each round."""
+    """Each round starts with an empty rule cache."""
     with open_target(core) as target:
         copied = target.snapshot()
 

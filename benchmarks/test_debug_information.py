@@ -68,7 +68,7 @@ def file(library):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where the index is kept."""
+    """The folder of the index."""
     return IndexFolder(tmp_path_factory.mktemp("indices"))
 
 
@@ -87,7 +87,7 @@ def offsets(file):
 
 
 def peer_answers(file, offsets, *options):
-    """What llvm-symbolizer prints for ``offsets``."""
+    """Return llvm-symbolizer's output for ``offsets``."""
     if PEER is None:
         pytest.skip("llvm-symbolizer is not installed")
     places = "\n".join(hex(offset + file.header_svma) for offset in offsets.tolist())
@@ -203,7 +203,7 @@ def test_chains_by_llvm_symbolizer(benchmark, file, offsets):
 @pytest.mark.benchmark(group="first answer of a new process", min_rounds=3)
 @pytest.mark.usefixtures("index")
 def test_first_answer(benchmark, file, folder, offsets):
-    """From a kept index; Python's own start is left out, imports are not."""
+    """From a cached index; Python's own start is left out, imports are not."""
     path = folder.path(index_name(file))
     command = [sys.executable, "-c", STARTED, str(path), str(offsets[0])]
     spent = []

@@ -1,9 +1,9 @@
 """Reports symbolicated in one call, and by llvm-symbolizer called once a file.
 
 The library with a dSYM is that of ``test_debug_information.py``: MACHTRACE_BENCHMARK_DSYM names it,
-or it is built. MACHTRACE_BENCHMARK_REPORTS is the number of files, 1,000 where it is not given; the
-peer takes as many of them as MACHTRACE_BENCHMARK_PEER_REPORTS says, 40 where it is not given, and
-its time is counted for all.
+or it is built. MACHTRACE_BENCHMARK_REPORTS is the number of files, 1,000 by default; the
+peer processes MACHTRACE_BENCHMARK_PEER_REPORTS of them, 40 by default, and its time is
+extrapolated to all.
 """
 
 import json
@@ -87,7 +87,7 @@ def symbolicated(folder, out, search, *words):
 
 
 def peer(dsym, offsets, base, *words):
-    """What the peer prints for one file."""
+    """Return the peer's output for one file."""
     asked = "\n".join(hex(base + one) for one in offsets)
     command = [PEER, f"--obj={dsym}", "--inlines", *words]
     return subprocess.run(command, input=asked, check=True, capture_output=True, text=True).stdout

@@ -66,16 +66,16 @@ def test_sample(benchmark, request, target, hz):
 
     def run():
         before = time.process_time()
-        found = sample(pid, hz=hz, duration=SECONDS, lines=False)
-        return found, time.process_time() - before
+        profile = sample(pid, hz=hz, duration=SECONDS, lines=False)
+        return profile, time.process_time() - before
 
-    found, spent = benchmark.pedantic(run, rounds=1)
-    ran, threads = found.run, found.threads
+    profile, spent = benchmark.pedantic(run, rounds=1)
+    ran, threads = profile.run, profile.threads
     benchmark.extra_info |= {
         "threads": len(threads),
         "rate_hz": round(ran.rate, 1),
         "lost": ran.lost,
-        "stopped_share_percent": round(100 * found.stopped_share, 3),
+        "stopped_share_percent": round(100 * profile.stopped_share, 3),
         "stopped_us_mean": round(
             sum(one.stopped_ns for one in threads) / sum(one.samples for one in threads) / 1000, 1
         ),

@@ -1,4 +1,4 @@
-"""The calling thread's own stack, and how long other threads of this process stand still."""
+"""The calling thread's own stack, and how long other threads of this process are stopped."""
 
 import ctypes
 import statistics
@@ -24,12 +24,12 @@ def at_depth(act):
             raise LookupError
         return act()
 
-    found = []
+    results = []
 
     def run():
         for levels in range(DEPTH):
             try:
-                found.append(descend(levels))
+                results.append(descend(levels))
             except LookupError:
                 continue
             return
@@ -38,7 +38,7 @@ def at_depth(act):
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    return found[0]
+    return results[0]
 
 
 def glibc():
@@ -98,7 +98,7 @@ def test_times_glibc(benchmark):
 @pytest.mark.benchmark(group="all of 8 threads of this process")
 @pytest.mark.parametrize("way", ["snapshot", "with Python functions"])
 def test_threads(benchmark, way):
-    """All of a snapshot; in extra_info how long each thread stood still, in microseconds."""
+    """All of a snapshot; in extra_info how long each thread was stopped, in microseconds."""
     done = threading.Event()
     threads = [threading.Thread(target=done.wait) for _ in range(8)]
     for thread in threads:

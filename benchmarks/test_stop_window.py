@@ -1,9 +1,9 @@
-"""How long a thread of another process is kept from running while a tool takes its stack.
+"""How long a thread of another process is stopped while a tool captures its stack.
 
-One process for all tools: CPython with some threads that wait, and one that does nothing but look
-at the clock and writes down when it was kept from it (``programs/heartbeat.c``). So the stopped
-thread itself says how long it stood still, whatever the tool. What it waited for a processor
-meanwhile, as Linux tells it, is not counted: on a busy machine that is more than all else.
+One process for all tools: CPython with some threads that wait, and one that only reads the clock
+and records each interruption (``programs/heartbeat.c``). So the stopped thread itself measures how
+long it was stopped, for every tool alike. Its wait for a processor meanwhile, as Linux reports it,
+is subtracted: on a busy machine that is more than all else.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ print("ready", flush=True)
 done.wait()
 """
 CAPTURES = int(os.environ.get("MACHTRACE_BENCHMARK_CAPTURES", "100"))
-"""Of each tool; as many as a 99th percentile needs."""
+"""Captures by each tool; enough for a 99th percentile."""
 
 PROCESSORS = sorted(os.sched_getaffinity(0))
 BEATS_ON = PROCESSORS[-1] if len(PROCESSORS) > 1 else -1
@@ -50,22 +50,22 @@ _REST_S = 0.002
 
 
 class Heartbeat:
-    """What the thread that looks at the clock wrote down."""
+    """The record of the thread that reads the clock."""
 
     def __init__(self, path: Path, pid: int) -> None:
         with path.open("rb") as file:
             self._record = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.pid = pid
         self.longest: list[float] = []
-        """Of each capture the longest stop, in microseconds; 0 where it was not stopped."""
+        """The longest stop of each capture, in microseconds; 0 if the thread was not stopped."""
         self.all: list[float] = []
-        """Of each capture all stops together."""
+        """The sum of each capture's stops, in microseconds."""
 
         self.failed = 0
         """Captures that had no stack of the thread."""
 
     def watch(self, act: Callable[[], bool]) -> None:
-        """Take the stack, and keep how long the thread stood still meanwhile."""
+        """Capture the stack, and record how long the thread was stopped meanwhile."""
         before, start = self._count(), time.monotonic_ns()
         self.failed += not act()
         end = time.monotonic_ns()
@@ -87,7 +87,7 @@ class Heartbeat:
 
 @contextmanager
 def beating(folder: Path, threads: int) -> Iterator[Heartbeat]:
-    """CPython with so many threads that wait, the main one, and the one that is watched."""
+    """CPython with ``threads`` waiting threads, the main one, and the watched one."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
@@ -115,7 +115,7 @@ def eight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heartbeat]:
 
 @pytest.fixture(autouse=True)
 def apart() -> Iterator[None]:
-    """What captures does not run where the watched thread does."""
+    """Run the capturing tools on other processors than the watched thread."""
     if BEATS_ON >= 0:
         os.sched_setaffinity(0, PROCESSORS[:-1])
     yield
@@ -123,7 +123,7 @@ def apart() -> Iterator[None]:
 
 
 def measure(benchmark, heartbeat: Heartbeat, act: Callable[[], bool], captures: int) -> None:
-    """Capture so often; in extra_info how long the thread stood still, in microseconds."""
+    """Capture ``captures`` times; extra_info has the stop times, in microseconds."""
     heartbeat.longest.clear()
     heartbeat.all.clear()
     heartbeat.failed = 0
@@ -137,7 +137,7 @@ def measure(benchmark, heartbeat: Heartbeat, act: Callable[[], bool], captures: 
 
 
 def installed(name: str) -> str:
-    """A program of this environment or of the path, or where ``MACHTRACE_BENCHMARK_PEERS`` says."""
+    """Return a program of ``MACHTRACE_BENCHMARK_PEERS``, this environment or the path."""
     folders = [os.environ.get("MACHTRACE_BENCHMARK_PEERS", ""), str(Path(sys.executable).parent)]
     program = shutil.which(name, path=os.pathsep.join([*folders, os.environ["PATH"]]))
     if program is None:
@@ -146,7 +146,7 @@ def installed(name: str) -> str:
 
 
 def printing(words: list[str], expected: str) -> Callable[[], bool]:
-    """Runs a tool; whether it said something of the thread that is watched."""
+    """Return a function that runs a tool, and returns whether it printed the watched thread."""
 
     def run() -> bool:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -169,7 +169,7 @@ EXPECTED = {"py-spy": "wait", "pystack": "wait", "gdb": "beat"}
 
 @pytest.mark.benchmark(group="stop window, 8 threads")
 def test_nothing(benchmark, eight):
-    """What the kernel alone does to the thread, in as long as a command takes."""
+    """Measure the kernel's interruptions alone, for the duration of a command."""
     measure(benchmark, eight, lambda: time.sleep(0.2) is None, CAPTURES)
 
 

@@ -75,12 +75,12 @@ def _images() -> list[Path | None]:
 @pytest.fixture(scope="module")
 def rows(request):
     """Figures by (image, what), printed when all are there."""
-    found: dict[tuple[str, str], str] = {}
-    yield found
+    figures: dict[tuple[str, str], str] = {}
+    yield figures
     capture = request.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
         print()  # noqa: T201 (the result)
-        for (image, what), figure in found.items():
+        for (image, what), figure in figures.items():
             print(f"{image:<28s} {what:<52s} {figure:>16s}")  # noqa: T201
 
 
@@ -150,7 +150,7 @@ def note(rows, image):
 @pytest.mark.parametrize("order", ["random", "sorted"])
 @pytest.mark.benchmark(group="bulk lookups")
 def test_bulk(benchmark, image, offsets, note, order):
-    """Ids of functions, and nothing else, as that is what millions are asked for."""
+    """Ids of functions only, the usual bulk query."""
     symbolicator = Symbolicator(lines=False)
     symbolicator.lookup(image, offsets[:5000])
     asked = np.sort(offsets) if order == "sorted" else offsets
@@ -192,7 +192,7 @@ def test_bulk_by_symbolic(benchmark, image, offsets, note):
 @pytest.mark.parametrize("option", ["--no-demangle", "--demangle"])
 @pytest.mark.benchmark(group="bulk lookups")
 def test_bulk_by_llvm(benchmark, image, offsets, base, note, tmp_path, option):
-    """What more addresses take beside one, so that its start does not count."""
+    """The time for many addresses minus that for one, so that the start does not count."""
     lines = "".join(f"{offset + base:#x}\n" for offset in offsets[:LINES].tolist())
     (tmp_path / "many").write_text(lines)
     (tmp_path / "one").write_text(lines.partition("\n")[0] + "\n")
@@ -248,7 +248,7 @@ def test_first_answer(benchmark, image, text, base, note, who):
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from Linux's procfs")
 @pytest.mark.benchmark(group="memory")
 def test_memory(benchmark, image, note):
-    """What the index takes, and what the process has more of once it was made and asked."""
+    """The index's size, and the process's growth by building and querying it."""
     printed = benchmark.pedantic(
         lambda: (
             subprocess.run(

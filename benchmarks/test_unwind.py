@@ -81,7 +81,7 @@ def test_columns_with_new_rules(benchmark, recording):
 
 @pytest.mark.benchmark(group="memory")
 def test_memory(benchmark, recording):
-    """What an unwinder holds after 10,000 snapshots; in extra_info bytes, per rule and in all."""
+    """An unwinder's memory after 10,000 snapshots; in extra_info bytes, per rule and in all."""
 
     def run():
         gc.collect()
@@ -178,7 +178,7 @@ print("FOUND", json.dumps([frames, time.process_time() - began]))
 @pytest.mark.skipif(LLDB is None, reason="lldb is not installed")
 @pytest.mark.benchmark(group="a core of 1,000 threads")
 def test_frames_by_lldb(benchmark, tmp_path):
-    """What ``SBThread.GetNumFrames`` takes for all threads of a core, and our time for the same."""
+    """The time of ``SBThread.GetNumFrames`` for all threads of a core, and ours for the same."""
     process = synthetic_process(threads=1000, images=200, depth=30)
     core = tmp_path / "large.core"
     core.write_bytes(process.core())

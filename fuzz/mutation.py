@@ -61,7 +61,7 @@ def write_number(data: bytearray, at: int, width: int, number: int) -> None:
 
 
 def stretch_leb128(data: bytearray, random: Random) -> None:
-    """A run of bytes that each say that another follows."""
+    """Insert a run of bytes with the continuation bit set."""
     at = place(data, random)
     data[at:at] = b"\xff" * random.randrange(1, 12)
 

@@ -51,7 +51,7 @@ _DEBUG_BUILDS = (
 
 @cache
 def _directory() -> Path:
-    """Where programs of these sources are kept."""
+    """Return the folder for programs of these sources."""
     sources = sorted([*_LAB.iterdir(), *_ELF.iterdir()])
     key = sha256(b"\0".join(path.read_bytes() for path in sources if path.is_file()))
     key.update(repr((_MACHO_BUILDS, _ELF_BUILDS)).encode())
@@ -60,13 +60,13 @@ def _directory() -> Path:
     return directory
 
 
-def kept(name: str) -> Path:
-    """The place of something made from the programs."""
+def cached(name: str) -> Path:
+    """Return the path of a file that is built from the programs."""
     return _directory() / name
 
 
 def part_of(output: Path) -> Path:
-    """Where to make ``output``, apart from other processes that may make it at the same time."""
+    """Return a path to build ``output`` at, separate from other processes that may do the same."""
     directory = output.parent / f"made-by-{os.getpid()}"
     directory.mkdir(exist_ok=True)
     return directory / output.name
@@ -75,9 +75,9 @@ def part_of(output: Path) -> Path:
 @cache
 def macho_programs() -> tuple[FileContents, ...]:
     """Mach-O executables of each architecture that zig links, with both kinds of tables."""
-    found = []
+    programs = []
     for name, optimisation, tables, arch in _MACHO_BUILDS:
-        output = kept("-".join((name, optimisation.replace(" ", ""), tables, arch.value)))
+        output = cached("-".join((name, optimisation.replace(" ", ""), tables, arch.value)))
         if not output.exists():
             part = part_of(output)
             build_program(
@@ -89,8 +89,8 @@ def macho_programs() -> tuple[FileContents, ...]:
                 arch=arch,
             )
             part.replace(output)
-        found.append(FileContents(output.read_bytes(), name))
-    return tuple(found)
+        programs.append(FileContents(output.read_bytes(), name))
+    return tuple(programs)
 
 
 @cache
@@ -101,7 +101,7 @@ def elf_programs() -> tuple[ElfFileContents, ...]:
 
 def _elf_programs() -> Iterator[ElfFileContents]:
     for name, target, options in _ELF_BUILDS:
-        output = kept(f"elf-{name}")
+        output = cached(f"elf-{name}")
         if not output.exists():
             part = part_of(output)
             source = next(iter(sorted(_ELF.glob("*.c"))))
@@ -116,21 +116,21 @@ def _elf_programs() -> Iterator[ElfFileContents]:
 @cache
 def debug_programs() -> tuple[Path, ...]:
     """Files with DWARF: of both versions, compressed, and a dSYM where dsymutil is installed."""
-    source = kept("inlined.c")
+    source = cached("inlined.c")
     part_of(source).write_text(INLINED_C)
     part_of(source).replace(source)
-    found = []
+    outputs = []
     for name, options in _DEBUG_BUILDS:
-        output = kept(f"debug-{name}")
+        output = cached(f"debug-{name}")
         if not output.exists():
             part = part_of(output)
             whole = ("-shared", "-O1", "-Wl,--build-id=sha1", *options)
             compile_elf([source], part, target="x86_64-linux-musl", options=whole)
             part.replace(output)
-        found.append(output)
-    dsym = kept("debug-dsym")
+        outputs.append(output)
+    dsym = cached("debug-dsym")
     if DSYMUTIL is not None and not dsym.exists():
         program = part_of(dsym)
         compile_macho([source], program, options=("-g", "-O1"), link_options=("-Wl,-e,_main",))
         make_dsym(program).replace(dsym)
-    return (*found, *([dsym] if dsym.exists() else []))
+    return (*outputs, *([dsym] if dsym.exists() else []))

@@ -20,11 +20,11 @@ from fuzz.target import Target
 from machtrace.errors import MachtraceError
 
 SLOW_SECONDS = 0.1
-"""Of processor time; an input that takes more is a finding."""
+"""Processor time; an input that takes more is a finding."""
 ENDLESS_SECONDS = 20
-"""Of processor time, after which an input is given up."""
+"""Processor time after which an input is abandoned."""
 MEMORY_LIMIT = 4 << 30
-"""Bytes of address space of a run; what wants more gets a MemoryError, which is a finding."""
+"""Bytes of address space of a run; a larger allocation is a MemoryError, which is a finding."""
 _SLOWEST_KEPT = 5
 _LOW_BITS = 1 << 40
 
@@ -38,20 +38,20 @@ class Finding:
     """An input that does what none may do."""
 
     kind: str
-    """What happened and where; findings of one kind are counted, and the first is kept."""
+    """The event and its location; findings of one kind are counted, and the first is stored."""
     data: bytes
     details: str
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run, or a part of it, came to."""
+    """The result of a run, or of a part of it."""
 
     inputs: int = 0
     refused: int = 0
     """Inputs that ended in a MachtraceError."""
     seconds: float = 0.0
-    """Of processor time, in the target."""
+    """Processor time in the target."""
     findings: dict[str, Finding] = field(default_factory=dict)
     """The first of each kind."""
     counts: dict[str, int] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Outcome:
 
     @property
     def slowest_milliseconds(self) -> float:
-        """Of the input that took longest."""
+        """The time of the slowest input."""
         return 1000 * self.slowest[0][0] if self.slowest else 0.0
 
     def found(self, finding: Finding) -> None:
@@ -97,7 +97,7 @@ def try_all(
     every: float = 0.5,
     slow: float = SLOW_SECONDS,
 ) -> Outcome:
-    """Feed ``target``; tell ``progress`` what came of it since the last time, now and then.
+    """Feed ``target``; pass new results to ``progress`` every ``every`` seconds.
 
     An input that takes more than ``slow`` seconds of processor time is a finding.
     """
@@ -105,18 +105,22 @@ def try_all(
     clock = time.process_time
     last = time.monotonic()
     with _strictly():
-        for one in data:
+        for given_input in data:
             start = clock()
-            _try(target, one, part)
+            _try(target, given_input, part)
             taken = clock() - start
             part.inputs += 1
             part.seconds += taken
             if taken > slow:
-                taken = min(taken, _again(target, one))
+                taken = min(taken, _again(target, given_input))
             if taken > slow:
-                part.found(Finding("slow", one, f"took {1000 * taken:.0f} ms of processor time"))
+                part.found(
+                    Finding("slow", given_input, f"took {1000 * taken:.0f} ms of processor time")
+                )
             if len(part.slowest) < _SLOWEST_KEPT or taken > part.slowest[-1][0]:
-                part.slowest = sorted([*part.slowest, (taken, one)], key=lambda item: -item[0])
+                part.slowest = sorted(
+                    [*part.slowest, (taken, given_input)], key=lambda item: -item[0]
+                )
                 del part.slowest[_SLOWEST_KEPT:]
             if time.monotonic() - last > every:
                 last = time.monotonic()

@@ -1,4 +1,4 @@
-"""What a fuzz target is."""
+"""The description of a fuzz target."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fuzz.mutation import Mutation
 
 
 class ContractError(Exception):
-    """The code under test did what its documentation says it never does."""
+    """The code under test violated its documentation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,6 @@ class Target:
     seeds: Callable[[], Sequence[bytes]]
     """Well-formed inputs. Building them may take a compiler, and some seconds, once."""
     mutations: tuple[Mutation, ...] = ()
-    """Of its own format, beside those of any bytes."""
+    """Mutations of its own format, beside those of any bytes."""
     most: int | None = None
-    """Inputs of one run at most, of a target that takes long for each."""
+    """Most inputs of one run, for a slow target."""

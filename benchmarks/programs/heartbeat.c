@@ -1,5 +1,4 @@
-/* A thread that does nothing but look at the clock, and writes down each time that it was kept
- * from doing so. As a library for any program: heartbeat_start(path, processor). */
+/* A thread that only reads the clock, and records each interruption. As a library for any program: heartbeat_start(path, processor). */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -31,7 +30,7 @@ static int64_t now(void)
 }
 
 /* How long the calling thread has waited for a processor in all, ns: the second number in schedstat
- * (Documentation/scheduler/sched-stats.rst of the kernel); 0 where it is not told. */
+ * (Documentation/scheduler/sched-stats.rst of the kernel); 0 if it is unknown. */
 static int64_t waited(int schedstat)
 {
     char text[96], *end;

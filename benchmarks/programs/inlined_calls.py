@@ -202,7 +202,7 @@ def build(folder: Path, sources: int = SOURCES, functions: int = FUNCTIONS) -> P
 
 
 def main() -> None:
-    """Build where the command line says."""
+    """Build into the folder on the command line."""
     parser = ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sources", type=int, default=SOURCES)

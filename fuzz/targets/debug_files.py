@@ -1,7 +1,7 @@
 """Mutated files with DWARF, of which an index is made in a child that may die of them.
 
-The child is forked, and is else what :mod:`machtrace.lines.worker` is. That it dies
-is no finding: that is what it is for. An index that it made is opened and asked.
+The child is forked, and runs :mod:`machtrace.lines.worker`. A crash of it is not a finding: it
+exists to isolate crashes. An index that it built is opened and queried.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def run(data: bytes) -> None:
 
 
 def _made(task: IndexTask, data: bytes) -> bytes:
-    """What a child wrote; nothing where it refused or died."""
-    with TemporaryFile() as given, TemporaryFile() as written:
-        given.write(data)
-        given.seek(0)
+    """Return the child's output; empty if it refused or died."""
+    with TemporaryFile() as source, TemporaryFile() as written:
+        source.write(data)
+        source.seek(0)
         child = os.fork()
         if not child:
-            _be_the_child(task, given.fileno(), written.fileno())
+            _be_the_child(task, source.fileno(), written.fileno())
         _, status = os.waitpid(child, 0)
         written.seek(0)
         answer = written.read()
@@ -54,11 +54,11 @@ def _made(task: IndexTask, data: bytes) -> bytes:
         return answer[RECORD.size :] if is_index else b""
 
 
-def _be_the_child(task: IndexTask, given: int, written: int) -> None:
-    """Never returns, whatever happens."""
+def _be_the_child(task: IndexTask, source: int, written: int) -> None:
+    """Build the index and exit."""
     try:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)  # the run's, whose handler is in this copy
-        os.dup2(given, 0)
+        os.dup2(source, 0)
         os.dup2(written, 1)
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, 2)

@@ -76,7 +76,7 @@ def _seeds() -> Sequence[bytes]:
 
 
 def _beginning(data: bytearray, random: Random) -> None:
-    """A beginning that is looked at."""
+    """Write a prefix that is parsed."""
     data[: random.randrange(4)] = random.choice((b"_Z", b"__Z", b"_ZN", b"_ZZ", b"_R", b"__R"))
 
 

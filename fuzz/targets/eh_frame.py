@@ -90,7 +90,7 @@ class _Bytes:
 
 
 class _ElfImage:
-    """The headers that :class:`CallFrameRules` asks for."""
+    """The headers that :class:`CallFrameRules` reads."""
 
     def __init__(self, flavour: _Flavour, header: int, frames: int) -> None:
         assert flavour.layout is not None  # noqa: S101 (of ELF flavours only)
@@ -147,7 +147,7 @@ def _macho_image(flavour: _Flavour, size: int) -> SimpleNamespace:
 
 
 def run(data: bytes) -> None:
-    """Index the section, and ask for rules at starts of functions, within and outside of them."""
+    """Index the section, and look rules up at starts of functions, within and outside of them."""
     if len(data) < _START:
         return
     flavour = FLAVOURS[data[0] % len(FLAVOURS)]
@@ -175,16 +175,16 @@ def run(data: bytes) -> None:
 
 
 def _addresses(rules: CallFrameRules) -> list[int]:
-    found = [0, (1 << 64) - 1]
-    for table in rules._tables:  # noqa: SLF001 (the target has to know what there is to ask for)
+    addresses = [0, (1 << 64) - 1]
+    for table in rules._tables:  # noqa: SLF001 (the target needs the addresses to look up)
         try:
             starts = table._indexed.index.starts.tolist()  # noqa: SLF001
         except MachtraceError:
             continue
         step = max(1, len(starts) // _LOOKUPS)
         for at, start in enumerate(starts[::step][:_LOOKUPS]):
-            found += (start, start + 4 + 20 * at)
-    return found
+            addresses += (start, start + 4 + 20 * at)
+    return addresses
 
 
 def _seeds() -> Sequence[bytes]:

@@ -29,7 +29,7 @@ _LOOKUPS = 50
 
 
 def run(data: bytes) -> None:
-    """Read all pointers, and ask for some of them."""
+    """Read all pointers, and look some of them up."""
     pointers = parse_pointers(FileContents(data, "fuzz"), shared_cache_base=_CACHE)
     rebases, binds = pointers.rebases, pointers.binds
     if len(rebases) + len(binds) > 2 * len(data) + 2:

@@ -1,4 +1,4 @@
-"""What a gdb-remote stub sends: packets, and the replies in them.
+"""The output of a gdb-remote stub: packets, and the replies in them.
 
 An input is a number that chooses a parser, then bytes as they would come from the connection.
 """
@@ -83,7 +83,7 @@ def _memory(data: bytes) -> None:
     parts = split_reads(_PIECES, b"MultiMemRead", data)
     for part, piece in zip(parts, _PIECES, strict=True):
         if len(part) > piece.size:
-            raise ContractError(f"{len(part)} bytes of memory, {piece.size} were asked for")
+            raise ContractError(f"{len(part)} bytes of memory, {piece.size} were requested")
 
 
 def _compressed(data: bytes) -> None:

@@ -67,7 +67,7 @@ class Code:
         return Svma(self._cuts[index]), Svma(self._cuts[index + 1])
 
     def sources(self, arch: Arch) -> tuple[tuple[RuleSource, ...], CodeCheck | None]:
-        """What answers for this code, and what checks answers of others, all in one walk."""
+        """Return the rule sources for this code, and the code check, with one step budget."""
         budget = StepBudget()
         if arch is Arch.ARMV7:
             arm = ArmInstructionRules(self, self.function_at, InstructionSets({}))
@@ -85,7 +85,7 @@ class Code:
 
 
 def run(data: bytes) -> None:
-    """Ask for rules at some instructions, as interrupted there and as inside a call."""
+    """Look rules up at some instructions, as interrupted there and as inside a call."""
     if len(data) < 2:  # noqa: PLR2004 (the two bytes that every input has)
         return
     arch = MACHINES[data[0] % len(MACHINES)]
@@ -203,11 +203,11 @@ def _retarget(data: bytearray, start: int, random: Random) -> None:
 
 
 def _swap_words(data: bytearray, start: int, random: Random) -> None:
-    one, other = _word_at(data, start, random), _word_at(data, start, random)
-    if max(one, other) + 4 <= len(data):
-        words = unpack_from("<I", data, one)[0], unpack_from("<I", data, other)[0]
-        pack_into("<I", data, other, words[0])
-        pack_into("<I", data, one, words[1])
+    first, second = _word_at(data, start, random), _word_at(data, start, random)
+    if max(first, second) + 4 <= len(data):
+        words = unpack_from("<I", data, first)[0], unpack_from("<I", data, second)[0]
+        pack_into("<I", data, second, words[0])
+        pack_into("<I", data, first, words[1])
 
 
 def _retarget_x86(data: bytearray, start: int, random: Random) -> None:

@@ -48,15 +48,15 @@ def run(data: bytes) -> None:
 
 def _try(contents: MachOContents, size: int) -> None:
     pointers = parse_pointers(contents)
-    for found in (
+    for names in (
         objc_names(contents, pointers, selector_base=_BASE),
         objc_stub_names(contents, pointers),
         swift_names(contents, pointers),
     ):
-        if len(found.starts) > size:
-            raise ContractError(f"{len(found.starts)} functions in {size} bytes")
-        for row in range(0, len(found.starts), max(1, len(found.starts) // _NAMES)):
-            if not isinstance(found.linkage_name(row), str):
+        if len(names.starts) > size:
+            raise ContractError(f"{len(names.starts)} functions in {size} bytes")
+        for row in range(0, len(names.starts), max(1, len(names.starts) // _NAMES)):
+            if not isinstance(names.linkage_name(row), str):
                 raise ContractError(f"row {row} has no name")
 
 

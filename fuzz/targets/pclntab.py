@@ -18,7 +18,7 @@ _LOOKUPS = 200
 
 
 def run(data: bytes) -> None:
-    """Read the table; ask for names, and for lines at the start and the end of functions."""
+    """Read the table; look up names, and lines at the start and the end of functions."""
     functions = GoFunctions(memoryview(data), "fuzz", text_start=_TEXT)
     if len(functions) > len(data):
         raise ContractError(f"{len(functions)} functions in {len(data)} bytes")

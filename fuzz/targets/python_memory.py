@@ -28,13 +28,13 @@ def _run(data: bytes) -> None:
     if len(head) < HEAD_SIZE:
         return
     layout = layout_of(head, 3 << 24 | minor[0] << 16, "fuzz")
-    found = read_threads(memory, _START + _RUNTIME, layout)
-    for thread in found.standing:
-        for run in found.runs(thread):
+    threads = read_threads(memory, _START + _RUNTIME, layout)
+    for thread in threads.standing:
+        for run in threads.runs(thread):
             for function in run:
                 if not isinstance(function.name, str):
                     raise ContractError("a function without a name")
-    if any(not isinstance(error, MachtraceError) for _, error in found.errors):
+    if any(not isinstance(error, MachtraceError) for _, error in threads.errors):
         raise ContractError("an error of another kind")
 
 

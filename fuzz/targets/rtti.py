@@ -13,7 +13,7 @@ from random import Random
 import numpy as np
 
 from fuzz.mutation import Mutation, write_number
-from fuzz.programs import ROOT, kept, part_of
+from fuzz.programs import ROOT, cached, part_of
 from fuzz.target import ContractError, Target
 from machtrace.errors import MachtraceError
 from machtrace.formats.macho.contents import FileContents
@@ -34,18 +34,18 @@ def run(data: bytes) -> None:
     symbols = parse_symbols(contents)
     base = np.uint64(contents.image.header_svma)
     starts = symbols.n_value[np.flatnonzero(symbols.is_code)] - base
-    found = rtti_names(contents, lambda: parse_pointers(contents), np.sort(starts), symbols)
-    if len(found.starts) > len(data):
-        raise ContractError(f"{len(found.starts)} methods in {len(data)} bytes")
-    for row in range(0, len(found.starts), max(1, len(found.starts) // _NAMES)):
-        if not isinstance(found.linkage_name(row), str):
+    names = rtti_names(contents, lambda: parse_pointers(contents), np.sort(starts), symbols)
+    if len(names.starts) > len(data):
+        raise ContractError(f"{len(names.starts)} methods in {len(data)} bytes")
+    for row in range(0, len(names.starts), max(1, len(names.starts) // _NAMES)):
+        if not isinstance(names.linkage_name(row), str):
             raise ContractError(f"row {row} has no name")
 
 
 def _seeds() -> Sequence[bytes]:
     seeds = []
     for arch in ("aarch64", "x86_64"):
-        output = kept(f"classes-{arch}.dylib")
+        output = cached(f"classes-{arch}.dylib")
         if not output.exists():
             part = part_of(output)
             command = [sys.executable, "-m", "ziglang", "c++", "-target", f"{arch}-macos"]

@@ -1,6 +1,6 @@
 """Files and archives that are added to a symbol store, and reports that are read for its sake.
 
-What is in the store afterwards must be under what its own headers say, and no scratch file be left.
+Each stored file must be under the identifier in its own headers, and no scratch file may remain.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _seeds() -> Sequence[bytes]:
 
 
 def _list_of_members(data: bytearray, random: Random) -> None:
-    """A byte near the end, where an archive says what it holds."""
+    """Change a byte near the end, where an archive lists its members."""
     if data:
         data[max(0, len(data) - random.randrange(1, 400))] = random.choice((0, 1, 127, 255))
 

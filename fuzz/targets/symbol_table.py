@@ -1,7 +1,7 @@
 """Symbol tables: whole small Mach-O and ELF files, and what is named in them.
 
-An input is a file. Its table is made and asked in bulk, one by one and without a table; the three
-have to agree, and what they say has to be within the file's own bounds.
+An input is a file. Its names are queried in bulk, one by one and without a table; the three must
+agree, and the answers must be within the file's own bounds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from struct import unpack_from
 import numpy as np
 
 from fuzz.mutation import Mutation, insert_token, write_number
-from fuzz.programs import elf_programs, kept, macho_programs
+from fuzz.programs import cached, elf_programs, macho_programs
 from fuzz.target import ContractError, Target
 from machtrace.formats.elf.contents import ElfFileContents
 from machtrace.formats.macho.contents import FileContents
@@ -86,7 +86,7 @@ def _offsets(data: bytes) -> list[ImageOffset]:
 def _seeds() -> Sequence[bytes]:
     seeds = list(_made())
     programs = [bytes(one.data) for one in macho_programs()]
-    programs += [kept(f"elf-{one.source}").read_bytes() for one in elf_programs()]
+    programs += [cached(f"elf-{one.source}").read_bytes() for one in elf_programs()]
     seeds += [program for program in programs if len(program) <= _LARGEST]
     return seeds
 
@@ -116,7 +116,7 @@ def _made() -> Sequence[bytes]:
 
 
 def _change_command(data: bytearray, random: Random) -> None:
-    """A number in the load commands, which say where everything is."""
+    """Change a number in the load commands, which locate all tables."""
     if len(data) > TEXT_OFFSET:
         at = random.randrange(16, TEXT_OFFSET) & -4
         number = random.choice((0, 1, 0x7FFFFFFF, 0xFFFFFFFF, len(data), random.getrandbits(32)))

@@ -1,4 +1,4 @@
-"""SymCaches: mutated indices of debug information, asked for everything that they hold."""
+"""SymCaches: mutated indices of debug information, queried for all of their contents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ASKED = 20
 
 
 def run(data: bytes) -> None:
-    """Open the index; ask for every name and path, and for what is at some offsets."""
+    """Open the index; read every name and path, and look some offsets up."""
     tables = SymCache(data)
     for number in range(tables.function_count):
         tables.function_name(number)
@@ -33,7 +33,7 @@ def run(data: bytes) -> None:
 
 
 def ask(index: DebugIndex, starts: np.typing.NDArray[np.uint32]) -> None:
-    """What is at some of ``starts``, one by one and in columns, which have to agree."""
+    """Look some of ``starts`` up, one by one and in columns, which must agree."""
     step = max(1, len(starts) // _ASKED)
     wide = starts[::step].astype(np.uint64)
     offsets = np.concatenate([wide, wide + np.uint64(1), np.array([0, 1 << 63], np.uint64)])

@@ -56,7 +56,7 @@ class _CallFrames:
 
 
 def run(data: bytes) -> None:
-    """Parse the section, and ask for the rules at both ends and in the middle of some pages."""
+    """Parse the section, and look rules up at both ends and in the middle of some pages."""
     if not data:
         return
     arch = ARCHITECTURES[data[0] % len(ARCHITECTURES)]
@@ -83,12 +83,12 @@ def _offsets(section: memoryview) -> list[int]:
     """Where functions may start, by the words of the section itself."""
     words = len(section) // 4
     step = max(1, words // _LOOKUPS)
-    found = [unpack_from("<I", section, 4 * at)[0] for at in range(0, words, step)][:_LOOKUPS]
+    offsets = [unpack_from("<I", section, 4 * at)[0] for at in range(0, words, step)][:_LOOKUPS]
     index, count = unpack_from("<2I", section, 20)
     for at in (0, count // 2, count - 2):
         if 0 <= index + 12 * at <= len(section) - 4:
-            found.append(unpack_from("<I", section, index + 12 * at)[0] + 4)
-    return found
+            offsets.append(unpack_from("<I", section, index + 12 * at)[0] + 4)
+    return offsets
 
 
 def _seeds() -> Sequence[bytes]:

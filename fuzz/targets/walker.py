@@ -16,7 +16,7 @@ from random import Random
 from struct import pack, unpack_from
 
 from fuzz.mutation import Mutation, place, write_number
-from fuzz.programs import elf_programs, kept, macho_programs, part_of
+from fuzz.programs import cached, elf_programs, macho_programs, part_of
 from fuzz.target import ContractError, Target
 from machtrace.errors import MachtraceError
 from machtrace.formats.elf.contents import ElfFileContents
@@ -50,7 +50,7 @@ class World:
     image: BinaryImage
     contents: ObjectFile
     regions: tuple[MemoryRegion, ...]
-    """What is loaded."""
+    """The loaded segments."""
 
     def patched(self, patches: Sequence[tuple[int, bytes]]) -> World:
         """The same with other bytes at some file offsets.
@@ -65,7 +65,7 @@ class World:
         return world_of(bytes(data), self.image)
 
     def rules(self) -> RuleCache:
-        """The rules of the process, nothing of them asked for yet."""
+        """The process's rules, with an empty cache."""
         return RuleCache(ImageList([self.image]), self.image.arch, self._sources)
 
     def _sources(self, _: BinaryImage) -> ImageRules:
@@ -73,15 +73,15 @@ class World:
 
 
 def world_of(data: bytes, like: BinaryImage | None = None) -> World:
-    """A process that has the file ``data`` loaded where it says."""
+    """Return a process that has the file ``data`` loaded at its stated addresses."""
     contents: ObjectFile
     if signature(data) is Signature.ELF:
         contents = ElfFileContents(data, "fuzz")
-        found = [(s.address, s.offset, s.file_size) for s in contents.image.load_segments]
+        segments = [(s.address, s.offset, s.file_size) for s in contents.image.load_segments]
         start, size = contents.image.header_svma, contents.image.size
     else:
         contents = FileContents(data, "fuzz")
-        found = [(s.vmaddr, s.fileoff, s.filesize) for s in contents.image.segments]
+        segments = [(s.vmaddr, s.fileoff, s.filesize) for s in contents.image.segments]
         text = contents.image.text_segment
         start, size = (Svma(0), 0) if text is None else (text.vmaddr, text.vmsize)
     image = like or BinaryImage(
@@ -93,7 +93,7 @@ def world_of(data: bytes, like: BinaryImage | None = None) -> World:
         header_svma=start,
         size=size,
     )
-    regions = (MemoryRegion(Avma(at), data[low : low + count]) for at, low, count in found)
+    regions = (MemoryRegion(Avma(at), data[low : low + count]) for at, low, count in segments)
     return World(image, contents, tuple(region for region in regions if region.data))
 
 
@@ -144,21 +144,21 @@ def run(data: bytes) -> None:
         info=ThreadInfo(id=ThreadId(1), index=1), registers=registers, stack=stack
     )
     mask = PacMask.of_width(width % 65)
-    found = _walk(PythonWalker(rules, mask), thread, world)
-    # Without the extension, Python again. It knows nothing yet: all that it has to learn comes up.
+    expected = _walk(PythonWalker(rules, mask), thread, world)
+    # Without the extension, Python again, with an empty cache: every rule is computed.
     other = _walk(thread_walker(world.rules(), arch, mask), thread, world)
-    if found != other:
-        raise ContractError(f"Python's walk is {found!r}, the extension's {other!r}")
+    if expected != other:
+        raise ContractError(f"Python's walk is {expected!r}, the extension's {other!r}")
 
 
 def _walk(walker: ThreadWalker, thread: ThreadSnapshot, world: World) -> Walk:
     try:
-        found = walker.walk(thread, RegionMemory(world.regions), LIMIT)
+        walked = walker.walk(thread, RegionMemory(world.regions), LIMIT)
     except MachtraceError as error:
         raise ContractError(f"walk raised {error!r}") from error
-    if not found.addresses or len(found.addresses) > sum(LIMIT):
-        raise ContractError(f"a walk of {len(found.addresses)} addresses, at most {sum(LIMIT)}")
-    return found
+    if not walked.addresses or len(walked.addresses) > sum(LIMIT):
+        raise ContractError(f"a walk of {len(walked.addresses)} addresses, at most {sum(LIMIT)}")
+    return walked
 
 
 def build(world: int, registers: RegisterSet, base: int, stack: bytes, *, width: int = 47) -> bytes:
@@ -169,7 +169,7 @@ def build(world: int, registers: RegisterSet, base: int, stack: bytes, *, width:
 
 
 def _seeds() -> Sequence[bytes]:
-    output = kept("walks")
+    output = cached("walks")
     if not output.exists():
         part = part_of(output)
         part.write_bytes(pickle.dumps(_sampled()))
@@ -179,7 +179,7 @@ def _seeds() -> Sequence[bytes]:
 
 
 def _sampled() -> list[bytes]:
-    """Moments of real runs; of ELF images, which are not run here, made up ones."""
+    """Return moments of real runs; for ELF images, which are not run here, synthetic ones."""
     seeds: list[bytes] = []
     for number, world in enumerate(worlds()):
         if isinstance(world.contents, FileContents):
@@ -200,22 +200,22 @@ def _sampled() -> list[bytes]:
 
 
 def _moments(number: int, program: FileContents) -> list[bytes]:
-    found: dict[int, bytes] = {}
+    inputs: dict[int, bytes] = {}
 
     def visit(moment: Moment) -> None:
         registers = moment.registers
         sp = (registers.sp or 0) - 0x80
-        if registers.pc not in found and moment.callers:
+        if registers.pc not in inputs and moment.callers:
             size = min(_KEPT_STACK, STACK_SIZE)
             try:
                 stack = bytes(moment.memory.read(Avma(sp), size))
             except MachtraceError:
                 return
-            found[registers.pc] = build(number, registers, sp, stack)
+            inputs[registers.pc] = build(number, registers, sp, stack)
 
     EmulatedRun(program).run(visit)
-    kept_pcs = list(found)[:: max(1, len(found) // _SAMPLES)]
-    return [found[pc] for pc in kept_pcs]
+    kept_pcs = list(inputs)[:: max(1, len(inputs) // _SAMPLES)]
+    return [inputs[pc] for pc in kept_pcs]
 
 
 def _pointer(data: bytearray, random: Random) -> int:
