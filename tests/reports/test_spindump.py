@@ -7,7 +7,7 @@ import pytest
 from machtrace.model.report import Adjustment, Report, ReportKind
 from machtrace.reports.readers import read_source
 from machtrace.reports.source import ReportSource
-from machtrace.reports.spindump import read_text, spun_frame
+from machtrace.reports.spindump import parse_frame_line, read_text
 from tests.support.reports.samples import SPINDUMP
 from tests.support.reports.variants import PROCESS_BLOCKS
 
@@ -86,7 +86,7 @@ def test_frames(
     address: int | None,
 ) -> None:
     """Brackets can be in names of functions and of images."""
-    frame = spun_frame(line)
+    frame = parse_frame_line(line)
     assert frame is not None
     assert (frame.name, frame.offset, frame.image) == (name, offset, image)
     assert (frame.image_offset, frame.address, frame.depth) == (image_offset, address, 0)

@@ -98,7 +98,7 @@ def call_tree(
         leaf_keys = keys
     rows = _rows_of(stacks, weights)
     through = _weight_through(stacks, rows, weights)
-    tree = _Growing()
+    tree = _TreeBuilder()
     node_of_row = dict[int, int]() if isinstance(through, dict) else array("q", through)
     node_of_stack: dict[int, int] = {}
     for row in rows:
@@ -151,7 +151,7 @@ _FEW = 8
 """The whole table is scanned if at least one row in this many counts."""
 
 
-class _Growing:
+class _TreeBuilder:
     """A tree under construction."""
 
     __slots__ = ("_children", "callers", "keys", "own")

@@ -59,7 +59,7 @@ def explanation_lines(explained: FrameExplanation) -> Iterator[str]:
     if chosen.origin:
         yield f"{_DETAIL}{printable(chosen.origin)}"
     for answer in explained.others:
-        yield f"{_METHOD}  {METHODS[answer.method]}: {_said(explained, answer)}"
+        yield f"{_METHOD}  {METHODS[answer.method]}: {_verdict(explained, answer)}"
         if isinstance(answer.outcome, FollowedRule):
             if not _is_same_rule(explained, answer):
                 yield f"{_DETAIL}{answer.outcome.rule}"
@@ -84,7 +84,7 @@ def _is_same_rule(explained: FrameExplanation, answer: MethodAnswer) -> bool:
     return mine.rule == its.rule
 
 
-def _said(explained: FrameExplanation, answer: MethodAnswer) -> str:
+def _verdict(explained: FrameExplanation, answer: MethodAnswer) -> str:
     outcome = answer.outcome
     if outcome is None:
         return "nothing"

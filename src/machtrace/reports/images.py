@@ -76,10 +76,10 @@ class ListedImages:
     """Listed images, and those that only frames name."""
 
     def __init__(self, images: Iterable[ReportedImage]) -> None:
-        self._found = list(images)
-        self._ranges = ImageRanges(self._found)
+        self._images = list(images)
+        self._ranges = ImageRanges(self._images)
         self._by_name: dict[str, int] = {}
-        for index, image in enumerate(self._found):
+        for index, image in enumerate(self._images):
             self._by_name.setdefault(image.name, index)
             label = image.details.get(LABEL)
             if isinstance(label, str):
@@ -91,28 +91,28 @@ class ListedImages:
         An unlisted one is added.
         """
         index = self._by_name.get(name)
-        if index is not None and (address is None or self._found[index].holds(address)):
+        if index is not None and (address is None or self._images[index].holds(address)):
             return index
         by_address = None if address is None else self._ranges.find(address)
-        if by_address is not None and (index is None or self._found[by_address].name == name):
+        if by_address is not None and (index is None or self._images[by_address].name == name):
             self._by_name.setdefault(name, by_address)
             return by_address
         if index is None:
-            index = self._by_name[name] = len(self._found)
-            self._found.append(ReportedImage(name=name))
+            index = self._by_name[name] = len(self._images)
+            self._images.append(ReportedImage(name=name))
         return index
 
     def base(self, index: int) -> Avma | None:
         """Return an image's load address (Avma)."""
-        return self._found[index].load_address
+        return self._images[index].load_address
 
     def set_base(self, index: int, base: Avma) -> None:
         """Set the load address of an image that is unlisted or listed without one."""
-        self._found[index] = replace(self._found[index], load_address=base)
+        self._images[index] = replace(self._images[index], load_address=base)
 
     def all(self) -> tuple[ReportedImage, ...]:
         """Return all images, the listed ones first and in order."""
-        return tuple(self._found)
+        return tuple(self._images)
 
 
 BUILD_ID = re.compile(r"([0-9a-f]{2}){2,64}")

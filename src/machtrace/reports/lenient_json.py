@@ -53,7 +53,7 @@ DEEP_KEYS = frozenset({"subFrames", "callStackRootFrames"})
 """Keys of the lists that nest stacks: these do not count as depth."""
 DEEPEST = 200
 """Maximum levels of other nesting; deeper values are stored as text."""
-_TOLD = 5
+_MOST_WARNINGS = 5
 """Warnings reported in full."""
 
 _TOKEN = re.compile(
@@ -119,17 +119,17 @@ class _Reader:
         self.text = text
         self.open: list[_Open] = []
         self.warnings: list[str] = []
-        self.untold = 0
+        self.unreported = 0
         """Warnings beyond the reported ones: every few characters can cause one."""
         self.skipped = 0
         """Open levels within what is stored as text."""
         self.skipped_from = 0
 
     def warn(self, message: str, at: int | None = None) -> None:
-        if len(self.warnings) < _TOLD:
+        if len(self.warnings) < _MOST_WARNINGS:
             self.warnings.append(message if at is None else f"character {at}: {message}")
         else:
-            self.untold += 1
+            self.unreported += 1
 
     def run(self, at: int) -> int:
         """Consume simple entries at once; return their end."""
@@ -276,8 +276,8 @@ def read_broken(text: str, start: int) -> JsonDocument:
     if reader.open:
         value = reader.cut_off()
     assert not isinstance(value, _Open)  # noqa: S101 - for the type checker: nothing is open
-    untold = [f"{reader.untold} more such errors"] if reader.untold else []
-    return JsonDocument(value, end, (*reader.warnings, *untold))
+    unreported = [f"{reader.unreported} more such errors"] if reader.unreported else []
+    return JsonDocument(value, end, (*reader.warnings, *unreported))
 
 
 def _object(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:

@@ -148,13 +148,13 @@ def read_source(source: ReportSource) -> ReportContents:
             if reader.recognises(source):
                 contents = ReportContents(reader.read(source), name)
                 if name in _OF_ONE_DOCUMENT:
-                    return _together(following(source), source.name, contents)
+                    return _with_parts(following(source), source.name, contents)
                 return contents
         except FormatError as error:
             first = first or error
     if first is not None:
         raise first
-    several = _together(listed(source), source.name, ReportContents((), ""))
+    several = _with_parts(listed(source), source.name, ReportContents((), ""))
     if several.reports:
         return several
     raise FormatError(
@@ -166,7 +166,7 @@ def read_source(source: ReportSource) -> ReportContents:
     )
 
 
-def _together(parts: Iterable[Part], name: str, first_contents: ReportContents) -> ReportContents:
+def _with_parts(parts: Iterable[Part], name: str, first_contents: ReportContents) -> ReportContents:
     """Add the parts' reports; a part that is not a report is stored with the one before it."""
     reports, reader = [*first_contents.reports], first_contents.reader
     leftovers: dict[int, list[str]] = {}

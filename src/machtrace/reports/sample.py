@@ -193,12 +193,12 @@ _PROCESS = re.compile(r"^((?:Process|Parent Process):[ \t]+\S.{0,400}) ([0-9]{1,
 """Version 6's form, without brackets around the number."""
 _GRAPH = "Call graph:"
 _IMAGES = "Binary Images:"
-_LOOKED_AT = 1 << 16
+_EXAMINED = 1 << 16
 
 
 def recognises(source: ReportSource) -> bool:
     """Return whether it is an analysis, or has a call graph with threads."""
-    head = source.text[:_LOOKED_AT]
+    head = source.text[:_EXAMINED]
     if _ANALYSIS.search(head) is not None and f"\n{_GRAPH}" in source.text:
         return True
     _, graph, rest = f"\n{head}".partition(f"\n{_GRAPH}\n")

@@ -41,7 +41,7 @@ _SOURCE = re.compile(
 _MARGIN, _STEP = 2, 2
 
 
-class SpunFrame(NamedTuple):
+class SpindumpFrame(NamedTuple):
     """A parsed line of a tree."""
 
     depth: int
@@ -64,7 +64,7 @@ class SpunFrame(NamedTuple):
         return self.address is None and self.image is None and (self.name or "").startswith("<")
 
 
-def spun_frame(line: str) -> SpunFrame | None:
+def parse_frame_line(line: str) -> SpindumpFrame | None:
     """Parse a line, or return None."""
     match = _COUNTED.fullmatch(line.rstrip()) if len(line) <= LONGEST_LINE else None
     if match is None:
@@ -88,7 +88,7 @@ def spun_frame(line: str) -> SpunFrame | None:
         image, image_offset, file, line_number, column = _where(where[:-1])
         text = function
     name, offset = _into(text.rstrip())
-    return SpunFrame(
+    return SpindumpFrame(
         depth=max(0, len(prefix) - _MARGIN) // _STEP,
         samples=int(match["count"]),
         name=None if name == "???" else name,
@@ -175,7 +175,7 @@ class ProcessBlock:
             self._images.append(image)
         elif (match := _THREAD.fullmatch(line)) is not None:
             self._trees.append(_Tree(match))
-        elif (frame := spun_frame(line)) is not None:
+        elif (frame := parse_frame_line(line)) is not None:
             if not self._trees:
                 self._trees.append(_Tree(None))
             self._trees[-1].add(frame)
@@ -194,7 +194,7 @@ class ProcessBlock:
             details["unique pid"] = self._unique_pid
         arch = details.pop("Architecture", None)
         images = ListedImages(self._images)
-        trees = tuple(tree.made(images) for tree in self._trees)
+        trees = tuple(tree.build(images) for tree in self._trees)
         return ReportedTask(
             process=replace(
                 process,
@@ -221,13 +221,13 @@ class _Tree:
 
     def __init__(self, heading: re.Match[str] | None) -> None:
         self._heading = heading
-        self._frames: list[SpunFrame] = []
+        self._frames: list[SpindumpFrame] = []
         self.other: list[JsonValue] = []
 
-    def add(self, frame: SpunFrame) -> None:
+    def add(self, frame: SpindumpFrame) -> None:
         self._frames.append(frame)
 
-    def made(self, images: ListedImages) -> SampledTree:
+    def build(self, images: ListedImages) -> SampledTree:
         open_: list[int] = []
         nodes: list[SampledNode] = []
         callers: set[int] = set()
@@ -265,7 +265,7 @@ class _Tree:
         )
 
 
-def _frame(frame: SpunFrame, images: ListedImages) -> ReportedFrame:
+def _frame(frame: SpindumpFrame, images: ListedImages) -> ReportedFrame:
     index = None if frame.image is None else images.find(frame.image, frame.address)
     offset = frame.image_offset
     if offset is None and index is not None and frame.address is not None:
@@ -301,7 +301,7 @@ _SAMPLED_THREAD = re.compile(
     r"^  Thread 0x[0-9a-fA-F]{1,16} .{0,1000}[0-9] samples? \(", re.MULTILINE
 )
 _HEAVIEST = "Heaviest stack for "
-_LOOKED_AT = 1 << 16
+_EXAMINED = 1 << 16
 _BUILD = "Build "
 
 
@@ -312,7 +312,7 @@ def recognises(source: ReportSource) -> bool:
 
 def is_spindump(text: str) -> bool:
     """Return the same for a text that may be the body of a file."""
-    head = text[:_LOOKED_AT]
+    head = text[:_EXAMINED]
     if _BLOCK.match(head) is not None and _SAMPLED_THREAD.search(head) is not None:
         return True  # blocks copied from one
     return _MARK.search(head) is not None and (

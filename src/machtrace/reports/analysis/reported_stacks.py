@@ -197,33 +197,33 @@ def profile_of(report: Report) -> Profile:
     Threads and their trees become the profile's threads. Stacks of inverted trees are limited to
     two million frames.
     """
-    making = _Making()
+    builder = _ProfileBuilder()
     for task in tasks_of(report):
         frames = ReportedFrames(task)
-        making.images += frames.images
+        builder.images += frames.images
         for thread in task.threads:
-            making.begin(thread_info(thread), 1)
+            builder.begin(thread_info(thread), 1)
             row = OUTERMOST
             for frame in reversed(list(frames.stack(thread.frames))):
-                row = making.call(row, frame)
-            making.sample(row, 1)
+                row = builder.call(row, frame)
+            builder.sample(row, 1)
         for number, tree in enumerate(task.trees):
-            making.begin(_tree_thread(tree, number), max(1, tree.count or tree.root_samples))
+            builder.begin(_tree_thread(tree, number), max(1, tree.count or tree.root_samples))
             made = [frames.frame(node.frame) for node in tree.nodes]
             for row, weight in (
-                _inverted(tree, made, making) if tree.is_inverted else _rows(tree, made, making)
+                _inverted(tree, made, builder) if tree.is_inverted else _rows(tree, made, builder)
             ):
-                making.sample(row, weight)
+                builder.sample(row, weight)
     return Profile(
         process=process_info(report),
-        images=tuple(dict.fromkeys(image for image in making.images if image.size)),
-        threads=tuple(making.threads),
-        frames=tuple(making.frames),
-        stacks=StackTable(making.callers, making.frame_of_row),
-        samples=making.samples,
+        images=tuple(dict.fromkeys(image for image in builder.images if image.size)),
+        threads=tuple(builder.threads),
+        frames=tuple(builder.frames),
+        stacks=StackTable(builder.callers, builder.frame_of_row),
+        samples=builder.samples,
         run=SamplingRun(
             started_at_ns=0,
-            duration_ns=max(1, sum(making.samples.weights) * _INTERVAL_NS),
+            duration_ns=max(1, sum(builder.samples.weights) * _INTERVAL_NS),
             interval_ns=_INTERVAL_NS,
             ticks=1,
             lost=0,
@@ -251,7 +251,7 @@ def _own(tree: SampledTree) -> list[int]:
     return [max(0, one) for one in own]
 
 
-class _Making:
+class _ProfileBuilder:
     """A profile's columns under construction."""
 
     def __init__(self) -> None:
@@ -291,15 +291,19 @@ class _Making:
         self.samples.weights.append(min(weight, 1 << 62))
 
 
-def _rows(tree: SampledTree, frames: list[Frame], making: _Making) -> Iterator[tuple[int, int]]:
+def _rows(
+    tree: SampledTree, frames: list[Frame], builder: _ProfileBuilder
+) -> Iterator[tuple[int, int]]:
     """Yield where the stacks of a tree end, with their weights."""
     rows: list[int] = []
     for node, frame, own in zip(tree.nodes, frames, _own(tree), strict=True):
-        rows.append(making.call(OUTERMOST if node.parent is None else rows[node.parent], frame))
+        rows.append(builder.call(OUTERMOST if node.parent is None else rows[node.parent], frame))
         yield rows[-1], own
 
 
-def _inverted(tree: SampledTree, frames: list[Frame], making: _Making) -> Iterator[tuple[int, int]]:
+def _inverted(
+    tree: SampledTree, frames: list[Frame], builder: _ProfileBuilder
+) -> Iterator[tuple[int, int]]:
     """Yield the same of a tree whose roots are innermost: a stack for each of its ends."""
     room = _LONGEST
     for index, own in enumerate(_own(tree)):
@@ -307,7 +311,7 @@ def _inverted(tree: SampledTree, frames: list[Frame], making: _Making) -> Iterat
             continue
         row, at = OUTERMOST, index
         while True:
-            row = making.call(row, frames[at])
+            row = builder.call(row, frames[at])
             room -= 1
             parent = tree.nodes[at].parent
             if parent is None:

@@ -40,12 +40,12 @@ _INTO = re.compile(r"(?P<name>.*\S) \+ (?P<offset>[0-9]{1,19})")
 _MARKS = (" [opt]", " [artificial]", " [async]", " [hidden]", " [history]")
 """Marks behind a frame; an inlined call is marked before its name."""
 _INLINED = " [inlined] "
-_LOOKED_AT = 1 << 18
+_EXAMINED = 1 << 18
 
 
 def recognises(source: ReportSource) -> bool:
     """Return whether lldb's frames are near the beginning."""
-    head = source.text[:_LOOKED_AT]
+    head = source.text[:_EXAMINED]
     return "frame #" in head and any(_FRAME.fullmatch(line) for line in _lines(head))
 
 
@@ -87,13 +87,13 @@ class _Reader:
     def _frame(self, match: re.Match[str]) -> ReportedFrame:
         image_name, function = _image_and_function(match["rest"].strip())
         details: dict[str, JsonValue] = {}
-        function, marks = _unmarked(function)
+        function, marks = _split_marks(function)
         if marks:
             details["marks"] = marks
         number = int(match["number"])
         if number != len(self._frames):
             details["number"] = number
-        function, location = _placed(function)
+        function, location = _split_location(function)
         into = _INTO.fullmatch(function)
         name, offset = (function, None) if into is None else (into["name"], int(into["offset"]))
         is_inline = _INLINED in name
@@ -132,19 +132,19 @@ class _Reader:
             details["stop reason"] = stop
             if self._heading is not None and (self._heading["chosen"] or self._stop is None):
                 self._stop = stop
-        if other := _unnamed(described):
+        if other := _other_attributes(described):
             details["heading"] = other
         number = None if self._heading is None else int(self._heading["number"])
         if number is not None and number != len(self._threads) + 1:
             details["number"] = number
-        name = _found(_ID, described) or ""
+        name = _value(_ID, described) or ""
         thread_id = int(name, 16 if name.startswith("0x") else 10) if name else None
         self._threads.append(
             ReportedThread(
                 index=len(self._threads),
                 id=thread_id,
-                name=_found(_NAME, described),
-                queue=_found(_QUEUE, described),
+                name=_value(_NAME, described),
+                queue=_value(_QUEUE, described),
                 crashed=bool(self._heading is not None and self._heading["chosen"]),
                 frames=tuple(self._frames),
                 details=details,
@@ -164,7 +164,7 @@ class _Reader:
         )
 
 
-def _found(pattern: re.Pattern[str], text: str) -> str | None:
+def _value(pattern: re.Pattern[str], text: str) -> str | None:
     match = pattern.search(text)
     return None if match is None else match["value"]
 
@@ -178,7 +178,7 @@ def _image_and_function(text: str) -> tuple[str, str]:
     return image, inlined + function
 
 
-def _placed(text: str) -> tuple[str, SourceLocation | None]:
+def _split_location(text: str) -> tuple[str, SourceLocation | None]:
     """Split a function and its location, which follows the last *at* that can precede one.
 
     Searched from the end: a pattern that tries every *at* with every colon takes quadratic time.
@@ -193,7 +193,7 @@ def _placed(text: str) -> tuple[str, SourceLocation | None]:
     return text, None
 
 
-def _unmarked(text: str) -> tuple[str, str]:
+def _split_marks(text: str) -> tuple[str, str]:
     """Split a frame and the marks behind it."""
     marks: list[str] = []
     end = len(text)
@@ -203,7 +203,7 @@ def _unmarked(text: str) -> tuple[str, str]:
     return text[:end], " ".join(reversed(marks))
 
 
-def _unnamed(heading: str) -> str:
+def _other_attributes(heading: str) -> str:
     """Return what else a heading states: old versions print the thread's location there."""
     for pattern in (_QUEUE, _NAME, _ID):
         heading = pattern.sub("", heading, count=1)

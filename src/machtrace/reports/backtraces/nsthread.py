@@ -174,7 +174,7 @@ def _number(digits: str) -> int:
     return int(digits, 16 if digits.startswith("0x") else 10)
 
 
-_LOOKED_AT = 200
+_EXAMINED = 200
 """Lines among which one must be a stack's."""
 _ARRAY = " \t()[]\"',"
 _LONGEST_HEAD = 1 << 18
@@ -182,7 +182,7 @@ _LONGEST_HEAD = 1 << 18
 
 def recognises(source: ReportSource) -> bool:
     """Return whether stack lines are near the beginning."""
-    head = source.text[:_LONGEST_HEAD].split("\n", _LOOKED_AT)[:_LOOKED_AT]
+    head = source.text[:_LONGEST_HEAD].split("\n", _EXAMINED)[:_EXAMINED]
     return any(read_lines(line) for line in head)
 
 
@@ -195,9 +195,9 @@ def read(source: ReportSource) -> tuple[Report, ...]:
         for stack_line in stack_lines:
             reader.add(stack_line._replace(image=whole.get(stack_line.image) or stack_line.image))
         if len(stack_lines) > 1:
-            reader.keep_around(line)
+            reader.store_surroundings(line)
         elif not stack_lines and line.strip(_ARRAY):
-            reader.keep(line)
+            reader.store(line)
     return (reader.report(),)
 
 
@@ -214,7 +214,7 @@ def _whole_names(names: Iterable[str]) -> dict[str, str | None]:
 class _Reader:
     def __init__(self) -> None:
         self._images: dict[tuple[str, UUID | None], int] = {}
-        self._found: list[ReportedImage] = []
+        self._all_images: list[ReportedImage] = []
         self._threads: list[ReportedThread] = []
         self._frames: list[ReportedFrame] = []
         self._other: list[JsonValue] = []
@@ -239,10 +239,10 @@ class _Reader:
             )
         )
 
-    def keep(self, line: str) -> None:
+    def store(self, line: str) -> None:
         self._next.append(line)
 
-    def keep_around(self, line: str) -> None:
+    def store_surroundings(self, line: str) -> None:
         """Store what surrounds the stack of a line that is an array."""
         before, _, rest = line.partition('"')
         behind = rest.rpartition('"')[2]
@@ -258,25 +258,25 @@ class _Reader:
         index = self._images.get((line.image, line.uuid))
         if index is None and line.uuid is not None:  # an earlier line may have had the name alone
             index = self._images.get((line.image, None)) if line.image else None
-            if index is not None and self._found[index].uuid is not None:
+            if index is not None and self._all_images[index].uuid is not None:
                 index = None
         if index is None:
-            index = len(self._found)
+            index = len(self._all_images)
             path = line.image if "/" in line.image else ""
-            self._found.append(ReportedImage(name=line.image.rpartition("/")[2], path=path))
+            self._all_images.append(ReportedImage(name=line.image.rpartition("/")[2], path=path))
         self._images[line.image, line.uuid] = index
         self._images.setdefault((line.image, None), index)
-        known = self._found[index]
-        self._found[index] = replace(
+        known = self._all_images[index]
+        self._all_images[index] = replace(
             known,
             uuid=known.uuid or line.uuid,
             load_address=base if known.load_address is None else known.load_address,
         )
         return index
 
-    def _placed(self, frame: ReportedFrame) -> ReportedFrame:
+    def _with_offset(self, frame: ReportedFrame) -> ReportedFrame:
         """Return the frame with its offset, if another line revealed the image's load address."""
-        base = None if frame.image is None else self._found[frame.image].load_address
+        base = None if frame.image is None else self._all_images[frame.image].load_address
         if frame.offset is not None or frame.address is None or base is None:
             return frame
         if frame.address < base:
@@ -294,13 +294,13 @@ class _Reader:
         if self._frames:
             self._end()
         threads = [
-            replace(thread, frames=tuple(map(self._placed, thread.frames)))
+            replace(thread, frames=tuple(map(self._with_offset, thread.frames)))
             for thread in self._threads
         ]
         details: dict[str, JsonValue] = {"lines": self._next} if self._next else {}
         return Report(
             kind=ReportKind.CALL_STACK_SYMBOLS,
             threads=tuple(threads),
-            images=tuple(self._found),
+            images=tuple(self._all_images),
             details=details,
         )

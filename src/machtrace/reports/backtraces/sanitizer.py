@@ -150,7 +150,7 @@ class Modules:
     """The images of a report, in the order in which frames name them."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str | None], int] = {}
+        self._indices: dict[tuple[str, str | None], int] = {}
         self._images: list[ReportedImage] = []
 
     @property
@@ -164,8 +164,8 @@ class Modules:
             return None, None
         offset = _from_header(line)
         key = line.path, line.arch
-        if key not in self._found:
-            self._found[key] = len(self._images)
+        if key not in self._indices:
+            self._indices[key] = len(self._images)
             base = None
             if line.address is not None and offset is not None and line.address >= offset:
                 base = Avma(line.address - offset)
@@ -178,7 +178,7 @@ class Modules:
                     load_address=base,
                 )
             )
-        return self._found[key], offset
+        return self._indices[key], offset
 
 
 def _from_header(line: SanitizerFrameLine) -> ImageOffset | None:
@@ -200,14 +200,14 @@ _ADDRESS = re.compile(r"\baddress (?P<address>0x[0-9a-fA-F]{1,16})")
 _PID = re.compile(r"\(pid=([0-9]{1,9})\)")
 _WORDS = ("Sanitizer: ", ": runtime error: ", "ERROR: libFuzzer: ")
 _MARK = re.compile(r"()[ \t]*+(?:\*[ \t]++)?#[0-9]{1,9}[ \t]")
-_LOOKED_AT = 1 << 18
+_EXAMINED = 1 << 18
 _LONGEST = 1024
 _LINES = "lines"
 
 
 def recognises(source: ReportSource) -> bool:
     """Return whether sanitizer frames or messages are near the beginning."""
-    head = source.text[:_LOOKED_AT]
+    head = source.text[:_EXAMINED]
     if "#0 " not in head:
         return False
     has_word = False
@@ -228,10 +228,10 @@ def read(source: ReportSource) -> tuple[Report, ...]:
         match = _FINDING.fullmatch(head) if any(word in head for word in _WORDS) else None
         if match is not None:
             findings.append(_Finding(match))
-        findings[-1].take(line)
+        findings[-1].read(line)
     first, *others = findings
     if others and not first.has_stacks:
-        others[0].begin_with(first)
+        others[0].prepend(first)
         return tuple(one.report() for one in others)
     return tuple(one.report() for one in findings)
 
@@ -259,18 +259,18 @@ class _Finding:
     def has_stacks(self) -> bool:
         return bool(self._stacks)
 
-    def begin_with(self, other: _Finding) -> None:
+    def prepend(self, other: _Finding) -> None:
         """Prepend the lines before the first finding."""
         self._before = [*other._pending, *self._before]
 
-    def take(self, line: str) -> None:
+    def read(self, line: str) -> None:
         frame = parse_frame_line(line) if _is_frame(line) else None
         if frame is None:
             if line.strip():
                 self._pending.append(line)
             return
         if self._follows(frame):
-            self._leave()
+            self._flush()
         else:
             self._begin()
         self._stacks[-1][1].append(frame)
@@ -284,15 +284,15 @@ class _Finding:
     def _begin(self) -> None:
         """Begin a stack, titled by the last line before it."""
         title = self._pending.pop() if self._pending else None
-        self._leave()
+        self._flush()
         self._stacks.append((str(title).strip() if title is not None else None, [], []))
 
-    def _leave(self) -> None:
+    def _flush(self) -> None:
         (self._stacks[-1][2] if self._stacks else self._before).extend(self._pending)
         self._pending = []
 
     def report(self) -> Report:
-        self._leave()
+        self._flush()
         modules = Modules()
         match = self._match
         pid = None

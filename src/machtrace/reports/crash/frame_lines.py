@@ -15,7 +15,7 @@ from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.json_value import NO_DETAILS, Details, JsonValue
 from machtrace.model.report import Adjustment, ReportedFrame, ReportedImage, ReportedSymbol
 from machtrace.model.symbol import SourceLocation
-from machtrace.reports.crash.frames import GIVEN, IMAGE, INLINED, NUMBER, PLACE, place_text
+from machtrace.reports.crash.frames import IMAGE, INLINED, NUMBER, PLACE, UNUSUAL, place_text
 from machtrace.reports.crash.lines import LONGEST_LINE
 
 _OVERLAPPING = 8
@@ -147,13 +147,13 @@ class FrameLines:
             details[IMAGE] = name
         if image is not None and image.load_address is not None and address is not None:
             offset = ImageOffset(address - image.load_address)
-        symbol, location, is_inline, place = _what(label, image)
+        symbol, location, is_inline, place = _parse_label(label, image)
         if image is not None and offset is None and symbol is None:
-            offset = _given_offset(label)
+            offset = _offset_in_label(label)
         if place is not None:
             details[PLACE] = place
         elif image is None and symbol is None:
-            details |= _nowhere(label)
+            details |= _unusual_label(label)
         return ReportedFrame(
             None if address is None else Avma(address),
             index,
@@ -187,9 +187,9 @@ class FrameLines:
         return ReportedFrame(Avma(address), index, offset, Adjustment.RETURN)
 
 
-def _nowhere(label: str) -> dict[str, JsonValue]:
+def _unusual_label(label: str) -> dict[str, JsonValue]:
     base, offset = _into(label)
-    return {GIVEN: label} if offset is not None and base in _NOWHERE else {}
+    return {UNUSUAL: label} if offset is not None and base in _NOWHERE else {}
 
 
 def _is_called(image: ReportedImage, name: str) -> bool:
@@ -203,7 +203,7 @@ def _is_called(image: ReportedImage, name: str) -> bool:
     )
 
 
-def _given_offset(label: str) -> ImageOffset | None:
+def _offset_in_label(label: str) -> ImageOffset | None:
     """Return the offset in the line itself, if relative to the image."""
     base, offset = _into(label)
     is_offset = offset is not None and offset < _WORD and _BASE.fullmatch(base) is not None
@@ -241,7 +241,7 @@ def _spaced(line: str) -> tuple[int, str, int, str] | None:
     return int(head[1]), name, int(chosen[1], 16), line[chosen.end() :].strip()
 
 
-def _what(
+def _parse_label(
     text: str, image: ReportedImage | None
 ) -> tuple[ReportedSymbol | None, SourceLocation | None, bool, str | None]:
     """Return symbol, source location, whether it is inlined, and any other location."""

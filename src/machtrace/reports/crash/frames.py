@@ -25,7 +25,7 @@ NUMBER = "number"
 """The detail of a frame whose number is not consecutive."""
 PLACE = "place"
 """The detail of a frame with a location that is not a file name and line: ``(:-1)``."""
-GIVEN = "given"
+UNUSUAL = "given"
 """The detail of a frame in no image: the unusual text after its address."""
 IMAGE = "image"
 """The detail of a frame whose image name differs from the listed one."""
@@ -68,8 +68,8 @@ def frame_lines(
         column = names.get(image) or _name(names, image, images)
         if details or symbol is None:
             number = _number(details, number)
-            column = _said(frame) or column
-            shown_name = _what(frame, None if image is None else images[image])
+            column = _reported_image(frame) or column
+            shown_name = _description(frame, None if image is None else images[image])
         else:
             shown_name, into, _ = symbol
             if not shown_name.isprintable():
@@ -128,10 +128,10 @@ def frame_text(frame: ReportedFrame, images: Sequence[ReportedImage]) -> str:
     """Return address and name or offset: a line without number and image."""
     image = None if frame.image is None else images[frame.image]
     address = "???" if frame.address is None else f"{frame.address:#x}"
-    return f"{address} {_what(frame, image)}"
+    return f"{address} {_description(frame, image)}"
 
 
-def _what(frame: ReportedFrame, image: ReportedImage | None) -> str:
+def _description(frame: ReportedFrame, image: ReportedImage | None) -> str:
     # Unpacked at once, and simple where it can be: there are very many.
     _, _, offset, _, symbol, location, is_inline, details = frame
     if symbol is not None:
@@ -142,7 +142,7 @@ def _what(frame: ReportedFrame, image: ReportedImage | None) -> str:
     elif image is not None and offset is not None and image.size != 0:
         text = f"{image.load_address or 0:#x} + {offset}"
     else:
-        label = details.get(GIVEN) if details else None
+        label = details.get(UNUSUAL) if details else None
         text = shown(label) if isinstance(label, str) else "???"
     if details:
         text += _place(frame)
@@ -157,7 +157,7 @@ def _file(path: str) -> str:
     return shown(path.rpartition("/")[2])
 
 
-def _said(frame: ReportedFrame) -> str:
+def _reported_image(frame: ReportedFrame) -> str:
     name = frame.details.get(IMAGE)
     return f"{shown(name):<30s}\t" if isinstance(name, str) and name else ""
 
@@ -184,7 +184,7 @@ def place_text(location: SourceLocation) -> str:
     return _file_and_line(location.path, location.line)
 
 
-_KEY = "recursionInfoArray"
+_RECURSION = "recursionInfoArray"
 _DASHES = "--------"
 _Place: TypeAlias = tuple[int, int]
 """An image, and the offset in it."""
@@ -196,7 +196,7 @@ def elided(
     """Return the lines before frames, and the non-consecutive frame numbers."""
     between: dict[int, list[str]] = {}
     jumps: dict[int, int] = {}
-    entries = thread.details.get(_KEY)
+    entries = thread.details.get(_RECURSION)
     skipped = 0
     places = _places(thread.frames) if isinstance(entries, list) else {}
     labelled: set[_Place] = set()

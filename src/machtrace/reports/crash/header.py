@@ -76,8 +76,8 @@ class Header:
     def _numbered(self, label: str) -> tuple[str | None, int | None]:
         return numbered(self._take(label))
 
-    def _built(self, label: str) -> tuple[str | None, str | None]:
-        return _built(self._take(label))
+    def _name_and_build(self, label: str) -> tuple[str | None, str | None]:
+        return _name_and_build(self._take(label))
 
     # --- fields ---
 
@@ -94,8 +94,8 @@ class Header:
         name, pid = self._numbered("Process")
         parent, parent_pid = self._numbered("Parent Process")
         coalition, coalition_id = self._numbered("Coalition")
-        version, build = self._built("Version")
-        code_type, how = self._built("Code Type")
+        version, build = self._name_and_build("Version")
+        code_type, how = self._name_and_build("Code Type")
         if how not in (None, "Native", "Translated"):
             code_type = f"{code_type} ({how})"
         user = self._values.get("User ID", [])
@@ -123,7 +123,7 @@ class Header:
 
     def system(self) -> ReportedSystem:
         """Return the machine and its system."""
-        name, build = self._built("OS Version")
+        name, build = self._name_and_build("OS Version")
         return ReportedSystem(
             model=self._take("Hardware Model"),
             os_name=name,
@@ -141,7 +141,7 @@ class Header:
         if text is None:
             return None
         # KSCrash writes zeros for a hang of the main thread: the label's text stays.
-        name, signal = (None if part in _NOTHING else part for part in _built(text))
+        name, signal = (None if part in _NOTHING else part for part in _name_and_build(text))
         codes = self._values.pop("Exception Codes", [])
         subtype = self._take("Exception Subtype")
         if subtype is None and codes and not _CODES.fullmatch(codes[0]) and len(codes) > 1:
@@ -222,7 +222,7 @@ def numbered(text: str | None) -> tuple[str | None, int | None]:
     return None if name == "???" else name, int(digits)
 
 
-def _built(text: str | None) -> tuple[str | None, str | None]:
+def _name_and_build(text: str | None) -> tuple[str | None, str | None]:
     """Split name and bracketed build of ``1.0 (1)``."""
     if text is None or not text.endswith(")"):
         return text, None

@@ -163,7 +163,7 @@ def _exception(report: Report, layout: Layout) -> Values:
     exception = report.exception
     if exception is not None:
         if report.kind not in _OF_APPLE:
-            exception = as_apple_says(exception)
+            exception = in_apple_terms(exception)
         values |= _exception_values(exception, layout)
         if (
             exception.type is None
@@ -176,7 +176,7 @@ def _exception(report: Report, layout: Layout) -> Values:
     return values
 
 
-def as_apple_says(exception: ReportedException) -> ReportedException:
+def in_apple_terms(exception: ReportedException) -> ReportedException:
     """Return the exception of another kind of report, with codes and address in Apple's terms."""
     codes, subtype = exception.codes, exception.subtype
     if codes is None and any(exception.raw_codes):

@@ -163,7 +163,7 @@ _MANY = 3
 _START = re.compile(
     r"^(?:(?P<images>Binary Images):|(?:Incident Identifier|Process):[ \t])", re.MULTILINE
 )
-_LOOKED_AT = 1 << 16
+_EXAMINED = 1 << 16
 _CHUNK = 1 << 20
 _IMAGES = "Binary Images:"
 _BETWEEN = 3
@@ -182,14 +182,14 @@ def recognises(source: ReportSource) -> bool:
 
 def _is_part(text: str) -> bool:
     """Return whether it is an excerpt: threads without a header, or a header alone."""
-    if len(_MARK.findall(text[:_LOOKED_AT])) >= _MANY:
+    if len(_MARK.findall(text[:_EXAMINED])) >= _MANY:
         return True
     return _STACK.search(text) is not None
 
 
 def is_crash_text(text: str) -> bool:
     """Return the same for a text that may be the body of a file."""
-    head = text[:_LOOKED_AT]
+    head = text[:_EXAMINED]
     if len(_MARK.findall(head)) < 2:  # noqa: PLR2004 - one may be anywhere
         return False
     return "Exception Type:" in head or _THREAD.search(text) is not None
@@ -334,7 +334,7 @@ def _report(
         details=_details(label_values),
         warnings=tuple(warnings),
     )
-    return _with_what_differs(report, label_values, parts.order, threads, other_lines)
+    return _with_differences(report, label_values, parts.order, threads, other_lines)
 
 
 def _thrown(
@@ -372,7 +372,7 @@ def _details(label_values: dict[str, list[str]]) -> dict[str, JsonValue]:
     return details
 
 
-def _with_what_differs(
+def _with_differences(
     report: Report,
     text_values: dict[str, list[str]],
     order: list[str],

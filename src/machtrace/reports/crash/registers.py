@@ -99,12 +99,12 @@ def _is_in_rows(shown: Sequence[ReportedRegister], rows: tuple[tuple[str, ...], 
     places = {name: place for place, name in enumerate(name for row in rows for name in row)}
     ends = {next((name for name in reversed(row) if name in names), None) for row in rows}
     order = [places.get(register.name, len(places)) for register in shown]
-    is_said = all(
+    is_at_end = all(
         register.description is None or register.name in ends
         for register in shown
         if register.name in places
     )
-    return order == sorted(order) and len(names) == len(shown) and is_said
+    return order == sorted(order) and len(names) == len(shown) and is_at_end
 
 
 class _Texts:

@@ -257,9 +257,9 @@ class ThreadSections:
         """Return all threads; ``crashed`` is the number in the header."""
         if any(thread.crashed for thread in self._threads.values()):
             crashed = None
-        return tuple(self._made(thread, crashed) for thread in self._threads.values())
+        return tuple(self._completed(thread, crashed) for thread in self._threads.values())
 
-    def _made(self, thread: ReportedThread, crashed: int | None) -> ReportedThread:
+    def _completed(self, thread: ReportedThread, crashed: int | None) -> ReportedThread:
         stack = self._stacks[thread.index]
         details = {**thread.details, **stack.details()}
         stream = self._streams.pop(thread.index, None)

@@ -60,7 +60,7 @@ def _trees(task: ReportedTask) -> Iterator[str]:
         for depth, node in zip(tree.depths(), tree.nodes, strict=True):
             deeper = f"({depth}) " if depth > _DEEPEST else ""
             columns = "  " * (min(depth, _DEEPEST) + 1)
-            label = _what(node.frame, task.images)
+            label = _node_text(node.frame, task.images)
             yield f"{_MARGIN}{columns}{deeper}{node.samples} {label}"
 
 
@@ -76,7 +76,7 @@ def _head(tree: SampledTree) -> str:
     return f"{text}   (innermost first)" if tree.is_inverted else text
 
 
-def _what(frame: ReportedFrame, images: Sequence[ReportedImage]) -> str:
+def _node_text(frame: ReportedFrame, images: Sequence[ReportedImage]) -> str:
     image = None if frame.image is None else images[frame.image]
     text = "???" if frame.symbol is None else shown(frame.symbol.name)
     if image is not None:

@@ -85,11 +85,11 @@ ORDER = (
 """The order of keys in Apple's files; others follow in their own order."""
 
 
-def take(taking: ObjectReader, fields: tuple[BodyField, ...]) -> dict[str, Any]:
+def take(body: ObjectReader, fields: tuple[BodyField, ...]) -> dict[str, Any]:
     """Consume the values of present fields, by attribute."""
     values: dict[str, Any] = {}
     for field in fields:
-        inner, key = taking, field.path[-1]
+        inner, key = body, field.path[-1]
         for name in field.path[:-1]:
             inner = inner.inner(name)
         if field.kind is _TEXT:

@@ -94,13 +94,13 @@ def _report(part: IpsPart) -> Report:
 
 def _incident(part: IpsPart, warnings: list[str]) -> Incident:
     if part.header is None:
-        taking = ObjectReader.of(part.body, "the body", [])
+        entry = ObjectReader.of(part.body, "the body", [])
         return Incident(
-            id=taking.text("incident"), kind=taking.text("bug_type"), details={HEADER: None}
+            id=entry.text("incident"), kind=entry.text("bug_type"), details={HEADER: None}
         )
-    taking = ObjectReader.of(part.header, "the header", warnings)
+    entry = ObjectReader.of(part.header, "the header", warnings)
     return Incident(
-        id=taking.text("incident_id"), kind=taking.text("bug_type"), details=taking.details()
+        id=entry.text("incident_id"), kind=entry.text("bug_type"), details=entry.details()
     )
 
 
@@ -145,7 +145,7 @@ def _with_header(report: Report, header: Incident, warnings: list[str]) -> Repor
     return replace(report, incident=incident, warnings=(*warnings, *report.warnings))
 
 
-Said = tuple[tuple[str, tuple[str, ...]], ...]
+Information = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def read_crash(incident: Incident, body: ObjectReader) -> Report:
@@ -222,7 +222,7 @@ def _termination(body: ObjectReader) -> ReportedTermination | None:
 
 
 def _language_exception(
-    body: ObjectReader, frames: FrameReader, information: Said
+    body: ObjectReader, frames: FrameReader, information: Information
 ) -> LanguageException | None:
     """Return where it was thrown; name and reason stay in the details."""
     entries = body.left.get("lastExceptionBacktrace")
@@ -230,7 +230,7 @@ def _language_exception(
     if isinstance(entries, list) and entries:
         del body.left["lastExceptionBacktrace"]
         stack = frames.read(entries, innermost=Adjustment.RETURN, where="lastExceptionBacktrace")
-    name, reason = _said(body.left.get("exceptionReason"))
+    name, reason = _name_and_reason(body.left.get("exceptionReason"))
     if name is None:
         words = last_words(text for _, texts in information for text in texts)
         name, reason = words or (None, None)
@@ -239,7 +239,7 @@ def _language_exception(
     return LanguageException(name=name, reason=reason, frames=stack)
 
 
-def _said(reason: Any) -> tuple[str | None, str | None]:  # noqa: ANN401 - of JSON, any value
+def _name_and_reason(reason: Any) -> tuple[str | None, str | None]:  # noqa: ANN401 - of JSON, any value
     if not isinstance(reason, dict):
         return None, None
     name, message = reason.get("name"), reason.get("composed_message")
@@ -249,7 +249,7 @@ def _said(reason: Any) -> tuple[str | None, str | None]:  # noqa: ANN401 - of JS
     )
 
 
-def _application_information(body: ObjectReader) -> Said:
+def _application_information(body: ObjectReader) -> Information:
     entries = body.left.get("asi")
     if not isinstance(entries, dict) or not entries:
         return ()

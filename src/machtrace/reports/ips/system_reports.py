@@ -66,7 +66,7 @@ def read_jetsam(incident: Incident, body: dict[str, JsonValue], warnings: list[s
 
 
 def _report(incident: Incident, body: dict[str, JsonValue], warnings: list[str]) -> Report:
-    name, build = parted(body.get("build"))
+    name, build = split_build(body.get("build"))
     date = body.get("date")
     return Report(
         kind=ReportKind.APPLE_IPS,
@@ -100,7 +100,7 @@ def _pid(value: JsonValue) -> int | None:
     return value if type(value) is int and 0 <= value < _PID_LIMIT else None
 
 
-def parted(value: JsonValue) -> tuple[str | None, str | None]:
+def split_build(value: JsonValue) -> tuple[str | None, str | None]:
     """Split name and build of ``iPhone OS 15.5 (19F77)``."""
     if not isinstance(value, str):
         return None, None
@@ -108,18 +108,18 @@ def parted(value: JsonValue) -> tuple[str | None, str | None]:
     return (name, build[:-1]) if bracket and build.endswith(")") else (value, None)
 
 
-_SAID = "panicString"
+_PANIC_TEXT = "panicString"
 _REASON = "reason"
 
 
 def is_panic(body: Details) -> bool:
     """Return whether it is a panic's body."""
-    return isinstance(body.get(_SAID), str)
+    return isinstance(body.get(_PANIC_TEXT), str)
 
 
 def last_words(body: Details) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return the kernel's text, as an application's last words; of a stackshot its reason."""
-    reason = body.get(_SAID, body.get(_REASON))
+    reason = body.get(_PANIC_TEXT, body.get(_REASON))
     return (("", (reason,)),) if isinstance(reason, str) and reason else ()
 
 
@@ -127,7 +127,7 @@ def read_panic(incident: Incident, body: dict[str, JsonValue], warnings: list[st
     """Return the report."""
     report = _report(incident, body, warnings)
     if not body.get("build"):
-        name, build = parted(body.get("macOSVersion"))
+        name, build = split_build(body.get("macOSVersion"))
         report = replace(report, system=replace(report.system, os_name=name, os_build=build))
     return replace(report, application_information=last_words(body))
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from machtrace.model.json_value import JsonValue
 from machtrace.model.report import Adjustment, Report, ReportKind
-from machtrace.reports.crash.labels import as_apple_says
+from machtrace.reports.crash.labels import in_apple_terms
 from machtrace.reports.ips.documents import may_be_header
 from machtrace.reports.ips.fields import EXCEPTION, PROCESS, SYSTEM, TERMINATION, in_order, put
 from machtrace.reports.ips.images import image_object, written_bases
@@ -200,7 +200,7 @@ def _put_common(body: dict[str, JsonValue], report: Report) -> None:
 def _put_exceptions(body: dict[str, JsonValue], report: Report) -> None:
     if report.exception is not None:
         is_of_apple = report.kind in _OF_APPLE
-        exception = report.exception if is_of_apple else as_apple_says(report.exception)
+        exception = report.exception if is_of_apple else in_apple_terms(report.exception)
         put(body, EXCEPTION, exception)
         _put_list(body, "exception", "rawCodes", list(report.exception.raw_codes))
     if report.termination is not None:

@@ -54,18 +54,18 @@ class _Frames:
     """The listed frames, read on first use."""
 
     def __init__(self, entries: Sequence[JsonValue], reader: ThreadReader) -> None:
-        self._given = entries
+        self._entries = entries
         self._reader = reader
         self._read: dict[tuple[int, Adjustment], ReportedFrame] = {}
         self.missing = 0
 
     def get(self, number: JsonValue, adjustment: Adjustment) -> ReportedFrame | None:
-        if type(number) is not int or not 0 <= number < len(self._given):
+        if type(number) is not int or not 0 <= number < len(self._entries):
             self.missing += 1
             return None
         key = (number, adjustment)
         if key not in self._read:
-            entry = ObjectReader.of(self._given[number], f"frame {number}", [])
+            entry = ObjectReader.of(self._entries[number], f"frame {number}", [])
             self._read[key] = self._reader.frame(entry, adjustment)
         return self._read[key]
 
@@ -115,21 +115,21 @@ def read_images(body: ObjectReader) -> tuple[ReportedImage, ...]:
     )
 
 
-def _image(taking: ObjectReader) -> ReportedImage:
-    path = taking.text("name") or ""
-    base = taking.integer("image_addr")
-    kind, subtype = taking.left.get("cpu_type"), taking.left.get("cpu_subtype")
+def _image(entry: ObjectReader) -> ReportedImage:
+    path = entry.text("name") or ""
+    base = entry.integer("image_addr")
+    kind, subtype = entry.left.get("cpu_type"), entry.left.get("cpu_subtype")
     arch = None
     if isinstance(kind, int) and isinstance(subtype, int):
         arch = arch_name(kind, subtype)
     return ReportedImage(
-        uuid=taking.uuid("uuid"),
+        uuid=entry.uuid("uuid"),
         name=path.rpartition("/")[2],
         path=path,
         arch=arch,
         load_address=None if base is None else Avma(base),
-        size=taking.integer("image_size"),
-        details=taking.details(),
+        size=entry.integer("image_size"),
+        details=entry.details(),
     )
 
 
@@ -139,14 +139,14 @@ _LAST_SECOND = 253_402_300_799
 """The last second of the year 9999."""
 
 
-def read_time(taking: ObjectReader, key: str) -> str | None:
+def read_time(entry: ObjectReader, key: str) -> str | None:
     """Consume a time as text, in UTC: ``2025-12-09T21:29:13.629383Z``.
 
     A number also stays, since the text does not preserve its unit.
     """
-    value = taking.left.get(key)
+    value = entry.left.get(key)
     if isinstance(value, bool) or not isinstance(value, int):
-        return taking.text(key)
+        return entry.text(key)
     micro = value if abs(value) > _MICROSECONDS else value * 1_000_000
     if not 0 <= micro // 1_000_000 <= _LAST_SECOND:
         return None

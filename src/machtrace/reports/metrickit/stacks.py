@@ -178,7 +178,7 @@ class NestedFrame(NamedTuple):
     """Its own entries, without nested frames."""
 
 
-def laid_out(roots: JsonValue, warnings: list[str]) -> list[NestedFrame]:
+def flattened(roots: JsonValue, warnings: list[str]) -> list[NestedFrame]:
     """Return all frames, parents before children, siblings in the file's order.
 
     Trees are tens of thousands of frames deep, which rules out recursion.
@@ -242,7 +242,7 @@ def read_tree(
     for number, entry in enumerate(tree.objects(key)):
         stack = ObjectReader.of(entry, f"{key}[{number}]", tree.warnings)
         roots = "rootFrames" if "rootFrames" in stack.left else "callStackRootFrames"
-        frames = laid_out(stack.left.pop(roots, None), tree.warnings)
+        frames = flattened(stack.left.pop(roots, None), tree.warnings)
         attributed = bool(stack.boolean("threadAttributed"))
         inverted = _is_inverted(frames) if is_crash is None else is_crash
         images.may_be_adjusted = _may_be_adjusted(frames, process.code_type)

@@ -63,7 +63,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     exception = _exception(message)
     language_exception = _language_exception(message, stacks)
     threads = stacks.threads(message)
-    _keep(details, "", message)
+    _store_rest(details, "", message)
     return (
         Report(
             kind=ReportKind.PLCRASH,
@@ -80,7 +80,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     )
 
 
-def _keep(details: dict[str, JsonValue], name: str, message: Message) -> None:
+def _store_rest(details: dict[str, JsonValue], name: str, message: Message) -> None:
     """Store what was not consumed."""
     rest = message.rest()
     if rest and name:
@@ -109,9 +109,9 @@ def _incident_and_system(
         os_build=system.text(5),
         details=numbers_read | _processor(machine),
     )
-    _keep(details, "system_info", system)
-    _keep(details, "machine_info", machine)
-    _keep(details, "report_info", info)
+    _store_rest(details, "system_info", system)
+    _store_rest(details, "machine_info", machine)
+    _store_rest(details, "report_info", info)
     return incident, reported_system
 
 
@@ -159,8 +159,8 @@ def _process(message: Message, details: dict[str, JsonValue]) -> ReportedProcess
         is_translated=None if native is None else not native,
         launch_time=_time(process.integer(7)),
     )
-    _keep(details, "application_info", application)
-    _keep(details, "process_info", process)
+    _store_rest(details, "application_info", application)
+    _store_rest(details, "process_info", process)
     return reported_process
 
 
@@ -170,7 +170,7 @@ def _exception(message: Message) -> ReportedException | None:
     mach = signal.message(4)
     kind, codes = mach.integer(1), mach.integers(2)
     details: dict[str, JsonValue] = {} if code is None else {"code": code}
-    if mach_rest := _numbered(kind) | mach.rest():
+    if mach_rest := _unnamed_type(kind) | mach.rest():
         details["mach_exception"] = mach_rest
     details |= signal.rest()
     if name is None and code is None and address is None and kind is None and not details:
@@ -185,7 +185,7 @@ def _exception(message: Message) -> ReportedException | None:
     )
 
 
-def _numbered(kind: int | None) -> dict[str, JsonValue]:
+def _unnamed_type(kind: int | None) -> dict[str, JsonValue]:
     """Return an unnamed exception's number."""
     return {} if kind is None or kind in EXCEPTION_TYPES else {"type": kind}
 

@@ -67,7 +67,7 @@ def parse_frame_line(line: str, images: Collection[str]) -> SwiftFrameLine | Non
     if rest == _NO_ADDRESS:
         return SwiftFrameLine(int(match["number"]), (), 0, None, None, None, None)
     address = match["address"]
-    function, image, file = _parted(rest or "", images)
+    function, image, file = _split_parts(rest or "", images)
     if address is None and image is None:
         return None
     name, offset = _name_and_offset(function)
@@ -82,7 +82,7 @@ def parse_frame_line(line: str, images: Collection[str]) -> SwiftFrameLine | Non
     )
 
 
-def _parted(text: str, images: Collection[str]) -> tuple[str, str | None, str | None]:
+def _split_parts(text: str, images: Collection[str]) -> tuple[str, str | None, str | None]:
     """Split a function, its image and its file.
 
     A file begins at the first *at* that has an image before it.

@@ -135,7 +135,7 @@ class CrashText:
         self._images: list[str] = []
         self._platform: re.Match[str] | None = None
 
-    def take(self, line: str) -> None:
+    def read(self, line: str) -> None:
         """Read the next line, without colours and trailing space."""
         if not line:
             return
@@ -151,9 +151,9 @@ class CrashText:
             self._part = _Part.HEAD
             self._head.append(line)
         else:
-            self._take_into_part(line)
+            self._read_into_part(line)
 
-    def _take_into_part(self, line: str) -> None:
+    def _read_into_part(self, line: str) -> None:
         match self._part:
             case _Part.THREADS:
                 thread = self._threads[-1]
@@ -181,7 +181,7 @@ class CrashText:
             return False
         return _PLACE.fullmatch(line) is not None
 
-    def leave(self, lines: list[str]) -> None:
+    def add_trailing(self, lines: list[str]) -> None:
         """Store the lines that follow it."""
         self._after = lines
 
@@ -275,13 +275,13 @@ def read(source: ReportSource) -> tuple[Report, ...]:
             crashes.append(CrashText(reason, signal, [] if dump else before))
             before, signal = [], None
         elif crashes and not before:
-            crashes[-1].take(line)
+            crashes[-1].read(line)
         elif line.strip():
             before.append(line)
     if not crashes:
         raise source.error("it has no crash")
     if before:
-        crashes[-1].leave(before)
+        crashes[-1].add_trailing(before)
     return (*dumps, *(crash.report() for crash in crashes))
 
 

@@ -7,7 +7,7 @@ from enum import Enum
 from itertools import islice
 from typing import NamedTuple
 
-_LOOKED_AT = 24
+_EXAMINED = 24
 """Frames examined at the inner end."""
 
 
@@ -189,7 +189,7 @@ def wait_of(names: Iterable[str]) -> Wait | None:
     best: Wait | None = None
     is_waiting = False
     caller = ""
-    for place, name in enumerate(islice(names, _LOOKED_AT)):
+    for place, name in enumerate(islice(names, _EXAMINED)):
         if name not in _KINDS and name[1:] in _KINDS:
             name = name[1:]  # noqa: PLW2901 - as the symbol table spells it
         kind = _KINDS.get(name)
