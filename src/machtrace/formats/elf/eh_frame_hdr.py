@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -58,10 +59,10 @@ class SearchTable:
     sorted :meth:`find` may miss an FDE.
     """
 
-    __slots__ = ("_base", "_mask", "_numbers", "_section")
+    __slots__ = ("_base", "_mask", "_numbers", "_section", "_starts")
 
     def __init__(self, numbers: memoryview, base: int, mask: int, section: int) -> None:
-        """Keep pairs of numbers: the start of code, the address of its FDE.
+        """Store pairs of numbers: the start of code, the address of its FDE.
 
         Args:
             numbers: of any integer format, in this machine's byte order.
@@ -73,14 +74,17 @@ class SearchTable:
         self._base = base
         self._mask = mask
         self._section = section
+        self._starts: Sequence[int] = numbers[::2]
+        if self._starts[0] + base < 0 or self._starts[-1] + base > mask:
+            # Some addresses wrap around, which no linker writes.
+            self._starts = [((start + base) & mask) - base for start in self._starts]
 
     def find(self, address: int) -> int | None:
         """Return the section offset of the last FDE that starts at or before ``address``.
 
         The FDE may end before ``address``. None if all start after it.
         """
-        count = len(self._numbers) // 2
-        index = bisect_right(range(count), address, key=self._start) - 1
+        index = bisect_right(self._starts, address - self._base) - 1
         if index < 0:
             return None
         # Modulo 2**64, as the columns have it: an FDE before the section is out of its bounds.
@@ -92,14 +96,11 @@ class SearchTable:
 
         None in the place of the next start if it is the last.
         """
-        count = len(self._numbers) // 2
-        index = bisect_right(range(count), address, key=self._start)
+        index = bisect_right(self._starts, address - self._base)
         if not index:
             return None
-        return self._start(index - 1), self._start(index) if index < count else None
-
-    def _start(self, index: int) -> int:
-        return int(self._numbers[2 * index] + self._base) & self._mask
+        following = self._starts[index] + self._base if index < len(self._starts) else None
+        return self._starts[index - 1] + self._base, following
 
     @property
     def starts(self) -> Column:
