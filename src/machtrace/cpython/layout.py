@@ -1,8 +1,8 @@
-"""Where CPython keeps what tells of its threads, by version.
+"""Offsets in CPython's structures for threads, frames and code, by version.
 
-From 3.13 on the interpreter says so itself, in ``_Py_DebugOffsets`` at the start of ``_PyRuntime``
-(``Include/internal/pycore_runtime.h`` of 3.13, ``pycore_debug_offsets.h`` of 3.14). The places in
-3.11 and 3.12 are those that a C compiler gives for their headers on 64-bit systems.
+From 3.13 on the interpreter has them itself, in ``_Py_DebugOffsets`` at the start of
+``_PyRuntime`` (``Include/internal/pycore_runtime.h`` of 3.13, ``pycore_debug_offsets.h`` of 3.14). Those of
+3.11 and 3.12 were computed by a C compiler from their headers on 64-bit systems.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def layout_of(head: bytes, version: int | None, source: str) -> PythonLayout:
 
     Raises:
         FormatError: it is of a version whose layout is not known, or free-threaded, or what it
-            says of itself cannot be.
+            states cannot be valid.
     """
     if not head.startswith(COOKIE):
         found = None if version is None else _BY_VERSION.get(_major_minor(version))

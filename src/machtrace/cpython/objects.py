@@ -32,7 +32,7 @@ _MORE, _SIX_BITS = 0x40, 0x3F
 _WIDEST = 64
 """Bits of a number; more are no line's."""
 _FARTHEST = 1 << 40
-"""No line is beyond; a table that says so is none from there on."""
+"""Largest line number; a table is invalid from a larger one on."""
 _NO_LINE = -(1 << 62)
 
 
@@ -48,7 +48,7 @@ class LineTable:
 
     def __init__(self, table: bytes, first_line: int) -> None:
         self._first = first_line
-        # Together sixteen bytes for each of the table's, whoever made it.
+        # In total at most sixteen bytes per byte of the table, even if it is hostile.
         self._starts = array("q")
         self._lines = array("q")
         line, at, start = first_line, 0, 0
@@ -113,11 +113,11 @@ _UNIT = 2
 """Bytes of an instruction, or of one of its inline caches (``_Py_CODEUNIT``)."""
 _LARGEST_CODE = 1 << 26
 _MOST_BYTES = 1 << 23
-"""Of all names and tables of one moment, while everything stands still."""
+"""Bytes of all names and tables of one capture, while the process is frozen."""
 
 
 class PythonCode:
-    """What is known of a piece of code.
+    """Name, file and lines of a code object.
 
     Args:
         name: its qualified name.
@@ -136,7 +136,7 @@ class PythonCode:
 
     @cached_property
     def lines(self) -> LineTable:
-        """Which takes longer than all else, and is not needed while a process stands still."""
+        """Decode the line, which takes longest and can wait until the process is resumed."""
         return LineTable(self.table, self.first_line)
 
 

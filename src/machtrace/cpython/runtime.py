@@ -33,7 +33,7 @@ class PythonRuntime:
     """A CPython in a process."""
 
     address: int
-    """Of its ``_PyRuntime`` (Avma)."""
+    """The address of its ``_PyRuntime`` (Avma)."""
     layout: PythonLayout
     image: BinaryImage
 
@@ -46,7 +46,7 @@ def find_runtime(
     Args:
         images: the process's.
         memory: the process's.
-        file_of: see :data:`FileOf`; asked where an image's symbols are not in memory.
+        file_of: see :data:`FileOf`; called if an image's symbols are not in memory.
         program: the path of the program, which may have CPython in itself.
 
     Raises:

@@ -29,7 +29,7 @@ _OWNED_BY_LOOP = 3
 _MOST_INTERPRETERS = 1 << 10
 _MOST_THREADS = 1 << 16
 _MOST_FRAMES = 1 << 17
-"""Of one moment, all threads together: all stand still until they are read."""
+"""Frames of all threads in one capture, during which the process is frozen."""
 
 
 @dataclass(slots=True)
@@ -39,18 +39,18 @@ class PythonRun:
     functions: list[Standing] = field(default_factory=list)
     """Innermost first."""
     place: int = 0
-    """Where on the machine's stack it has what is its own: inner runs lie lower."""
+    """Address of its data on the native stack: inner runs are lower."""
 
 
 @dataclass(frozen=True, slots=True)
 class PythonThreads:
-    """What a process says."""
+    """The threads of a process as its memory has them."""
 
     standing: dict[int, tuple[tuple[Standing, ...], ...]]
     """The runs of each thread and the functions in each, both innermost first; by the system's
     thread id, as the process itself knows it."""
     errors: tuple[tuple[int | None, MachtraceError], ...]
-    """What could not be read, with the thread that it is of."""
+    """Errors, each with its thread or None."""
 
     def runs(self, thread: int) -> tuple[tuple[PythonFrame, ...], ...]:
         """The functions of a thread with their names and lines."""
@@ -58,11 +58,11 @@ class PythonThreads:
 
 
 def read_threads(memory: MemoryReader, runtime: int, layout: PythonLayout) -> PythonThreads:
-    """All threads that have a thread state; what cannot be read is told of, and raises nothing.
+    """Read all threads that have a thread state; failures are recorded, not raised.
 
     Args:
-        memory: the process's, which does not change meanwhile.
-        runtime: where its ``_PyRuntime`` is (Avma).
+        memory: the process's, which must not change meanwhile.
+        runtime: address of its ``_PyRuntime`` (Avma).
         layout: the interpreter's.
     """
     return _Reader(memory, layout).threads(runtime)
@@ -84,7 +84,7 @@ class _Reader:
         )
 
     def threads(self, runtime: int) -> PythonThreads:
-        found: dict[int, list[list[PythonRun]]] = {}
+        chains_of: dict[int, list[list[PythonRun]]] = {}
         errors: dict[int | None, MachtraceError] = {}
         try:
             for native, state in self._thread_states(runtime):
@@ -93,13 +93,13 @@ class _Reader:
                 except MachtraceError as error:
                     errors[native] = error
                 else:
-                    found.setdefault(native, []).extend([runs] if runs else [])
+                    chains_of.setdefault(native, []).extend([runs] if runs else [])
         except MachtraceError as error:
             errors[None] = error
         return PythonThreads(
             {
                 native: tuple(tuple(run.functions) for run in _merged(chains))
-                for native, chains in found.items()
+                for native, chains in chains_of.items()
                 if chains and native not in errors
             },
             tuple(errors.items()),
@@ -145,9 +145,9 @@ class _Reader:
     def _c_framed(self, c_frame: int, current_at: int) -> Iterator[PythonRun]:
         """3.11 and 3.12: each run has a C frame, and so has the thread, at the outer end.
 
-        A run that just begins has linked its C frame and not yet said which frame is its own;
-        whatever its memory held before is there, which does not lead to the caller's. It is left
-        out; the machine's frames, then one more than runs, tell whether that is what happened.
+        A run that just begins has linked its C frame but not yet stored its own frame;
+        the stale pointer does not lead to the caller's. It is left
+        out; the native frames, then one more than the runs, confirm that case.
         """
         layout, pointer = self._layout, self._objects.pointer
         is_innermost = True
@@ -220,7 +220,7 @@ class _Reader:
 
 
 def _merged(chains: list[list[PythonRun]]) -> list[PythonRun]:
-    """Of several interpreters that one thread is in, the machine's stack has the order."""
+    """Order the runs of a thread in several interpreters by their place on the native stack."""
     if len(chains) == 1:
         return chains[0]
     return sorted((run for chain in chains for run in chain), key=_place)
@@ -236,28 +236,28 @@ def _pointer(data: bytes, offset: int) -> int:
 
 
 def with_functions(
-    snapshot: Snapshot, found: PythonThreads, ids: dict[int, ThreadId]
+    snapshot: Snapshot, python: PythonThreads, ids: dict[int, ThreadId]
 ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
-    """The snapshot with what could not be read, and the functions of its threads.
+    """Return the snapshot with the problems added, and the functions of its threads.
 
     Args:
         snapshot: of the same moment.
-        found: what the process's memory says.
-        ids: of the snapshot's threads, by what the process itself calls them.
+        python: read from the process's memory.
+        ids: the snapshot's thread ids by the process's own ones.
     """
     problems = [
         Problem(thread=None if thread is None else ids[thread], error=_unreadable(error))
-        for thread, error in found.errors
+        for thread, error in python.errors
         if thread is None or thread in ids
     ]
     runs: dict[ThreadId, PythonRuns] = {
-        ids[thread]: found.runs(thread) for thread in found.standing if thread in ids
+        ids[thread]: python.runs(thread) for thread in python.standing if thread in ids
     }
     return replace(snapshot, problems=(*snapshot.problems, *problems)), runs
 
 
 def with_problem(snapshot: Snapshot, error: MachtraceError) -> Snapshot:
-    """``snapshot`` with one more thing that is missing."""
+    """Return the snapshot with one more problem."""
     problem = Problem(thread=None, error=error)
     return replace(snapshot, problems=(*snapshot.problems, problem))
 

@@ -1,4 +1,4 @@
-"""What every target offers."""
+"""The interface of targets, and the selection of threads."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _LISTED = 12
 class Target(Protocol):
     """A process, dead or alive, whose threads can be listed and copied.
 
-    A context manager: leaving it lets go of whatever was opened, and of every stopped thread.
+    A context manager: on exit it releases what it opened and resumes every stopped thread.
     """
 
     @property
     def process(self) -> ProcessInfo:
-        """Which one."""
+        """The process's id, path and architecture."""
         ...
 
     def threads(self) -> tuple[ThreadInfo, ...]:
-        """Its threads, in the kernel's order.
+        """List its threads, in the kernel's order.
 
         Raises:
             TargetGoneError: it exited.
@@ -46,8 +46,8 @@ class Target(Protocol):
 
         At most ``stack_limit`` bytes of each stack are copied. A thread that ends, or whose part
         of a core is bad, is left out and named in :attr:`Snapshot.problems`. As long as the images
-        stay the same, :attr:`Snapshot.images` should be the same object: what was learnt of them is
-        found again by it.
+        stay the same, :attr:`Snapshot.images` should be the same object: it is the key of what is
+        cached about them.
 
         Raises:
             TargetGoneError: the process exited.
@@ -56,7 +56,7 @@ class Target(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of everything; calling it twice does nothing more."""
+        """Release all resources; a second call does nothing."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -72,7 +72,7 @@ class Target(Protocol):
 
 @runtime_checkable
 class PythonTarget(Protocol):
-    """A target that can tell of Python functions."""
+    """A target that can read Python functions."""
 
     def snapshot_with_python(
         self,
@@ -81,9 +81,9 @@ class PythonTarget(Protocol):
         *,
         stack_limit: int = DEFAULT_STACK_LIMIT,
     ) -> tuple[Snapshot, Mapping[ThreadId, PythonRuns]]:
-        """:meth:`Target.snapshot`, and of each thread the Python functions of the same moment.
+        """Capture as :meth:`Target.snapshot` does, with each thread's Python functions.
 
-        A thread that runs no Python is not among them. What could not be told is in
+        Threads that run no Python are left out. What could not be read is in
         :attr:`Snapshot.problems`, too.
         """
         ...
@@ -91,20 +91,20 @@ class PythonTarget(Protocol):
 
 @runtime_checkable
 class PausingTarget(Protocol):
-    """A target whose process may have to stand still from one snapshot to the next."""
+    """A target whose process may have to stay stopped between snapshots."""
 
     @property
     def runs_between_snapshots(self) -> bool:
-        """Whether the process runs on after a snapshot; known once there was one."""
+        """Whether the process is resumed after a snapshot; valid after the first."""
         ...
 
 
 class ClosedWhenLeft(ABC):
-    """What is closed when its ``with`` block is left."""
+    """A context manager that closes itself on exit."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of everything; calling it twice does nothing more."""
+        """Release all resources; a second call does nothing."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,6 +1,6 @@
 """From the words that name a target to the target.
 
-Which targets this system has for its processes: the only place that asks what system it is.
+It also chooses the targets for this system's processes, the only module that checks the system.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class System(Enum):
 
 
 def this_system() -> System:
-    """The system that this runs on; of others Linux's target says that they are none."""
+    """The system this runs on; on others Linux's target raises."""
     return System.DARWIN if sys.platform == "darwin" else System.LINUX
 
 
@@ -67,12 +67,13 @@ def open_target(spec: int | str | Path | None) -> Target:
     Args:
         spec: a process id; ``self``, which is this process; the path of a core file;
             ``gdb://host:port`` of a gdb-remote stub; ``device://UDID/bundle-id`` of an iOS
-            device; ``frida://local/PID`` and its kin; or ``emulated:demo``. None names nothing.
+            device; ``frida://local/PID`` and other ``frida://`` forms; or ``emulated:demo``. None
+            raises.
 
     Raises:
         TargetSpecError: it names nothing that can be opened.
         TargetGoneError: there is no such process.
-        TargetAccessError: the kernel refuses to let it be looked at.
+        TargetAccessError: the kernel denies access.
         FileAccessError, FormatError: the file cannot be read, or is no core.
         MissingExtraError: an optional library is needed and not there.
         ConnectionLostError, RemoteProtocolError: no stub answers, or it makes no sense.
@@ -98,7 +99,7 @@ def open_target(spec: int | str | Path | None) -> Target:
 
 
 def _by_scheme(spec: str) -> Target | None:
-    """What ``spec`` names by how it begins; None where it begins in no way that is known."""
+    """Open the target that the prefix of ``spec`` names; None for an unknown prefix."""
     if spec.startswith(EMULATED):
         from machtrace.targets.emulator.target import EmulatedTarget
 

@@ -1,10 +1,8 @@
-"""A process in an ELF core file.
+"""A process in an ELF core file, and the files of this machine that are its images.
 
-Which files of this machine are the images of an ELF core.
-
-A file is an image's by its build-id. Where there is none, it is if it starts as the image does in
-the core; and where the core has nothing of the image, if it fits the list of mappings and was not
-changed since the core was written.
+A file matches an image by its build-id; without one, if it starts as the image does in the core;
+and if the core has nothing of the image, if it fits the list of mappings and was not changed since
+the core was written.
 """
 
 from __future__ import annotations
@@ -40,11 +38,11 @@ from machtrace.targets.shared.file_mapping import map_core, map_file
 _HEAD = 4096
 """Bytes at the start of an image that are compared at most."""
 _LEAST = 256
-"""Bytes that must be there to be compared: the headers with the segments' places and sizes."""
+"""Bytes required for a comparison: the headers with the segments' addresses and sizes."""
 
 
 def images_with_files(core: ElfCore, found: FoundImages, core_path: str) -> Iterator[BinaryImage]:
-    """The images of ``core``, with those added that only files tell of. Raises nothing."""
+    """Yield the images of ``core`` and those known only from files; raises nothing."""
     memory = core.memory.regions
     for image in found.images:
         if image.uuid is None and image.path.startswith("/") and _starts_alike(image, memory):
@@ -110,13 +108,13 @@ class ElfCorefileTarget(CoreTarget[ElfCore]):
 
         Raises:
             FileAccessError: there is no such file, or it cannot be read.
-            ElfError, CoreFileError: it is something else, and the message says what.
+            ElfError, CoreFileError: it is not an ELF core.
         """
         super().__init__(str(path), parse_elf_core(map_core(str(path)), str(path)))
 
     @cached_property
     def process(self) -> ProcessInfo:
-        """Which one; its path is that of its program."""
+        """The process; its path is its program's."""
         core = self.core
         noted = core.metadata
         return ProcessInfo(
@@ -141,7 +139,7 @@ class ElfCorefileTarget(CoreTarget[ElfCore]):
         *,
         stack_limit: int = DEFAULT_STACK_LIMIT,
     ) -> Snapshot:
-        """``threads`` (None: all) as the core has them; nothing is copied.
+        """Return ``threads`` (None: all) as the core has them; nothing is copied.
 
         A stack that is not in the core is empty; it is named in :attr:`Snapshot.problems`, and so
         is everything else that could not be read.
@@ -210,7 +208,7 @@ class ElfCorefileTarget(CoreTarget[ElfCore]):
         ids = _distinct(
             [noted.id or one.id for one, noted in zip(core.threads, notes, strict=True)]
         )
-        found: list[tuple[ElfCoreThread, ThreadInfo]] = []
+        threads: list[tuple[ElfCoreThread, ThreadInfo]] = []
         for thread, noted, index, number in zip(core.threads, notes, indexes, ids, strict=True):
             is_main = thread.id == core.pid if noted.is_main is None else noted.is_main
             name = core.facts.name if is_main and core.metadata is None else noted.name
@@ -222,15 +220,15 @@ class ElfCorefileTarget(CoreTarget[ElfCore]):
                 is_main=is_main,
                 crashed=thread.index == crashed,
             )
-            found.append((thread, info))
-        return sorted(found, key=lambda one: one[1].index)
+            threads.append((thread, info))
+        return sorted(threads, key=lambda row: row[1].index)
 
 
 def _distinct(ids: Sequence[ThreadId]) -> list[ThreadId]:
-    """``ids``, but one that was there already, or is none, is the lowest number that is free."""
+    """Replace ids that are duplicate or not positive by the lowest free numbers."""
     taken = set(ids)
     free = (number for number in count(1) if number not in taken)
-    given: dict[ThreadId, None] = {}
+    distinct: dict[ThreadId, None] = {}
     for number in ids:
-        given[ThreadId(next(free)) if number <= 0 or number in given else number] = None
-    return list(given)
+        distinct[ThreadId(next(free)) if number <= 0 or number in distinct else number] = None
+    return list(distinct)

@@ -33,7 +33,7 @@ def open_corefile(path: str | Path) -> CorefileTarget | ElfCorefileTarget:
 
     Raises:
         FileAccessError: there is no such file, or it cannot be read.
-        CoreFileError: it is something else, and the message says what; or it is empty.
+        CoreFileError: it is empty or not a Mach-O core.
         MachOError, ElfError: it ends before its header does.
     """
     if is_elf_core(str(path)):
@@ -127,14 +127,14 @@ class CorefileTarget(CoreTarget[CoreFile]):
 
 
 def noted_threads(core: CoreFile) -> tuple[NotedThread, ...]:
-    """What "process metadata" says of each thread of ``core``."""
+    """Return the "process metadata" of each thread of ``core``."""
     noted = core.metadata.threads
     # The note has an entry for each command, or it is about other threads.
     return noted if len(noted) == len(core.threads) else (NotedThread(),) * len(core.threads)
 
 
 def thread_infos(core: CoreFile) -> tuple[ThreadInfo, ...]:
-    """What a core says of its threads: ids and names are those of "process metadata".
+    """Return the core's threads; ids and names are from "process metadata".
 
     A thread without an id there gets the lowest number that is free: without the note, its index.
     """

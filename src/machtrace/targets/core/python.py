@@ -18,10 +18,10 @@ from machtrace.targets.shared.file_mapping import map_file
 
 
 def with_python(snapshot: Snapshot) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
-    """The snapshot of a core with what is missing, and the functions of its threads.
+    """Return a core's snapshot with problems added, and the Python functions of its threads.
 
-    What a core leaves out because files have it comes from files of this machine, where they are
-    the images'. It takes a core with the heap, as the kernel and gdb write them.
+    Memory that a core omits because files have it comes from the images' files on this machine.
+    The core must have the heap, as those of the kernel and gdb do.
     """
     files = {
         image.load_address: data
@@ -46,13 +46,13 @@ def with_python(snapshot: Snapshot) -> tuple[Snapshot, dict[ThreadId, PythonRuns
         return with_problem(snapshot, error), {}
     except MachtraceError as error:
         return with_problem(snapshot, error), {}
-    found = read_threads(memory, runtime.address, runtime.layout)
+    python = read_threads(memory, runtime.address, runtime.layout)
     ids = {int(thread.info.id): thread.info.id for thread in snapshot.threads}
-    return with_functions(snapshot, found, ids)
+    return with_functions(snapshot, python, ids)
 
 
 def _file_of(image: BinaryImage) -> memoryview | None:
-    """The file at the image's path, if it is known to be the image's."""
+    """Return the file at the image's path, if it is known to be the image's."""
     path = image.local_path or image.path
     data = map_file(path) if path.startswith("/") else None
     if data is None or image.local_path:

@@ -1,7 +1,4 @@
-"""What targets that are core files have in common: a mapped file, and what it lacks.
-
-What reading a thread out of a core takes, whatever its format.
-"""
+"""Common parts of targets that are core files: the mapped file, and stacks in its memory."""
 
 from __future__ import annotations
 
@@ -25,18 +22,18 @@ class CoreTarget(ClosedWhenLeft, Generic[_Core]):
     """A core that is open until it is closed.
 
     The file is mapped, not read: memory in snapshots are views of the mapping, which lives as long
-    as any of them, also after :meth:`close`. Whoever shortens the file meanwhile ends this process
+    as any of them, also after :meth:`close`. Truncating the file meanwhile ends this process
     with SIGBUS, as with every mapped file.
     """
 
     def __init__(self, path: str, core: _Core) -> None:
-        """``core`` is what the file at ``path`` says."""
+        """``core`` is the parsed file at ``path``."""
         self._path = path
         self._core: _Core | None = core
 
     @property
     def core(self) -> _Core:
-        """What the file says.
+        """The parsed file.
 
         Raises:
             TargetError: the target was closed.
@@ -46,7 +43,7 @@ class CoreTarget(ClosedWhenLeft, Generic[_Core]):
         return self._core
 
     def close(self) -> None:
-        """Let go of the file; snapshots keep what they have of it."""
+        """Release the file; snapshots retain their views of it."""
         self._core = None
         for name, member in vars(type(self)).items():
             if isinstance(member, cached_property):
@@ -67,13 +64,13 @@ class CoreTarget(ClosedWhenLeft, Generic[_Core]):
 
 
 def noted_indexes(noted: Sequence[NotedThread]) -> list[int]:
-    """The numbers of threads: as noted, unless two would have the same."""
-    indexes = [one.index or place for place, one in enumerate(noted, 1)]
+    """Return the threads' numbers: as noted, unless two are equal."""
+    indexes = [thread.index or number for number, thread in enumerate(noted, 1)]
     return indexes if len(set(indexes)) == len(indexes) else list(range(1, len(noted) + 1))
 
 
 def stack_region(memory: RegionMemory, registers: RegisterSet, limit: int) -> MemoryRegion:
-    """At most ``limit`` bytes of a thread's stack, from sp less the red zone; empty if not there.
+    """Return at most ``limit`` bytes of a stack, from sp less the red zone; empty if absent.
 
     A stack in several adjoining regions is joined, which copies it.
     """

@@ -30,7 +30,7 @@ ANSWER_LIMIT_NS = 1_000_000_000
 """How long a thread may take to answer its signal; a running one needs its turn on a CPU."""
 
 LOCKED_ANSWER_LIMIT_NS = 100_000_000
-"""The same while the interpreter's lock is kept, for which other threads wait meanwhile."""
+"""The same while holding the interpreter's lock, for which other threads wait meanwhile."""
 
 SIGNAL_VARIABLE = "MACHTRACE_SIGNAL"
 """The environment variable with the number of the signal to use; without it one is chosen."""
@@ -45,14 +45,14 @@ class SignalCopier:
 
     def __init__(self) -> None:
         self.with_python = False
-        """Whether Python frames are taken in the same moment. The interpreter's lock is kept
+        """Whether Python frames are copied at the same moment. The interpreter's lock is held
         meanwhile, so that no Python code runs."""
         self.python: dict[int, list[PythonRow]] = {}
         """Those of the last time, by pthread, innermost first."""
         self.together = False
-        """Whether no thread goes on before all are copied."""
+        """Whether no thread resumes before all are copied."""
         self.pthreads: dict[int, int] = {}
-        """Of the threads that were last copied: what ``pthread_self`` is there, and their ids."""
+        """Ids by ``pthread_self`` of the threads copied last."""
 
     def copy(
         self, threads: Sequence[int], stack_ranges: array[int], *, stack_limit: int

@@ -64,7 +64,7 @@ class DarwinSelfTarget(OwnThreads, DarwinTaskTarget):
     Never run on a Mac: see ``docs/darwin.md`` for what was tested how.
 
     Other threads are suspended one at a time, each only for its own copy; a system call that one
-    waits in goes on. The calling thread is listed, and copied where it is asked for by its id, but
+    waits in continues. The calling thread is listed, and copied if requested by its id, but
     not along with all others.
 
     Args:

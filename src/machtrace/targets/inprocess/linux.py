@@ -33,7 +33,7 @@ class SelfTarget(OwnThreads, LinuxProcessTarget):
     Other threads are stopped by a real-time signal, and may see what any handled signal does to
     system calls: those with a time limit, and ``poll``, ``select``, ``epoll_wait``, ``nanosleep``
     and ``sigwait`` in any case, end early with EINTR (signal(7)); others are restarted. Python's
-    own functions go on by themselves. The calling thread is listed, and copied where it is asked
+    own functions continue. The calling thread is listed, and copied if it is requested
     for by its id, but not along with all others.
 
     Raises:
@@ -86,14 +86,13 @@ class SelfTarget(OwnThreads, LinuxProcessTarget):
     ) -> CaptureSeries:
         """Capture all threads at a rate from now on, whatever Python's threads do meanwhile.
 
-        A thread without Python captures, so that none of theirs needs its turn for it; whoever has
-        one takes what was captured.
+        A thread without Python captures, so that no Python thread needs its turn for it.
 
         Args:
             hz: captures a second.
             stack_limit: bytes copied of each stack at most.
             room: bytes of captures that wait to be taken; what finds no room is counted, and lost.
-            together: whether no thread goes on before all are copied.
+            together: whether no thread resumes before all are copied.
 
         Raises:
             TargetError: no signal can be had, or there is no memory or thread to begin; or a

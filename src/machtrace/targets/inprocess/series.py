@@ -48,7 +48,7 @@ _REMEMBERED = 16
 
 @dataclass(frozen=True, slots=True)
 class SeriesCounts:
-    """What became of the captures that were due so far."""
+    """Counts of the captures that were due so far, by result."""
 
     captures: int
     """Made, and taken or waiting to be taken."""
@@ -67,7 +67,7 @@ class SeriesCapture:
     tick: int
     """How many intervals after the first capture it was due."""
     began_ns: int
-    """``CLOCK_MONOTONIC``, when the first thread was asked."""
+    """``CLOCK_MONOTONIC``, when the first thread's stop was requested."""
     ended_ns: int
     """When the last one was copied or given up."""
     images_changed: bool
@@ -117,11 +117,11 @@ class CaptureSeries(ClosedWhenLeft):
 
     @property
     def counts(self) -> SeriesCounts:
-        """What became of the captures so far."""
+        """Counts of the captures so far, by result."""
         return SeriesCounts(*self._series.counts()[:4])
 
     def take(self) -> Iterator[SeriesCapture]:
-        """The captures that were not taken yet, the oldest first; each is made as it is asked for.
+        """Yield the captures not taken yet, the oldest first; each is built on request.
 
         Threads have the names that they have then; those that have ended by then have none.
 
@@ -217,7 +217,7 @@ class SnapshotMaker:
         )
 
     def _without_threads(self, texts: Sequence[str]) -> Snapshot:
-        """What all captures have in common that found this mapped."""
+        """The common parts of all captures with the same mappings."""
         images = LoadedImages()
         mappings: tuple[Mapping, ...] = ()
         for text in texts:

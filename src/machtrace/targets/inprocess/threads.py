@@ -21,11 +21,11 @@ ThreadLike = threading.Thread | int | str | None
 None is the calling thread."""
 
 _LONGEST = 80
-"""Letters that are told of what names no thread."""
+"""Characters of an invalid thread in a message."""
 
 
 class OwnTarget(Target, Protocol):
-    """What the target of this process offers besides, on every system."""
+    """The additional interface of targets of this process, on every system."""
 
     def python_threads(self) -> dict[ThreadId, threading.Thread]:
         """See :meth:`OwnThreads.python_threads`."""
@@ -63,7 +63,7 @@ class OwnThreads(ABC):
 
     @abstractmethod
     def _thread_ids(self) -> Sequence[int]:
-        """Of all threads, in the kernel's order."""
+        """Return the ids of all threads, in the kernel's order."""
 
     def python_threads(self) -> dict[ThreadId, threading.Thread]:
         """The threads that Python's ``threading`` knows, by id."""
@@ -89,7 +89,7 @@ class OwnThreads(ABC):
     ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
         """:meth:`snapshot`, and of each thread the Python functions that it was in just then.
 
-        The interpreter's lock is kept meanwhile: threads stand at a place where they have given it
+        The interpreter's lock is held meanwhile: threads are at points where they have released it
         up or wait for it. Without such a lock (free-threaded builds) both are of moments that
         follow one another, and what runs in between may be in one of them only.
         """
@@ -145,12 +145,12 @@ class OwnThreads(ABC):
 
 
 def python_name(thread: int) -> str | None:
-    """What Python calls the thread of a native id; None where it does not know it."""
+    """Return Python's name of the thread with a native id; None if Python does not know it."""
     return next((one.name for one in threading.enumerate() if one.native_id == thread), None)
 
 
 def own_copier() -> SignalCopier:
-    """What copies threads of this process.
+    """Return a copier of this process's threads.
 
     Raises:
         TargetSpecError: the package was installed without its extensions.
@@ -166,7 +166,7 @@ def own_copier() -> SignalCopier:
 
 
 def _described(value: object) -> str:
-    """What was given instead, in few words."""
+    """Describe an invalid argument briefly."""
     if isinstance(value, str | bytes | int | float | None):
         text = repr(value)
         return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -23,7 +23,7 @@ _PAGE = 4096
 
 
 def waiting_registers(text: str, arch: Arch) -> RegisterSet | None:
-    """What ``syscall`` tells of a thread's registers; None where the thread runs."""
+    """Parse the registers in ``syscall``; None if the thread runs."""
     fields = text.split()
     try:
         sp, pc = (int(field, 16) for field in fields[-2:])
@@ -45,7 +45,7 @@ def copy_waiting(
     Args:
         info: which thread.
         arch: of the process.
-        read_syscall: reads the file; asked before and after, and both must say the same.
+        read_syscall: reads the file; called before and after, and both texts must be equal.
         memory: of the process.
         range_end: the end of the mapping that holds a stack pointer (both Avma).
         stack_limit: bytes copied at most, the red zone not counted.

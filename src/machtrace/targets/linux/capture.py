@@ -1,4 +1,4 @@
-"""From copies of threads to the threads of a snapshot, and what is missing of them."""
+"""Copies threads and builds a snapshot's threads and problems from them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class PtraceCopier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureSource:
-    """Where threads are copied from, and how."""
+    """The process that threads are copied from, and the copier."""
 
     directory: ProcessDirectory
     arch: Arch
@@ -82,7 +82,7 @@ class CaptureSource:
 
 @dataclass(slots=True)
 class ThreadCapture:
-    """What one snapshot has of threads so far."""
+    """The threads of one snapshot, as far as they are copied."""
 
     source: CaptureSource
     found: CapturedThreads = field(default_factory=CapturedThreads)
@@ -93,9 +93,9 @@ class ThreadCapture:
         """Copy ``threads``.
 
         Args:
-            threads: which.
+            threads: the threads.
             ranges: see :meth:`~machtrace.targets.shared.thread_copy.ThreadCopier.copy`.
-            are_new: they started after the capture began; then one that has ended is not missed.
+            are_new: they started after the capture began, so one that has exited is no problem.
 
         Raises:
             TargetError: this machine lacks the memory to begin.
@@ -112,7 +112,7 @@ class ThreadCapture:
         *,
         are_new: bool = False,
     ) -> None:
-        """Take in copies that were made, one for each of ``threads``; see :meth:`add`."""
+        """Add existing copies, one for each of ``threads``; see :meth:`add`."""
         for info, copy in zip(threads, copies, strict=True):
             if isinstance(copy, CopiedThread):
                 self.found.keep(info, copy)
@@ -124,7 +124,7 @@ class ThreadCapture:
                 self.found.miss(info, error)
 
     def check_any(self) -> None:
-        """Raise what the user should read instead of an empty snapshot.
+        """Raise the reason for an empty snapshot.
 
         Raises:
             TargetGoneError: the process has exited.
@@ -161,7 +161,7 @@ class ThreadCapture:
 
 
 def why_not(directory: ProcessDirectory, copy: UncopiedThread) -> MachtraceError:
-    """The error for a thread that was not copied, to be reported or raised by the caller."""
+    """Return the error for a thread that was not copied."""
     thread = copy.id
     if copy.why is CaptureFailure.BLOCKED or copy.errno == EAGAIN:
         return _why_no_answer(copy)
@@ -189,7 +189,7 @@ def why_not(directory: ProcessDirectory, copy: UncopiedThread) -> MachtraceError
 
 
 def _why_no_answer(copy: UncopiedThread) -> TargetError:
-    """The error for a thread of this process that cannot be asked by a signal."""
+    """Return the error for a thread of this process that a signal cannot stop."""
     if copy.why is CaptureFailure.BLOCKED:
         return TargetError(
             f"thread {copy.id} blocks the signal that would stop it",

@@ -1,4 +1,4 @@
-"""What a core of a Linux process says besides threads: read from ``/proc``, and from the loader."""
+"""The facts of a Linux process that a core has besides threads, from ``/proc`` and the loader."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FactsGatherer:
         self._gathered: GatheredFacts | None = None
 
     def gather(self, mappings: Sequence[Mapping], memory: MemoryReader) -> GatheredFacts:
-        """What is known now, of a process with these ``mappings``. What cannot be read is empty.
+        """Return the current facts of a process with these ``mappings``; unreadable ones are empty.
 
         Raises:
             TargetGoneError: the process is gone.

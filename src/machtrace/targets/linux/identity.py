@@ -34,12 +34,12 @@ def check_host() -> None:
 
 
 def identify(directory: ProcessDirectory, *, is_own: bool = False) -> ProcessInfo:
-    """What process it is; this one only where that is meant (``is_own``).
+    """Identify a process; this process only if ``is_own``.
 
     Raises:
         TargetSpecError: this one, a thread of another, or one of the kernel's.
         TargetGoneError: it has exited.
-        TargetAccessError: the kernel does not let it be looked at.
+        TargetAccessError: the kernel denies access.
         FormatError: its program is for a machine that is not known here.
     """
     pid, status = directory.pid, directory.status()
@@ -73,11 +73,11 @@ def identify(directory: ProcessDirectory, *, is_own: bool = False) -> ProcessInf
 
 
 def read_mappings(directory: ProcessDirectory) -> tuple[Mapping, ...]:
-    """What the process has mapped now; to be asked again and again, see :class:`MappingsReader`.
+    """Read the process's current mappings; to read them repeatedly see :class:`MappingsReader`.
 
     Raises:
         TargetGoneError: it has exited.
-        TargetAccessError: the kernel does not let it be looked at.
+        TargetAccessError: the kernel denies access.
     """
     return MappingsReader(directory).read()
 
@@ -93,7 +93,7 @@ class MappingsReader:
         self._mappings: tuple[Mapping, ...] = ()
 
     def read(self) -> tuple[Mapping, ...]:
-        """What it has mapped now. Raises as :func:`read_mappings` does."""
+        """Read the current mappings. Raises as :func:`read_mappings` does."""
         text = _maps_text(self._directory)
         if text != self._text:
             self._mappings = parse_maps(text, f"/proc/{self._directory.pid}/maps")

@@ -45,7 +45,7 @@ class LoadedImage:
     regions: tuple[MemoryRegion, ...] = ()
 
 
-class LoadedImages(tuple[LoadedImage, ...]):  # noqa: SLOT001 - its properties are kept
+class LoadedImages(tuple[LoadedImage, ...]):  # noqa: SLOT001 - its properties are cached
     """The images of a process at one time, by address."""
 
     @cached_property
@@ -175,7 +175,7 @@ class ImageFinder:
         return None
 
     def _by_path(self, mapping: Mapping, descriptor: int) -> MappedFile | None:
-        """The same file by its own path, if that leads there: then it need not be kept open."""
+        """Return the file by its own path if that leads to it: then it need not stay open."""
         if not self._same_files or mapping.is_deleted:
             return None
         identity = FileIdentity.of(os.fstat(descriptor))
@@ -190,7 +190,7 @@ def with_earlier(images: LoadedImages, earlier: LoadedImages) -> LoadedImages:
     """``images``, and those ``earlier`` ones that are gone; by address.
 
     A thread that was copied in between may have been in either. Where one took the place of
-    another, nothing tells which of them it was in: both are left out.
+    another, it is ambiguous: both are left out.
     """
     now = {one.image for one in images}
     gone = [one for one in earlier if one.image not in now]

@@ -21,7 +21,7 @@ from machtrace.targets.linux.procfs import ProcessDirectory
 class ProcessMemory:
     """The memory of a process that runs: what is read may change meanwhile.
 
-    Only what the process cannot change is read through it, and stacks of threads that stand still.
+    Only read-only memory and stacks of stopped threads are read through it.
 
     Args:
         descriptor: of ``/proc/PID/mem``; the caller closes it.
@@ -48,11 +48,11 @@ class ProcessMemory:
 
 @contextmanager
 def open_memory(directory: ProcessDirectory) -> Iterator[ProcessMemory]:
-    """The memory that a process has now, until the end of the block.
+    """Open a process's memory until the end of the block.
 
     Raises:
         TargetGoneError: it has exited.
-        TargetAccessError: the kernel does not let it be looked at.
+        TargetAccessError: the kernel denies access.
     """
     try:
         descriptor = directory.open_live("mem")
@@ -65,7 +65,7 @@ def open_memory(directory: ProcessDirectory) -> Iterator[ProcessMemory]:
 
 
 class FileIdentity(NamedTuple):
-    """Tells a file from another that has its name, and from what it was before it was changed."""
+    """Distinguishes a file from others with its name, and from its earlier contents."""
 
     device: int
     inode: int
@@ -74,16 +74,16 @@ class FileIdentity(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> FileIdentity:
-        """From what stat says."""
+        """Build it from a stat result."""
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 class MappedFile:
-    """A file that is opened and mapped when its bytes are first asked for, and not before.
+    """A file that is opened and mapped when its bytes are first used.
 
     Args:
-        path: where it can be opened.
-        identity: which file it must be then.
+        path: can be opened.
+        identity: the file must still have it then.
         descriptor: of the open file, where ``path`` will not do later; it is taken over.
     """
 
@@ -95,12 +95,12 @@ class MappedFile:
             weakref.finalize(self, os.close, descriptor)
 
     def __getstate__(self) -> dict[str, object]:
-        # Mappings cannot be pickled; who gets this maps the file, where it is still the same.
+        # Mappings cannot be pickled; the receiver maps the file if it is still the same.
         return {"path": self.path, "identity": self.identity}
 
     @cached_property
     def data(self) -> memoryview:
-        """All its bytes; none where it can be had no more."""
+        """All its bytes; empty if it is no longer available."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -117,7 +117,7 @@ class MappedFile:
 
 @dataclass(frozen=True, slots=True)
 class FileSegment:
-    """A part of a file, where the process has it and cannot change it."""
+    """A part of a file that the process has mapped read-only."""
 
     start: Avma
     size: int

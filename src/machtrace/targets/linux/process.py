@@ -34,10 +34,10 @@ if TYPE_CHECKING:  # it brings numpy, which most captures do without
     from machtrace.cpython.runtime import PythonRuntime
 
 MOST_STACK = 1 << 28
-"""Bytes of one stack; buffers of that size are made before a thread is stopped."""
+"""Bytes of one stack; buffers of that size are allocated before a thread is stopped."""
 
 _ROUNDS = 4
-"""Times that threads are looked for: a process can start them faster than they are copied."""
+"""Times that threads are listed: a process can start them faster than they are copied."""
 
 
 class LinuxProcessTarget(ClosedWhenLeft):
@@ -62,7 +62,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
     """
 
     _is_own = False
-    """Whether it is this process."""
+    """Whether the target is this process."""
 
     def __init__(self, pid: int, *, copier: ThreadCopier | None = None) -> None:
         check_host()
@@ -110,7 +110,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
     ) -> Snapshot:
         """See :meth:`~machtrace.targets.base.Target.snapshot`.
 
-        Threads that are started meanwhile are copied too, if all are wanted.
+        Threads that start meanwhile are copied too, if all are requested.
 
         Raises:
             TargetGoneError: the process exited.
@@ -161,7 +161,7 @@ class LinuxProcessTarget(ClosedWhenLeft):
     ) -> tuple[Snapshot, dict[ThreadId, PythonRuns]]:
         """See :meth:`~machtrace.targets.base.PythonTarget.snapshot_with_python`.
 
-        All threads of the process stand still together until stacks and functions are read.
+        All threads of the process are stopped together until stacks and functions are read.
 
         Raises:
             TargetGoneError, TargetAccessError: see :meth:`snapshot`.
@@ -218,14 +218,14 @@ class LinuxProcessTarget(ClosedWhenLeft):
             )
 
     def _name(self, thread: int) -> str:
-        """What a thread is called; empty where it has no name."""
+        """Return a thread's name; empty if it has none."""
         try:
             return self._directory.read(f"task/{thread}/comm").removesuffix("\n")
         except (OSError, TargetGoneError):
             return ""
 
     def _left_out(self) -> int:
-        """A thread that is not copied with all others; 0 is none."""
+        """Return the id of a thread that is not copied with all others; 0 for none."""
         return 0
 
     def _copy(
@@ -258,10 +258,10 @@ class LinuxProcessTarget(ClosedWhenLeft):
                     return
                 mappings = self._mappings.read()
             except TargetError:
-                return  # what was copied of it stays
+                return  # the copies so far remain
 
     def _mappings_after(self, mappings: tuple[Mapping, ...]) -> tuple[Mapping, ...]:
-        """What the process has mapped now; ``mappings`` where it is gone."""
+        """Return the current mappings; ``mappings`` if the process has exited."""
         try:
             return self._mappings.read()
         except TargetError:
@@ -274,7 +274,7 @@ def snapshot_of(
     images: LoadedImages,
     gathered: GatheredFacts,
 ) -> Snapshot:
-    """What was captured, with the images that there were then."""
+    """Build the snapshot of captured threads and the images of that time."""
     regions = (
         *(thread.stack for thread in captured.threads),
         *captured.interrupted_stacks,

@@ -1,4 +1,4 @@
-"""``/proc/PID``, held open (proc(5))."""
+"""``/proc/PID`` as an open directory (proc(5))."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ EXITED_STATES = "ZXx"
 
 
 class ProcessDirectory:
-    """What the kernel says of one process.
+    """Reads the kernel's files about one process.
 
     The directory is held open, so a later process that is given the same id is never taken for
-    this one: everything then says that it is gone.
+    this one: every method then raises TargetGoneError.
     """
 
     def __init__(self, pid: int) -> None:
@@ -42,10 +42,10 @@ class ProcessDirectory:
             ) from error
 
     def open(self, name: str) -> int:
-        """A descriptor of a file, read-only; the caller closes it.
+        """Return a read-only descriptor of a file, which the caller closes.
 
         Raises:
-            TargetGoneError: the process is gone.
+            TargetGoneError: the process has exited.
             OSError: the file cannot be opened.
         """
         self._check_open()
@@ -55,10 +55,10 @@ class ProcessDirectory:
             raise self._gone_or(error) from None
 
     def read(self, name: str) -> str:
-        """The text of a file; bytes that are not UTF-8 as :func:`os.fsdecode` makes them.
+        """Return the text of a file; bytes that are not UTF-8 as :func:`os.fsdecode` converts them.
 
         Raises:
-            TargetGoneError: the process is gone.
+            TargetGoneError: the process has exited.
             OSError: the file cannot be read.
         """
         # By descriptor: a file object takes longer to make than most of these take to read, and
@@ -75,10 +75,10 @@ class ProcessDirectory:
         return os.fsdecode(b"".join(parts))
 
     def link(self, name: str) -> str:
-        """Where a symbolic link points.
+        """Return the target of a symbolic link.
 
         Raises:
-            TargetGoneError: the process is gone.
+            TargetGoneError: the process has exited.
             OSError: the link cannot be read.
         """
         self._check_open()
@@ -88,7 +88,7 @@ class ProcessDirectory:
             raise self._gone_or(error) from None
 
     def owner(self, name: str) -> int:
-        """The user id that owns a file. Raises as :meth:`link` does."""
+        """Return the user id that owns a file. Raises as :meth:`link` does."""
         self._check_open()
         try:
             return os.stat(name, dir_fd=self._directory, follow_symlinks=False).st_uid
@@ -96,10 +96,10 @@ class ProcessDirectory:
             raise self._gone_or(error) from None
 
     def thread_ids(self) -> tuple[int, ...]:
-        """The main thread's id, then the others in the order in which they were started.
+        """Return the main thread's id, then the others in the order of their start.
 
         Raises:
-            TargetGoneError: the process is gone.
+            TargetGoneError: the process has exited.
         """
         try:
             listing = self.open("task")
@@ -117,11 +117,11 @@ class ProcessDirectory:
         return tuple(sorted((int(name) for name in names), key=lambda thread: thread != self.pid))
 
     def state(self, thread: int) -> str:
-        """The letter of a thread's state, as ps shows it; ``X`` where there is none any more."""
+        """Return the letter of a thread's state, as ps shows it; ``X`` if it has exited."""
         return self.stat(thread)[0] or "X"
 
     def stat(self, thread: int) -> tuple[str, int]:
-        """State letter and kernel flags of a thread; an empty letter where it is gone."""
+        """Return a thread's state letter and kernel flags; the letter is empty if it has exited."""
         try:
             text = self.read(f"task/{thread}/stat")
         except (OSError, TargetGoneError):
@@ -135,7 +135,7 @@ class ProcessDirectory:
         return bool(self.stat(self.pid)[1] & _PF_KTHREAD)
 
     def live_thread(self) -> int:
-        """A thread that has not exited: the main one may have, while others go on.
+        """Return a thread that has not exited; the main thread may exit before others.
 
         Raises:
             TargetGoneError: there is none.
@@ -152,7 +152,7 @@ class ProcessDirectory:
         )
 
     def open_live(self, name: str) -> int:
-        """A descriptor of a file of a thread that has not exited; see :meth:`open`.
+        """Return a descriptor of a file of a thread that has not exited; see :meth:`open`.
 
         What threads share, their memory and its files, is shown only through such a one.
         """
@@ -167,10 +167,10 @@ class ProcessDirectory:
                     raise
 
     def status(self, thread: int | None = None) -> MappingType[str, str]:
-        """``/proc/PID/status`` as names and values, of one thread if given.
+        """Parse ``/proc/PID/status``, or a thread's, into names and values.
 
         Raises:
-            TargetGoneError: the process is gone.
+            TargetGoneError: the process has exited.
         """
         try:
             text = self.read("status" if thread is None else f"task/{thread}/status")
@@ -181,11 +181,11 @@ class ProcessDirectory:
         return parse_status(text)
 
     def gone(self) -> TargetGoneError:
-        """The error for a process that is gone, to be raised by the caller."""
+        """Return the error for a process that has exited."""
         return TargetGoneError(f"process {self.pid} has exited", pid=self.pid)
 
     def close(self) -> None:
-        """Let go of it; twice does nothing more."""
+        """Close the directory; a second call does nothing."""
         self._close()
 
     def __enter__(self) -> Self:
@@ -199,7 +199,7 @@ class ProcessDirectory:
             raise TargetError(f"the target is closed: process {self.pid}", remedy="open it again")
 
     def _gone_or(self, error: OSError) -> TargetGoneError | OSError:
-        # A name that is not there is ENOENT of a live process and of a dead one alike.
+        # A missing name is ENOENT for a live process and for an exited one.
         if error.errno == ESRCH or (error.errno == ENOENT and not self._exists()):
             return self.gone()
         return error
@@ -213,6 +213,6 @@ class ProcessDirectory:
 
 
 def parse_status(text: str) -> MappingType[str, str]:
-    """``/proc/PID/status``: a name, a colon and a value on each line."""
+    """Parse ``/proc/PID/status``: a name, a colon and a value on each line."""
     lines = (line.partition(":") for line in text.split("\n"))
     return MappingProxyType({name: value.strip() for name, _, value in lines if name})

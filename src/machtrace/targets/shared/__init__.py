@@ -1,1 +1,1 @@
-"""What several kinds of target need: copies of threads, paged memory, images."""
+"""Parts shared by several kinds of target: copies of threads, paged memory, images."""

@@ -1,4 +1,4 @@
-"""Which ELF images a stub's process has, by what the stub tells of its loader; their headers."""
+"""The ELF images of a stub's process, from the stub's facts about its loader, and their headers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from machtrace.targets.shared.proc_maps import Mapping
 
 _PAGE = 4096
 AT_BASE = 7
-"""Where the kernel loaded the loader (``linux/auxvec.h``)."""
+"""Address of the dynamic loader (``linux/auxvec.h``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,35 +41,35 @@ class FoundElf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderFacts:
-    """What a stub tells of a Linux process' images."""
+    """A stub's facts about a Linux process's images."""
 
     arch: Arch
     auxiliary_vector: bytes
     libraries: Sequence[LoadedObject] | None
-    """None where the stub has no list."""
+    """None if the stub has no list."""
     mappings: Sequence[Mapping]
-    """None where it has no files."""
+    """Empty if the stub has no list of files."""
     program: str
-    """Path; empty where it does not tell."""
+    """The program's path; empty if unknown."""
 
     @property
     def layout(self) -> ElfLayout:
-        """Of the process' own width."""
+        """The ELF layout of the process's word size."""
         return _layout(self.arch)
 
 
 def find_elf_images(facts: LoaderFacts, memory: MemoryReader) -> tuple[FoundElf, ...]:
-    """The images, by address. What of them cannot be read is left out; raises nothing."""
-    found: dict[int, FoundElf] = {}
+    """Find the images, by address; unreadable ones are left out. Raises nothing."""
+    images: dict[int, FoundElf] = {}
     for address, path in _candidates(facts, memory).items():
-        one = _image_at(memory, Avma(address), path)
-        if one is not None and one.elf.arch is facts.arch:
-            found[address] = one
-    return tuple(found[address] for address in sorted(found))
+        image = _image_at(memory, Avma(address), path)
+        if image is not None and image.elf.arch is facts.arch:
+            images[address] = image
+    return tuple(images[address] for address in sorted(images))
 
 
 def program_name(facts: LoaderFacts, memory: MemoryReader) -> str:
-    """The path of the program; as it was started where nothing better is known."""
+    """Return the program's path; as it was started if nothing better is known."""
     values = dict(auxiliary_values(facts.auxiliary_vector, facts.layout))
     if facts.program or not values.get(AT_EXECFN):
         return facts.program
@@ -77,7 +77,7 @@ def program_name(facts: LoaderFacts, memory: MemoryReader) -> str:
 
 
 def program_headers(vector: bytes, arch: Arch) -> Avma:
-    """Where the auxiliary vector says that the program's headers are; 0 where it does not."""
+    """Return the address of the program headers by the auxiliary vector; 0 if it has none."""
     return Avma(dict(auxiliary_values(vector, _layout(arch))).get(AT_PHDR, 0))
 
 
@@ -86,30 +86,30 @@ def _layout(arch: Arch) -> ElfLayout:
 
 
 def _candidates(facts: LoaderFacts, memory: MemoryReader) -> dict[int, str]:
-    """Paths by where images may begin."""
-    places: dict[int, str] = {}
+    """Return paths by the addresses where images may begin."""
+    paths: dict[int, str] = {}
     values = dict(auxiliary_values(facts.auxiliary_vector, facts.layout))
     program = program_name(facts, memory)
     if values.get(AT_PHDR):
-        places[values[AT_PHDR] // _PAGE * _PAGE] = program
+        paths[values[AT_PHDR] // _PAGE * _PAGE] = program
     if values.get(AT_SYSINFO_EHDR):
-        places[values[AT_SYSINFO_EHDR]] = VDSO
+        paths[values[AT_SYSINFO_EHDR]] = VDSO
     if values.get(AT_BASE):
-        places[values[AT_BASE]] = ""
+        paths[values[AT_BASE]] = ""
     inodes = {one.inode for one in facts.mappings if one.is_executable}
     for mapping in facts.mappings:
         if mapping.is_file and mapping.offset == 0 and mapping.inode in inodes:
-            places[mapping.start] = mapping.path
+            paths[mapping.start] = mapping.path
     if facts.mappings:
-        return places
+        return paths
     libraries = facts.libraries
     if libraries is None:
         libraries = loaded_objects(memory, facts.auxiliary_vector, facts.layout)
     for library in libraries:
-        if library.bias and not places.get(library.bias):
+        if library.bias and not paths.get(library.bias):
             # A library is linked at 0, so that its bias is its load address.
-            places[library.bias] = library.name
-    return places
+            paths[library.bias] = library.name
+    return paths
 
 
 def _image_at(memory: MemoryReader, address: Avma, path: str) -> FoundElf | None:
@@ -123,9 +123,9 @@ def _image_at(memory: MemoryReader, address: Avma, path: str) -> FoundElf | None
 
 
 def with_local_file(found: FoundElf, memory: MemoryReader) -> FoundElf:
-    """``found`` with the file of this machine that is the very image, if its path leads there.
+    """Set the image's file on this machine, if its path leads to it.
 
-    It is known by its build-id; where there is none, by the page that it starts with.
+    It is recognised by its build-id; without one, by its first page.
     """
     path = found.image.path
     data = map_file(path) if path.startswith("/") else None

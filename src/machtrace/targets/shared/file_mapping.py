@@ -1,4 +1,4 @@
-"""From the path of a core to its bytes; or to the words for what the file is instead."""
+"""Maps core files, and names the kind of a file that is not one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FOREIGN = {
     b"\x04\x22\x4d\x18": ("a file compressed by lz4", "decompress it first, with unlz4"),
     b"PK\x03\x04": ("a zip archive", "unpack it first, with unzip"),
 }
-"""What people give for a core, by first bytes: what it is, and what to do."""
+"""Other files, by their first bytes: the kind, and the remedy."""
 
 _ELF_BIG_ENDIAN = 2
 """``EI_DATA``: ``ELFDATA2MSB``."""
@@ -31,11 +31,11 @@ _ELF_CORE = 4
 
 
 def map_core(path: str) -> memoryview:
-    """The file's bytes, mapped and not read; the mapping lives as long as a view of it.
+    """Map a core file; the mapping lives as long as a view of it.
 
     Raises:
-        FileAccessError: there is no such file, it is none, or it cannot be read.
-        CoreFileError: it is empty, or something else than a thin Mach-O or an ELF core.
+        FileAccessError: the file does not exist, is not regular, or cannot be read.
+        CoreFileError: it is empty, or neither a thin Mach-O nor an ELF core.
     """
     try:
         mode = Path(path).stat().st_mode
@@ -44,7 +44,7 @@ def map_core(path: str) -> memoryview:
     if stat.S_ISDIR(mode):
         raise FileAccessError(path, "is a directory, not a core")
     if not stat.S_ISREG(mode):
-        # To open a pipe would wait for whoever writes into it.
+        # Opening a pipe would wait for a writer.
         raise FileAccessError(path, "not a regular file")
     data = _map(path)
     if not len(data):
@@ -60,7 +60,7 @@ def is_elf_core(path: str) -> bool:
 
 
 def map_file(path: str) -> memoryview | None:
-    """The bytes of any regular file, as :func:`map_core` gives them; None where there are none."""
+    """Map any regular file; None if it cannot be mapped."""
     try:
         return _map(path) if stat.S_ISREG(Path(path).stat().st_mode) else None
     except (OSError, ValueError, FileAccessError):
@@ -113,7 +113,7 @@ def _foreign(data: memoryview, path: str) -> CoreFileError:
 
 
 def _elf_type(data: memoryview) -> int | None:
-    """``e_type`` of an ELF file; None where it is none."""
+    """Return ``e_type``; None if the file is not ELF."""
     head = bytes(data[:18])
     if signature(head) is not Signature.ELF or len(head) < 18:  # noqa: PLR2004 (bytes)
         return None

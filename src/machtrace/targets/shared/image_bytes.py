@@ -1,4 +1,4 @@
-"""Which bytes of an image are copied where no file of this machine has them.
+"""Selects the bytes to copy of an image that has no file on this machine.
 
 A walk takes an image's headers, its unwind tables, and the code around addresses; names take its
 symbols. What lies in a stack and looks like an address of an image's code may be one of a frame;
@@ -57,7 +57,7 @@ def within(pointers: NDArray[np.uint64], image: BinaryImage) -> list[int]:
 
 
 def elf_ranges(elf: ElfImage, addresses: Sequence[int]) -> Iterator[Range]:
-    """What to copy of an ELF image of which ``addresses`` (Svma) may be in use; Svma and sizes."""
+    """Yield the ranges (Svma, size) to copy of an ELF image whose ``addresses`` may be in use."""
     kept = [s for s in elf.load_segments if not s.flags & PF_W and s.file_size]
     if sum(s.file_size for s in kept) <= WHOLE:
         yield from ((s.address, s.file_size) for s in kept)
@@ -81,7 +81,7 @@ def elf_ranges(elf: ElfImage, addresses: Sequence[int]) -> Iterator[Range]:
 
 
 def macho_ranges(image: MachOImage, addresses: Sequence[int]) -> Iterator[Range]:
-    """What to copy of a Mach-O of which ``addresses`` (Svma) may be in use; Svma and sizes."""
+    """Yield the ranges (Svma, size) to copy of a Mach-O whose ``addresses`` may be in use."""
     text = image.text_segment
     if text is None:
         return

@@ -1,6 +1,6 @@
 """Copying what walks and names take of images that no file of this machine has.
 
-The memory is that of a process elsewhere, which is asked for many ranges at once.
+The memory is that of a remote process; many ranges are requested at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COPY_LIMIT = 1 << 26
 
 
 class ImageCopier:
-    """Copies bytes of one process' images; what was copied is kept for the next time.
+    """Copies bytes of one process's images and caches them.
 
     Args:
         memory: of the process.
@@ -47,7 +47,7 @@ class ImageCopier:
         stacks: Iterable[MemoryRegion],
         registers: Iterable[int],
     ) -> list[MemoryRegion]:
-        """The bytes that walking and naming takes of images without a file here.
+        """Copy the bytes that unwinding and symbolication need of images without a file here.
 
         Args:
             images: of the process.
@@ -56,7 +56,7 @@ class ImageCopier:
             registers: what they held.
 
         Raises:
-            ConnectionLostError, RemoteProtocolError: memory could not be asked for.
+            ConnectionLostError, RemoteProtocolError: the request failed.
         """
         from machtrace.targets.shared.image_bytes import (
             elf_ranges,

@@ -1,4 +1,4 @@
-"""Memory of a stopped process by pages, so that what many readers want comes in one flight."""
+"""Memory of a stopped process by pages, so that many reads take one round trip."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from machtrace.model.address import Avma
 
 PAGE = 4096
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 _MOST_ROUNDS = 64
 _LARGEST_READ = 1 << 22
 """Bytes of one read: what headers and lists take is a few pages."""
@@ -19,28 +19,28 @@ _MOST_PAGES = 1 << 14
 
 
 class MemoryOfRanges(Protocol):
-    """Memory of a process elsewhere, of which many ranges are best asked for at once."""
+    """Memory of a remote process: requesting many ranges at once is fastest."""
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """The bytes of each range, address and size, up to the first that cannot be read.
 
         Raises:
-            ConnectionLostError, RemoteProtocolError: the memory could not be asked for.
+            ConnectionLostError, RemoteProtocolError: the request failed.
         """
         ...
 
 
 class PagedMemory:
-    """A :class:`~machtrace.model.memory.MemoryReader` that first notes what is wanted.
+    """A :class:`~machtrace.model.memory.MemoryReader` that batches reads.
 
-    A read of what is not there yet is refused as if it could not be read, and noted;
-    :meth:`gather` runs a function again until it wants nothing more.
+    A read of pages that are not cached fails and records them; :meth:`gather` fetches what was
+    recorded and runs the function again, until nothing is missing.
     """
 
     def __init__(self, memory: MemoryOfRanges) -> None:
         self._memory = memory
         self._pages: dict[int, bytes] = {}
-        """By page number, as long as could be read."""
+        """By page number; shorter where not all is readable."""
         self._wanted: dict[int, None] = {}
 
     def read(self, address: Avma, size: int, /) -> bytes:
@@ -64,21 +64,21 @@ class PagedMemory:
         return data
 
     def forget(self) -> None:
-        """Hold nothing any more: the process has run."""
+        """Drop all pages: the process has run."""
         self._pages.clear()
         self._wanted.clear()
 
-    def gather(self, work: Callable[[], _Found]) -> _Found:
-        """What ``work`` gives once all memory that it wants, and that there is, has been read.
+    def gather(self, work: Callable[[], _Result]) -> _Result:
+        """Run ``work`` until all readable memory that it needs is cached, and return its result.
 
         Raises:
-            ConnectionLostError, RemoteProtocolError: memory could not be asked for.
+            ConnectionLostError, RemoteProtocolError: a request failed.
         """
         for _ in range(_MOST_ROUNDS):
             self._wanted.clear()
-            found = work()
+            result = work()
             if not self._wanted or len(self._pages) + len(self._wanted) > _MOST_PAGES:
-                return found
+                return result
             self._fetch()
         return work()
 
@@ -86,7 +86,7 @@ class PagedMemory:
         runs = list(_runs(sorted(self._wanted)))
         ranges = [(start * PAGE, count * PAGE) for start, count in runs]
         for (start, count), data in zip(runs, self._memory.read_many(ranges), strict=True):
-            # Up to the first that cannot be read; those behind it are asked for again.
+            # Up to the first unreadable page; those after it are requested again.
             for page in range(min(count, len(data) // PAGE + 1)):
                 self._pages[start + page] = data[page * PAGE : (page + 1) * PAGE]
         self._wanted.clear()

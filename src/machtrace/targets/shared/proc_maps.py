@@ -1,4 +1,4 @@
-"""``/proc/PID/maps``: what a Linux process has mapped where.
+"""``/proc/PID/maps``: the memory mappings of a Linux process.
 
 Source of the format: ``Documentation/filesystems/proc.rst`` and ``fs/proc/task_mmu.c``
 (``show_map_vma``).
@@ -37,10 +37,10 @@ class Mapping(NamedTuple):
     inode: int
     """0 where no file is mapped."""
     path: str
-    """Of the file, as this process would see it; a name in brackets for what the kernel maps;
+    """The file's path, as this process would see it; a name in brackets for the kernel's mappings;
     else empty."""
     is_deleted: bool
-    """Whether the path names the file no more."""
+    """Whether the file was deleted from its path."""
 
     @property
     def is_readable(self) -> bool:
@@ -64,12 +64,12 @@ class Mapping(NamedTuple):
 
     @property
     def is_file(self) -> bool:
-        """Whether it shows a file."""
+        """Whether a file is mapped."""
         return self.inode != 0 and self.path.startswith("/")
 
 
 def parse_maps(text: str, source: str) -> tuple[Mapping, ...]:
-    """The mappings in ``text``, by address as the kernel lists them.
+    """Parse the mappings, by address as the kernel lists them.
 
     Raises:
         FormatError: a line is no mapping.
@@ -101,7 +101,7 @@ def parse_maps(text: str, source: str) -> tuple[Mapping, ...]:
 
 
 def stack_ranges(mappings: Iterable[Mapping]) -> array[int]:
-    """The readable ranges, as start and end in turn (Avma): how far a stack may be copied."""
+    """Return start and end (Avma) of each readable range: stacks are copied up to the ends."""
     ranges: array[int] = array("Q")
     for mapping in mappings:
         if mapping.is_readable:
@@ -110,7 +110,7 @@ def stack_ranges(mappings: Iterable[Mapping]) -> array[int]:
 
 
 def address_width(mappings: Sequence[Mapping]) -> int:
-    """Bits of an address of this process: the main stack is near the end of its address space.
+    """Return the bits of a user address: the main stack is near the end of the address space.
 
     On arm64 it depends on the kernel's build (39, 42, 47, 48 or 52); the bits above hold
     signatures and tags.

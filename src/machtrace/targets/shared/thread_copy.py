@@ -1,7 +1,4 @@
-"""What copying the threads of another Linux process takes and yields, whoever does it.
-
-What one snapshot has of threads: the copies that worked, and what is missing.
-"""
+"""Copies of threads, the interface of copiers, and the threads and problems of one snapshot."""
 
 from __future__ import annotations
 
@@ -23,14 +20,14 @@ RED_ZONE = 128
 Other architectures have none, and lose nothing by it."""
 
 STOP_LIMIT_NS = 1_000_000_000
-"""How long a thread may take to stop. A running one needs its turn on a CPU for it."""
+"""Time limit for a stop; a runnable thread needs its turn on a CPU first."""
 
 SLEEP_LIMIT_NS = 20_000_000
-"""How long one may stay in uninterruptible sleep; it stops only when what it waits for is done."""
+"""Time limit for uninterruptible sleep, from which a thread stops only when its wait ends."""
 
 
 BEGIN_REMEDY = "lower the stack limit, or raise this process's limits of memory and threads"
-"""Where copying cannot even begin."""
+"""Remedy if copying cannot begin."""
 
 
 class CaptureFailure(Enum):
@@ -39,32 +36,31 @@ class CaptureFailure(Enum):
     GONE = 1
     """It exited."""
     REFUSED = 2
-    """The kernel did not let it be seized."""
+    """The kernel refused to let it be seized."""
     NOT_STOPPED = 3
-    """It did not stop in time; it runs on."""
+    """It did not stop in time; it continues."""
     FAILED = 4
-    """It stopped, but could not be copied; it runs on."""
+    """It stopped, but could not be copied; it was resumed."""
     BLOCKED = 5
-    """Of this process: it blocks the signal that would stop it."""
+    """It belongs to this process and blocks the signal that would stop it."""
     LEFT_STOPPED = 6
-    """Of this process, on Darwin: it was stopped, and the kernel did not let it go on."""
+    """It belongs to this process, on Darwin, and the kernel failed to resume it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopiedThread:
-    """A thread as it stood."""
+    """The registers and stacks of a stopped thread."""
 
     id: int
     registers: bytes
     """``NT_PRSTATUS``; see :mod:`machtrace.formats.elf.core.registers`."""
     stacks: tuple[MemoryRegion, ...]
-    """The one that it is on, empty if it could not be read; in a signal handler on the alternate
-    stack also the one that the signal interrupted."""
+    """The current stack, empty if unreadable; in a handler on the alternate signal stack also the
+    interrupted stack."""
     taken_at_ns: int
     """``CLOCK_MONOTONIC``."""
     stopped_for_ns: int
-    """From before it was asked to stop to after it was let go: it was kept from running for no
-    longer."""
+    """From before its stop was requested until after it was resumed: an upper bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +70,7 @@ class UncopiedThread:
     id: int
     why: CaptureFailure
     errno: int
-    """0 where the kernel gave none."""
+    """0 if unknown."""
     is_uninterruptible: bool = False
     """Whether it was in uninterruptible sleep."""
 
@@ -84,13 +80,13 @@ ThreadCopy = CopiedThread | UncopiedThread
 CopiedRow: TypeAlias = tuple[
     int, int, int, int, bytes, tuple[tuple[int, bytes], ...], int, int, int
 ]
-"""What the extensions say of a thread: id, outcome (0, or a :class:`CaptureFailure`'s value),
-errno,
-whether it was in uninterruptible sleep, registers, stacks; when it was asked, stopped, resumed."""
+"""A thread's row from an extension: id, outcome (0, or a :class:`CaptureFailure`'s value), errno,
+whether it was in uninterruptible sleep, registers, stacks; when its stop was requested, seen and
+ended."""
 
 
 def copy_of_row(row: CopiedRow, *, since_ns: int) -> ThreadCopy:
-    """What a row says; the thread was kept from running from ``since_ns`` on."""
+    """Convert a row; the thread was stopped from ``since_ns`` on at the earliest."""
     thread, outcome, errno, uninterruptible, registers, stacks, _, stopped, resumed = row
     if outcome:
         return UncopiedThread(
@@ -109,12 +105,12 @@ def copy_of_row(row: CopiedRow, *, since_ns: int) -> ThreadCopy:
 
 
 class ThreadCopier(Protocol):
-    """Stops threads of another process one at a time, copies each and lets it go."""
+    """Stops and copies threads of a process."""
 
     def copy(
         self, threads: Sequence[int], stack_ranges: array[int], *, stack_limit: int
     ) -> list[ThreadCopy]:
-        """One copy for each id, in their order.
+        """Copy threads; one result for each id, in their order.
 
         Args:
             threads: ids of threads, none of them of this process.
@@ -130,15 +126,15 @@ class ThreadCopier(Protocol):
 
 @dataclass(slots=True)
 class CapturedThreads:
-    """Threads as far as they were copied."""
+    """The copied threads of one snapshot, and its problems."""
 
     threads: list[ThreadSnapshot] = field(default_factory=list)
     interrupted_stacks: list[MemoryRegion] = field(default_factory=list)
-    """Below the alternate stacks of threads that handle a signal."""
+    """Stacks interrupted by a signal whose handler runs on the alternate stack."""
     problems: list[Problem] = field(default_factory=list)
 
     def keep(self, info: ThreadInfo, copy: CopiedThread) -> None:
-        """Take in a thread that was copied."""
+        """Add a copied thread."""
         try:
             registers = read_registers(copy.registers, f"thread {info.id}")
         except FormatError as error:
@@ -157,7 +153,7 @@ class CapturedThreads:
         self.interrupted_stacks.extend(copy.stacks[1:])
 
     def miss(self, info: ThreadInfo, error: MachtraceError) -> None:
-        """Say what is missing of a thread."""
+        """Record why a thread is missing."""
         self.problems.append(Problem(thread=info.id, error=error))
 
 
