@@ -295,7 +295,8 @@ print("well")
 
 
 @pytest.mark.parametrize(
-    ("number", "message"), [("37", "handles signal 37"), ("9", "no real-time"), ("x", "no real")]
+    ("number", "message"),
+    [("37", "handles signal 37"), ("9", "not a real-time"), ("x", "not a real")],
 )
 def test_a_signal_that_cannot_be_had(number: str, message: str) -> None:
     """The error says how to name another."""

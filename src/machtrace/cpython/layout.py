@@ -1,8 +1,8 @@
 """Offsets in CPython's structures for threads, frames and code, by version.
 
-From 3.13 on the interpreter has them itself, in ``_Py_DebugOffsets`` at the start of
-``_PyRuntime`` (``Include/internal/pycore_runtime.h`` of 3.13, ``pycore_debug_offsets.h`` of 3.14). Those of
-3.11 and 3.12 were computed by a C compiler from their headers on 64-bit systems.
+From 3.13 on the interpreter has them itself, in ``_Py_DebugOffsets`` at the start of ``_PyRuntime``
+(``Include/internal/pycore_runtime.h`` of 3.13, ``pycore_debug_offsets.h`` of 3.14). Those of 3.11
+and 3.12 were computed by a C compiler from their headers on 64-bit systems.
 """
 
 from __future__ import annotations
