@@ -19,6 +19,7 @@ from importlib import import_module
 TYPE_CHECKING = False  # as type checkers read it; typing's own costs an import
 
 if TYPE_CHECKING:
+    from machtrace.demangler import demangle
     from machtrace.errors import MachtraceError
     from machtrace.pipeline.backtraces import backtraces, snapshot
     from machtrace.pipeline.explanation import explain
@@ -42,6 +43,7 @@ _HOMES = {
     "backtraces": "machtrace.pipeline.backtraces",
     "call_stack_return_addresses": "machtrace.pipeline.inprocess.fast_path",
     "call_stack_symbols": "machtrace.pipeline.inprocess.fast_path",
+    "demangle": "machtrace.demangler",
     "explain": "machtrace.pipeline.explanation",
     "open_target": "machtrace.targets.open",
     "read_report": "machtrace.reports.files",
@@ -61,6 +63,7 @@ __all__ = [
     "backtraces",
     "call_stack_return_addresses",
     "call_stack_symbols",
+    "demangle",
     "explain",
     "open_target",
     "read_report",

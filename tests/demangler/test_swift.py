@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from machtrace.demangler import DemangleStyle, demangle
+from machtrace.demangler import demangle
 from machtrace.demangler.swift.demangler import demangle_swift, parse_swift
 from machtrace.demangler.swift.nodes import Kind
 
@@ -81,7 +81,7 @@ def test_underscores_of_object_files(before: str):
 def test_the_package_knows_swift():
     """Names of Swift are told from others by their beginning."""
     assert demangle("_$s3Lab3runyySiF") == "Lab.run(Swift.Int) -> ()"
-    assert demangle("_$s3Lab3runyySiF", style=DemangleStyle.SIMPLIFIED) == "run(_:)"
+    assert demangle("_$s3Lab3runyySiF", simplified=True) == "run(_:)"
     assert demangle("_TtC3Lab4Crew") == "Lab.Crew"
 
 

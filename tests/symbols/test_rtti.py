@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from machtrace.demangler import DemangleStyle, demangle
+from machtrace.demangler import demangle
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.fixups.pointers import parse_pointers
 from machtrace.formats.macho.tables.symtab import parse_symbols
@@ -115,7 +115,7 @@ def test_no_name_of_cplusplus_looks_like_these():
     """They are left alone by demangling, and so cannot be taken for names from a symbol table."""
     name = "Square::{virtual method 4}"
 
-    assert name == demangle(name) == demangle(name, style=DemangleStyle.SIMPLIFIED)
+    assert name == demangle(name) == demangle(name, simplified=True)
 
 
 @pytest.mark.peer

@@ -1,67 +1,179 @@
-"""The commands, put together."""
+"""The commands, put together: a command's module is imported when the command runs."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NamedTuple
 
-import typer
-
-from machtrace.cli.backtrace import backtrace
-from machtrace.cli.demo.command import demo
-from machtrace.cli.device.commands import device_app
-from machtrace.cli.doctor.command import doctor
-from machtrace.cli.image.command import image
-from machtrace.cli.reports.commands import convert, report, symbolicate
-from machtrace.cli.sample import sample
-from machtrace.cli.snapshot import snapshot
-from machtrace.cli.symbols.commands import symbols_app
-
-app = typer.Typer(
-    name="machtrace",
-    help="The call stack of any thread, on Apple platforms and beyond.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for command in (backtrace, sample, snapshot, symbolicate, convert, report, image, demo, doctor):
-    app.command()(command)
-app.add_typer(symbols_app, name="symbols")
-app.add_typer(device_app, name="device")
+import click
 
 
-@app.command(
+class LazyCommand(NamedTuple):
+    """A command, without its module."""
+
+    home: str
+    """The module and name of the :class:`click.Command`."""
+    summary: str
+    """The first sentence of its help."""
+
+
+class LazyGroup(click.Group):
+    """A group of commands that are imported when they run; listing them imports none."""
+
+    lazy: dict[str, LazyCommand]
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names, in the order of the table."""
+        del ctx
+        return list(self.lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        del ctx
+        if cmd_name not in self.lazy:
+            return None
+        module, _, name = self.lazy[cmd_name].home.partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands from the table."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.summary) for name, command in self.lazy.items()])
+
+
+def lazy_group(
+    name: str, summary: str, commands: dict[str, LazyCommand], *parameters: click.Parameter
+) -> LazyGroup:
+    """Return a group of ``commands`` that shows its help if none is named."""
+    group = LazyGroup(
+        name,
+        help=summary,
+        params=list(parameters),
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    group.lazy = commands
+    return group
+
+
+def run(words: Sequence[str]) -> int:
+    """Run the command that ``words`` name, and return the exit status.
+
+    Raises:
+        MachtraceError: the command failed.
+    """
+    from machtrace.cli.console import warn
+
+    try:
+        with app.make_context("machtrace", list(words)) as context:
+            status: int | None = app.invoke(context)
+            return status or 0
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        sys.stdout.write(f"{error.format_message()}\n")
+        return error.exit_code
+    except click.ClickException as error:
+        message = error.format_message().removesuffix(".")
+        path = "machtrace"
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            path = error.ctx.command_path
+        warn(message[:1].lower() + message[1:], hint=f"see {path} --help")
+        return error.exit_code
+
+
+def _show_version(context: click.Context, _parameter: click.Parameter, requested: bool) -> None:  # noqa: FBT001 - click's signature
+    if not requested:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        number = version("machtrace")
+    except PackageNotFoundError:
+        number = "from a source tree"
+    sys.stdout.write(f"machtrace {number}\n")
+    context.exit()
+
+
+@click.command(
     "atos",
     add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    context_settings={"ignore_unknown_options": True},
 )
-def _atos(context: typer.Context) -> None:
-    """Name addresses as Apple's atos does, with its own options: see atos -h."""
-    from machtrace.cli.atos.command import run  # which main() starts without coming here
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def atos(words: tuple[str, ...]) -> int:
+    """Name addresses, with the options and output of Apple's atos; see atos -h."""
+    from machtrace.cli.atos.command import run  # main() starts it without importing this module
 
-    raise typer.Exit(run(context.args))
-
-
-def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
-    if wanted:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            number = version("machtrace")
-        except PackageNotFoundError:
-            number = "from a source tree"
-        sys.stdout.write(f"machtrace {number}\n")
-        raise typer.Exit
+    return run(words)
 
 
-@app.callback()
-def _common(
-    *,
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
-    ] = False,
-) -> None:
-    """The call stack of any thread, on Apple platforms and beyond."""
-    del version
+_CLI = "machtrace.cli"
+
+app = lazy_group(
+    "machtrace",
+    "The call stack of any thread, on Apple platforms and beyond.",
+    {
+        "backtrace": LazyCommand(
+            f"{_CLI}.backtrace:backtrace",
+            "Print the call stacks of a process, a core file or an emulated program.",
+        ),
+        "sample": LazyCommand(
+            f"{_CLI}.sample:sample", "Sample a running process to show where it spends its time."
+        ),
+        "snapshot": LazyCommand(
+            f"{_CLI}.snapshot:snapshot", "Save the threads of a target as a small core file."
+        ),
+        "symbolicate": LazyCommand(
+            f"{_CLI}.reports.commands:symbolicate",
+            "Add function names, source lines and inlined calls to reports.",
+        ),
+        "convert": LazyCommand(
+            f"{_CLI}.reports.commands:convert",
+            "Write a report in another format, with the names that it has.",
+        ),
+        "report": LazyCommand(
+            f"{_CLI}.reports.commands:report",
+            "Analyse reports: groups of the same problem, hot functions, waits and deadlocks.",
+        ),
+        "image": LazyCommand(
+            f"{_CLI}.image.command:image",
+            "Show a program or library file: its slices, headers, segments and symbols.",
+        ),
+        "demangle": LazyCommand(
+            f"{_CLI}.demangle:demangle", "Demangle C++, Rust and Swift names in text."
+        ),
+        "demo": LazyCommand(
+            f"{_CLI}.demo.command:demo",
+            "Show the threads of an emulated iOS-like process, then of a real one.",
+        ),
+        "doctor": LazyCommand(
+            f"{_CLI}.doctor.command:doctor",
+            "Report what this machine and user can capture, and how to enable more.",
+        ),
+        "atos": LazyCommand(
+            f"{_CLI}.application:atos",
+            "Name addresses, with the options and output of Apple's atos; see atos -h.",
+        ),
+        "symbols": LazyCommand(
+            f"{_CLI}.symbols.commands:symbols_app",
+            "Manage the store of images and dSYMs in which names are looked up, by UUID.",
+        ),
+        "device": LazyCommand(
+            f"{_CLI}.device.commands:device_app",
+            "List iOS devices and their apps, and copy their crash reports.",
+        ),
+    },
+    click.Option(
+        ["--version"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_show_version,
+        help="Show the version and exit.",
+    ),
+)

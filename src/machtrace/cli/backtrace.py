@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, TextIO
+from typing import TextIO
 
-import typer
+import click
 
-from machtrace.cli.options import Spec, check_search_paths
-from machtrace.cpython.runs import PythonRuns
-from machtrace.images.search_path import path_names
+from machtrace.cli.options import (
+    format_option,
+    limit_option,
+    lines_option,
+    name_options,
+    names_option,
+    python_option,
+    search_option,
+    stack_limit_option,
+    target_argument,
+    thread_option,
+)
 from machtrace.model.capture import Capture
-from machtrace.model.options import NameOptions, WalkOptions
-from machtrace.model.snapshot import ThreadId
+from machtrace.model.options import WalkOptions
 from machtrace.model.stack import FrameTrust
 from machtrace.model.symbol import CallStack
 
 
 class Format(StrEnum):
-    """How stacks can be written."""
+    """Output formats of stacks."""
 
     TEXT = "text"
     LLDB = "lldb"
@@ -30,108 +38,91 @@ class Format(StrEnum):
     JSON = "json"
 
 
-def backtrace(  # noqa: PLR0913, PLR0917 - a parameter is an option
-    spec: Spec,
-    thread: Annotated[
-        str, typer.Option(help="Which threads: all, main, a name, an id, or #N as lldb counts.")
-    ] = "all",
-    format: Annotated[  # noqa: A002 - the option's name
-        Format, typer.Option(help="How to write the stacks.")
-    ] = Format.TEXT,
-    search: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="PATH", help="Files and folders with the program's images; may be given again."
-        ),
-    ] = None,
-    limit: Annotated[
-        int, typer.Option(min=1, help="Frames of a stack that are kept: of a deeper one both ends.")
-    ] = 512,
-    stack_limit: Annotated[
-        int, typer.Option(min=4096, metavar="BYTES", help="Bytes copied of each stack at most.")
-    ] = 16 << 20,
-    names: Annotated[  # noqa: FBT002 - a flag
-        bool, typer.Option("--names/--no-names", help="Look up the names of addresses.")
-    ] = True,
-    lines: Annotated[  # noqa: FBT002 - a flag
-        bool,
-        typer.Option("--lines/--no-lines", help="Look up source lines and inlined calls, too."),
-    ] = True,
-    explain: Annotated[  # noqa: FBT002 - a flag
-        bool,
-        typer.Option(
-            "--explain", help="Say of each frame how it was found, and what else was known."
-        ),
-    ] = False,
-    python: Annotated[  # noqa: FBT002 - a flag
-        bool,
-        typer.Option(
-            "--python",
-            help="Show the Python functions that run in each frame of CPython's loop (3.11 to "
-            "3.14). The whole process stands still while they are read.",
-        ),
-    ] = False,
-) -> None:
-    """Print the call stack of every thread of a process, a core or an emulated program."""
-    from machtrace.cli.console import output, print_errors, warn
-    from machtrace.pipeline.backtraces import build_capture, snapshot, snapshot_with_python
+_WITH_LINES = (Format.TEXT, Format.LLDB, Format.JSON)
+"""Formats that show source lines."""
 
-    check_search_paths(search or ())
-    if explain and format not in _TELLING:
-        warn(f"--explain needs --format text or json: {format} has no place for explanations")
-        raise typer.Exit(2)
-    if python and not names:
-        warn("--python needs names: it is by its name that CPython's loop is known")
-        raise typer.Exit(2)
-    if python and format not in _WITH_LINES:
-        listed = ", ".join(sorted(_WITH_LINES))
-        warn(f"--python needs --format {listed}: {format} has no place for Python functions")
-        raise typer.Exit(2)
-    runs: Mapping[ThreadId, PythonRuns] = {}
+_WITH_DETAILS = (Format.TEXT, Format.JSON)
+"""Formats that show why each stack ends, and how frames were found."""
+
+
+@click.command()
+@target_argument
+@thread_option
+@format_option(Format)
+@search_option
+@limit_option
+@stack_limit_option
+@names_option
+@lines_option
+@click.option(
+    "--explain", is_flag=True, help="Show how each frame was found, and what other methods found."
+)
+@python_option
+def backtrace(  # noqa: PLR0913 - an option each
+    *,
+    spec: str,
+    thread: str,
+    form: Format,
+    search: tuple[str, ...],
+    limit: int,
+    stack_limit: int,
+    names: bool,
+    lines: bool,
+    explain: bool,
+    python: bool,
+) -> int:
+    """Print the call stacks of a process, a core file or an emulated program.
+
+    SPEC is a process id, a core file, gdb://host:port, device://UDID/bundle-id, frida://local/PID,
+    or emulated:demo. The exit status is 1 if a part of the target could not be read; the rest is
+    printed.
+    """
+    from machtrace.cli.console import output, print_errors
+    from machtrace.pipeline.backtraces import build_capture, capture_snapshot
+
+    walk = WalkOptions(limit=limit, stack_limit=stack_limit)
+    naming = name_options(search=search, names=names, lines=lines, python=python)
+    if explain:
+        _check_format("--explain", form, _WITH_DETAILS)
     if python:
-        copied, runs = snapshot_with_python(spec, threads=thread, stack_limit=stack_limit)
-    else:
-        copied = snapshot(spec, threads=thread, stack_limit=stack_limit)
-    result = build_capture(
-        copied,
-        WalkOptions(limit=limit, stack_limit=stack_limit),
-        NameOptions(
-            search=path_names(search or ()),
-            symbolicate=names,
-            lines=lines and format in _WITH_LINES,
-        ),
-        explain=explain,
-        python=runs,
-    )
+        _check_format("--python", form, _WITH_LINES)
+    copied, runs = capture_snapshot(spec, thread, walk, naming)
+    naming = replace(naming, lines=lines and form in _WITH_LINES)
+    result = build_capture(copied, walk, naming, explain=explain, python=runs)
     with output() as sink:
-        write_report(result, format, sink)
-    guessed = sum(_is_guess_at_top(stack) for stack in result.stacks)
+        write_report(result, form, sink)
+    _warn(result, form)
+    print_errors([problem.error for problem in result.problems])
+    # Other problems are names and lines that may be missing; the stacks are whole.
+    return 1 if copied.problems else 0
+
+
+def _check_format(option: str, form: Format, formats: tuple[Format, ...]) -> None:
+    if form not in formats:
+        raise click.UsageError(f"{option} requires --format {', '.join(formats)}, not {form}")
+
+
+def _warn(result: Capture, form: Format) -> None:
+    from machtrace.cli.console import warn
+
+    count = len(result.stacks)
+    guessed = sum(map(_is_guess_at_top, result.stacks))
     if guessed:
         warn(
-            f"the first caller is a guess in {guessed} of {len(result.stacks)} stacks, since the "
-            "code there is not at hand or says nothing; give the images' files with --search"
+            f"in {guessed} of {count} stacks the first caller is a guess: no unwind info or code "
+            "was available there",
+            hint="pass the binaries with --search",
         )
-    if format not in _TELLING:
-        for complaint in _untold(result):
-            warn(f"{complaint}; --format text says where")
-    if result.problems:
-        print_errors([problem.error for problem in result.problems])
-    if copied.problems:  # else stacks are whole; it is names and lines that may be missing
-        raise typer.Exit(1)
-
-
-_WITH_LINES = frozenset({Format.TEXT, Format.LLDB, Format.JSON})
-"""Formats that have a place for source lines."""
-
-_TELLING = frozenset({Format.TEXT, Format.JSON})
-"""Formats that say of each stack why it ends."""
+    if form not in _WITH_DETAILS:
+        for fact in _hidden_facts(result):
+            warn(fact, hint="--format text shows where")
 
 
 _GUESSES = frozenset({FrameTrust.FRAME_POINTER, FrameTrust.LINK_REGISTER, FrameTrust.SCAN})
 
 
 def _is_guess_at_top(stack: CallStack) -> bool:
-    """Whether only a convention says who called the function that was about to go on."""
+    """Return whether only a convention identifies the caller of the interrupted function."""
     first = stack.frames[:2]
     return (
         len(first) == 2  # noqa: PLR2004 - the first two
@@ -141,8 +132,8 @@ def _is_guess_at_top(stack: CallStack) -> bool:
     )
 
 
-def _untold(result: Capture) -> Iterator[str]:
-    """What formats that only list frames do not say."""
+def _hidden_facts(result: Capture) -> Iterator[str]:
+    """Yield what formats that only list frames do not show."""
     incomplete = sum(not stack.stop.is_complete for stack in result.stacks)
     if incomplete:
         yield f"{incomplete} of {len(result.stacks)} stacks are incomplete"
@@ -154,7 +145,7 @@ def _untold(result: Capture) -> Iterator[str]:
 
 
 def write_report(result: Capture, form: Format, sink: TextIO) -> None:
-    """Write ``result`` to ``sink``, with colours where standard output is a terminal."""
+    """Write ``result`` to ``sink``, with colours if standard output is a terminal."""
     from machtrace.cli.console import wants_colour
     from machtrace.render import bs, json_document, lldb, nsthread, text
 

@@ -1,4 +1,4 @@
-"""What all commands do the same way: output, errors and warnings."""
+"""Output, errors and warnings of all commands."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _SHOWN = 10
 
 
 def prepare_output() -> None:
-    """Let no name that a target gives itself stop the output.
+    """Make standard output and standard error accept any text.
 
-    What a stream's encoding lacks is written as an escape. Where the caller closed standard
-    output, what is written there is an error once it is flushed; complaints are dropped.
+    Characters that a stream's encoding lacks are written as escapes. If the caller closed standard
+    output, flushing what was written there is an error; messages to a closed standard error are
+    dropped.
     """
     if sys.stdout is None:
         sys.stdout = _ClosedOutput()
@@ -31,7 +32,7 @@ def prepare_output() -> None:
 
 
 class _ClosedOutput(io.StringIO):
-    """Standard output that nothing can be written to."""
+    """A standard output that cannot be written to."""
 
     def flush(self) -> None:
         if self.getvalue():
@@ -44,12 +45,12 @@ def _nowhere() -> TextIO:
 
 @contextmanager
 def output() -> Iterator[TextIO]:
-    """A place for a command's result, which goes to standard output as a whole at the end.
+    """Buffer a command's result, and write it to standard output as a whole at the end.
 
-    A reader who has had enough, as ``head`` has, ends the command quietly.
+    A reader that closes the pipe, such as ``head``, ends the command quietly.
 
     Raises:
-        FileAccessError: what was written cannot be.
+        FileAccessError: standard output cannot be written.
     """
     result = io.StringIO()
     try:
@@ -67,21 +68,32 @@ def output() -> Iterator[TextIO]:
         if error.filename:
             raise FileAccessError(str(error.filename), reason) from error
         refused = FileAccessError("standard output", reason)
-        refused.remedy = "send it to a file or a pipe that can be written to and has room"
+        refused.remedy = "redirect it to a file or pipe that is writable and has room"
         raise refused from error
 
 
 @contextmanager
 def binary_output() -> Iterator[BinaryIO]:
-    """Standard output for bytes, as :func:`output` is for text, but nothing is held back.
+    """Yield standard output for bytes, unbuffered; otherwise as :func:`output`.
 
     Raises:
-        FileAccessError: it is a terminal, or it cannot be written.
+        FileAccessError: standard output is a terminal, or cannot be written.
     """
     if sys.stdout.isatty():
-        refused = FileAccessError("standard output", "bytes are not for a terminal")
-        refused.remedy = "redirect it, or give the name of a file"
+        refused = FileAccessError("standard output", "a terminal cannot show binary data")
+        refused.remedy = "redirect it, or name an output file"
         raise refused
+    with raw_output() as sink:
+        yield sink
+
+
+@contextmanager
+def raw_output() -> Iterator[BinaryIO]:
+    """Yield standard output for bytes, be it a terminal or not.
+
+    Raises:
+        FileAccessError: it cannot be written.
+    """
     with output():
         sink = getattr(sys.stdout, "buffer", None)
         if sink is None:
@@ -91,7 +103,7 @@ def binary_output() -> Iterator[BinaryIO]:
 
 
 def _drop_output() -> None:
-    """Send what is still buffered nowhere: the interpreter would try, and fail, at its end."""
+    """Discard what is still buffered: the interpreter would fail to write it when it exits."""
     if isinstance(sys.stdout, _ClosedOutput):
         sys.stdout = _nowhere()
         return
@@ -101,29 +113,29 @@ def _drop_output() -> None:
 
 
 def print_error(error: MachtraceError) -> None:
-    """One line on stderr: what happened, where, and what to do."""
-    line = f"{error}; {error.remedy}" if error.remedy else str(error)
-    warn(" ".join(line.split()))
+    """Print an error on standard error: the fact, and a hint on a line of its own."""
+    warn(str(error), hint=error.remedy or "")
 
 
-def warn(line: str) -> None:
-    """One line on stderr; where nothing can be written there, the status still tells."""
+def warn(fact: str, *, hint: str = "") -> None:
+    """Print a message and a hint on standard error, one line each; ignore a closed stream."""
+    lines = [f"machtrace: {fact}", f"hint: {hint}"] if hint else [f"machtrace: {fact}"]
     try:
-        sys.stderr.write(f"machtrace: {line}\n")
+        sys.stderr.writelines(f"{' '.join(line.split())}\n" for line in lines)
         sys.stderr.flush()
     except OSError:
-        # What is left in its buffer would make the interpreter's end one with an error.
+        # The interpreter would fail to write what is left in the buffer when it exits.
         sys.stderr = _nowhere()
 
 
 def print_errors(errors: Sequence[MachtraceError]) -> None:
-    """A line each, up to a number that a person still reads."""
+    """Print at most ten errors, and the number of the others."""
     for error in errors[:_SHOWN]:
         print_error(error)
     if len(errors) > _SHOWN:
-        warn(f"{len(errors) - _SHOWN} more parts could not be read; --format json lists them all")
+        warn(f"{len(errors) - _SHOWN} more errors", hint="--format json lists them all")
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Whether ``stream`` is a terminal whose user did not ask for plain text (NO_COLOR)."""
+    """Return whether ``stream`` is a terminal with colours, and NO_COLOR is not set."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,63 +1,212 @@
-"""The words that name a target, as commands take them.
+"""Options and arguments that several commands share.
 
-The places that a user names to search in.
+Each is a decorator for a :mod:`click` command, so that an option has one spelling, one default and
+one help text in all commands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Callable, Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Any, TypeVar
 
-import typer
+import click
 
 from machtrace.errors import FileAccessError, TargetSpecError
-from machtrace.targets.open import SELF
+from machtrace.model.options import NameOptions, WalkOptions
+
+STDOUT = "-"
+"""The output file that stands for standard output."""
+
+_SELF = "self"
+_DEFAULTS = WalkOptions()
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def _other_than_self(spec: str) -> str:
-    """The spec, unless it names the command that reads it.
+class DocumentFormat(StrEnum):
+    """How a command's result is printed."""
 
-    Raises:
-        TargetSpecError: it does: who says so means a program of theirs.
+    TEXT = "text"
+    JSON = "json"
+
+
+def format_option(
+    formats: type[StrEnum] = DocumentFormat,
+) -> Callable[[_Function], _Function]:
+    """Return ``--format`` for an enum of formats; the first one is the default.
+
+    The parameter is called ``form``.
     """
-    if spec == SELF:
+    return enum_option("--format", "-f", "form", members=formats, help="Output format.")
+
+
+def enum_option(
+    *names: str,
+    members: type[StrEnum],
+    help: str,  # noqa: A002 - click's name
+) -> Callable[[_Function], _Function]:
+    """Return an option whose value is a member of an enum; the first member is the default."""
+    return click.option(
+        *names,
+        type=click.Choice([member.value for member in members]),
+        callback=lambda _context, _parameter, value: members(value),
+        default=next(iter(members)).value,
+        show_default=True,
+        help=help,
+    )
+
+
+# --- targets and threads ---
+
+
+def _other_than_self(_context: click.Context, _parameter: click.Parameter, spec: str) -> str:
+    if spec == _SELF:
         raise TargetSpecError(
             "self is this very command",
-            remedy='give a process id, or call machtrace.backtraces("self") in the program',
+            remedy='pass a process id, or call machtrace.backtraces("self") in the program',
         )
     return spec
 
 
-Spec = Annotated[
-    str,
-    typer.Argument(
-        metavar="SPEC",
-        help="A process id, a core file, gdb://host:port, device://UDID/bundle-id,"
-        " frida://local/PID, or emulated:demo.",
-        callback=_other_than_self,
-    ),
-]
+target_argument = click.argument("spec", metavar="SPEC", callback=_other_than_self)
 
-RunningSpec = Annotated[
-    str,
-    typer.Argument(
-        metavar="SPEC",
-        help="A process id, gdb://host:port, device://UDID/bundle-id, or frida://local/PID.",
-        callback=_other_than_self,
-    ),
-]
-"""Of what can be looked at again and again."""
+thread_option = click.option(
+    "--thread",
+    metavar="THREAD",
+    default="all",
+    show_default=True,
+    help="Threads: all, main, a name, an id, or #N as lldb numbers them.",
+)
+
+limit_option = click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=_DEFAULTS.limit,
+    show_default=True,
+    help="Maximum frames per stack: the innermost N. The default keeps both ends of a deeper stack "
+    "and drops the middle.",
+)
+
+stack_limit_option = click.option(
+    "--stack-limit",
+    metavar="BYTES",
+    type=click.IntRange(min=4096),
+    default=_DEFAULTS.stack_limit,
+    show_default=True,
+    help="Maximum bytes copied of each stack.",
+)
+
+# --- names ---
 
 
-def check_search_paths(places: Iterable[Path]) -> None:
-    """See that all are there.
+def _existing(
+    _context: click.Context, _parameter: click.Parameter, paths: Sequence[str]
+) -> tuple[str, ...]:
+    """Check that every path exists; ``~`` is the home folder.
 
     Raises:
-        FileAccessError: one is not.
+        FileAccessError: a path does not exist, or cannot be read.
     """
-    for place in places:
+    for path in paths:
         try:
-            place.stat()
-        except OSError as error:
-            raise FileAccessError(str(place), error.strerror or "cannot be read") from error
+            os.stat(os.path.expanduser(path))  # noqa: PTH111, PTH116 - pathlib comes later
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else None
+            raise FileAccessError(path, reason or "cannot be read") from error
+    return tuple(paths)
+
+
+search_option = click.option(
+    "--search",
+    "-s",
+    metavar="PATH",
+    multiple=True,
+    callback=_existing,
+    help="File or folder with images and debug files; may be repeated.",
+)
+
+names_option = click.option(
+    "--names/--no-names", default=True, show_default=True, help="Look up function names."
+)
+
+lines_option = click.option(
+    "--lines/--no-lines",
+    default=True,
+    show_default=True,
+    help="Look up source lines and inlined calls.",
+)
+
+python_option = click.option(
+    "--python",
+    is_flag=True,
+    help="Show the Python functions that each frame of CPython's loop runs (3.11 to 3.14). All "
+    "threads are suspended together while they are read.",
+)
+
+
+def name_options(*, search: tuple[str, ...], names: bool, lines: bool, python: bool) -> NameOptions:
+    """Return the options' value.
+
+    Raises:
+        click.UsageError: Python functions are requested without names.
+    """
+    if python and not names:
+        raise click.UsageError(
+            "--python requires --names: the interpreter loop is recognised by its symbol name"
+        )
+    return NameOptions(search=search, symbolicate=names, lines=lines, python=python)
+
+
+# --- files ---
+
+output_option = click.option(
+    "--output", "-o", metavar="FILE", type=Path, help="Output file; '-' for stdout."
+)
+
+reports_argument = click.argument("files", metavar="FILE...", nargs=-1, required=True)
+
+store_option = click.option(
+    "--store",
+    metavar="PATH",
+    type=Path,
+    help="Folder of the store. Default: $MACHTRACE_SYMBOLS, else a folder in your data folder.",
+)
+
+# --- sizes and ages ---
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400, "y": 365 * 86400}
+_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdwy]?)", re.IGNORECASE)
+_LARGEST = 1 << 62
+
+
+def size_value(
+    _context: click.Context, _parameter: click.Parameter, text: str | None
+) -> int | None:
+    """Parse bytes, such as ``2G``, ``500 MB`` or ``1048576``; units are powers of 1024."""
+    if text is None:
+        return None
+    match = _SIZE.fullmatch(text.strip())
+    size = -1.0 if match is None else float(match[1]) * _UNITS[match[2].lower()]
+    if not 0 <= size <= _LARGEST:
+        raise click.BadParameter(f"{text!r} is not a size; write 500M or 2G")
+    return int(size)
+
+
+def age_value(
+    _context: click.Context, _parameter: click.Parameter, text: str | None
+) -> float | None:
+    """Parse seconds, such as ``30d``, ``12h`` or ``2w``; a bare number counts days."""
+    if text is None:
+        return None
+    match = _AGE.fullmatch(text.strip())
+    age = -1.0 if match is None else float(match[1]) * _SECONDS[match[2].lower() or "d"]
+    if not 0 <= age <= _LARGEST:
+        raise click.BadParameter(f"{text!r} is not an age; write 30d or 12h")
+    return age

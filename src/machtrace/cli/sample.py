@@ -1,9 +1,4 @@
-"""``machtrace sample``: where a process spends its time.
-
-Where a profile is written to, and in which format.
-
-Ctrl-C as a wish to end, and not to break off.
-"""
+"""``machtrace sample``: where a process spends its time."""
 
 from __future__ import annotations
 
@@ -14,22 +9,37 @@ from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-import typer
+import click
 
 from machtrace.cli import console
-from machtrace.cli.options import RunningSpec
+from machtrace.cli.options import (
+    STDOUT,
+    format_option,
+    limit_option,
+    lines_option,
+    name_options,
+    names_option,
+    output_option,
+    python_option,
+    search_option,
+    stack_limit_option,
+    target_argument,
+    thread_option,
+)
+from machtrace.cli.progress import Progress, progress_bar
+from machtrace.cli.tables import counted
 from machtrace.errors import FileAccessError
-from machtrace.images.search_path import path_names
-from machtrace.model.options import DEFAULT_STACK_LIMIT, NameOptions, WalkOptions
-from machtrace.model.profile import Profile
+from machtrace.model.options import WalkOptions
+from machtrace.model.profile import Profile, SamplingEnd
 
-_STDOUT = "-"
+if TYPE_CHECKING:  # its package is imported when the command runs
+    from machtrace.sampling.sampler import SamplingProgress
 
 
 class ProfileFormat(StrEnum):
-    """How a profile can be written."""
+    """Output formats of profiles."""
 
     TEXT = "text"
     FOLDED = "folded"
@@ -40,12 +50,12 @@ class ProfileFormat(StrEnum):
 
 
 def check_output(path: Path | None, form: ProfileFormat) -> None:
-    """See, before anything is sampled, that the profile could be written there.
+    """Check, before anything is sampled, that the profile can be written.
 
     Raises:
-        FileAccessError: it could not.
+        FileAccessError: it cannot.
     """
-    if path is None or str(path) == _STDOUT:
+    if path is None or str(path) == STDOUT:
         if form is ProfileFormat.PPROF:
             with console.binary_output():
                 return  # a terminal is refused
@@ -55,19 +65,19 @@ def check_output(path: Path | None, form: ProfileFormat) -> None:
         why = "no such directory"
     if why:
         refused = FileAccessError(str(path), why)
-        refused.remedy = "give the name of a file in a folder that can be written to"
+        refused.remedy = "name a file in a writable folder"
         raise refused
 
 
 def write_profile(
     profile: Profile, form: ProfileFormat, path: Path | None, *, merge_threads: bool
 ) -> None:
-    """Write ``profile`` to a file, as a whole or not at all, or to standard output.
+    """Write ``profile`` to a file, completely or not at all, or to standard output.
 
     Raises:
-        FileAccessError: it cannot be written.
+        FileAccessError: the output cannot be written.
     """
-    to_stdout = path is None or str(path) == _STDOUT
+    to_stdout = path is None or str(path) == STDOUT
     if to_stdout and form is ProfileFormat.PPROF:
         with console.binary_output() as bytes_sink:
             bytes_sink.write(_written(profile, form, merge_threads=merge_threads))
@@ -93,7 +103,7 @@ def _written(profile: Profile, form: ProfileFormat, *, merge_threads: bool) -> b
 
 
 def _writer(form: ProfileFormat, *, merge_threads: bool) -> Callable[[Profile, TextIO], None]:
-    """What writes text in that format; modules are loaded where they are needed."""
+    """Return the function that writes the text format; its module is imported here."""
     from functools import partial
 
     match form:
@@ -119,98 +129,132 @@ def _writer(form: ProfileFormat, *, merge_threads: bool) -> Callable[[Profile, T
             return partial(sample_text.write, merge_threads=merge_threads)
 
 
-def sample(  # noqa: PLR0913, PLR0917 - a parameter is an option
-    spec: RunningSpec,
-    hz: Annotated[float, typer.Option(help="Samples a second.")] = 99,
-    duration: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", help="For how long; inf is until Ctrl-C is pressed."),
-    ] = 10,
-    thread: Annotated[
-        str, typer.Option(help="Which threads: all, main, a name, an id, or #N as lldb counts.")
-    ] = "all",
-    format: Annotated[  # noqa: A002 - the option's name
-        ProfileFormat, typer.Option(help="How to write the profile.")
-    ] = ProfileFormat.TEXT,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Where to write it; standard output otherwise."
-        ),
-    ] = None,
-    search: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="PATH", help="Files and folders with the program's images; may be given again."
-        ),
-    ] = None,
-    limit: Annotated[
-        int, typer.Option(min=1, help="Frames of a stack that are kept: of a deeper one both ends.")
-    ] = 512,
-    stack_limit: Annotated[
-        int, typer.Option(min=4096, metavar="BYTES", help="Bytes copied of each stack at most.")
-    ] = DEFAULT_STACK_LIMIT,
-    names: Annotated[  # noqa: FBT002 - a flag
-        bool, typer.Option("--names/--no-names", help="Look up the names of addresses.")
-    ] = True,
-    lines: Annotated[  # noqa: FBT002 - a flag
-        bool,
-        typer.Option("--lines/--no-lines", help="Look up source lines and inlined calls, too."),
-    ] = True,
-    python: Annotated[  # noqa: FBT002 - a flag
-        bool,
-        typer.Option("--python", help="Show the Python functions that CPython's loop runs."),
-    ] = False,
-    merge_threads: Annotated[  # noqa: FBT002 - a flag
-        bool,
-        typer.Option("--merge-threads", help="Put all threads together: in text and folded."),
-    ] = False,
-) -> None:
-    """Sample a process that runs: where its threads spend their time.
+@click.command()
+@target_argument
+@click.option(
+    "--hz", type=float, default=99, show_default=True, metavar="RATE", help="Samples per second."
+)
+@click.option(
+    "--duration",
+    type=float,
+    default=10,
+    show_default=True,
+    metavar="SECONDS",
+    help="Seconds to sample; 'inf' to run until Ctrl-C.",
+)
+@thread_option
+@format_option(ProfileFormat)
+@output_option
+@search_option
+@limit_option
+@stack_limit_option
+@names_option
+@lines_option
+@python_option
+@click.option(
+    "--merge-threads",
+    is_flag=True,
+    help="Merge all threads into one tree (text and folded formats only).",
+)
+def sample(  # noqa: PLR0913 - an option each
+    *,
+    spec: str,
+    hz: float,
+    duration: float,
+    thread: str,
+    form: ProfileFormat,
+    output: Path | None,
+    search: tuple[str, ...],
+    limit: int,
+    stack_limit: int,
+    names: bool,
+    lines: bool,
+    python: bool,
+    merge_threads: bool,
+) -> int:
+    """Sample a running process to show where it spends its time.
 
-    All threads are copied many times a second, each stopped only for that moment. Ctrl-C ends it
-    early, and the end of the process does; what was taken until then is written. The status is 1
-    where a part of the process could not be read.
+    SPEC is a process id, gdb://host:port, device://UDID/bundle-id, or frida://local/PID.
+
+    Each thread is suspended only while it is copied. Sampling ends early on Ctrl-C, or when the
+    process exits; the samples taken until then are written. The exit status is 1 if a part of the
+    process could not be read.
     """
-    from machtrace.cli.console import print_errors, warn
-    from machtrace.cli.options import check_search_paths
-    from machtrace.cli.sample_progress import progress, summary
     from machtrace.sampling.api import duration_ns, interval_ns, running_target
-    from machtrace.sampling.sampler import Sampler
+    from machtrace.sampling.sampler import FOREVER_NS, Sampler
     from machtrace.targets.base import select_threads
 
-    if python and not names:
-        warn("--python needs names: it is by its name that CPython's loop is known")
-        raise typer.Exit(2)
+    naming = name_options(search=search, names=names, lines=lines, python=python)
     interval, length = interval_ns(hz), duration_ns(duration)
-    check_search_paths(search or ())
-    check_output(output, format)
+    check_output(output, form)
     with running_target(spec) as target:
         sampler = Sampler(
             target,
             interval_ns=interval,
             threads=select_threads(target.threads(), thread),
             walk=WalkOptions(limit=limit, stack_limit=stack_limit),
-            names=NameOptions(
-                search=path_names(search or ()), symbolicate=names, lines=lines, python=python
-            ),
+            names=naming,
         )
-        with ended_by_ctrl_c() as should_stop, progress(length) as on_tick:
-            run = sampler.run(length, should_stop=should_stop, on_tick=on_tick)
+        total = None if length >= FOREVER_NS else length
+        with (
+            ended_by_ctrl_c() as should_stop,
+            progress_bar(total, unit="ns", note="sampling", every=_REDRAW_SECONDS) as bar,
+        ):
+            run = sampler.run(length, should_stop=should_stop, on_tick=_shown_on(bar))
     profile = sampler.profile(run)
-    write_profile(profile, format, output, merge_threads=merge_threads)
-    warn(summary(profile))
-    if profile.problems:
-        print_errors([problem.error for problem in profile.problems])
-    if sampler.problems:  # else it is names and lines that may be missing
-        raise typer.Exit(1)
+    write_profile(profile, form, output, merge_threads=merge_threads)
+    console.warn(_summary(profile))
+    console.print_errors([problem.error for problem in profile.problems])
+    # Other problems are names and lines that may be missing; the stacks are whole.
+    return 1 if sampler.problems else 0
+
+
+_REDRAW_SECONDS = 0.1
+"""Drawing takes time that the next tick may need."""
+
+_ENDS = {
+    SamplingEnd.DURATION: "",
+    SamplingEnd.INTERRUPTED: ", then interrupted",
+    SamplingEnd.PROCESS_ENDED: ", until the process exited",
+    SamplingEnd.THREADS_ENDED: ", until its threads exited",
+    SamplingEnd.TARGET_LOST: ", until the target could not be read any more",
+    SamplingEnd.FULL: ", until memory for samples was full",
+}
+
+
+def _shown_on(bar: Progress) -> Callable[[SamplingProgress], None]:
+    elapsed = 0
+
+    def show(now: SamplingProgress) -> None:
+        nonlocal elapsed
+        rate = now.ticks * 1e9 / now.elapsed_ns
+        bar.show(label=f"{rate:.1f} Hz  {now.lost} lost  {_stopped(now.stopped_share)}")
+        bar.advance(now.elapsed_ns - elapsed)
+        elapsed = now.elapsed_ns
+
+    return show
+
+
+def _stopped(share: float | None) -> str:
+    """Return how much of the time threads were suspended."""
+    return "stopped for ? of the time" if share is None else f"stopped {share:.2%} of the time"
+
+
+def _summary(profile: Profile) -> str:
+    run, samples, threads = profile.run, len(profile.samples), len(profile.threads)
+    wanted = 1e9 / run.interval_ns
+    return (
+        f"{counted(samples, 'sample')} of {counted(threads, 'thread')} in "
+        f"{run.duration_ns / 1e9:.2f} s{_ENDS[run.end]}; {run.rate:.1f} of {wanted:g} Hz, "
+        f"{run.lost} lost; {_stopped(profile.stopped_share)}"
+    )
 
 
 @contextmanager
 def ended_by_ctrl_c() -> Iterator[Callable[[], bool]]:
-    """What it yields says whether Ctrl-C was pressed; pressed again it interrupts, as always.
+    """Yield a function that returns whether Ctrl-C was pressed; pressed again it interrupts.
 
-    Where SIGINT is ignored, as in what a shell runs in the background, it stays so.
+    If SIGINT is ignored, as in background jobs of a shell, it stays ignored.
     """
     before = signal.getsignal(signal.SIGINT)
     if before is signal.SIG_IGN or before is None:

@@ -6,92 +6,97 @@ import sys
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from machtrace.cli.options import Spec
-from machtrace.model.options import DEFAULT_STACK_LIMIT
+from machtrace.cli import console
+from machtrace.cli.options import (
+    STDOUT,
+    DocumentFormat,
+    enum_option,
+    format_option,
+    stack_limit_option,
+    target_argument,
+    thread_option,
+)
+from machtrace.cli.tables import counted
 from machtrace.model.snapshot import Snapshot
 
-if TYPE_CHECKING:  # it brings what walks and names, which the command line's help can do without
+if TYPE_CHECKING:  # its package is imported when the command runs
     from machtrace.pipeline.snapshot_writer import SavedCore
 
 
-class SnapshotOutput(StrEnum):
-    """How to print what was saved."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
 class Images(StrEnum):
-    """What of images is saved."""
+    """Which memory of images is saved."""
 
     USED = "used"
     NONE = "none"
 
 
+@click.command()
+@target_argument
+@click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    type=Path,
+    required=True,
+    help="Core file to write; '-' for stdout.",
+)
+@thread_option
+@stack_limit_option
+@enum_option(
+    "--images",
+    members=Images,
+    help="used: save the image memory that unwinding reads; none: rely on the images' files.",
+)
+@format_option()
 def snapshot(
-    spec: Spec,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Where to write the core; - is standard output.",
-        ),
-    ],
-    thread: Annotated[
-        str, typer.Option(help="Which threads: all, main, a name, an id, or #N as lldb counts.")
-    ] = "all",
-    stack_limit: Annotated[
-        int, typer.Option(min=4096, metavar="BYTES", help="Bytes copied of each stack at most.")
-    ] = DEFAULT_STACK_LIMIT,
-    images: Annotated[
-        Images,
-        typer.Option(
-            help="Save what walking takes of images too, or leave it to the images' files."
-        ),
-    ] = Images.USED,
-    format: Annotated[  # noqa: A002 - the option's name
-        SnapshotOutput, typer.Option(help="How to print what was saved.")
-    ] = SnapshotOutput.TEXT,
-) -> None:
-    """Save the threads of a process, a core or an emulated program as a small core file.
+    *,
+    spec: str,
+    output: Path,
+    thread: str,
+    stack_limit: int,
+    images: Images,
+    form: DocumentFormat,
+) -> int:
+    """Save the threads of a target as a small core file.
 
-    It is a Mach-O core, or an ELF core of a Linux process: machtrace reads it back, and lldb or
-    gdb opens it. A file of that name is replaced. The status is 1 where a part of the process
-    could not be read; the rest is saved. Where the core goes to standard output, what was saved is
-    told on standard error.
+    SPEC is a process id, a core file, gdb://host:port, device://UDID/bundle-id, frida://local/PID,
+    or emulated:demo.
+
+    The file is a Mach-O core, or an ELF core for a Linux process. machtrace reads it back; lldb and
+    gdb open it. An existing file is replaced. The exit status is 1 if a part of the process could
+    not be read; the rest is saved. If the core goes to stdout, the summary goes to stderr.
     """
-    from machtrace.cli import console
     from machtrace.pipeline.backtraces import snapshot as take
     from machtrace.pipeline.snapshot_writer import save_snapshot, write_snapshot
 
-    if str(output) == "-":
+    if str(output) == STDOUT:
         with console.binary_output() as core:
             copied = take(spec, threads=thread, stack_limit=stack_limit)
             saved = replace(write_snapshot(copied, core, images=images.value), path=_STDOUT)
-        sys.stderr.write(_told(saved, copied, format))
+        sys.stderr.write(_summary(saved, copied, form))
     else:
         copied = take(spec, threads=thread, stack_limit=stack_limit)
         saved = save_snapshot(copied, output, images=images.value)
         with console.output() as sink:
-            sink.write(_told(saved, copied, format))
+            sink.write(_summary(saved, copied, form))
     if images is Images.NONE:
-        console.warn("walks of it need its images' files: give them to backtrace with --search")
-    if copied.problems:
-        console.print_errors([problem.error for problem in copied.problems])
-        raise typer.Exit(1)
+        console.warn(
+            "the core holds no images: unwinding it needs their files",
+            hint="pass them to machtrace backtrace with --search",
+        )
+    console.print_errors([problem.error for problem in copied.problems])
+    return 1 if copied.problems else 0
 
 
 _STDOUT = "standard output"
 
 
-def _told(saved: SavedCore, copied: Snapshot, form: SnapshotOutput) -> str:
-    if form is SnapshotOutput.TEXT:
+def _summary(saved: SavedCore, copied: Snapshot, form: DocumentFormat) -> str:
+    if form is DocumentFormat.TEXT:
         return _line(saved, copied)
     import json
 
@@ -105,8 +110,8 @@ def _line(saved: SavedCore, copied: Snapshot) -> str:
     pid = "" if process.pid is None else f" [{process.pid}]"
     parts = (
         f"{printable(process.name) or 'process'}{pid}",
-        f"{len(copied.threads)} thread{'s' * (len(copied.threads) != 1)}",
-        f"{len(copied.images)} image{'s' * (len(copied.images) != 1)}",
+        counted(len(copied.threads), "thread"),
+        counted(len(copied.images), "image"),
         f"{saved.size:,} bytes",
     )
     return f"{printable(saved.path)}: {', '.join(parts)}\n"

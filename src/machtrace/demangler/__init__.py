@@ -8,52 +8,41 @@ older mangling (``_ZN…17h<hash>E``) wears too; ``_R`` is Rust's own (RFC 2603)
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from functools import cache, lru_cache
 from importlib import import_module
 
-__all__ = ["DemangleStyle", "demangle"]
-
-_REMEMBERED = 1 << 16
-"""Names whose answers are kept: the most recently asked for."""
+_CACHED = 1 << 16
+"""Results that are cached, the most recent ones."""
 _LONGEST = 1 << 16
-"""Characters of a name that is looked at. The longest of jaxlib, torch and node has 3,325."""
-_LONGEST_REMEMBERED = 1 << 12
-"""Characters of a name whose answer is kept, so that what is kept has a limit in bytes, too."""
+"""Characters of the longest name that is parsed. The longest in jaxlib, torch and node has 3,325.
+"""
+_LONGEST_CACHED = 1 << 12
+"""Characters of the longest name whose result is cached, which limits the cache's bytes, too."""
 
 
-class DemangleStyle(Enum):
-    """How much of a demangled name is shown."""
+def demangle(name: str, *, simplified: bool = False) -> str:
+    """Return a linkage name as people write it, or ``name`` itself if it is not mangled.
 
-    FULL = "full"
-    """All that the mangled name says: return type, parameters, template arguments, the hash of
-    Rust's older mangling."""
-    SIMPLIFIED = "simplified"
-    """What is read at a glance, in call trees: no parameters, return type or hash; arguments of
-    templates and generics as ``<...>``; inline namespaces of the C++ library left out."""
-
-
-def demangle(linkage_name: str, *, style: DemangleStyle = DemangleStyle.FULL) -> str:
-    """The name as people write it, or ``linkage_name`` where it is no mangled name.
-
-    Names with and without the underscore that Mach-O puts first are understood alike; so are
-    blocks (``_block_invoke``) and what compilers append to copies of functions (``.cold.1``,
-    ``.llvm.123``). Raises nothing, whatever the name; takes time and memory in proportion to its
-    length. The most recent answers are kept.
+    Names are accepted with and without the underscore that Mach-O puts first, with the suffixes of
+    blocks (``_block_invoke``) and with those that compilers append to copies of functions
+    (``.cold.1``, ``.llvm.123``). Raises nothing, whatever the name; time and memory are
+    proportional to its length. The most recent results are cached.
 
     Args:
-        linkage_name: as a symbol table spells it.
-        style: how much of the name is wanted.
+        name: as a symbol table spells it.
+        simplified: the short form for call trees: without parameters, return type and hash, with
+            ``<...>`` for the arguments of templates and generics, and without inline namespaces of
+            the C++ library. The full form has all of these.
     """
-    if len(linkage_name) > _LONGEST or not may_be_mangled(linkage_name):
-        return linkage_name
-    if len(linkage_name) > _LONGEST_REMEMBERED:
-        return _demangle(linkage_name, style)
-    return _remembered(linkage_name, style)
+    if len(name) > _LONGEST or not may_be_mangled(name):
+        return name
+    if len(name) > _LONGEST_CACHED:
+        return _demangle(name, simplified)
+    return _cached(name, simplified)
 
 
 def may_be_mangled(name: str) -> bool:
-    """Whether a name begins as mangled ones do; quick, for millions of names."""
+    """Return whether a name begins as mangled ones do; fast, for millions of names."""
     return name.startswith(_BEGINNINGS)
 
 
@@ -62,7 +51,7 @@ _SWIFT_BEGINNINGS = ("$s", "_$s", "$S", "_$S", "_T0", "__T0", "$e", "_$e")
 
 
 def apple_style(linkage_name: str, name: str) -> str:
-    """``name``, or of a Swift function the shorter form without modules and types of results.
+    """Return ``name``, or for a Swift function the form without modules and result types.
 
     Args:
         linkage_name: as the symbol table spells it; may be empty.
@@ -70,7 +59,7 @@ def apple_style(linkage_name: str, name: str) -> str:
     """
     if not linkage_name.startswith(_SWIFT_BEGINNINGS):
         return name
-    shown = demangle(linkage_name, style=DemangleStyle.SIMPLIFIED)
+    shown = demangle(linkage_name, simplified=True)
     return name if shown == linkage_name else shown
 
 
@@ -84,19 +73,18 @@ _SWIFT_IN_MACHO = ("__T", "_@__swiftmacro_")
 _BEGINNINGS = (*_CPLUSPLUS, *_RUST, *_SWIFT)
 
 
-def _demangle(name: str, style: DemangleStyle) -> str:
-    simplified = style is DemangleStyle.SIMPLIFIED
+def _demangle(name: str, simplified: bool) -> str:  # noqa: FBT001 - lru_cache takes it so
     for language in _languages(name):
         found: str | None = language(name, simplified=simplified)
         if found is not None:
             return found
     if name.startswith(_SWIFT_IN_MACHO):
-        inner = _demangle(name[1:], style)
+        inner = _demangle(name[1:], simplified)
         return name if inner == name[1:] else inner
     return name
 
 
-_remembered = lru_cache(maxsize=_REMEMBERED)(_demangle)
+_cached = lru_cache(maxsize=_CACHED)(_demangle)
 
 
 def _languages(name: str) -> tuple[Callable[..., str | None], ...]:

@@ -1,4 +1,4 @@
-"""``machtrace demo``: the main job, seen on any machine."""
+"""``machtrace demo``: call stacks on any machine, without a target."""
 
 from __future__ import annotations
 
@@ -7,20 +7,26 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import click
+
 from machtrace.model.capture import Capture
 
 
+@click.command()
 def demo() -> None:
-    """Show the threads of an emulated iOS-like process, then of a real one that is started here."""
-    _say(
+    """Show the threads of an emulated iOS-like process, then of a real one.
+
+    The real process is started for this; on systems other than Linux it is left out.
+    """
+    _print(
         "An arm64 Mach-O process in an emulator, each thread stopped where stack walkers go wrong."
     )
     _show(_capture("emulated:demo"))
     if sys.platform != "linux":
-        _say("\nA real process is shown on Linux, where it can be captured from outside.")
+        _print("\nA real process is shown on Linux only, where its parent may capture it.")
         return
     with _threaded_process() as pid:
-        _say("\nA real process with five threads, started for this and running on.")
+        _print("\nA real process with five threads, started for this; it keeps running.")
         _show(_capture(pid))
 
 
@@ -38,7 +44,7 @@ def _show(report: Capture) -> None:
         text.write(report, sink, colour=wants_colour(sys.stdout))
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     from machtrace.cli.console import output
 
     with output() as sink:
@@ -47,7 +53,7 @@ def _say(line: str) -> None:
 
 @contextmanager
 def _threaded_process() -> Iterator[int]:
-    """A process whose threads are all where they are going; it is ended on leaving."""
+    """Start a process whose threads have reached their functions; kill it at the end."""
     command = [sys.executable, "-m", "machtrace.cli.demo.threaded_process"]
     with subprocess.Popen(  # noqa: S603 - our own interpreter and module
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE

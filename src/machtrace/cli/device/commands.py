@@ -1,7 +1,4 @@
-"""``machtrace device``: iOS devices, their apps and their crash reports.
-
-``machtrace device reports``: a device's crash reports, copied here.
-"""
+"""``machtrace device``: iOS devices, their apps and their crash reports."""
 
 from __future__ import annotations
 
@@ -9,27 +6,22 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from machtrace.cli.device.listing import UdidArgument, apps, list_devices
+from machtrace.cli.application import LazyCommand, lazy_group
+from machtrace.cli.device.listing import udid_argument
+from machtrace.cli.options import DocumentFormat, age_value, format_option
+from machtrace.cli.progress import Progress, progress_bar, spinner
 from machtrace.cli.symbols.listing import local_time
-from machtrace.cli.tables import (
-    FormatOption,
-    Output,
-    counted,
-    parse_age,
-    readable_size,
-    write_json,
-    write_table,
-)
+from machtrace.cli.tables import counted, readable_size, write_json, write_table
 
 if TYPE_CHECKING:
     from machtrace.targets.ios.access import Device, DeviceFile
 
-_FOLDER = Path("crash-reports")
 
+<<<<<<< HEAD
 
 def reports(
     udid: UdidArgument = None,
@@ -104,6 +96,10 @@ def reports(
 
 def _since(text: str | None) -> float | None:
     """A moment: a date, or an age before now."""
+=======
+def _since(_context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    """Parse a date, or an age before now, as seconds since 1970."""
+>>>>>>> 7c48b30 (cli: click instead of typer; shared options and one progress module; demangle)
     if text is None:
         return None
     from datetime import datetime
@@ -112,16 +108,110 @@ def _since(text: str | None) -> float | None:
         try:
             return datetime.fromisoformat(text).timestamp()
         except (ValueError, OverflowError, OSError):
-            raise typer.BadParameter(
-                f"{text!r} is no date; write 2026-01-31", param_hint="--newer-than"
-            ) from None
-    return time.time() - parse_age(text, "--newer-than")
+            raise click.BadParameter(f"{text!r} is not a date; write 2026-01-31") from None
+    age = age_value(_context, parameter, text)
+    return None if age is None else time.time() - age
 
 
+<<<<<<< HEAD
 def _write_list(device: Device, files: Sequence[DeviceFile], form: Output) -> None:
     from machtrace.model.text import encodable, printable
+=======
+@click.command()
+@udid_argument
+@click.option(
+    "--output",
+    "-o",
+    "folder",
+    metavar="FOLDER",
+    type=Path,
+    default=Path("crash-reports"),
+    show_default=True,
+    help="Output folder; created if it does not exist.",
+)
+@click.option(
+    "--newer-than",
+    metavar="AGE|DATE",
+    callback=_since,
+    help="Only reports written since: 7d, 12h, 30m, or 2026-01-31 (local time).",
+)
+@click.option(
+    "--name",
+    metavar="PATTERN",
+    help="Only file names with this prefix, or matching this glob ('*.ips').",
+)
+@click.option("--list", "only_list", is_flag=True, help="List the reports, and copy none.")
+@format_option()
+def reports(
+    *,
+    udid: str | None,
+    folder: Path,
+    newer_than: float | None,
+    name: str | None,
+    only_list: bool,
+    form: DocumentFormat,
+) -> int:
+    """Copy the crash reports of an iOS device into a folder.
 
-    if form is Output.JSON:
+    UDID selects the device; it is optional if only one is connected. Files that exist are skipped,
+    so that repeating the command copies new ones only. Nothing is deleted on the device. The exit
+    status is 1 if a report could not be copied.
+    """
+    from machtrace.cli import console
+    from machtrace.pipeline.device_reports import ReportChoice, chosen_reports, pull_reports
+    from machtrace.targets.ios.session import LibraryAccess
+
+    choice = ReportChoice(name=name, newer_than=newer_than)
+    with LibraryAccess().open(udid) as session:
+        device = session.device
+        with spinner("listing the device's reports") as seen:
+            files = chosen_reports(session, choice, seen)
+        if only_list:
+            with console.output():
+                _write_list(device, files, form)
+            return 0
+        with progress_bar(sum(one.size for one in files), unit="bytes") as bar:
+            pulled = pull_reports(session, files, folder, _PullProgress(bar, len(files)))
+    with console.output():
+        if form is DocumentFormat.JSON:
+            from machtrace.model.text import encodable
+
+            write_json(
+                {
+                    "device": device.udid,
+                    "folder": encodable(str(folder)),
+                    "written": [encodable(str(path)) for path in pulled.written],
+                    "kept": [encodable(str(path)) for path in pulled.kept],
+                    "problems": [encodable(str(error)) for error in pulled.problems],
+                }
+            )
+        else:
+            there = f", {len(pulled.kept):,} already there" if pulled.kept else ""
+            sys.stdout.write(f"{counted(len(pulled.written), 'report')} copied{there}: {folder}\n")
+    console.print_errors(pulled.problems)
+    return 1 if pulled.problems else 0
+
+
+class _PullProgress:
+    """A bar of the bytes, with the number and name of the current file."""
+
+    def __init__(self, bar: Progress, count: int) -> None:
+        self._bar = bar
+        self._count = count
+        self._number = 0
+        self.advance = bar.advance
+
+    def look_at(self, file: DeviceFile) -> None:
+        self._number += 1
+        name = file.path.rpartition("/")[2]
+        self._bar.show(label=name, note=f"{self._number:,} of {self._count:,}")
+
+
+def _write_list(device: Device, files: Sequence[DeviceFile], form: DocumentFormat) -> None:
+    from machtrace.model.text import encodable, printable
+>>>>>>> 7c48b30 (cli: click instead of typer; shared options and one progress module; demangle)
+
+    if form is DocumentFormat.JSON:
         rows = [
             {
                 "path": encodable(one.path),
@@ -150,10 +240,19 @@ def _write_list(device: Device, files: Sequence[DeviceFile], form: Output) -> No
     sys.stdout.write(f"{counted(len(files), 'report')}, {size} on {printable(device.udid)}\n")
 
 
-device_app = typer.Typer(
-    help="iOS devices: which there are, their apps, their crash reports.",
-    no_args_is_help=True,
+_DEVICE = "machtrace.cli.device"
+
+device_app = lazy_group(
+    "device",
+    "List iOS devices and their apps, and copy their crash reports.",
+    {
+        "list": LazyCommand(f"{_DEVICE}.listing:list_devices", "List the connected iOS devices."),
+        "apps": LazyCommand(
+            f"{_DEVICE}.listing:apps",
+            "List the apps of an iOS device, and which of them can be attached to.",
+        ),
+        "reports": LazyCommand(
+            f"{_DEVICE}.commands:reports", "Copy the crash reports of an iOS device into a folder."
+        ),
+    },
 )
-device_app.command("list")(list_devices)
-device_app.command("apps")(apps)
-device_app.command("reports")(reports)

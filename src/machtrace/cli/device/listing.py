@@ -1,29 +1,24 @@
-"""``machtrace device list`` and ``apps``: what ``device://UDID/bundle-id`` can be followed by."""
+"""``machtrace device list`` and ``apps``: the parts of ``device://UDID/bundle-id``."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
 
-import typer
+import click
 
-from machtrace.cli.tables import FormatOption, Output, counted, write_json, write_table
+from machtrace.cli.options import DocumentFormat, format_option
+from machtrace.cli.tables import counted, write_json, write_table
 
-UdidArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="UDID", help="Which device; not needed where there is one.", show_default=False
-    ),
-]
+udid_argument = click.argument("udid", metavar="[UDID]", required=False)
 
 
-def list_devices(
-    format: FormatOption = Output.TEXT,  # noqa: A002 - the option's name
-) -> None:
-    """List the iOS devices that can be reached.
+@click.command("list")
+@format_option()
+def list_devices(*, form: DocumentFormat) -> int:
+    """List the connected iOS devices.
 
-    The status is 1 where there are none, or one cannot be used; why is on standard error.
+    The exit status is 1 if there are none, or one cannot be used; the reason is on stderr.
     """
     from machtrace.cli.console import output, print_error, warn
     from machtrace.model.text import encodable, printable
@@ -31,7 +26,7 @@ def list_devices(
 
     found = LibraryAccess().devices()
     with output():
-        if format is Output.JSON:
+        if form is DocumentFormat.JSON:
             rows = [
                 {
                     "udid": one.udid,
@@ -63,20 +58,22 @@ def list_devices(
         if one.problem is not None:
             print_error(one.problem)
     if not found:
-        warn("no device is connected; connect one by USB, unlock it and trust this computer")
-    if not found or any(one.problem for one in found):
-        raise typer.Exit(1)
+        warn(
+            "no device is connected",
+            hint="connect one by USB, unlock it and trust this computer",
+        )
+    return int(not found or any(one.problem for one in found))
 
 
-def apps(
-    udid: UdidArgument = None,
-    *,
-    every: Annotated[
-        bool, typer.Option("--all", help="The system's apps, too, and not only users'.")
-    ] = False,
-    format: FormatOption = Output.TEXT,  # noqa: A002 - the option's name
-) -> None:
-    """List the apps of an iOS device, and which of them can be attached to."""
+@click.command()
+@udid_argument
+@click.option("--all", "every", is_flag=True, help="List the system's apps, too.")
+@format_option()
+def apps(*, udid: str | None, every: bool, form: DocumentFormat) -> None:
+    """List the apps of an iOS device, and which of them can be attached to.
+
+    UDID selects the device; it is optional if only one is connected.
+    """
     from machtrace.cli.console import output
     from machtrace.model.text import encodable, printable
     from machtrace.targets.ios.session import LibraryAccess
@@ -87,7 +84,7 @@ def apps(
             (one for one in session.apps() if every or one.is_users), key=lambda a: a.bundle_id
         )
     with output():
-        if format is Output.JSON:
+        if form is DocumentFormat.JSON:
             rows = [
                 {
                     "bundle_id": encodable(one.bundle_id),
@@ -113,5 +110,5 @@ def apps(
         if table:
             write_table(("BUNDLE ID", "DEBUGGABLE", "VERSION", "NAME"), table, fixed=frozenset({0}))
         debuggable = sum(one.is_debuggable for one in found)
-        told = counted(len(found), "app")
-        sys.stdout.write(f"{told}, {debuggable} can be attached to: {printable(device.udid)}\n")
+        count = counted(len(found), "app")
+        sys.stdout.write(f"{count}, {debuggable} can be attached to: {printable(device.udid)}\n")

@@ -1,53 +1,36 @@
-"""``machtrace doctor``: what can be captured here, and what to change so that more can."""
+"""``machtrace doctor``: what can be captured here, and how to enable more."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
-from typing import Annotated
 
-import typer
+import click
 
 from machtrace.cli.doctor.findings import Answer, Check, Finding, State
+from machtrace.cli.options import DocumentFormat, format_option
 
 
-class DoctorFormat(StrEnum):
-    """How findings can be written."""
+@click.command()
+@click.argument("spec", metavar="[SPEC]", required=False)
+@format_option()
+def doctor(*, spec: str | None, form: DocumentFormat) -> int:
+    """Report what this machine and user can capture, and how to enable more.
 
-    TEXT = "text"
-    JSON = "json"
-
-
-def doctor(
-    spec: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[SPEC]",
-            help="What is to be captured, as for machtrace backtrace; it is really tried.",
-            show_default=False,
-        ),
-    ] = None,
-    format: Annotated[  # noqa: A002 - the option's name
-        DoctorFormat, typer.Option(help="How to write what was found.")
-    ] = DoctorFormat.TEXT,
-) -> None:
-    """Say what this machine and user can capture, and what to change.
-
-    The exit status is 0 where SPEC, or without it a process started here, can be captured.
+    SPEC is a target as for machtrace backtrace; capturing it is tried. The exit status is 0 if SPEC
+    can be captured, or without it a process started here.
     """
     from machtrace.cli.console import output
     from machtrace.cli.doctor.findings import write_json, write_text
 
-    answers = [Answer(check, _asked(check)) for check in checks(spec)]
+    answers = [Answer(check, _finding(check)) for check in checks(spec)]
     with output() as sink:
-        (write_json if format is DoctorFormat.JSON else write_text)(answers, spec, sink)
-    if any(answer.fails for answer in answers):
-        raise typer.Exit(1)
+        (write_json if form is DocumentFormat.JSON else write_text)(answers, spec, sink)
+    return int(any(answer.fails for answer in answers))
 
 
 def checks(spec: str | None) -> Sequence[Check]:
-    """Those of this system, with ``spec`` tried first."""
+    """Return the checks of this system, with a trial of ``spec`` first."""
     from machtrace.cli.doctor import darwin, installation, linux
     from machtrace.cli.doctor.trial import TRIALS, trial_of
 
@@ -60,9 +43,9 @@ def checks(spec: str | None) -> Sequence[Check]:
     )
 
 
-def _asked(check: Check) -> Finding:
+def _finding(check: Check) -> Finding:
     try:
         return check.ask()
-    except Exception as error:  # noqa: BLE001 - what is ill must not keep the doctor from the rest
+    except Exception as error:  # noqa: BLE001 - one failing check must not hide the others
         text = f"could not be checked ({type(error).__name__}: {error})"
         return Finding(State.MISSING, text, "report this, with what machtrace doctor printed")

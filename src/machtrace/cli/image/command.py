@@ -1,70 +1,78 @@
-"""``machtrace image``: what a program or library file holds, and what is at an address in it."""
+"""``machtrace image``: the contents of a program or library file."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
+from machtrace.cli.options import DocumentFormat, format_option, search_option
 from machtrace.errors import MachtraceError
 from machtrace.model.address import Svma
 
-if TYPE_CHECKING:  # they bring numpy, which the command line's help can do without
+if TYPE_CHECKING:  # its package is imported when the command runs
     from machtrace.cli.image.description import DescribedImage, ImageDescription
 
 
-class ImageOutput(StrEnum):
-    """How to print what was found."""
+def _address(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Svma | None:
+    if text is None:
+        return None
+    try:
+        address = int(text, 0)
+    except ValueError:
+        address = -1
+    if not 0 <= address < 1 << 64:
+        raise click.BadParameter(f"{text!r} is not an address; write 0x100003f80 or 4294983552")
+    return Svma(address)
 
-    TEXT = "text"
-    JSON = "json"
 
-
+@click.command()
+@click.argument("file", metavar="FILE", type=Path)
+@click.option("--symbols", is_flag=True, help="Show the symbol table.")
+@click.option("--segments", is_flag=True, help="Show segments and sections.")
+@click.option(
+    "--debug-files",
+    is_flag=True,
+    help="Show which files hold its source lines and symbols, and which were examined.",
+)
+@search_option
+@click.option(
+    "--lookup",
+    "address",
+    metavar="ADDRESS",
+    callback=_address,
+    help="Show what is at an address of the file, without slide: 0x... or decimal.",
+)
+@click.option("--arch", metavar="ARCH", help="Show only this slice of a fat file.")
+@format_option()
 def image(
-    file: Annotated[
-        Path, typer.Argument(help="A Mach-O file, thin or fat, a dSYM bundle, or an ELF file.")
-    ],
     *,
-    symbols: Annotated[bool, typer.Option("--symbols", help="The symbol table.")] = False,
-    segments: Annotated[bool, typer.Option("--segments", help="Segments and sections.")] = False,
-    debug_files: Annotated[
-        bool,
-        typer.Option(
-            "--debug-files",
-            help="Which files have its source lines and symbols, and what was looked at.",
-        ),
-    ] = False,
-    search: Annotated[
-        list[Path] | None,
-        typer.Option(help="Also look for debug files here: files, bundles, folders, stores."),
-    ] = None,
-    lookup: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="What is at a stated address: 0x… or decimal."),
-    ] = None,
-    arch: Annotated[str | None, typer.Option(help="Of a fat file, only this slice.")] = None,
-    format: Annotated[  # noqa: A002 - the option's name
-        ImageOutput, typer.Option(help="How to print it.")
-    ] = ImageOutput.TEXT,
-) -> None:
+    file: Path,
+    symbols: bool,
+    segments: bool,
+    debug_files: bool,
+    search: tuple[str, ...],
+    address: Svma | None,
+    arch: str | None,
+    form: DocumentFormat,
+) -> int:
     """Show a program or library file: its slices, headers, segments and symbols.
 
-    Without options it shows what the headers say; with them, only what they ask for. The status
-    is 1 where a table could not be read, or the address is nowhere in the file.
+    FILE is a Mach-O file, thin or fat, a dSYM bundle, or an ELF file. Without options its headers
+    are summarised; options select parts. The exit status is 1 if a table could not be read, or the
+    address is in no segment.
     """
     from machtrace.cli.console import output, print_error
     from machtrace.cli.image.opening import open_described
 
-    address = None if lookup is None else _address(lookup)
-    places = (search or []) if debug_files or search else None
+    places = search if debug_files or search else None
     path, images = open_described(file, arch)
     with output():
-        if format is ImageOutput.JSON:
+        if form is DocumentFormat.JSON:
             _write_json(path, images, symbols=symbols, address=address, search=places)
         else:
             _write_text(
@@ -73,20 +81,7 @@ def image(
     problems = [problem for one in images for problem in one.problems]
     for problem in problems:
         print_error(problem)
-    if problems:
-        raise typer.Exit(1)
-
-
-def _address(text: str) -> Svma:
-    try:
-        address = int(text, 0)
-    except ValueError:
-        address = -1
-    if not 0 <= address < 1 << 64:
-        raise typer.BadParameter(
-            f"{text!r} is no address; write 0x100003f80 or 4294983552", param_hint="--lookup"
-        )
-    return Svma(address)
+    return 1 if problems else 0
 
 
 def _write_text(
@@ -96,7 +91,7 @@ def _write_text(
     symbols: bool,
     segments: bool,
     address: Svma | None,
-    search: Sequence[Path] | None,
+    search: Sequence[str] | None,
 ) -> None:
     from machtrace.cli.console import wants_colour
     from machtrace.cli.image import text as image_text
@@ -124,7 +119,7 @@ def _write_text(
         raise _nowhere(path, address)
 
 
-def _files(path: Path, described: ImageDescription, search: Sequence[Path]) -> Iterator[str]:
+def _files(path: Path, described: ImageDescription, search: Sequence[str]) -> Iterator[str]:
     from machtrace.cli.image.debug_files import describe_files, files_text
 
     return files_text(describe_files(path, described, search))
@@ -136,7 +131,7 @@ def _write_json(
     *,
     symbols: bool,
     address: Svma | None,
-    search: Sequence[Path] | None,
+    search: Sequence[str] | None,
 ) -> None:
     import json
     from dataclasses import asdict
@@ -165,6 +160,6 @@ def _write_json(
 
 def _nowhere(path: Path, address: Svma) -> MachtraceError:
     return MachtraceError(
-        f"{address:#x} is in no segment: {path}",
-        remedy="give a stated address, the slide taken off; --segments shows where they are",
+        f"{address:#x} is in no segment of {path}",
+        remedy="pass an address of the file, without slide; --segments lists the segments",
     )

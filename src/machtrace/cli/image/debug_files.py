@@ -45,7 +45,7 @@ class FilesDescription:
 
 
 def describe_files(
-    path: Path, described: ImageDescription, search: Sequence[Path]
+    path: Path, described: ImageDescription, search: Sequence[str]
 ) -> FilesDescription:
     """Look for the files of an image in the file at ``path``. Raises nothing.
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from machtrace.cli.console import output, print_error, warn
+from machtrace.cli.progress import Progress, progress_bar
 from machtrace.cli.reports import document, sections
-from machtrace.cli.reports.progress import report_progress
+from machtrace.cli.reports.run import FEW_FILES
 from machtrace.cli.reports.sections import Section, show
 from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.model.report import Report
@@ -62,7 +64,8 @@ def run(files: Sequence[str], wanted: Wanted) -> int:
 def _read(files: Sequence[str], search: Sequence[str]) -> ReadReports:
     read = ReadReports([], [])
     inputs = [one for file in files for one in _inputs(file, read)]
-    with report_progress(len(inputs)) as progress:
+    shown = progress_bar(len(inputs), unit="files", note="reports")
+    with shown if len(inputs) > FEW_FILES else nullcontext(Progress()) as progress:
         for one in inputs:
             try:
                 if isinstance(one.source, MachtraceError):

@@ -1,132 +1,154 @@
-"""``machtrace symbolicate`` and ``machtrace convert``: reports in, reports out.
-
-``machtrace report``: what many reports have in common, who waits for whom, what changed.
-"""
+"""``machtrace symbolicate``, ``convert`` and ``report``: reports in, reports or analyses out."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
-_FILES_HELP = "Reports of any kind, folders and archives of them; - is standard input."
+from machtrace.cli.options import (
+    STDOUT,
+    DocumentFormat,
+    format_option,
+    reports_argument,
+    search_option,
+)
+from machtrace.reports.formats import FORMATS
+
+_FORMATS = ", ".join(FORMATS)
+
+_TOP = 10
+"""Functions that are listed unless ``--top`` is given."""
 
 
+def _report_format(
+    _context: click.Context, _parameter: click.Parameter, name: str | None
+) -> str | None:
+    if name is not None and name not in FORMATS:
+        raise click.BadParameter(f"{name!r} is not one of {_FORMATS}")
+    return name
+
+
+@click.command()
+@reports_argument
+@search_option
+@click.option(
+    "--output",
+    "-o",
+    metavar="OUT",
+    type=Path,
+    help="Output file, or a directory for several reports; '-' for stdout.",
+)
+@click.option(
+    "--format",
+    "-f",
+    "form",
+    metavar="FORMAT",
+    default="apple",
+    show_default=True,
+    callback=_report_format,
+    help=f"Output format: {_FORMATS}.",
+)
+@click.option(
+    "--jobs",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Worker processes (default: chosen from the amount of work).",
+)
 def symbolicate(
-    files: Annotated[list[str], typer.Argument(metavar="FILE…", help=_FILES_HELP)],
     *,
-    search: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--search", "-s", metavar="PATH", help="A dSYM, an image, or a folder to look in."
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="OUT", help="A file; of several reports a folder; - is here."
-        ),
-    ] = None,
-    format: Annotated[  # noqa: A002 - the option's name
-        str, typer.Option("--format", "-f", help="apple, ips, json and more: see convert --help.")
-    ] = "apple",
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes; as many as pay when not given.")
-    ] = None,
-) -> None:
-    """Give the frames of reports their names, source lines and inlined calls.
+    files: tuple[str, ...],
+    search: tuple[str, ...],
+    output: Path | None,
+    form: str,
+    jobs: int | None,
+) -> int:
+    """Add function names, source lines and inlined calls to reports.
 
-    Frames of which no symbols are found stay as the report has them; the images that symbols were
-    missing for are listed on standard error, with their UUIDs. The status is 1 where a file could
-    not be read.
+    Each FILE is a report of any kind, or a folder or archive of them; '-' is stdin. Frames without
+    symbols stay as the report has them; their images are listed on stderr, with UUIDs. The exit
+    status is 1 if a file could not be read.
     """
-    from machtrace.cli.reports.run import check_format, run
+    from machtrace.cli.reports.run import run
     from machtrace.reports.batches import BatchOptions
 
-    check_format(format)
-    options = BatchOptions(format=format, search=tuple(search or ()))
-    raise typer.Exit(run(files, options, output, jobs))
+    return run(files, BatchOptions(format=form, search=search), output, jobs)
 
 
-def convert(
-    source: Annotated[str, typer.Argument(metavar="FILE", help=_FILES_HELP)],
-    target: Annotated[
-        str, typer.Argument(metavar="OUT", help="A file, or a folder; - is standard output.")
-    ] = "-",
-    *,
-    format: Annotated[  # noqa: A002 - the option's name
-        str | None,
-        typer.Option("--format", "-f", help="apple, ips, json, …; else by the name of OUT."),
-    ] = None,
-) -> None:
-    """Write a report in another format, with the names that it has."""
-    from machtrace.cli.reports.run import check_format, format_of, run
+@click.command()
+@click.argument("source", metavar="FILE")
+@click.argument("target", metavar="[OUT]", default=STDOUT)
+@click.option(
+    "--format",
+    "-f",
+    "form",
+    metavar="FORMAT",
+    callback=_report_format,
+    help=f"Output format: {_FORMATS} (default: from OUT's suffix, else apple).",
+)
+def convert(*, source: str, target: str, form: str | None) -> int:
+    """Write a report in another format, with the names that it has.
+
+    FILE is a report of any kind, or a folder or archive of them; '-' is stdin. OUT is a file, or a
+    folder for several reports; '-' is stdout.
+    """
+    from machtrace.cli.reports.run import format_of, run
     from machtrace.reports.batches import BatchOptions
 
-    if format is not None:
-        check_format(format)
-    options = BatchOptions(format=format or format_of(target), wants_names=False)
-    raise typer.Exit(run([source], options, None if target == "-" else Path(target), None))
+    options = BatchOptions(format=form or format_of(target), wants_names=False)
+    return run([source], options, None if target == STDOUT else Path(target), None)
 
 
-_REPORTS_HELP = "Reports of any kind, folders and archives of them; - is standard input."
-
-
+@click.command()
+@reports_argument
+@click.option(
+    "--top",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="List the N functions in which most stacks end, and which are in most stacks.",
+)
+@click.option(
+    "--groups", is_flag=True, help="Group reports of the same problem, by the app's frames."
+)
+@click.option(
+    "--explain", is_flag=True, help="With the groups, show which frames counted, and why."
+)
+@click.option("--waits", is_flag=True, help="Show which thread waits for which, and deadlocks.")
+@click.option(
+    "--diff",
+    metavar="OTHER",
+    multiple=True,
+    help="Show the differences from these reports; may be repeated.",
+)
+@search_option
+@format_option()
 def report(
-    files: Annotated[list[str], typer.Argument(metavar="FILE…", help=_REPORTS_HELP)],
     *,
-    top: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="The N functions that most stacks end in, and are in."
-        ),
-    ] = None,
-    groups: Annotated[
-        bool, typer.Option("--groups", help="Reports of the same problem, by the app's frames.")
-    ] = False,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="With the groups: which frames counted, and why.")
-    ] = False,
-    waits: Annotated[
-        bool, typer.Option("--waits", help="Which thread waits for which, and deadlocks.")
-    ] = False,
-    diff: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="OTHER", help="What is different from these reports; may be given repeatedly."
-        ),
-    ] = None,
-    search: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--search", "-s", metavar="PATH", help="Name frames first: a dSYM, image or folder."
-        ),
-    ] = None,
-    format: Annotated[  # noqa: A002 - the option's name
-        str, typer.Option("--format", "-f", help="text, or json.")
-    ] = "text",
-) -> None:
-    """Say what reports have in common: groups of them, their functions, their threads' waits.
+    files: tuple[str, ...],
+    top: int | None,
+    groups: bool,
+    explain: bool,
+    waits: bool,
+    diff: tuple[str, ...],
+    search: tuple[str, ...],
+    form: DocumentFormat,
+) -> int:
+    """Analyse reports: groups of the same problem, hot functions, waits and deadlocks.
 
-    Without an option that says what, all but the differences is said. One page with everything is
-    what machtrace convert --format html writes.
+    Each FILE is a report of any kind, or a folder or archive of them; '-' is stdin. Without options
+    that select parts, everything but differences is shown. machtrace convert --format html writes
+    one page with everything.
     """
     from machtrace.cli.reports.analysis import Wanted, run
-    from machtrace.cli.reports.run import check_format
 
-    check_format(format, ("text", "json"))
     everything = not (top or groups or explain or waits or diff)
     wanted = Wanted(
         top=top or (_TOP if everything or diff else None),
         groups=groups or explain or everything,
         explain=explain,
         waits=waits or everything,
-        before=tuple(diff or ()),
-        search=tuple(search or ()),
-        is_json=format == "json",
+        before=diff,
+        search=search,
+        is_json=form is DocumentFormat.JSON,
     )
-    raise typer.Exit(run(files, wanted))
-
-
-_TOP = 10
+    return run(files, wanted)

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import chain, islice
 from pathlib import Path
 
-import typer
-
 from machtrace.cli.console import binary_output, output, print_error, warn
+from machtrace.cli.progress import Progress, progress_bar, shows_progress
 from machtrace.cli.reports.outputs import Task, tasks
-from machtrace.cli.reports.progress import ReportProgress, report_progress
 from machtrace.errors import ArgumentError, FileAccessError, MachtraceError
 from machtrace.model.image import shown_identifier
 from machtrace.model.text import printable
@@ -45,6 +43,9 @@ _FILES = 32
 """Files that are taken at once: enough for images to be shared, few enough to show progress."""
 _BYTES = 1 << 25
 """Bytes of files that are taken at once, unless one alone has more."""
+
+FEW_FILES = 8
+"""Files that are read too fast for progress to be shown."""
 
 Batch = list[Task]
 
@@ -189,18 +190,6 @@ def format_of(target: str) -> str:
     )
 
 
-def check_format(name: str, names: Iterable[str] = FORMATS) -> None:
-    """End with status 2, as for other options that are none, where no format is called ``name``."""
-    if name not in names:
-        print_error(
-            ArgumentError(
-                f"no format is called {printable(name)!r}",
-                remedy=f"choose one of: {', '.join(names)}",
-            )
-        )
-        raise typer.Exit(2)
-
-
 def run(files: Sequence[str], options: BatchOptions, target: Path | None, jobs: int | None) -> int:
     """Read, name and write ``files``; the exit status.
 
@@ -216,7 +205,10 @@ def run(files: Sequence[str], options: BatchOptions, target: Path | None, jobs: 
     is_shown = target is None and sys.stdout.isatty()
     summary = RunSummary(options, files)
     with ExitStack() as stack:
-        progress = stack.enter_context(report_progress(_count(files, target), hidden=is_shown))
+        progress = Progress()
+        count = 0 if is_shown else _count(files, target)
+        if count > FEW_FILES:
+            progress = stack.enter_context(progress_bar(count, unit="files", note="reports"))
         made = tasks(_inputs(files, target), target, chosen.suffix, files)
         if target is None:
             made = _checked(made, chosen)
@@ -231,8 +223,8 @@ def run(files: Sequence[str], options: BatchOptions, target: Path | None, jobs: 
 
 
 def _count(files: Sequence[str], target: Path | None) -> int:
-    """How many files there are; only asked where somebody sees it."""
-    if not sys.stderr.isatty():
+    """Return the number of files; counted only where progress is shown."""
+    if not shows_progress(sys.stderr):
         return 0
     return sum(1 if file == "-" else count_files(file, without=target) for file in files)
 
@@ -261,7 +253,7 @@ def _checked(made: Iterator[Task], chosen: ReportFormat) -> Iterator[Task]:
 class _Printer:
     """Standard output, batch by batch."""
 
-    def __init__(self, chosen: ReportFormat, progress: ReportProgress, *, is_shown: bool) -> None:
+    def __init__(self, chosen: ReportFormat, progress: Progress, *, is_shown: bool) -> None:
         self._joined = FileJoiner(chosen)
         self._progress = progress
         self._is_shown = is_shown

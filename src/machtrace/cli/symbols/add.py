@@ -7,129 +7,141 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from machtrace.cli.tables import (
-    FormatOption,
-    Output,
-    StoreOption,
-    counted,
-    parse_size,
-    readable_size,
-    write_json,
-)
+from machtrace.cli.options import DocumentFormat, format_option, size_value, store_option
+from machtrace.cli.progress import progress_bar
+from machtrace.cli.tables import counted, readable_size, write_json
 from machtrace.model.image import shown_identifier
 
-if TYPE_CHECKING:  # they bring what reads files, which the command line's help can do without
+if TYPE_CHECKING:  # their package is imported when the command runs
     from machtrace.symbolstore.adding import AddOutcome, Stored
     from machtrace.symbolstore.archive import UnpackLimits
     from machtrace.symbolstore.contained_images import Skipped
     from machtrace.symbolstore.store import SymbolStore
 
 _SHOWN = 20
-"""Lines about what was skipped; the rest is counted."""
+"""Skipped inputs that are listed; the others are counted."""
 
 
+@click.command()
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=Path)
+@store_option
+@click.option("--follow-links", is_flag=True, help="Follow links in folders to files elsewhere.")
+@click.option(
+    "--max-member",
+    metavar="SIZE",
+    default="8G",
+    show_default=True,
+    callback=size_value,
+    help="Maximum size of an archive's member, unpacked.",
+)
+@click.option(
+    "--max-unpacked",
+    metavar="SIZE",
+    default="64G",
+    show_default=True,
+    callback=size_value,
+    help="Maximum size of all unpacked members together.",
+)
+@click.option(
+    "--max-depth",
+    metavar="N",
+    type=click.IntRange(min=1, max=16),
+    default=3,
+    show_default=True,
+    help="Maximum nesting of archives.",
+)
+@click.option("--verbose", "-v", is_flag=True, help="List each stored image.")
+@format_option()
 def add(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="PATH…",
-            help="App bundles, .ipa, .xcarchive, dSYMs, zip files, images, or folders of these.",
-        ),
-    ],
     *,
-    store: StoreOption = None,
-    follow_links: Annotated[
-        bool,
-        typer.Option("--follow-links", help="Read files that links in folders lead to elsewhere."),
-    ] = False,
-    max_member: Annotated[
-        str, typer.Option(metavar="SIZE", help="Of an archive's member, unpacked, at most.")
-    ] = "8G",
-    max_unpacked: Annotated[
-        str, typer.Option(metavar="SIZE", help="Of all unpacked members together at most.")
-    ] = "64G",
-    max_depth: Annotated[
-        int, typer.Option(min=1, max=16, help="How many archives may be in each other.")
-    ] = 3,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Name each image that is in the store now.")
-    ] = False,
-    format: FormatOption = Output.TEXT,  # noqa: A002 - the option's name
-) -> None:
-    """Add images and debug files to the store, each under its UUID or build-id.
+    paths: tuple[Path, ...],
+    store: Path | None,
+    follow_links: bool,
+    max_member: int,
+    max_unpacked: int,
+    max_depth: int,
+    verbose: bool,
+    form: DocumentFormat,
+) -> int:
+    """Add images and debug files to the store.
 
-    Folders are searched, zip archives unpacked, fat files taken apart. What is in the store is
-    never replaced. The status is 1 where something could not be read or stored, or a path held no
-    image.
+    Each PATH is an app bundle, .ipa, .xcarchive, dSYM, zip file or image, or a folder of these.
+    Folders are searched, zip archives unpacked, fat files split. Each image is stored under its
+    UUID or build-id; stored files are never replaced. The exit status is 1 if something could not
+    be read or stored, or a path holds no image.
     """
     from machtrace.cli.console import output
     from machtrace.symbolstore.archive import UnpackLimits
     from machtrace.symbolstore.store import SymbolStore
 
     limits = UnpackLimits(
-        member_bytes=parse_size(max_member, "--max-member"),
-        total_bytes=parse_size(max_unpacked, "--max-unpacked"),
+        member_bytes=max_member,
+        total_bytes=max_unpacked,
         depth=max_depth,
     )
     there = SymbolStore(store)
     tally = _add_all(there, paths, limits, follow_links=follow_links)
     with output():
-        if format is Output.JSON:
+        if form is DocumentFormat.JSON:
             write_json(_document(there.root, tally))
         else:
             _write_text(there.root, tally, verbose=verbose)
-    if format is Output.TEXT:
-        _complain(tally)
-    if tally.empty or any(one.reason.is_failure for one in tally.skipped):
-        raise typer.Exit(1)
+    if form is DocumentFormat.TEXT:
+        _print_skipped(tally)
+    return int(bool(tally.empty) or any(one.reason.is_failure for one in tally.skipped))
 
 
 @dataclass(slots=True)
 class _Tally:
-    """What became of everything."""
+    """The outcome of the command."""
 
     stored: list[Stored] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
-    """Without files in folders that are no images."""
+    """Inputs that were not stored, without files in folders that are not images."""
     ignored: int = 0
-    """How many of these there were."""
+    """The number of files in folders that are not images."""
     empty: list[Path] = field(default_factory=list)
-    """What the user named and held no image."""
+    """The user's paths that hold no image."""
 
     @property
     def added(self) -> list[Stored]:
-        """Those that were not in the store before."""
+        """The images that were not in the store before."""
         return [one for one in self.stored if one.is_new]
 
 
 def _add_all(
     store: SymbolStore, paths: Sequence[Path], limits: UnpackLimits, *, follow_links: bool
 ) -> _Tally:
-    from machtrace.cli.symbols.progress import add_progress
     from machtrace.symbolstore.adding import SymbolAdder, input_files
     from machtrace.symbolstore.contained_images import Skipped
 
     tally = _Tally()
     found = [list(input_files(place, follow_links=follow_links)) for place in paths]
     size = sum(one.size for part in found for one in part if not isinstance(one, Skipped))
-    with add_progress(size) as progress:
+    with progress_bar(size, unit="bytes", note=_counts(tally)) as progress:
         adder = SymbolAdder(store, limits, progress.advance)
         for place, part in zip(paths, found, strict=True):
             before = len(tally.stored)
             for one in part:
-                progress.look_at(one)
+                if not isinstance(one, Skipped):
+                    progress.show(label=one.path.name)
                 outcomes = (one,) if isinstance(one, Skipped) else adder.add(one)
                 is_named = not isinstance(one, Skipped) and one.is_named
                 for outcome in outcomes:
                     _count(tally, outcome, is_named=is_named)
-                    progress.count(len(tally.added), len(tally.stored) - len(tally.added))
+                    progress.show(note=_counts(tally))
             if len(tally.stored) == before:
                 tally.empty.append(place)
     return tally
+
+
+def _counts(tally: _Tally) -> str:
+    added = sum(one.is_new for one in tally.stored)
+    return f"{added:,} added, {len(tally.stored) - added:,} already there"
 
 
 def _count(tally: _Tally, outcome: AddOutcome, *, is_named: bool) -> None:
@@ -174,18 +186,18 @@ def _reasons(skipped: Sequence[Skipped]) -> str:
     return ", ".join(f"{count:,} {reason}" for reason, count in counts.most_common())
 
 
-def _complain(tally: _Tally) -> None:
+def _print_skipped(tally: _Tally) -> None:
     from machtrace.cli.console import warn
 
-    lines = list(_complaints(tally))
+    lines = list(_skipped_lines(tally))
     for line in lines[:_SHOWN]:
         warn(line)
     if len(lines) > _SHOWN:
         more = counted(len(lines) - _SHOWN, "more was", "more were")
-        warn(f"{more} skipped; --format json lists all")
+        warn(f"{more} skipped", hint="--format json lists all")
 
 
-def _complaints(tally: _Tally) -> Iterator[str]:
+def _skipped_lines(tally: _Tally) -> Iterator[str]:
     named = {str(place) for place in tally.empty}
     for one in tally.skipped:
         if one.reason.is_remarkable or one.source in named:
@@ -194,7 +206,7 @@ def _complaints(tally: _Tally) -> Iterator[str]:
     told = {one.source for one in tally.skipped}
     for place in tally.empty:
         if str(place) not in told:
-            yield f"no image was found in {_printable(str(place))}"
+            yield f"no image in {_printable(str(place))}"
 
 
 def _document(root: Path, tally: _Tally) -> dict[str, Any]:

@@ -1,31 +1,23 @@
-"""``machtrace symbols``: the store of images and debug files that names are looked up in.
-
-``machtrace symbols gc``: take out of the store what is not needed.
-
-``machtrace symbols missing``: what a report or core still needs.
-"""
+"""``machtrace symbols``: the store of images and debug files in which names are looked up."""
 
 from __future__ import annotations
 
 import sys
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from machtrace.cli.symbols.add import add
-from machtrace.cli.symbols.listing import export, find, list_files
-from machtrace.cli.tables import (
-    FormatOption,
-    Output,
-    StoreOption,
-    counted,
-    parse_age,
-    parse_size,
-    readable_size,
-    write_json,
-    write_table,
+from machtrace.cli.application import LazyCommand, lazy_group
+from machtrace.cli.options import (
+    DocumentFormat,
+    age_value,
+    format_option,
+    size_value,
+    store_option,
 )
+from machtrace.cli.tables import counted, readable_size, write_json, write_table
 from machtrace.model.image import shown_identifier
 
 if TYPE_CHECKING:
@@ -34,48 +26,44 @@ if TYPE_CHECKING:
     from machtrace.symbolstore.store import SymbolStore
 
 
+@click.command()
+@click.option(
+    "--max-size",
+    metavar="SIZE",
+    callback=size_value,
+    help="Keep at most this much, such as 20G: the files unused for longest are removed.",
+)
+@click.option(
+    "--unused-for",
+    metavar="AGE",
+    callback=age_value,
+    help="Remove files that were neither added nor read for this long, such as 90d.",
+)
+@click.option("--orphans", is_flag=True, help="Remove files stored under another UUID than theirs.")
+@click.option("--dry-run", "-n", is_flag=True, help="Only list what would be removed.")
+@store_option
+@format_option()
 def gc(
-    max_size: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Keep this much at most, as 20G: the longest unused files go.",
-            show_default=False,
-        ),
-    ] = None,
-    unused_for: Annotated[
-        str | None,
-        typer.Option(
-            metavar="AGE",
-            help="Remove what was neither added nor read for so long, as 90d.",
-            show_default=False,
-        ),
-    ] = None,
     *,
-    orphans: Annotated[
-        bool,
-        typer.Option("--orphans", help="Remove files whose own UUID is not that of their place."),
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", "-n", help="Only say what would be removed.")
-    ] = False,
-    store: StoreOption = None,
-    format: FormatOption = Output.TEXT,  # noqa: A002 - the option's name
+    max_size: int | None,
+    unused_for: float | None,
+    orphans: bool,
+    dry_run: bool,
+    store: Path | None,
+    form: DocumentFormat,
 ) -> None:
-    """Remove leftovers of interrupted commands, and what the options ask for."""
+    """Remove leftovers of interrupted commands, and files that the options select."""
     from machtrace.cli.console import output
     from machtrace.symbolstore.gc import check_is_store, remove
     from machtrace.symbolstore.store import SymbolStore
 
-    limit = None if max_size is None else parse_size(max_size, "--max-size")
-    age = None if unused_for is None else parse_age(unused_for, "--unused-for")
     there = SymbolStore(store)
     check_is_store(there)
-    removals = _removals(there, limit=limit, age=age, orphans=orphans)
+    removals = _removals(there, limit=max_size, age=unused_for, orphans=orphans)
     if not dry_run:
         remove(there, removals)
     with output():
-        if format is Output.JSON:
+        if form is DocumentFormat.JSON:
             write_json(
                 {
                     "store": str(there.root),
@@ -126,26 +114,22 @@ def _write_text(removals: list[Removal], *, dry_run: bool) -> None:
     sys.stdout.write(f"{counted(len(removals), 'file')} {verb}, {size}\n")
 
 
-def missing(
-    report: Annotated[
-        str,
-        typer.Argument(
-            metavar="REPORT",
-            help="A crash report (.ips, .crash or other text), a core, a process id; - for stdin.",
-        ),
-    ],
-    *,
-    system: Annotated[
-        bool,
-        typer.Option("--system/--no-system", help="List images of the operating system, too."),
-    ] = True,
-    store: StoreOption = None,
-    format: FormatOption = Output.TEXT,  # noqa: A002 - the option's name
-) -> None:
-    """Say which images of a report the store lacks, or has without their debug files.
+@click.command()
+@click.argument("report", metavar="REPORT")
+@click.option(
+    "--system/--no-system",
+    default=True,
+    show_default=True,
+    help="List images of the operating system, too.",
+)
+@store_option
+@format_option()
+def missing(*, report: str, system: bool, store: Path | None, form: DocumentFormat) -> int:
+    """List the images of a report that the store lacks, or has without their debug files.
 
-    The program's own images come first. Of a core or process, files that this machine has where
-    the program had them count as well. The status is 1 where nothing of an image is there.
+    REPORT is a crash report of any kind, a core or a process id; '-' is stdin. The program's own
+    images come first. For a core or process, files on this machine count as well. The exit status
+    is 1 if all files of an image are missing.
     """
     from machtrace.cli.console import output
     from machtrace.cli.symbols.needed_images import needed_images
@@ -157,7 +141,7 @@ def missing(
     lacking = [one for one in images if not one.kinds]
     partial = [one for one in images if one.kinds and not one.has_debug_file]
     with output():
-        if format is Output.JSON:
+        if form is DocumentFormat.JSON:
             write_json({"store": str(there.root), "images": [_document(one) for one in images]})
         else:
             if lacking or partial:
@@ -170,8 +154,7 @@ def missing(
                 f"{counted(len(images), 'image')}: {len(lacking):,} missing, {len(partial):,} "
                 f"without a debug file, {len(images) - len(lacking) - len(partial):,} complete\n"
             )
-    if lacking:
-        raise typer.Exit(1)
+    return 1 if lacking else 0
 
 
 def _row(one: NeededImage) -> tuple[str, ...]:
@@ -195,13 +178,27 @@ def _document(one: NeededImage) -> dict[str, Any]:
     }
 
 
-symbols_app = typer.Typer(
-    help="Keep images and dSYMs in a store, by UUID, for names to be found in it.",
-    no_args_is_help=True,
+_SYMBOLS = "machtrace.cli.symbols"
+
+symbols_app = lazy_group(
+    "symbols",
+    "Manage the store of images and dSYMs in which names are looked up, by UUID.",
+    {
+        "add": LazyCommand(f"{_SYMBOLS}.add:add", "Add images and debug files to the store."),
+        "list": LazyCommand(f"{_SYMBOLS}.listing:list_files", "List the images in the store."),
+        "find": LazyCommand(
+            f"{_SYMBOLS}.listing:find", "Print the paths of an image's files in the store."
+        ),
+        "missing": LazyCommand(
+            f"{_SYMBOLS}.commands:missing",
+            "List the images of a report that the store lacks, or has without their debug files.",
+        ),
+        "export": LazyCommand(
+            f"{_SYMBOLS}.listing:export", "Write the store's files in the layout of another tool."
+        ),
+        "gc": LazyCommand(
+            f"{_SYMBOLS}.commands:gc",
+            "Remove leftovers of interrupted commands, and files that the options select.",
+        ),
+    },
 )
-symbols_app.command("add")(add)
-symbols_app.command("list")(list_files)
-symbols_app.command("find")(find)
-symbols_app.command("missing")(missing)
-symbols_app.command("export")(export)
-symbols_app.command("gc")(gc)

@@ -1,26 +1,16 @@
-"""``machtrace symbols list`` and ``find``: what is in the store, and where.
-
-``machtrace symbols export``: the store's files as other tools look for them.
-"""
+"""``machtrace symbols list``, ``find`` and ``export``: the files of the store."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from machtrace.cli.tables import (
-    FormatOption,
-    Output,
-    StoreOption,
-    counted,
-    readable_size,
-    write_json,
-    write_table,
-)
+from machtrace.cli.options import DocumentFormat, enum_option, format_option, store_option
+from machtrace.cli.tables import counted, readable_size, write_json, write_table
 from machtrace.images.store_layout import ExportLayout
 from machtrace.model.image import shown_identifier
 
@@ -29,26 +19,22 @@ if TYPE_CHECKING:
     from machtrace.symbolstore.store import StoredFile, SymbolStore
 
 
-def list_files(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[NAME]",
-            help="Only of images so named; * and ? stand for any text.",
-            show_default=False,
-        ),
-    ] = None,
-    store: StoreOption = None,
-    format: FormatOption = Output.TEXT,  # noqa: A002 - the option's name
-) -> None:
-    """List the images in the store."""
+@click.command("list")
+@click.argument("name", metavar="[NAME]", required=False)
+@store_option
+@format_option()
+def list_files(*, name: str | None, store: Path | None, form: DocumentFormat) -> None:
+    """List the images in the store.
+
+    NAME selects images by name; * and ? match any text.
+    """
     from machtrace.cli.console import output
     from machtrace.symbolstore.store import SymbolStore
 
     there = SymbolStore(store)
     files = [one for one in there.files() if name is None or is_named(one, name)]
     with output():
-        if format is Output.JSON:
+        if form is DocumentFormat.JSON:
             write_json({"store": str(there.root), "files": [document(one) for one in files]})
             return
         images = _by_image(files)
@@ -64,19 +50,16 @@ def list_files(
         sys.stdout.write(f"{line} in {_printable(str(there.root))}\n")
 
 
-def find(
-    what: Annotated[
-        str,
-        typer.Argument(metavar="UUID", help="A UUID or build-id, with dashes or not; or a name."),
-    ],
-    *,
-    arch: Annotated[str | None, typer.Option(help="Only of this architecture.")] = None,
-    store: StoreOption = None,
-    format: FormatOption = Output.TEXT,  # noqa: A002 - the option's name
-) -> None:
-    """Print the paths of an image's files in the store, the debug file first.
+@click.command()
+@click.argument("what", metavar="UUID")
+@click.option("--arch", metavar="ARCH", help="Only files of this architecture.")
+@store_option
+@format_option()
+def find(*, what: str, arch: str | None, store: Path | None, form: DocumentFormat) -> int:
+    """Print the paths of an image's files in the store.
 
-    The status is 1 where there are none.
+    UUID is a UUID or build-id, with or without dashes, or a name. The debug file comes first. The
+    exit status is 1 if the store has no such file.
     """
     from machtrace.cli.console import output, warn
     from machtrace.images.store_layout import parse_identifier
@@ -90,31 +73,37 @@ def find(
         found = [one for one in there.files() if is_named(one, what) and arch in (None, one.arch)]
     found.sort(key=lambda one: (str(one.identifier), one.kind.value))
     with output() as sink:
-        if format is Output.JSON:
+        if form is DocumentFormat.JSON:
             write_json({"store": str(there.root), "files": [document(one) for one in found]})
         else:
             for one in found:
                 sink.write(f"{_printable(str(one.path))}\n")
-    if not found:
+    if found:
+        return 0
+    if identifier is None:
+        nothing = f"{_printable(what)} is neither a UUID, a build-id nor an image's name"
+        warn(f"{nothing} in {_printable(str(there.root))}", hint="see machtrace symbols list")
+    else:
         nothing = f"nothing for {_printable(what)} in {_printable(str(there.root))}"
-        if identifier is None:
-            why = "it is no UUID or build-id, and no image there has the name"
-            warn(f"{nothing}: {why}; see machtrace symbols list")
-        else:
-            warn(f"{nothing}; add files with machtrace symbols add")
-        raise typer.Exit(1)
+        warn(nothing, hint="add files with machtrace symbols add")
+    return 1
 
 
 def is_named(stored: StoredFile, pattern: str) -> bool:
-    """Whether the file's name is ``pattern``, in any case, or matches it."""
+    """Return whether the file's name matches ``pattern``, in any case."""
     from fnmatch import fnmatchcase
 
     return fnmatchcase((stored.name or "").lower(), pattern.lower())
 
 
 def document(stored: StoredFile) -> dict[str, Any]:
+<<<<<<< HEAD
     """``stored`` for machines."""
     from machtrace.model.text import encodable
+=======
+    """Return the JSON document of a stored file."""
+    from machtrace.model.text import encodable
+>>>>>>> 7c48b30 (cli: click instead of typer; shared options and one progress module; demangle)
 
     return {
         "uuid": shown_identifier(stored.identifier),
@@ -147,7 +136,7 @@ def _row(files: Sequence[StoredFile]) -> tuple[str, ...]:
 
 
 def local_time(seconds: float) -> str:
-    """A moment in the local time zone, as ISO 8601 has it."""
+    """Return a time in the local time zone, in ISO 8601."""
     from datetime import UTC, datetime
 
     try:
@@ -162,39 +151,45 @@ def _printable(text: str) -> str:
     return printable(text)
 
 
+@click.command()
+@click.argument("folder", metavar="FOLDER", type=Path)
+@click.argument("what", metavar="[UUID]...", nargs=-1)
+@enum_option(
+    "--layout",
+    members=ExportLayout,
+    help="lldb: for DBGFileMappedPaths on a Mac; build-id: for GDB; debuginfod and ssqp: for "
+    "servers; unified: as the store itself.",
+)
+@store_option
+@format_option()
 def export(
-    folder: Annotated[Path, typer.Argument(help="Where to write; it need not exist.")],
-    what: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[UUID]…", help="Which images, by UUID or name; all by default."),
-    ] = None,
     *,
-    layout: Annotated[
-        ExportLayout,
-        typer.Option(
-            help="lldb: for DBGFileMappedPaths on a Mac; build-id: for GDB; debuginfod and ssqp: "
-            "for servers; unified: as the store itself."
-        ),
-    ] = ExportLayout.LLDB,
-    store: StoreOption = None,
-    format: FormatOption = Output.TEXT,  # noqa: A002 - the option's name
-) -> None:
+    folder: Path,
+    what: tuple[str, ...],
+    layout: ExportLayout,
+    store: Path | None,
+    form: DocumentFormat,
+) -> int:
     """Write the store's files in the layout of another tool.
 
-    For lldb: dSYM bundles, and for each UUID a link into its bundle. On a Mac, lldb, sample and
+    FOLDER is created if it does not exist. UUID selects images by UUID, build-id or name; all by
+    default.
+
+    For lldb: dSYM bundles, and a link for each UUID into its bundle. On a Mac, lldb, sample and
     others find them after: defaults write com.apple.DebugSymbols DBGFileMappedPaths FOLDER
 
-    The status is 1 where something else is in a file's place, or nothing is found to export.
+    The exit status is 1 if another file has the name of one to write, or nothing is found to
+    export.
     """
     from machtrace.cli.console import output, warn
     from machtrace.symbolstore.export import ExportResult, export_file
     from machtrace.symbolstore.store import SymbolStore
 
     there = SymbolStore(store)
-    missing, files = _chosen(there, what or [])
+    missing, files = _chosen(there, what)
     exported = [export_file(one, folder, layout) for one in files]
     with output():
-        if format is Output.JSON:
+        if form is DocumentFormat.JSON:
             write_json({"folder": str(folder), "files": [_document(one) for one in exported]})
         else:
             for result in ExportResult:
@@ -205,15 +200,14 @@ def export(
         warn(f"nothing for {word} in {there.root}")
     collisions = [one for one in exported if one.result is ExportResult.COLLISION]
     for one in collisions:
-        warn(f"{one.result.value}: {one.path}; it was left alone")
-    if missing or collisions or not any(one.path for one in exported):
-        if not exported:
-            warn(f"there is nothing to export in {there.root}")
-        raise typer.Exit(1)
+        warn(f"{one.result.value}: {one.path}; not replaced")
+    if not exported:
+        warn(f"nothing to export in {there.root}")
+    return int(bool(missing or collisions) or not any(one.path for one in exported))
 
 
-def _chosen(store: SymbolStore, words: list[str]) -> tuple[list[str], list[StoredFile]]:
-    """Words that name nothing, and the files that the others name, each once."""
+def _chosen(store: SymbolStore, words: Sequence[str]) -> tuple[list[str], list[StoredFile]]:
+    """Return the words that match nothing, and the files that the others match, each once."""
     from machtrace.images.store_layout import parse_identifier
 
     if not words:
