@@ -58,14 +58,14 @@ def test_threads_are_chosen_by_what_people_call_them(core, wanted, count):
     ],
     ids=lambda words: " ".join(words)[:40],
 )
-def test_what_cannot_be_done_is_one_line_and_status_1(core, words):
-    """What, where, and what to do; never a traceback."""
+def test_an_error_is_a_fact_and_a_hint_with_status_1(core, words):
+    """On a line each; never a traceback."""
     done = machtrace(*(core if word == "CORE" else word for word in words))
 
     assert (1, "") == (done.returncode, done.stdout)
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("machtrace: ")
-    assert "; " in line
+    fact, hint = done.stderr.splitlines()
+    assert fact.startswith("machtrace: ")
+    assert hint.startswith("hint: ")
 
 
 def test_a_core_with_one_bad_thread_yields_the_others(core, tmp_path):
@@ -80,8 +80,9 @@ def test_a_core_with_one_bad_thread_yields_the_others(core, tmp_path):
 
     assert 1 == done.returncode
     assert 2 == done.stdout.count("thread #")
-    (line,) = done.stderr.splitlines()
-    assert "thread state" in line
+    fact, hint = done.stderr.splitlines()
+    assert "thread state" in fact
+    assert hint.startswith("hint: ")
 
 
 def test_stacks_that_were_cut_are_told_of_where_the_format_cannot(tmp_path):
@@ -136,8 +137,8 @@ def test_output_that_cannot_be_written_is_an_error(core, command):
         done = machtrace(*words, capture_output=False, stdout=full, stderr=subprocess.PIPE)
 
     assert 1 == done.returncode
-    (line,) = done.stderr.splitlines()
-    assert line.endswith("send it to a file or a pipe that can be written to and has room")
+    _, hint = done.stderr.splitlines()
+    assert hint == "hint: redirect it to a file or pipe that is writable and has room"
 
 
 @pytest.mark.peer
@@ -168,9 +169,9 @@ def test_closed_output_is_an_error(core, command):
         timeout=60,
     )
     assert 1 == done.returncode
-    (complaint,) = done.stderr.splitlines()
-    assert complaint.startswith("machtrace: ")
-    assert "standard output" in complaint
+    fact, _ = done.stderr.splitlines()
+    assert fact.startswith("machtrace: ")
+    assert "standard output" in fact
 
 
 @pytest.mark.peer
@@ -197,11 +198,13 @@ def test_version_is_told():
 
 
 def test_explanations_are_refused_where_there_is_no_place_for_them():
-    """One line says which formats have one."""
+    """The error lists the formats that show them."""
     done = machtrace("backtrace", "emulated:demo", "--explain", "--format", "lldb")
     assert 2 == done.returncode
-    (line,) = done.stderr.splitlines()
-    assert "text or json" in line
+    assert done.stderr.splitlines() == [
+        "machtrace: --explain requires --format text, json, not lldb",
+        "hint: see machtrace backtrace --help",
+    ]
 
 
 @pytest.mark.emulated
@@ -218,4 +221,4 @@ def test_a_command_does_not_look_at_itself(command):
     """Whoever says ``self`` means a program of theirs, which this one is not."""
     done = machtrace(*command, "self")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "self is this very command; give a process id" in done.stderr
+    assert "self is this very command\nhint: pass a process id" in done.stderr

@@ -89,15 +89,15 @@ def test_what_is_missing_is_said_and_the_rest_is_saved(core, tmp_path):
     ],
     ids=lambda words: " ".join(words)[:40],
 )
-def test_what_cannot_be_done_is_one_line_and_status_1(core, tmp_path, words):
+def test_an_error_is_a_fact_and_a_hint_with_status_1(core, tmp_path, words):
     """What, where, and what to do; no file is left."""
     places = {"CORE": str(core), "OUT": str(tmp_path / "x.core")}
     done = machtrace("snapshot", *(places.get(word, word) for word in words))
 
     assert (1, "") == (done.returncode, done.stdout)
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("machtrace: ")
-    assert "; " in line
+    fact, hint = done.stderr.splitlines()
+    assert fact.startswith("machtrace: ")
+    assert hint.startswith("hint: ")
     assert [] == list(tmp_path.iterdir())
 
 
@@ -140,8 +140,10 @@ def test_a_terminal_is_no_place_for_it(core):
         os.close(primary)
 
     assert 1 == done.returncode
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("machtrace: bytes are not for a terminal: standard output; redirect")
+    assert done.stderr.splitlines() == [
+        "machtrace: a terminal cannot show binary data: standard output",
+        "hint: redirect it, or name an output file",
+    ]
 
 
 def test_a_snapshot_without_images_says_what_its_walks_need(core, tmp_path):
@@ -152,7 +154,7 @@ def test_a_snapshot_without_images_says_what_its_walks_need(core, tmp_path):
 
     assert [0, 0] == [done.returncode, walked.returncode]
     assert "--search" in done.stderr
-    assert "the first caller is a guess in 3 of 3 stacks" in walked.stderr
+    assert "in 3 of 3 stacks the first caller is a guess" in walked.stderr
     assert "" == machtrace("backtrace", core).stderr
 
 

@@ -104,9 +104,7 @@ stack_limit_option = click.option(
 # --- names ---
 
 
-def _existing(
-    _context: click.Context, _parameter: click.Parameter, paths: Sequence[str]
-) -> tuple[str, ...]:
+def check_search_paths(paths: Sequence[str]) -> None:
     """Check that every path exists; ``~`` is the home folder.
 
     Raises:
@@ -118,7 +116,6 @@ def _existing(
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else None
             raise FileAccessError(path, reason or "cannot be read") from error
-    return tuple(paths)
 
 
 search_option = click.option(
@@ -126,7 +123,6 @@ search_option = click.option(
     "-s",
     metavar="PATH",
     multiple=True,
-    callback=_existing,
     help="File or folder with images and debug files; may be repeated.",
 )
 
@@ -154,7 +150,9 @@ def name_options(*, search: tuple[str, ...], names: bool, lines: bool, python: b
 
     Raises:
         click.UsageError: Python functions are requested without names.
+        FileAccessError: a path to search does not exist.
     """
+    check_search_paths(search)
     if python and not names:
         raise click.UsageError(
             "--python requires --names: the interpreter loop is recognised by its symbol name"

@@ -268,11 +268,6 @@ def _reason(error: Exception) -> str:
     return (getattr(error, "strerror", None) or "cannot be read").lower()
 
 
-def none_found(problem: str, path: str) -> str:
-    """Return a line for a path of the user's without reports, and how to fix that."""
-    return f"{problem} in {path}; pass reports, or folders or archives of reports"
-
-
 def standard_input() -> Iterator[ReportInput]:
     """Yield the piped file, or the members of an archive. Raises nothing."""
     name, limits = "standard input", InputLimits()

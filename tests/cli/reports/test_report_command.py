@@ -98,7 +98,7 @@ def test_an_unknown_format(folder):
     """Is one error in one line, with what to do."""
     status, _, err = run(folder, "--format", "xml")
     assert 0 != status
-    assert "choose one of: text, json" in err
+    assert "'xml' is not one of 'text', 'json'" in err
 
 
 def test_nothing_to_compare_with_is_no_difference(folder):

@@ -128,7 +128,7 @@ def test_a_child_that_dies_is_said(folder, tmp_path):
     said, complained = process.communicate(timeout=60)
 
     assert (process.returncode, said) == (1, b"")
-    assert complained.count(b"\n") == 1
+    assert complained.count(b"\n") == 2
     assert b"try --jobs 1" in complained
     wait_for(lambda: not group(process.pid))
 

@@ -51,7 +51,7 @@ def run(arguments: Sequence[str]) -> int:
         sources = _open(request)
     except LoadError as error:
         # Without a prefix: scripts look for how the line begins.
-        sys.stderr.write(f"{' '.join(str(error).split())}; {error.remedy}\n")
+        sys.stderr.write(f"{' '.join(str(error).split())}\nhint: {error.remedy}\n")
         return 1
     for words in _batches(request):
         _write(_answered(words, sources, request))

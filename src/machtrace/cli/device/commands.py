@@ -21,85 +21,8 @@ if TYPE_CHECKING:
     from machtrace.targets.ios.access import Device, DeviceFile
 
 
-<<<<<<< HEAD
-
-def reports(
-    udid: UdidArgument = None,
-    output_folder: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="FOLDER", help="Where to; it is made if need be."),
-    ] = _FOLDER,
-    *,
-    newer_than: Annotated[
-        str | None,
-        typer.Option(
-            metavar="AGE|DATE",
-            help="Only reports written since: 7d, 12h, 30m, or 2026-01-31 (local time).",
-            show_default=False,
-        ),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            help="Only files whose name begins so; with * and ? all of it, such as '*.ips'.",
-            show_default=False,
-        ),
-    ] = None,
-    only_list: Annotated[
-        bool, typer.Option("--list", help="Say which there are, and copy none.")
-    ] = False,
-    format: FormatOption = Output.TEXT,  # noqa: A002 - the option's name
-) -> None:
-    """Copy the crash reports of an iOS device into a folder.
-
-    Files that are there already stay as they are, so that the same command brings what is new.
-    Nothing is deleted on the device. The status is 1 where a report could not be had.
-    """
-    from machtrace.cli import console
-    from machtrace.cli.device.progress import listing_progress, pull_progress
-    from machtrace.pipeline.device_reports import ReportChoice, chosen_reports, pull_reports
-    from machtrace.targets.ios.session import LibraryAccess
-
-    choice = ReportChoice(name=name, newer_than=_since(newer_than))
-    with LibraryAccess().open(udid) as session:
-        device = session.device
-        with listing_progress() as seen:
-            files = chosen_reports(session, choice, seen)
-        if only_list:
-            with console.output():
-                _write_list(device, files, format)
-            return
-        with pull_progress(len(files), sum(one.size for one in files)) as progress:
-            pulled = pull_reports(session, files, output_folder, progress)
-    with console.output():
-        if format is Output.JSON:
-            from machtrace.model.text import encodable
-
-            write_json(
-                {
-                    "device": device.udid,
-                    "folder": encodable(str(output_folder)),
-                    "written": [encodable(str(path)) for path in pulled.written],
-                    "kept": [encodable(str(path)) for path in pulled.kept],
-                    "problems": [encodable(str(error)) for error in pulled.problems],
-                }
-            )
-        else:
-            there = f", {len(pulled.kept):,} already there" if pulled.kept else ""
-            sys.stdout.write(
-                f"{counted(len(pulled.written), 'report')} copied{there}: {output_folder}\n"
-            )
-    if pulled.problems:
-        console.print_errors(pulled.problems)
-        raise typer.Exit(1)
-
-
-def _since(text: str | None) -> float | None:
-    """A moment: a date, or an age before now."""
-=======
 def _since(_context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
     """Parse a date, or an age before now, as seconds since 1970."""
->>>>>>> 7c48b30 (cli: click instead of typer; shared options and one progress module; demangle)
     if text is None:
         return None
     from datetime import datetime
@@ -113,10 +36,6 @@ def _since(_context: click.Context, parameter: click.Parameter, text: str | None
     return None if age is None else time.time() - age
 
 
-<<<<<<< HEAD
-def _write_list(device: Device, files: Sequence[DeviceFile], form: Output) -> None:
-    from machtrace.model.text import encodable, printable
-=======
 @click.command()
 @udid_argument
 @click.option(
@@ -209,7 +128,6 @@ class _PullProgress:
 
 def _write_list(device: Device, files: Sequence[DeviceFile], form: DocumentFormat) -> None:
     from machtrace.model.text import encodable, printable
->>>>>>> 7c48b30 (cli: click instead of typer; shared options and one progress module; demangle)
 
     if form is DocumentFormat.JSON:
         rows = [

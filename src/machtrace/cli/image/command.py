@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from machtrace.cli.options import DocumentFormat, format_option, search_option
+from machtrace.cli.options import DocumentFormat, check_search_paths, format_option, search_option
 from machtrace.errors import MachtraceError
 from machtrace.model.address import Svma
 
@@ -69,6 +69,7 @@ def image(
     from machtrace.cli.console import output, print_error
     from machtrace.cli.image.opening import open_described
 
+    check_search_paths(search)
     places = search if debug_files or search else None
     path, images = open_described(file, arch)
     with output():

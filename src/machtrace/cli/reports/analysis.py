@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from machtrace.cli.console import output, print_error, warn
+from machtrace.cli.console import output, print_error
 from machtrace.cli.progress import Progress, progress_bar
 from machtrace.cli.reports import document, sections
-from machtrace.cli.reports.run import FEW_FILES
+from machtrace.cli.reports.run import FEW_FILES, warn_of_nothing
 from machtrace.cli.reports.sections import Section, show
 from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.model.report import Report
@@ -19,7 +19,7 @@ from machtrace.reports.analysis.function_costs import FunctionCosts, function_co
 from machtrace.reports.analysis.groups import function_differences, group_differences, report_groups
 from machtrace.reports.analysis.reported_stacks import profile_of
 from machtrace.reports.analysis.waits.graph import wait_graph
-from machtrace.reports.inputs import ReportInput, none_found, report_inputs, standard_input
+from machtrace.reports.inputs import ReportInput, report_inputs, standard_input
 from machtrace.reports.readers import read_source
 
 
@@ -80,7 +80,7 @@ def _read(files: Sequence[str], search: Sequence[str]) -> ReadReports:
                 read.names += [one.name] * len(found)
             progress.advance(1)
     if not read.reports and not read.failed and files:
-        warn(none_found("there is no report", ", ".join(map(printable, files))))
+        warn_of_nothing("there is no report", ", ".join(map(printable, files)))
     if search and read.reports:
         from machtrace.symbolizer.report_names import ReportNames
         from machtrace.symbolizer.report_symbolicator import symbolicate_reports

@@ -9,6 +9,7 @@ import click
 from machtrace.cli.options import (
     STDOUT,
     DocumentFormat,
+    check_search_paths,
     format_option,
     reports_argument,
     search_option,
@@ -72,6 +73,7 @@ def symbolicate(
     from machtrace.cli.reports.run import run
     from machtrace.reports.batches import BatchOptions
 
+    check_search_paths(search)
     return run(files, BatchOptions(format=form, search=search), output, jobs)
 
 
@@ -141,6 +143,7 @@ def report(
     """
     from machtrace.cli.reports.analysis import Wanted, run
 
+    check_search_paths(search)
     everything = not (top or groups or explain or waits or diff)
     wanted = Wanted(
         top=top or (_TOP if everything or diff else None),

@@ -34,7 +34,6 @@ from machtrace.reports.formats import FORMATS, FileJoiner, ReportFormat, report_
 from machtrace.reports.inputs import (
     ReportInput,
     count_files,
-    none_found,
     report_inputs,
     standard_input,
 )
@@ -136,7 +135,7 @@ class RunSummary:
         if self._options.wants_names and self._reports:
             self._tell_names()
         if self._files == 0:
-            warn(none_found("there are no files", self._given))
+            warn_of_nothing("there are no files", self._given)
         elif self._files > 1:
             passed = "1 file was no report"
             if self._unread > 1:
@@ -145,7 +144,7 @@ class RunSummary:
             rest += f", {_counted(self._warned, 'file')} with oddities" if self._warned else ""
             warn(f"{_counted(self._reports, 'report')} of {self._files} files{rest}")
         if self._files and self._unread == self._files:
-            warn(none_found("there is no report", self._given))
+            warn_of_nothing("there is no report", self._given)
         return 1 if self._errors or not self._reports else 0
 
     def _tell_warnings(self, item: BatchItem) -> None:
@@ -167,6 +166,11 @@ class RunSummary:
             warn(f"no symbols for {name}{arch} {uuid}: {_counted(one.frames, 'frame')}")
         for problem in list(self._problems)[:_SHOWN]:
             warn(printable(problem))
+
+
+def warn_of_nothing(fact: str, paths: str) -> None:
+    """Print that there is nothing in ``paths``, and what to pass."""
+    warn(f"{fact} in {paths}", hint="pass reports, or folders or archives of reports")
 
 
 def _counted(number: int, what: str) -> str:

@@ -97,13 +97,8 @@ def is_named(stored: StoredFile, pattern: str) -> bool:
 
 
 def document(stored: StoredFile) -> dict[str, Any]:
-<<<<<<< HEAD
-    """``stored`` for machines."""
-    from machtrace.model.text import encodable
-=======
     """Return the JSON document of a stored file."""
     from machtrace.model.text import encodable
->>>>>>> 7c48b30 (cli: click instead of typer; shared options and one progress module; demangle)
 
     return {
         "uuid": shown_identifier(stored.identifier),
