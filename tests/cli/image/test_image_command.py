@@ -266,7 +266,7 @@ def test_a_traceback_is_never_what_a_user_sees(tmp_path: Path):
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        f"machtrace: no such file: {path}\nhint: check that the path exists and can be read\n"
+        f"machtrace: no such file: {path}\nhint: check that the path exists and is readable\n"
     )
 
 

@@ -281,7 +281,7 @@ def test_places_that_cannot_be_written_to_are_said(machtrace, tmp_path):
     assert "not a directory" in err
     status, _, err = machtrace("symbolicate", files[0], "-o", tmp_path / "no" / "such" / "f.crash")
     assert status == 1
-    assert "give the name of a file in a folder" in err
+    assert "pass the name of a file in a folder" in err
     (tmp_path / "out" / "a.crash").mkdir(parents=True)
     status, _, err = machtrace("symbolicate", *files, "-o", tmp_path / "out")
     assert status == 1
@@ -368,7 +368,8 @@ def test_places_without_reports_are_named(machtrace, tmp_path, command):
         for folder in ("empty", "other"):
             status, out, err = machtrace(command, tmp_path / folder)
             assert (status, out) == (1, b"")
-            assert f"{tmp_path / folder}; pass reports" in err.splitlines()[-1]
+            assert err.splitlines()[-2].endswith(f" in {tmp_path / folder}")
+            assert err.splitlines()[-1].startswith("hint: pass reports")
         (tmp_path / "other" / "b.c").write_text("int b;")
 
 
