@@ -22,7 +22,6 @@ from machtrace.formats.elf.contents import (
     read_symbol_section,
     without_version,
 )
-from machtrace.formats.elf.eh_frame_hdr import read_eh_frame_header, read_search_table
 from machtrace.formats.elf.structs import SHT_DYNSYM, SHT_SYMTAB
 from machtrace.formats.macho.contents import FileContents, read_table
 from machtrace.formats.macho.structs import SymtabCommand
@@ -257,6 +256,8 @@ def _code_section(contents: ElfFileContents, offset: ImageOffset) -> _Section | 
 
 def _described_function(contents: ElfFileContents, offset: ImageOffset) -> tuple[int, int] | None:
     """Return the start of the code around ``offset`` by call-frame descriptions, and the next."""
+    from machtrace.formats.elf.eh_frame_hdr import read_eh_frame_header, read_search_table
+
     base = contents.image.header_svma
     header = read_eh_frame_header(contents)
     table = None if header is None else read_search_table(contents, header)
