@@ -1,1 +1,1 @@
-"""An image's files: where they may be, and whether they are its own."""
+"""An image's files: where they may be, and how they are identified."""

@@ -1,7 +1,4 @@
-"""Which paths may hold an image's files, cheap ones first; nothing is opened here.
-
-Which paths may hold the debug file of an ELF image.
-"""
+"""Paths that may hold an image's files, cheap ones first; nothing is opened here."""
 
 from __future__ import annotations
 
@@ -30,9 +27,9 @@ from machtrace.model.image import BinaryImage, ImageFormat
 
 _LAYOUTS = (unified_path, lldb_path, build_id_path, debuginfod_path)
 _OF_THE_SYSTEM = ("/usr/lib/", "/System/")
-"""Images without dSYMs, of which every process has hundreds; Spotlight takes its time."""
-_TOLD = 3
-"""Other builds of an image that are told where none is the right one."""
+"""Images without dSYMs, of which every process has hundreds; Spotlight is slow."""
+_LISTED = 3
+"""Other builds of an image that are listed if none matches."""
 
 
 class Candidate(NamedTuple):
@@ -41,47 +38,47 @@ class Candidate(NamedTuple):
     path: str
     found_by: FoundBy
     is_proven: bool = False
-    """Whether the file is the image's even where no identifier tells."""
+    """Whether the file is the image's even if it has no identifier."""
     crc: int | None = None
-    """The CRC-32 that vouches for a file without an identifier."""
+    """The CRC-32 that identifies a file without an identifier."""
 
 
-def given(image: BinaryImage, places: SearchPath, record: SearchRecord) -> Iterator[Candidate]:
-    """Files that the user named, and what has the image's name in folders that they named."""
-    for place in places.paths:
-        if not os.path.isdir(place):  # noqa: PTH112 - Path.is_dir raises where it may not look
-            yield from _given_file(place, image, places, record)
-        elif is_dsym(place):
-            for path in places.in_bundle(place):
-                yield from _given_file(path, image, places, record)
+def given(image: BinaryImage, search_path: SearchPath, record: SearchRecord) -> Iterator[Candidate]:
+    """Yield the files that the user gave, and files by the image's name in given folders."""
+    for root in search_path.paths:
+        if not os.path.isdir(root):  # noqa: PTH112 - Path.is_dir raises where it may not look
+            yield from _given_file(root, image, search_path, record)
+        elif is_dsym(root):
+            for path in search_path.in_bundle(root):
+                yield from _given_file(path, image, search_path, record)
         elif image.path:
             for path in dict.fromkeys((image.name, image.path.lstrip("/"))):
-                found = os.path.join(place, path)  # noqa: PTH118
+                found = os.path.join(root, path)  # noqa: PTH118
                 yield Candidate(found, FoundBy.NAME, is_proven=True)
 
 
 def _given_file(
-    path: str, image: BinaryImage, places: SearchPath, record: SearchRecord
+    path: str, image: BinaryImage, search_path: SearchPath, record: SearchRecord
 ) -> Iterator[Candidate]:
-    """A file, unless it is known to be other images': there may be hundreds for hundreds."""
-    identifiers = () if image.uuid is None else places.identifiers(path)
+    """Yield a given file unless it is another image's, of which there may be hundreds."""
+    identifiers = () if image.uuid is None else search_path.identifiers(path)
     if not identifiers or image.uuid in identifiers:
         name = os.path.basename(path)  # noqa: PTH119
         yield Candidate(path, FoundBy.GIVEN, is_proven=name == image.name)
     else:
         listed = [str(one).upper() if isinstance(one, UUID) else str(one) for one in identifiers]
-        record.add(path, Outcome.OTHER_IDENTIFIER, ", ".join(listed[:_TOLD]))
+        record.add(path, Outcome.OTHER_IDENTIFIER, ", ".join(listed[:_LISTED]))
 
 
-def stored(image: BinaryImage, places: SearchPath, kind: FileKind) -> Iterator[Candidate]:
-    """Where the user's symbol store has the file, and the given folders would if they were one."""
+def stored(image: BinaryImage, search_path: SearchPath, kind: FileKind) -> Iterator[Candidate]:
+    """Yield the paths in the user's store, and in given folders as if they were stores."""
     if image.uuid is not None:
-        for place in (*places.paths, str(default_store_path())):
-            yield from in_store(place, image.uuid, image.arch, kind)
+        for root in (*search_path.paths, str(default_store_path())):
+            yield from in_store(root, image.uuid, image.arch, kind)
 
 
 def in_store(root: str, identifier: Identifier, arch: Arch, kind: FileKind) -> Iterator[Candidate]:
-    """What is at the places that any layout of symbol stores has for a file."""
+    """Yield the paths that any layout of symbol stores has for a file, if they exist."""
     for layout in _LAYOUTS:
         inside = layout(identifier, kind)
         if inside is not None:
@@ -92,7 +89,7 @@ def in_store(root: str, identifier: Identifier, arch: Arch, kind: FileKind) -> I
 
 
 def on_this_machine(image: BinaryImage) -> Iterator[Candidate]:
-    """Where the target has the image, if that is this machine."""
+    """Yield the paths where the target has the image, if that is this machine."""
     if image.local_path is not None:
         yield Candidate(image.local_path, FoundBy.ITSELF, is_proven=True)
     if image.path.startswith("/"):
@@ -100,12 +97,12 @@ def on_this_machine(image: BinaryImage) -> Iterator[Candidate]:
 
 
 def bundles(
-    image: BinaryImage, places: SearchPath, binaries: Iterable[str], record: SearchRecord
+    image: BinaryImage, search_path: SearchPath, binaries: Iterable[str], record: SearchRecord
 ) -> Iterator[Candidate]:
-    """Where dSYMs are by the image's name: in given folders, and beside its ``binaries``."""
-    for place in places.paths:
-        if os.path.isdir(place) and image.path:  # noqa: PTH112
-            for bundle in named_in(place, image.path):
+    """Yield dSYMs by the image's name: in given folders, and beside its ``binaries``."""
+    for root in search_path.paths:
+        if os.path.isdir(root) and image.path:  # noqa: PTH112
+            for bundle in named_in(root, image.path):
                 yield from _file_or_bundle(bundle, FoundBy.NAME)
     own = (candidate.path for candidate in on_this_machine(image))
     existing = filter(os.path.exists, dict.fromkeys((*binaries, *own)))
@@ -117,45 +114,47 @@ def bundles(
 
 
 def indexed(
-    image: BinaryImage, places: SearchPath, record: SearchRecord, kind: FileKind
+    image: BinaryImage, search_path: SearchPath, record: SearchRecord, kind: FileKind
 ) -> Iterator[Candidate]:
-    """What looking through the given folders found for the image's identifier."""
+    """Yield the files with the image's identifier in the indices of the given folders."""
     if image.uuid is None:
         return
-    for place in places.paths:
-        if not os.path.isdir(place):  # noqa: PTH112
+    for root in search_path.paths:
+        if not os.path.isdir(root):  # noqa: PTH112
             continue
-        index = places.index(place)
-        found = index.by_identifier.get(image.uuid, ())
-        for path in found:
+        index = search_path.index(root)
+        matches = index.by_identifier.get(image.uuid, ())
+        for path in matches:
             yield Candidate(path, FoundBy.IDENTIFIER)
         for store in index.stores:
-            if store != place:
+            if store != root:
                 yield from in_store(store, image.uuid, image.arch, kind)
-        if not found:
+        if not matches:
             others = index.by_name.get(image.name, ()) if image.name else ()
-            told = f"; {image.name} of other builds: {', '.join(others[:_TOLD])}" if others else ""
-            record.add(place, Outcome.NO_MATCH, f"{index}{told}")
+            others_text = (
+                f"; {image.name} of other builds: {', '.join(others[:_LISTED])}" if others else ""
+            )
+            record.add(root, Outcome.NO_MATCH, f"{index}{others_text}")
         if index.is_cut_short:
-            record.add(place, Outcome.CUT_SHORT, str(index))
+            record.add(root, Outcome.CUT_SHORT, str(index))
 
 
 def spotlighted(
-    image: BinaryImage, places: SearchPath, record: SearchRecord
+    image: BinaryImage, search_path: SearchPath, record: SearchRecord
 ) -> Iterator[Candidate]:
-    """What a Mac's Spotlight knows of the image's UUID."""
+    """Yield the files that a Mac's Spotlight has for the image's UUID."""
     if not isinstance(image.uuid, UUID) or image.path.startswith(_OF_THE_SYSTEM):
         return
-    found = places.spotlight.bundles(image.uuid)
-    if found is None:
+    paths = search_path.spotlight.bundles(image.uuid)
+    if paths is None:
         return
-    if not found:
+    if not paths:
         record.add("Spotlight", Outcome.NO_MATCH)
-    for path in found:
+    for path in paths:
         if is_dsym(path) or not os.path.isdir(path):  # noqa: PTH112
             yield from _file_or_bundle(path, FoundBy.SPOTLIGHT)
         else:  # an archive, or an application that is indexed with what it holds
-            for inside in places.index(path).by_identifier.get(image.uuid, ()):
+            for inside in search_path.index(path).by_identifier.get(image.uuid, ()):
                 yield Candidate(inside, FoundBy.SPOTLIGHT)
 
 
@@ -172,13 +171,15 @@ def _in_bundle(bundle: str, found_by: FoundBy) -> Iterator[Candidate]:
 
 
 def elf_debug_files(
-    image: BinaryImage, places: SearchPath, record: SearchRecord
+    image: BinaryImage, search_path: SearchPath, record: SearchRecord
 ) -> Iterator[Candidate]:
-    """Where the system has debug files by build-id, and where debuginfod's clients keep them."""
+    """Yield debug files by build-id: the system's, and those that debuginfod's clients cached."""
     if image.uuid is None:
         return
-    named = [(root, build_id_path(image.uuid, FileKind.DEBUGINFO)) for root in places.debug_roots]
-    named.append((places.debuginfod_cache, debuginfod_path(image.uuid, FileKind.DEBUGINFO)))
+    named = [
+        (root, build_id_path(image.uuid, FileKind.DEBUGINFO)) for root in search_path.debug_roots
+    ]
+    named.append((search_path.debuginfod_cache, debuginfod_path(image.uuid, FileKind.DEBUGINFO)))
     for root, inside in named:
         if inside is None:
             continue
@@ -190,17 +191,17 @@ def elf_debug_files(
 
 
 def linked_debug_files(
-    binary: IdentifiedFile, places: SearchPath, record: SearchRecord
+    binary: IdentifiedFile, search_path: SearchPath, record: SearchRecord
 ) -> Iterator[Candidate]:
-    """Where the file that the binary names in ``.gnu_debuglink`` would be."""
+    """Yield the paths of the file that the binary names in ``.gnu_debuglink``."""
     if binary.contents.format is not ImageFormat.ELF:
         return
     link = debug_link(binary.contents)
     if link is None:
         return
-    folders = [place for place in places.paths if os.path.isdir(place)]  # noqa: PTH112
-    for path in linked_paths(binary.path, link, (*folders, *places.debug_roots)):
-        # A link may name the binary itself, which was looked at.
+    folders = [root for root in search_path.paths if os.path.isdir(root)]  # noqa: PTH112
+    for path in linked_paths(binary.path, link, (*folders, *search_path.debug_roots)):
+        # A link may name the binary itself, which was tried.
         if os.path.realpath(path) == os.path.realpath(binary.path):
             continue
         if os.path.exists(path):  # noqa: PTH110

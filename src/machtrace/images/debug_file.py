@@ -1,7 +1,4 @@
-"""A file that holds an image's debug information, or more of its symbols than the image has.
-
-Where source files are now: replacing the beginnings of paths that a compiler recorded.
-"""
+"""Files with an image's debug information, or with more of its symbols than the image has."""
 
 from __future__ import annotations
 
@@ -17,13 +14,13 @@ from machtrace.model.image import BuildId, ImageFormat
 
 @dataclass(frozen=True, slots=True)
 class SourcePaths:
-    """Prefixes of recorded paths, and what to put in their places."""
+    """Prefixes of recorded source paths, and the folders where these sources are now."""
 
     replacements: tuple[tuple[str, str], ...] = ()
     """(recorded folder, folder now); without a ``/`` at the end."""
 
     def now(self, path: str) -> str:
-        """``path`` with the longest recorded folder that it is in replaced; else as it is."""
+        """Return ``path`` with the longest recorded folder that it is in replaced."""
         best = ""
         there = path
         for recorded, current in self.replacements:
@@ -35,11 +32,11 @@ class SourcePaths:
 
 
 NOT_MOVED = SourcePaths()
-"""Every path as it was recorded."""
+"""Every path as recorded."""
 
 
 class FoundBy(Enum):
-    """What led to a file; the value is how people are told."""
+    """How a file was found; the value is shown to users."""
 
     GIVEN = "given by its path"
     NAME = "by its name in a given folder"
@@ -54,25 +51,25 @@ class FoundBy(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DebugFile:
-    """A file, or a slice of a fat one, that belongs to an image: its identifier says so.
+    """A file, or a slice of a fat one, with the identifier of an image.
 
-    Its stated addresses count from its own header, which need not be where the image's is:
-    ``svma - debug_file.header_svma`` is the :data:`ImageOffset` of both.
+    Its stated addresses count from its own header, which need not be at the image's address: ``svma
+    - debug_file.header_svma`` is the :data:`ImageOffset` of both.
     """
 
     contents: ObjectFile
     data: memoryview
     """The bytes of ``contents``: of a fat file, only the slice."""
     slice_offset: FileOffset = FileOffset(0)  # noqa: RUF009 (a NewType of int)
-    """Where in the file at :attr:`path` ``data`` begins."""
+    """The offset of ``data`` in the file at :attr:`path`."""
     path: str
     found_by: FoundBy
     source_paths: SourcePaths = NOT_MOVED
-    """Where sources are now that were elsewhere when they were compiled."""
+    """Where sources are now, if they were moved since they were compiled."""
 
     @property
     def uuid(self) -> UUID | BuildId | None:
-        """What it says that it belongs to; None of an ELF file that only a checksum vouches for."""
+        """Its identifier; None of an ELF file that only a checksum identifies."""
         return self.contents.image.identifier
 
     @property
@@ -82,12 +79,12 @@ class DebugFile:
 
     @property
     def format(self) -> ImageFormat:
-        """Which kind of file it is."""
+        """The file's format."""
         return self.contents.format
 
     @property
     def header_svma(self) -> Svma:
-        """The stated address of its header, which its DWARF's addresses count from."""
+        """The stated address of its header, from which its DWARF's addresses count."""
         return self.contents.image.header_svma
 
     @property

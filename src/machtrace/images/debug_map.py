@@ -1,7 +1,4 @@
-"""The debug map of an executable whose DWARF is still in the object files that it is made of.
-
-Finding the object files that a Mach-O's debug map names.
-"""
+"""The debug map of an executable whose DWARF is still in its object files."""
 
 from __future__ import annotations
 
@@ -24,28 +21,28 @@ class LinkedObject:
     """An object file as the linker recorded it."""
 
     path: str
-    """Of the object file, or of the archive that it is in."""
+    """The path of the object file, or of the archive that it is in."""
     member: str | None
-    """Its name in the archive; None where it is a file of its own."""
+    """Its name in the archive; None if it is a file of its own."""
     modified: int
-    """When it was last changed, in seconds since 1970; 0 where the linker left that out."""
+    """Its modification time in seconds since 1970; 0 if the linker left that out."""
 
     @classmethod
     def parse(cls, text: str, modified: int) -> LinkedObject:
-        """From the linker's ``archive(member)`` or path."""
+        """Parse the linker's ``archive(member)`` or path."""
         archive, bracket, member = text.rpartition("(")
         if bracket and archive and member.endswith(")"):
             return cls(archive, member[:-1], modified)
         return cls(text, None, modified)
 
     def __str__(self) -> str:
-        """As the linker spells it."""
+        """Return the linker's spelling."""
         return self.path if self.member is None else f"{self.path}({self.member})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DebugMap:
-    """Where the DWARF of an image is: in these object files, of which some are there.
+    """The object files with an image's DWARF, of which some exist.
 
     :class:`~machtrace.lines.debug_map.index.DebugMapIndex` reads them.
     """
@@ -53,11 +50,11 @@ class DebugMap:
     path: str
     """The image's file."""
     contents: FileContents
-    """Its bytes."""
+    """Its contents."""
     objects: tuple[LinkedObject, ...]
     """In the order of the symbol table."""
     folders: tuple[str, ...] = ()
-    """Where object files are looked for that are not where they were linked from."""
+    """Folders to search for object files that were moved."""
 
     @property
     def arch(self) -> Arch:
@@ -65,7 +62,7 @@ class DebugMap:
         return self.contents.image.arch
 
     def paths(self, linked: LinkedObject) -> Iterator[str]:
-        """Where the file of ``linked`` may be: where it was linked from, and in given folders."""
+        """Yield paths of the file of ``linked``: where it was linked from, and in given folders."""
         # A relative path stays one; it counts from the image.
         yield os.path.join(os.path.dirname(self.path), linked.path)  # noqa: PTH118, PTH120
         for folder in self.folders:
@@ -73,14 +70,14 @@ class DebugMap:
             yield os.path.join(folder, os.path.basename(linked.path))  # noqa: PTH118, PTH119
 
 
-_TOLD = 8
-"""Object files that are told one by one where all are missing."""
+_LISTED = 8
+"""Object files that are listed one by one if all are missing."""
 
 
 def usable_debug_map(
-    binary: IdentifiedFile, places: SearchPath, record: SearchRecord
+    binary: IdentifiedFile, search_path: SearchPath, record: SearchRecord
 ) -> DebugMap | None:
-    """The debug map of ``binary`` where it has one and any of its object files is there."""
+    """Return the debug map of ``binary`` if it has one and any of its object files exists."""
     if binary.contents.format is not ImageFormat.MACHO:
         return None
     try:
@@ -90,23 +87,23 @@ def usable_debug_map(
         return None
     if not stabs:
         return None
-    found = DebugMap(
+    debug_map = DebugMap(
         path=binary.path,
         contents=binary.contents,
         objects=tuple(LinkedObject.parse(*stab) for stab in stabs),
-        folders=tuple(place for place in places.paths if os.path.isdir(place)),  # noqa: PTH112
+        folders=tuple(root for root in search_path.paths if os.path.isdir(root)),  # noqa: PTH112
     )
-    if _any_is_there(found):
+    if _any_exists(debug_map):
         record.add(binary.path, Outcome.FOUND, f"a debug map of {len(stabs)} object files")
-        return found
-    for one in found.objects[:_TOLD]:
+        return debug_map
+    for one in debug_map.objects[:_LISTED]:
         record.add(str(one), Outcome.NO_FILE, "an object file of the debug map")
-    if len(stabs) > _TOLD:
-        record.add(f"{len(stabs) - _TOLD} more object files", Outcome.NO_FILE)
+    if len(stabs) > _LISTED:
+        record.add(f"{len(stabs) - _LISTED} more object files", Outcome.NO_FILE)
     return None
 
 
-def _any_is_there(debug_map: DebugMap) -> bool:
+def _any_exists(debug_map: DebugMap) -> bool:
     """Whether any object file or archive exists; most are in few folders, or in none."""
     folders: dict[str, bool] = {}
     for path in dict.fromkeys(path for one in debug_map.objects for path in debug_map.paths(one)):

@@ -1,12 +1,9 @@
-"""dSYM bundles: where they lie beside binaries, and the DWARF files in them.
+"""dSYM bundles: where they are beside binaries, the DWARF files in them, and moved sources.
 
 A bundle ``NAME.dSYM`` holds ``Contents/Resources/DWARF/`` with a Mach-O file for each binary
-(``dsymutil``'s manual; LLDB's *Symbols on macOS*).
-
-Where the sources of a dSYM are now, as the property list beside its DWARF says.
-
-``Contents/Resources/<UUID>.plist`` of a bundle (LLDB's *Symbols on macOS*, "Embedding UUID property
-lists inside the dSYM bundles"; how its versions differ is in LLDB's ``SymbolVendorMacOSX.cpp``).
+(``dsymutil``'s manual; LLDB's *Symbols on macOS*). ``Contents/Resources/<UUID>.plist`` states where
+sources are now (*Symbols on macOS*, "Embedding UUID property lists inside the dSYM bundles"; how
+its versions differ is in LLDB's ``SymbolVendorMacOSX.cpp``).
 """
 
 from __future__ import annotations
@@ -21,17 +18,17 @@ from machtrace.images.search_record import Outcome, SearchRecord
 
 _INSIDE = ("Contents", "Resources", "DWARF")
 _MOST_FILES = 1024
-"""DWARF files of one bundle that are looked at; nearly all bundles have one."""
+"""DWARF files of one bundle that are examined; nearly all bundles have one."""
 _MOST_ANCESTORS = 64
 
 
 def is_dsym(path: str) -> bool:
-    """Whether ``path`` is a folder that is called or built like a dSYM bundle."""
+    """Whether ``path`` is a folder with the name or the structure of a dSYM bundle."""
     return os.path.isdir(os.path.join(path, *_INSIDE))  # noqa: PTH112, PTH118
 
 
 def dwarf_files(bundle: str) -> list[str]:
-    """The paths of the files in a bundle's DWARF folder, by name; none where it has none."""
+    """Return the paths of the files in a bundle's DWARF folder, by name."""
     folder = os.path.join(bundle, *_INSIDE)  # noqa: PTH118
     try:
         with os.scandir(folder) as entries:
@@ -43,7 +40,7 @@ def dwarf_files(bundle: str) -> list[str]:
 
 
 def beside(path: str) -> Iterator[str]:
-    """Where dSYM bundles and flat ``.dwarf`` files of the binary at ``path`` would be.
+    """Yield the paths of dSYM bundles and flat ``.dwarf`` files of the binary at ``path``.
 
     They are beside the binary, and, for ``X.app/Contents/MacOS/X`` and all that an application
     bundles, beside the bundle: ``X.app.dSYM``. An .xcframework has them in ``dSYMs`` there; an
@@ -84,7 +81,7 @@ def _ancestors(folder: str) -> Iterator[str]:
 
 
 def named_in(folder: str, path: str) -> Iterator[str]:
-    """Where dSYM bundles of the binary that the target has at ``path`` would be in ``folder``."""
+    """Yield dSYM bundles in ``folder`` of the binary that the target has at ``path``."""
     parts = [part for part in path.split("/") if part]
     bundles = [part for part in parts[-_MOST_ANCESTORS:-1] if os.path.splitext(part)[1]]  # noqa: PTH122
     for name in dict.fromkeys(chain(parts[-1:], reversed(bundles))):
@@ -95,17 +92,17 @@ def named_in(folder: str, path: str) -> Iterator[str]:
 _LARGEST = 4 << 20
 """Bytes of a property list that is read; real ones take some kilobytes."""
 _REMAPPED_SINCE = 2
-"""The DBGVersion from which on DBGSourcePathRemapping is meant."""
+"""The first DBGVersion in which DBGSourcePathRemapping is valid."""
 _AS_IT_IS_SINCE = 3
-"""Before, its paths ended in two components that say nothing."""
+"""Before, its paths ended in two meaningless components."""
 
 
 def dsym_source_paths(dwarf_path: str, uuid: UUID, record: SearchRecord) -> SourcePaths:
-    """The replacements for the paths in a bundle's DWARF file; none where the bundle has none.
+    """Return the replacements for the paths in a bundle's DWARF file; empty without any.
 
     Args:
-        dwarf_path: of the file; links are followed to the bundle that it is in.
-        uuid: of the slice that is used.
+        dwarf_path: the file's path; links are followed to the bundle that it is in.
+        uuid: the UUID of the slice in use.
         record: takes what is wrong with the list.
     """
     folder, dwarf = os.path.split(os.path.dirname(os.path.realpath(dwarf_path)))  # noqa: PTH120
@@ -160,7 +157,7 @@ def _version(value: object) -> int:
 
 
 def _cut(path: object) -> str:
-    """Without its last two components; empty where it has no more."""
+    """Return a path without its last two components; empty if it has no more."""
     if not isinstance(path, str):
         return ""
     return "/".join(path.rstrip("/").split("/")[:-2])

@@ -1,4 +1,4 @@
-"""Where an ELF image's debug file lies: by its build-id, or by the name that the image states.
+"""The links from an ELF image to its debug file: a name with a checksum, or a build-id.
 
 GDB's manual, "Debugging Information in Separate Files", and elfutils' *debuginfod(8)*.
 """
@@ -30,7 +30,7 @@ class DebugLink:
 
 
 def debug_link(contents: ElfFileContents) -> DebugLink | None:
-    """What ``.gnu_debuglink`` says; None where there is none, or one that makes no sense."""
+    """Return the content of ``.gnu_debuglink``; None without one, or if it is malformed."""
     section = contents.image.section(".gnu_debuglink")
     if section is None or not section.has_bytes or section.size > _LONGEST_NAME:
         return None
@@ -49,7 +49,7 @@ def debug_link(contents: ElfFileContents) -> DebugLink | None:
 
 
 def alternate_file(contents: ElfFileContents) -> tuple[str, BuildId] | None:
-    """The file that dwz moved shared debug information to (``.gnu_debugaltlink``), if it did.
+    """Return the file to which dwz moved shared debug information (``.gnu_debugaltlink``).
 
     Its name, which may be relative to the debug file's folder, and its build-id.
     """
@@ -64,7 +64,7 @@ def alternate_file(contents: ElfFileContents) -> tuple[str, BuildId] | None:
 
 
 def linked_paths(path: str, link: DebugLink, roots: tuple[str, ...]) -> Iterator[str]:
-    """Where the file that ``link`` names would be, for the binary at ``path``; best first."""
+    """Return the paths of the file that ``link`` names, for the binary at ``path``; best first."""
     folder = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
     yield os.path.join(folder, link.name)  # noqa: PTH118
     yield os.path.join(folder, ".debug", link.name)  # noqa: PTH118

@@ -1,9 +1,4 @@
-"""Which image files a folder holds, by identifier: made once for a folder, kept while in use.
-
-Going through a folder with all that is in it, however much and however tangled that is.
-
-What a file says that it is, from its first bytes: for looking at very many files.
-"""
+"""The image files in a folder by identifier, indexed once for as long as the index is in use."""
 
 from __future__ import annotations
 
@@ -28,14 +23,14 @@ from machtrace.images.open_file import open_image_file
 from machtrace.images.store_layout import Identifier
 
 ENTRIES_LIMIT = 2_000_000
-"""Files and folders that one walk passes; above that it ends, and says so."""
+"""Files and folders that one walk visits; beyond it the walk ends and the index is cut short."""
 _FIRST_OF_ALL = (".dSYM", ".xcarchive")
 _FIRST_BY_NAME = frozenset({"dSYMs", "Products"})
 _LEFT_OUT = frozenset({".git", ".hg", ".svn"})
 """Folders with nothing but the history of sources."""
 
-_LOOKED_AT = 16
-"""Entries that show whether a folder is a symbol store's."""
+_SAMPLED = 16
+"""Entries that are examined to recognise a symbol store's folder."""
 
 _LAYOUTS = (
     # A folder of the root, and what is in one: unified and .build-id, LLDB's, debuginfod's.
@@ -47,11 +42,11 @@ _LAYOUTS = (
 
 @dataclass(slots=True)
 class FolderWalk:
-    """One walk; what it met besides files is here when it has ended."""
+    """One walk; its attributes besides :meth:`files` are complete when it has ended."""
 
     root: str
     stores: list[str] = field(default_factory=list)
-    """Roots of symbol stores, where files are found by their identifiers: not gone through."""
+    """Roots of symbol stores, where files are found by their identifiers: not walked."""
     unreadable: list[str] = field(default_factory=list)
     """Folders that may not be listed."""
     is_cut_short: bool = False
@@ -60,9 +55,9 @@ class FolderWalk:
     _seen: set[tuple[int, int]] = field(default_factory=set)
 
     def files(self) -> Iterator[str]:
-        """The paths of regular files, folders with symbols first, else the nearest first.
+        """Yield the paths of regular files, folders with symbols first, else the nearest first.
 
-        Symbolic links are followed, and no folder is gone through twice.
+        Symbolic links are followed, and no folder is walked twice.
         """
         symbols: deque[str] = deque()
         others = deque([self.root])
@@ -79,7 +74,7 @@ class FolderWalk:
                     (symbols if is_first else others).append(entry.path)
 
     def _entries(self, folder: str) -> list[os.DirEntry[str]]:
-        """What is in a folder, by name; nothing where it was gone through, or may not be."""
+        """Return a folder's entries by name; none if it was walked already or is unreadable."""
         entries: list[os.DirEntry[str]] = []
         try:
             status = os.stat(folder)  # noqa: PTH116 - thousands of them
@@ -95,7 +90,7 @@ class FolderWalk:
         return sorted(entries, key=lambda entry: entry.name)
 
     def _kept_by_identifier(self, folder: str, folders: list[os.DirEntry[str]]) -> frozenset[str]:
-        """Those of ``folders`` that make ``folder`` a symbol store."""
+        """Return those of ``folders`` that make ``folder`` a symbol store."""
         for outer, inner in _LAYOUTS:
             fitting = [entry for entry in folders if outer.fullmatch(entry.name)]
             if fitting and _holds(fitting[0].path, inner):
@@ -112,7 +107,7 @@ def _comes_first(name: str) -> bool:
 def _holds(folder: str, name: re.Pattern[str]) -> bool:
     try:
         with os.scandir(folder) as listing:
-            return any(name.fullmatch(entry.name) for entry in islice(listing, _LOOKED_AT))
+            return any(name.fullmatch(entry.name) for entry in islice(listing, _SAMPLED))
     except OSError:
         return False
 
@@ -131,7 +126,7 @@ _MOST_COMMANDS = 1 << 24
 
 
 def identifiers_of(path: str) -> tuple[Identifier, ...]:
-    """The identifiers of all images in a file; none where it is no image file.
+    """Return the identifiers of all images in a file; none if it is not an image file.
 
     Raises:
         OSError, FormatError: it cannot be read, or only starts like an image.
@@ -177,7 +172,7 @@ def _uuid(data: bytes | memoryview, path: str) -> UUID | None:
 
 
 FILES_LIMIT = 500_000
-"""Files of one folder that are looked into; above that it is given up, and said."""
+"""Files of one folder that are opened; beyond it the index is cut short."""
 _NEVER_IMAGES = frozenset(
     {
         # What apps and their resources are full of.
@@ -207,16 +202,16 @@ class FolderIndex:
     stores: tuple[str, ...]
     """Symbol stores in it, whose files are not in this index."""
     files: int
-    """How many were looked into."""
+    """How many were opened."""
     malformed: int
     """How many of them only started like image files."""
     unreadable: int
     """How many files and folders could not be read."""
     is_cut_short: bool
-    """Whether there was too much to look into all of it."""
+    """Whether a limit left files out."""
 
     def __str__(self) -> str:
-        """What there was, as one line says it."""
+        """Return the counts as one line."""
         parts = [_counted(self.files, "file"), _counted(len(self.by_identifier), "image")]
         if self.stores:
             parts.append(_counted(len(self.stores), "symbol store"))
@@ -236,7 +231,7 @@ _making = Lock()
 
 
 def index_of(folder: str) -> FolderIndex:
-    """The index of ``folder``; all who use one at the same time share it. Raises nothing."""
+    """Return the index of ``folder``, which is shared as long as it is in use. Raises nothing."""
     key = os.path.realpath(folder)
     with _making:
         index = _indices.get(key)
@@ -246,7 +241,7 @@ def index_of(folder: str) -> FolderIndex:
 
 
 def make_index(folder: str) -> FolderIndex:
-    """Look into all files below ``folder``, as far as the limits allow. Raises nothing."""
+    """Index all files below ``folder``, within the limits. Raises nothing."""
     walk = FolderWalk(folder)
     by_identifier: dict[Identifier, list[str]] = {}
     by_name: dict[str, list[str]] = {}

@@ -1,9 +1,7 @@
-"""The image that a path names, for those who have a file and no process.
+"""The image that a path stands for, or only a name in a report.
 
-Images that a report only names: the one file of that name that the user gave.
-
-Lines of logs and of debuggers have no identifiers. A name suggests and does not prove: what is
-taken is told, and nothing is where files of several builds or architectures would do.
+Lines of logs and of debuggers have no identifiers. A name suggests and does not prove: the file
+that is used is reported, and none is if files of several builds or architectures match.
 """
 
 from __future__ import annotations
@@ -37,11 +35,11 @@ def path_image(path: str | PathLike[str], arch: Arch | None) -> tuple[BinaryImag
 
     Args:
         path: a Mach-O or an ELF file.
-        arch: which of a fat file's; None where there is only one.
+        arch: the architecture of a fat file's image; None if it has only one.
 
     Raises:
-        ArgumentError: it is no path.
-        FileAccessError: there is no such file.
+        ArgumentError: it is not a path.
+        FileAccessError: the file does not exist.
         FormatError: it is malformed.
         MachtraceError: the file has several images, or not that of ``arch``.
     """
@@ -67,20 +65,20 @@ def _not_there(path: str | PathLike[str], arch: Arch | None, names: str) -> Mach
 
 
 def no_file(image: BinaryImage, status: FrameStatus) -> FileAccessError:
-    """The error that says why an image's names cannot be had."""
+    """Return the error for an image without names."""
     return FileAccessError(image.path or f"image {image.identifier}", _REASONS[status])
 
 
 _MOST_FILES = 64
-"""Files of one name that are looked into; who gave more has not said which."""
+"""Files of one name that are opened; more are ambiguous."""
 
-_TOLD = 4
-"""Images that are told of at most."""
+_LISTED = 4
+"""Images that are listed in an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedImageFile:
-    """Which image the files of a name are of."""
+    """The image that all files of a name are of."""
 
     identifier: Identifier
     arch: Arch
@@ -89,47 +87,47 @@ class NamedImageFile:
     """One of the files."""
 
 
-def find_by_name(name: str, arch: Arch | None, places: SearchPath) -> NamedImageFile | None:
-    """The image that all given files called ``name`` are of; None where there is no such file.
+def find_by_name(name: str, arch: Arch | None, search_path: SearchPath) -> NamedImageFile | None:
+    """Return the image that all given files called ``name`` are of; None if no such file exists.
 
     Args:
         name: the last component of the image's path.
-        arch: the report's, if it says so: of fat files that slice.
-        places: what the user gave; nothing else is looked at.
+        arch: the architecture that the report states: of fat files that slice.
+        search_path: the user's files and folders.
 
     Raises:
         AmbiguousImageError: they are of several images.
     """
-    found: dict[Identifier, NamedImageFile] = {}
-    for number, path in enumerate(dict.fromkeys(_paths(name, places))):
+    images: dict[Identifier, NamedImageFile] = {}
+    for number, path in enumerate(dict.fromkeys(_paths(name, search_path))):
         if number == _MOST_FILES:
-            told = [_told(one) for one in found.values()]
-            raise AmbiguousImageError(name, [*told[:_TOLD], "and others"])
-        for one in _images(path, places):
-            if arch is None or one.arch is arch:
-                found.setdefault(one.identifier, one)
-    if len(found) > 1:
-        told = [_told(one) for one in found.values()]
-        more = [f"and {len(told) - _TOLD} more"] if len(told) > _TOLD else []
-        raise AmbiguousImageError(name, [*told[:_TOLD], *more])
-    return next(iter(found.values()), None)
+            descriptions = [_description(image) for image in images.values()]
+            raise AmbiguousImageError(name, [*descriptions[:_LISTED], "and others"])
+        for image in _images(path, search_path):
+            if arch is None or image.arch is arch:
+                images.setdefault(image.identifier, image)
+    if len(images) > 1:
+        descriptions = [_description(image) for image in images.values()]
+        more = [f"and {len(descriptions) - _LISTED} more"] if len(descriptions) > _LISTED else []
+        raise AmbiguousImageError(name, [*descriptions[:_LISTED], *more])
+    return next(iter(images.values()), None)
 
 
-def _paths(name: str, places: SearchPath) -> Iterator[str]:
-    for place in places.paths:
-        if is_dsym(place):
-            files = places.in_bundle(place)
-        elif os.path.isdir(place):  # noqa: PTH112 - Path.is_dir raises where it may not look
-            files = places.index(place).by_name.get(name, ())
+def _paths(name: str, search_path: SearchPath) -> Iterator[str]:
+    for root in search_path.paths:
+        if is_dsym(root):
+            files = search_path.in_bundle(root)
+        elif os.path.isdir(root):  # noqa: PTH112 - Path.is_dir raises where it may not look
+            files = search_path.index(root).by_name.get(name, ())
         else:
-            files = (place,)
+            files = (root,)
         yield from (path for path in files if os.path.basename(path) == name)  # noqa: PTH119
 
 
-def _images(path: str, places: SearchPath) -> Iterator[NamedImageFile]:
+def _images(path: str, search_path: SearchPath) -> Iterator[NamedImageFile]:
     """Yield those in a file that have identifiers; none if it cannot be read or parsed."""
     try:
-        for part in places.open_given(path).images():
+        for part in search_path.open_given(path).images():
             arch = part.contents.image.header.arch
             if arch is not None and part.identifier is not None:
                 yield NamedImageFile(
@@ -139,5 +137,5 @@ def _images(path: str, places: SearchPath) -> Iterator[NamedImageFile]:
         return
 
 
-def _told(one: NamedImageFile) -> str:
+def _description(one: NamedImageFile) -> str:
     return f"{one.path} ({one.arch.value} {shown_identifier(one.identifier)})"

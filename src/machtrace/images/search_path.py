@@ -1,9 +1,7 @@
-"""Where files are looked for: what a user said, and where the system keeps debug files.
-
-Asking a Mac's Spotlight for the dSYM of a UUID.
+"""Where files are searched for: the user's paths, the system's debug files, and Spotlight.
 
 Spotlight's importer for dSYM bundles and Xcode archives stores the UUIDs of all slices under
-``com_apple_xcode_dsym_uuids`` (LLDB's *Symbols on macOS*). It finds what is in indexed places.
+``com_apple_xcode_dsym_uuids`` (LLDB's *Symbols on macOS*). It finds files in indexed folders.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ _MOST_ANSWERS = 64
 
 
 def run_mdfind(query: str) -> bytes | None:
-    """What ``mdfind`` prints for ``query``; None where there is no Spotlight, or no answer."""
+    """Return the output of ``mdfind`` for ``query``; None without Spotlight or an answer."""
     if sys.platform != "darwin":
         return None
     import subprocess
@@ -50,24 +48,24 @@ def run_mdfind(query: str) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class Spotlight:
-    """The index of files that a Mac keeps."""
+    """A Mac's index of files."""
 
     run: Callable[[str], bytes | None] = run_mdfind
-    """Gives what ``mdfind -0`` prints for a query."""
+    """Returns the output of ``mdfind -0`` for a query."""
 
     def bundles(self, uuid: UUID) -> tuple[str, ...] | None:
-        """Paths of dSYM bundles and Xcode archives that have ``uuid``; None: it cannot be asked."""
+        """Return the dSYM bundles and Xcode archives with ``uuid``; None without Spotlight."""
         printed = self.run(spotlight_query(uuid))
         return None if printed is None else paths_printed(printed)
 
 
 def spotlight_query(uuid: UUID) -> str:
-    """What to ask ``mdfind`` for."""
+    """Return the query for ``mdfind``."""
     return f"com_apple_xcode_dsym_uuids == {str(uuid).upper()}"
 
 
 def paths_printed(printed: bytes) -> tuple[str, ...]:
-    """The absolute paths that ``mdfind -0`` printed, each with a NUL behind it."""
+    """Return the absolute paths that ``mdfind -0`` printed, each followed by a NUL."""
     paths = (path.decode("utf-8", "surrogateescape") for path in printed.split(b"\0"))
     return tuple(path for path in paths if path.startswith("/"))[:_MOST_ANSWERS]
 
@@ -83,11 +81,11 @@ def path_names(search: str | Path | Sequence[str | Path]) -> tuple[str, ...]:
 
 
 class SearchPath:
-    """Files and folders in the order in which they are asked, each looked through at most once.
+    """Files and folders in the order of the search, each indexed at most once.
 
     A folder may hold anything: binaries, dSYM bundles, .xcarchive bundles, symbol stores. It is
-    looked through when it is first asked for an identifier that is not at a place known for it;
-    files that come into it later are found by new places only.
+    indexed when an identifier is not found at the paths that are known for it; files that are added
+    later are found by a new search path only.
     """
 
     __slots__ = (
@@ -107,11 +105,11 @@ class SearchPath:
         debug_roots: Sequence[str] = DEBUG_ROOTS,
         spotlight: Spotlight | None = None,
     ) -> None:
-        """Remember the places; none is looked at.
+        """Store the paths; none is opened.
 
         Args:
-            paths: what the user gave: files, bundles, folders, roots of symbol stores.
-            debug_roots: where the system has debug files of ELF images.
+            paths: the user's: files, bundles, folders, roots of symbol stores.
+            debug_roots: the system's folders with debug files of ELF images.
             spotlight: a Mac's index of files; None is this machine's, if it has one.
         """
         self.paths = tuple(paths)
@@ -124,24 +122,24 @@ class SearchPath:
 
     @classmethod
     def of(cls, search: str | Path | Sequence[str | Path] = ()) -> SearchPath:
-        """From paths as a user gives them: one, or several."""
+        """Return the search path for one path, or several, as a user gives them."""
         return cls([os.path.expanduser(path) for path in path_names(search)])  # noqa: PTH111
 
     @property
     def problems(self) -> list[FileAccessError]:
-        """Those places that the user gave and that are not there."""
-        found = []
+        """Errors of given paths that do not exist."""
+        errors = []
         for path in self.paths:
             try:
                 os.stat(path)  # noqa: PTH116 - as everything here
             except OSError as error:
-                found.append(FileAccessError(path, error.strerror or "cannot be read"))
+                errors.append(FileAccessError(path, error.strerror or "cannot be read"))
             except ValueError as error:  # a name that no file can have
-                found.append(FileAccessError(path, str(error)))
-        return found
+                errors.append(FileAccessError(path, str(error)))
+        return errors
 
     def index(self, folder: str) -> FolderIndex:
-        """What ``folder`` holds; the first time, all of it is looked through."""
+        """Return the index of ``folder``, which is built at the first call."""
         index = self._indices.get(folder)
         if index is None:
             from machtrace.images.folder_index import index_of
@@ -150,7 +148,7 @@ class SearchPath:
         return index
 
     def in_bundle(self, bundle: str) -> tuple[str, ...]:
-        """The DWARF files of a given dSYM bundle; it is listed once."""
+        """Return the DWARF files of a given dSYM bundle, which is listed once."""
         files = self._bundles.get(bundle)
         if files is None:
             files = self._bundles[bundle] = tuple(dwarf_files(bundle))
@@ -185,7 +183,7 @@ class SearchPath:
 
 
 def debuginfod_cache() -> str:
-    """Where debuginfod's clients keep what they downloaded (*debuginfod_find_debuginfo(3)*)."""
+    """Return the folder where debuginfod's clients store files (*debuginfod_find_debuginfo(3)*)."""
     given = os.environ.get("DEBUGINFOD_CACHE_PATH")
     if given:
         return given

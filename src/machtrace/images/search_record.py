@@ -1,4 +1,4 @@
-"""What a search for a file tried, so that a user can see why nothing was found."""
+"""The locations that a search for a file tried, to show users why nothing was found."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Attempt:
     """Facts: the identifiers that it has, what is wrong with it."""
 
     def __str__(self) -> str:
-        """As one line."""
+        """Return the attempt as one line."""
         detail = f" ({self.detail})" if self.detail else ""
         return f"{self.location}: {self.outcome.value}{detail}"
 

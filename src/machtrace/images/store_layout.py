@@ -1,7 +1,7 @@
-"""Where symbol stores and symbol servers keep the files of an image, by what identifies it.
+"""The layouts of symbol stores and symbol servers: paths of an image's files by identifier.
 
-Every function gives a path relative to the store's root, with ``/`` between its parts, or None
-where the layout has no place for such a file. Nothing is looked at: these are the conventions of
+Every function returns a path relative to the store's root, with ``/`` between its parts, or None if
+the layout has no path for such a file. Nothing is opened: these are the conventions of
 
 * *unified*: ``symsorter``'s and Symbolicator's (``symbolicator-sources``, ``paths.rs``);
 * *LLDB*: "File Mapped UUID Directories" of LLDB's *Symbols on macOS*, which Apple's DebugSymbols
@@ -10,9 +10,7 @@ where the layout has no place for such a file. Nothing is looked at: these are t
 * *debuginfod*: elfutils' *debuginfod(8)*;
 * *SSQP*: "SSQP Key Conventions" of ``dotnet/symstore``.
 
-Where symbols are kept unless a user says otherwise.
-
-The folders that platforms have for what programs keep for a user.
+The default store is in the platform's folder for a user's data.
 """
 
 from __future__ import annotations
@@ -27,21 +25,21 @@ from uuid import UUID
 from machtrace.model.image import BuildId
 
 Identifier: TypeAlias = UUID | BuildId
-"""What identifies an image's contents: LC_UUID, or NT_GNU_BUILD_ID."""
+"""The identifier of an image's contents: LC_UUID, or NT_GNU_BUILD_ID."""
 
 _UUID_BYTES = 16
 _LEAST_BYTES = 2
 _MOST_BYTES = 64
-"""Of an identifier that files are kept under: SHA-512's. A folder's name has 255 bytes at most."""
+"""The longest identifier in a path: SHA-512's. A folder's name has 255 bytes at most."""
 
 
 class FileKind(Enum):
-    """Which of an image's files; the value is its name in the unified layout."""
+    """A kind of file of an image; the value is its name in the unified layout."""
 
     EXECUTABLE = "executable"
-    """What is loaded: a program, a library, a bundle."""
+    """The loaded file: a program, a library, a bundle."""
     DEBUGINFO = "debuginfo"
-    """What goes with it for debuggers: the DWARF file of a dSYM, an ELF ``.debug`` file."""
+    """The file for debuggers: the DWARF file of a dSYM, an ELF ``.debug`` file."""
 
 
 class ExportLayout(StrEnum):
@@ -58,15 +56,15 @@ class ExportLayout(StrEnum):
 
 
 def identifier_text(identifier: Identifier) -> str:
-    """Lower-case hex without dashes, as files are keyed."""
+    """Return lower-case hex without dashes, the key of files."""
     return identifier.hex
 
 
 def parse_identifier(text: str) -> Identifier | None:
-    """The identifier that a person wrote, with dashes or without, in any case; None if it is none.
+    """Return the identifier that a user wrote, dashes and case aside; None if invalid.
 
     32 digits are a UUID, any other even number a build-id. A UUID and a build-id of the same bytes
-    have the same place in each layout.
+    have the same path in each layout.
     """
     digits = text.strip().strip("<>{}").replace("-", "")
     try:
@@ -79,19 +77,19 @@ def parse_identifier(text: str) -> Identifier | None:
 
 
 def unified_path(identifier: Identifier, kind: FileKind) -> str | None:
-    """``ab/cdef…/executable``."""
+    """Return ``ab/cdef…/executable``."""
     folder = unified_folder(identifier)
     return None if folder is None else f"{folder}/{kind.value}"
 
 
 def unified_folder(identifier: Identifier) -> str | None:
-    """``ab/cdef…``: the folder with all files of an image."""
+    """Return ``ab/cdef…``: the folder with all files of an image."""
     text = _key(identifier)
     return None if text is None else f"{text[:2]}/{text[2:]}"
 
 
 def lldb_path(identifier: Identifier, kind: FileKind) -> str | None:
-    """``ABCD/ABCD/ABCD/ABCD/ABCD/ABCDABCDABCD``, and ``….app`` of a binary.
+    """Return ``ABCD/ABCD/ABCD/ABCD/ABCD/ABCDABCDABCD``, and ``….app`` of a binary.
 
     The former is a symbolic link to the DWARF file in a dSYM bundle.
     """
@@ -104,7 +102,7 @@ def lldb_path(identifier: Identifier, kind: FileKind) -> str | None:
 
 
 def build_id_path(identifier: Identifier, kind: FileKind) -> str | None:
-    """``.build-id/ab/cdef….debug``, or without ``.debug`` for a binary."""
+    """Return ``.build-id/ab/cdef….debug``, or without ``.debug`` for a binary."""
     text = _key(identifier)
     if text is None:
         return None
@@ -113,7 +111,7 @@ def build_id_path(identifier: Identifier, kind: FileKind) -> str | None:
 
 
 def debuginfod_path(identifier: Identifier, kind: FileKind) -> str | None:
-    """``abcdef…/debuginfo``; on a server, below ``/buildid``."""
+    """Return ``abcdef…/debuginfo``; on a server, below ``/buildid``."""
     text = _key(identifier)
     return None if text is None else f"{text}/{kind.value}"
 
@@ -121,10 +119,10 @@ def debuginfod_path(identifier: Identifier, kind: FileKind) -> str | None:
 def ssqp_path(
     identifier: Identifier, kind: FileKind, name: str, *, is_macho: bool | None = None
 ) -> str | None:
-    """``name/mach-uuid-abcdef…/name``, and of debug files ``_.dwarf/mach-uuid-sym-…/_.dwarf``.
+    """Return ``name/mach-uuid-abcdef…/name``; ``_.dwarf/mach-uuid-sym-…/_.dwarf`` of DWARF.
 
-    ELF's say ``elf-buildid-`` and ``_.debug``. All is lower-case, as SSQP wants it. Where
-    ``is_macho`` does not say, a UUID is a Mach-O's; a build-id of 16 bytes reads the same.
+    ELF's have ``elf-buildid-`` and ``_.debug``. All is lower-case, as SSQP requires. Without
+    ``is_macho`` a UUID is taken for a Mach-O's; a build-id of 16 bytes reads the same.
     """
     text = _key(identifier)
     if text is None:
@@ -139,7 +137,7 @@ def ssqp_path(
 
 
 def plain_name(path: str) -> str | None:
-    """The last component of ``path`` where it can name a file, whatever a target said it was."""
+    """Return the last component of ``path`` if it can name a file, whatever a target stated."""
     name = path.replace("\\", "/").rpartition("/")[2]
     return None if name in ("", ".", "..") or "\0" in name else name
 
@@ -150,14 +148,14 @@ def _key(identifier: Identifier) -> str | None:
 
 
 class UserFolder(Enum):
-    """What it is for: where it is on a Mac, and elsewhere by the XDG Base Directories."""
+    """A folder for a user's files: its name on a Mac, and elsewhere by the XDG Base Directories."""
 
     DATA = ("Application Support", "XDG_DATA_HOME", ".local/share")
     CACHE = ("Caches", "XDG_CACHE_HOME", ".cache")
-    """What can be made again."""
+    """Files that can be rebuilt."""
 
     def path(self) -> Path:
-        """Ours in it, on this platform; on Windows all are in ``%LOCALAPPDATA%``."""
+        """Return this package's folder in it; on Windows all are in ``%LOCALAPPDATA%``."""
         of_macos, variable, else_ = self.value
         home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home raises where there is none
         if sys.platform == "darwin":
@@ -170,11 +168,11 @@ class UserFolder(Enum):
 
 
 STORE_VARIABLE = "MACHTRACE_SYMBOLS"
-"""The environment variable that says where the default store is."""
+"""The environment variable with the folder of the default store."""
 
 
 def default_store_path() -> Path:
-    """Where symbols are kept unless a user says otherwise.
+    """Return the folder of the default store.
 
     ``$MACHTRACE_SYMBOLS``, else the platform's folder for a user's data: Application Support on a
     Mac, ``%LOCALAPPDATA%`` on Windows, ``$XDG_DATA_HOME`` or ``~/.local/share`` elsewhere.

@@ -22,7 +22,7 @@ from machtrace.symbols.table import CodeBounds, NamedRanges, Offsets, SymbolTabl
 
 
 def elf_symbol_table(contents: ElfContents, others: Sequence[ElfFileContents] = ()) -> SymbolTable:
-    """The names in an ELF image, in a file or in memory, where only ``.dynsym`` is.
+    """Build the table of an ELF image, in a file or in memory, where only ``.dynsym`` is.
 
     ELF symbols state their sizes; the few that do not are bounded by the next call-frame
     description.
@@ -56,7 +56,7 @@ def elf_symbol_table(contents: ElfContents, others: Sequence[ElfFileContents] = 
 
 
 def _symbols(contents: ElfContents) -> Iterator[tuple[SymbolRows, bool]]:
-    """The symbol tables, and of each whether it was written before local names were dropped."""
+    """Yield the symbol tables, and whether each is from before local names were stripped."""
     yield parse_symbols(contents), True
     extra = mini_debug_contents(contents)
     if extra is not None:
@@ -78,7 +78,7 @@ def _functions(symbols: SymbolRows, base: np.uint64, *, certain: bool) -> NamedR
 
 
 def _go_functions(contents: ElfFileContents) -> list[NamedRanges]:
-    """Those of a Go program, which stripping leaves; a table that is bad names nothing."""
+    """Return a Go program's functions, which stripping leaves; none if malformed."""
     if not any(section.name.endswith(".gopclntab") for section in contents.image.sections):
         return []
     from machtrace.symbols.go import elf_go_names
@@ -97,7 +97,7 @@ def _stubs(contents: ElfFileContents, base: np.uint64) -> NamedRanges:
 
 
 def _function_starts(contents: ElfContents) -> Offsets:
-    """Where call-frame descriptions begin, as Svmas; a table that is bad bounds nothing."""
+    """Return the Svmas where call-frame descriptions begin; none if the table is malformed."""
     try:
         starts = function_starts(contents)
     except (FormatError, MemoryReadError):
@@ -106,7 +106,7 @@ def _function_starts(contents: ElfContents) -> Offsets:
 
 
 def _bounds(image: ElfImage, starts: Offsets) -> CodeBounds:
-    """Sections with code; segments where there are no section headers."""
+    """Return the sections with code; segments if there are no section headers."""
     base = image.header_svma
     places = [(s.address, s.address + s.size) for s in image.sections if s.is_executable and s.size]
     if not places:
@@ -115,13 +115,13 @@ def _bounds(image: ElfImage, starts: Offsets) -> CodeBounds:
             for segment in image.load_segments
             if segment.is_executable
         ]
-    kept = sorted(
+    ranges = sorted(
         (start - base, min(end - base, LAST_OFFSET))
         for start, end in places
         if 0 <= start - base <= LAST_OFFSET
     )
     return CodeBounds(
-        section_starts=np.array([start for start, _ in kept], np.uint64),
-        section_ends=np.array([end for _, end in kept], np.uint64),
+        section_starts=np.array([start for start, _ in ranges], np.uint64),
+        section_ends=np.array([end for _, end in ranges], np.uint64),
         function_starts=starts,
     )

@@ -1,4 +1,4 @@
-"""Names of Go functions, from the table that Go's own tracebacks are made of."""
+"""Names of Go functions, from the table for Go's own tracebacks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from machtrace.model.symbol import Certainty
 from machtrace.symbols.ranges import NamedRanges
 
 SECTION = "__gopclntab"
-"""Of a Mach-O; ``.gopclntab`` of an ELF, where it may be among relocated data."""
+"""The section of a Mach-O; ``.gopclntab`` of an ELF, where it may be among relocated data."""
 _ELF_SECTIONS = (".gopclntab", ".data.rel.ro.gopclntab")
 _MODULE = "__go_module"
 _TEXT_WORD = 22
@@ -28,11 +28,11 @@ of three words each, three pointers and two bounds come before it."""
 def macho_go_functions(
     contents: MachOContents, pointers: Callable[[], Pointers]
 ) -> GoFunctions | None:
-    """The functions of a Go program in a Mach-O; None where it has no table of them.
+    """Return the functions of a Go program in a Mach-O; None if it has no table of them.
 
     Args:
         contents: the image, in a file or in memory.
-        pointers: gives where its pointers lead; asked where fixups hide them.
+        pointers: reads its pointers; called if fixups hide them.
 
     Raises:
         FormatError: the table is malformed.
@@ -48,11 +48,11 @@ def macho_go_functions(
 
 
 def go_names(contents: MachOContents, pointers: Callable[[], Pointers]) -> NamedRanges:
-    """The functions of a Go program in a Mach-O; none where it is no Go program.
+    """Name the functions of a Go program in a Mach-O; none if it is no Go program.
 
     Args:
         contents: the image, in a file or in memory.
-        pointers: gives where its pointers lead; asked where fixups hide them.
+        pointers: reads its pointers; called if fixups hide them.
 
     Raises:
         FormatError: the table is malformed.
@@ -62,7 +62,7 @@ def go_names(contents: MachOContents, pointers: Callable[[], Pointers]) -> Named
 
 
 def elf_go_functions(contents: ElfFileContents) -> GoFunctions | None:
-    """The functions of a Go program in an ELF file; None where it has no table of them.
+    """Return the functions of a Go program in an ELF file; None if it has no table of them.
 
     Raises:
         FormatError: the table is malformed.
@@ -80,7 +80,7 @@ def elf_go_functions(contents: ElfFileContents) -> GoFunctions | None:
 
 
 def elf_go_names(contents: ElfFileContents) -> NamedRanges:
-    """The functions of a Go program in an ELF file; none where it is no Go program.
+    """Name the functions of a Go program in an ELF file; none if it is no Go program.
 
     Raises:
         FormatError: the table is malformed.
@@ -107,7 +107,7 @@ def _section(contents: MachOContents, name: str) -> Section | None:
 
 
 def _text_start(contents: MachOContents, pointers: Callable[[], Pointers]) -> int | None:
-    """Where Go's code begins: as its module data says, else where code begins."""
+    """Return where Go's code begins: by its module data, else where code begins."""
     text = _section(contents, "__text")
     module = _section(contents, _MODULE)
     if module is not None:

@@ -43,7 +43,7 @@ class ImageSymbols:
             contents: the image.
             others: finds files of the same image that may have more symbols: its dSYM, an
                 unstripped twin.
-            instead: gives the image from elsewhere, where ``contents`` are malformed.
+            instead: returns the image from elsewhere, if ``contents`` are malformed.
         """
         self._contents = contents
         self._others = others
@@ -55,11 +55,11 @@ class ImageSymbols:
 
     @property
     def table(self) -> SymbolTable:
-        """All of them; made when it is first asked for.
+        """All functions; the table is built at the first access.
 
         Raises:
             FormatError: a part is malformed, and no other part gave a name.
-            MemoryReadError: the same of one in memory that cannot be read.
+            MemoryReadError: the same of an image in memory that cannot be read.
         """
         if self._failure is not None:
             raise self._failure
@@ -83,7 +83,7 @@ class ImageSymbols:
             return _table(instead, others)
 
     def find(self, offset: ImageOffset) -> Symbol | None:
-        """The function that holds ``offset``, with or without a name; None where there is none.
+        """Return the function that holds ``offset``, with or without a name; None if none does.
 
         Raises:
             FormatError, MemoryReadError: see :attr:`table`.
@@ -99,15 +99,15 @@ class ImageSymbols:
 
     @property
     def is_indexed(self) -> bool:
-        """Whether :attr:`table` was made."""
+        """Whether :attr:`table` was built."""
         return self._table is not None
 
     @property
     def problems(self) -> tuple[MachtraceError, ...]:
-        """What is malformed in it, as far as it was read.
+        """Errors of malformed parts, as far as they were read.
 
-        What is not there is no fault: a dSYM's load commands speak of tables that only the binary
-        has, and of an image in memory not all need be captured.
+        A missing part is no error: a dSYM's load commands describe tables that only the binary has,
+        and of an image in memory not all need be captured.
         """
         if self._failure is not None:
             found: tuple[MachtraceError, ...] = (*self._replaced, self._failure)
@@ -130,12 +130,12 @@ def _table(contents: ObjectContents, others: Sequence[ObjectFile]) -> SymbolTabl
 def open_image(
     files: ImageResolver, image: BinaryImage, memory: MemoryReader | None
 ) -> ImageSymbols | FrameStatus:
-    """The names of an image, or why they cannot be had. Raises nothing.
+    """Open the names of an image, or return why there are none. Raises nothing.
 
     Args:
-        files: where files are looked for.
-        image: what is wanted.
-        memory: of the process that has it loaded, if any.
+        files: finds its files.
+        image: the image.
+        memory: the memory of the process that has it loaded, if any.
     """
     binary = files.binary(image)
     if not isinstance(binary, FrameStatus):
@@ -150,7 +150,7 @@ def open_image(
         return ImageSymbols(loaded, others=lambda: others)
     if others:
         return ImageSymbols(others[0], others=lambda: others[1:])
-    # A file that would not do says more than memory that was not captured.
+    # The status of a file that was found is more specific than that memory was not captured.
     return binary
 
 

@@ -1,4 +1,4 @@
-"""Names as symbol tables spell them, and as people read them."""
+"""Names as symbol tables spell them, and as users read them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import Certainty, Symbol, unnamed
 
 REDACTED = REDACTED_NAME.decode()
-"""What stands for a name that is not there."""
+"""The placeholder of a removed name."""
 LONGEST = 1 << 16
-"""Bytes of a name that are read."""
+"""The largest number of bytes of a name that are read."""
 _ALIASES_LENGTH = 1 << 20
-"""Characters of all names at one address that are made at most."""
+"""The largest number of characters of all names at one address."""
 _TEMPORARY = re.compile(r"ltmp\d+\Z|L")
-"""Names that the assembler makes up, as Mach-O's symbol tables spell them."""
+"""Names that the assembler creates, as Mach-O's symbol tables spell them."""
 
 Spelt: TypeAlias = tuple[str, bool, Certainty]
-"""A linkage name, whether it begins with an underscore that people do not read, and how sure it
-is."""
+"""A linkage name, whether it begins with an underscore that users do not read, and its certainty.
+"""
 
 
 def human_name(linkage_name: str, *, leading_underscore: bool) -> str:
-    """The name as people read it: demangled, else without the underscore that it may begin with."""
+    """Return the name for users: demangled, else without the underscore that it may begin with."""
     human = demangle(linkage_name)
     if human != linkage_name:
         return human
@@ -36,23 +36,23 @@ def human_name(linkage_name: str, *, leading_underscore: bool) -> str:
 
 
 def best_first(names: Iterable[Spelt]) -> list[Spelt]:
-    """The names of one place without what is no name; those that an assembler made up go last."""
-    found: list[Spelt] = []
+    """Return the names at one address without placeholders, an assembler's last."""
+    lasting: list[Spelt] = []
     temporary: list[Spelt] = []
     room = _ALIASES_LENGTH
-    for one in names:
-        name, is_macho, _ = one
+    for spelt in names:
+        name, is_macho, _ = spelt
         if not name or name == REDACTED:
             continue
-        (temporary if is_macho and _TEMPORARY.match(name) else found).append(one)
+        (temporary if is_macho and _TEMPORARY.match(name) else lasting).append(spelt)
         room -= len(name)
         if room < 0:
             break
-    return found + temporary
+    return lasting + temporary
 
 
 def symbol_of(names: list[Spelt], offset: ImageOffset, size: int) -> Symbol:
-    """The function at ``offset``, called by the first of ``names``; unnamed where there is none."""
+    """Return the function at ``offset`` with the first of ``names``; unnamed if there are none."""
     if not names:
         return unnamed(offset, size)
     linkage_name, underscore, certainty = names[0]

@@ -1,4 +1,4 @@
-"""Names of Objective-C methods, from the metadata that the runtime needs: stripping leaves it."""
+"""Names of Objective-C methods, from the metadata for the runtime: stripping leaves it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _SWIFT_CLASS = "_Tt"
 def objc_names(
     contents: MachOContents, pointers: Pointers, *, selector_base: Svma | None = None
 ) -> NamedRanges:
-    """The methods of an image's classes and categories, as ``-[Class(Category) method]``.
+    """Name the methods of an image's classes and categories, as ``-[Class(Category) method]``.
 
-    Classes of Swift's are named ``Module.Class``, as the runtime names them to programs.
+    Swift's classes are called ``Module.Class``, as the runtime names them to programs.
 
     Args:
         contents: the image, in a file or in memory.
-        pointers: where its pointers lead.
-        selector_base: what selectors in the method lists of a shared cache count from.
+        pointers: its pointers.
+        selector_base: the address from which selectors in the method lists of a shared cache count.
     """
     methods = parse_objc_methods(contents, pointers, selector_base=selector_base)
     starts = methods.rows.implementations
@@ -44,7 +44,7 @@ def objc_names(
 
 
 def objc_stub_names(contents: MachOContents, pointers: Pointers) -> NamedRanges:
-    """The stubs of ``__objc_stubs``, as linkers name them: ``_objc_msgSend$selector``."""
+    """Name the stubs of ``__objc_stubs``, as linkers do: ``_objc_msgSend$selector``."""
     stubs = parse_objc_stubs(contents, pointers)
     return NamedRanges.unranked(
         stubs.addresses - np.uint64(contents.image.header_svma),
@@ -63,10 +63,10 @@ def _method_name(methods: ObjcMethods, row: int) -> str:
 
 
 def class_name(name: str) -> str:
-    """A class's name as people read it: ``_TtC4Game6Player`` is ``Game.Player``.
+    """Return a class's name for users: ``_TtC4Game6Player`` is ``Game.Player``.
 
     Source: Swift, ``docs/ABI/OldMangling.rst``: of the names of classes, those that consist of
-    identifiers. Others are left as they are.
+    identifiers. Others are returned unchanged.
     """
     if not name.startswith(_SWIFT_CLASS):
         return name

@@ -1,11 +1,9 @@
-"""What every source of an image's names yields.
+"""Ranges of an image with names, and the lookup of offsets in them, for one offset or millions.
 
-Which of many sorted starts is the last at or before an offset, for one offset or millions.
-
-Whatever divides an image into ranges (functions, lines, inlined calls) is looked up here. Where
-the package was built with its extensions that is a map of bits that says where ranges start (see
-``native/ranges/index.h``): one cache line an offset, whatever the number of ranges. It is made
-when the first large column is asked for; else, and for few offsets, the starts are searched.
+Everything that divides an image into ranges (functions, lines, inlined calls) is looked up here. If
+the package was built with its extensions, that is a bitmap of the starts of ranges (see
+``native/ranges/index.h``): one cache line an offset, whatever the number of ranges. It is built for
+the first large column; else, and for few offsets, the starts are searched.
 """
 
 from __future__ import annotations
@@ -38,19 +36,19 @@ class NamedRanges:
 
     starts: Offsets
     sizes: Offsets
-    """In bytes; 0 where the format does not say."""
+    """In bytes; 0 if the format does not state it."""
     preferred: npt.NDArray[np.bool_]
     """Which of several symbols at one address to show: the first preferred one (global before
     local, as dyld chooses)."""
     linkage_name: Callable[[int], str]
-    """The name of a row; empty where it turns out to have none."""
+    """Returns the name of a row; empty if it turns out to have none."""
     certainty: Certainty
     is_label: Callable[[npt.NDArray[np.intp]], npt.NDArray[np.bool_]] | None = None
-    """Which of some rows only the assembler knew, so that in the middle of a function they name a
-    place in it and nothing of their own; None where no row is of that kind."""
+    """Which of some rows only the assembler knew: in the middle of a function they name an address
+    in it and nothing of their own. None if no row is of that kind."""
     leading_underscore: bool = False
-    """Whether the names begin with one that people do not read, as those of Mach-O's symbol tables
-    do."""
+    """Whether the names begin with an underscore that users do not read, as those of Mach-O's
+    symbol tables do."""
 
     @classmethod
     def unranked(
@@ -62,7 +60,7 @@ class NamedRanges:
         sizes: Offsets | None = None,
         leading_underscore: bool = False,
     ) -> NamedRanges:
-        """Symbols of which none is preferred to others; of unknown sizes, unless they are given."""
+        """Return symbols of which none is preferred to others; of unknown sizes, unless given."""
         return cls(
             starts=starts,
             sizes=np.zeros(len(starts), np.uint64) if sizes is None else sizes,
@@ -76,7 +74,7 @@ class NamedRanges:
         return len(self.starts)
 
     def only(self, rows: npt.NDArray[np.intp]) -> NamedRanges:
-        """Some of the rows, in the order that they are given in."""
+        """Return some of the rows, in the given order."""
         name, is_label = self.linkage_name, self.is_label
         return replace(
             self,
@@ -92,17 +90,17 @@ Starts: TypeAlias = npt.NDArray[np.uint64] | npt.NDArray[np.uint32]
 """Ascending; several may be equal."""
 
 Answers: TypeAlias = npt.NDArray[np.int32]
-"""One for each offset; -1 where there is none."""
+"""One for each offset; -1 for none."""
 
 _FEW = 4096
-"""Offsets that are not worth an index."""
+"""Columns too short for an index."""
 _MANY = 1 << 22
-"""Offsets that are worth threads nobody asked for: fewer take no longer than a turn of another
+"""Columns long enough for threads by default: shorter ones take no longer than a turn of another
 program, which one of the threads may have to wait for."""
 _PART = 1 << 17
 """Offsets that a thread takes at a time."""
 _MOST_THREADS = 8
-"""Unless more are asked for: memory serves no more of them at once."""
+"""By default: memory serves no more of them at once."""
 
 
 class RangeIndex:
@@ -114,9 +112,8 @@ class RangeIndex:
         """Keep the columns, without copying them.
 
         Args:
-            starts: of the ranges, of any address space, ascending.
-            values: what to answer for each range, its row unless given. A range of -1 is as good
-                as none.
+            starts: the starts of the ranges, of any address space, ascending.
+            values: the result for each range, its row by default. A range of -1 is as good as none.
         """
         self._starts = starts
         self._values = values
@@ -127,23 +124,23 @@ class RangeIndex:
 
     @property
     def starts(self) -> Starts:
-        """Where the ranges begin."""
+        """The starts of the ranges."""
         return self._starts
 
     @property
     def nbytes(self) -> int:
-        """Memory that its columns take, and the index where one was made."""
+        """Bytes of its columns, and of the index if it was built."""
         columns = self._starts.nbytes + (0 if self._values is None else self._values.nbytes)
         return columns + (0 if self._index is None else self._index.nbytes)
 
     def find(
         self, offsets: npt.NDArray[np.uint64], *, back: int = 0, threads: int | None = None
     ) -> Answers:
-        """For each offset the value of the last range that starts at or before it.
+        """Return for each offset the value of the last range that starts at or before it.
 
         Args:
             offsets: in any order, of the address space of the starts.
-            back: what to subtract from each first; what is then below 0 is in no range.
+            back: subtracted from each first; below 0 it is in no range.
             threads: how many to share a large column among; None for as many as this process has
                 processors if it is very large. They end with the call.
         """
@@ -152,14 +149,14 @@ class RangeIndex:
             self._index = _native_index(self._starts, self._values)
         if self._index is None:
             return self._searched(offsets, back)
-        found = np.empty(len(offsets), np.int32)
+        values = np.empty(len(offsets), np.int32)
         if threads is None:
             threads = 1 if len(offsets) < _MANY else _processors()
         if threads > 1 and len(offsets) >= 2 * _PART:
-            _find_shared(self._index, offsets, found, back, threads)
+            _find_shared(self._index, offsets, values, back, threads)
         else:
-            self._index.find(offsets.data, found.data, back)
-        return found
+            self._index.find(offsets.data, values.data, back)
+        return values
 
     def _searched(self, offsets: npt.NDArray[np.uint64], back: int) -> Answers:
         starts: npt.NDArray[Any] = self._starts
@@ -177,7 +174,7 @@ class RangeIndex:
 
 
 def _processors() -> int:
-    """Those that this process may run on, if there are not too many."""
+    """Return how many processors this process may run on, up to a limit."""
     if sys.version_info >= (3, 13):
         count = os.process_cpu_count()
     elif sys.platform == "linux":
@@ -194,10 +191,10 @@ def _find_shared(
     back: int,
     threads: int,
 ) -> None:
-    """Look offsets up in this thread and others, which all take one part after the other.
+    """Look offsets up in this thread and others, which each take the next part.
 
-    So one that gets no processor holds up only the part that it has begun, and where none can be
-    started (as when the interpreter is ending) this one does everything.
+    A thread that gets no processor delays only the part that it has begun. If none can be started
+    (as when the interpreter is ending) this one does everything.
     """
     from concurrent.futures import ThreadPoolExecutor
 

@@ -190,15 +190,15 @@ class _Methods:
 
     def _origin(self, owner: int, slot: int, function: int) -> int:
         """Return the base-most class that has the function in this slot of its own vtable."""
-        firsts, found = self._tables.firsts, owner
+        firsts, origin = self._tables.firsts, owner
         for above in self._above(owner):
             table = self._primary.get(above)
             if table is None:
                 continue
             place = int(firsts[table]) + slot
             if place < int(firsts[table + 1]) and self._functions[place] == function:
-                found = above
-        return found
+                origin = above
+        return origin
 
     def _above(self, owner: int) -> list[int]:
         """Return the classes that a class's own vtable may begin as, nearest first.
@@ -215,18 +215,18 @@ class _Methods:
         return self._followed(owner, only_at_start=False)
 
     def _followed(self, owner: int, *, only_at_start: bool) -> list[int]:
-        found = [owner]
-        for one in found:  # it grows
-            if len(found) > _MOST_BASES:
+        rows = [owner]
+        for row in rows:  # it grows
+            if len(rows) > _MOST_BASES:
                 break
-            found += [
+            rows += [
                 base.row
-                for base in self._types.bases[one]
+                for base in self._types.bases[row]
                 if base.row >= 0
-                and base.row not in found
+                and base.row not in rows
                 and not (only_at_start and (base.is_virtual or base.offset))
             ]
-        return found[1:]
+        return rows[1:]
 
     def _part(self, owner: int, offset: int) -> str:
         """Describe an offset of a class's objects: a base, by name if it can be no other."""

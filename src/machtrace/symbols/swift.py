@@ -1,6 +1,6 @@
 """Names of Swift's functions from the metadata that stripping leaves.
 
-Types keep their names, methods do not: of these it is told which of their type's they are, as in
+Types keep their names, methods do not: these are counted in their type, as in
 ``Module.Class.{getter 3}``. No name of Swift's has braces there.
 """
 
@@ -51,15 +51,15 @@ _PROTOCOL_DESCRIPTOR = "protocol descriptor for "
 
 
 def swift_names(contents: MachOContents, pointers: Pointers) -> NamedRanges:
-    """The functions that the metadata of an image's Swift types leads to.
+    """Name the functions that the metadata of an image's Swift types leads to.
 
     Metadata accessors are called as ``swift-demangle`` calls them. Witnesses of protocols of other
-    images are called after what the protocol requires. Methods in the vtable of a class, and
+    images are called after the protocol's requirement. Methods in the vtable of a class, and
     witnesses of the image's own protocols, are counted from 0.
 
     Args:
         contents: the image, in a file or in memory.
-        pointers: where its pointers lead.
+        pointers: its pointers.
     """
     names = _SwiftNames(SwiftRecords(contents, pointers))
     starts = names.starts - np.uint64(contents.image.header_svma)
@@ -67,7 +67,7 @@ def swift_names(contents: MachOContents, pointers: Pointers) -> NamedRanges:
 
 
 class _SwiftNames:
-    """Accessors, then methods, then witnesses; each is named when that is asked for."""
+    """Accessors, then methods, then witnesses; each name is built on demand."""
 
     def __init__(self, records: SwiftRecords) -> None:
         self._records = records
@@ -86,7 +86,7 @@ class _SwiftNames:
         )
 
     def name(self, row: int) -> str:
-        """Empty where the type cannot be told."""
+        """Return a function's name; empty if its type is unknown."""
         for count, name in (
             (len(self._accessors), self._accessor),
             (len(self._methods), self._method),
@@ -133,7 +133,7 @@ def _counted(kind: str, number: int, *, is_static: bool) -> str:
 
 
 def _after(start: str, symbol: str) -> str:
-    """What a descriptor's symbol says that it describes; the symbol where it says nothing."""
+    """Return what a descriptor's symbol describes; the symbol itself if it is of no known kind."""
     from machtrace.demangler.swift.demangler import demangle_swift
 
     text = demangle_swift(symbol.removeprefix("_"), simplified=False)

@@ -1,15 +1,13 @@
-"""The functions of one image, named where that is sure: one sorted table, in which all have an end.
+"""The functions of one image in one sorted table, with bounds, and with names if they are certain.
 
 A symbol names the addresses from its start up to the next symbol, the next function start or the
-end of its section, whichever is first, or as far as its own stated size. A function that starts
-where no symbol is has no name, but bounds; an address in no function has neither.
+end of its section, whichever is first, or as far as its own stated size. A function that starts at
+no symbol has no name, but bounds; an address in no function has neither.
 
-Function starts are seldom all: of a file of assembly code linkers tell the first, of a C++ file not
-the initialisers. So a symbol in the middle of a function is another function, and names what
-follows it. One that only the assembler knew is a label, and the function's name is the better one,
-where it has one.
-
-The symbols of all kinds in one order: by address, and at one address the best first.
+Function starts are seldom complete: of a file of assembly code linkers list the first, of a C++
+file not the initialisers. So a symbol in the middle of a function is another function, and names
+the code after it. One that only the assembler knew is a label, and the function's name is the
+better one, if it has one.
 """
 
 from __future__ import annotations
@@ -36,41 +34,41 @@ from machtrace.symbols.ranges import Answers, NamedRanges, Offsets, RangeIndex
 _Kind = TypeVar("_Kind", bound=np.generic)
 _ROW_BITS = 26
 _KIND_BITS = 4
-"""Of a sort key, which has 32 bits for the start and two for what is preferred."""
+"""Bits of a sort key, which has 32 bits for the start and two for what is preferred."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """Symbols in order: one entry a row in each column."""
+    """Symbols of all kinds by address, the best first: one entry a row in each column."""
 
     starts: Offsets
     kinds: npt.NDArray[np.uint8]
-    """Which of the sources."""
+    """The index of each one's source."""
     rows: npt.NDArray[np.uint32]
-    """Of the source."""
+    """The row in its source."""
     sizes: Offsets | None
-    """In bytes, 0 where not known; None where no source knows any."""
+    """In bytes, 0 if unknown; None if no source knows any."""
     avoided: npt.NDArray[np.bool_]
-    """Those that are not preferred."""
+    """Whether each is not preferred."""
 
     def __len__(self) -> int:
         return len(self.starts)
 
-    def only(self, kept: npt.NDArray[np.bool_]) -> Entries:
-        """Those that are marked."""
-        if kept.all():
+    def only(self, marked: npt.NDArray[np.bool_]) -> Entries:
+        """Return the marked entries."""
+        if marked.all():
             return self
         return Entries(
-            self.starts[kept],
-            self.kinds[kept],
-            self.rows[kept],
-            None if self.sizes is None else self.sizes[kept],
-            self.avoided[kept],
+            self.starts[marked],
+            self.kinds[marked],
+            self.rows[marked],
+            None if self.sizes is None else self.sizes[marked],
+            self.avoided[marked],
         )
 
 
 def sorted_entries(sources: tuple[NamedRanges, ...]) -> Entries:
-    """By start; at one address by source, those with a size first, preferred ones first."""
+    """Sort by start; at one address by source, those with a size first, preferred ones first."""
     starts = _joined([source.starts for source in sources], np.uint64)
     sizes = None
     if any(source.sizes.any() for source in sources):
@@ -108,7 +106,7 @@ def _sorted_by_key(
     sizes: Offsets | None,
     avoided: npt.NDArray[np.bool_],
 ) -> Entries:
-    """The same by one number an entry: sorting numbers takes a fifth of sorting their order."""
+    """Sort by one number an entry: sorting numbers takes a fifth of sorting their order."""
     key = starts << np.uint64(32)
     key |= kinds.astype(np.uint64) << np.uint64(_ROW_BITS + 2)
     if sizes is not None:
@@ -119,33 +117,33 @@ def _sorted_by_key(
     rows = (key & np.uint64((1 << _ROW_BITS) - 1)).astype(np.uint32)
     kinds = (key >> np.uint64(_ROW_BITS + 2) & np.uint64((1 << _KIND_BITS) - 1)).astype(np.uint8)
     avoided = (key >> np.uint64(_ROW_BITS) & np.uint64(1)).astype(np.bool_)
-    found = key >> np.uint64(32)
+    starts = key >> np.uint64(32)
     if sizes is None:
-        return Entries(found, kinds, rows, None, avoided)
+        return Entries(starts, kinds, rows, None, avoided)
     counts = np.bincount(kinds)
     firsts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    return Entries(found, kinds, rows, sizes[firsts[kinds] + rows], avoided)
+    return Entries(starts, kinds, rows, sizes[firsts[kinds] + rows], avoided)
 
 
 __all__ = ["CERTAINTIES", "CodeBounds", "NamedRanges", "Offsets", "SymbolTable"]
 
 _LAST = np.uint64(2**64 - 1)
 CERTAINTIES = tuple(Certainty)
-"""What the numbers in columns of certainty stand for."""
+"""The meanings of numbers in columns of certainty."""
 _NONE = CERTAINTIES.index(Certainty.NONE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CodeBounds:
-    """What ends a name besides the next name."""
+    """The bounds of names besides the next name."""
 
     section_starts: Offsets
     section_ends: Offsets
-    """Of the sections with code; by start, not overlapping."""
+    """The ends of the sections with code; by start, not overlapping."""
     function_starts: Offsets
-    """Sorted; empty where the image does not tell."""
+    """Sorted; empty if the image has no list."""
     starts_are_listed: bool = False
-    """Whether a linker listed these, so that a label behind one is in the middle of a function."""
+    """Whether a linker listed these, so that a label after one is in the middle of a function."""
 
 
 class SymbolTable:
@@ -164,11 +162,11 @@ class SymbolTable:
 
         Args:
             kinds: the best first; at one address its name is the one to show.
-            bounds: the sections with code, and where functions start.
+            bounds: the sections with code, and the starts of functions.
             problems: why names may be missing.
         """
         self.problems = problems
-        """Parts of the image that could not be read, and so gave no names."""
+        """Errors of parts of the image that could not be read, and so gave no names."""
         self._kinds = kinds
         functions = _inside(bounds.function_starts, bounds)
         entries = sorted_entries(kinds)
@@ -192,7 +190,7 @@ class SymbolTable:
 
     @property
     def starts(self) -> Offsets:
-        """Where the functions begin, sorted."""
+        """The starts of the functions, sorted."""
         return self._starts
 
     @property
@@ -202,13 +200,13 @@ class SymbolTable:
 
     @property
     def is_named(self) -> npt.NDArray[np.bool_]:
-        """Which have a symbol at their start."""
+        """Which functions have a symbol at their start."""
         mask: npt.NDArray[np.bool_] = self._firsts[:-1] < self._firsts[1:]
         return mask
 
     @property
     def certainties(self) -> npt.NDArray[np.uint8]:
-        """How sure each one's name is, as a place in :data:`CERTAINTIES`."""
+        """The certainty of each name: an index into :data:`CERTAINTIES`."""
         of_kind = np.array([CERTAINTIES.index(one.certainty) for one in self._kinds], np.uint8)
         column = np.full(len(self), _NONE, np.uint8)
         named = self.is_named
@@ -217,7 +215,7 @@ class SymbolTable:
 
     @property
     def nbytes(self) -> int:
-        """Memory that the table takes; names are in the image's file."""
+        """Bytes of the table; names are in the image's file."""
         columns = (self._starts, self._ends, self._firsts, self._entry_kinds, self._entry_rows)
         return sum(column.nbytes for column in columns) + (
             0 if self._index is None else self._index.nbytes
@@ -226,7 +224,7 @@ class SymbolTable:
     # --- lookups ---
 
     def find(self, offset: ImageOffset) -> Symbol | None:
-        """The function that holds ``offset``, with or without a name; None where there is none."""
+        """Return the function that holds ``offset``, with or without a name; None if none does."""
         if not 0 <= offset <= _LAST:
             return None
         # A Python int would turn the whole column into floating point.
@@ -236,11 +234,11 @@ class SymbolTable:
         return self.symbol(index)
 
     def ids(self, offsets: Offsets, *, back: int = 0, threads: int | None = None) -> Answers:
-        """The id of the function that holds each offset; -1 where there is none.
+        """Return the id of the function that holds each offset; -1 for none.
 
         Args:
             offsets: in any order.
-            back: what to subtract from each first.
+            back: subtracted from each first.
             threads: see :meth:`RangeIndex.find`.
         """
         if self._index is None:
@@ -248,20 +246,20 @@ class SymbolTable:
         return self._index.find(offsets, back=back, threads=threads)
 
     def symbol(self, index: int) -> Symbol:
-        """The function whose id is ``index``."""
+        """Return the function with an id."""
         start = int(self._starts[index])
         names = best_first(self._spelt(index))
         return symbol_of(names, ImageOffset(start), int(self._ends[index]) - start)
 
     def name(self, index: int) -> str:
-        """The name of the function whose id is ``index``, as :attr:`Symbol.name` is."""
+        """Return the name of the function with an id, as :attr:`Symbol.name` is."""
         spelt = self._only(index)
         if spelt is None:
             return self.symbol(index).name
         return human_name(spelt[0], leading_underscore=spelt[1])
 
     def linkage_name(self, index: int) -> str:
-        """The same as :attr:`Symbol.linkage_name` is, without demangling anything."""
+        """Return its :attr:`Symbol.linkage_name`, without demangling anything."""
         spelt = self._only(index)
         if spelt is None:
             names = best_first(self._spelt(index))
@@ -269,7 +267,7 @@ class SymbolTable:
         return spelt[0]
 
     def _only(self, index: int) -> tuple[str, bool] | None:
-        """The one name of a function that has one; None where it takes more thought."""
+        """Return the only name of a function; None if it has several or none."""
         first, last = self._firsts[index : index + 2]
         if last - first != 1:
             return None
@@ -285,7 +283,7 @@ class SymbolTable:
 
 
 def _index(starts: Offsets, ends: Offsets) -> RangeIndex:
-    """The functions, and between them ranges of -1 where there is none."""
+    """Return an index of the functions, with ranges of -1 between them."""
     ids = np.arange(len(starts), dtype=np.int32)
     if not len(starts):
         return RangeIndex(starts, ids)
@@ -301,7 +299,7 @@ def _inside(starts: Offsets, bounds: CodeBounds) -> Offsets:
 
 
 def _section_ends(starts: Offsets, bounds: CodeBounds) -> tuple[npt.NDArray[np.bool_], Offsets]:
-    """For each start: whether it is in a code section, and where that ends."""
+    """Return for each start whether it is in a code section, and where that ends."""
     if not len(bounds.section_starts):
         return np.zeros(len(starts), np.bool_), np.zeros(len(starts), np.uint64)
     section = bounds.section_starts.searchsorted(starts, side="right").astype(np.int64) - 1
@@ -310,7 +308,7 @@ def _section_ends(starts: Offsets, bounds: CodeBounds) -> tuple[npt.NDArray[np.b
 
 
 def _inside_a_sized_one(entries: Entries) -> npt.NDArray[np.bool_]:
-    """Labels without a size, within a function that has one: its name is the better one."""
+    """Mark labels without a size, within a function that has one: its name is the better one."""
     starts, sizes = entries.starts, entries.sizes
     if sizes is None or not len(starts):
         return np.zeros(len(starts), np.bool_)
@@ -325,7 +323,7 @@ def _inside_a_sized_one(entries: Entries) -> npt.NDArray[np.bool_]:
 def _labels(
     entries: Entries, kinds: tuple[NamedRanges, ...], functions: Offsets, bounds: CodeBounds
 ) -> npt.NDArray[np.bool_]:
-    """Labels in the middle of a function whose start has a name."""
+    """Mark labels in the middle of a function whose start has a name."""
     labels = np.zeros(len(entries), np.bool_)
     if not bounds.starts_are_listed or not len(functions) or not len(entries):
         return labels
@@ -352,7 +350,7 @@ def _labels(
 
 
 def _merged(entries: Entries, functions: Offsets) -> Offsets:
-    """Where functions start, by symbols and otherwise; none inside of one that states its size."""
+    """Return the starts of functions, by symbols or not; none inside one with a size."""
     if entries.sizes is not None and len(entries):
         reach = np.maximum.accumulate(
             np.where(entries.sizes > 0, _plus(entries.starts, entries.sizes), np.uint64(0))
@@ -367,7 +365,7 @@ def _merged(entries: Entries, functions: Offsets) -> Offsets:
 
 
 def _plus(starts: Offsets, sizes: Offsets) -> Offsets:
-    """The sum, held at the end of the address space: sizes come from files."""
+    """Return the sum, limited to the end of the address space: sizes come from files."""
     ends: Offsets = starts + np.minimum(sizes, _LAST - starts)
     return ends
 
@@ -375,7 +373,7 @@ def _plus(starts: Offsets, sizes: Offsets) -> Offsets:
 def _ends(
     starts: Offsets, firsts: npt.NDArray[np.int32], entries: Entries, bounds: CodeBounds
 ) -> Offsets:
-    """What the next function, the section and the stated size leave."""
+    """Return the ends that the next function, the section and the stated size leave."""
     following = np.append(starts[1:], _LAST)[: len(starts)]
     ends: Offsets = np.minimum(following, _section_ends(starts, bounds)[1])
     if entries.sizes is not None and len(entries):

@@ -1,4 +1,4 @@
-"""Which sections of a Mach-O hold functions, and which hold other code."""
+"""The sections of a Mach-O that hold functions, and those that hold other code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 def holds_functions(section: Section) -> bool:
-    """Whether the section's code is of functions, and not of stubs and of what binds them."""
+    """Whether a section has the code of functions, and not stubs and code that binds them."""
     if not section.is_code or not section.size or section.type == S_SYMBOL_STUBS:
         return False
     return section.name != "__stub_helper" and not is_objc_stubs(section)
@@ -23,14 +23,14 @@ def is_objc_stubs(section: Section) -> bool:
 
 
 def function_sections(image: MachOImage) -> Ranges:
-    """Those that hold functions."""
+    """Return the sections that hold functions."""
     return _ranges(image, [one for one in image.code_sections if holds_functions(one)])
 
 
 def named_sections(image: MachOImage) -> Ranges:
-    """Those in which anything has a name: functions and stubs.
+    """Return the sections in which anything has a name: functions and stubs.
 
-    What binds stubs lazily, in ``__stub_helper``, is the linker's own code.
+    The code that binds stubs lazily, in ``__stub_helper``, is the linker's own.
     """
     kept = [one for one in image.code_sections if one.name != "__stub_helper"]
     return _ranges(image, kept)

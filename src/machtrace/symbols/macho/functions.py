@@ -1,10 +1,8 @@
-"""Where the functions of a Mach-O begin, for bounding names.
+"""The starts of a Mach-O's functions, for bounding names.
 
-Which functions of a Mach-O its unwind tables describe, and which its initialisers are.
-
-Compilers describe every function, those without a frame, too; assemblers only those whose author
-did. So where linkers leave functions out of LC_FUNCTION_STARTS, these tables tell them, or that
-nothing is known there.
+Compilers describe every function in unwind tables, those without a frame, too; assemblers only
+those whose author did. So where linkers leave functions out of LC_FUNCTION_STARTS, these tables
+have them, or show that nothing is known there.
 """
 
 from __future__ import annotations
@@ -37,21 +35,21 @@ from machtrace.symbols.ranges import Offsets
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KnownFunctions:
-    """The starts of functions that are known, and who told of them."""
+    """The known starts of functions, and their source."""
 
     offsets: Offsets
     """Sorted."""
     are_listed: bool
-    """Whether the linker's list of functions, LC_FUNCTION_STARTS, is among them. It has nearly all:
-    of a file of assembly code the first, and not what runs when an image is initialised."""
+    """Whether LC_FUNCTION_STARTS is among the sources. It has nearly all: of a file of assembly
+    code the first, and not the functions that run when an image is initialised."""
 
     def merged(self, others: Offsets) -> KnownFunctions:
-        """With more of them."""
+        """Return these and more of them."""
         both = np.unique(np.concatenate([self.offsets, others]))
         return KnownFunctions(offsets=both, are_listed=self.are_listed)
 
     def hold(self, starts: Offsets) -> npt.NDArray[np.bool_]:
-        """Which of ``starts`` are among them."""
+        """Return which of ``starts`` are among them."""
         if not len(self.offsets):
             return np.zeros(len(starts), np.bool_)
         at = np.minimum(self.offsets.searchsorted(starts), len(self.offsets) - 1)
@@ -62,7 +60,7 @@ class KnownFunctions:
 def listed_functions(
     contents: MachOContents, sections: Ranges, problems: list[MachtraceError]
 ) -> KnownFunctions:
-    """The functions in LC_FUNCTION_STARTS; none where none of these is in code.
+    """Return the functions in LC_FUNCTION_STARTS; none if none of these is in code.
 
     Some linkers write a list without functions.
 
@@ -86,7 +84,7 @@ def read_or_empty(
     contents: MachOContents,
     problems: list[MachtraceError],
 ) -> Offsets:
-    """What a source says; nothing, and its error among the problems, where it cannot be read."""
+    """Return a source's result; if it is unreadable, nothing, and add its error."""
     try:
         return source(contents)
     except MachtraceError as error:
@@ -106,30 +104,30 @@ class DescribedFunctions:
     """Rows of ``__unwind_info`` and of ``__eh_frame``, each sorted by start."""
 
     entries: Offsets
-    """Where compact encodings begin to hold; the last one's end is behind them."""
+    """The starts of compact encodings; the last one is the end of the one before it."""
     encodings: npt.NDArray[np.uint32]
-    """0 where nothing is known, as behind the last."""
+    """0 if nothing is known, as after the last."""
     frames: Offsets
-    """Where FDEs begin."""
+    """The starts of FDEs."""
     arch: Arch | None
 
     @property
     def starts(self) -> Offsets:
-        """All places at which one begins: the start of a function, or the end of one."""
+        """All starts and ends of functions."""
         return np.union1d(self.entries, self.frames)
 
     def describe(self, starts: Offsets) -> Mask:
-        """Which functions are described, by an encoding that holds at their start or an FDE."""
+        """Return which functions have an FDE, or an encoding that is valid at their start."""
         row = self.entries.searchsorted(starts, "right").astype(np.int64) - 1
         encoding = np.append(self.encodings, np.uint32(0))[row]
         found: Mask = (encoding != 0) | np.isin(starts, self.frames)
         return found
 
     def bound(self, starts: Offsets) -> Mask:
-        """Which functions are described by an encoding that is theirs alone.
+        """Return which functions are described by an encoding of their own.
 
-        Linkers make one entry of neighbours with equal encodings, unless that says more of where
-        it begins: that there are data for exceptions, an FDE, or an instruction to look at.
+        Linkers merge neighbours with equal encodings into one entry, unless the encoding refers to
+        the function's start: data for exceptions, an FDE, or an instruction to read.
         """
         if not len(self.entries):
             return np.zeros(len(starts), np.bool_)
@@ -144,7 +142,7 @@ class DescribedFunctions:
 def described_functions(
     contents: MachOContents, problems: list[MachtraceError]
 ) -> DescribedFunctions:
-    """What an image's unwind tables describe; ``problems`` takes the errors of bad ones."""
+    """Read an image's unwind tables; ``problems`` takes the errors of malformed ones."""
     entries, encodings = np.empty(0, np.uint64), np.empty(0, np.uint32)
     try:
         entries, encodings = _compact(contents)
@@ -161,31 +159,31 @@ def described_functions(
 def initialisers(
     contents: MachOContents, pointers: Callable[[], Pointers], problems: list[MachtraceError]
 ) -> Offsets:
-    """The functions that run when the image is loaded or unloaded: linkers do not list C++'s.
+    """Return the image's initialisers and terminators: linkers do not list C++'s.
 
     Args:
         contents: the image.
-        pointers: gives where its pointers lead.
+        pointers: reads its pointers.
         problems: takes the errors of lists that could not be read.
     """
     return read_or_empty(lambda some: _initialisers(some, pointers), contents, problems)
 
 
 def _initialisers(contents: MachOContents, pointers: Callable[[], Pointers]) -> Offsets:
-    image, found = contents.image, [np.empty(0, np.uint64)]
+    image, columns = contents.image, [np.empty(0, np.uint64)]
     base, width = image.header_svma, 8 if image.header.is_64 else 4
     for section in image.sections:
         if section.type == _INIT_FUNC_OFFSETS:
             data = contents.read_svma(section.address, section.size & ~3)
             order = "<" if image.header.little_endian else ">"
-            found.append(np.frombuffer(data, f"{order}u4").astype(np.uint64))
+            columns.append(np.frombuffer(data, f"{order}u4").astype(np.uint64))
         elif section.type in (_MOD_INIT_FUNC_POINTERS, _MOD_TERM_FUNC_POINTERS):
             # Its size is only good once the section was read.
             size = len(contents.read_svma(section.address, section.size)) // width * width
             places = np.arange(size // width, dtype=np.uint64) * np.uint64(width)
             targets = pointers().targets(places + np.uint64(section.address))
-            found.append(targets[targets >= np.uint64(base)] - np.uint64(base))
-    starts = np.concatenate(found)
+            columns.append(targets[targets >= np.uint64(base)] - np.uint64(base))
+    starts = np.concatenate(columns)
     arch = image.header.arch
     return starts & ~_THUMB_BIT if arch is not None and arch.is_arm else starts
 

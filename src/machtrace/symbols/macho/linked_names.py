@@ -1,9 +1,4 @@
-"""The names in a Mach-O's symbol table, by which a program was linked.
-
-The names that an image exports and its symbol table does not have any more.
-
-Stubs, named after the functions of other images that they call.
-"""
+"""Names that a Mach-O was linked by: its symbol table, exports, and targets of stubs."""
 
 from __future__ import annotations
 
@@ -29,14 +24,14 @@ from machtrace.model.symbol import Certainty
 from machtrace.symbols.macho.code_sections import holds_functions, is_objc_stubs
 from machtrace.symbols.ranges import NamedRanges
 
-_LOOKED_AT = 256
-"""Local symbols whose names tell whether those of all were taken away."""
+_SAMPLED = 256
+"""Local symbols whose names are examined to see whether all were removed."""
 _MOST_SECTIONS = 255
-"""Those that ``nlist.n_sect`` can count."""
+"""The number of sections that ``nlist.n_sect`` can count."""
 
 
 def symtab_functions(symbols: SymbolRows, image: MachOImage) -> NamedRanges:
-    """The defined symbols of functions: exact names, as long as local ones are among them.
+    """Return the defined symbols of functions: exact names, as long as local ones are among them.
 
     A table that has only exported names (all of them preferred) was stripped of others, which may
     be of functions in between.
@@ -50,14 +45,14 @@ def symtab_functions(symbols: SymbolRows, image: MachOImage) -> NamedRanges:
 
 
 def symtab_stubs(symbols: SymbolRows, image: MachOImage) -> NamedRanges:
-    """The symbols that linkers write for Objective-C's stubs: ``_objc_msgSend$selector``."""
+    """Return the symbols that linkers write for Objective-C's stubs: ``_objc_msgSend$selector``."""
     rows = _rows(symbols, image, [s for s in image.sections if is_objc_stubs(s)])
     rows, external = _not_redacted(symbols, rows, _is_external(symbols, rows))
     return _ranges(symbols, image, rows, external, Certainty.STUB)
 
 
 def _rows(symbols: SymbolRows, image: MachOImage, sections: list[Section]) -> npt.NDArray[np.intp]:
-    """The symbols in some sections; those for debuggers are in none."""
+    """Return the symbols in some sections; those for debuggers are in none."""
     chosen = np.zeros(256, np.bool_)
     # nlist has one byte for the section, so later ones have no symbols.
     for number, section in enumerate(image.sections[:_MOST_SECTIONS], 1):
@@ -79,14 +74,14 @@ def _is_external(symbols: SymbolRows, rows: npt.NDArray[np.intp]) -> npt.NDArray
 def _not_redacted(
     symbols: SymbolRows, rows: npt.NDArray[np.intp], external: npt.NDArray[np.bool_]
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-    """Without those whose name was taken away when a shared cache was built.
+    """Return rows without local symbols, if their names were removed when a shared cache was built.
 
-    That is done to all local symbols or to none, and to look at the names of half a million would
-    take longer than everything else. One that is overlooked is still never shown as a name.
+    All local symbols lose their names or none does, and to read the names of half a million would
+    take longer than everything else. A redacted name that is overlooked is still never shown.
     """
     local = np.flatnonzero(~external)
-    looked_at = local[np.linspace(0, len(local) - 1, min(_LOOKED_AT, len(local)), dtype=np.intp)]
-    if all(symbols.name_bytes(row) not in (b"", b"<redacted>") for row in rows[looked_at].tolist()):
+    sampled = local[np.linspace(0, len(local) - 1, min(_SAMPLED, len(local)), dtype=np.intp)]
+    if all(symbols.name_bytes(row) not in (b"", b"<redacted>") for row in rows[sampled].tolist()):
         return rows, external
     named = symbols.is_named[rows]
     return rows[named], external[named]
@@ -103,7 +98,7 @@ def _ranges(
     starts = symbols.rows["n_value"][rows].astype(np.uint64) - np.uint64(image.header_svma)
 
     def is_label(some: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
-        """Those that no other file was linked with, and that no compiler would name so."""
+        """Mark those that no other file was linked with, and that no compiler would name so."""
         chosen = rows[some].astype(np.intp)
         is_local = (symbols.rows["n_type"][chosen] & (N_PEXT | N_EXT)) == 0
         labels: npt.NDArray[np.bool_] = is_local & ~symbols.has_underscore(chosen)
@@ -121,33 +116,32 @@ def _ranges(
 
 
 _SMALL = 1 << 16
-"""Bytes of a trie that are read at once, whatever the symbol table has."""
+"""Bytes of a trie that are always read, whatever the symbol table has."""
 _BYTES_AN_EXPORT = 256
-"""More than any linker's trie takes for each: names are in it but once."""
+"""More than any linker's trie takes for each: it has each name only once."""
 _THUMB = np.uint64(1)
 
 
 def exported_functions(contents: MachOContents, symbols: NamedRanges | None) -> NamedRanges:
-    """The functions in the exports trie.
+    """Return the functions in the exports trie.
 
-    Linkers write exports into the symbol table, too, and ``strip`` leaves them there unless told
-    otherwise. So a large trie is only read where that table has too few external symbols to hold
-    them all.
+    Linkers write exports into the symbol table, too, and ``strip`` leaves them there by default. So
+    a large trie is only read if that table has too few external symbols to hold them all.
 
     Args:
         contents: the image.
-        symbols: the functions of its symbol table; None where that could not be read.
+        symbols: the functions of its symbol table; None if that could not be read.
 
     Raises:
         MachOError: the trie is not in the file, or malformed.
         MemoryReadError: it is in a loaded segment that cannot be read.
     """
     image = contents.image
-    exports = [one for one in parse_exports(contents) if _is_place(one)] if (
+    exports = [export for export in parse_exports(contents) if _has_address(export)] if (
         _is_needed(image, symbols)
     ) else []  # fmt: skip
-    names = [one.name for one in exports]
-    starts = np.array([one.value for one in exports], np.uint64)
+    names = [export.name for export in exports]
+    starts = np.array([export.value for export in exports], np.uint64)
     arch = image.header.arch
     if arch is not None and arch.is_arm:
         starts &= ~_THUMB
@@ -156,7 +150,7 @@ def exported_functions(contents: MachOContents, symbols: NamedRanges | None) -> 
     )
 
 
-def _is_place(one: Export) -> bool:
+def _has_address(one: Export) -> bool:
     return not (one.is_reexport or one.is_absolute or one.is_thread_local)
 
 
@@ -173,9 +167,9 @@ _SPECIAL = np.uint32(INDIRECT_SYMBOL_LOCAL | INDIRECT_SYMBOL_ABS)
 
 
 def stub_names(contents: MachOContents, symbols: SymbolRows) -> NamedRanges:
-    """The stubs in sections of type S_SYMBOL_STUBS, by the indirect symbol table.
+    """Return the stubs in sections of type S_SYMBOL_STUBS, by the indirect symbol table.
 
-    What binds them lazily, in ``__stub_helper``, is the linker's own code and has no name.
+    The code that binds them lazily, in ``__stub_helper``, is the linker's own and has no name.
 
     Raises:
         MachOError: the indirect symbol table is not in the file.

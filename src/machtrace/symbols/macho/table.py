@@ -1,7 +1,6 @@
-"""The names in a Mach-O image, put together: the best first, each bounded by function starts.
+"""The table of a Mach-O image: names of all sources, the best first, bounded by function starts.
 
-Names from what a Mach-O keeps for its runtimes, where stripping took those of the linker.
-
+Functions that stripping left without a linker's name have names from the metadata for runtimes.
 Each source is a module of its own, which is loaded when an image has something for it.
 """
 
@@ -36,7 +35,7 @@ from machtrace.symbols.ranges import NamedRanges, Offsets
 from machtrace.symbols.table import CodeBounds, SymbolTable
 
 Source = Callable[[], NamedRanges]
-"""Yields names, or raises a MachtraceError."""
+"""Returns names, or raises a MachtraceError."""
 
 _OBJC = frozenset(
     {
@@ -50,20 +49,20 @@ _OBJC = frozenset(
 _SWIFT = frozenset({"__swift5_types", "__swift5_types2", "__swift5_proto"})
 
 _CPLUSPLUS_LIBRARY = "c++"
-"""In the names of the libraries that have ``dynamic_cast``: libc++, libc++abi, libstdc++."""
+"""Part of the names of the libraries that have ``dynamic_cast``: libc++, libc++abi, libstdc++."""
 _FEW = 0.01
-"""The share of functions without a name for which vtables are not looked at: of an image with all
-its symbols the linker's own are left, and all its pointers would be read for them."""
+"""The share of unnamed functions below which vtables are skipped: of an image with all its symbols
+the linker's own are left, and all its pointers would be read for them."""
 
 
 class ImagePointers:
-    """The pointers of one image, read when they are first asked for."""
+    """The pointers of one image, read on demand."""
 
     def __init__(self, contents: MachOContents) -> None:
         self._contents = contents
 
     def __call__(self) -> Pointers:
-        """The pointers."""
+        """Return the pointers."""
         return self._pointers
 
     @cached_property
@@ -72,13 +71,13 @@ class ImagePointers:
 
     @property
     def problem(self) -> MachtraceError | None:
-        """What is wrong with them, as far as they were needed."""
+        """The error of malformed pointers, as far as they were needed."""
         pointers: Pointers | None = vars(self).get("_pointers")
         return None if pointers is None else pointers.problem
 
 
 class MetadataNames:
-    """The sources of one image, the surest first. They share its pointers."""
+    """The sources of one image, the most certain first. They share its pointers."""
 
     def __init__(
         self,
@@ -92,9 +91,9 @@ class MetadataNames:
 
         Args:
             contents: the image.
-            pointers: gives its pointers.
-            symbols: its symbol table, where that could be read.
-            starts: where its functions begin, sorted.
+            pointers: reads its pointers.
+            symbols: its symbol table, if that could be read.
+            starts: the starts of its functions, sorted.
             unnamed: those of them that no symbol names, sorted.
         """
         self._contents = contents
@@ -108,7 +107,7 @@ class MetadataNames:
         return frozenset(section.name for section in self._contents.image.sections if section.size)
 
     def functions(self) -> Iterator[Source]:
-        """Those that name functions."""
+        """Return the sources that name functions."""
         if self._sections & _OBJC:
             yield self._objc
         if self._sections & _SWIFT:
@@ -120,7 +119,7 @@ class MetadataNames:
         yield self._go
 
     def stubs(self) -> Iterator[Source]:
-        """Those that name stubs by what they do."""
+        """Return the sources that name stubs by their targets."""
         if any(map(is_objc_stubs, self._contents.image.sections)):
             yield self._objc_stubs
 
@@ -158,11 +157,11 @@ _LAST = np.uint64(2**64 - 1)
 def macho_symbol_table(
     contents: MachOContents, others: Sequence[MachOContents] = ()
 ) -> SymbolTable:
-    """The names in a Mach-O image, in a file or in memory.
+    """Build the table of a Mach-O image, in a file or in memory.
 
-    They are those of the symbol table and of the exports trie; what the metadata of runtimes says
-    of functions that these leave without a name; and of stubs, what they call. A part that cannot
-    be read is among the table's ``problems``.
+    Its names are those of the symbol table and of the exports trie; those of the metadata of
+    runtimes for functions that these leave unnamed; and of stubs, their targets. The error of a
+    part that cannot be read is among the table's ``problems``.
 
     Args:
         contents: the image.
@@ -176,7 +175,7 @@ def macho_symbol_table(
 
 
 class _Assembly:
-    """The parts of one table, and what was wrong with others."""
+    """The parts of one table, and the errors of others."""
 
     def __init__(self, contents: MachOContents) -> None:
         self._contents = contents
@@ -217,16 +216,16 @@ class _Assembly:
     def _linked(
         self, symbols: SymbolRows | None, others: Sequence[MachOContents]
     ) -> list[NamedRanges]:
-        """The names that the linker wrote."""
-        found: list[NamedRanges | None] = [None]
+        """Return the names that the linker wrote."""
+        sources: list[NamedRanges | None] = [None]
         if symbols is not None:
-            found = [self._read(lambda: symtab_functions(symbols, self._image))]
-        found.append(self._read(partial(exported_functions, self._contents, found[0])))
-        found += [self._read(partial(_twin, other)) for other in others]
-        return [one for one in found if one is not None]
+            sources = [self._read(lambda: symtab_functions(symbols, self._image))]
+        sources.append(self._read(partial(exported_functions, self._contents, sources[0])))
+        sources += [self._read(partial(_twin, other)) for other in others]
+        return [one for one in sources if one is not None]
 
     def _functions(self, *, has_locals: bool) -> tuple[KnownFunctions, DescribedFunctions | None]:
-        """Where functions begin; and what unwind tables say, where the linker's list is too short.
+        """Return function starts, with those of unwind tables if the linker's list is too short.
 
         Between functions that all have names it does not matter what the list leaves out.
         """
@@ -240,7 +239,7 @@ class _Assembly:
         return starts, described
 
     def _stubs(self, symbols: SymbolRows | None, metadata: MetadataNames) -> None:
-        """What calls other images."""
+        """Return the calls of other images."""
         named = None
         if symbols is not None:
             self._add(lambda: stub_names(self._contents, symbols))
@@ -270,7 +269,7 @@ class _Assembly:
             return None
 
     def _unnamed(self, starts: KnownFunctions) -> Offsets:
-        """The functions that have no name so far."""
+        """Return the functions without a name so far."""
         named = np.concatenate([np.full(1, _LAST), *(source.starts for source in self._found)])
         named.sort()
         functions = starts.offsets
@@ -279,14 +278,14 @@ class _Assembly:
 
 
 def _twin(other: MachOContents) -> NamedRanges:
-    """The functions of a file that is of the same image."""
+    """Return the functions of a file of the same image."""
     return symtab_functions(parse_symbols(other), other.image)
 
 
 def _by_certainty(
     linked: list[NamedRanges], starts: KnownFunctions, described: DescribedFunctions
 ) -> Iterator[NamedRanges]:
-    """The names of an image without local symbols: exact where tables bear the function out."""
+    """Return the names of an image without local symbols: exact if tables bound the function."""
     for source in linked:
         exact = starts.hold(source.starts) & described.describe(source.starts)
         if not starts.are_listed:
@@ -299,7 +298,7 @@ def _by_certainty(
 def _of_whole_functions(
     source: Callable[[], NamedRanges], starts: KnownFunctions, described: DescribedFunctions | None
 ) -> NamedRanges:
-    """What metadata says of functions whose end is known; it knows of no other places."""
+    """Return the metadata's names for functions whose end is known; it knows no other addresses."""
     names = source()
     if starts.are_listed:
         return names.only(np.flatnonzero(starts.hold(names.starts)))
