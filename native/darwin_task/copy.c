@@ -113,8 +113,8 @@ static kern_return_t copy_together(struct machtrace_task_capture *capture,
     for (size_t index = 0; index < capture->thread_count; index++)
         if (wanted[index].port != MACH_PORT_NULL)
             copy_stopped(capture, &capture->threads[index], &wanted[index], &used);
-    /* The call takes the token along. Where it fails the token is given up, which resumes as well,
-     * whatever the reason is said to be. */
+    /* The call consumes the token. If it fails the token is released, which resumes as well,
+     * whatever the reason. */
     kern_return_t resumed = task_resume2(token);
     if (resumed != KERN_SUCCESS && mach_port_deallocate(mach_task_self(), token) != KERN_SUCCESS &&
         !machtrace_mach_is_gone(resumed))

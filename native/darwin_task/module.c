@@ -1,8 +1,8 @@
 /* machtrace._native._darwin_task: the Python side of task.h, and no more.
  *
  * Built against the limited API of 3.11. The module has no state: ports are integers, which
- * machtrace.targets.darwin.task closes. Results of the kernel are returned, not raised: what they
- * mean is said in Python.
+ * machtrace.targets.darwin.task closes. Results of the kernel are returned, not raised:
+ * Python interprets them.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -59,7 +59,7 @@ static PyObject *open_task(PyObject *module, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "i:open_task", &pid))
         return NULL;
     struct machtrace_task_port task;
-    Py_BEGIN_ALLOW_THREADS /* a daemon may be asked, and the user by it */
+    Py_BEGIN_ALLOW_THREADS /* a daemon may be queried, which may prompt the user */
     machtrace_task_open(pid, &task);
     Py_END_ALLOW_THREADS
     return Py_BuildValue("(Iiiii)", task.port, (int)task.kind, task.read_error, task.control_error,
@@ -196,7 +196,7 @@ static PyObject *list_threads(PyObject *module, PyObject *arguments)
     return list == NULL ? NULL : Py_BuildValue("(iN)", result, list);
 }
 
-/* (id, outcome, error, uninterruptible, registers, stacks, asked, stopped, resumed, queue): the
+/* (id, outcome, error, uninterruptible, registers, stacks, requested, stopped, resumed, queue): the
  * first nine as machtrace._native._ptrace has them. */
 static PyObject *thread_as_tuple(const struct machtrace_task_thread *thread)
 {

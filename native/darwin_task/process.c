@@ -1,4 +1,4 @@
-/* task.h: what the system says of a process without its port, and of the right to that. */
+/* task.h: the system's facts about a process without its port, and about the right to that. */
 #include "darwin_task/task.h"
 
 #include <errno.h>
@@ -28,7 +28,7 @@ int machtrace_task_process(int pid, struct machtrace_task_process *process)
     memset(process, 0, sizeof *process);
     struct proc_bsdshortinfo info;
     errno = 0;
-    /* This one may be asked of every user's processes. With 1, of those too that have ended. */
+    /* This one answers for every user's processes. With 1, also for those that have ended. */
     int got = proc_pidinfo(pid, PROC_PIDT_SHORTBSDINFO, 1, &info, sizeof info);
     if (got < (int)sizeof info)
         return errno != 0 ? errno : ESRCH;

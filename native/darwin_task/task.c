@@ -40,7 +40,7 @@ void machtrace_task_open(int pid, struct machtrace_task_port *task)
     *task = (struct machtrace_task_port){0, MACHTRACE_TASK_NONE, 0, 0, 0};
     mach_port_name_t port = MACH_PORT_NULL;
     if (pid == getpid()) {
-        /* Nobody needs to be asked. One more right to our own port, which is given up later. */
+        /* No right is needed. One more right to our own port, which is released later. */
         task->control_error =
             mach_port_mod_refs(mach_task_self(), mach_task_self(), MACH_PORT_RIGHT_SEND, 1);
         if (task->control_error == KERN_SUCCESS) {

@@ -1,13 +1,13 @@
-/* Look at another process of macOS: its threads, memory and images, by its task port.
+/* Capture another process of macOS: its threads, memory and images, by its task port.
  *
  * Plain C without Python: task.c (ports, images), threads.c (listing),
- * copy.c (stop, copy, resume) and process.c (what the system says of a
- * process, and of the right to look at it); common/darwin/memory.h reads memory. See
+ * copy.c (stop, copy, resume) and process.c (the system's facts about a
+ * process, and about the right to capture it); common/darwin/memory.h reads memory. See
  * docs/decisions/0027-darwin-tasks.md.
  *
- * Every function gives back what it took of the kernel: thread ports, arrays, tokens. Only the
+ * Every function releases what it took from the kernel: thread ports, arrays, tokens. Only the
  * port of machtrace_task_open is the caller's, until machtrace_task_close. Results are
- * kern_return_t (mach/kern_return.h) unless it is said otherwise.
+ * kern_return_t (mach/kern_return.h) unless stated otherwise.
  */
 #ifndef MACHTRACE_TASK_DARWIN_H
 #define MACHTRACE_TASK_DARWIN_H
@@ -28,9 +28,9 @@ struct machtrace_task_port {
     uint32_t port; /* 0 where there is none */
     enum machtrace_task_port_kind kind;
     int read_error;    /* errno of task_read_for_pid; ENOSYS where the system has none */
-    int control_error; /* kern_return_t of task_for_pid; 0 where it was not asked */
-    int name_error;    /* kern_return_t of task_name_for_pid; 0 where it was not asked, or may be
-                        * had: then there is such a process, and it is the right that lacks */
+    int control_error; /* kern_return_t of task_for_pid; 0 if it was not called */
+    int name_error;    /* kern_return_t of task_name_for_pid; 0 if it was not called, or
+                        * succeeded: then the process exists, and the right is missing */
 };
 
 /* The port with the fewest rights that will do. Sets all of `task`. */
@@ -38,7 +38,7 @@ void machtrace_task_open(int pid, struct machtrace_task_port *task);
 
 void machtrace_task_close(uint32_t port);
 
-/* --- what the system says, without a port --- */
+/* --- the system's facts, without a port --- */
 
 #define MACHTRACE_PATH_MAX 4096
 
@@ -48,12 +48,12 @@ struct machtrace_task_process {
     uint32_t real_user; /* real */
     uint32_t saved_user;
     uint32_t flags;         /* PROC_FLAG_… of sys/proc_info.h, PROC_FLAG_ROSETTA among them */
-    uint32_t status;        /* SZOMB and its kin: sys/proc.h */
+    uint32_t status;        /* SZOMB and others: sys/proc.h */
     char name[16];          /* ends with a NUL */
-    char path[MACHTRACE_PATH_MAX]; /* of the program's file; empty where it cannot be told */
-    int32_t cpu_type;       /* 0 where it cannot be told: of another user's process */
+    char path[MACHTRACE_PATH_MAX]; /* of the program's file; empty if unknown */
+    int32_t cpu_type;       /* 0 if unknown: another user's process */
     int32_t cpu_subtype;
-    uint32_t code_signing;  /* CS_… of kern/cs_blobs.h; 0 where it cannot be told */
+    uint32_t code_signing;  /* CS_… of kern/cs_blobs.h; 0 if unknown */
     bool code_signing_known;
 };
 
@@ -124,8 +124,8 @@ struct machtrace_task_thread {
     unsigned char *stack; /* within the capture's buffer; NULL where nothing could be read */
     size_t stack_size;
     uint64_t queue; /* dispatch_queue_t that it was serving; 0 where there was none */
-    /* Monotonic clock, in ns: when the stop was asked for, when the thread stood still, and when
-     * it was let go. */
+    /* Monotonic clock, in ns: when the stop was requested, when the thread was stopped, and when
+     * it was resumed. */
     int64_t asked_at;
     int64_t stopped_at;
     int64_t resumed_at;
@@ -140,9 +140,9 @@ struct machtrace_task_capture {
     bool together;
     struct machtrace_task_thread *threads;
     size_t thread_count;
-    unsigned char *buffer; /* for all stacks, one behind the other */
+    unsigned char *buffer; /* for all stacks, consecutive */
     size_t room;           /* bytes of it; what does not fit is not copied */
-    int resume_error;      /* set where a thread or the task could not be let go; 0 */
+    int resume_error;      /* set if a thread or the task could not be resumed; 0 */
 };
 
 /* Copy threads. Sets the outcome of each; KERN_SUCCESS, or why the task's threads could not be

@@ -1,7 +1,7 @@
 /* machtrace._native._inprocess: the Python side of inprocess/core/capture.h, and no more.
  *
- * Built against the limited API of 3.11. The module has no state but the buffers that threads are
- * copied to, which are kept from one capture to the next.
+ * Built against the limited API of 3.11. The module has no state except the buffers that threads
+ * are copied to, which the next capture reuses.
  */
 #include "inprocess/objects.h"
 
@@ -17,14 +17,14 @@
 #include "inprocess/images.h"
 #endif
 
-#define BATCH 16 /* threads that are asked at a time */
+#define BATCH 16 /* threads that are signalled at a time */
 #define RED_ZONE 128
 #define LIMIT_MOST (UINT64_C(1) << 32)
 
 /* Used between machtrace_own_begin and machtrace_own_end only. */
 static struct machtrace_own_buffers buffers;
 
-/* Copy out of the buffer what is to be kept. */
+/* Copy the results out of the buffer. */
 static void keep(struct machtrace_own_thread *thread, void *unused)
 {
     (void)unused;
@@ -59,7 +59,7 @@ static int run(const struct machtrace_own_capture *all, int signal)
     return error;
 }
 
-/* (id, outcome, error, uninterruptible, registers, stacks, asked, stopped, resumed, pthread) */
+/* (id, outcome, error, uninterruptible, registers, stacks, requested, stopped, resumed, pthread) */
 static PyObject *thread_as_tuple(const struct machtrace_own_thread *thread)
 {
     PyObject *stacks = PyTuple_New((Py_ssize_t)thread->stack_count);
@@ -132,7 +132,7 @@ static PyObject *failed_to_begin(int error)
 }
 
 /* The threads and their Python frames, of one moment: the interpreter's lock is held from before
- * the frames are asked for until they are written down, and nothing is collected. */
+ * the frames are requested until they are stored, and nothing is collected. */
 static PyObject *run_locked(struct machtrace_own_capture *capture, int signal,
                             PyObject *current_frames)
 {

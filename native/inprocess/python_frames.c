@@ -1,8 +1,8 @@
 /* The Python functions that each thread is in, and which of them share one run of the loop.
  *
  * Since CPython 3.11 a call from Python to Python stays in the same run of
- * _PyEval_EvalFrameDefault. Which frame began a run is told by no interface; it is read from the
- * frame itself where this version's layout is known, and proved by what points back to it.
+ * _PyEval_EvalFrameDefault. No interface reports which frame began a run; it is read from the
+ * frame itself if this version's layout is known, and verified by the pointer back to it.
  * Layouts: Include/internal/pycore_frame.h of 3.11 to 3.14, struct _PyInterpreterFrame, and
  * PyFrameObject's f_frame.
  */
@@ -51,7 +51,7 @@ static uint64_t word_at(const unsigned char *at)
     return value;
 }
 
-/* 1, 0, or -1 where it cannot be told. */
+/* 1, 0, or -1 if unknown. */
 static int is_entry(PyObject *frame, PyObject *code)
 {
     const size_t f_frame = 24; /* behind the object's header and f_back */

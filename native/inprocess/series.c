@@ -76,7 +76,7 @@ static void dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
-/* The interpreter's lock is kept, and with it others that would take. */
+/* The interpreter's lock is held, which excludes other callers of take. */
 static PyObject *take(PyObject *object, PyObject *arguments)
 {
     struct machtrace_series *series = ((struct own_series *)object)->series;

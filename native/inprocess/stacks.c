@@ -27,10 +27,10 @@ struct own_stacks {
 /* Frames of this extension at the inner end. */
 #define OWN_FRAMES 1
 
-/* Of a deeper stack all registers are followed, and its middle is not kept at all. */
+/* In a deeper stack all registers are followed, and its middle is not stored. */
 #define PLAIN_MOST 4096
 
-/* Both ends of a stack as far as they are kept, without this extension's frames. */
+/* The stored ends of a stack, without this extension's frames. */
 struct kept {
     const uint64_t *addresses;
     size_t count;
@@ -216,7 +216,7 @@ static PyObject *find(PyObject *object, PyObject *arguments)
     return result;
 }
 
-/* Remember what was made of a stack, as find told of it. */
+/* Cache the result for a stack, at the position that find returned. */
 static PyObject *remember(PyObject *object, PyObject *arguments)
 {
     struct own_stacks *self = (struct own_stacks *)object;

@@ -1,4 +1,4 @@
-/* machtrace._native._mapping: files mapped into memory, with no descriptor kept. */
+/* machtrace._native._mapping: files mapped into memory, without an open descriptor. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -18,7 +18,7 @@ static int get_buffer(PyObject *self, Py_buffer *view, int flags)
     return PyBuffer_FillInfo(view, self, mapping->start, (Py_ssize_t)mapping->size, 1, flags);
 }
 
-/* Views hold a reference, so that nothing looks at the bytes any more. */
+/* Views hold a reference, so none exists any more. */
 static void deallocate(PyObject *self)
 {
     FileMapping *mapping = (FileMapping *)self;

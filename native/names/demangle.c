@@ -7,7 +7,7 @@
 #define MOST_MEMORY ((size_t)1 << 22)
 #define ON_STACK 12288
 
-/* Whether the function is a block's code, whose name goes on with that and a number. */
+/* Whether the function is a block's code, whose name continues with that and a number. */
 static bool is_block(struct reader *r)
 {
     static const char invoke[] = "_block_invoke";

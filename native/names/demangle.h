@@ -1,5 +1,5 @@
-/* C++ names mangled after the Itanium C++ ABI: the parts of the grammar that nearly all names are
- * made of. symbolicate/demangle/cplusplus*.py reads all of it, and says what is right. */
+/* C++ names mangled after the Itanium C++ ABI: the common parts of the grammar. The specification,
+ * machtrace/demangler/itanium, parses all of it. */
 #ifndef MACHTRACE_CPLUSPLUS_NAME_H
 #define MACHTRACE_CPLUSPLUS_NAME_H
 

@@ -40,7 +40,7 @@ struct chunk {
 struct arena {
     struct chunk *chunks;
     char *at, *end;
-    size_t left; /* bytes that may still be asked for */
+    size_t left; /* bytes that may still be allocated */
     jmp_buf failed;
 };
 
@@ -64,7 +64,7 @@ struct text machtrace_pieces_text(struct arena *arena, const struct piece *const
 const struct piece *machtrace_piece_pack(struct arena *arena, const struct pieces *elements);
 /* A pack expansion. */
 const struct piece *machtrace_piece_expanded(struct arena *arena, const struct piece *pattern);
-/* What make() makes of parts; made anew for each element of a pack among them. */
+/* The result of make() for parts; built again for each element of a pack among them. */
 const struct piece *machtrace_piece_lift(struct arena *arena, piece_maker make,
                                          const struct piece *const *parts, uint32_t count,
                                          const void *extra);

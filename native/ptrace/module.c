@@ -140,7 +140,7 @@ PyDoc_STRVAR(copy_threads_doc,
 
 /* --- FrozenProcess --- */
 
-/* The interpreter's lock is kept while a process is expected to freeze: to take it again would keep
+/* The interpreter's lock is held while a process is expected to freeze: to take it again would keep
  * the process frozen until another thread of this one yields it. */
 #define FREEZE_WITH_LOCK_NS 10000000
 #define FOREVER_NS (INT64_C(1) << 60)

@@ -114,7 +114,7 @@ static bool may_request(const struct tracer *tracer)
 
 /* The OS thread that seized a thread is its only tracer, and cannot release one that does not stop;
  * but when it ends, the kernel releases all that it traced. So it ends then, and another continues:
- * a thread that stops late is not kept stopped until all others are copied.
+ * a thread that stops late does not stay stopped until all others are copied.
  *
  * A thread that stops at once is copied before the next is requested, so that each is stopped for
  * its own copy only. One that waits for its turn on a CPU runs until then; meanwhile others are

@@ -180,7 +180,7 @@ static void read_stacks(const struct machtrace_capture *capture,
 
 /* A few system calls fail with EINTR when their thread is stopped, though no
  * signal came (signal(7), "Interruption of system calls ... by stop signals").
- * Where waiting again is exactly what the program asked for, have the kernel do
+ * Where waiting again is exactly what the program requested, have the kernel do
  * so: ERESTARTNOHAND still is EINTR if a handler runs. */
 static void restart_system_call(struct machtrace_thread *thread)
 {

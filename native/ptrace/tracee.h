@@ -39,7 +39,7 @@ int machtrace_start_tracer(pthread_t *tracer, void *(*run)(void *), void *argume
 bool machtrace_request_stop(struct machtrace_thread *thread);
 
 /* What the kernel reports of the thread. Nothing is reaped: if the target is our own child, its
- * exit status is for whoever started it, and zombies that we trace are the kernel's to hand on when
+ * exit status belongs to the code that started it; the kernel releases zombies that we trace when
  * this OS thread ends. */
 enum machtrace_event machtrace_poll_event(pid_t thread, struct machtrace_stop *stop);
 

@@ -1,4 +1,4 @@
-/* StackWalker: the frames that are kept, of all stacks, as bytes or as objects. */
+/* StackWalker: the stored frames of all stacks, as bytes or as objects. */
 #include "walk/objects.h"
 
 #include <stdlib.h>

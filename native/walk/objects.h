@@ -33,11 +33,10 @@ struct table_object {
     struct machtrace_table table;
 };
 
-/* Frames as objects: one for each place in the table of those that were made, the last that was
- * asked for. */
+/* Frames as objects: each slot of the cache has the object that was requested last. */
 #define FRAMES_REMEMBERED 8192
 
-/* Frames whose room is not given back, so that the next stacks need not ask for it again. */
+/* Frames whose room is not freed, so that the next stacks need not allocate it again. */
 #define ROOM_KEPT 65536
 
 struct frame {
@@ -46,7 +45,7 @@ struct frame {
     unsigned char code;
 };
 
-/* What put_frame did, beside MACHTRACE_PUSHED and its like. */
+/* Results of put_frame, beside MACHTRACE_PUSHED and the others. */
 enum { DOES_NOT_FIT = -1, FAILED = -2 };
 
 struct walker_object {
@@ -94,7 +93,7 @@ PyObject *machtrace_walker_place(PyObject *object, PyObject *unused);
 PyObject *machtrace_walker_values(PyObject *object, PyObject *unused);
 PyObject *machtrace_walker_finish(PyObject *object, PyObject *unused);
 
-/* and of the frames that are kept (frames.c). */
+/* and of the stored frames (frames.c). */
 PyObject *machtrace_walker_frames(PyObject *object, PyObject *arguments);
 PyObject *machtrace_walker_objects(PyObject *object, PyObject *arguments);
 PyObject *machtrace_walker_append(PyObject *object, PyObject *arguments);

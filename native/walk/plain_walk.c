@@ -91,7 +91,7 @@ size_t machtrace_plain_walk(const struct machtrace_table *table,
             base = fp;
         }
         uint64_t cfa = base + (uint64_t)(int64_t)rule->cfa_offset;
-        /* Above the last, in the stack: so no frame is met twice, and no sum has wrapped. */
+        /* Above the last, in the stack: so no frame repeats, and no sum has wrapped. */
         uint64_t at = cfa - start->sp;
         if (cfa <= sp || at > start->stack_size || cfa % WORD != 0)
             return 0;

@@ -1,7 +1,7 @@
 /* The walk of a stack whose every frame needs two registers, and words that lie above it.
  *
- * So are nearly all stacks of compiled code. Nothing else of the registers is kept, which is
- * most of what stack_walk.h does; where any frame needs more, the whole walk is for that.
+ * Nearly all stacks of compiled code are like that. No other register is recovered, which is most
+ * of the work of stack_walk.h; if a frame needs more, that one does the whole walk.
  */
 #ifndef MACHTRACE_PLAIN_WALK_H
 #define MACHTRACE_PLAIN_WALK_H
@@ -22,7 +22,7 @@ struct machtrace_plain_start {
     uint64_t mask; /* the bits of a pointer that are address */
 };
 
-/* What the rule at an address says, if it is plain; sets rule->plain and rule->fp_offset. */
+/* The rule at an address, if it is plain; sets rule->plain and rule->fp_offset. */
 void machtrace_plain_classify(const struct machtrace_machine *machine, struct machtrace_rule *rule,
                               const struct machtrace_recovery *registers);
 

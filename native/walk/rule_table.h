@@ -1,6 +1,6 @@
-/* Unwind rules that only add to registers and load words, and which of them holds where.
+/* Unwind rules that only add to registers and load words, by address.
  *
- * Plain C: it allocates only in the functions that say so.
+ * Plain C: only functions that are documented to do so allocate.
  */
 #ifndef MACHTRACE_RULE_TABLE_H
 #define MACHTRACE_RULE_TABLE_H
@@ -17,8 +17,8 @@ struct machtrace_machine {
     uint8_t sp;
     uint8_t fp;
     uint8_t pointer_size;   /* the CFA is a multiple of it */
-    uint8_t register_count; /* what a rule says of another is left out */
-    uint64_t code_bits;     /* of a return address: those that say where the instruction is */
+    uint8_t register_count; /* a rule's recoveries of other registers are omitted */
+    uint64_t code_bits;     /* of a return address: those of the instruction's address */
     uint64_t preserved[MACHTRACE_REGISTERS / 64]; /* by calls, a bit for each number */
 };
 
@@ -30,7 +30,7 @@ enum machtrace_place {
 };
 
 struct machtrace_recovery {
-    uint8_t number; /* which register it is of; not looked at for the return address */
+    uint8_t number; /* the register; ignored for the return address */
     uint8_t place;
     uint8_t from; /* the other register */
     uint8_t size; /* bytes in memory: 4 or 8 */
@@ -50,7 +50,7 @@ struct machtrace_rule {
     uint32_t first; /* of its registers, in the table's recoveries */
     uint8_t count;
     uint8_t cfa_register;
-    uint8_t code; /* kept beside the address that the rule finds */
+    uint8_t code; /* stored beside the address that the rule finds */
     bool must_rise; /* a chain of frame pointers: each frame is above the one before */
     uint8_t plain;  /* enum machtrace_plainness; found by machtrace_table_define, as fp_offset is */
     int32_t cfa_offset;

@@ -184,7 +184,7 @@ PyObject *machtrace_walker_values(PyObject *object, PyObject *unused)
     return values;
 }
 
-/* Fold this stack, and let go of its bytes. */
+/* Fold this stack, and release its bytes. */
 PyObject *machtrace_walker_finish(PyObject *object, PyObject *unused)
 {
     (void)unused;

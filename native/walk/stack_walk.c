@@ -186,7 +186,7 @@ static enum outcome recover(const struct machtrace_recovery *recovery,
     return ELSEWHERE;
 }
 
-/* Go to the caller, or say why that is not done here; then nothing has changed. */
+/* Step to the caller, or return the reason why not; then nothing has changed. */
 static bool step(const struct machtrace_table *table, const struct machtrace_rule *rule,
                  struct machtrace_walk *walk, enum machtrace_pause *pause)
 {

@@ -1,9 +1,9 @@
-/* The walk's loop for frames that need no thought: from the rule at an address to the caller.
+/* The walk's loop for simple frames: from the rule at an address to the caller.
  *
- * The Python walker (unwinder/walker.py, unwinder/step.py) says what is right; this does the
+ * The Python walker (unwinder/walker.py, unwinder/step.py) is the specification; this does the
  * same for rules that only add to registers and load words of one stack, and declines
- * everything else without having changed anything. Plain C: it allocates only in the
- * functions that say so, and knows nothing of Python, files or processes.
+ * everything else without having changed anything. Plain C, without Python, files or
+ * processes: only functions that are documented to do so allocate.
  */
 #ifndef MACHTRACE_STACK_WALK_H
 #define MACHTRACE_STACK_WALK_H
@@ -28,7 +28,7 @@ enum machtrace_pause {
 #define MACHTRACE_MOST_FRAMES (UINT64_C(1) << 22)
 #define MACHTRACE_MOST_IRREGULAR 4096
 
-/* One stack, and the frames that are kept of it, behind those of other stacks. */
+/* One stack, and its stored frames, after those of other stacks. */
 struct machtrace_walk {
     uint64_t mask; /* the bits of a pointer that are address */
     uint64_t values[MACHTRACE_REGISTERS];
@@ -40,7 +40,7 @@ struct machtrace_walk {
     bool interrupted;    /* whether that is a program counter */
     bool declines_async; /* whether a tagged frame pointer is for the exact walker */
 
-    /* What sees to it that the walk ends; unwinder/walker.py says how. */
+    /* The state that ensures that the walk ends; see unwinder/walker.py. */
     uint64_t frames;    /* of this stack, all of its parts */
     uint64_t watched;   /* of those, states that were compared with earlier ones */
     uint64_t irregular; /* steps that did not go up, or found the address elsewhere than there */
@@ -48,8 +48,8 @@ struct machtrace_walk {
     uint64_t early_pcs[MACHTRACE_EARLY], early_sps[MACHTRACE_EARLY];
     uint64_t mark_pc, mark_sp, next_mark; /* the one later state that is remembered */
 
-    size_t head, outer; /* of a deep part so many innermost and outermost frames are kept */
-    uint64_t depth;     /* of this part: frames found, kept or not */
+    size_t head, outer; /* frames stored at the inner and the outer end of a deep part */
+    uint64_t depth;     /* of this part: frames found, stored or not */
     size_t first;       /* this part's first frame in the arrays */
     uint64_t *addresses;
     uint8_t *codes;
@@ -78,10 +78,10 @@ enum machtrace_progress machtrace_walk_push(struct machtrace_walk *walk, uint64_
 /* Append a frame and nothing else. Returns 0; -1 where there is no memory. */
 int machtrace_walk_keep(struct machtrace_walk *walk, uint64_t address, uint8_t code);
 
-/* Leave out what is between the innermost and the outermost frames that are kept. */
+/* Omit the frames between the stored inner and outer ones. */
 void machtrace_walk_fold(struct machtrace_walk *walk);
 
-/* Go on from the last frame, until there is something to say. */
+/* Continue from the last frame, until there is a pause. */
 enum machtrace_pause machtrace_walk_run(const struct machtrace_table *table,
                                         struct machtrace_walk *walk);
 

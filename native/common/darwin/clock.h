@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-/* Ask for the time base beforehand where nothing but the kernel may be called later. */
+/* Query the time base in advance, if only the kernel may be called later. */
 static inline int64_t machtrace_mach_now(void)
 {
     static _Atomic uint64_t base; /* numer in the upper half, denom in the lower; never changes */

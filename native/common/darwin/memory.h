@@ -17,7 +17,7 @@ struct machtrace_mach_region {
     uint32_t tag; /* VM_MEMORY_… */
 };
 
-/* The region that holds `address`, or the next one above it; submaps are looked into. */
+/* The region that holds `address`, or the next one above it; submaps are entered. */
 kern_return_t machtrace_mach_find_region(vm_map_read_t task, uint64_t address,
                                          struct machtrace_mach_region *region);
 

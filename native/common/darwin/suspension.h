@@ -1,4 +1,4 @@
-/* Letting a suspended thread go, whatever the calls for it say. */
+/* Resume a suspended thread, whatever its calls return. */
 #ifndef MACHTRACE_MACH_SUSPENSION_H
 #define MACHTRACE_MACH_SUSPENSION_H
 
@@ -13,14 +13,14 @@ _Static_assert(THREAD_BASIC_INFO_COUNT == 10, "THREAD_BASIC_INFO_COUNT");
 
 #define MACHTRACE_RESUME_TRIES 8
 
-/* Whether a call says that the thread or task has ended: its port is dead, or is about to be. */
+/* Whether a result means that the thread or task has ended: its port is dead, or is about to be. */
 static inline bool machtrace_mach_is_gone(kern_return_t result)
 {
     return result == KERN_TERMINATED || result == KERN_INVALID_ARGUMENT ||
            result == MACH_SEND_INVALID_DEST;
 }
 
-/* Whether it may be: where that cannot be told, too. */
+/* Whether it may be suspended; true if that is unknown. */
 static inline bool machtrace_mach_is_suspended(thread_act_t port)
 {
     thread_basic_info_data_t info;
@@ -29,8 +29,8 @@ static inline bool machtrace_mach_is_suspended(thread_act_t port)
     return result == KERN_SUCCESS ? info.suspend_count > 0 : !machtrace_mach_is_gone(result);
 }
 
-/* Resume a thread that was suspended once. What a failing call says is not believed: a thread that
- * stays suspended may end its program. Fails only where it may have stayed so. */
+/* Resume a thread that was suspended once. The result of a failing call is not trusted: a thread
+ * that stays suspended may end its program. Fails only if it may still be suspended. */
 static inline kern_return_t machtrace_mach_resume(thread_act_t port)
 {
     kern_return_t result = thread_resume(port);

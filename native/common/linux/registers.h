@@ -1,6 +1,6 @@
-/* What is in the bytes of NT_PRSTATUS and of signal frames, by architecture.
+/* The registers in the bytes of NT_PRSTATUS and of signal frames, by architecture.
  *
- * Pure functions of bytes. The size of the register set tells the architecture:
+ * Pure functions of bytes. The size of the register set gives the architecture:
  * struct user_regs_struct (sys/user.h) of x86-64 and i386, struct user_pt_regs
  * (asm/ptrace.h) of aarch64, struct pt_regs of arm.
  */
@@ -14,8 +14,8 @@
 /* The stack pointer of a register set; false where the size is of none known. */
 bool machtrace_stack_pointer(const unsigned char *registers, size_t size, uint64_t *sp);
 
-/* Where the thread's own block is at, which pthread_self() tells it; false where the register set
- * does not say. */
+/* The address of the thread's own block, pthread_self(); false if the register set does not
+ * contain it. */
 bool machtrace_thread_pointer(const unsigned char *registers, size_t size, uint64_t *pointer);
 
 /* The stack pointer that a signal saved, where the thread is on the alternate
@@ -26,7 +26,7 @@ bool machtrace_thread_pointer(const unsigned char *registers, size_t size, uint6
 bool machtrace_interrupted_sp(const unsigned char *stack, size_t stack_size, uint64_t sp,
                               size_t registers_size, uint64_t *interrupted);
 
-/* Where the registers say that a system call without a time limit failed with
+/* If the registers show that a system call without a time limit failed with
  * EINTR, change the result to ERESTARTNOHAND; true if changed. x86-64 only:
  * aarch64 does not show the first argument, which the result has replaced. */
 bool machtrace_mark_restart(unsigned char *registers, size_t size);

@@ -4,13 +4,13 @@
 
 #include "inprocess/core/capture.h"
 
-/* Of as many threads as are asked at a time. Kept from one capture to the next; all zero first. */
+/* Buffers for the threads of a batch. Reused by the next capture; all zero first. */
 struct machtrace_own_buffers {
     unsigned char *bytes;
     size_t count, room;
 };
 
-/* Have buffers for so many threads, each with `stack_limit` bytes of two stacks. 0 or an errno. */
+/* Allocate buffers for `count` threads, `stack_limit` bytes for each of two stacks. 0 or errno. */
 int machtrace_own_buffers_have(struct machtrace_own_buffers *buffers, size_t count,
                                size_t stack_limit);
 

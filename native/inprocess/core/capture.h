@@ -66,8 +66,8 @@ struct machtrace_own_thread {
     size_t registers_size;
     struct machtrace_own_stack stacks[MACHTRACE_OWN_STACKS_MAX];
     size_t stack_count;
-    /* Monotonic clock, in ns: when the stop was asked for, when the thread stood still, and when
-     * it was let go. */
+    /* Monotonic clock, in ns: when the stop was requested, when the thread was stopped, and when
+     * it was resumed. */
     int64_t asked_at;
     int64_t stopped_at;
     int64_t resumed_at;
@@ -75,8 +75,8 @@ struct machtrace_own_thread {
 
 struct machtrace_own_capture {
     /* Linux: readable memory, by address, known before anything is stopped. A stack is copied to
-     * the end of its range at most, and memory that is gone by then is no more than not copied.
-     * Darwin asks the kernel where a stack ends, and needs none. */
+     * the end of its range at most; memory that is unmapped by then is not copied, without an
+     * error. Darwin queries a stack's end from the kernel, and needs none. */
     const struct machtrace_own_range *ranges;
     size_t range_count;
     size_t stack_limit;   /* bytes of each stack, its red zone not counted */
@@ -105,7 +105,7 @@ int64_t machtrace_own_list(uint64_t *ids, size_t room);
 /* The calling thread's id. */
 uint64_t machtrace_own_id(void);
 
-/* Copy the calling thread, which stands still in this very function. Needs no begin. */
+/* Copy the calling thread, as it is in this function. Needs no begin. */
 void machtrace_own_copy_here(const struct machtrace_own_capture *capture,
                              struct machtrace_own_thread *thread);
 
@@ -116,16 +116,16 @@ size_t machtrace_own_read(uint64_t address, void *to, size_t size);
 /* The signal in use; 0 where there is none (yet). */
 int machtrace_own_signal(void);
 
-/* A number that is another once the images of this process have changed in any way. Linux: where
- * that cannot be told now, since a thread keeps the loader's list locked, a number that is returned
- * but once. Never waits for long, but for the first call. */
+/* A number that changes whenever the images of this process change. Linux: if that is unknown now,
+ * since a thread holds the lock of the loader's list, a number that is returned only once. Never
+ * waits for long, except in the first call. */
 uint64_t machtrace_own_image_changes(void);
 
 /* Where the code is that this function is part of: its image. */
 struct machtrace_own_range machtrace_own_image(void);
 
-/* Where the calling thread's stack ends (its highest address, and one); 0 where unknown. Asked of
- * the system once a thread. */
+/* The end of the calling thread's stack (its highest address, and one); 0 if unknown. Queried from
+ * the system once for each thread. */
 uint64_t machtrace_own_stack_end(void);
 
 #endif

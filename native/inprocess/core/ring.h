@@ -37,7 +37,7 @@ void *machtrace_ring_add(struct machtrace_ring *ring, size_t size, uint32_t kind
 /* False where something did not fit: then nothing was published. */
 bool machtrace_ring_publish(struct machtrace_ring *ring);
 
-/* Of whole records, so many bytes at most: how many wait; and copy them, and make room. */
+/* The bytes of waiting whole records, at most `most`; and copy them, and free their room. */
 size_t machtrace_ring_waiting(const struct machtrace_ring *ring, size_t most);
 size_t machtrace_ring_take(struct machtrace_ring *ring, unsigned char *to, size_t most);
 

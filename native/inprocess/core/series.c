@@ -15,7 +15,7 @@
 #include "inprocess/core/ring.h"
 #include "inprocess/core/batches.h"
 
-#define BATCH 64 /* threads that are asked at a time, unless all are */
+#define BATCH 64 /* threads that are signalled at a time, unless all are */
 
 struct machtrace_series {
     struct machtrace_series_options options;
@@ -163,8 +163,8 @@ static int copy_all(struct machtrace_series *series, struct machtrace_series_cap
     return error;
 }
 
-/* A thread may be in what is loaded or unloaded meanwhile: the mappings are looked at before and
- * after, where images changed. */
+/* A thread may be in an image that is loaded or unloaded meanwhile: the mappings are read before
+ * and after, if images changed. */
 static void look_at_images(struct machtrace_series *series)
 {
     uint64_t changes = machtrace_own_image_changes();
@@ -199,7 +199,7 @@ static void capture_once(struct machtrace_series *series, uint64_t tick)
     atomic_fetch_add(&series->captures, 1);
 }
 
-/* Whether the thread is to go on, after waiting until then. */
+/* Wait until then; whether the thread is to continue. */
 static bool wait_until(struct machtrace_series *series, int64_t due)
 {
     pthread_mutex_lock(&series->lock);

@@ -22,15 +22,15 @@ struct machtrace_series_options {
     int signal;       /* as for machtrace_own_begin */
     size_t room;      /* bytes of the ring */
     size_t text_most; /* bytes of what is mapped, at most */
-    /* What is mapped, as text: as many bytes as there are, `room` at most, or -1. Asked for before
-     * the first capture, and before and after each when images had changed. Allocates nothing. NULL
-     * where the system has no such text. */
+    /* The text of the mappings: its size, `room` at most, or -1. Called before the first capture,
+     * and before and after each during which images changed. Allocates nothing. NULL if the system
+     * has no such text. */
     int64_t (*mappings)(char *text, size_t room);
     void (*prepare_thread)(void); /* called by the thread before all else, or NULL */
 };
 
-/* What is taken: such records, one after the other, each at a multiple of 16 bytes. Their count is,
- * of a THREAD, how many stacks it has; of a CAPTURE, how many threads. */
+/* The output: consecutive records, each at a multiple of 16 bytes. The count of a THREAD is the
+ * number of its stacks; of a CAPTURE, the number of its threads. */
 enum machtrace_series_kind {
     MACHTRACE_SERIES_MAPPINGS = 1, /* before the threads of the next CAPTURE, or after them */
     MACHTRACE_SERIES_THREAD = 2,   /* of the next CAPTURE */
@@ -84,7 +84,7 @@ struct machtrace_series *machtrace_series_start(const struct machtrace_series_op
 /* Bytes that would be taken now. */
 size_t machtrace_series_waiting(const struct machtrace_series *series, size_t most);
 
-/* Take so many bytes at most, whole records; how many. By one thread at a time. */
+/* Take whole records, `most` bytes at most; their size. By one thread at a time. */
 size_t machtrace_series_take(struct machtrace_series *series, unsigned char *to, size_t most);
 
 struct machtrace_series_counts machtrace_series_count(const struct machtrace_series *series);

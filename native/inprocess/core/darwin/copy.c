@@ -17,9 +17,9 @@ _Static_assert(sizeof(machtrace_darwin_registers) <= MACHTRACE_OWN_REGISTERS_MAX
 _Static_assert(offsetof(struct machtrace_own_thread, registers) % 8 == 0, "words of registers");
 
 #if defined(__aarch64__)
-/* mach/arm/_structs.h has these flags behind the registers. Where both this program and the
- * thread's are arm64e the kernel signs what it gives, fp, sp and pc always, lr where the program
- * had not. It says so by leaving the first flag away. */
+/* mach/arm/_structs.h has these flags after the registers. If both this program and the thread's
+ * are arm64e the kernel signs the registers: fp, sp and pc always, lr if the program had not. It
+ * then clears the first flag. */
 #define FLAGS (33 * 8 + 4)
 #define NO_PTRAUTH 1u
 #define IB_SIGNED_LR 2u

@@ -1,9 +1,9 @@
-/* images.h: what dyld told of images, in a list that takes no lock.
+/* images.h: the images that dyld reported, in a list without a lock.
  *
- * Entries are never freed. One that is of no image any more is used again for a path that fits,
- * so there are no more than a few times the images that were ever there at once. Its version is
- * odd while a thread writes it; that thread may be suspended meanwhile, so readers do not wait:
- * an image whose entry is being written has just come, or is going.
+ * Entries are never freed. An unused one is reused for a path that fits, so their number is at
+ * most a few times the largest number of images at one time. Its version is odd while a thread
+ * writes it; that thread may be suspended meanwhile, so readers do not wait: an image whose entry
+ * is being written was just loaded, or is being unloaded.
  */
 #include "inprocess/core/darwin/images.h"
 
@@ -187,7 +187,7 @@ size_t machtrace_images_lost(void)
     return atomic_load(&lost);
 }
 
-/* --- what dyld tells --- */
+/* --- callbacks from dyld --- */
 
 static void describe(const struct mach_header_64 *header, struct machtrace_image *image)
 {
@@ -241,7 +241,7 @@ static void image_removed(const struct mach_header *header, intptr_t slide)
     atomic_fetch_add(&changes, 1);
 }
 
-/* dyld tells of all images but itself. */
+/* dyld reports all images except itself. */
 static void add_dyld(void)
 {
     task_dyld_info_data_t where;

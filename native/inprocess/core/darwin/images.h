@@ -1,8 +1,7 @@
-/* The images of the very process that this runs in, as dyld told of them: macOS and iOS.
+/* The images of this process, as dyld reports them: macOS and iOS.
  *
- * dyld calls back when one comes or goes. What it says is kept in a list of our own, which takes
- * no lock to read or write: it can be read at any time, while threads are suspended, too, and
- * whatever they were doing.
+ * dyld calls back when one is loaded or unloaded. The callbacks maintain a list that takes no lock
+ * to read or write: it can be read at any time, also while threads are suspended at any point.
  */
 #ifndef MACHTRACE_CAPTURE_IMAGES_H
 #define MACHTRACE_CAPTURE_IMAGES_H
@@ -15,7 +14,7 @@
 
 struct machtrace_image {
     uint64_t load_address; /* of the Mach-O header */
-    uint64_t slide;        /* how far its segments are from where its file says */
+    uint64_t slide;        /* difference between its actual and stated addresses */
     uint64_t text_size;    /* of __TEXT; 0 where there is none */
     int32_t cpu_type;
     int32_t cpu_subtype;
@@ -24,7 +23,7 @@ struct machtrace_image {
     char path[MACHTRACE_IMAGE_PATH_MAX]; /* ends with a NUL; cut where it was longer */
 };
 
-/* Let dyld call back from now on; it also tells of the images that are there. Allocates and takes
+/* Register the callbacks; dyld also reports the present images. Allocates and takes
  * dyld's lock, so nothing may be suspended. False while another thread is in the middle of it. */
 bool machtrace_images_watch(void);
 

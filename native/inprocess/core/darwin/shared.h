@@ -14,10 +14,10 @@ struct machtrace_found_thread {
     uint64_t pthread;
 };
 
-/* Find the threads of a capture; `found` has a place for each. Allocates, so nothing may be
- * stopped. Never the calling thread: suspended, it would stay so. The ports are kept, and asked
- * again only for what is not among them, until machtrace_threads_release. One thread at a time
- * may call these two. */
+/* Find the threads of a capture; `found` has an element for each. Allocates, so nothing may be
+ * stopped. Never the calling thread: suspended, it would stay so. The ports are cached, and queried
+ * again only for threads that are not among them, until machtrace_threads_release. One thread at a
+ * time may call these two. */
 kern_return_t machtrace_threads_find(const struct machtrace_own_capture *capture,
                                      struct machtrace_found_thread *found);
 

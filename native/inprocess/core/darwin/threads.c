@@ -26,7 +26,7 @@ struct known_thread {
 
 static struct {
     struct machtrace_thread_ports list;
-    mach_msg_type_number_t asked; /* ports at the list's start whose ids were asked for */
+    mach_msg_type_number_t asked; /* ports at the list's start whose ids were queried */
     struct known_thread *known;   /* of these, by id */
     size_t count, room;
     kern_return_t failure; /* why the id of some is not known, though they may be there */
@@ -91,7 +91,7 @@ static void note(struct known_thread thread)
     threads.count++;
 }
 
-/* Ports are asked for their ids no further than to the one that is wanted. */
+/* Ids of ports are queried only up to the requested one. */
 static const struct known_thread *find(uint64_t id)
 {
     for (;;) {

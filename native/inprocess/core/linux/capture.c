@@ -1,7 +1,7 @@
 /* inprocess/core/capture.h for Linux: each thread is sent a signal, and copies itself in the handler.
  *
- * The handler runs on the alternate stack where the thread has one; what it copies is where the
- * kernel says that the thread was (copy.c).
+ * The handler runs on the alternate stack where the thread has one; it copies the stack that
+ * the kernel interrupted (copy.c).
  */
 #define _GNU_SOURCE
 #include "inprocess/core/linux/shared.h"
@@ -16,7 +16,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define LOOK_FIRST 1000000      /* ns without an answer until the kernel is asked why; */
+#define LOOK_FIRST 1000000      /* ns without an answer until the kernel is queried; */
 #define LOOK_LAST 5000000       /* twice as long each time, up to this */
 #define FIRST_SIGNAL 6          /* from SIGRTMIN: the lowest are what people write by hand */
 #define OVERDUE_MAX 64          /* threads that are known to owe an answer */
@@ -33,10 +33,10 @@ struct slot {
 };
 
 static struct slot slots[MACHTRACE_OWN_THREADS_MAX];
-static const struct machtrace_own_capture *current; /* while any slot is ASKED or COPYING */
+static const struct machtrace_own_capture *current; /* while any slot is in use */
 static _Atomic uint32_t answers;                    /* a futex: times that all were there */
 static _Atomic uint64_t outstanding;                /* capture_number << 32 | threads waited for */
-static _Atomic uint32_t released;                   /* a futex: the last capture that let go */
+static _Atomic uint32_t released;                   /* a futex: the last capture that resumed */
 static uint32_t capture_number;
 
 /* Threads that were given up while the signal was on its way. */
@@ -260,7 +260,7 @@ void machtrace_own_copy(struct machtrace_own_capture *capture)
     uint64_t requests[MACHTRACE_OWN_THREADS_MAX];
     capture_number++;
     current = capture;
-    /* One more, this thread, until all are asked. */
+    /* One more, this thread, until all are requested. */
     atomic_store(&outstanding, (uint64_t)capture_number << 32 | 1);
     size_t waiting = 0;
     for (size_t index = 0; index < capture->thread_count; index++) {

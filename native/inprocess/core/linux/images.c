@@ -1,12 +1,12 @@
-/* Whether images came or went, asked without waiting for the loader; see inprocess/core/capture.h.
+/* Whether images changed, without waiting for the loader; see inprocess/core/capture.h.
  *
- * glibc counts what is loaded and unloaded, and tells both numbers to the function that is given
- * to dl_iterate_phdr(3), under a lock that it holds until that function returns. Such a function
- * may block, and where it is Python's it waits for the interpreter's lock, which who asks here may
- * hold. So the lock is only ever tried. It has no name outside of the loader, but while it is held
- * by a thread it says so: it is the one recursive mutex of the loader's data whose owner is the
- * thread that dl_iterate_phdr has just called back. Where none or several look so (another C
- * library, such as musl, which calls back without a lock) dl_iterate_phdr is called as it is.
+ * glibc counts loaded and unloaded images, and passes both numbers to the callback of
+ * dl_iterate_phdr(3), under a lock that it holds until the callback returns. A callback may block,
+ * and one in Python waits for the interpreter's lock, which the caller here may hold. So the lock
+ * is only ever tried. It has no name outside of the loader, but can be recognised while a thread
+ * holds it: it is the one recursive mutex of the loader's data whose owner is the thread that
+ * dl_iterate_phdr has just called back. If none or several match (another C library, such as musl,
+ * which calls back without a lock) dl_iterate_phdr is called without trying.
  */
 #define _GNU_SOURCE
 #include "inprocess/core/capture.h"
@@ -108,7 +108,7 @@ static void find_lock(void)
         loader_lock = found.lock;
 }
 
-/* Whether the loader's list can be asked now, by this thread. */
+/* Whether this thread can read the loader's list now. */
 static bool enter_loader(void)
 {
     for (int attempt = 0; loader_lock != NULL && pthread_mutex_trylock(loader_lock) != 0; attempt++) {

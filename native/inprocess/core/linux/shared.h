@@ -9,7 +9,7 @@
 
 #include "inprocess/core/capture.h"
 
-/* What the kernel says of a thread. */
+/* The kernel's facts about a thread. */
 struct machtrace_thread_status {
     char state; /* as ps shows it; 0 where the thread is gone */
     uint64_t pending, blocked;
@@ -17,13 +17,13 @@ struct machtrace_thread_status {
 
 struct machtrace_thread_status machtrace_status_of(pid_t thread);
 
-/* What this process has mapped, as /proc/self/maps says it: bytes of it, `room` at most; or -1.
+/* The text of /proc/self/maps: its size, `room` at most; or -1.
  * Allocates nothing, and takes no lock of this process. */
 int64_t machtrace_own_mappings(char *text, size_t room);
 
-/* Let the calling thread have short turns of a processor, which come sooner: each thread that it
- * asks may run before it goes on. It gets no more of the processor for that, and needs no right.
- * Linux 6.12 and later heed it; others leave things as they are. */
+/* Request short time slices for the calling thread, which are scheduled sooner: each thread that it
+ * signals may run before it continues. It gets no more processor time by that, and needs no right.
+ * Linux 6.12 and later support it; others ignore it. */
 void machtrace_own_short_turns(void);
 
 /* Copy the calling thread as it was in `context`, in the handler of a signal. */

@@ -1,4 +1,4 @@
-/* What /proc says of a thread, read without allocating. */
+/* The facts in /proc about a thread, read without allocating. */
 #define _GNU_SOURCE
 #include "inprocess/core/linux/shared.h"
 
