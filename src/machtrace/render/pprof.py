@@ -28,8 +28,10 @@ class Message:
 
     __slots__ = ("_data",)
 
-    def __init__(self) -> None:
+    def __init__(self, *numbers: tuple[int, int]) -> None:
         self._data = bytearray()
+        for field, value in numbers:
+            self.number(field, value)
 
     def __bytes__(self) -> bytes:
         return bytes(self._data)
@@ -130,47 +132,39 @@ class _Writer:
         return self._strings.setdefault(text, len(self._strings))
 
     def _value_type(self, kind: str, unit: str) -> Message:
-        written = Message()
-        written.number(_TYPE, self._string(kind))
-        written.number(_UNIT, self._string(unit))
-        return written
+        return Message((_TYPE, self._string(kind)), (_UNIT, self._string(unit)))
 
     def _sample(self, thread: int, stack: int, weight: int) -> Message:
         profile, written = self._profile, Message()
         written.numbers(_LOCATION_ID, (frame + 1 for frame in profile.stacks.frames_of(stack)))
         written.numbers(_VALUE, (weight, weight * profile.run.interval_ns))
         info = profile.threads[thread].info
-        name, number = Message(), Message()
-        name.number(_KEY, self._string("thread"))
-        name.number(_STR, self._string(info.label))
-        number.number(_KEY, self._string("tid"))
-        number.number(_NUM, info.id)
-        written.message(_LABEL, name)
-        written.message(_LABEL, number)
+        name = (_KEY, self._string("thread")), (_STR, self._string(info.label))
+        number = (_KEY, self._string("tid")), (_NUM, info.id)
+        written.message(_LABEL, Message(*name))
+        written.message(_LABEL, Message(*number))
         return written
 
     def _mapping(self, number: int, image: BinaryImage) -> Message:
-        written = Message()
-        written.number(_ID, number)
-        written.number(_START, image.load_address)
-        written.number(_LIMIT, image.end)
-        written.number(_FILE_NAME, self._string(image.path))
-        written.number(_BUILD_ID, self._string(image.identifier or ""))
         # Everything that can be known is: pprof need not symbolize again.
-        for known in (_HAS_FUNCTIONS, _HAS_FILES, _HAS_LINES, _HAS_INLINES):
-            written.number(known, 1)
-        return written
+        known = (_HAS_FUNCTIONS, _HAS_FILES, _HAS_LINES, _HAS_INLINES)
+        return Message(
+            (_ID, number),
+            (_START, image.load_address),
+            (_LIMIT, image.end),
+            (_FILE_NAME, self._string(image.path)),
+            (_BUILD_ID, self._string(image.identifier or "")),
+            *((field, 1) for field in known),
+        )
 
     def _location(self, number: int, frame: ProfileFrame) -> Message:
-        written = Message()
-        written.number(_ID, number + 1)
+        written = Message((_ID, number + 1))
         if isinstance(frame, Frame):
             if frame.image is not None:
                 written.number(_MAPPING_ID, self._mappings.get(frame.image, 0))
             written.number(_ADDRESS, frame.address.lookup)
         for call in reversed(self._functions.calls[number]):
-            line = Message()
-            line.number(_FUNCTION_ID, call.function + 1)
+            line = Message((_FUNCTION_ID, call.function + 1))
             if call.location is not None:
                 line.number(_LINE_NUMBER, call.location.line or 0)
                 line.number(_COLUMN, call.location.column or 0)
@@ -178,9 +172,9 @@ class _Writer:
         return written
 
     def _function(self, number: int, function: Function) -> Message:
-        written = Message()
-        written.number(_ID, number)
-        written.number(_NAME, self._string(function.name))
-        written.number(_SYSTEM_NAME, self._string(function.linkage_name or function.name))
-        written.number(_SOURCE, self._string(function.path))
-        return written
+        return Message(
+            (_ID, number),
+            (_NAME, self._string(function.name)),
+            (_SYSTEM_NAME, self._string(function.linkage_name or function.name)),
+            (_SOURCE, self._string(function.path)),
+        )

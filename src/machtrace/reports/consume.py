@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
@@ -72,6 +72,11 @@ class ObjectReader:
     def objects(self, key: str) -> Sequence[JsonValue]:
         """Consume a list's items."""
         return self._consumed(key, list) or ()
+
+    def each(self, key: str) -> Iterator[ObjectReader]:
+        """Consume a list, and wrap its items."""
+        for number, item in enumerate(self.objects(key)):
+            yield ObjectReader.of(item, f"{self.where} {key}[{number}]".strip(), self.warnings)
 
     def inner(self, key: str) -> ObjectReader:
         """Return an object to consume from in turn; an empty one if absent.

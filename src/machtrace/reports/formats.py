@@ -20,6 +20,8 @@ from machtrace.model.report import Report
 class _Takes(Enum):
     """What a format's writer takes."""
 
+    REPORT = auto()
+    """One report; it returns the file."""
     REPORTS = auto()
     """All reports; it returns the file."""
     CAPTURE = auto()
@@ -58,6 +60,8 @@ class ReportFormat(NamedTuple):
             written = _captures(reports, writer)
         elif self.takes is _Takes.PROFILE:
             written = _profiles(reports, writer, is_text=self.is_text)
+        elif self.takes is _Takes.REPORT:
+            written = "\n".join(map(writer, reports))
         else:
             written = writer(reports)
         return written if isinstance(written, bytes) else encoded(written)
@@ -102,6 +106,7 @@ def encoded(text: str) -> bytes:
 
 
 _OURS, _RENDER = "machtrace.reports", "machtrace.render"
+_text = partial(ReportFormat, holds_many=False, takes=_Takes.REPORT)
 _stacks = partial(ReportFormat, holds_many=True, takes=_Takes.CAPTURE)
 _samples = partial(ReportFormat, holds_many=False, is_view=True, takes=_Takes.PROFILE)
 _alone = partial(_samples, between=None)
@@ -109,11 +114,11 @@ _alone = partial(_samples, between=None)
 FORMATS: dict[str, ReportFormat] = {
     one.name: one
     for one in (
-        ReportFormat("apple", ".crash", f"{_OURS}.crash.writer:write", holds_many=False),
-        ReportFormat("ips", ".ips", f"{_OURS}.ips.writer:write", holds_many=False, between=None),
+        _text("apple", ".crash", f"{_OURS}.crash.writer:crash_text"),
+        _text("ips", ".ips", f"{_OURS}.ips.writer:ips_text", between=None),
         ReportFormat("json", ".json", f"{_OURS}.machtrace_json:reports_json", holds_many=True),
-        ReportFormat("kscrash", ".crash", f"{_OURS}.kscrash.text:write", holds_many=False),
-        ReportFormat("plcrash", ".crash", f"{_OURS}.plcrash.text:write", holds_many=False),
+        _text("kscrash", ".crash", f"{_OURS}.kscrash.text:kscrash_text"),
+        _text("plcrash", ".crash", f"{_OURS}.plcrash.text:plcrash_text"),
         _stacks("nsthread", ".txt", f"{_RENDER}.nsthread:write"),
         _stacks("bs", ".txt", f"{_RENDER}.bs:write"),
         _stacks("lldb", ".txt", f"{_RENDER}.lldb:write", is_view=True),

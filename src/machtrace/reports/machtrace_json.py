@@ -304,12 +304,7 @@ def reports_json(reports: Sequence[Report]) -> str:
 
 def recognises(source: ReportSource) -> bool:
     """Return whether it has the schema's version."""
-    documents = source.documents
-    return (
-        bool(documents)
-        and isinstance(documents[0].value, dict)
-        and (_VERSION in documents[0].value)
-    )
+    return isinstance(source.value, dict) and _VERSION in source.value
 
 
 def read(source: ReportSource) -> tuple[Report, ...]:
@@ -318,7 +313,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     Raises:
         FormatError: the schema is unknown, or a value violates it.
     """
-    value = source.documents[0].value
+    value = source.value
     version = value.get(_VERSION) if isinstance(value, dict) else None
     if version != REPORT_SCHEMA or not isinstance(value, dict):
         raise FormatError(

@@ -44,8 +44,7 @@ def listed(source: ReportSource) -> Iterator[Part]:
 
     Senders of KSCrash's reports write these, and apps that store MetricKit's payloads.
     """
-    documents = source.documents
-    items = documents[0].value if documents else None
+    items = source.value
     if isinstance(items, list) and items and all(isinstance(item, dict) for item in items):
         for item in items:
             yield Part(dumps(item), _may_be_report(item))

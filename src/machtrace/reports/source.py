@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from machtrace.errors import FormatError
+from machtrace.model.json_value import JsonValue
 from machtrace.reports.lenient_json import JsonDocument, read_json
 
 _MARKS = ((BOM_UTF8, "utf-8"), (BOM_UTF16_LE, "utf-16-le"), (BOM_UTF16_BE, "utf-16-be"))
@@ -47,6 +48,11 @@ class ReportSource:
                 break
             end = documents[-1].end
         return tuple(documents)
+
+    @property
+    def value(self) -> JsonValue:
+        """The value of the first JSON document; None if it is not JSON."""
+        return self.documents[0].value if self.documents else None
 
     @property
     def rest(self) -> str:

@@ -118,11 +118,6 @@ def _task(task: ReportedTask) -> Iterator[str]:
         yield from (f"  {image_line(image)}" for image in task.images)
 
 
-def write(reports: Sequence[Report]) -> str:
-    """Return the consecutive texts of all reports."""
-    return "\n".join(crash_text(report) for report in reports)
-
-
 def crash_text(report: Report) -> str:
     """Return the file's text."""
     return "\n".join([*_lines(report), ""])

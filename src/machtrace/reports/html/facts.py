@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from machtrace.model.json_value import JsonValue
-from machtrace.model.report import Report, ReportedTask
+from machtrace.model.report import Report
+from machtrace.model.text import counted
 from machtrace.reports.analysis.fingerprint import Fingerprint
-from machtrace.reports.html.markup import element, folded, lines, quantity, text
+from machtrace.reports.analysis.waits.graph import process_label
+from machtrace.reports.html.markup import element, folded, lines, text
 from machtrace.reports.json_writer import indented
 
 _LONGEST = 200_000
@@ -16,7 +18,7 @@ _LONGEST = 200_000
 
 def title_of(report: Report) -> str:
     """Return a report's title in one line, as text."""
-    parts = [process_title(report)]
+    parts = [process_label(report)]
     exception = report.exception
     if exception is not None and (exception.type or exception.signal):
         parts.append(exception.type or exception.signal or "")
@@ -25,15 +27,6 @@ def title_of(report: Report) -> str:
     if report.incident.time:
         parts.append(report.incident.time)
     return " · ".join(parts)
-
-
-def process_title(task: ReportedTask) -> str:
-    """Return a process' name and number."""
-    process = task.process
-    name = (
-        process.name or (process.path or "").rpartition("/")[2] or process.identifier or "process"
-    )
-    return name if process.pid is None else f"{name} [{process.pid}]"
 
 
 def facts(report: Report) -> str:
@@ -66,7 +59,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str | None]]:
         by = termination.by_process
         pid = "" if termination.by_pid is None else f" [{termination.by_pid}]"
         yield "Ended by", None if by is None else by + pid
-    yield "Process", process_title(report)
+    yield "Process", process_label(report)
     yield "Identifier", process.identifier
     build = f" ({process.build})" if process.build else ""
     yield "Version", (process.version or "") + build
@@ -90,7 +83,7 @@ def warnings(report: Report) -> str:
     if not report.warnings:
         return ""
     items = "".join(element("li", text(one)) for one in report.warnings)
-    head = quantity(len(report.warnings), "warning")
+    head = counted(len(report.warnings), "warning")
     return folded(head, element("ul", items), class_="warnings")
 
 

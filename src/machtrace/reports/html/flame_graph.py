@@ -7,12 +7,12 @@ from typing import Any
 
 from machtrace.model.profile import OUTERMOST, Profile, StackTable
 from machtrace.model.report import Report
-from machtrace.model.text import printable
+from machtrace.model.text import counted, printable
 from machtrace.render.call_tree import thread_weights
 from machtrace.render.functions import Function, functions_of
 from machtrace.reports.analysis.frame_owner import FrameOwner, Owners
 from machtrace.reports.analysis.reported_stacks import profile_of
-from machtrace.reports.html.markup import element, quantity, script_data
+from machtrace.reports.html.markup import element, script_data
 
 _MOST_NODES = 300_000
 """Maximum nodes of a graph that browsers still draw promptly."""
@@ -32,7 +32,7 @@ def flame_graph(report: Report) -> str:
         return ""
     note = ""
     if left_out:
-        message = f"{quantity(left_out, 'thread')} are not in the graph, which is full."
+        message = f"{counted(left_out, 'thread')} are not in the graph, which is full."
         note = element("p", message, class_="none")
     controls = (
         '<div class="controls">'

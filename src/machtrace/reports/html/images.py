@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from machtrace.model.image import BuildId, shown_identifier
 from machtrace.model.report import NameSource, Report, ReportedFrame, ReportedImage, ReportedTask
+from machtrace.model.text import counted
 from machtrace.reports.analysis.fingerprint import owners_of
 from machtrace.reports.analysis.frame_owner import FrameOwner
-from machtrace.reports.html.markup import element, folded, quantity, text
+from machtrace.reports.html.markup import element, folded, text
 
 _HEADINGS = ("Image", "Whose", "Names", "Frames", "UUID", "Arch", "Version", "From", "Path")
 
@@ -64,7 +65,7 @@ def images(report: Report, task: ReportedTask) -> str:
     head = element("tr", "".join(element("th", text(one), scope="col") for one in _HEADINGS))
     table = element("table", element("thead", head) + element("tbody", "".join(rows)))
     used = sum(1 for index in order if frames[index])
-    summary = f"<b>{quantity(len(task.images), 'image')}</b>, {used:,} with frames"
+    summary = f"<b>{counted(len(task.images), 'image')}</b>, {used:,} with frames"
     scroller = element(
         "div", table, class_="wide", tabindex="0", role="region", aria_label="Images"
     )
@@ -85,7 +86,7 @@ def _state(frames: int, named: int, reported: int) -> str:
 
 
 def _missing(image: ReportedImage, frames: int) -> str:
-    summary = f"{quantity(frames, 'frame')} of the app without names: "
+    summary = f"{counted(frames, 'frame')} of the app without names: "
     uuid = _uuid(image)
     file = "the file with build-id" if isinstance(image.uuid, BuildId) else "the dSYM with UUID"
     look = f" — pass machtrace symbolicate --search {file} <code>{text(uuid)}</code>"

@@ -46,8 +46,3 @@ def script_data(value: Any) -> str:  # noqa: ANN401 - any JSON value
     """Return JSON that can neither end its ``script`` element nor begin a comment there."""
     written = json.dumps(value, separators=(",", ":"), ensure_ascii=True)
     return written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def quantity(count: int, noun: str) -> str:
-    """``1 frame``, ``2 frames``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

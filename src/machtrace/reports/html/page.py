@@ -14,14 +14,15 @@ from importlib import resources
 from itertools import islice
 
 from machtrace.model.report import Report, ReportedTask
+from machtrace.model.text import counted
 from machtrace.reports.analysis.fingerprint import fingerprint
 from machtrace.reports.analysis.groups import report_groups
 from machtrace.reports.analysis.subject_stack import subject_stack
-from machtrace.reports.analysis.waits.graph import WaitGraph, wait_graph
+from machtrace.reports.analysis.waits.graph import WaitGraph, process_label, wait_graph
 from machtrace.reports.html import facts
 from machtrace.reports.html.flame_graph import flame_graph
 from machtrace.reports.html.images import images
-from machtrace.reports.html.markup import element, folded, quantity, text
+from machtrace.reports.html.markup import element, folded, text
 from machtrace.reports.html.threads import WaitLabels, key_to_marks, stacks
 
 _CONTROLS = (
@@ -45,7 +46,7 @@ def write(reports: Sequence[Report]) -> str:
         title = facts.title_of(reports[0])
         body = _report(reports[0], level="h2")
     else:
-        title = quantity(len(reports), "report")
+        title = counted(len(reports), "report")
         body = _overview(reports) + "".join(map(_folded, range(1, len(reports) + 1), reports))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -116,7 +117,7 @@ def _report(report: Report, *, level: str) -> str:
         listed = stacks(report, task, list(islice(waiting, _waiting_count(task))), labels)
         tables = images(report, task)
         if task is not report:
-            head = element("b", text(facts.process_title(task)))
+            head = element("b", text(process_label(task)))
             parts.append(folded(head, listed + tables, class_="process"))
             continue
         if listed:

@@ -18,14 +18,14 @@ from machtrace.model.report import (
     ReportedThread,
     SampledTree,
 )
-from machtrace.model.text import LONGEST_IMAGE_NAME
+from machtrace.model.text import LONGEST_IMAGE_NAME, counted
 from machtrace.reports.analysis.fingerprint import owners_of
 from machtrace.reports.analysis.frame_owner import NOWHERE, FrameOwner, Ownership
 from machtrace.reports.analysis.recursion import folds
 from machtrace.reports.analysis.subject_stack import heaviest_stack
 from machtrace.reports.analysis.waits.graph import WaitEdge, WaitGraph
 from machtrace.reports.analysis.waits.threads import WaitingThread
-from machtrace.reports.html.markup import element, folded, quantity, text
+from machtrace.reports.html.markup import element, folded, text
 
 _FOLDED_FROM = 4
 """Consecutive system frames from which on they are folded."""
@@ -78,7 +78,7 @@ class StackLists:
         rows = list(self._rows(frames))
         if len(frames) > _MOST_ROWS:
             half = _MOST_ROWS // 2
-            left_out = quantity(len(frames) - 2 * half, "frame")
+            left_out = counted(len(frames) - 2 * half, "frame")
             gap = f"<li>{left_out} are omitted here; the flame graph has them."
             inner, outer = (
                 "".join(self._pieces(frames[part], rows[part]))
@@ -100,7 +100,7 @@ class StackLists:
             frames_left = fold.length - fold.period
             summary = (
                 f"↻ {text(f'{fold.times:,}')} times: "
-                f"{quantity(frames_left, 'more frame')} of the same"
+                f"{counted(frames_left, 'more frame')} of the same"
             )
             rest = element("ol", "".join(map(self._row, part[fold.period :])), class_="frames")
             yield element("li", folded(summary, rest), class_="run recursion")
@@ -129,7 +129,7 @@ class StackLists:
             return
         names = list(dict.fromkeys(self._image(row.frame) for row in rows))
         image_names = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
-        summary = f"{quantity(len(rows), 'frame')} of the system: {text(image_names)}"
+        summary = f"{counted(len(rows), 'frame')} of the system: {text(image_names)}"
         content = element("ol", "".join(map(self._row, rows)), class_="frames")
         yield element("li", folded(summary, content), class_="run")
 
@@ -278,7 +278,7 @@ def _thread(thread: ReportedThread, lists: StackLists, waits: str, *, is_open: b
         head += " " + element("span", "crashed", class_="badge bad")
     head += "".join(_names(thread.name, thread.queue, thread.id))
     machine = sum(not frame.is_inline for frame in thread.frames)
-    head += waits + " " + element("small", quantity(machine, "frame"))
+    head += waits + " " + element("small", counted(machine, "frame"))
     content = lists.write(thread.frames)
     if thread.registers is not None:
         content += _registers(thread.registers)
@@ -300,7 +300,7 @@ def _tree(tree: SampledTree, task: ReportedTask, lists: StackLists, waits: str) 
     head = element("b", "Sampled") + "".join(_names(tree.name, tree.queue, tree.thread))
     if tree.is_attributed:
         head += " " + element("span", "subject of the report", class_="badge bad")
-    size = f"{quantity(samples, 'sample')}, {quantity(len(tree.nodes), 'node')}"
+    size = f"{counted(samples, 'sample')}, {counted(len(tree.nodes), 'node')}"
     head += waits + " " + element("small", size)
     content = element("p", "The heaviest stack; the flame graph has all.")
     content += lists.write(heaviest_stack(tree))

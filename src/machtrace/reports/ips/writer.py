@@ -7,7 +7,7 @@ written under ``callTrees``, a key of ours.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from machtrace.model.json_value import JsonValue
 from machtrace.model.report import Adjustment, Report, ReportKind
@@ -58,11 +58,6 @@ _NO_IMAGE: dict[str, JsonValue] = {
     "base": 0,
     "uuid": "00000000-0000-0000-0000-000000000000",
 }
-
-
-def write(reports: Sequence[Report]) -> str:
-    """Return the consecutive texts of all reports."""
-    return "\n".join(ips_text(report) for report in reports)
 
 
 def ips_text(report: Report) -> str:

@@ -109,10 +109,7 @@ def _tree(thread: JsonValue, frames: _Frames) -> SampledTree | None:
 
 def read_images(body: ObjectReader) -> tuple[ReportedImage, ...]:
     """Read every image of ``binary_images``, in the report's order."""
-    return tuple(
-        _image(ObjectReader.of(one, f"binary_images[{number}]", body.warnings))
-        for number, one in enumerate(body.objects("binary_images"))
-    )
+    return tuple(map(_image, body.each("binary_images")))
 
 
 def _image(entry: ObjectReader) -> ReportedImage:
@@ -162,8 +159,7 @@ _OF_KSCRASH = "KSCrash crashed while writing the report that follows"
 
 def recognises(source: ReportSource) -> bool:
     """Return whether it has the parts of such a report, or of one interrupted by another."""
-    documents = source.documents
-    value = documents[0].value if documents else None
+    value = source.value
     if not isinstance(value, dict):
         return False
     inner = value.get(_RECRASH)
@@ -179,7 +175,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     one. Old files nest the former in the latter.
     """
     warnings = list(source.documents[0].warnings)
-    body = ObjectReader.of(source.documents[0].value, "", warnings)
+    body = ObjectReader.of(source.value, "", warnings)
     inner = body.left.get(_RECRASH)
     if not isinstance(inner, dict):
         return (_report(body, ()),)

@@ -93,11 +93,6 @@ _DEADLOCK = "deadlock"
 _OBJECT = "referenced_object"
 
 
-def write(reports: Sequence[Report]) -> str:
-    """Return the consecutive texts of all reports."""
-    return "\n".join(kscrash_text(report) for report in reports)
-
-
 def kscrash_text(report: Report) -> str:
     """Return the file's text."""
     return "".join(f"{line}\n" for line in _Text(report).lines())

@@ -67,8 +67,7 @@ _ROOM = 1 << 16
 
 def recognises(source: ReportSource) -> bool:
     """Return whether it is a payload, one diagnostic, a bare tree, or App Store Connect's logs."""
-    documents = source.documents
-    value = documents[0].value if documents else None
+    value = source.value
     if not isinstance(value, dict):
         return False
     products = value.get(_PRODUCTS)
@@ -84,7 +83,7 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     """Return a report for each diagnostic, in order; one without stacks if there are none."""
     warnings = list(source.documents[0].warnings)
     room = max(_ROOM, len(source.text))
-    payload = ObjectReader.of(source.documents[0].value, "", warnings)
+    payload = ObjectReader.of(source.value, "", warnings)
     is_product = _PRODUCTS in payload.left
     reports = [
         _report(kind, one, is_product=is_product) for kind, one in _diagnostics(payload, room)

@@ -23,11 +23,6 @@ _CODE_TYPES = {
 }
 
 
-def write(reports: Sequence[Report]) -> str:
-    """Return the consecutive texts of all reports."""
-    return "\n".join(plcrash_text(report) for report in reports)
-
-
 def plcrash_text(report: Report) -> str:
     """Return the file's text."""
     return "".join(f"{line}\n" for line in _Text(report).lines())

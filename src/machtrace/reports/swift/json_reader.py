@@ -33,8 +33,7 @@ _TOP = 1 << 64
 
 def recognises(source: ReportSource) -> bool:
     """Return whether it is an object as Swift's runtime writes it."""
-    documents = source.documents
-    value = documents[0].value if documents else None
+    value = source.value
     return isinstance(value, dict) and value.get("kind") == _KIND and value.keys() >= _PARTS
 
 
@@ -45,14 +44,10 @@ def read(source: ReportSource) -> tuple[Report, ...]:
     body.text("kind")
     system = body.text("platform")
     is_macho = "linux" not in (system or "").lower()
-    images = ListedImages(
-        _image(ObjectReader.of(entry, f"images[{number}]", body.warnings), is_macho=is_macho)
-        for number, entry in enumerate(body.objects("images"))
-    )
+    images = ListedImages(_image(entry, is_macho=is_macho) for entry in body.each("images"))
     maker = FrameMaker(images)
     threads = tuple(
-        _thread(number, ObjectReader.of(entry, f"threads[{number}]", body.warnings), maker)
-        for number, entry in enumerate(body.objects("threads"))
+        _thread(number, entry, maker) for number, entry in enumerate(body.each("threads"))
     )
     description, fault = body.text("description") or "", _hex(body, "faultAddress")
     reason = description if fault is None else f"{description} at {fault:#x}"
@@ -88,10 +83,7 @@ def _image(entry: ObjectReader, *, is_macho: bool) -> ReportedImage:
 
 
 def _thread(index: int, entry: ObjectReader, maker: FrameMaker) -> ReportedThread:
-    frames = tuple(
-        _frame(ObjectReader.of(one, f"{entry.where} frames[{number}]", entry.warnings), maker)
-        for number, one in enumerate(entry.objects("frames"))
-    )
+    frames = tuple(_frame(one, maker) for one in entry.each("frames"))
     values = entry.inner("registers")
     registers = tuple(
         ReportedRegister(name, value)

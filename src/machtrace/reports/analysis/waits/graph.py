@@ -143,7 +143,7 @@ def wait_graph(report: Report) -> WaitGraph:
     for task in report.tasks:
         threads = waiting_threads(task)
         ranges.append(range(len(nodes), len(nodes) + len(threads)))
-        process = _process_label(task)
+        process = process_label(task)
         nodes += [WaitNode(process=process, thread=thread) for thread in threads]
     finder = _Finder(report, nodes, ranges)
     edges = tuple(
@@ -166,9 +166,12 @@ def wait_graph(report: Report) -> WaitGraph:
     )
 
 
-def _process_label(task: ReportedTask) -> str:
-    name = task.process.name or (task.process.path or "").rpartition("/")[2] or "process"
-    return name if task.process.pid is None else f"{name} [{task.process.pid}]"
+def process_label(task: ReportedTask) -> str:
+    """Return a process' name and number."""
+    process = task.process
+    path = process.path or ""
+    name = process.name or path.rpartition("/")[2] or process.identifier or "process"
+    return name if process.pid is None else f"{name} [{process.pid}]"
 
 
 class _Finder:
