@@ -57,7 +57,7 @@ class TaskCopier:
         self._port = port
         self._mask = mask
         self.together = True
-        """Whether the whole process stands still until all are copied. If this process is killed
+        """Whether the whole process is suspended until all are copied. If this process is killed
         meanwhile the kernel lets it go again; a thread that was stopped by itself stays so."""
 
     def copy(self, threads: Sequence[int], *, stack_limit: int) -> DarwinCopies:

@@ -45,45 +45,45 @@ RESULT_NAMES = {
 
 
 class TaskExtension(Protocol):
-    """What the extension offers; results are those of the kernel, and nothing is raised.
+    """The extension's functions; results are the kernel's, and nothing is raised.
 
     See ``native/darwin_task/task.h`` for the meaning of each.
     """
 
     def process(self, pid: int, /) -> tuple[int, ProcessRow | None]:
-        """An errno, and what the system says of a process."""
+        """Return an errno, and the system's facts about a process."""
         ...
 
     def rights(self) -> RightsRow:
-        """What this process may do."""
+        """Return the rights of this process."""
         ...
 
     def open_task(self, pid: int, /) -> PortRow:
-        """A task port, or why there is none."""
+        """Open a task port; the row has the reason if it is refused."""
         ...
 
     def close_task(self, port: int, /) -> None:
-        """Give a port back."""
+        """Release a port."""
         ...
 
     def find_region(self, port: int, address: int, /) -> tuple[int, int, int, int, int]:
-        """Result, start, size, protection and tag of the region there, or of the next above."""
+        """Return result, start, size, protection and tag of the region there or next above."""
         ...
 
     def read_memory(self, port: int, ranges: list[tuple[int, int]], /) -> list[bytes]:
-        """The bytes of each range, address and size, as far as they can be read."""
+        """Read the bytes of each range, address and size, as far as they are readable."""
         ...
 
     def dyld_info(self, port: int, /) -> tuple[int, int, int, int]:
-        """Result; address, size and format of ``dyld_all_image_infos``."""
+        """Return a result, and address, size and format of ``dyld_all_image_infos``."""
         ...
 
     def label_offset(self) -> tuple[int, int] | None:
-        """Version, and where a dispatch queue has its label."""
+        """Return the version, and the offset of the label in a dispatch queue."""
         ...
 
     def list_threads(self, port: int, /) -> tuple[int, list[ThreadRow]]:
-        """Result, and the threads in the kernel's order."""
+        """Return a result, and the threads in the kernel's order."""
         ...
 
     def copy_threads(
@@ -95,15 +95,15 @@ class TaskExtension(Protocol):
         together: bool,  # noqa: FBT001 - as the extension has it
         /,
     ) -> tuple[int, int, list[CopyRow]]:
-        """Result, result of resuming, and each thread as it stood."""
+        """Return the result, the result of resuming, and the copies."""
         ...
 
 
 def task_extension() -> TaskExtension:
-    """The extension.
+    """Import the extension.
 
     Raises:
-        TargetSpecError: this is no Mac, or the package was installed without it.
+        TargetSpecError: this is not a Mac, or the package was installed without it.
     """
     try:
         from machtrace._native import _darwin_task

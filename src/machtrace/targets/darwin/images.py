@@ -23,25 +23,25 @@ from machtrace.targets.shared.paged_memory import PagedMemory
 
 _TRIES = 40
 _PAUSE_S = 0.0005
-"""Between two looks at a list that dyld is changing: it takes some microseconds."""
+"""Pause before the list is read again while dyld changes it, which takes some microseconds."""
 _LARGEST_CODE = 1 << 30
 """Bytes of ``__TEXT`` that an image is believed to have at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskImages:
-    """What was found."""
+    """The images of a process."""
 
     images: ImageList = field(default_factory=ImageList)
     program: str = ""
-    """Path; empty where nothing tells."""
+    """The program's path; empty if unknown."""
     shared_cache: SharedCache | None = None
     problems: tuple[MachtraceError, ...] = ()
     changed_at: int | None = None
 
 
 class TaskImageFinder:
-    """Finds the images of one process; what was read of them is kept until the list changes.
+    """Finds the images of one process, and caches them until the list changes.
 
     Args:
         memory: of the process.
@@ -155,8 +155,8 @@ def loaded_image(
 
     Args:
         memory: of the process.
-        listed: what dyld says of it.
-        uuid: what dyld says besides, for a header that has none.
+        listed: dyld's entry.
+        uuid: dyld's, for a header without one.
         arch: of the process, for a header that is of none that is known.
 
     Raises:

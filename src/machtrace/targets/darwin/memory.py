@@ -42,9 +42,9 @@ class TaskMemory:
 
 
 class ConstantMemory:
-    """What of a process cannot be written to: the code and the tables of its images.
+    """The read-only memory of a process: the code and the tables of its images.
 
-    Read when it is asked for, however long after a snapshot was made: it is the same as long as
+    Read on request, however long after a snapshot was made: it is the same as long as
     its image is loaded. What can be written to is as if it were not there.
     """
 

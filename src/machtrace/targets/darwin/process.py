@@ -1,4 +1,4 @@
-"""What macOS says of a process to everybody, and whether it can be captured from here."""
+"""The facts of a process that macOS gives everybody, and whether it can be captured."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MACHINES = {CPU_TYPE_ARM64: "arm64", CPU_TYPE_X86_64: "x86_64"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessFacts:
-    """What ``proc_pidinfo``, ``proc_pidpath`` and ``csops`` say."""
+    """The results of ``proc_pidinfo``, ``proc_pidpath`` and ``csops``."""
 
     parent: int
     users: frozenset[int]
@@ -36,11 +36,11 @@ class ProcessFacts:
     name: str
     """Its first 15 bytes; of a path, where there is one."""
     path: str
-    """Empty where it cannot be told."""
+    """Empty if unknown."""
     cpu: tuple[int, int] | None
-    """Type and subtype; None where they cannot be told: of another user's process."""
+    """Type and subtype; None if unknown, as for another user's process."""
     code_signing: int
-    """``CS_…``; 0 where it cannot be told."""
+    """``CS_…``; 0 if unknown."""
 
     @property
     def is_translated(self) -> bool:
@@ -55,21 +55,21 @@ class ProcessFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rights:
-    """What this process may do, and where it runs."""
+    """This process's rights and environment."""
 
     user: int
     """Effective."""
     integrity: int | None
-    """``CSR_…``: which parts of System Integrity Protection are off; None where not told."""
+    """``CSR_…``: the disabled parts of System Integrity Protection; None if unknown."""
     has_debugger_entitlement: bool
     is_translated: bool
     address_bits: int
-    """Of a pointer."""
+    """The bits of a pointer that are address."""
     cpu_type: int
 
 
 def read_rights(extension: TaskExtension) -> Rights:
-    """What this process may do."""
+    """Read the rights of this process."""
     user, integrity, is_debugger, is_translated, bits, cpu_type = extension.rights()
     return Rights(
         user=user,
@@ -82,7 +82,7 @@ def read_rights(extension: TaskExtension) -> Rights:
 
 
 def read_process(extension: TaskExtension, pid: int) -> ProcessFacts:
-    """What the system says of a process that runs.
+    """Read the system's facts about a running process.
 
     Raises:
         TargetGoneError: there is none, or it has exited.
@@ -107,7 +107,7 @@ def read_process(extension: TaskExtension, pid: int) -> ProcessFacts:
 
 
 def process_info(pid: int, facts: ProcessFacts, rights: Rights) -> ProcessInfo:
-    """What process it is.
+    """Describe the process.
 
     Raises:
         TargetSpecError: its threads cannot be captured from this process: it is translated, or

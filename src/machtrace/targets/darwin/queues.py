@@ -1,7 +1,7 @@
 """Labels of dispatch queues.
 
-A thread that serves a queue keeps the queue's address where ``thread_identifier_info`` says
-(``dispatch_qaddr``), and libdispatch's ``dispatch_queue_offsets`` says where a queue has its label
+A thread that serves a queue stores the queue's address where ``thread_identifier_info`` points
+(``dispatch_qaddr``), and libdispatch's ``dispatch_queue_offsets`` has the offset of a queue's label
 (``src/shims``, ``layout_private.h``): since version 4 as a pointer to it, before as characters.
 """
 

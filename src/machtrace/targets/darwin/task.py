@@ -1,4 +1,4 @@
-"""Another process of this Mac, looked at by its task port.
+"""Another process of this Mac, read through its task port.
 
 Contexts of suspended Swift functions of a process that runs on meanwhile.
 """
@@ -50,7 +50,7 @@ def copy_contexts(
 ) -> list[MemoryRegion]:
     """The contexts that frames of ``threads`` lead to, as far as they are still theirs.
 
-    They are read after the threads were let go. A function whose frame is on the stack keeps its
+    They are read after the threads were resumed. A function whose frame is on the stack retains its
     context, and those of its callers; so what leads to a context is looked up again afterwards,
     and what is not there any more is left out.
     """
@@ -99,7 +99,7 @@ class DarwinTaskTarget(ClosedWhenLeft):
         TargetSpecError: it is this process, the kernel, a translated or 32-bit program, one for
             another CPU than this Python; or the extension is not here.
         TargetGoneError: there is no such process, or it has exited.
-        TargetAccessError: macOS does not let it be looked at; the remedy says what is missing.
+        TargetAccessError: macOS denies access; the remedy names the missing right.
     """
 
     def __init__(self, pid: int, *, extension: TaskExtension | None = None) -> None:
@@ -263,12 +263,12 @@ class DarwinTaskTarget(ClosedWhenLeft):
         return TaskImages() if infos is None else self._finder.find(infos)
 
     def _image_infos(self) -> Avma | None:
-        """Where dyld's ``dyld_all_image_infos`` is; None where that is not told."""
+        """Return the address of dyld's ``dyld_all_image_infos``; None if unknown."""
         result, address, _, is_wide = self._extension.dyld_info(self._port)
         return None if result or not address or not is_wide else Avma(address)
 
     def _image_memory(self, images: TaskImages, copied: Sequence[ThreadSnapshot]) -> MemoryReader:
-        """What walking and naming takes of images that have no file here."""
+        """Copy what unwinding and symbolication need of images without a file here."""
         values = (v for one in copied for v in (one.registers.pc, *one.registers.values) if v)
         stacks = [one.stack for one in copied]
         return RegionMemory(self._image_bytes.copy_used(images.images, {}, stacks, values))

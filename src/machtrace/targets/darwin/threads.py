@@ -1,4 +1,4 @@
-"""What is known of the threads of a process of macOS."""
+"""Names, queues and states of a macOS process's threads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def listed_threads(rows: Sequence[ThreadRow]) -> tuple[ListedThread, ...]:
 def described(
     threads: Iterable[ListedThread], labels: Mapping[int, str], *, before: int, main: int
 ) -> tuple[ThreadInfo, ...]:
-    """What is known of ``threads``.
+    """Describe ``threads``.
 
     Args:
         threads: in the kernel's order.

@@ -20,7 +20,7 @@ from machtrace.model.registers import RegisterSet
 Cpu: TypeAlias = Uc
 CpuError: TypeAlias = UcError
 CpuContext: TypeAlias = UcContext
-"""All registers of the CPU, kept while another thread has it."""
+"""All registers of the CPU, saved while another thread runs."""
 
 NOWHERE = 0
 """An address that no thread comes to."""
@@ -84,7 +84,7 @@ def system_call(cpu: Cpu) -> tuple[int, tuple[int, ...]]:
 
 
 def return_from_system_call(cpu: Cpu, value: int) -> None:
-    """Put ``value`` where the caller finds it, and say that nothing failed."""
+    """Store ``value`` as the result of a call, and clear the error flag."""
     cpu.reg_write(_X[0], value % (1 << 64))
     cpu.reg_write(arm64.UC_ARM64_REG_NZCV, cpu.reg_read(arm64.UC_ARM64_REG_NZCV) & ~_CARRY)
 
@@ -102,7 +102,7 @@ def stack_pointer(context: CpuContext) -> int:
 
 
 def registers_of(context: CpuContext) -> RegisterSet:
-    """The registers in ``context`` that a walk may ask for."""
+    """Return the registers in ``context`` that unwinding may read."""
     pc, sp, fp, lr, *general = context.reg_read_batch(_REGISTERS)
     return RegisterSet.of(
         Arch.ARM64,

@@ -26,7 +26,7 @@ _PORT_STEP = 0x100
 
 
 class SystemCall(IntEnum):
-    """What x16 holds at ``svc #0x80``."""
+    """System call numbers in x16 at ``svc #0x80``."""
 
     MACH_MSG_TRAP = -31
     TASK_SELF_TRAP = -28

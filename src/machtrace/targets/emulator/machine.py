@@ -51,10 +51,10 @@ _SUPERVISOR_CALL = 2
 
 
 class ThreadState(Enum):
-    """What an emulated thread is doing."""
+    """The state of an emulated thread."""
 
     READY = "ready"
-    """It has not run, or can go on."""
+    """It has not run yet, or can continue."""
     STOPPED = "stopped"
     """It is at the place where it was to stop."""
     BLOCKED = "blocked"
@@ -75,7 +75,7 @@ class StopPlace:
 
 
 class EmulatedThread:
-    """One thread, and what is kept of it while another has the CPU."""
+    """One thread, and its state while another has the CPU."""
 
     __slots__ = ("arrivals", "context", "id", "index", "name", "shadow", "stack_end", "state")
 
@@ -123,7 +123,7 @@ class Emulator:
             record_calls: keep a shadow stack of each thread, at the cost of a callback for every
                 instruction.
             watch: called before every instruction with the thread that is to run it, whose shadow
-                stack and registers then say where it stands; only where calls are recorded.
+                stack and registers then have its position; only if calls are recorded.
 
         Raises:
             MachOError: the program cannot be run here, or has not the symbols of ``places``.
@@ -151,7 +151,7 @@ class Emulator:
         self.start_thread(Avma(entry + slide), _MAIN_STACK_SIZE, ())
 
     def run(self) -> None:
-        """Run every thread that can go on, in the order that they were made.
+        """Run every thread that can continue, in the order of creation.
 
         Raises:
             TargetError: a thread went astray, asked the kernel for what it does not have, or did

@@ -1,4 +1,4 @@
-"""What was really called: return addresses, kept as an emulated thread runs its instructions."""
+"""True call stacks: return addresses, recorded as an emulated thread runs its instructions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_return(word: int) -> bool:
 class ShadowStack:
     """Return addresses of one thread: pushed where it calls, popped where it returns.
 
-    It is told of each instruction before that runs, so what an instruction did is known when the
+    :meth:`come_to` is called before each instruction, so the effect of one is known when the
     next one comes.
     """
 
@@ -63,7 +63,7 @@ class ShadowStack:
         self.instructions += 1
 
     def forget_next(self) -> None:
-        """The instruction it was last told of will not run now: the thread stops before it."""
+        """Undo the last :meth:`come_to`: the thread stops before that instruction."""
         self._called = None
         self._returned = False
         self.instructions -= 1

@@ -1,4 +1,4 @@
-"""An iOS-like process that can be looked at on any machine: ``emulated:demo``."""
+"""An iOS-like process that can be captured on any machine: ``emulated:demo``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 DEMO = "demo"
 KNOWN = (DEMO,)
-"""What ``emulated:`` can be followed by."""
+"""The names after ``emulated:``."""
 
 _PATH = "/Applications/Demo.app/Demo"
 _SLIDE = 0x2064000
@@ -79,7 +79,7 @@ class EmulatedTarget(ClosedWhenLeft):
     place that shows something (see ``emulated_demo/threads.c``).
 
     The emulator has one CPU, and threads run one at a time. Between two snapshots none of them
-    runs. What a snapshot says of the time that a thread was stopped is measured: for so long it
+    runs. A snapshot's times of stops are measured: for that long it
     was held while its registers were taken over, as the emulator had saved them, and its stack
     was copied.
     """
@@ -92,7 +92,7 @@ class EmulatedTarget(ClosedWhenLeft):
         Args:
             name: which; ``demo`` is the only one.
             slide: bytes that the program is moved by; a multiple of 16 KiB.
-            record_calls: watch every call and return, so that :meth:`true_stack` can tell.
+            record_calls: watch every call and return, for :meth:`true_stack`.
 
         Raises:
             TargetSpecError: there is none of this name.
@@ -192,7 +192,7 @@ class EmulatedTarget(ClosedWhenLeft):
     def true_stack(self, thread: ThreadId) -> tuple[Avma, ...]:
         """The return addresses of calls that have not returned, innermost first.
 
-        They are known from the calls themselves, without a look at the stack; so a walk can be
+        They are recorded from the calls themselves, without reading the stack; so unwinding can be
         held against them. Signatures are not part of them.
 
         Raises:

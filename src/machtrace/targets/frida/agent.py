@@ -1,4 +1,4 @@
-"""What the script in the target is asked, and what it answers, whoever carries it.
+"""Requests to the script in the target and its replies, independent of the transport.
 
 Memory of a process, through the script in it.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from machtrace.errors import MemoryReadError, RemoteProtocolError
 from machtrace.model.address import Avma
 
-REMEDY = "install the same version of Frida on both sides, and look whether the program meddles"
+REMEDY = "install the same version of Frida on both sides, and check whether the program interferes"
 _LONGEST = 120
 
 
@@ -31,10 +31,10 @@ class Answer(NamedTuple):
 
 
 class FridaAgent(Protocol):
-    """The script that runs in a target; ``frida_agent.js`` has what it can be asked."""
+    """The script that runs in a target; ``agent.js`` has its requests."""
 
     def ask(self, call: str, *arguments: object) -> Answer:
-        """What it answers to one request.
+        """Send one request and return the reply.
 
         Raises:
             TargetGoneError: the process has ended.
@@ -116,13 +116,13 @@ def wrong(message: str, asked: str, came: object) -> RemoteProtocolError:
 
 
 _MOST_BYTES = 1 << 24
-"""Of one request."""
+"""Bytes of one request."""
 _MOST_RANGES = 1 << 12
 _ADDRESSES = 1 << 64
 
 
 class FridaMemory:
-    """What a process has in memory; it runs meanwhile, so what changes may be torn."""
+    """The memory of a process; it runs meanwhile, so data that changes may be inconsistent."""
 
     def __init__(self, agent: FridaAgent) -> None:
         self._agent = agent
@@ -131,7 +131,7 @@ class FridaMemory:
         """See :meth:`~machtrace.model.memory.MemoryReader.read`.
 
         Raises:
-            ConnectionLostError, RemoteProtocolError: it could not be asked for.
+            ConnectionLostError, RemoteProtocolError: the request failed.
         """
         data = self.read_many([(address, size)])[0] if size > 0 else b""
         if len(data) != size:
@@ -174,7 +174,7 @@ class FridaMemory:
             raise wrong("memory of other sizes", "read", value)
         at = 0
         for got, (index, address, _) in zip(sizes, group, strict=True):
-            # What lies behind a gap is not kept.
+            # Data behind a gap is dropped.
             if address == ranges[index][0] + len(kept[index]):
                 kept[index] += data[at : at + got]
             at += got

@@ -20,7 +20,7 @@ from machtrace.targets.shared.thread_copy import (
 MOST_THREADS = 1 << 14
 """Threads that the script lists at most."""
 LARGEST_STACK = 1 << 28
-"""Bytes of one stack at most, whatever is asked for."""
+"""Upper limit for the bytes of one stack, regardless of the request."""
 _ADDRESSES = 1 << 64
 
 _THREAD = Struct("<14Q512s")
@@ -49,7 +49,7 @@ def read_copies(parts: Sequence[Part], wanted: Collection[int]) -> dict[int, Thr
         elif part.name == "copied":
             for copy in _copies(rows, memoryview(bytes(stacks))):
                 if copy.id not in wanted:
-                    raise wrong("a thread that was not asked for", "capture", copy.id)
+                    raise wrong("a thread that was not requested", "capture", copy.id)
                 copies[copy.id] = copy
             rows, stacks = b"", bytearray()
     return copies
@@ -110,11 +110,11 @@ def read_contexts(region: MemoryRegion) -> list[MemoryRegion]:
 
 
 def why_not(copy: UncopiedThread, reasons: Mapping[int, str]) -> TargetError:
-    """The error for a thread that was not copied.
+    """Return the error for a thread that was not copied.
 
     Args:
-        copy: which, and what hindered.
-        reasons: words for its system's error numbers; another is told by its number.
+        copy: the thread and the failure.
+        reasons: names of its system's error numbers; others are shown as numbers.
     """
     thread = copy.id
     reason = reasons.get(copy.errno, f"error {copy.errno}")
@@ -142,7 +142,7 @@ def why_not(copy: UncopiedThread, reasons: Mapping[int, str]) -> TargetError:
 
 
 def not_listed(threads: Sequence[ThreadInfo], wanted: Collection[ThreadId] | None) -> list[Problem]:
-    """What is missing where ``wanted`` names threads that the process does not have."""
+    """Return a problem for each of ``wanted`` that the process does not have."""
     lacking = set(wanted or ()) - {one.id for one in threads}
     return [
         Problem(
@@ -153,5 +153,5 @@ def not_listed(threads: Sequence[ThreadInfo], wanted: Collection[ThreadId] | Non
 
 
 def stopped_early(error: int) -> RemoteProtocolError:
-    """The error for a script that could not go on copying."""
+    """Return the error for a script that could not continue copying."""
     return wrong(f"up before all threads were copied (error {error})", "capture", error)

@@ -1,7 +1,7 @@
 /* Copies threads of the process that this code is loaded into; compiled there, by Frida's CModule.
  *
  * While a thread is suspended only the kernel is called: it may hold any lock of the process.
- * Names and queues are asked for before. There are no headers here; sources are given in comments.
+ * Names and queues are requested before. There are no headers here; sources are given in comments.
  * It has been run against made kernel calls only, never on a Mac or a phone.
  */
 typedef unsigned char u8;
@@ -77,7 +77,7 @@ struct job {
     u64 pointer_mask;
     u64 flavor, flavor_count; /* of thread_get_state */
     u64 sp_at, context_at;    /* in its state, in bytes */
-    u64 unbounded;            /* bytes copied where nothing tells where the stack ends */
+    u64 unbounded;            /* bytes copied if the end of the stack is unknown */
 };
 
 static u64 now(void)
@@ -115,7 +115,7 @@ u64 read_memory(u64 address, u8 *to, u64 size)
     return done;
 }
 
-/* Where the stack that holds `sp` ends; 0 where nothing tells. */
+/* The end of the stack that holds `sp`; 0 if unknown. */
 static u64 stack_end(u64 sp)
 {
     u64 end = 0;
@@ -137,7 +137,7 @@ static u64 stack_end(u64 sp)
 }
 
 /* A record whose saved frame pointer is tagged is an async function's; below it is its context,
- * which begins with its caller's and with where that goes on. */
+ * which begins with its caller's and with the address where that resumes. */
 static void copy_chain(struct job *job, struct thread *thread, u64 context)
 {
     u64 *copies = (u64 *)(unsigned long)(job->room + thread->stack_at[1]);
@@ -209,7 +209,7 @@ static void copy_thread(struct job *job, struct thread *thread, u32 port)
     u8 *ready = (u8 *)(unsigned long)job->room + job->used;
     u64 left = job->room_size - job->used;
     for (u64 at = 0; at < READY && at < left; at += PAGE)
-        ready[at] = 0; /* no page faults while the thread stands still */
+        ready[at] = 0; /* no page faults while the thread is stopped */
     thread->error = thread->uninterruptible = thread->registers_size = 0;
     thread->stack_size[0] = thread->stack_size[1] = 0;
     thread->asked_at = now();

@@ -1,4 +1,4 @@
-"""A Darwin process, through the script in it: macOS, iOS and their kin.
+"""A Darwin process (macOS, iOS and similar), through the script in it.
 
 No file of this machine has its images: they are read out of the process' memory, those of the
 shared cache too.
@@ -40,7 +40,7 @@ from machtrace.targets.shared.paged_memory import PagedMemory
 from machtrace.targets.shared.thread_copy import CopiedThread, ThreadCopy, UncopiedThread
 
 UNBOUNDED = 1 << 20
-"""Bytes of a stack copied at most where nothing tells where it ends."""
+"""Maximum bytes of a stack whose end is unknown."""
 
 _ARCHITECTURES = {"x64": Arch.X86_64, "arm64": Arch.ARM64}
 _FLAVOURS = {"x64": 4, "arm64": 6}
@@ -57,11 +57,11 @@ class FridaDarwin:
 
     Args:
         agent: the script in it.
-        hello: what it said of itself.
+        hello: its description of the process.
 
     Raises:
         TargetSpecError: its architecture is not supported.
-        ConnectionLostError, RemoteProtocolError: the script does not tell.
+        ConnectionLostError, RemoteProtocolError: the script does not respond properly.
     """
 
     def __init__(self, agent: FridaAgent, hello: Fields) -> None:
@@ -95,7 +95,7 @@ class FridaDarwin:
         """Its threads, Frida's own left out.
 
         Raises:
-            ConnectionLostError, RemoteProtocolError: the script does not tell.
+            ConnectionLostError, RemoteProtocolError: the script does not respond properly.
         """
         value, _ = self._agent.ask("threads")
         return tuple(self._listed(Fields({"threads": value}, "threads")))
@@ -240,7 +240,7 @@ class FridaDarwin:
 
 
 def _with_plain_sp(registers: RegisterSet, mask: PacMask) -> RegisterSet:
-    """``registers`` with a stack pointer that is an address: arm64e's are signed when asked for."""
+    """Return ``registers`` with an unsigned stack pointer: arm64e's are signed when read."""
     number = registers.arch.registers.sp
     values: Sequence[int | None] = registers.values
     stripped = [

@@ -69,7 +69,7 @@ struct job {
     u64 next;
     u64 ranges; /* u64 *: start and end in turn, of readable memory, by address */
     u64 range_count;
-    u64 room; /* u8 *: stacks are copied there, one behind the other */
+    u64 room; /* u8 *: stacks are copied there, consecutively */
     u64 room_size;
     u64 used;
     u64 stack_limit;
@@ -267,7 +267,7 @@ static int copy_thread(struct job *job, struct thread *thread)
     u8 *ready = (u8 *)(word)job->room + job->used;
     u64 left = job->room_size - job->used;
     for (u64 at = 0; at < READY && at < left; at += PAGE)
-        ready[at] = 0; /* no page faults while the thread stands still */
+        ready[at] = 0; /* no page faults while the thread is stopped */
     thread->error = thread->uninterruptible = thread->registers_size = 0;
     thread->stack_size[0] = thread->stack_size[1] = 0;
     if (syscall(SYS_ptrace, (long)PTRACE_SEIZE, id, 0L, 0L) == -1) {
@@ -319,7 +319,7 @@ static int trace(void *argument)
 
 /* --- in the process itself --- */
 
-/* 0, or the error that kept it from going on. It is to be called again, with the room emptied,
+/* 0, or the error that ended it. It is to be called again, with the room emptied,
  * until all are copied. */
 int copy_threads(struct job *job)
 {

@@ -61,11 +61,11 @@ class FridaLinux:
 
     Args:
         agent: the script in it.
-        hello: what it said of itself.
+        hello: its description of the process.
 
     Raises:
         TargetSpecError: its architecture is not supported.
-        ConnectionLostError, RemoteProtocolError: the script does not tell.
+        ConnectionLostError, RemoteProtocolError: the script does not respond properly.
         FormatError: what is mapped cannot be read.
     """
 
@@ -109,7 +109,7 @@ class FridaLinux:
         """Its threads, Frida's own left out.
 
         Raises:
-            ConnectionLostError, RemoteProtocolError: the script does not tell.
+            ConnectionLostError, RemoteProtocolError: the script does not respond properly.
         """
         value, _ = self._agent.ask("threads")
         return tuple(self._listed(Fields({"threads": value}, "threads"))[0])
@@ -209,7 +209,7 @@ class FridaLinux:
     def _waiting(
         self, info: ThreadInfo, mappings: Sequence[MemoryMapping], stack_limit: int
     ) -> ThreadSnapshot | None:
-        """What can be had of a thread that cannot be stopped, if it waits in the kernel."""
+        """Copy what is available of a thread that cannot be stopped, if it waits in the kernel."""
         ends = list(stack_ranges(mappings)[1::2])
 
         def range_end(sp: int) -> int:

@@ -1,4 +1,4 @@
-/* What registers and signal frames say; the first part of what Frida's CModule compiles on Linux.
+/* Register sets and signal frames; the first part of what Frida's CModule compiles on Linux.
  *
  * As native/common/linux/registers.c, which has the sources; there are no headers here.
  */
@@ -45,7 +45,7 @@ static u64 interrupted_sp(const u8 *stack, u64 size, u64 sp, u64 step, u64 frame
     return 0;
 }
 
-/* Calls that fail with EINTR when their thread is stopped, though no signal was handled, go on where
+/* Calls that fail with EINTR when their thread is stopped, though no signal was handled, are restarted if
  * they wait without a limit: x86-64 only. Whether anything was changed. */
 static int mark_restart(u8 *registers, u64 size)
 {

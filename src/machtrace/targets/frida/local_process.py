@@ -1,4 +1,4 @@
-"""What Linux tells of a process of this machine before Frida comes to it, and after it left."""
+"""Checks of a Linux process of this machine before Frida attaches and after it detached."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from machtrace.errors import TargetError
 
 _LEAVING = 2.0
-"""Seconds that Frida may take to tidy up."""
+"""Seconds that Frida may take to clean up."""
 _STEP = 0.002
 _CODE = re.compile(r"^([0-9a-f]+)-[0-9a-f]+ r[w-]xp [0-9a-f]+ 00:00 0 *$", re.MULTILINE)
-"""Code that is of no file: what Frida loads its library with is such, and goes last."""
+"""Anonymous code: Frida's loader is such, and is removed last."""
 _TRACER = re.compile(r"^TracerPid:\t([1-9][0-9]*)$", re.MULTILINE)
 
 
 def check_runs(pid: int) -> None:
-    """See that a process is not stopped, where Linux tells: Frida would continue it.
+    """Check by ``/proc`` that a process is not stopped: Frida would resume it.
 
     Raises:
         TargetError: it is.
@@ -30,11 +30,11 @@ def check_runs(pid: int) -> None:
 
 
 class FridaTraces:
-    """What Frida has in a process of this machine, to see that it is gone.
+    """Frida's mappings and tracers in a process, to wait until they are gone.
 
-    Frida takes its library out by ptrace(2), from this very process and a little after it said
-    that it has detached. Who started the process, if it is this one, would take such a stop for
-    the process' end, and Frida would wait for it in vain.
+    Frida removes its library by ptrace(2), from this very process and a little after it reported
+    that it has detached. If this process is the parent, it would take such a stop for the
+    process's end, and Frida would wait for it in vain.
 
     Args:
         pid: of a process that Frida is not yet in.
@@ -47,13 +47,13 @@ class FridaTraces:
         self._added: set[str] = set()
 
     def look(self) -> None:
-        """Take note of what Frida has brought."""
+        """Record what Frida has mapped."""
         self._added = self._code() - self._before
 
     def wait_until_gone(self) -> None:
-        """Wait, but not for long, until that is gone, and nobody traces the process any more."""
+        """Wait briefly until that is gone and nothing traces the process any more."""
         deadline = time.monotonic() + _LEAVING
-        # In this order: what is traced while that goes is let go of afterwards.
+        # In this order: threads traced during the removal are released afterwards.
         while (self._added & self._code()) or (self._traced_by() - self._tracers):
             if time.monotonic() >= deadline:
                 return

@@ -18,7 +18,7 @@ from machtrace.targets.frida.spec import parse_spec
 
 
 class _System(Protocol):
-    """What a script in a process of one system is used for."""
+    """The use of the script in a process of one system."""
 
     hidden: int
 
@@ -56,14 +56,14 @@ class FridaTarget(ClosedWhenLeft):
     process, docs/frida.md says.
 
     Args:
-        place: ``frida://local/PID`` and its kin (:func:`~machtrace.targets.frida.spec.parse_spec`),
+        place: a ``frida://`` target (:func:`~machtrace.targets.frida.spec.parse_spec`),
             or a script that is loaded already, which is taken over.
 
     Raises:
         MissingExtraError: Frida is not installed.
         TargetSpecError: the words name no process, or it is of a system that is not known here.
         TargetGoneError: there is no process of that id.
-        TargetAccessError: it may not be looked into.
+        TargetAccessError: Frida may not attach to it.
         ConnectionLostError: no server answers, or not in time.
         RemoteProtocolError: the script in the process does not answer as it should.
         TargetError: Frida cannot load a script there.

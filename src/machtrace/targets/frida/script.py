@@ -1,6 +1,6 @@
 """Frida's Python library, behind :class:`~machtrace.targets.frida.agent.FridaAgent`.
 
-The only module that imports it. Everything that it is asked runs within a time limit; what comes
+The only module that imports it. Every call to it has a time limit; what comes
 after the limit, or after Ctrl-C, is undone when it comes, so that no process keeps a script.
 
 Waiting for what cannot be cancelled: what comes too late is undone when it comes.
@@ -44,7 +44,7 @@ class _Outcome(Generic[_Result]):
 def within(
     seconds: float, work: Callable[[], _Result], undo: Callable[[_Result], object] | None = None
 ) -> _Result:
-    """What ``work`` gives, done by a thread of its own.
+    """Run ``work`` on a thread of its own and return its result.
 
     Args:
         seconds: how long it may take.
@@ -105,7 +105,7 @@ _UNOBTRUSIVE = {
     "exit_monitor": False,
     "thread_suspend_monitor": False,
 }
-"""What Frida would hook of the process for other scripts: signal handlers, exit, unwinding."""
+"""Hooks that Frida installs for other scripts: signal handlers, exit, unwinding."""
 
 _Found = TypeVar("_Found")
 
@@ -116,7 +116,7 @@ def agent_source() -> str:
 
 
 def c_sources() -> dict[str, str]:
-    """What the script compiles in the process, by platform."""
+    """C sources that the script compiles in the process, by platform."""
     return {
         platform: "".join(f'#line 1 "{name}"\n{_read(name)}' for name in names)
         for platform, names in _SOURCES.items()
@@ -150,7 +150,7 @@ class FridaScript:
         MissingExtraError: Frida is not installed.
         TargetSpecError: there is no such device or process, or it is this one.
         TargetGoneError: there is no process of that id.
-        TargetAccessError: it may not be looked into.
+        TargetAccessError: Frida may not attach to it.
         ConnectionLostError: no server answers, or not in time.
         TargetError: Frida cannot load the script there.
     """
@@ -248,14 +248,14 @@ class FridaScript:
                 raise self._silent(f"answer {call!r}") from None
             kind = message.get("type") if isinstance(message, dict) else None
             if kind == "detached":
-                raise self._gone(f"ended while it was asked for {call!r} ({self._ended})")
+                raise self._gone(f"ended during the request {call!r} ({self._ended})")
             if kind == "flood":
                 raise wrong("no end of messages", call, self._count)
             if kind == "error":
                 raise wrong("an exception", call, message.get("description"))
             payload = message.get("payload") if kind == "send" else None
             if not isinstance(payload, dict) or payload.get("id") != self._number:
-                continue  # of what was asked before, and given up
+                continue  # the reply to an earlier request that timed out
             if "part" in payload:
                 parts.append(Part(str(payload["part"]), data or b""))
             elif "error" in payload:

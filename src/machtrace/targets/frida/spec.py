@@ -1,4 +1,4 @@
-"""The words that name a process that Frida reaches: ``frida://local/PID`` and its kin."""
+"""Target specs for processes reached by Frida: ``frida://local/PID`` and similar."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class FridaSpec:
 
     reach: Reach
     address: str = ""
-    """Of a frida-server, ``host:port``; or the id of a USB device, empty for the only one."""
+    """A frida-server's ``host:port``, or the id of a USB device, empty for the only one."""
     pid: int | None = None
     name: str = ""
-    """Of a process, or the identifier of an application; empty where its id is given."""
+    """The process's name or the application's identifier; empty if a process id is given."""
     token: str | None = None
-    """What a frida-server asks for before it lets anyone in."""
+    """The token that a frida-server requires."""
     timeout: float = DEFAULT_TIMEOUT
 
     @property
@@ -61,10 +61,10 @@ class FridaSpec:
 
 
 def parse_spec(text: str) -> FridaSpec:
-    """What ``text``, which begins with ``frida://``, names.
+    """Parse ``text``, which begins with ``frida://``.
 
     ``?timeout=SECONDS`` sets how long one thing may take; ``?token=WORDS`` is what a frida-server
-    asks for. Both, and names, may be percent-encoded.
+    requires. Both, and names, may be percent-encoded.
 
     Raises:
         TargetSpecError: it names no process.

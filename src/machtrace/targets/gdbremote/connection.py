@@ -31,7 +31,7 @@ from machtrace.targets.gdbremote.spec import RemoteSpec
 from machtrace.targets.gdbremote.stream import connect as connect_by_socket
 
 _STOPPED_ON_REQUEST = frozenset({0, 2, 5, 0x11, 0x13, 0x91})
-"""Signals by which stubs say that they stopped a process because they were asked to."""
+"""Signals that stubs report for a stop on request."""
 _PASSED = b"QPassSignals:" + b";".join(
     b"%02x" % number for number in range(1, 65) if number not in (5, 9, 0x11, 0x13)
 )
@@ -39,7 +39,7 @@ _PASSED = b"QPassSignals:" + b";".join(
 
 
 class StubConnection:
-    """What is known of a stub, and whether its process runs.
+    """A stub's capabilities, and whether its process runs.
 
     Args:
         spec: where it is.
@@ -136,7 +136,7 @@ class StubConnection:
                 f"the stub at {self._spec.place} has no process ({asked!r}: {reply!r})",
                 remedy="start it with a process, or attach with gdb://host:port/PID",
             )
-        raise refused("no reason why the process stands still", asked, reply)
+        raise refused("no stop reason", asked, reply)
 
     def _read_table(self) -> RegisterTable | None:
         def document(name: str) -> bytes | None:
@@ -161,12 +161,12 @@ class StubConnection:
     # --- running and standing ---
 
     def stop(self) -> int | None:
-        """See that the process stands still; when it was stopped for this, else None.
+        """Ensure that the process is stopped; return when it was stopped for this, else None.
 
         Raises:
             TargetGoneError: it has exited.
             TargetError: the target was closed.
-            ConnectionLostError, RemoteProtocolError: the stub does not say that it stands.
+            ConnectionLostError, RemoteProtocolError: the stub does not report the stop.
         """
         if self.session.is_lost:
             raise TargetError(
@@ -204,7 +204,7 @@ class StubConnection:
         return self._is_running
 
     def _going_on(self) -> bytes:
-        """What lets the process run, with the signal that stopped it, if it has not had that."""
+        """Return the packet that resumes the process, with an undelivered signal."""
         stop = self._stop
         signal = 0 if stop is None else signal_to_deliver(stop)
         if stop is None or stop.thread is None or signal in _STOPPED_ON_REQUEST:

@@ -1,11 +1,11 @@
 """The last words to a stub, also to one that was given up half way, or whose connection broke.
 
-How a stub is left so that its process is as it was: a function of what the stub said.
+How a stub is left so that its process is as it was: a function of the stub's replies.
 
-Stubs do not say whether the process ran before. What they say is whether they attached to it
+Stubs do not report whether the process ran before. They report whether they attached to it
 (``qAttached``), which is done to what runs, or started it, which leaves it before its first
-instruction; those that do not know the question tell by the signal that they stopped it with.
-A process is never ended: ``k`` and its kin are in no conversation.
+instruction; for those that do not know the request, the signal of the stop decides.
+A process is never ended: ``k`` and similar packets are never sent.
 
 Linux keeps a process that SIGSTOP stopped so when what traced it goes away, but lldb-server sends
 it SIGCONT before it detaches (tried, 19.1.7). It is left by hanging up: then lldb-server ends
@@ -36,7 +36,7 @@ _STOPPED_OF_ITSELF = frozenset({5})
 
 
 class Departure(Enum):
-    """What is done last."""
+    """The last action of a session."""
 
     DETACH = "D: the process runs on, without the stub"
     DETACH_STOPPED = "D1: the stub goes, the process stays stopped"
@@ -64,7 +64,7 @@ def departure(
 
     Args:
         attached: the reply to ``qAttached``: 1, 0, or something else where it is not known.
-        stop: why the process stood still when the stub was found.
+        stop: the process's stop reason when the stub was connected.
         detaches_stopped: whether the stub knows ``D1``.
         we_attached: whether the process was attached to for this.
         stood_before: whether it was stopped then, and is lldb-server's (:func:`was_stopped`).
@@ -88,12 +88,12 @@ def signal_to_deliver(stop: StopReply) -> int:
 
 
 Connect = Callable[[RemoteSpec, float], ByteStream]
-"""Makes the stream to a stub, in so many seconds at most."""
+"""Opens the stream to a stub, within a limit in seconds."""
 
 _FIRST_PATIENCE = 0.5
 """Seconds for the answer to the first word, where it was not waited for."""
 _PATIENCE = 1.5
-"""Seconds for the answer to one that was. The last word is said after it, come what may."""
+"""Seconds for a reply to an earlier request; the last packet is sent after it regardless."""
 _RETURN_PAUSE = 0.1
 _RETURN_TIMEOUT = 1.5
 """Seconds for coming back to a stub whose connection broke, to let its process go."""
@@ -116,7 +116,7 @@ class StubLeaver:
 
     @staticmethod
     def questions(features: StubFeatures) -> tuple[bytes, ...]:
-        """What is asked to know how to leave, besides why the process stands still."""
+        """Requests that decide how to detach, besides the stop reason."""
         if features.has_thread_suffix and "siginfo" in features.documents:
             return b"qAttached", b"qXfer:siginfo:read::0,80"
         return (b"qAttached",)
@@ -149,7 +149,7 @@ class StubLeaver:
         """Leave the process as it was, and hang up. Raises nothing; safe to call again.
 
         Args:
-            session: with the stub; one that is lost is made anew.
+            session: with the stub; a lost one is opened again.
             features: of the stub.
             pid: of its process, where it is known.
             stop: stops the process, if it runs.
@@ -174,20 +174,20 @@ class StubLeaver:
                     if self._is_left(session, features, pid):
                         return
             if session.is_lost and self.how is not Departure.HANG_UP and not self._spec.given:
-                # Nobody listens where a connection was given, and its stub lets go by itself.
+                # A connection passed in cannot be opened again, and its stub detaches by itself.
                 self._return(features)
         finally:
             session.close()
 
     def _decide_late(self, session: GdbSession, features: StubFeatures) -> None:
-        """Know how to leave a stub that was given up before it had told enough."""
+        """Decide how to detach from a stub that failed before its facts were complete."""
         found, *replies = session.ask_all((b"?", *self.questions(features)))
         stop = parse_stop(found)
         if isinstance(stop, StopReply):
             self.decide(session, stop, replies)
 
     def _is_left(self, session: GdbSession, features: StubFeatures, pid: int | None) -> bool:
-        """Say the last word; whether the stub agreed, or none is needed."""
+        """Send the last packet; return whether the stub agreed, or none is needed."""
         if self.how in (None, Departure.HANG_UP):
             return True  # it has no process, or keeps it
         requests = [b"D1"] if self.how is Departure.DETACH_STOPPED else [b"D"]
@@ -200,7 +200,7 @@ class StubLeaver:
         deadline = time.monotonic() + _RETURN_TIMEOUT
         while time.monotonic() < deadline:
             # Refused at first: a stub takes a moment to see that the connection is gone. If it
-            # stays so, the stub is gone too, and let go of its process.
+            # stays so, the stub is gone too, and has released its process.
             with suppress(MachtraceError):
                 self._leave_anew(features)
                 return

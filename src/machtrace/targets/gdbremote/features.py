@@ -1,4 +1,4 @@
-"""What a stub can do, asked for once: the first words of every conversation."""
+"""A stub's features, queried once at the start of every session."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIRST_WORDS = (
     b"QEnableErrorStrings",
 )
 _DEFAULT_PACKET = 400
-"""Bytes of a packet where a stub does not say: gdb's own guess."""
+"""Default packet size in bytes: gdb's own guess."""
 _LARGEST_PACKET = 1 << 24
 _HEX = re.compile("[0-9a-fA-F]{1,8}")
 _LONGEST_DOCUMENT = 1 << 26
@@ -29,7 +29,7 @@ _MOST_PARTS = 1 << 14
 
 
 class BinaryRead(Enum):
-    """What an answer to ``x`` looks like."""
+    """The format of replies to ``x``."""
 
     NONE = "the stub has no x"
     LLDB = "the bytes alone"
@@ -38,16 +38,16 @@ class BinaryRead(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StubFeatures:
-    """What a stub said that it can do."""
+    """The features that a stub reports."""
 
     packet_size: int = _DEFAULT_PACKET
     """Bytes of a packet, either way, at most."""
     has_process_ids: bool = False
     """Whether ``D`` and threads are given with a process."""
     has_thread_suffix: bool = False
-    """Whether ``g`` and ``p`` say themselves which thread they mean."""
+    """Whether ``g`` and ``p`` have a thread suffix."""
     documents: frozenset[str] = frozenset()
-    """What ``qXfer`` reads."""
+    """Objects that ``qXfer`` reads."""
     has_multiple_reads: bool = False
     """``MultiMemRead``."""
     binary_read: BinaryRead = BinaryRead.NONE
@@ -56,7 +56,7 @@ class StubFeatures:
 
 
 def negotiate(session: GdbSession) -> StubFeatures:
-    """Agree with the stub on how to speak, and learn what it can do.
+    """Negotiate the protocol with the stub and query its features.
 
     Raises:
         ConnectionLostError, RemoteProtocolError: it does not speak the protocol.
@@ -74,7 +74,7 @@ def negotiate(session: GdbSession) -> StubFeatures:
 
 
 def features_of(found: Mapping[str, str], *, has_suffix: bool, probe: bytes) -> StubFeatures:
-    """From what ``qSupported`` says, and the answer to an ``x`` of no bytes."""
+    """Build the features from the reply to ``qSupported``, and to an ``x`` of no bytes."""
     size = found.get("PacketSize", "")
     binary = {b"OK": BinaryRead.LLDB, b"b": BinaryRead.GDB}.get(probe, BinaryRead.NONE)
     return StubFeatures(

@@ -34,11 +34,11 @@ _ARCHITECTURES = {
 }
 _DARWIN = re.compile("apple|darwin|macosx|ios|tvos|watchos|xros")
 _USUAL_WIDTH = {True: 47, False: 48}
-"""Bits of an arm64 address where nothing tells: Darwin's user half, and Linux's as it is built."""
+"""Default bits of an arm64 address: Darwin's user half, and Linux's usual configuration."""
 
 
 class RemoteSystem(Enum):
-    """What the process' images and its loader are like."""
+    """The format of the process's images and its loader."""
 
     DARWIN = "darwin"
     LINUX = "linux"
@@ -47,17 +47,17 @@ class RemoteSystem(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteHost:
-    """What a stub says of its process' machine."""
+    """A stub's facts about the machine of its process."""
 
     arch: Arch
     system: RemoteSystem
     pid: int | None
     pointer_mask: PacMask | None
-    """None where nothing tells which bits of a pointer are address."""
+    """None if it is unknown which bits of a pointer are address."""
 
     @property
     def usual_mask(self) -> PacMask:
-        """What pointers are taken for where nothing tells."""
+        """The default pointer mask."""
         if not self.arch.is_arm64:
             return PacMask()
         return PacMask.of_width(_USUAL_WIDTH[self.system is RemoteSystem.DARWIN])

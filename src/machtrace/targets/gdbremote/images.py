@@ -1,6 +1,6 @@
 """The images of a stub's process, and of those that no file here is of, the bytes in use.
 
-Files of the stub's machine: ``vFile``, which reads what no other request tells.
+Files of the stub's machine are read by ``vFile`` if no other request has the facts.
 
 Source: *Debugging with GDB*, "Host I/O Packets". Nothing is ever written.
 """
@@ -45,7 +45,7 @@ _READ_ONLY = b",0,0"
 
 
 def read_maps(session: GdbSession, pid: int) -> tuple[Mapping, ...]:
-    """What a Linux process has mapped; none where the stub has no files, or the system no such.
+    """Read a Linux process's mappings; none if the stub has no files or the system no ``/proc``.
 
     Raises:
         ConnectionLostError, RemoteProtocolError: the stub answers nothing.
@@ -58,7 +58,7 @@ def read_maps(session: GdbSession, pid: int) -> tuple[Mapping, ...]:
 
 
 def program_path(session: GdbSession, pid: int) -> str:
-    """The path of a Linux process' program; empty where the stub does not tell."""
+    """Return the path of a Linux process's program; empty if unknown."""
     name = f"/proc/{pid}/exe".encode().hex().encode()
     found = parse_file_result(session.ask(b"vFile:readlink:" + name))
     if found is None or found[0] <= 0:
@@ -89,25 +89,25 @@ def _read_file(session: GdbSession, path: str) -> bytes:
 _IMAGES = b'jGetLoadedDynamicLibrariesInfos:{"fetch_all_solibs":true}'
 _SHARED_CACHE = b"jGetSharedCacheInfo:{}"
 _LARGEST_CODE = 1 << 30
-"""Bytes of ``__TEXT`` that an image is believed to have at most where nothing tells."""
+"""Maximum bytes of ``__TEXT`` for an image of unknown size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteImages:
-    """What was found."""
+    """The images of a process."""
 
     images: ImageList = field(default_factory=ImageList)
     program: str = ""
-    """Path; empty where nothing tells."""
+    """The program's path; empty if unknown."""
     mappings: tuple[Mapping, ...] = ()
-    """What a Linux process has mapped, where the stub has files."""
+    """A Linux process's mappings, if the stub has files."""
     auxiliary_vector: bytes = b""
     shared_cache: SharedCache | None = None
     problems: tuple[MachtraceError, ...] = ()
 
 
 class RemoteImageFinder:
-    """Finds the images of one process; what was read of them is kept for the next time."""
+    """Finds the images of one process and caches them."""
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class RemoteImageFinder:
         return self._found
 
     def _headed(self, reported: StubImage) -> BinaryImage:
-        """An image of which the stub does not tell the segments."""
+        """Build an image whose segments the stub does not report."""
         image = _darwin_image(reported, self._host)
         contents = self._copier.macho(image)
         text = None if contents is None else contents.image.text_segment
@@ -278,7 +278,7 @@ class RemoteImageFinder:
         return self._found
 
     def _mapped_program(self, vector: bytes) -> str:
-        """The path of what is mapped where the program's headers are; empty where none is told."""
+        """Return the path mapped at the program's headers; empty if unknown."""
         headers = program_headers(vector, self._host.arch)
         reply = self._session.ask(b"qMemoryRegionInfo:%x" % headers)
         region = parse_region(reply) if headers else None
@@ -286,7 +286,7 @@ class RemoteImageFinder:
 
 
 def _shared_cache(reply: bytes) -> tuple[SharedCache | None, tuple[MachtraceError, ...]]:
-    """From what the stub says of it; nothing of one that makes no sense but that it does not."""
+    """Build an image from the stub's description; None if that is invalid."""
     if not reply or is_error(reply):
         return None, ()
     try:

@@ -55,7 +55,7 @@ class StubImage:
     load_address: Avma
     uuid: UUID | None
     arch: Arch | None
-    """None where its header is not told, or of a CPU that is not known here."""
+    """None without a header, or for an unknown CPU."""
     is_program: bool
     segments: tuple[ReportedSegment, ...]
 

@@ -27,7 +27,7 @@ _MOST_RANGES = 256
 
 
 class Piece(NamedTuple):
-    """What one request reads."""
+    """The ranges of one request."""
 
     address: int
     size: int
@@ -42,7 +42,7 @@ class RemoteMemory:
         self._reads_many = features.has_multiple_reads
         room = (features.packet_size - _HEAD) // 2
         self._largest = room // PAGE * PAGE or room // 16 * 16
-        """Bytes that one request may ask for, whether they come in hex or escaped."""
+        """Maximum bytes of one request, for replies in hex or escaped."""
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """The bytes of each range, address and size, up to the first that cannot be read.
@@ -152,7 +152,7 @@ def split_reads(pieces: Sequence[Piece], request: bytes, reply: bytes) -> list[b
     """The bytes of each range in a reply to ``MultiMemRead``.
 
     Raises:
-        RemoteProtocolError: it does not fit what was asked.
+        RemoteProtocolError: it does not match the request.
     """
     head, semicolon, data = reply.partition(b";")
     counts = head.split(b",")
@@ -162,7 +162,7 @@ def split_reads(pieces: Sequence[Piece], request: bytes, reply: bytes) -> list[b
     if sum(sizes) != len(data) or any(
         size > piece.size for size, piece in zip(sizes, pieces, strict=True)
     ):
-        raise refused("memory of other sizes than it says", request, reply)
+        raise refused("memory sizes that differ from the stated ones", request, reply)
     found: list[bytes] = []
     at = 0
     for size in sizes:

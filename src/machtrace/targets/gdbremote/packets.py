@@ -2,7 +2,7 @@
 
 Source: *Debugging with GDB*, appendix "GDB Remote Serial Protocol", section "Overview": the
 checksum is the sum of the payload's bytes as sent, modulo 256; ``}`` escapes a byte, which follows
-with bit 5 turned; ``*`` says that the byte before it is repeated, as often as the next one says,
+with bit 5 inverted; ``*`` repeats the byte before it, as often as the next one states,
 less 29. A notification begins with ``%`` and is not acknowledged.
 
 Compressed replies: lldb's ``QEnableCompression``.
@@ -47,7 +47,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """What a stub says unasked."""
+    """A notification that a stub sends without a request."""
 
     payload: bytes
 
@@ -72,7 +72,7 @@ Event = Reply | Notification | Acknowledgement | DamagedPacket
 
 
 def checksum(payload: bytes) -> int:
-    """Of ``payload`` as it is sent."""
+    """Return the checksum of ``payload`` as it is sent."""
     return sum(payload) & 0xFF
 
 
@@ -111,7 +111,7 @@ class PacketDecoder:
         self._searched = 0
         """Up to where no ``#`` is."""
         self.may_lack_checksums = False
-        """Whether 00 stands for none, as stubs may have it that were told not to acknowledge."""
+        """Whether 00 means no checksum, as stubs in no-acknowledgement mode may send."""
 
     def feed(self, data: bytes) -> None:
         """Add what has come.
@@ -165,7 +165,7 @@ def _too_long(size: int, limit: int) -> ConnectionLostError:
 
 
 Decompress = Callable[[bytes, int], bytes]
-"""From packed bytes, and the size that the plain ones are said to have."""
+"""Decompresses bytes, given the stated size of the result."""
 
 LEAST_SIZE = 384
 """Bytes of a reply below which compressing it is no gain."""
@@ -205,7 +205,7 @@ def plain_payload(payload: bytes, decompress: Decompress) -> bytes:
     """The plain bytes of a reply that came while compression was enabled.
 
     Raises:
-        RemoteProtocolError: it cannot be unpacked, or is not as long as it says.
+        RemoteProtocolError: it cannot be decompressed, or is not of the stated length.
     """
     if payload.startswith(b"N"):
         return payload[1:]

@@ -41,14 +41,14 @@ from machtrace.targets.gdbremote.stream import connect as connect_by_socket
 from machtrace.targets.gdbremote.threads import RemoteThread, chosen, list_threads, read_registers
 
 _FAILURES = (ConnectionLostError, RemoteProtocolError, TargetGoneError)
-"""After these nothing more can be copied; what was is kept."""
+"""After these errors nothing more can be copied; earlier copies are retained."""
 _LAST = 1 << 28
-"""Bytes of one stack at most, whatever is asked for."""
+"""Upper limit for the bytes of one stack, regardless of the request."""
 
 
 @dataclass(slots=True)
 class _Copies:
-    """What one snapshot has of threads so far."""
+    """The threads of one snapshot, as far as they are copied."""
 
     threads: list[ThreadSnapshot]
     problems: list[Problem]
@@ -60,14 +60,14 @@ class _Copies:
 class GdbRemoteTarget(ClosedWhenLeft):
     """A stub's process as a :class:`~machtrace.targets.base.Target`.
 
-    Memory and registers are never written, and the process is never ended. It stands still from
+    Memory and registers are never written, and the process is never ended. It is stopped from
     when the stub took it until the target is closed, and then is as it was: one that the stub
     attached to runs, without the stub; one that it started waits where it was
     (:mod:`machtrace.targets.gdbremote.detach`). Between two snapshots a process runs if its stub
     can stop it again without a signal that others would get too; gdbserver cannot.
 
     Args:
-        spec: ``gdb://host:port`` and its kin; see
+        spec: a ``gdb://`` target; see
         :func:`~machtrace.targets.gdbremote.spec.parse_spec`.
         connect: makes the stream to the stub; by default a socket's.
 
@@ -115,7 +115,7 @@ class GdbRemoteTarget(ClosedWhenLeft):
 
         Raises:
             TargetGoneError: it exited.
-            ConnectionLostError, RemoteProtocolError: the stub does not tell.
+            ConnectionLostError, RemoteProtocolError: the stub does not respond properly.
         """
         self._stub.stop()
         if self._listed is None:
@@ -208,7 +208,7 @@ class GdbRemoteTarget(ClosedWhenLeft):
             [one for _, one in listed],
             reader.requests(expected),
         )
-        reader.learn(expected, more)
+        reader.add_replies(expected, more)
         kept: list[tuple[ThreadInfo, RegisterSet]] = []
         for (index, one), found in zip(listed, values, strict=True):
             info = self._info(index, one)
@@ -329,7 +329,7 @@ def _unread(
     stacks: Sequence[MemoryRegion],
     problems: Sequence[Problem],
 ) -> list[Problem]:
-    """What is wrong with threads whose stacks could not be read; once, if none could."""
+    """Yield the problems of threads whose stacks could not be read; one problem if none could."""
     if len(kept) + len(problems) > 1 and not any(len(one.data) for one in stacks):
         error = TargetError(
             "no stack of the process can be read: it exited during the capture, or the stub "

@@ -1,7 +1,7 @@
-"""Which registers a stub has, and what is where: learnt from it, never assumed.
+"""A stub's registers and their offsets: as it describes them, never assumed.
 
 Sources: *Debugging with GDB*, "Target Description Format" (``target.xml``, whose ``<reg>`` take
-the next number where they state none, and lie in ``g`` one behind the other by number); lldb's
+the next number where they state none, and lie in ``g`` consecutively by number); lldb's
 ``docs/resources/lldbgdbremote.md``, "qRegisterInfo", whose attributes (``offset``,
 ``dwarf_regnum``, ``generic``) its stubs put into ``target.xml`` as well.
 """
@@ -31,7 +31,7 @@ class RemoteRegister(NamedTuple):
 
     name: str
     number: int
-    """What ``p`` and stop replies call it."""
+    """The register's number in ``p`` and stop replies."""
     size: int
     """In bytes."""
     offset: int | None
@@ -39,17 +39,17 @@ class RemoteRegister(NamedTuple):
     dwarf: int | None = None
     """Its DWARF number, where the stub states one."""
     generic: str = ""
-    """``pc``, ``sp``, ``fp`` or ``ra``, where the stub says so."""
+    """``pc``, ``sp``, ``fp`` or ``ra``, if the stub states it."""
     other_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterTable:
-    """All registers of a stub, and what it says of the machine."""
+    """All registers of a stub, and its description of the machine."""
 
     registers: tuple[RemoteRegister, ...]
     architecture: str = ""
-    """As ``target.xml`` calls it, such as ``i386:x86-64``; empty where nothing says."""
+    """The name in ``target.xml``, such as ``i386:x86-64``; empty if unknown."""
     system: str = ""
     """``osabi``, such as ``GNU/Linux``."""
 
@@ -235,7 +235,7 @@ class RegisterReader:
         return tuple(one for one in self.table.registers if one.number in known)
 
     def has_all(self, values: Mapping[int, bytes]) -> bool:
-        """Whether ``values``, by the stub's numbers, hold all that a walk may ask for."""
+        """Whether ``values``, by the stub's numbers, hold all that unwinding may read."""
         numbers = self.arch.registers
         needed = {n for n, dwarf in self.dwarf.items() if dwarf in numbers.callee_saved}
         needed |= {n for n, dwarf in self.dwarf.items() if dwarf in (numbers.sp, numbers.lr)}
@@ -257,7 +257,7 @@ class RegisterReader:
         return RegisterSet.of(self.arch, pc=mask.strip(self._integer(pc)), sp=sp, general=found)
 
     def split(self, reply: bytes) -> dict[int, bytes]:
-        """The values in a reply to ``g``, by number; those it says nothing of are left out."""
+        """Parse the values in a reply to ``g``, by number; unavailable ones are left out."""
         text = reply.decode("ascii", "replace")
         values: dict[int, bytes] = {}
         for one in self.wanted:

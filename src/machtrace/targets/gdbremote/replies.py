@@ -1,4 +1,4 @@
-"""What stubs answer in plain text, as values: functions of a reply's bytes.
+"""Stubs' replies in plain text, parsed: functions of a reply's bytes.
 
 Sources: *Debugging with GDB*, sections "Packets", "Stop Reply Packets" and "General Query
 Packets"; lldb's ``docs/resources/lldbgdbremote.md`` for ``qHostInfo``, ``qProcessInfo`` and
@@ -34,19 +34,19 @@ def shortened(data: bytes) -> str:
 
 
 def refused(message: str, asked: bytes, came: bytes) -> RemoteProtocolError:
-    """The error of a reply that makes no sense, or says no, in the stub's words if it has any."""
+    """Return the error for an invalid or negative reply, in the stub's words if it has any."""
     words = " ".join(error_words(came).split())[:_SHOWN_WORDS]
     told = f"{message} ({words})" if words else message
     return RemoteProtocolError(told, request=shortened(asked), reply=shortened(came))
 
 
 def is_error(reply: bytes) -> bool:
-    """Whether it says that something went wrong: ``E`` and two digits, or ``E.`` and words."""
+    """Whether the reply is an error: ``E`` and two digits, or ``E.`` and words."""
     return _ERROR.fullmatch(reply) is not None
 
 
 def error_words(reply: bytes) -> str:
-    """What an error says of itself: ``E08;`` and text in hex as lldb has it, or ``E.`` and text."""
+    """Return an error's text: ``E08;`` and text in hex as lldb has it, or ``E.`` and text."""
     if not is_error(reply):
         return ""
     if reply.startswith(b"E."):
@@ -60,7 +60,7 @@ class ThreadName(NamedTuple):
     text: str
     """As it came, and as it is to be sent."""
     pid: int | None
-    """None where the stub does not tell."""
+    """None if the stub does not state it."""
     id: int
 
 
@@ -115,13 +115,13 @@ def hex_text(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StopReply:
-    """``T`` or ``S``: the process stands still, and why."""
+    """``T`` or ``S``: the process is stopped, and the reason."""
 
     signal: int
     """As gdb numbers them, or the system itself; 0 for none."""
     thread: ThreadName | None
     details: Mapping[str, str] = field(default_factory=dict)
-    """What else it says, by name."""
+    """Its other fields, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +170,9 @@ class RemoteRegion:
     permissions: str
     """Some of ``rwx``; empty where nothing is mapped."""
     name: str = ""
-    """Of the file that is mapped, or what the system calls it."""
+    """The mapped file's path, or the system's name of the region."""
     is_stack: bool = False
-    """Whether the system says that it is a part of a thread's stack."""
+    """Whether the system marks it as a part of a thread's stack."""
 
     @property
     def is_readable(self) -> bool:
@@ -215,7 +215,7 @@ def parse_chunk(request: bytes, reply: bytes) -> tuple[bytes, bool] | None:
 def parse_file_result(reply: bytes) -> tuple[int, bytes] | None:
     """A reply to ``vFile``: its result, in hex, and the bytes behind it; None where it is none.
 
-    A result below 0 says that it went wrong.
+    A negative result is an error.
     """
     found = re.match(rb"F(-?[0-9a-fA-F]{1,16})(?:[,;](.*))?", reply, re.DOTALL)
     if found is None:

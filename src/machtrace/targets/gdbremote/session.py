@@ -1,6 +1,6 @@
 """Requests and their replies, over a stream: acknowledged, counted, in time.
 
-While packets are acknowledged there is one request at a time; a packet that comes damaged is asked
+While packets are acknowledged there is one request at a time; a corrupted packet is requested
 for again. Once ``QStartNoAckMode`` has ended that, many requests are sent before the first reply is
 read: a flight, which takes one round trip. Replies come in the order of requests.
 """
@@ -31,7 +31,7 @@ FLIGHT = 64
 has written."""
 _FLIGHT_BYTES = 1 << 14
 _MOST_REPEATS = 3
-"""Times that one packet may come damaged, or be asked for again."""
+"""Times that one packet may be corrupted, or requested again."""
 _PARTS = 3
 """Times as long as one reply may take, that a list or document of many parts may."""
 _PATIENCE = 3.0
@@ -61,11 +61,11 @@ class GdbSession:
         self.round_trips = 0
         """How often the other side was waited for."""
         self.pid = 0
-        """Of the stub's process, once it is known; for errors."""
+        """The id of the stub's process, once known; for errors."""
         self.is_answered = False
         """Whether a packet came that is one: a stub speaks there."""
         self.is_lost = False
-        """Whether the connection broke, or what comes can be told apart no more."""
+        """Whether the connection broke or lost its framing."""
 
     @property
     def is_pipelined(self) -> bool:
@@ -127,7 +127,7 @@ class GdbSession:
             self._await_acknowledgement(request)
 
     def interrupt(self) -> None:
-        """Ask for the process to be stopped; :meth:`wait` has the stop reply.
+        """Request a stop of the process; :meth:`wait` returns the stop reply.
 
         Raises:
             ConnectionLostError: the connection broke.
@@ -135,7 +135,7 @@ class GdbSession:
         self._send(INTERRUPT)
 
     def wait(self, what: bytes, timeout: float) -> bytes:
-        """The next reply, which is to one told before.
+        """Return the next reply, to an earlier request.
 
         Raises:
             ConnectionLostError, RemoteProtocolError: see :meth:`ask`.
@@ -161,7 +161,7 @@ class GdbSession:
         """Owe nothing any more: what comes is read, and what does not, is not waited for again.
 
         A Ctrl-C comes at any moment, also when a reply was taken and not yet counted, or was lost
-        before it was looked at.
+        before it was read.
 
         Args:
             patience: seconds for one reply at most.
@@ -249,7 +249,7 @@ class GdbSession:
                         )
                     self._send(encode_packet(request))
                 case _:
-                    continue  # an acknowledgement, or what nobody asked for
+                    continue  # an acknowledgement, or a packet without a request
 
     def _await_acknowledgement(self, request: bytes) -> None:
         deadline = time.monotonic() + self._timeout
@@ -271,13 +271,13 @@ class GdbSession:
         return event
 
     def _check_alive(self, request: bytes, payload: bytes) -> None:
-        """Stubs say between two replies that the process has ended; the rest is then out of step.
+        """Check for a stop reply of an ended process, which stubs may send between two replies.
 
         Raises:
             TargetGoneError: it has.
         """
         ended = _ENDED.fullmatch(payload) and parse_stop(payload)
-        # Memory may look like that, if there is as much of it as was asked for.
+        # Memory may look like that if it has the requested size.
         is_data = request.startswith(b"x") and request.endswith(b",%x" % len(payload))
         if isinstance(ended, ProcessGone) and not is_data and not _MAY_SAY_SO.match(request):
             self.close()

@@ -1,4 +1,4 @@
-"""The words that name a stub: ``gdb://host:port`` and its kin."""
+"""Target specs of gdb-remote stubs: ``gdb://host:port`` and similar."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class RemoteSpec:
     host: str = ""
     port: int = 0
     path: str | None = None
-    """Of a socket of this machine; then there is no host."""
+    """The path of a Unix socket; then the host is empty."""
     given: str = ""
-    """What the other side of a connection is called that was made by somebody else, who alone can
+    """The name of the peer of a connection that was opened by the caller, who alone can
     make another; empty for a place to connect to."""
     pid: int | None = None
-    """What to attach to; None for what the stub has."""
+    """The process to attach to; None for the stub's own."""
     runs_to_stop: bool = False
     """Whether the process is to run until it stops by itself, before anything is copied."""
     timeout: float = DEFAULT_TIMEOUT
@@ -52,7 +52,7 @@ class RemoteSpec:
 
 
 def parse_spec(text: str) -> RemoteSpec:
-    """What ``text``, which begins with ``gdb://``, names.
+    """Parse ``text``, which begins with ``gdb://``.
 
     ``?timeout=SECONDS`` sets how long one answer may take; ``?until=stop`` lets the process run
     first, until a signal or a breakpoint instruction stops it.
@@ -83,12 +83,12 @@ def parse_spec(text: str) -> RemoteSpec:
 
 
 class Options(NamedTuple):
-    """What follows the question mark."""
+    """The options after the question mark."""
 
     timeout: float
     runs_to_stop: bool
     others: dict[str, str]
-    """Of which the caller knows what they mean."""
+    """Options for the caller to interpret."""
 
 
 def parse_options(

@@ -1,4 +1,4 @@
-"""Copying stacks: from each stack pointer to where its stack ends, all of them in few flights."""
+"""Copies stacks: from each stack pointer to the stack's end, all of them in few round trips."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from machtrace.targets.shared.proc_maps import Mapping
 from machtrace.targets.shared.thread_copy import RED_ZONE, has_red_zone
 
 UNBOUNDED = 1 << 26
-"""Bytes of all stacks together that are copied where nothing tells where each ends.
+"""Bytes of all stacks together that are copied if their ends are unknown.
 
 What follows a stack is mostly not there, but a machine without memory protection has it all."""
 _FIRST_STEP = 1 << 14
 _LARGEST_STEP = 1 << 18
-"""Bytes of one step: of what follows a stack no more than this is asked for in vain."""
+"""Bytes of one step: the most that is requested in vain after the end of a stack."""
 _MOST_PARTS = 8
 """Adjoining regions that one stack may consist of."""
 
@@ -47,7 +47,7 @@ class RemoteStackReader:
         session: with the stub.
         memory: what it reads.
         arch: of the process.
-        mappings: what is mapped, where the stub tells; else it is asked of each stack pointer.
+        mappings: if the stub has them; else the region of each stack pointer is queried.
     """
 
     def __init__(
@@ -62,15 +62,15 @@ class RemoteStackReader:
         self._arch = arch
         self._readable = [one for one in mappings if one.is_readable]
         self._starts = [one.start for one in self._readable]
-        self._learnt: dict[int, bytes] = {}
+        self._cached: dict[int, bytes] = {}
 
     def requests(self, pointers: Sequence[int]) -> list[bytes]:
-        """What :meth:`read` would ask first, for sending it along with something else."""
+        """Return the first requests of :meth:`read`, to send them along with others."""
         return [] if self._readable else [b"qMemoryRegionInfo:%x" % sp for sp in pointers]
 
-    def learn(self, pointers: Sequence[int], replies: Sequence[bytes]) -> None:
-        """Take the replies to :meth:`requests`."""
-        self._learnt.update(zip(pointers, replies, strict=False))
+    def add_replies(self, pointers: Sequence[int], replies: Sequence[bytes]) -> None:
+        """Cache the replies to :meth:`requests`."""
+        self._cached.update(zip(pointers, replies, strict=False))
 
     def read(self, pointers: Sequence[int], limit: int) -> list[MemoryRegion]:
         """At most ``limit`` bytes of the stack at each of ``pointers``; empty if not readable.
@@ -118,7 +118,7 @@ class RemoteStackReader:
         return [r for r in self.read([sp for sp in saved if sp], limit) if len(r.data)]
 
     def _bounds(self, pointers: Sequence[int]) -> list[tuple[int, int] | None]:
-        """Where each stack begins and ends; None where nothing tells."""
+        """Return the bounds of each stack; None if unknown."""
         if self._readable:
             return [self._mapped(sp) for sp in pointers]
         regions = self._regions(pointers)
@@ -145,10 +145,10 @@ class RemoteStackReader:
         return self._readable[index].start, self._readable[index].end
 
     def _regions(self, pointers: Sequence[int]) -> list[RemoteRegion | None]:
-        unknown = [sp for sp in dict.fromkeys(pointers) if sp not in self._learnt]
+        unknown = [sp for sp in dict.fromkeys(pointers) if sp not in self._cached]
         requests = [b"qMemoryRegionInfo:%x" % sp for sp in unknown]
-        self.learn(unknown, self._session.ask_all(requests))
-        found = [parse_region(self._learnt[sp]) for sp in pointers]
+        self.add_replies(unknown, self._session.ask_all(requests))
+        found = [parse_region(self._cached[sp]) for sp in pointers]
         return [
             one if one is not None and one.start <= sp < one.end else None
             for sp, one in zip(pointers, found, strict=True)

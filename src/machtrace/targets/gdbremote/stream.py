@@ -25,7 +25,7 @@ class ByteStream(Protocol):
         ...
 
     def receive(self, deadline: float, /) -> bytes:
-        """What has come, at least one byte, by ``deadline`` of :func:`time.monotonic`.
+        """Receive at least one byte by ``deadline`` of :func:`time.monotonic`.
 
         Raises:
             ConnectionLostError: the other side is gone, or nothing came in time.
@@ -89,7 +89,7 @@ class SocketStream:
 
 
 def connect(spec: RemoteSpec, timeout: float) -> SocketStream:
-    """A stream to where ``spec`` says.
+    """Open the stream that ``spec`` names.
 
     Args:
         spec: where.

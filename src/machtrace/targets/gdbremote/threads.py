@@ -26,7 +26,7 @@ _MOST_PARTS = 1 << 14
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteThread:
-    """A thread, and what the stub said of it with the list."""
+    """A thread, and the facts that the stub listed with it."""
 
     handle: ThreadName
     name: str | None = None
@@ -37,7 +37,7 @@ class RemoteThread:
 
 
 def list_threads(session: GdbSession, features: StubFeatures) -> tuple[RemoteThread, ...]:
-    """The threads in the stub's order, by the most telling request that it knows.
+    """List the threads in the stub's order, by its most detailed request.
 
     Raises:
         ConnectionLostError, RemoteProtocolError: it gives no list.

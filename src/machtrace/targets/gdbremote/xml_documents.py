@@ -2,7 +2,7 @@
 
 Sources: *Debugging with GDB*, sections "Thread List Format", "Library List Format for SVR4
 Targets" and "Target Description Format". Documents use ``xi:include`` without declaring its
-prefix, as gdb's own reader lets them; hence a parser that knows of no namespaces.
+prefix, as gdb's own reader lets them; so the parser must ignore namespaces.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def number_of(text: str) -> int | None:
 
 
 def parse_threads_document(document: bytes) -> dict[ThreadName, str]:
-    """The threads of ``qXfer:threads:read``, and their names, empty where it says none.
+    """Parse the threads of ``qXfer:threads:read`` and their names, empty if absent.
 
     Raises:
         RemoteProtocolError: it is no such document.

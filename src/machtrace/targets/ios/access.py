@@ -1,4 +1,4 @@
-"""What is wanted of iOS devices, and of whatever library reaches them.
+"""The interface to iOS devices, independent of the library that reaches them.
 
 Only :mod:`machtrace.targets.ios.pymobiledevice3` knows the library that does; all else of this
 package knows these protocols, and tests stand in for them.
@@ -26,13 +26,13 @@ class Device:
     connection: str
     """``USB``, ``Network``, or ``tunnel`` where only a tunnel to it is known."""
     name: str = ""
-    """What its owner calls it; empty where it does not tell, and so the others."""
+    """The owner's name for it; empty if unknown, as are the others."""
     product: str = ""
     """Its model, such as iPhone15,2."""
     version: str = ""
-    """Of its system."""
+    """The version of its system."""
     problem: MachtraceError | None = None
-    """Why it tells nothing of itself."""
+    """Why its facts are unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class InstalledApp:
     name: str
     version: str
     path: str
-    """Of its bundle, on the device."""
+    """The path of its bundle on the device."""
     is_users: bool
     """Whether a user installed it; else it is the system's."""
     is_debuggable: bool
@@ -55,7 +55,7 @@ class DeviceFile:
     """A file among a device's crash reports."""
 
     path: str
-    """From the folder of reports, with slashes, as the device says it: not to be trusted."""
+    """Path below the folder of reports, with slashes, as the device states it: untrusted."""
     size: int
     """In bytes."""
     modified: float
@@ -109,7 +109,7 @@ class DeviceSession(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the device; calling it twice does nothing more."""
+        """Release the device; a second call does nothing."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -130,7 +130,7 @@ class DeviceAccess(Protocol):
         """All of them.
 
         Raises:
-            DeviceError: what tells of devices here does not run.
+            DeviceError: the service that lists devices does not run.
         """
         ...
 

@@ -24,7 +24,7 @@ class ServiceStream(Protocol):
     """A connection to a service of a device, as the library has it."""
 
     async def recv_any(self, length: int) -> bytes:
-        """What has come; empty where the other side hung up."""
+        """Receive data; empty if the peer closed the connection."""
         ...
 
     async def sendall(self, payload: bytes) -> None:
@@ -48,7 +48,7 @@ class DeviceLoop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, _Result], timeout: float) -> _Result:
-        """What ``work`` gives.
+        """Run ``work`` and return its result.
 
         Raises:
             TimeoutError: it took more than ``timeout`` seconds.

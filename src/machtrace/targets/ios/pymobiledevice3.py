@@ -1,4 +1,4 @@
-"""What the library pymobiledevice3 does of what is wanted: the only module that imports it.
+"""The device interface by the library pymobiledevice3: the only module that imports it.
 
 Before iOS 17 all services are started by lockdown, over usbmux. Since then those for developers are
 behind a tunnel: one that a tunneld of this machine keeps, or else one of this process, which by USB
@@ -32,7 +32,7 @@ class Place(NamedTuple):
     """Where a device was seen."""
 
     udid: str
-    """As the library says it, and wants it."""
+    """The UDID as the library writes it."""
     connection: str
     has_tunnel: bool
     """Whether tunneld keeps one to it."""
@@ -63,7 +63,7 @@ async def find_places() -> list[Place]:
 
 
 def plain(udid: str) -> str:
-    """A UDID as two of them can be compared: some say it without its dash."""
+    """Normalise a UDID for comparison: some are written without the dash."""
     return udid.replace("-", "").upper()
 
 
@@ -76,11 +76,11 @@ class LibraryDevice:
         self._lockdown: Any = None
         """Over usbmux; None where only tunneld knows the device."""
         self._developer: Any = None
-        """What services for developers are started by, once it is known."""
+        """The provider of developer services, once known."""
         self._reports: Any = None
 
     async def connect(self) -> None:
-        """Talk to it, without pairing, which would ask its user."""
+        """Connect without pairing, which would prompt the device's user."""
         if self._place.connection == TUNNEL:
             await self._provider()
             return
@@ -90,11 +90,11 @@ class LibraryDevice:
         self._held.push_async_callback(self._lockdown.close)
 
     async def close(self) -> None:
-        """Let go of it."""
+        """Release it."""
         await self._held.aclose()
 
     def describe(self) -> Device:
-        """What it says of itself."""
+        """The device's facts about itself."""
         provider = self._lockdown or self._developer
         values = provider.all_values
         return Device(
@@ -177,7 +177,7 @@ class LibraryDevice:
         if self._place.has_tunnel:
             from pymobiledevice3.tunneld.api import get_tunneld_device_by_udid
 
-            with suppress(IndexError):  # how the library says that no tunnel of it works
+            with suppress(IndexError):  # the library's sign that no tunnel works
                 found = await get_tunneld_device_by_udid(self._place.udid)
                 if found is not None:
                     self._held.push_async_callback(found.close)
@@ -216,7 +216,7 @@ class LibraryDevice:
         self._held.push_async_callback(manager.aclose)
 
     async def report_names(self, folder: str) -> list[str]:
-        """What is in a folder of reports."""
+        """List a folder of reports."""
         names: list[str] = await self._reports.listdir(folder)
         return names
 
@@ -245,7 +245,7 @@ class LibraryDevice:
 
     @property
     def _ordinary(self) -> Any:  # noqa: ANN401 - the library's
-        """What services that are no developers' are started by."""
+        """The provider of other than developer services."""
         return self._lockdown or self._developer
 
 

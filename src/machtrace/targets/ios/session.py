@@ -42,7 +42,7 @@ class LibraryAccess:
             import pymobiledevice3  # type: ignore[import-not-found, unused-ignore] # noqa: F401
         except ImportError as error:
             raise MissingExtraError("device://", extra=EXTRA) from error
-        # What it has to say comes as errors; its log would stand among our output.
+        # Its failures come as errors; its log would mix with our output.
         logging.getLogger("pymobiledevice3").addHandler(logging.NullHandler())
 
     def devices(self) -> tuple[Device, ...]:
@@ -218,7 +218,7 @@ async def _all_devices() -> tuple[Device, ...]:
 
 
 async def _described(place: Place) -> Device:
-    """What a device says of itself; or why it says nothing."""
+    """Read a device's facts about itself, or why it has none."""
     from machtrace.targets.ios.pymobiledevice3 import LibraryDevice
 
     device = LibraryDevice(place)

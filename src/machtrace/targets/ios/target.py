@@ -38,12 +38,12 @@ _REMEDY = (
 
 
 class Launch(StrEnum):
-    """Whether an app is started to be looked at."""
+    """Whether an app is launched for a capture."""
 
     IF_NEEDED = "if-needed"
     """Attached to where it runs, else started."""
     ALWAYS = "always"
-    """Started anew; one that runs is ended by the device."""
+    """Launched again; the device ends a running one."""
     NEVER = "never"
     """Attached to, or an error."""
 
@@ -55,7 +55,7 @@ class DeviceSpec:
     udid: str | None = None
     """None for the only device there is."""
     bundle_id: str | None = None
-    """Of the app; None where there is a process id."""
+    """The app's bundle id; None if a process id is given."""
     pid: int | None = None
     launch: Launch = Launch.IF_NEEDED
     runs_to_stop: bool = False
@@ -65,9 +65,9 @@ class DeviceSpec:
 
 
 def parse_device_spec(text: str) -> DeviceSpec:
-    """What ``text``, which begins with ``device://``, names.
+    """Parse ``text``, which begins with ``device://``.
 
-    ``?launch=if-needed``, ``always`` or ``never`` says whether the app is started;
+    ``?launch=if-needed``, ``always`` or ``never`` states whether the app is launched;
     ``?until=stop`` and ``?timeout=SECONDS`` are those of ``gdb://``.
 
     Raises:
@@ -111,7 +111,7 @@ class DeviceTarget(ClosedWhenLeft):
     was launched for this.
 
     Args:
-        spec: ``device://UDID/bundle-id`` and its kin; see
+        spec: a ``device://`` target; see
             :func:`~machtrace.targets.ios.target.parse_device_spec`.
         access: the devices; by default those of the library.
 
@@ -159,7 +159,7 @@ class DeviceTarget(ClosedWhenLeft):
         return self._target.snapshot(threads, stack_limit=stack_limit)
 
     def close(self) -> None:
-        """Let the process run, and let go of the device; calling it twice does nothing more."""
+        """Resume the process and release the device; a second call does nothing."""
         try:
             self._target.close()
         finally:
