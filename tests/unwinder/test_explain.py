@@ -1,4 +1,4 @@
-"""An explanation says where each frame is from, and what every other method would have said."""
+"""An explanation names the source of each frame, and the answers of every other method."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def machine_frames(walk):
 
 @pytest.mark.emulated
 def test_every_frame_s_explanation_leads_to_the_next(snapshot, walks):
-    """The rule that it names finds the walk's next frame, where it says that it is stored."""
+    """The rule that it names finds the walk's next frame, at the address that it names."""
     for walk in walks.values():
         frames = machine_frames(walk)
-        for (frame, one), (caller, _) in pairwise(frames):
-            assert one.frame == frame
-            followed = one.chosen.outcome
+        for (frame, explained), (caller, _) in pairwise(frames):
+            assert explained.frame == frame
+            followed = explained.chosen.outcome
             assert isinstance(followed, FollowedRule)
             assert followed.caller.address.address == caller.address
-            assert one.chosen.method is caller.trust
+            assert explained.chosen.method is caller.trust
             if followed.return_address_at is not None:
                 memory = LayeredMemory((walk.thread.stack, snapshot.memory))
                 word = int.from_bytes(memory.read(followed.return_address_at, 8), "little")
@@ -134,7 +134,7 @@ def test_encodings_are_those_that_a_peer_reads(walks):
 
 
 def test_broken_tables_say_what_is_wrong_with_them():
-    """The method that could not answer tells why, and the walk's own choice is explained."""
+    """The method that failed has a reason, and the walk's own choice is explained."""
     process = synthetic_process(Arch.X86_64, threads=1, images=1, depth=4)
     program = process.regions[0]
     contents = MemoryContents(process.snapshot.memory, program.start, "program")
@@ -146,12 +146,12 @@ def test_broken_tables_say_what_is_wrong_with_them():
     patch = MemoryRegion(Avma(program.start + at), bytes(table))
     broken = replace(process.snapshot, memory=LayeredMemory((patch, process.snapshot.memory)))
     (walk,) = mt.unwind(broken)
-    one = mt.explain(walk).frames[1]
-    (compact,) = (answer for answer in one.others if answer.method is FrameTrust.COMPACT)
+    explained = mt.explain(walk).frames[1]
+    (compact,) = (answer for answer in explained.others if answer.method is FrameTrust.COMPACT)
 
     assert isinstance(compact.outcome, BrokenInformation)
     assert "mode" in compact.outcome.error
-    assert walk.addresses[2].trust is one.chosen.method is not FrameTrust.COMPACT
+    assert walk.addresses[2].trust is explained.chosen.method is not FrameTrust.COMPACT
 
 
 @pytest.mark.emulated
@@ -176,26 +176,26 @@ def test_tables_that_were_not_captured_are_told_of_once(snapshot, tmp_path):
 
 
 def test_deep_stacks_are_explained_at_both_ends():
-    """As far as their frames were kept."""
+    """As far as the frames were retained."""
     process = synthetic_process(threads=1, depth=3000)
     (walk,) = mt.unwind(process.snapshot)
     explained = mt.explain(walk)
     callers = [
-        one.chosen.outcome.caller.address.address
-        for one in explained.frames
-        if isinstance(one.chosen.outcome.caller, type(explained.frames[0].chosen.outcome.caller))
+        entry.chosen.outcome.caller.address.address
+        for entry in explained.frames
+        if isinstance(entry.chosen.outcome.caller, type(explained.frames[0].chosen.outcome.caller))
     ]
     (true,) = process.stacks.values()
 
-    assert [one.address for one in walk.addresses] == [
-        one.frame.address for one in explained.frames
+    assert [entry.address for entry in walk.addresses] == [
+        entry.frame.address for entry in explained.frames
     ]
     assert [*true[1:449], *true[-63:]] == callers
 
 
 @pytest.mark.emulated
 def test_text_names_methods_rules_and_places(snapshot):
-    """Below each frame; without the option nothing is said of it."""
+    """Below each frame; without the option it is not printed."""
     sink = io.StringIO()
     text.write(build_capture(snapshot, explain=True), sink)
     written = sink.getvalue()
@@ -263,7 +263,7 @@ def test_call_frame_information_names_its_fde(lab_program, tmp_path):
 )
 @settings(max_examples=60, deadline=None)
 def test_whatever_memory_holds_there_is_an_explanation(arch, changes, stack):
-    """Of every frame that the walk kept: code, tables and stack may be anything."""
+    """For every frame that the walk retained, with any code, tables and stack."""
     process = synthetic_process(arch, threads=1, images=1, depth=5)
     program = bytearray(process.regions[0].data)
     for at, value in changes:

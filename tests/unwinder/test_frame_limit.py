@@ -40,7 +40,7 @@ IMAGE = BinaryImage(
 
 
 class Rules:
-    """The same rule wherever it is asked for; others at some places."""
+    """The same rule at every address, and others at some."""
 
     trust = FrameTrust.CFI
     claims = Claims.EVERYWHERE
@@ -74,18 +74,18 @@ def test_both_ends_of_a_core_s_stack_are_the_true_ones(process, tmp_path):
     path = tmp_path / "deep.core"
     path.write_bytes(process.core())
     with open_target(path) as target:
-        (found,) = unwind(target.snapshot())
+        (backtrace,) = unwind(target.snapshot())
     (true,) = process.stacks.values()
-    addresses = tuple(one.address for one in found.addresses)
+    addresses = tuple(one.address for one in backtrace.addresses)
 
-    assert found.stop.is_complete
-    assert DEPTH == found.depth
-    assert Gap(after=448, count=DEPTH - 512) == found.gap
+    assert backtrace.stop.is_complete
+    assert DEPTH == backtrace.depth
+    assert Gap(after=448, count=DEPTH - 512) == backtrace.gap
     assert true[:448] + true[-64:] == addresses
 
 
 def test_depth_takes_no_memory():
-    """Ten times as many frames, and no more is kept of them."""
+    """Ten times as many frames take no more memory."""
 
     def most(depth):
         process = synthetic_process(threads=1, depth=depth)
@@ -115,18 +115,18 @@ def test_only_the_default_limit_keeps_both_ends():
     """A limit next to it keeps the innermost frames."""
     process = synthetic_process(threads=1, depth=2000)
     (true,) = process.stacks.values()
-    kept = {
+    frames = {
         limit: tuple(frame.address for frame in unwind(process.snapshot, limit=limit)[0].addresses)
         for limit in (511, 512, 513)
     }
 
-    assert kept[511] == true[:511]
-    assert kept[512] == true[:448] + true[-64:]
-    assert kept[513] == true[:513]
+    assert frames[511] == true[:511]
+    assert frames[512] == true[:448] + true[-64:]
+    assert frames[513] == true[:513]
 
 
 def test_frames_have_their_numbers_behind_a_gap():
-    """In two pieces, the second of which goes on where the first would."""
+    """In two pieces, the second of which continues the first."""
     assert [(0, "abc")] == list(stretches("abc", None))
     assert [(0, "ab"), (9, "c")] == list(stretches("abc", Gap(after=2, count=7)))
     with pytest.raises(ValueError, match="no gap"):
@@ -205,11 +205,11 @@ def test_frames_are_counted_up_to_a_limit(monkeypatch):
     monkeypatch.setattr(walker, "FRAMES_PER_WALK", 5000)
     rule = UnwindRule(RegisterOffset(31, 16), AtCfa(-8))
     memory = MemoryRegion(Avma(0), struct.pack("<Q", CODE + 8) * (1 << 16))
-    found = walked(rule, memory, limit=FrameLimit(10))
+    result = walked(rule, memory, limit=FrameLimit(10))
 
-    assert StopReason.DEPTH_LIMIT is found.stop.reason
-    assert 5000 == found.depth
-    assert 10 == len(found.addresses)
+    assert StopReason.DEPTH_LIMIT is result.stop.reason
+    assert 5000 == result.depth
+    assert 10 == len(result.addresses)
 
 
 def test_swift_continuations_are_kept_the_same_way():
@@ -229,20 +229,20 @@ def test_swift_continuations_are_kept_the_same_way():
     )
     start = RegisterSet.of(Arch.ARM64, pc=0x2000, sp=0, fp=0x10, lr=0)
     rules = RuleCache(ImageList(), Arch.ARM64, lambda _: ImageRules())
-    found = walk(start, memory, rules, PacMask.of_width(47), FrameLimit(75, 25))
-    rest = found.physical_remainder
+    result = walk(start, memory, rules, PacMask.of_width(47), FrameLimit(75, 25))
+    rest = result.physical_remainder
 
     assert rest is not None
-    assert 100 == len(found.addresses) == len(rest.addresses)
-    assert 1 + contexts == found.depth
-    assert 0x5000 + contexts - 1 == found.addresses[-1].address
+    assert 100 == len(result.addresses) == len(rest.addresses)
+    assert 1 + contexts == result.depth
+    assert 0x5000 + contexts - 1 == result.addresses[-1].address
     assert 1 + frames == rest.depth
     assert 0x3000 == rest.addresses[0].address
-    assert found.stop.is_complete
+    assert result.stop.is_complete
 
 
 def test_a_circle_of_contexts_ends_the_walk_and_not_the_machine_s_stack():
-    """What is wrong on the heap says nothing of the machine's frames."""
+    """An error on the heap does not affect the physical frames."""
     tag, heap = 1 << 60, 0x10_0000
     stack = struct.pack("<6Q", 0, heap, 0x20 | tag, 0x3000, 0, 0)
     memory = LayeredMemory(
@@ -253,10 +253,10 @@ def test_a_circle_of_contexts_ends_the_walk_and_not_the_machine_s_stack():
     )
     start = RegisterSet.of(Arch.ARM64, pc=0x2000, sp=0, fp=0x10, lr=0)
     rules = RuleCache(ImageList(), Arch.ARM64, lambda _: ImageRules())
-    found = walk(start, memory, rules, PacMask.of_width(47))
-    rest = found.physical_remainder
+    result = walk(start, memory, rules, PacMask.of_width(47))
+    rest = result.physical_remainder
 
-    assert StopReason.NO_PROGRESS is found.stop.reason
-    assert [0x2000, 0x5000] == [one.address for one in found.addresses]
+    assert StopReason.NO_PROGRESS is result.stop.reason
+    assert [0x2000, 0x5000] == [one.address for one in result.addresses]
     assert rest is not None
     assert rest.stop.is_complete

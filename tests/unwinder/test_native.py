@@ -113,7 +113,7 @@ class Maker:
         return choose.randint(-4, 4) * size
 
     def recovery(self):
-        """Of any kind."""
+        """Return rules of any kind."""
         made = self.random.choice([AtCfa, AtCfa, AtCfa, CfaPlus, InRegister, Lost, None])
         if made is InRegister:
             return InRegister(self.random.choice(self.registers), self.offset())
@@ -192,11 +192,11 @@ def test_any_rules_and_any_memory(seed, mask, limit):
     maker = Maker(seed)
     rules, stack, heap, registers = maker.thread()
 
-    expected, found = both(
+    expected, actual = both(
         registers, stack, lambda: process_rules(rules, maker.arch), mask, limit, (heap,)
     )
 
-    assert expected == found
+    assert expected == actual
 
 
 @pytest.mark.parametrize("arch", [Arch.ARM64, Arch.X86_64])
@@ -268,7 +268,7 @@ def test_emulated_programs(lab_program, name, optimisation, arch):
     "limit", [FrameLimit(3), FrameLimit(48, 16), FrameLimit(5000, 64), FrameLimit(100_000)]
 )
 def test_a_deep_stack(limit):
-    """Both ends are kept and what lies between is counted, whatever is walked in one go."""
+    """Both ends are retained and the rest is counted, however much is walked at once."""
     count = 30_000
     records = b"".join(
         struct.pack("<QQ", STACK + 16 * (number + 1), CODE + 8 * (number % 100))
@@ -278,12 +278,12 @@ def test_a_deep_stack(limit):
     registers = RegisterSet.of(Arch.ARM64, pc=CODE, sp=STACK - 16, fp=STACK, lr=CODE + 8)
     rule = frame_pointer_rule(Arch.ARM64)
 
-    expected, found = both(
+    expected, actual = both(
         registers, stack, lambda: process_rules([rule], Arch.ARM64), WIDTH_47, limit
     )
 
-    assert expected == found
-    assert found.depth == count + 1
+    assert expected == actual
+    assert actual.depth == count + 1
 
 
 def test_a_stack_that_turns_in_a_circle_far_up():
@@ -304,7 +304,7 @@ def test_a_stack_that_turns_in_a_circle_far_up():
 
 
 class Dear:
-    """Frame pointers are right; to say so of the innermost frame takes most of a walk's work."""
+    """Frame pointers are right; to confirm the innermost frame takes most of a walk's steps."""
 
     trust = FrameTrust.COMPACT
     claims = Claims.AT_CALLS
@@ -326,7 +326,7 @@ class Dear:
 
 
 class CodeCheckStub:
-    """Says of every call that its frame is elsewhere."""
+    """Objects to every call: its frame is elsewhere."""
 
     trust = FrameTrust.PROLOGUE
 

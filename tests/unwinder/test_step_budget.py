@@ -52,7 +52,7 @@ from machtrace.unwinder.step_budget import WALK_STEPS, StepBudget
 from machtrace.unwinder.walker import walk
 
 SLACK = WALK_STEPS // 4
-"""What one thing that is begun with the last step may take more."""
+"""The steps that one operation may take beyond the last."""
 LR, SP = 30, 31
 SUB_SP, ADD_SP, RET, NOP = 0xD10083FF, 0x910083FF, 0xD65F03C0, 0xD503201F
 
@@ -122,7 +122,7 @@ def _random(size: int) -> bytes:
 
 
 def _calls(size: int, *, every: int) -> bytes:
-    """x86: calls, each to another function, which goes on and on without a return."""
+    """x86: calls, each to another function, which continues without a return."""
     code = b""
     for at in range(0, size - 5, 5):
         target = (at * 37) // every * every % size
@@ -142,7 +142,7 @@ ARM64_WORST = (
 @pytest.mark.parametrize("size", [64, 4096, 1 << 18])
 @pytest.mark.parametrize("which", range(3))
 def test_code_of_no_program(which: int, size: int):
-    """In functions of any size; and who asks again gets no more of it."""
+    """In functions of any size; and a repeated query has no more steps."""
     for build, worst in (
         (lambda code: X86InstructionRules(code, code.function_at), X86_64_WORST),
         (lambda code: X86InstructionRules(code, code.function_at, mode=MODE_32), X86_64_WORST),
@@ -194,7 +194,7 @@ def _process(*sources: RuleSource, arch: Arch, address: int, size: int) -> RuleC
 
 
 def test_expressions_of_a_whole_walk(monkeypatch: pytest.MonkeyPatch):
-    """Each frame has endless ones for all its registers: a walk runs so many operations."""
+    """Each frame has endless ones for all its registers: a walk runs a bounded number."""
     operations = 0
     read = expression.op.read_operation
 
@@ -218,7 +218,7 @@ def test_expressions_of_a_whole_walk(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_each_frame_in_another_function_that_is_hard_to_analyse():
-    """What one walk may do is shared by them; the next walk has as much, and learns the rest."""
+    """They share a walk's budget; the next walk has as much, and caches the rest."""
     size = 1 << 12
     words = [SUB_SP, *[NOP] * (size // 4 - 3), ADD_SP, RET]
     code = _Code(struct.pack(f"<{len(words)}I", *words) * 200, size)

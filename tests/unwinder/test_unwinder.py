@@ -1,4 +1,4 @@
-"""One unwinder for many snapshots: what it keeps, and that columns say what objects say."""
+"""One unwinder for many snapshots: its cache, and columns that equal objects."""
 
 import struct
 from dataclasses import replace
@@ -39,7 +39,7 @@ def plain(walked):
 
 
 def cut(snapshot, size):
-    """The same, with so many bytes of each stack."""
+    """Return the same snapshot, with ``size`` bytes of each stack."""
     threads = tuple(
         replace(thread, stack=replace(thread.stack, data=thread.stack.data[:size]))
         for thread in snapshot.threads
@@ -50,7 +50,7 @@ def cut(snapshot, size):
 @pytest.mark.usefixtures("walked_by")
 @pytest.mark.parametrize("limit", [6, 512])
 def test_columns_say_what_objects_say(limit):
-    """Of several processes, in the order that they came; whole stacks and cut ones."""
+    """Several processes in the order that they came; whole stacks and truncated ones."""
     arm = synthetic_process(Arch.ARM64, threads=4, depth=30).snapshot
     x86 = synthetic_process(Arch.X86_64, threads=3, depth=9, seed=1).snapshot
     snapshots = (arm, x86, cut(arm, 600), x86, cut(x86, 300))
@@ -74,7 +74,7 @@ def test_columns_say_what_objects_say(limit):
 
 @pytest.mark.usefixtures("walked_by")
 def test_no_stacks_are_columns_too():
-    """Of nothing."""
+    """Without snapshots."""
     columns = mt.Unwinder().columns(())
 
     assert 0 == len(columns) == len(columns.addresses)
@@ -83,7 +83,7 @@ def test_no_stacks_are_columns_too():
 
 @pytest.mark.usefixtures("walked_by")
 def test_swift_s_continuations_are_in_columns():
-    """The remainder is kept apart, as in a walk."""
+    """The remainder is separate, as in a walk."""
     snapshot = synthetic_process(Arch.ARM64, threads=2, depth=6).snapshot
     first = snapshot.threads[0]
     data = bytearray(first.stack.data)
@@ -91,7 +91,7 @@ def test_swift_s_continuations_are_in_columns():
     saved = int.from_bytes(data[fp + 32 : fp + 40], "little")
     struct.pack_into("<Q", data, fp + 32, saved | 1 << 60)
     struct.pack_into("<Q", data, fp + 24, first.stack.start + 8)  # its context
-    struct.pack_into("<2Q", data, 8, 0, 0x1_2345_6780)  # no parent; where it goes on
+    struct.pack_into("<2Q", data, 8, 0, 0x1_2345_6780)  # no parent; the address to resume at
     marked = replace(first, stack=replace(first.stack, data=bytes(data)))
     snapshot = replace(snapshot, threads=(marked, snapshot.threads[1]))
 
@@ -105,7 +105,7 @@ def test_swift_s_continuations_are_in_columns():
 
 
 def test_rules_are_kept_for_the_next_snapshot():
-    """Images at the same places with the same UUIDs: memory is not asked again."""
+    """Images at the same addresses with the same UUIDs: memory is not read again."""
     snapshot = synthetic_process(threads=3).snapshot
     unwinder = mt.Unwinder()
     expected = unwinder.unwind(snapshot)
@@ -125,7 +125,7 @@ def test_what_one_snapshot_lacked_the_next_is_asked_for():
 
 
 def test_snapshots_that_lack_the_same_share_rules():
-    """What is missing in each of them is not looked for, nor all else worked out, again."""
+    """Bytes that all of them lack are not requested again, nor are rules computed again."""
     snapshot = synthetic_process(threads=3).snapshot
     unwinder = mt.Unwinder()
     bare = [replace(snapshot, memory=RegionMemory()) for _ in range(2)]

@@ -88,12 +88,12 @@ def test_loop_and_backward_frames_end_the_walk():
     loop = MemoryRegion(Avma(0), struct.pack("<4Q", 0, 0, 0x10, RET1) + STACK.data[0x20:])
     walked = walk(registers(sp=0, fp=0x10), loop, chain_rules(), WIDTH_47)
     assert StopReason.NO_PROGRESS is walked.stop.reason
-    assert [PC, RET1] == [found.address for found in walked.addresses]
+    assert [PC, RET1] == [frame.address for frame in walked.addresses]
 
     down = struct.pack("<16Q", *(0x20 if word == 0x70 else word for word in WORDS))
     walked = walk(registers(), MemoryRegion(Avma(0), down), chain_rules(), WIDTH_47)
     assert StopReason.NO_PROGRESS is walked.stop.reason
-    assert [PC, RET1, RET2] == [found.address for found in walked.addresses]
+    assert [PC, RET1, RET2] == [frame.address for frame in walked.addresses]
 
 
 def test_misaligned_frame_pointer_ends_the_walk():
@@ -126,7 +126,7 @@ def test_link_register_is_lost_after_one_step():
 
 
 def test_signal_frame_recovers_every_register_and_its_address_is_a_program_counter():
-    """What a signal interrupted may be a leaf: its link register is alive."""
+    """The interrupted function may be a leaf: its link register is live."""
     rule = UnwindRule(RegisterOffset(31, 0x20), AtCfa(8), ((30, AtCfa(-8)),), is_signal_frame=True)
     caller = step(rule, registers(sp=0), STACK, WIDTH_47)
     assert isinstance(caller, RegisterSet)
@@ -256,25 +256,25 @@ def test_a_link_register_that_leads_out_of_the_image_is_the_caller():
     caller, stale = 0x20_0100, 0x10_0200
 
     walked = walk(registers(pc=0x10_0100, lr=caller), STACK, rules, WIDTH_47)
-    assert [0x10_0100, caller, RET1, RET2] == [found.address for found in walked.addresses]
+    assert [0x10_0100, caller, RET1, RET2] == [frame.address for frame in walked.addresses]
     assert FrameTrust.LINK_REGISTER is walked.addresses[1].trust
 
     # What an earlier call left is in the function itself, so in its image: it is not believed.
     walked = walk(registers(pc=0x10_0100, lr=stale), STACK, rules, WIDTH_47)
-    assert [0x10_0100, RET1, RET2] == [found.address for found in walked.addresses]
+    assert [0x10_0100, RET1, RET2] == [frame.address for frame in walked.addresses]
 
     # Nor is what the frame record has as well: the record knows more.
     saved = struct.pack("<16Q", *(caller if word == RET1 else word for word in WORDS))
     again = MemoryRegion(Avma(0), saved)
     walked = walk(registers(pc=0x10_0100, lr=caller), again, rules, WIDTH_47)
-    assert [0x10_0100, caller, RET2] == [found.address for found in walked.addresses]
+    assert [0x10_0100, caller, RET2] == [frame.address for frame in walked.addresses]
     assert FrameTrust.FRAME_POINTER is walked.addresses[1].trust
 
     # Nor a pointer to code that no call is before.
     nops = MemoryRegion(Avma(caller - 4), struct.pack("<I", 0xD503201F))
     memory = LayeredMemory((STACK, nops))
     walked = walk(registers(pc=0x10_0100, lr=caller), memory, rules, WIDTH_47)
-    assert [0x10_0100, RET1, RET2] == [found.address for found in walked.addresses]
+    assert [0x10_0100, RET1, RET2] == [frame.address for frame in walked.addresses]
 
 
 def test_a_return_address_in_no_image_is_gone_on_from():
@@ -289,7 +289,7 @@ def test_a_return_address_in_no_image_is_gone_on_from():
 
 
 def test_what_holds_at_calls_only_waits_for_what_holds_everywhere():
-    """Of an interrupted frame compact unwind in memory does not hide what the file's code says."""
+    """For an interrupted frame the file's code outranks compact unwind in memory."""
 
     class Source:
         def __init__(self, trust, claims, offset):

@@ -1,4 +1,4 @@
-"""Expressions give what the DWARF standard says they do, or a DwarfError."""
+"""Expressions evaluate as the DWARF standard defines, or raise a DwarfError."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def value(*code: int, initial: Sequence[int] = (), pointer_size: int = 8) -> int
 def test_stack_operations_are_the_standards_examples(
     code: tuple[int, ...], left: tuple[int, ...]
 ) -> None:
-    """Each place of the resulting stack is looked at by picking it."""
+    """Each value of the resulting stack is read by picking it."""
     for place, expected in enumerate(left):
         assert value(*code, op.PICK, place, initial=(1000, 29, 17)) == expected
     with pytest.raises(DwarfError, match="more values than it has"):
@@ -121,7 +121,7 @@ def test_32_bit_values_wrap_at_32_bits() -> None:
     ],
 )
 def test_what_is_wrong_is_said(code: tuple[int, ...], message: str) -> None:
-    """Never a value made up."""
+    """Never an invented value."""
     with pytest.raises(DwarfError, match=message):
         value(*code)
 

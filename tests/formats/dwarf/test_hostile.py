@@ -45,7 +45,7 @@ def _section(
 
 
 def _read_all(section: CallFrameSection) -> int:
-    """Everything that can be asked of a section; the number of rows."""
+    """Run every query of a section; return the number of rows."""
     index, frames, count = build_index(section), CallFrames(section), 0
     assert (index.starts[1:] >= index.starts[:-1]).all()
     for offset in index.offsets.tolist():

@@ -75,7 +75,7 @@ def test_the_negative_offset_that_only_gnu_knows(every_instruction: Build, peer:
 
 @pytest.mark.parametrize("version", ["3", "4"])
 def test_64_bit_dwarf_of_each_version(version: str, tmp_path: Path, peer: Peer) -> None:
-    """Lengths, references and marks of 8 bytes; version 4 says how wide addresses are."""
+    """Lengths, references and marks of 8 bytes; version 4 states the size of addresses."""
     assembler, linker = shutil.which("llvm-mc-19"), shutil.which("ld.lld-19")
     if assembler is None or linker is None:
         pytest.skip("llvm-mc and ld.lld are not installed; no other assembler writes 64-bit DWARF")

@@ -42,7 +42,7 @@ def _compare_with_llvm(path: Path, printed: str, section: IndexedSection) -> int
     count = 0
     for theirs in functions:
         ours = {row.start: llvm_row(row, names) for row in _rows(frames, theirs)}
-        # LLVM says where a signed return address is not: reg34=0. It also prints rows of no bytes
+        # LLVM prints where a signed return address is not: reg34=0. It also prints rows of no bytes
         # at a function's end.
         expected = {
             address: text.replace(": reg34=0", "").replace(", reg34=0", "")
@@ -67,7 +67,7 @@ def test_every_row_of_this_machines_files_is_llvms(
 def test_every_row_of_other_machines_files_is_llvms(
     foreign_library: Path, peer: Callable[..., str]
 ) -> None:
-    """Of arm64, signed and not, little and big endian, and of 32-bit x86."""
+    """arm64, signed and not, little and big endian, and 32-bit x86."""
     printed = peer("llvm-dwarfdump", "--eh-frame", foreign_library)
     assert _compare_with_llvm(foreign_library, printed, _section(foreign_library)) > 10
 

@@ -153,7 +153,7 @@ def peer() -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def llvm(peer: Callable[..., str]) -> Callable[..., dict[str, Any]]:
-    """What llvm-readelf says of a file, with the options given."""
+    """Return llvm-readelf's output for a file, with the options given."""
 
     def read(path: Path, *options: str) -> dict[str, Any]:
         printed = peer("llvm-readelf", "--elf-output-style=JSON", *options, path)

@@ -72,7 +72,7 @@ QUESTIONS: tuple[Callable[[Contents], object], ...] = (
 
 
 def _read_all(contents: Contents) -> None:
-    """Ask everything; each question may be refused, none may fail otherwise."""
+    """Run every query; each may be refused, none may fail otherwise."""
     for question in QUESTIONS:
         try:
             question(contents)
@@ -114,7 +114,7 @@ def _changed(path: Path, data: st.DataObject) -> bytes:
 # The first example of each file compiles it, which takes longer than Hypothesis allows an example.
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 def test_real_files_with_bytes_changed(build: Build, data: st.DataObject) -> None:
-    """Of six kinds, as files and as memory."""
+    """Six kinds of files, as files and as memory."""
     changed = _changed(build(data.draw(st.sampled_from(FILES))), data)
     with contextlib.suppress(ElfError):
         _read_all(ElfFileContents(changed, "changed"))
@@ -181,7 +181,7 @@ def test_a_table_larger_than_its_header_is_told(build: Build) -> None:
 
 @pytest.mark.peer
 def test_memory_that_claims_to_be_endless_is_not_read(build: Build) -> None:
-    """Only headers say how large an image in memory is."""
+    """Only headers state the size of an image in memory."""
     data = bytearray(build("arm64").read_bytes())
     asked: list[int] = []
 

@@ -40,7 +40,7 @@ def _loaded(contents: ElfFileContents, slide: int) -> RegionMemory:
 
 @pytest.mark.peer
 def test_header_and_segments_are_llvms(any_file: Path, llvm: Llvm) -> None:
-    """Of both widths and both byte orders."""
+    """Both widths and both byte orders."""
     image = _contents(any_file).image
     theirs = llvm(any_file, "-h", "-l")
     header = theirs["ElfHeader"]
@@ -116,7 +116,7 @@ def test_build_id_is_llvms(any_file: Path, peer: Callable[..., str]) -> None:
     ],
 )
 def test_arch_and_type(build: Build, name: str, arch: Arch, kind: ElfType) -> None:
-    """As they were asked for."""
+    """In the order of the request."""
     if name in ("pie", "fixed") and _contents(build(name)).image.arch is not Arch.X86_64:
         pytest.skip("this machine is not an x86-64")
     image = _contents(build(name)).image
@@ -125,7 +125,7 @@ def test_arch_and_type(build: Build, name: str, arch: Arch, kind: ElfType) -> No
 
 @pytest.mark.peer
 def test_soname(build: Build) -> None:
-    """It is where the linker was told to put it, with and without section headers."""
+    """It is where the linker was to put it, with and without section headers."""
     assert _contents(build("library")).image.soname == "libsample.so.1"
     assert _contents(build("no-sections")).image.soname == "libsample.so.1"
     assert _contents(build("pie")).image.soname is None
@@ -229,7 +229,7 @@ def test_a_section_that_gcc_compressed_is_read_plain(
 def test_what_is_wrong_with_a_file_is_said(
     build: Build, change: Callable[[bytes], bytes], message: str
 ) -> None:
-    """What, and where."""
+    """The error names the problem and the offset."""
     data = build("arm64").read_bytes()
     with pytest.raises(ElfError, match=message) as caught:
         ElfFileContents(change(data), "broken")

@@ -1,4 +1,4 @@
-"""What headers claim is checked: the cost of a file is bounded by its size."""
+"""Headers are checked: the cost of a file is bounded by its size."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_segment_that_ends_with_the_address_space_is_refused(build: Build) -> 
 
 @pytest.mark.peer
 def test_stubs_end_with_their_section(build: Build) -> None:
-    """Whatever the section says of their size."""
+    """The size that the section states is ignored."""
     contents = _changed(build("x86_64"), ".plt", "entry size", 1000)
     section = contents.image.section(".plt")
     assert section is not None
@@ -185,18 +185,18 @@ def test_a_section_is_not_held_twice_while_it_is_decompressed() -> None:
     packed = _packed(len(plain), zlib.compress(plain, 1))
     tracemalloc.start()
     try:
-        found = decompress_section(packed, LAYOUT, "packed")
+        plain_again = decompress_section(packed, LAYOUT, "packed")
         assert tracemalloc.get_traced_memory()[1] < len(plain) + (2 << 20)
     finally:
         tracemalloc.stop()
-    assert found == plain
-    assert found.readonly
+    assert plain_again == plain
+    assert plain_again.readonly
 
 
 @pytest.mark.parametrize("claimed", [0, 1, 99_999, 100_000, 100_001])
 @pytest.mark.parametrize("cut", [0, 1, 50])
 def test_a_compressed_section_is_as_long_as_it_claims(claimed: int, cut: int) -> None:
-    """A longer one ends there; a shorter one, or one cut short, is told."""
+    """A longer one ends there; a shorter one, or one cut short, is reported."""
     plain = bytes(n * n // 7 & 0xFF for n in range(1000)) * 100
     content = zlib.compress(plain, 9)
     content = content[: len(content) - cut]

@@ -52,7 +52,7 @@ def test_every_symbol_is_llvms(
     if any_file.name == "no-sections" and key == "DynamicSymbols":
         any_file = any_file.with_name("library")  # LLVM needs section headers here
     theirs = [entry["Symbol"] for entry in llvm(any_file, option).get(key, [])]
-    kept = [index for index, s in enumerate(theirs) if s["Type"]["Value"] != 3]
+    selected = [index for index, s in enumerate(theirs) if s["Type"]["Value"] != 3]
     assert len(rows) == len(theirs)
     ours = list(
         zip(
@@ -75,8 +75,8 @@ def test_every_symbol_is_llvms(
         for s in theirs
     ]
     # LLVM gives symbols of sections (type 3) their section's name; the table has none.
-    assert [ours[index] for index in kept] == [expected[index] for index in kept]
-    for index in kept[::7]:
+    assert [ours[index] for index in selected] == [expected[index] for index in selected]
+    for index in selected[::7]:
         assert rows.name(index) == ours[index][0]
 
 
@@ -90,7 +90,7 @@ def test_functions_are_told_from_data_and_marks(build: Build) -> None:
 
 @pytest.mark.peer
 def test_marks_of_arm_are_no_functions(build: Build) -> None:
-    """``$x``, ``$d`` and ``$t`` say where instructions start."""
+    """``$x``, ``$d`` and ``$t`` mark where instructions start."""
     for name in ("arm64", "arm"):
         rows = parse_symbols(_contents(build(name)))
         assert any(n.startswith("$") for n in rows.names())
@@ -297,7 +297,7 @@ def test_a_symbol_table_outside_the_file_is_told(build: Build) -> None:
 
 @pytest.mark.peer
 def test_a_hash_table_without_an_end_is_told(build: Build) -> None:
-    """Its last bit is what tells how many symbols there are."""
+    """Its last bit determines the number of symbols."""
     contents = _contents(build("gnu-hash"))
     section = contents.image.section(".gnu.hash")
     assert section is not None

@@ -36,7 +36,7 @@ Build = Callable[..., FileContents]
 LR, SP = 30, 31
 ADD_SP_32, NOP, RET, B = 0x910083FF, 0xD503201F, 0xD65F03C0, 0x14000000
 SECTION_SIZE = 40
-"""Of ``size`` in a ``section_64``, from its start."""
+"""The offset of ``size`` in a ``section_64``."""
 
 
 def _with_text_size(contents: FileContents, size: int) -> FileContents:
@@ -48,7 +48,7 @@ def _with_text_size(contents: FileContents, size: int) -> FileContents:
 @pytest.mark.peer
 @pytest.mark.parametrize("size", [1 << 52, 1 << 63])
 def test_a_section_ends_where_its_segment_has_no_more_bytes(lab_program: Build, size: int):
-    """Whatever size it states; and the functions in it are still found."""
+    """The size that it states is ignored, and its functions are still found."""
     true = lab_program("frames", "-O2", "compact")
     stated = _with_text_size(true, size)
     segment = stated.image.segment("__TEXT")
@@ -163,7 +163,7 @@ class _FanIn:
 
 
 def test_callers_are_analysed_within_one_budget(monkeypatch: pytest.MonkeyPatch):
-    """Of functions that jump into functions that jump, eight each, not all are looked at."""
+    """Where functions jump into functions that jump, eight each, not all are followed."""
     analysed = 0
 
     def counted(code: Sequence[Effect], *others: Any, **named: Any) -> Flow:

@@ -1,4 +1,4 @@
-"""Tables that are wrong about a function are contradicted by its code, and the frame says so."""
+"""Tables that are wrong about a function are contradicted by its code, and the frame is flagged."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def call_sites(contents, path):
     path.write_bytes(contents.data)
     command = [OBJDUMP, "-d", "--no-show-raw-insn", path]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found, is_after_call = [], False
+    offsets, is_after_call = [], False
     for line in done.stdout.splitlines():
         parts = re.match(r"\s*([0-9a-f]+):\s+(\S+)", line)
         if parts and is_after_call:
-            found.append(int(parts[1], 16))
+            offsets.append(int(parts[1], 16))
         is_after_call = bool(parts) and parts[2] in CALLS
-    assert found
-    return found
+    assert offsets
+    return offsets
 
 
 def process(contents, change=lambda rules: rules):
@@ -69,7 +69,7 @@ def process(contents, change=lambda rules: rules):
 @pytest.mark.parametrize(("arch", "optimisation", "tables"), BUILDS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_right_tables_are_not_disputed(lab_program, name, arch, optimisation, tables, tmp_path):
-    """At no call of any of the programs: a flag that is always up says nothing."""
+    """No call of any of the programs is flagged: a flag on every frame would be worthless."""
     contents = lab_program(name, optimisation, tables, arch)
     rules = process(contents)
     for address in call_sites(contents, tmp_path / "program"):
@@ -100,7 +100,7 @@ def test_code_that_moves_on_from_its_table_is_followed(lab_program, arch, optimi
 
 
 class Moved:
-    """Rules whose CFA is a little off: of a function as it was before it was built anew."""
+    """Rules whose CFA is a little off: those of a function before it was rebuilt."""
 
     claims = Claims.AT_CALLS
 
@@ -146,7 +146,7 @@ def test_wrong_tables_are_disputed_at_nearly_every_call(
 
 
 def patched_table(encoding):
-    """A process in whose program the one entry for all functions says something else."""
+    """Return a process in whose program the one entry for all functions is different."""
     process = synthetic_process(Arch.X86_64, threads=1, images=2, depth=6)
     program = process.regions[0]
     section = MemoryContents(process.snapshot.memory, program.start, "program").image.section(
@@ -166,37 +166,37 @@ RBP_FRAME = 0x01000000.to_bytes(4, "little")
 
 
 def test_a_caller_that_a_stale_table_skips_is_told_by_the_code():
-    """The table's caller is plausible: it is followed, and every such frame says who disagrees."""
+    """The table's caller is plausible: it is followed, and every such frame names the dispute."""
     # Frameless, 64 bytes: two frames of these functions. The return address is the next frame's.
     snapshot, true, program = patched_table(0x02080000)
-    (found,) = unwind(snapshot)
+    (backtrace,) = unwind(snapshot)
 
-    disputed = [one for one in found.addresses if one.disputed_by]
+    disputed = [frame for frame in backtrace.addresses if frame.disputed_by]
     assert disputed
-    for one in disputed:
-        (dispute,) = one.disputed_by
-        assert FrameTrust.COMPACT is one.trust
+    for frame in disputed:
+        (dispute,) = frame.disputed_by
+        assert FrameTrust.COMPACT is frame.trust
         assert FrameTrust.PROLOGUE is dispute.trust
         assert dispute.address in true
-        assert true.index(dispute.address) + 1 == true.index(one.address)
+        assert true.index(dispute.address) + 1 == true.index(frame.address)
     # A frame is disputed where its callee is the program's, and was not interrupted.
-    inside = [program.start <= one.address < program.end for one in found.addresses]
-    assert inside[1:-1] == [bool(one.disputed_by) for one in found.addresses[2:]]
+    inside = [program.start <= frame.address < program.end for frame in backtrace.addresses]
+    assert inside[1:-1] == [bool(frame.disputed_by) for frame in backtrace.addresses[2:]]
 
 
 def test_where_a_stale_table_leads_nowhere_the_code_is_followed():
-    """The stack is whole, and says what the table would have had."""
-    # Frameless, 24 bytes: where it says that the return address is, the caller's rbp was saved.
+    """The stack is whole, and records the table's caller."""
+    # Frameless, 24 bytes: at its return address's offset, the caller's rbp was saved.
     snapshot, true, _ = patched_table(0x02030000)
-    (found,) = unwind(snapshot)
+    (backtrace,) = unwind(snapshot)
 
-    assert true == tuple(one.address for one in found.addresses)
-    assert found.stop.is_complete
-    disputed = [one for one in found.addresses if one.disputed_by]
+    assert true == tuple(frame.address for frame in backtrace.addresses)
+    assert backtrace.stop.is_complete
+    disputed = [frame for frame in backtrace.addresses if frame.disputed_by]
     assert disputed
-    for one in disputed:
-        (dispute,) = one.disputed_by
-        assert FrameTrust.PROLOGUE is one.trust
+    for frame in disputed:
+        (dispute,) = frame.disputed_by
+        assert FrameTrust.PROLOGUE is frame.trust
         assert FrameTrust.COMPACT is dispute.trust
         assert dispute.address not in true
 

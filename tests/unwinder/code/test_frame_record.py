@@ -51,7 +51,7 @@ def test_x86_records():
 
 
 def test_rules_of_records_are_known():
-    """Whatever other registers they restore."""
+    """The other registers that they restore are ignored."""
     for arch in (Arch.ARM64, Arch.X86_64, Arch.I386):
         rule = frame_pointer_rule(arch)
         assert follows_record(rule, arch)
@@ -64,14 +64,14 @@ def test_rules_of_records_are_known():
 @pytest.mark.peer
 @pytest.mark.parametrize("arch", [Arch.ARM64, Arch.X86_64])
 def test_behind_it_the_frame_pointer_s_rule_is_right(lab_program, arch):
-    """As instruction analysis, which follows every instruction, says of the same places."""
+    """Instruction analysis, which follows every instruction, has the same results."""
     contents = lab_program("registers", "-O2", "compact", arch)
     rules = instruction_rules(contents, arch)
     bounds = FunctionBounds.of_macho(contents)
     section = contents.image.section("__TEXT", "__text")
     assert rules is not None
     assert section is not None
-    at, found = section.address, 0
+    at, seen = section.address, 0
     while (function := bounds.at(Svma(at))) is not None:
         start, at = function
         code = contents.read_svma(start, min(BEGINNING_SIZE, at - start))
@@ -84,5 +84,5 @@ def test_behind_it_the_frame_pointer_s_rule_is_right(lab_program, arch):
         fp = state.value(arch.registers.fp)
         assert -16 == fp.offset, hex(start)
         assert state.slots[-8] == state.machine.return_address
-        found += 1
-    assert found > 3
+        seen += 1
+    assert seen > 3

@@ -1,4 +1,4 @@
-"""What analyses of instructions remember of functions, whatever the architecture."""
+"""The cache of functions of instruction analysis, which is the same on every architecture."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ KINDS = pytest.mark.parametrize(
 def test_code_that_was_not_captured_is_missing_each_time(
     analyse: Callable[[_Function], Rules], bytes_of_code: bytes
 ):
-    """Who asks second is told the same: a failed look leaves nothing behind."""
+    """A second query has the same answer: a failed analysis leaves nothing in the cache."""
     code = _Function(bytes_of_code)
     rules = analyse(code)
     for _ in range(3):

@@ -78,7 +78,7 @@ def test_the_middle_is_left_to_tables():
 
 
 def test_a_loop_is_no_way_out():
-    """A jump back to what is before the instruction that was asked for stays in the function."""
+    """A jump back to before the queried instruction stays in the function."""
     loop = bytes.fromhex("90 ebf9".replace(" ", ""))  # back over the call, which is before it
     code = X86_BEGINNING + bytes.fromhex("85c07400") * BRANCHES + b"\xe8\0\0\0\0" + loop + X86_END
     contents = Code(code)

@@ -1,4 +1,4 @@
-"""Rules for code that leaves one stack for another: what it has still to do says them."""
+"""Rules for code that leaves one stack for another, from the instructions it has yet to run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Words:
 
 
 def _rule(*code: Effect) -> UnwindRule | None:
-    """Of code that is entered with sp unknown."""
+    """Return the rule of code that is entered with sp unknown."""
     state = MODE_32.entry.after(Writes((ESP,)))
     return rule_across_stacks(code, 0, state, None)
 
@@ -121,7 +121,7 @@ def test_jumps_are_followed_and_conditions_taken_not_to_hold():
     ],
 )
 def test_no_rule_where_the_way_is_not_known(code: tuple[Effect, ...]):
-    """A call comes first, or the code ends, or it goes round and round."""
+    """A call comes first, or the code ends, or it cycles."""
     assert _rule(*code) is None
 
 

@@ -47,8 +47,8 @@ def test_continuations_at_every_instruction(arch: Arch, optimisation: str, tmp_p
         depth = next(
             (n for n, at in enumerate(truth[:-1]) if "async" in function(at - (n > 0))[1]), None
         )
-        found = walk(moment.registers, moment.memory, rules, MASK)
-        addresses = [int(frame.address) for frame in found.addresses]
+        result = walk(moment.registers, moment.memory, rules, MASK)
+        addresses = [int(frame.address) for frame in result.addresses]
         if depth is None:
             if addresses != truth:
                 wrong.append(f"{truth[0]:#x}: {addresses} is not {truth}")
@@ -67,15 +67,17 @@ def test_continuations_at_every_instruction(arch: Arch, optimisation: str, tmp_p
         if name == "_async_resumed" and truth[0] != start:
             return  # Swift's own would put its context in the record's place; C cannot
         if name == "_async_leaf" and arch is Arch.ARM64:
-            return  # it makes no frame, so nothing in it says that it is async
-        if addresses != expected or found.stop.reason is not StopReason.ROOT:
+            return  # it makes no frame, so nothing in it shows that it is async
+        if addresses != expected or result.stop.reason is not StopReason.ROOT:
             wrong.append(
                 f"{name} {truth[0]:#x}: {list(map(hex, addresses))} not {list(map(hex, expected))}"
             )
             return
-        assert all(frame.kind is AddressKind.ASYNC_RESUME for frame in found.addresses[depth + 1 :])
-        assert found.physical_remainder is not None
-        rest = [int(frame.address) for frame in found.physical_remainder.addresses]
+        assert all(
+            frame.kind is AddressKind.ASYNC_RESUME for frame in result.addresses[depth + 1 :]
+        )
+        assert result.physical_remainder is not None
+        rest = [int(frame.address) for frame in result.physical_remainder.addresses]
         assert rest == truth[depth + 1 :]
 
     EmulatedRun(contents).run(visit)

@@ -1,4 +1,4 @@
-"""Call-frame rules of ELF and Mach-O images are what LLVM says the rows are."""
+"""Call-frame rules of ELF and Mach-O images are those of the rows that LLVM prints."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _of_macho(contents: FileContents) -> CallFrameRules:
 
 
 def _ours(rule: UnwindRule, arch: Arch) -> str:
-    """A rule in LLVM's words: what it says of the CFA, the return address and other registers."""
+    """Return a rule in LLVM's words: the CFA, the return address and other registers."""
     name = llvm_register_names(arch)
     numbers = range(len(arch.registers.names))
     return describe(rule, {n: name(n) for n in numbers}).replace(" ", "")
@@ -155,7 +155,7 @@ def _ours(rule: UnwindRule, arch: Arch) -> str:
 def _theirs(row: str, arch: Arch) -> str:
     """LLVM's row in the words of a rule: ``CFA=RSP+16: RBX=[CFA-16], RIP=[CFA-8]``."""
     name = llvm_register_names(arch)
-    kept = {name(n): n for n in range(len(arch.registers.names))}
+    tracked = {name(n): n for n in range(len(arch.registers.names))}
     column = name(arch.registers.return_column)
     cfa, _, rest = row.partition(": ")
     said = dict(place.split("=", 1) for place in rest.split(", ") if place)
@@ -168,7 +168,7 @@ def _theirs(row: str, arch: Arch) -> str:
     parts = [cfa.replace("CFA=", "cfa="), f"pc={places.get(column, column)}"]
     pc = {"RIP", "EIP", "PC"}
     parts += [
-        f"{register}={places[register]}" for register in places if register in kept.keys() - pc
+        f"{register}={places[register]}" for register in places if register in tracked.keys() - pc
     ]
     return ",".join(parts)
 
@@ -218,7 +218,7 @@ def test_rules_of_this_machines_files(
 def test_rules_of_other_machines_files(
     zig: Callable[..., Path], dump: Dump, target: str, options: tuple[str, ...]
 ) -> None:
-    """Of arm64, with its return address signed and not, and of both widths of x86."""
+    """arm64, with its return address signed and not, and both widths of x86."""
     path = zig(target, *options)
     contents = _elf(path)
     assert _compare(_rules(contents), dump(path), contents.image.arch) > 30
@@ -257,7 +257,7 @@ def test_rules_of_mach_o(
 ) -> None:
     """``__eh_frame`` has no table to search: it is read from end to end.
 
-    On x86-64 linkers keep only what compact unwind cannot say.
+    On x86-64 linkers keep only what compact unwind cannot express.
     """
     path = macho(arch)
     rules = _of_macho(FileContents(path.read_bytes(), path.name))
@@ -419,11 +419,11 @@ SIGNAL_REGISTERS = (8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7, 16)
 @pytest.mark.peer
 def test_every_register_of_what_a_signal_interrupted_is_recovered(libc: Path, dump: Dump) -> None:
     """From the kernel's frame, by the expressions that libc has for its return code."""
-    found = [f for f in dump(libc) if any("DW_OP_breg7 RSP+168" in r for r in f.rows.values())]
-    if not found:
+    functions = [f for f in dump(libc) if any("DW_OP_breg7 RSP+168" in r for r in f.rows.values())]
+    if not functions:
         pytest.skip("this libc is not one for x86-64, or does not describe signal frames")
     # The FDE starts a byte before the code, so that a lookup of the return address less 1 is in it.
-    code = Svma(found[0].start + 1)
+    code = Svma(functions[0].start + 1)
     rules = _rules(_elf(libc))
     rule = rules.rule_for(code, interrupted=True)
     assert rule is not None
@@ -476,7 +476,7 @@ def test_code_that_no_fde_describes_has_no_rule(program: Path, dump: Dump) -> No
 def test_one_malformed_function_does_not_take_the_others_with_it(
     zig: Callable[..., Path], dump: Dump
 ) -> None:
-    """The error says which record is bad."""
+    """The error names the malformed record."""
     path = zig("aarch64-linux-musl")
     functions = dump(path)
     section = _elf(path).image.section(".eh_frame")
@@ -543,7 +543,7 @@ def _by_offset(rules: CallFrameRules) -> Callable[..., UnwindRule | None]:
 def test_images_without_call_frame_information_have_no_rules(
     zig: Callable[..., Path], folder: Path
 ) -> None:
-    """None is given, so that other sources are asked; object files are not linked yet."""
+    """None is returned, so that other sources are queried; object files are not linked yet."""
     bare = zig("x86_64-linux-musl", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-s")
     assert CallFrameRules.of_elf(_elf(bare)) is None
     unit = folder / "unit.o"
@@ -600,7 +600,7 @@ def test_offsets_beyond_any_address_are_refused() -> None:
 
 
 def test_nothing_is_read_before_a_rule_is_asked_for(libc: Path) -> None:
-    """But the few bytes that say where the table is."""
+    """Except for the few bytes with the address of the table."""
     whole = _elf(libc)
     asked: list[int] = []
 

@@ -108,7 +108,7 @@ class Run:
     """One run of a program, comparing at every instruction."""
 
     def __init__(self, contents: ElfFileContents, *, has_analysis: bool = False) -> None:
-        """``has_analysis``: ask all that is known of the image, and not tables alone."""
+        """``has_analysis``: query all sources of the image, and not its tables alone."""
         self._contents = contents
         self._has_analysis = has_analysis
         self._arch = contents.image.arch
@@ -217,15 +217,15 @@ class Run:
             lookup = registers.pc if interrupted else registers.pc - 1
             rule = self._rule(lookup, interrupted=interrupted)
             assert rule is not None, where
-            found = step(rule, registers, self, PacMask())
-            assert isinstance(found, RegisterSet), where
-            assert found.pc == caller.return_address, where
-            assert found.sp == caller.sp, where
+            recovered = step(rule, registers, self, PacMask())
+            assert isinstance(recovered, RegisterSet), where
+            assert recovered.pc == caller.return_address, where
+            assert recovered.sp == caller.sp, where
             for number in self._arch.registers.callee_saved:
-                # What a function preserves for its callers; more is not asked of it.
+                # Registers that a function preserves for its callers; no more is required of it.
                 if number in self._ids and number != self._arch.registers.sp:
-                    assert found.get(number) == caller.registers.get(number), (where, number)
-            registers, interrupted = found, False
+                    assert recovered.get(number) == caller.registers.get(number), (where, number)
+            registers, interrupted = recovered, False
 
     def _rule(self, lookup: int, *, interrupted: bool) -> UnwindRule | None:
         key = (lookup, interrupted)
@@ -284,7 +284,7 @@ def test_every_instruction_of_arm_has_the_true_stack(
 
 @pytest.mark.parametrize("case", ["x86_64", "i386", "arm64"])
 def test_every_instruction_of_a_lazy_stub_has_the_true_stack(case: str, tmp_path: Path) -> None:
-    """Its linker gives stubs no call-frame information: their instructions say it."""
+    """Its linker gives stubs no call-frame information: their instructions are analysed."""
     if find_spec("ziglang") is None:
         pytest.skip("ziglang is not installed; it compiles the programs")
     target, options = CASES[case]

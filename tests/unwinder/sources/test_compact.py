@@ -117,7 +117,7 @@ def _section(
     personalities: tuple[int, ...] = (),
     lsda: tuple[tuple[int, int], ...] = (),
 ) -> bytes:
-    """A section of ``(first function, page)``, laid out as the header says it may be."""
+    """A section of ``(first function, page)``, laid out as the header permits."""
     common_at = 28
     personality_at = common_at + 4 * len(common)
     index_at = personality_at + 4 * len(personalities)
@@ -317,7 +317,7 @@ def test_encodings(encoding: int, arch: Arch, expected: object):
 @given(encoding=st.integers(0, (1 << 32) - 1), arch=st.sampled_from(list(Arch)))
 @settings(deadline=None)
 def test_any_encoding_is_a_value_or_an_error(encoding: int, arch: Arch):
-    """Modes, registers and permutations that do not exist are said to be wrong."""
+    """Modes, registers and permutations that do not exist are errors."""
     with suppress(MachOError):
         decode(encoding, arch, source="test", at=0)
 
@@ -328,7 +328,7 @@ def test_any_encoding_is_a_value_or_an_error(encoding: int, arch: Arch):
 def _calls(contents: FileContents) -> list[tuple[RegisterSet, Moment]]:
     """Each caller once for each depth of its stack: its registers, and the moment of the call."""
     seen: set[tuple[int, int | None]] = set()
-    found: list[tuple[RegisterSet, Moment]] = []
+    steps: list[tuple[RegisterSet, Moment]] = []
 
     def visit(moment: Moment) -> None:
         caller = moment.callers[0]
@@ -348,13 +348,13 @@ def _calls(contents: FileContents) -> list[tuple[RegisterSet, Moment]]:
             assert stepped.get(number) == expected.registers.get(number), (
                 f"register {number} of the caller of {caller.return_address:#x}, by {rule}"
             )
-        found.append((stepped, moment))
+        steps.append((stepped, moment))
 
     rules = _rules(contents)
     without: list[int] = []
     EmulatedRun(contents).run(visit)
     assert not without, "a call in a function without a rule"
-    return found
+    return steps
 
 
 @pytest.mark.emulated
@@ -376,7 +376,7 @@ def test_arm64_callers_are_recovered_exactly(name: str, optimisation: str, lab_p
 
 @pytest.mark.peer
 def test_the_programs_use_every_x86_64_mode(lab_program: Build):
-    """Or else the tests above say less than they seem to."""
+    """Otherwise the tests above prove less than they seem to."""
     kinds: set[type] = set()
     saved: set[tuple[int, ...]] = set()
     for name, optimisation in X86_BUILDS:
@@ -436,7 +436,7 @@ def test_arm64_frameless_functions_that_save_pairs(compiled: Build):
 
 @pytest.mark.peer
 def test_a_gap_has_no_rule(lab_program: Build):
-    """Encoding 0 is no leaf and not the end of the stack: the next source is asked."""
+    """Encoding 0 is no leaf and not the end of the stack: the next source is queried."""
     contents = lab_program("leaves", "-O2", "compact", Arch.X86_64)
     data = _section([(0, _regular((0, 0)))], 0x1000000)
     rules = CompactRules(contents, Arch.X86_64, UnwindInfo(data, "test"))

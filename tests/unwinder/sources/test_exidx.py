@@ -1,4 +1,4 @@
-"""Rules from ``.ARM.exidx``: what LLVM reads from the tables, and what EHABI says of each."""
+"""Rules from ``.ARM.exidx``, compared with LLVM's reading of the tables and with EHABI."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ElfFileConte
 
 
 def address_of(contents: ElfFileContents, name: str) -> Svma:
-    """Of a symbol."""
+    """Return the address of a symbol."""
     symbols = parse_symbols(contents)
     return Svma(int(symbols.addresses[symbols.names().index(name)]))
 
@@ -124,7 +124,7 @@ def test_each_function_has_the_rule_that_its_source_states(
 
 
 def caller(instructions: str, memory: dict[int, int], **registers: int) -> RegisterSet:
-    """What stepping by the instructions finds, of a frame with sp at :data:`SP`."""
+    """Return the caller of a frame with sp at :data:`SP`, by the instructions."""
     data = bytearray(0x400)
     for offset, value in memory.items():
         data[offset : offset + 8] = value.to_bytes(8, "little")
@@ -137,7 +137,7 @@ def caller(instructions: str, memory: dict[int, int], **registers: int) -> Regis
 
 
 def test_nothing_to_undo_is_a_return_by_the_link_register() -> None:
-    """Its lowest bit, which says Thumb, is no part of where the caller goes on."""
+    """Its lowest bit, which selects Thumb, is no part of the return address."""
     found = caller("b0b0b0", {})
     assert (found.pc, found.sp) == (0x9000, SP)
 
@@ -198,7 +198,7 @@ def test_doubles_are_popped_as_they_were_stored(
     ],
 )
 def test_the_virtual_stack_pointer_moves(instructions: str, moved: int) -> None:
-    """By what EHABI's table says, and no further than "finish"."""
+    """By EHABI's table, and no further than "finish"."""
     assert caller(instructions, {}).sp == SP + moved
 
 

@@ -1,4 +1,4 @@
-"""What the kernel saved before it called a signal handler, where C says that it is.
+"""The registers that the kernel saved before it called a signal handler, at C's offsets.
 
 The truth is ``offsetof`` in the systems' own headers, compiled for each architecture; Darwin's
 ``_sigtramp`` itself is no open header, so a function of its shape stands for it.
@@ -201,7 +201,7 @@ def test_darwin_arm64():
 
 
 def test_darwin_x86_64():
-    """The ucontext is an argument, and is kept in rbx once an instruction has moved it there."""
+    """The ucontext is an argument, and is in rbx once an instruction has moved it there."""
     target = "x86_64-apple-macos13"
     state = "struct __darwin_mcontext64, __ss.__"
     names = [

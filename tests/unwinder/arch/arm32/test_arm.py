@@ -1,4 +1,4 @@
-"""32-bit arm: the bit that says Thumb, what tells ARM from Thumb code, d registers, stubs."""
+"""32-bit arm: the Thumb bit, the recognition of Thumb code, d registers, stubs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
 
 
 def image_of(contents: FileContents, path: str, end: int | None = None) -> BinaryImage:
-    """Where its file says that it lies; ``end`` is where its code ends, if not with its segment."""
+    """Return the image at its stated address; ``end``: of its code, if not its segment's."""
     text = contents.image.text_segment
     assert text is not None
     return BinaryImage(
@@ -89,11 +89,11 @@ def image_of(contents: FileContents, path: str, end: int | None = None) -> Binar
 
 
 def registers(general: dict[int, int], *, pc: int = 0x8000, sp: int = 0x1000) -> RegisterSet:
-    """Of an armv7k thread."""
+    """Return the registers of an armv7k thread."""
     return RegisterSet.of(Arch.ARMV7K, pc=pc, sp=sp, general=general)
 
 
-# --- the bit that says Thumb ---
+# --- the Thumb bit ---
 
 
 @pytest.mark.parametrize("saved", [0x5000, 0x5001])
@@ -179,9 +179,11 @@ def test_a_core_has_the_stack_that_lldb_prints(
     images = ImageList([image_of(contents, str(path))])
     snapshot = Snapshot(process=process, threads=(thread,), images=images)
     loaded = [
-        MemoryRegion(Avma(one.vmaddr), bytes(contents.read_file(one.fileoff, one.filesize)))
-        for one in contents.image.segments
-        if one.filesize
+        MemoryRegion(
+            Avma(segment.vmaddr), bytes(contents.read_file(segment.fileoff, segment.filesize))
+        )
+        for segment in contents.image.segments
+        if segment.filesize
     ]
     core.write_bytes(core_bytes(snapshot, loaded))
     (found,) = machtrace.backtraces(core)
@@ -193,7 +195,7 @@ def test_a_core_has_the_stack_that_lldb_prints(
         pytest.skip("lldb is not installed")
     command = (lldb, "--batch", "-o", f"target create {path} --core {core}", "-o", "bt")
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    addresses = [int(one, 16) for one in re.findall(r"frame #\d+: 0x(\w+)", shown)]
+    addresses = [int(segment, 16) for segment in re.findall(r"frame #\d+: 0x(\w+)", shown)]
     assert addresses == list(truth[:-1])
 
 
@@ -206,17 +208,17 @@ def test_code_shows_its_set_where_no_table_says_so(program: Program, mode: str) 
     """Every function of a program, by its bytes alone, as its symbol has it."""
     sources = (LAB / "registers.c", LAB / "support.c", LAB / "support.S")
     contents = program(*sources, arch=Arch.ARMV7, options=(mode, "-O1"))
-    told, guessed = instruction_sets_of_macho(contents), InstructionSets({})
+    stated, guessed = instruction_sets_of_macho(contents), InstructionSets({})
     bounds = FunctionBounds.of_macho(contents)
     (text,) = contents.image.code_sections
     at, compared = Svma(text.address), 0
     while at < text.end:
-        found = bounds.at(at)
-        assert found is not None
-        code = bytes(contents.read_svma(found[0], found[1] - found[0]))
-        assert told.is_thumb(found[0], code) == (mode == "-mthumb")
-        assert guessed.is_thumb(found[0], code) == (mode == "-mthumb"), hex(found[0])
-        at, compared = found[1], compared + 1
+        function = bounds.at(at)
+        assert function is not None
+        code = bytes(contents.read_svma(function[0], function[1] - function[0]))
+        assert stated.is_thumb(function[0], code) == (mode == "-mthumb")
+        assert guessed.is_thumb(function[0], code) == (mode == "-mthumb"), hex(function[0])
+        at, compared = function[1], compared + 1
     assert compared > 12
 
 
@@ -239,17 +241,17 @@ def test_code_shows_its_set_where_no_table_says_so(program: Program, mode: str) 
 def test_patterns_of_saved_doubles(
     encoding: int, saved: tuple[int, ...], aligned: tuple[int, ...]
 ) -> None:
-    """What Apple's unwinder does for each: pushes, then what is stored from an aligned sp up."""
-    found = decode(encoding, Arch.ARMV7K, source="test", at=0)
-    assert isinstance(found, FramePointerBased)
-    pushed = [number - ARM_DOUBLES.start for number, _ in found.saved if number in ARM_DOUBLES]
+    """Apple's unwinder expects pushes, then registers stored from an aligned sp up."""
+    decoded = decode(encoding, Arch.ARMV7K, source="test", at=0)
+    assert isinstance(decoded, FramePointerBased)
+    pushed = [number - ARM_DOUBLES.start for number, _ in decoded.saved if number in ARM_DOUBLES]
     assert pushed == list(saved)
-    lowest = min([-found.cfa_offset, *(place for _, place in found.saved)])
+    lowest = min([-decoded.cfa_offset, *(place for _, place in decoded.saved)])
     if not aligned:
-        assert found.aligned is None
+        assert decoded.aligned is None
         return
     registers = tuple(ARM_DOUBLES[number] for number in aligned)
-    assert found.aligned == AlignedRegisters(lowest - 8 * len(aligned), 16, registers)
+    assert decoded.aligned == AlignedRegisters(lowest - 8 * len(aligned), 16, registers)
 
 
 @pytest.mark.parametrize("fp", [0x1070, 0x1074, 0x1078, 0x107C])
@@ -351,15 +353,15 @@ def test_stubs_and_their_helpers_have_a_caller(program: Program) -> None:
     def sizes(name: str, count: int) -> list[int]:
         section = contents.image.section("__TEXT", name)
         assert section is not None
-        found = []
+        rules_found = []
         for at in range(section.address, section.address + 4 * count, 4):
             rule = rules.rule_for(Svma(at), interrupted=True)
             assert rule is not None
             assert rule.return_address == InRegister(LR)
             assert isinstance(rule.cfa, RegisterOffset)
             assert rule.cfa.register == SP
-            found.append(rule.cfa.offset)
-        return found
+            rules_found.append(rule.cfa.offset)
+        return rules_found
 
     assert sizes("__stubs", 3) == [0, 0, 0]
     assert sizes("__stub_helper", 11) == [0, 4, 4, 4, 8, 8, 8, 0, 0, 0, 0]

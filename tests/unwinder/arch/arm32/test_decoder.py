@@ -1,4 +1,4 @@
-"""ARM and Thumb instructions: what capstone says of random ones, and of compiled code."""
+"""ARM and Thumb instructions: random ones as capstone decodes them, and compiled code."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ NAMES |= {f"s{n}": {ARM_DOUBLES[n // 2]} for n in range(32)}
 NAMES |= {f"q{n}": {ARM_DOUBLES[2 * n], ARM_DOUBLES[2 * n + 1]} for n in range(16)}
 VECTORS = set(ARM_DOUBLES)
 TRANSFERS = ("ld", "st", "vld", "vst", "vpop", "vpush", "pop", "push")
-"""Of these, capstone does not always say that they move the register with the address."""
+"""Instructions whose write to the base register capstone does not always report."""
 UNKNOWN = (
     *("mrc", "mrrc", "mcr", "svc", "ldc", "stc", "cdp", "bxns", "blxns", "smc"),
     *("vldm", "vstm", "vpop", "vpush", "fld", "fst", "strt", "strbt", "strht"),
 )
-"""Of these it knows less than the manual."""
+"""Instructions of which it knows less than the manual."""
 LATER = ("f16", "tt", "dot", "vmmla", "vcmla", "vcadd")
 """Instructions of ARMv8."""
 
@@ -73,24 +73,24 @@ def decoded(code: bytes, *, is_thumb: bool) -> Decoded:
 
 def written(effects: tuple[Effect, ...]) -> set[int]:
     """The registers that change."""
-    found: set[int] = set()
+    written: set[int] = set()
     for effect in effects:
         match effect:
             case Writes(registers):
-                found |= set(registers)
+                written |= set(registers)
             case AddConstant() | AddRegister() | MoveRegister() | SetConstant() | InsertConstant():
-                found.add(effect.destination)
+                written.add(effect.destination)
             case Load(registers):
-                found |= {register for register in registers if register is not None}
+                written |= {register for register in registers if register is not None}
             case Call():
-                found.add(LR)
+                written.add(LR)
             case _:
                 pass
         if isinstance(effect, Load | Store) and effect.write_back:
-            found.add(effect.base)
+            written.add(effect.base)
     if effects and isinstance(effects[-1], Return):
-        found.discard(LR)
-    return found - {PC}
+        written.discard(LR)
+    return written - {PC}
 
 
 def named(instruction: Any, numbers: Any) -> set[int]:
@@ -102,7 +102,7 @@ def named(instruction: Any, numbers: Any) -> set[int]:
 
 
 def disagreement(theirs: Any, ours: Decoded) -> str | None:
-    """What the two say differently."""
+    """Return the differences between the two."""
     last = ours.effects[-1] if ours.effects else None
     if isinstance(last, Trap):
         return None
@@ -116,7 +116,7 @@ def disagreement(theirs: Any, ours: Decoded) -> str | None:
         ignored = named(theirs, read)
         registers, mine = registers - ignored, mine - ignored
     if not registers & VECTORS or theirs.mnemonic.startswith("vld"):
-        # It does not tell of all of them, and lets lists go on from d31 to d0.
+        # It does not report all of them, and lets lists continue from d31 to d0.
         mine -= VECTORS if not registers & VECTORS else set()
         registers -= VECTORS - mine
     if registers != mine:
@@ -236,10 +236,10 @@ def test_it_tells_the_conditions_of_what_follows(it: int, conditions: list[int])
 def test_any_bytes_are_taken_apart_once(code: bytes, is_thumb: bool) -> None:  # noqa: FBT001
     """No two instructions share a byte, whatever jumps where."""
     try:
-        found = Code(code, 0x1000, is_thumb=is_thumb).found
+        decoded = Code(code, 0x1000, is_thumb=is_thumb).decoded
     except MachtraceError:
         return
     ends = 0
-    for at, instruction in sorted(found.items()):
+    for at, instruction in sorted(decoded.items()):
         assert at >= ends
         ends = at + instruction.size

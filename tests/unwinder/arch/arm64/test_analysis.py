@@ -63,7 +63,7 @@ LR, SP = 30, 31
 def _disagreements(
     contents: FileContents, unpreserved: frozenset[int] = frozenset()
 ) -> tuple[int, list[str]]:
-    """How many instructions have call-frame information, and where analysis says other things."""
+    """Count the instructions with call-frame information, and those where analysis differs."""
     call_frames = call_frame_rules(contents)
     rules = instruction_rules(contents, Arch.ARM64)
     assert call_frames is not None
@@ -101,7 +101,7 @@ def _functions(contents: FileContents) -> Iterator[tuple[Svma, tuple[int, ...]]]
 def _agree(
     state: FrameState, rule: UnwindRule, expected: UnwindRule, unpreserved: frozenset[int]
 ) -> bool:
-    """Whether all that ``expected`` says is known, and ``rule`` says nothing else.
+    """Return whether ``rule`` has all that ``expected`` has, and nothing different.
 
     A rule may count from sp where the other counts from fp, and leave a register where it is that
     was saved but has not changed.
@@ -116,13 +116,13 @@ def _agree(
     if rule.return_address != InRegister(LR):
         said[LR] = rule.return_address
     for register in {LR, *ARM64.callee_saved} - unpreserved:
-        true, found = saved.get(register), said.get(register)
+        true, actual = saved.get(register), said.get(register)
         if isinstance(true, AtCfa):
-            if state.slots.get(true.offset) != CallerValue(register) or found not in (true, None):
+            if state.slots.get(true.offset) != CallerValue(register) or actual not in (true, None):
                 return False
-        elif found is not None:
+        elif actual is not None:
             return False
-        if found is None and state.value(register) != CallerValue(register):
+        if actual is None and state.value(register) != CallerValue(register):
             return False
     return True
 
@@ -213,15 +213,21 @@ def test_whatever_an_instruction_writes_is_known_to_be_written():
     compared = 0
     for _ in range(80_000):
         word = generator.getrandbits(32)
-        found = next(decoder.disasm(struct.pack("<I", word), 0), None)
-        if found is None or found.mnemonic in _CAPSTONE_IS_WRONG or "#0" in found.op_str:
+        instruction = next(decoder.disasm(struct.pack("<I", word), 0), None)
+        if (
+            instruction is None
+            or instruction.mnemonic in _CAPSTONE_IS_WRONG
+            or "#0" in instruction.op_str
+        ):
             continue
         effect = decode(word)
         if isinstance(effect, Jump | IndirectJump | Return | Trap):
             continue
         compared += 1
-        missing = _capstone_written(found) - _written(effect)
-        assert not missing, f"{word:#010x} {found.mnemonic} {found.op_str}: {missing}, {effect}"
+        missing = _capstone_written(instruction) - _written(effect)
+        assert not missing, (
+            f"{word:#010x} {instruction.mnemonic} {instruction.op_str}: {missing}, {effect}"
+        )
     assert compared > 10_000
 
 
@@ -236,25 +242,25 @@ def test_jumps_calls_and_returns_are_told_apart():
     ]
     words += [0xD61F0120, 0xD63F0120, 0xD65F03C0, 0xD65F0BFF, 0xD65F0FFF, 0xD71F0912, 0xD73F0D12]
     for word in words:
-        found = next(decoder.disasm(struct.pack("<I", word), 0), None)
-        if found is None:
+        instruction = next(decoder.disasm(struct.pack("<I", word), 0), None)
+        if instruction is None:
             continue
-        effect, name = decode(word), found.mnemonic
+        effect, name = decode(word), instruction.mnemonic
         if name in ("bl", "blr", "blraa", "blrab"):
             assert isinstance(effect, Call), name
         elif name in ("ret", "retaa", "retab"):
             assert effect == Return(LR), name
         elif name in ("br", "braa", "brab"):
             assert isinstance(effect, IndirectJump), name
-        elif capstone.CS_GRP_BRANCH_RELATIVE in found.groups:
+        elif capstone.CS_GRP_BRANCH_RELATIVE in instruction.groups:
             assert isinstance(effect, Jump), name
             assert effect.is_conditional == (name != "b")
         else:
             continue
         seen.add(name)
         if isinstance(effect, Jump | Call) and effect.distance is not None:
-            target = found.operands[-1].imm
-            assert effect.distance == target, f"{name} {found.op_str}"
+            target = instruction.operands[-1].imm
+            assert effect.distance == target, f"{name} {instruction.op_str}"
     assert {"b", "bl", "cbz", "cbnz", "tbz", "tbnz", "br", "blr", "ret", "retaa", "retab"} <= seen
 
 
@@ -307,7 +313,7 @@ _INTERESTING = st.one_of(
 @given(words=st.lists(_INTERESTING, min_size=1, max_size=60), interrupted=st.booleans())
 @settings(max_examples=300, deadline=None)
 def test_any_code_has_a_rule_or_none(words: list[int], interrupted: bool):  # noqa: FBT001
-    """Whatever bytes are taken for a function, at each of them, in bounded work."""
+    """Any bytes taken for a function, at each instruction, in a bounded number of steps."""
     rules = _rules_of(*words)
     for index in range(len(words)):
         rule = rules.rule_for(Svma(4 * index + 3), interrupted=interrupted)
@@ -336,7 +342,7 @@ def test_a_function_that_is_too_long_is_left_alone():
 
 @pytest.mark.peer
 def test_callers_are_left_to_compact_unwind(lab_program: Build):
-    """Where a function makes a frame of its own and calls ordinary ones, tables say it better."""
+    """Where a function has a frame of its own and calls ordinary ones, tables are better."""
     contents = lab_program("registers", "-O2")
     rules = instruction_rules(contents, Arch.ARM64)
     assert rules is not None

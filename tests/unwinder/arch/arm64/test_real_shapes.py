@@ -167,7 +167,7 @@ _jump:
 @pytest.mark.emulated
 @pytest.mark.peer
 def test_outlined_ends_of_functions_that_jump_to_a_pointer(tmp_path: Path):
-    """What takes a frame down and jumps on, for functions that jump to it, has their frame."""
+    """Code that removes a frame and jumps on has the frame of the functions that jump to it."""
     text = """
 .globl _main
 .p2align 2

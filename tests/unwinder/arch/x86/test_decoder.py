@@ -1,4 +1,4 @@
-"""Remembered x86 instructions are what they were when they were taken apart."""
+"""Cached x86 instructions are equal to those decoded again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODES = pytest.mark.parametrize("mode", [MODE_64, MODE_32], ids=["64", "32"])
 
 @MODES
 def test_any_bytes(mode: Mode):
-    """Of all kinds of instructions, many times the same beginnings with other ends."""
+    """All kinds of instructions, and many with the same beginnings and other ends."""
     random = Random(1)  # noqa: S311 (no secret)
     beginnings = [random.randbytes(random.randrange(1, 6)) for _ in range(300)]
     code = b"".join(
@@ -73,7 +73,7 @@ def test_compiled_code_is_taken_apart_once(lab_program: Build):
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    """At the limit all is forgotten, and learnt again."""
+    """A full cache is cleared, and filled again."""
     monkeypatch.setattr("machtrace.unwinder.arch.x86.decoder.CACHED", 100)
     decoder = Decoder(MODE_64)
     code = b"".join(b"\x48\x89\x85" + at.to_bytes(4, "little") for at in range(1000))

@@ -131,7 +131,7 @@ class _Code:
 
 
 def _rules_of(*functions: str) -> X86InstructionRules:
-    """Functions one behind the other, from 0x1000 on; what is beyond them is unknown."""
+    """Return consecutive functions from 0x1000 on; code beyond them is unknown."""
     codes = [bytes.fromhex(function) for function in functions]
     bounds, at = [], 0x1000
     for code in codes:
@@ -196,7 +196,7 @@ def test_what_an_unknown_function_pops_is_inferred_from_the_return(popped: int, 
 
 
 def test_what_an_unknown_function_pops_is_inferred_from_the_next_call():
-    """Calls are aligned, so a push of what is missing tells what went."""
+    """Calls are aligned, so a push that restores the alignment shows how much was popped."""
     # sub esp, 12; call eax; sub esp, 4; call eax; mov esp from elsewhere; jump
     rules = _rules_of("83ec0c ffd0 83ec04 ffd0 8b20 ffe1")
     assert [_cfa(rules, at) for at in (3, 5, 8)] == [(ESP, 16), (ESP, 12), (ESP, 16)]
@@ -216,7 +216,7 @@ def test_code_that_is_entered_with_words_pushed():
 
 
 def test_an_overwritten_register_is_lost():
-    """Nothing is said of what cannot be recovered."""
+    """Unrecoverable values have no rule."""
     rules = _rules_of("31db c3")  # xor ebx, ebx; ret
     assert dict(_rule(rules, 2).registers) == {EBX: Lost()}
 
@@ -224,7 +224,7 @@ def test_an_overwritten_register_is_lost():
 @given(code=st.binary(min_size=1, max_size=200))
 @settings(max_examples=150, deadline=None)
 def test_any_code_has_a_rule_or_none(code: bytes):
-    """Whatever bytes are taken for a function, at each of them."""
+    """Any bytes taken for a function, at each instruction."""
     rules = _rules_of(code.hex())
     for at in range(len(code)):
         rules.rule_for(Svma(0x1000 + at), interrupted=True)

@@ -47,7 +47,7 @@ def _random_code(seed: int, count: int) -> Iterator[bytes]:
 
 
 def test_lengths_and_writes_are_what_capstone_says():
-    """Of random bytes: where each instruction ends, and no written register is overlooked."""
+    """For random bytes, instructions end where capstone's do, and no written register is missed."""
     peer, compared = X86Peer(MODE_64), 0
     for code in _random_code(11, 40_000):
         objections = peer.objections(code)
@@ -57,16 +57,16 @@ def test_lengths_and_writes_are_what_capstone_says():
 
 
 def test_jumps_calls_and_returns_are_told_apart():
-    """Of random bytes, by capstone's groups; distances, by its operands."""
+    """For random bytes, by capstone's groups; distances, by its operands."""
     decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     decoder.detail = True
     seen: set[str] = set()
     for code in (*_random_code(5, 30_000), b"\xf3\xc3" + bytes(16), b"\xff\xe0" + bytes(16)):
-        found = next(decoder.disasm(code, 0), None)
-        if found is None or b"\x66" in code[: found.size] or found.mnemonic.startswith("x"):
+        peer = next(decoder.disasm(code, 0), None)
+        if peer is None or b"\x66" in code[: peer.size] or peer.mnemonic.startswith("x"):
             continue
-        effect, groups = decode(code, 0)[1][-1], found.groups
-        name = found.mnemonic.rpartition(" ")[2]
+        effect, groups = decode(code, 0)[1][-1], peer.groups
+        name = peer.mnemonic.rpartition(" ")[2]
         if isinstance(effect, Trap):
             continue  # far jumps and calls, which no program makes
         if name in ("call", "jmp") or capstone.CS_GRP_BRANCH_RELATIVE in groups:
@@ -74,7 +74,7 @@ def test_jumps_calls_and_returns_are_told_apart():
             assert isinstance(effect, Call) == (name == "call")
             if isinstance(effect, Jump):
                 assert effect.is_conditional == (name != "jmp")
-                assert effect.distance % (1 << 64) == found.operands[0].imm % (1 << 64)
+                assert effect.distance % (1 << 64) == peer.operands[0].imm % (1 << 64)
             seen.add(name)
         elif name == "ret":
             assert isinstance(effect, Return)
@@ -123,16 +123,16 @@ def test_at_calls_it_says_what_the_tables_say(build: tuple[str, str], lab_progra
     compared = 0
     for pc in _calls(contents):
         expected = tables.rule_for(pc, interrupted=False)
-        found = analysis.rule_for(pc, interrupted=True)
+        rule = analysis.rule_for(pc, interrupted=True)
         if expected is None:
             continue  # assembly, which nothing describes
-        assert found is not None, f"{pc:#x}"
-        assert found.return_address == expected.return_address == AtCfa(-8)
-        assert isinstance(found.cfa, RegisterOffset)
-        if found.cfa.register == expected.cfa.register:  # type: ignore[union-attr]
-            assert found.cfa == expected.cfa, f"{pc:#x}"
+        assert rule is not None, f"{pc:#x}"
+        assert rule.return_address == expected.return_address == AtCfa(-8)
+        assert isinstance(rule.cfa, RegisterOffset)
+        if rule.cfa.register == expected.cfa.register:  # type: ignore[union-attr]
+            assert rule.cfa == expected.cfa, f"{pc:#x}"
         saved = dict(expected.registers)
-        for register, recovery in found.registers:
+        for register, recovery in rule.registers:
             assert saved[register] == recovery, f"{pc:#x}: register {register}"
         assert analysis.rule_for(pc, interrupted=False) is None
         compared += 1
@@ -203,7 +203,7 @@ def test_a_frame_from_its_first_instruction_to_its_last():
 
 
 def test_an_address_inside_an_instruction_has_no_rule():
-    """No thread stands there; whoever says so is mistaken."""
+    """No thread is there; a pc that is there is wrong."""
     assert _cfa(_rules_of(bytes.fromhex("55 4889e5 5d c3")), 2) is None
 
 
@@ -218,7 +218,7 @@ def test_a_table_among_the_code_is_not_taken_for_instructions():
 @given(code=st.binary(min_size=1, max_size=200))
 @settings(max_examples=200, deadline=None)
 def test_any_code_has_a_rule_or_none(code: bytes):
-    """Whatever bytes are taken for a function, at each of them."""
+    """Any bytes taken for a function, at each instruction."""
     rules = _rules_of(code)
     for at in range(len(code)):
         _cfa(rules, at)

@@ -34,7 +34,7 @@ ASYNC long async_saving(CONTEXT Context *context, long a, long b, long c, long d
     return w + x * y - z;
 }
 
-/* What runs when a callee has gone on to it: it is given the callee's context. */
+/* What runs when a callee has resumed it: it is given the callee's context. */
 ASYNC long async_resumed(CONTEXT Context *callee, long a) { return work(a) + callee->value; }
 
 int main(void) {
