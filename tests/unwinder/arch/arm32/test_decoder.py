@@ -194,7 +194,7 @@ def test_compiled_code_is_followed_to_the_last_instruction(
         if not size:
             continue
         code = bytes(contents.read_svma(start, size))
-        ours = Code(code, start, is_thumb=is_thumb).found
+        ours = Code(code, start, is_thumb=is_thumb).decoded
         for theirs in reader.disasm(code, start):
             if theirs.address - start not in ours:
                 break  # constants behind the code

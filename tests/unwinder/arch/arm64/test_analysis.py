@@ -225,9 +225,8 @@ def test_whatever_an_instruction_writes_is_known_to_be_written():
             continue
         compared += 1
         missing = _capstone_written(instruction) - _written(effect)
-        assert not missing, (
-            f"{word:#010x} {instruction.mnemonic} {instruction.op_str}: {missing}, {effect}"
-        )
+        names = f"{instruction.mnemonic} {instruction.op_str}"
+        assert not missing, f"{word:#010x} {names}: {missing}, {effect}"
     assert compared > 10_000
 
 

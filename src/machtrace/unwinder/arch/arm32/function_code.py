@@ -53,7 +53,7 @@ class Code:
         "_later",
         "_ready",
         "bytes",
-        "found",
+        "decoded",
         "is_thumb",
         "start",
         "tables",
@@ -76,7 +76,7 @@ class Code:
         self.bytes = code
         self.start = start
         self.is_thumb = is_thumb
-        self.found: dict[int, Decoded] = {}
+        self.decoded: dict[int, Decoded] = {}
         """By offset from the start."""
         self.tables: dict[int, tuple[int, ...]] = {}
         """The targets of jumps by tables, by the jump's offset."""
@@ -119,7 +119,7 @@ class Code:
                 decoded = decoded._replace(condition=conditions.pop())
             elif decoded.it:
                 conditions = conditions_of(decoded.it)
-            self.found[at] = decoded
+            self.decoded[at] = decoded
             if not self._budget.spend(_STEPS_AN_INSTRUCTION):
                 return
             self._claim(at, at + decoded.size, _CODE)
@@ -212,7 +212,7 @@ class ArmEffects:
         self._jumps: list[tuple[int, int]] = []
         self._skipped_to = 0
         following = 0
-        for at, decoded in sorted(code.found.items()):
+        for at, decoded in sorted(code.decoded.items()):
             if at != following:
                 self.effects.append(TRAP)  # data
             following = at + decoded.size
@@ -255,7 +255,7 @@ class ArmEffects:
             at += decoded.size
             if decoded.sets_flags:
                 break
-            decoded = self._code.found.get(at)
+            decoded = self._code.decoded.get(at)
         return at
 
     def _resolved(self, place: int, target: int) -> Effect:
