@@ -22,7 +22,7 @@ from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, shown_identifier
 from machtrace.model.symbol import FrameStatus
 
-_GIVE_PATH = "give the path of a Mach-O or an ELF file"
+_GIVE_PATH = "pass the path of a Mach-O or an ELF file"
 _REASONS = {
     FrameStatus.MISSING_FILE: "no file of this image was found",
     FrameStatus.MISMATCHED_FILE: "only files of other images were found",

@@ -1,9 +1,6 @@
 """Source lines and inlined calls for offsets in an image: for one at a time, or in columns.
 
-Debug information of today's compilers has columns of lines, too; a SymCache keeps none, so none
-are given here.
-
-What an index of debug information consists of, whatever it is read from.
+Debug information of today's compilers has columns of lines, too; a SymCache has none.
 """
 
 from __future__ import annotations
@@ -31,79 +28,79 @@ class DebugTables(Protocol):
 
     @property
     def source(self) -> str:
-        """What to call it in errors."""
+        """The name in errors."""
         ...
 
     @property
     def range_starts(self) -> npt.NDArray[np.uint32]:
-        """Where each range begins, an :data:`ImageOffset`; ascending."""
+        """The start of each range, an :data:`ImageOffset`; ascending."""
         ...
 
     @property
     def range_locations(self) -> npt.NDArray[np.int32]:
-        """For each range its source location; -1 where nothing is known."""
+        """The source location of each range; -1 if unknown."""
         ...
 
     @property
     def location_file(self) -> npt.NDArray[np.int32]:
-        """For each source location its file; -1 where that is not known."""
+        """The file of each source location; -1 if unknown."""
         ...
 
     @property
     def location_line(self) -> npt.NDArray[np.uint32]:
-        """1-based; 0 where it is not known."""
+        """1-based; 0 if unknown."""
         ...
 
     @property
     def location_function(self) -> npt.NDArray[np.int32]:
-        """For each source location its function; -1 where that is not known."""
+        """The function of each source location; -1 if unknown."""
         ...
 
     @property
     def location_parent(self) -> npt.NDArray[np.int32]:
-        """The location of the call that this one is inlined into; -1 where it is not."""
+        """The location of the call that this one is inlined into; -1 if it is not inlined."""
         ...
 
     @property
     def function_entry(self) -> npt.NDArray[np.uint32]:
-        """Where each function begins; 2**32 - 1 where that is not known."""
+        """The start of each function; 2**32 - 1 if unknown."""
         ...
 
     def function_name(self, number: int) -> str:
-        """A function's linkage name, else its plain one; may be empty."""
+        """Return a function's linkage name, else its plain one; may be empty."""
         ...
 
     def file_path(self, number: int) -> str:
-        """A file's path, as it was recorded."""
+        """Return a file's path as recorded."""
         ...
 
 
 _LAST = 2**32 - 1
 """The largest offset that a SymCache can hold."""
 _NOTHING = (-1, 0, -1, -1)
-"""A row of which nothing is known: file, line, function, and the location of the call."""
+"""A row of unknown values: file, line, function, and the location of the call."""
 _PARENT = 3
 MOST_CALLS = 4096
-"""Calls inlined into one another, of which no compiler makes as many."""
+"""The deepest inlining; no compiler reaches it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DebugColumns:
-    """What the debug information says of many offsets: one entry an offset in each column.
+    """The debug information at many offsets: one entry an offset in each column.
 
-    Where nothing is known, every column but ``line`` and ``depth`` holds -1; these hold 0.
+    If nothing is known, every column but ``line`` and ``depth`` holds -1; these hold 0.
     """
 
     location: Indices
     """The source location; equal ones have equal chains of inlined calls."""
     file: Indices
-    """The innermost call's file, for :meth:`DebugIndex.file_path`; -1 where it is not known."""
+    """The innermost call's file, for :meth:`DebugIndex.file_path`; -1 if unknown."""
     line: Numbers
-    """The innermost call's line, 1-based; 0 where the compiler says that code is of no line."""
+    """The innermost call's line, 1-based; 0 for code of no line."""
     function: Indices
     """The innermost call's function, inlined or not, for :meth:`DebugIndex.function_name`."""
     depth: Indices
-    """How many calls are inlined into one another there."""
+    """The number of calls that are inlined into one another."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,7 +122,7 @@ class DebugIndex:
     __slots__ = ("_cache", "_depth", "_moved", "_name", "_ranges")
 
     problems: ClassVar[Sequence[MachtraceError]] = ()
-    """Why lines are missing: nothing is, since the index is of one file."""
+    """Why lines are missing: none is, since the index is of one file."""
 
     def __init__(
         self,
@@ -138,8 +135,8 @@ class DebugIndex:
 
         Args:
             cache: checked tables.
-            name: makes the name that people read from a linkage name.
-            moved: gives the path where a source file is now, for the path that was recorded.
+            name: makes the name for users from a linkage name.
+            moved: returns the path where a source file is now, for the recorded path.
         """
         self._cache = cache
         self._name = name
@@ -148,7 +145,7 @@ class DebugIndex:
         self._depth: Indices | None = None
 
     def columns(self, offsets: npt.NDArray[np.uint64]) -> DebugColumns:
-        """What is known of each of ``offsets``.
+        """Return the debug information at each of ``offsets``.
 
         Raises:
             FormatError: the index holds a chain of calls that no compiler makes.
@@ -158,14 +155,14 @@ class DebugIndex:
         if not bool(there.any()):
             none, zero = location, np.zeros(len(location), np.uint32)
             return DebugColumns(none, none, zero, none, zero.view(np.int32))
-        found = self._rows_of(location)
+        rows = self._rows_of(location)
         depth = self._depths()[location]
         missing = np.flatnonzero(~there)
-        found[missing], depth[missing] = _NOTHING, 0
-        return DebugColumns(location, *_columns(found), depth)
+        rows[missing], depth[missing] = _NOTHING, 0
+        return DebugColumns(location, *_columns(rows), depth)
 
     def chains(self, locations: Indices) -> DebugChains:
-        """The calls at each of ``locations``; none at one that is -1.
+        """Return the calls at each of ``locations``; none at one that is -1.
 
         Raises:
             FormatError: the index holds a chain of calls that no compiler makes.
@@ -185,9 +182,9 @@ class DebugIndex:
         return DebugChains(first, *_columns(rows))
 
     def inlined(self, offset: ImageOffset) -> tuple[InlineFrame, ...]:
-        """The calls at ``offset``, innermost first; the function that holds it is the last.
+        """Return the calls at ``offset``, innermost first; the function that holds it is the last.
 
-        Empty where the debug information says nothing. At most :data:`MOST_CALLS`.
+        Empty if nothing is known. At most :data:`MOST_CALLS`.
         """
         return tuple(map(self._frame, self._rows(offset)))
 
@@ -200,11 +197,11 @@ class DebugIndex:
         return None if entry == NONE else ImageOffset(entry)
 
     def function_name(self, function: int) -> str:
-        """The linkage name of a function of a column, else its plain name; may be empty."""
+        """Return the linkage name of a function of a column, else its plain name; may be empty."""
         return self._cache.function_name(function)
 
     def file_path(self, file: int) -> str:
-        """The path of a file of a column."""
+        """Return the path of a file of a column."""
         return self._moved(self._cache.file_path(file))
 
     def _rows(self, offset: ImageOffset) -> list[int]:
@@ -233,7 +230,7 @@ class DebugIndex:
         return located
 
     def _rows_of(self, locations: Indices) -> Indices:
-        """File, line, function and parent of each: one place in memory for each, not four."""
+        """Return file, line, function and parent of each, in one block of memory."""
         cache = self._cache
         if isinstance(cache, SymCache):
             return cache.location_rows.take(locations, axis=0, mode="wrap")
@@ -242,9 +239,9 @@ class DebugIndex:
         return np.stack([column[locations] for column in (*columns, *more)], axis=1)
 
     def _depths(self) -> Indices:
-        """For each source location, how many calls it is inlined into.
+        """Return for each source location how many calls it is inlined into.
 
-        Each step doubles how far is looked, so that hostile chains take few steps, too.
+        Each step doubles the distance, so that hostile chains take few steps, too.
         """
         if self._depth is None:
             parent = self._cache.location_parent
@@ -267,6 +264,6 @@ class DebugIndex:
 
 
 def _columns(rows: Indices) -> tuple[Indices, Numbers, Indices]:
-    """File, line and function of rows."""
+    """Return file, line and function of rows."""
     file, line, function = (np.ascontiguousarray(rows[:, number]) for number in range(_PARENT))
     return file, line.view(np.uint32), function

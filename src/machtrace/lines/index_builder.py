@@ -236,12 +236,12 @@ def build_indices(
     indices: list[memoryview | str] = []
     while len(indices) < len(objects):
         rest = objects[len(indices) :]
-        size = sum(len(one.data) for one in rest)
+        size = sum(len(file.data) for file in rest)
         task = replace(limits.task(size), output=limits.output)  # of each object file
         answer = run_worker(
             _WORKER,
-            [task.text(), *(str(len(one.data)) for one in rest)],
-            b"".join(one.data for one in rest),
+            [task.text(), *(str(len(file.data)) for file in rest)],
+            b"".join(file.data for file in rest),
             seconds=limits.patience * limits.seconds_for(size),
         )
         reason = answer.problem or "no index was built"

@@ -12,8 +12,6 @@ format, version 9, is that of the crate ``symbolic-symcache`` (``src/raw/v9.rs``
 
 Each table begins at a multiple of 8. The last ``num_ranges`` source locations are those of the
 ranges, one each; those before them are calls that others are inlined into.
-
-Joining the parts of a source file's path, as debug information of any system gives them.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from machtrace.errors import FormatError
 
 
 def join_path(base: str, path: str) -> str:
-    """``path``, which may be relative to ``base``.
+    """Join ``path`` to ``base`` if it is relative, by the rules of any system.
 
     Nothing else is changed: ``..`` stays, for it may follow a symbolic link.
     """
@@ -51,7 +49,7 @@ Indices: TypeAlias = npt.NDArray[np.int32]
 Numbers: TypeAlias = npt.NDArray[np.uint32]
 
 VERSION = 9
-"""Of the format that is read here."""
+"""The supported version of the format."""
 NONE = 2**32 - 1
 """No string, no address, no language."""
 
@@ -60,16 +58,16 @@ _HEADER = Struct("<16sI12xIIIIII16x")
 """A debug id (a UUID, an age, padding), the CPU, and the sizes of the tables."""
 _ALIGNMENT = 8
 _FILE, _FUNCTION, _LOCATION, _RANGE = 6, 4, 4, 1
-"""Words of 4 bytes in a row."""
+"""The alignment of tables in words of 4 bytes."""
 _LENGTH_BITS = 35
-"""Of a string's length, in at most five bytes."""
+"""Bits of a string's length, in at most five bytes."""
 _LEB128_MORE = 0x80
 REMEDY = "delete this index; it is built again"
-"""What to do where an index is bad."""
+"""The remedy for a malformed index."""
 
 
 class SymCache:
-    """The tables of a SymCache. Everything in them that points somewhere was checked.
+    """The tables of a SymCache. All references between them were checked.
 
     Addresses are :data:`~machtrace.model.address.ImageOffset`. A range reaches to the next one.
     """
@@ -97,12 +95,12 @@ class SymCache:
         """Check the tables; ``data`` is read as long as this lives.
 
         Raises:
-            FormatError: ``data`` is no SymCache of this version, or cut short, or a number in it
-                leads nowhere or round in circles.
+            FormatError: ``data`` is no SymCache of this version, or cut short, or a reference is
+                out of bounds or cyclic.
         """
         self._data = view = memoryview(data)
         self.source = source
-        """What to call it in errors."""
+        """The name in errors."""
         at = _PREAMBLE.size + _HEADER.size
         if len(view) < at:
             raise self._fail(f"{len(view)} bytes hold no header", 0)
@@ -112,7 +110,7 @@ class SymCache:
         fields = _HEADER.unpack_from(view, _PREAMBLE.size)
         uuid, _age, _cpu, files, functions, locations, ranges, string_bytes = fields
         self.uuid = UUID(bytes=uuid)
-        """Of the image; of an ELF image, made from its build-id as Breakpad does."""
+        """The image's UUID; of an ELF image, made from its build-id as Breakpad does."""
         if ranges > locations:
             raise self._fail(f"{ranges} ranges have {locations} source locations", at)
 
@@ -130,21 +128,23 @@ class SymCache:
         strings = np.frombuffer(view, np.uint8, string_bytes, at)
 
         self.range_starts: Numbers = range_table[:, 0]
-        """Where each range begins, ascending."""
+        """The start of each range, ascending."""
         self.location_rows: Indices = location_table.view("<i4")
-        """The four columns below side by side, as they lie in the file."""
+        """The four columns below as rows, as they are in the file."""
         signed = self.location_rows
         self.location_file: Indices = signed[:, 0]
-        """For each source location its file; -1 where that is not known."""
+        """The file of each source location; -1 if unknown."""
         self.location_line: Numbers = location_table[:, 1]
-        """1-based; 0 where it is not known. There are no columns of lines in a SymCache."""
+        """1-based; 0 if unknown. A SymCache has no columns of lines."""
         self.location_function: Indices = signed[:, 2]
         self.location_parent: Indices = signed[:, 3]
-        """The source location of the call that this one is inlined into; -1 where it is not."""
+        """The source location of the call that this one is inlined into; -1 if it is not inlined.
+        """
         self.function_entry: Numbers = function_table[:, 2]
-        """Where a function begins; :data:`NONE` where it is an inlined one."""
+        """The start of a function; :data:`NONE` for an inlined one."""
         self.range_locations: Indices = np.arange(locations - ranges, locations, dtype=np.int32)
-        """For each range its source location; -1 where no function of the debug information is."""
+        """The source location of each range; -1 if no function of the debug information holds it.
+        """
         self._check(files, functions)
         # Functions of the symbol table reach too far: nothing is known of where they end.
         known = np.append(function_table[:, 3] != NONE, np.False_)
@@ -156,20 +156,20 @@ class SymCache:
 
     @property
     def file_count(self) -> int:
-        """How many files there are."""
+        """The number of files."""
         return len(self._file_parts) // 3
 
     @property
     def function_count(self) -> int:
-        """How many functions there are, inlined ones and those of the symbol table included."""
+        """The number of functions, including inlined ones and those of the symbol table."""
         return len(self._names)
 
     def function_name(self, number: int) -> str:
-        """A function's name as the debug information spells it: its linkage name, if it has one."""
+        """Return a function's name in the debug information: its linkage name, if it has one."""
         return self._text(self._names[number])
 
     def file_path(self, number: int) -> str:
-        """A file's path, absolute where the debug information says where it was compiled."""
+        """Return a file's path, absolute if the compilation folder is known."""
         known = self._paths.get(number)
         if known is None:
             compiled_in, directory, name = map(
@@ -184,7 +184,7 @@ class SymCache:
         return str(self._data[int(bounds[0]) : int(bounds[1])], "utf-8", "replace")
 
     def _check(self, files: int, functions: int) -> None:
-        """Refuse what leads nowhere, or round."""
+        """Refuse references that are out of bounds or cyclic."""
         if not bool((self.range_starts[1:] > self.range_starts[:-1]).all()):
             raise self._fail("ranges are not in order", 0)
         rows = np.arange(len(self.location_parent), dtype=np.uint32)
@@ -202,7 +202,7 @@ class SymCache:
     def _string_bounds(
         self, strings: npt.NDArray[np.uint8], base: int, offsets: Numbers
     ) -> npt.NDArray[np.int64]:
-        """Where strings begin and end in the data; both 0 where there is none."""
+        """Return the bounds of strings in the data; both 0 for none."""
         there = offsets != NONE
         at = np.where(there, offsets, 0).astype(np.int64)
         size = np.zeros(len(at), np.int64)

@@ -45,7 +45,7 @@ class IndexTask:
     """The limit of one index in bytes."""
 
     def text(self) -> str:
-        """As JSON."""
+        """Return the task as JSON."""
         return json.dumps(asdict(self))
 
 

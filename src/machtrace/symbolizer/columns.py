@@ -1,7 +1,4 @@
-"""What many offsets of one image are, as columns: numbers for all, names once for each function.
-
-The column of offsets that a caller asks about, from whatever holds whole numbers.
-"""
+"""The answers to a bulk lookup in one image, as columns: numbers for all, names once a function."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
     from machtrace.lines.index import DebugColumns
 
 NO_OFFSET = np.uint64(2**64 - 1)
-"""In a column of offsets: there is none."""
+"""The absence of an offset in a column of offsets."""
 
 
 _SHOWN = 10
@@ -45,10 +42,9 @@ _COLUMNS = (
 
 
 class SymbolColumns:
-    """The answers to one bulk lookup: a row an offset in each column, in the order asked for.
+    """The answers to one bulk lookup: a row an offset in each column, in the order of the offsets.
 
-    A column is worked out when it is first looked at; the columns of a million offsets that nobody
-    looks at cost nothing.
+    A column is computed at its first access; unused columns of a million offsets cost nothing.
     """
 
     def __init__(
@@ -66,7 +62,7 @@ class SymbolColumns:
             FormatError, MemoryReadError: see :attr:`ImageSymbols.table`.
         """
         self.offsets = offsets
-        """What was asked for: bytes from the image's header; not to be changed."""
+        """The queried offsets: bytes from the image's header; not to be changed."""
         self._symbols = symbols
         self._find_debug = find_debug
         self._back = back
@@ -76,7 +72,7 @@ class SymbolColumns:
 
     @cached_property
     def symbols(self) -> npt.NDArray[np.int32]:
-        """The id of the function that holds each offset; -1 where no function does.
+        """The id of the function that holds each offset; -1 for none.
 
         Ids count the image's functions in the order of addresses.
         """
@@ -90,7 +86,7 @@ class SymbolColumns:
         return len(self.offsets)
 
     def __repr__(self) -> str:
-        """How many rows, and of what; no column is worked out for that."""
+        """Return the number of rows and the columns' names; no column is computed."""
         return f"<SymbolColumns: {counted(len(self), 'row')} of {', '.join(_COLUMNS)}>"
 
     def __str__(self) -> str:
@@ -108,47 +104,47 @@ class SymbolColumns:
 
     @cached_property
     def function_starts(self) -> Offsets:
-        """Where each function begins, an :data:`ImageOffset`; :data:`NO_OFFSET` where none does."""
+        """The start of each function, an :data:`ImageOffset`; :data:`NO_OFFSET` for none."""
         return self._of_symbols(self._table.starts, NO_OFFSET)
 
     @cached_property
     def certainties(self) -> npt.NDArray[np.uint8]:
-        """How sure each name is: an index into :data:`CERTAINTIES`."""
+        """The certainty of each name: an index into :data:`CERTAINTIES`."""
         none = np.uint8(len(CERTAINTIES) - 1)
         return self._of_symbols(self._table.certainties, none)
 
     def symbol(self, symbol: int) -> Symbol:
-        """The function with an id of :attr:`symbols`.
+        """Return the function with an id of :attr:`symbols`.
 
         Raises:
-            IndexError: there is none with this id.
+            IndexError: no function has this id.
         """
         if not 0 <= symbol < len(self._table):
             raise IndexError(symbol)
         return self._table.symbol(symbol)
 
     def names(self) -> list[str | None]:
-        """The name of each offset's function, as :attr:`Symbol.name` is; None where there is none.
+        """Return the name of each offset's function, as :attr:`Symbol.name` is; None for none.
 
-        Each function's name is made once, however many offsets it holds.
+        Each function's name is built once, however many offsets it holds.
         """
         if not self._symbols.is_indexed:
             return [None if one is None else one.name for one in self._few()]
         return self._spread(self._table.name)
 
     def linkage_names(self) -> list[str | None]:
-        """The same as the symbol table spells it, which takes a fraction of the time."""
+        """Return the names as the symbol table spells them, which takes a fraction of the time."""
         if not self._symbols.is_indexed:
             return [None if one is None else one.linkage_name for one in self._few()]
         return self._spread(self._table.linkage_name)
 
     def _few(self) -> Iterator[Symbol | None]:
-        """The functions of a few offsets, which need no table of all."""
+        """Yield the functions of a few offsets, which need no table of all."""
         for offset in self.offsets.tolist():
             yield self._symbols.find(ImageOffset(offset - self._back))
 
     def _spread(self, name: Callable[[int], str]) -> list[str | None]:
-        """A name for each offset, made once for each function."""
+        """Return a name for each offset, built once for each function."""
         # None is behind the last, where an id of -1 finds it.
         names = np.full(len(self._table) + 1, None, np.object_)
         for symbol in self._ids.tolist():
@@ -178,46 +174,46 @@ class SymbolColumns:
 
     @property
     def files(self) -> npt.NDArray[np.int32]:
-        """The id of the innermost call's source file, for :meth:`file_path`; -1 where unknown."""
+        """The id of the innermost call's source file, for :meth:`file_path`; -1 if unknown."""
         if self._lines is None:
             return np.full(len(self), -1, np.int32)
         return self._lines.file
 
     @property
     def lines(self) -> npt.NDArray[np.uint32]:
-        """The innermost call's line, 1-based; 0 where it is unknown."""
+        """The innermost call's line, 1-based; 0 if unknown."""
         return np.zeros(len(self), np.uint32) if self._lines is None else self._lines.line
 
     @property
     def inline_depths(self) -> npt.NDArray[np.int32]:
-        """How many calls are inlined into one another there."""
+        """The number of calls that are inlined into one another."""
         return np.zeros(len(self), np.int32) if self._lines is None else self._lines.depth
 
     def file_path(self, file: int) -> str:
-        """The path of a file of :attr:`files`.
+        """Return the path of a file of :attr:`files`.
 
         Raises:
-            IndexError: there is none with this id.
+            IndexError: no file has this id.
         """
         if self._debug is None or file < 0:
             raise IndexError(file)
         return self._debug.file_path(file)
 
     def inlined(self, row: int) -> tuple[InlineFrame, ...]:
-        """The calls at one offset, innermost first, the function itself last; empty if unknown."""
+        """Return the calls at one offset, innermost first, the function last; or none."""
         offset = int(self.offsets[row]) - self._back
         return () if self._debug is None else self._debug.inlined(ImageOffset(offset))
 
     # --- Arrow ---
 
     def to_arrow(self, *, demangled: bool = True) -> pa.Table:
-        """All columns as an Arrow table, names and paths as dictionaries.
+        """Return all columns as an Arrow table, names and paths as dictionaries.
 
         Its columns are ``offset``, ``symbol``, ``function_start``, ``certainty``, ``file``,
-        ``line`` and ``inline_depth``; what is unknown is null.
+        ``line`` and ``inline_depth``; unknown values are null.
 
         Args:
-            demangled: whether symbols are named as people read them, or as their table spells them.
+            demangled: whether names are demangled, or as the symbol table spells them.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
@@ -249,7 +245,7 @@ class SymbolColumns:
 
 
 def _distinct(ids: npt.NDArray[np.int32], count: int) -> npt.NDArray[np.intp]:
-    """The ids that occur, ascending."""
+    """Return the ids that occur, ascending."""
     occurs = np.zeros(count + 1, np.bool_)  # the last is that of -1
     occurs[ids] = True
     return np.flatnonzero(occurs[:-1])
@@ -270,22 +266,22 @@ def _dictionary(
 
 
 _END = 1 << 64
-_REMEDY = "give a column of whole numbers from 0 to 2**64 - 1"
+_REMEDY = "pass a column of whole numbers from 0 to 2**64 - 1"
 _UNSIGNED, _SIGNED, _OBJECTS = "u", "i", "O"
 
 
-def offsets_array(given: npt.ArrayLike | Iterable[int]) -> Offsets:
-    """A column of the caller's numbers, of its own: what the caller changes later is not in it.
+def offsets_array(numbers: npt.ArrayLike | Iterable[int]) -> Offsets:
+    """Copy a caller's numbers into a column of offsets.
 
     Args:
-        given: an array, or anything that can be made one, or gives whole numbers one by one.
+        numbers: an array, or anything that can be made one, or yields whole numbers one by one.
 
     Raises:
-        ArgumentError: it is no column, or has what is no whole number from 0 to 2**64 - 1.
+        ArgumentError: it is not a column, or has anything but whole numbers from 0 to 2**64 - 1.
     """
-    if isinstance(given, str | bytes):
-        raise ArgumentError(f"offsets are a column of numbers, not {given!r:.40}", remedy=_REMEDY)
-    array = _array(given)
+    if isinstance(numbers, str | bytes):
+        raise ArgumentError(f"offsets are a column of numbers, not {numbers!r:.40}", remedy=_REMEDY)
+    array = _array(numbers)
     if array.ndim != 1:
         shape = f"of shape {array.shape}" if array.ndim else "one number"
         raise ArgumentError(f"offsets are a column, not {shape}", remedy=_REMEDY)
@@ -302,13 +298,13 @@ def offsets_array(given: npt.ArrayLike | Iterable[int]) -> Offsets:
     return column
 
 
-def _array(given: npt.ArrayLike | Iterable[int]) -> npt.NDArray[np.generic]:
-    if hasattr(given, "__array__") or hasattr(given, "__array_interface__"):
-        return np.asarray(given)
+def _array(numbers: npt.ArrayLike | Iterable[int]) -> npt.NDArray[np.generic]:
+    if hasattr(numbers, "__array__") or hasattr(numbers, "__array_interface__"):
+        return np.asarray(numbers)
     try:
-        items = list(given)  # type: ignore[arg-type]  # what is no iterable is refused
+        items = list(numbers)  # type: ignore[arg-type]  # what is no iterable is refused
     except TypeError:
-        kind = "one number" if hasattr(given, "__index__") else type(given).__name__
+        kind = "one number" if hasattr(numbers, "__index__") else type(numbers).__name__
         raise ArgumentError(f"offsets are a column, not {kind}", remedy=_REMEDY) from None
     try:
         array = np.asarray(items)
@@ -322,11 +318,11 @@ def _array(given: npt.ArrayLike | Iterable[int]) -> npt.NDArray[np.generic]:
     return objects
 
 
-def _offset(one: object) -> int:
+def _offset(number: object) -> int:
     try:
-        value = index(one)  # type: ignore[arg-type]  # what has none is refused
+        value = index(number)  # type: ignore[arg-type]  # what has none is refused
     except TypeError:
-        text = f"offsets are whole numbers, not {one!r:.40}"
+        text = f"offsets are whole numbers, not {number!r:.40}"
         raise ArgumentError(text, remedy=_REMEDY) from None
     if not 0 <= value < _END:
         raise _out_of_range(value)

@@ -1,7 +1,7 @@
-"""What the files of one image say of addresses in it: functions, source lines, inlined calls.
+"""Names in the files of one image: functions, source lines, inlined calls.
 
-For a few addresses without numpy or a table of all names, where there is no debug information; for
-many in columns.
+For a few addresses without numpy or a table of all names, if no debug information exists; for many
+in columns.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ if TYPE_CHECKING:  # a first answer can do without what they bring
 
 
 class NamedOffset(NamedTuple):
-    """What is known of an offset, as numbers; equal ones have equal names."""
+    """The names of an offset, as numbers; equal ones have equal names."""
 
     function: int
-    """For :meth:`ImageNames.function`; -1 where no function holds it."""
+    """For :meth:`ImageNames.function`; -1 if no function holds it."""
     location: int
-    """The source location; -1 where none is known."""
+    """The source location; -1 if unknown."""
 
 
 class InlinedCall(NamedTuple):
     """A call at a source location, as numbers."""
 
     function: int
-    """For :meth:`ImageNames.linkage_name`; -1 where that is not known."""
+    """For :meth:`ImageNames.linkage_name`; -1 if unknown."""
     file: int
-    """For :meth:`ImageNames.file_path`; -1 where that is not known."""
+    """For :meth:`ImageNames.file_path`; -1 if unknown."""
     line: int
-    """1-based; 0 where it is not known."""
+    """1-based; 0 if unknown."""
 
 
 class ImageNames:
@@ -52,7 +52,7 @@ class ImageNames:
         file: IdentifiedFile | None = None,
         search: Search = (),
     ) -> None:
-        """Look for the image's files; no name is read yet.
+        """Search for the image's files; no name is read yet.
 
         Args:
             image: the image.
@@ -69,18 +69,18 @@ class ImageNames:
 
     @property
     def problems(self) -> list[MachtraceError]:
-        """Why names or lines may be missing, as far as it was seen."""
+        """Why names or lines may be missing so far."""
         debug = self._debug.problems if self._has_lines else []
         symbols = () if self._symbols is None else self._symbols.problems
         return [*self._problems, *debug, *symbols]
 
     @property
     def needs_index(self) -> bool:
-        """Whether one offset takes as long as many, since there is debug information to read."""
+        """Whether one offset takes as long as many, since debug information has to be read."""
         return self._has_lines
 
     def symbol(self, offset: ImageOffset) -> Symbol | None:
-        """The function that holds ``offset``, with or without a name; None where there is none."""
+        """Return the function that holds ``offset``, with or without a name; None if none does."""
         if self._symbols is None:
             return None
         try:
@@ -90,7 +90,7 @@ class ImageNames:
             return None
 
     def find(self, offsets: Sequence[int]) -> list[NamedOffset]:
-        """What is known of each of many offsets."""
+        """Return the names of each of many offsets."""
         import numpy as np
 
         column = np.array(offsets, np.uint64)
@@ -109,47 +109,47 @@ class ImageNames:
         return list(map(NamedOffset, functions, locations))
 
     def function(self, number: int) -> Symbol | None:
-        """The function of a :attr:`NamedOffset.function`."""
+        """Return the function of a :attr:`NamedOffset.function`."""
         if self._symbols is None or number < 0:
             return None
         return self._symbols.table.symbol(number)
 
     def starts(self) -> dict[str, list[ImageOffset]]:
-        """Where the functions of each linkage name begin, as the symbol tables have them."""
-        found: dict[str, list[ImageOffset]] = {}
+        """Return the starts of the functions of each linkage name, by the symbol tables."""
+        by_name: dict[str, list[ImageOffset]] = {}
         if self._symbols is None:
-            return found
+            return by_name
         table = self._symbols.table
         starts = table.starts.tolist()
         for index in table.is_named.nonzero()[0].tolist():
             name = table.linkage_name(index)
             if name:
-                found.setdefault(name, []).append(ImageOffset(starts[index]))
-        return found
+                by_name.setdefault(name, []).append(ImageOffset(starts[index]))
+        return by_name
 
     def calls(self, offset: ImageOffset) -> tuple[InlineFrame, ...]:
-        """The calls at ``offset`` as the debug information has them, innermost first."""
+        """Return the calls at ``offset`` by the debug information, innermost first."""
         return () if self._index is None else self._index.inlined(offset)
 
     def chains(self, locations: Sequence[int]) -> list[tuple[InlinedCall, ...]]:
-        """The calls at each of many source locations, innermost first; none at one that is -1."""
+        """Return the calls at each of many locations, innermost first; none at one that is -1."""
         if self._index is None:
             return [()] * len(locations)
         import numpy as np
 
-        found = self._index.chains(np.array(locations, np.int32))
+        chains = self._index.chains(np.array(locations, np.int32))
         rows = list(
-            map(InlinedCall, found.function.tolist(), found.file.tolist(), found.line.tolist())
+            map(InlinedCall, chains.function.tolist(), chains.file.tolist(), chains.line.tolist())
         )
-        first = found.first.tolist()
+        first = chains.first.tolist()
         return [tuple(rows[begin:end]) for begin, end in pairwise(first)]
 
     def linkage_name(self, function: int) -> str:
-        """Of an :attr:`InlinedCall.function`; may be empty."""
+        """Return the name of an :attr:`InlinedCall.function`; may be empty."""
         return "" if self._index is None or function < 0 else self._index.function_name(function)
 
     def file_path(self, file: int) -> str:
-        """Of an :attr:`InlinedCall.file` that is not -1."""
+        """Return the path of an :attr:`InlinedCall.file` that is not -1."""
         return "" if self._index is None else self._index.file_path(file)
 
     def _fail(self, error: MachtraceError) -> None:

@@ -1,4 +1,4 @@
-"""Names for offsets in the images of reports: each image opened once, each name made once."""
+"""Names for offsets in the images of reports: each image opened once, each name built once."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _SOURCES: dict[Certainty, NameSource] = {
 }
 _DEBUG = NameSource.DEBUG_INFORMATION
 _new = tuple.__new__
-_MOST_KEPT = 1 << 19
-"""Places and calls of an image that are kept for the next reports: some 250 MB."""
+_MOST_CACHED = 1 << 19
+"""Offsets and calls of an image that are cached for the next reports: some 250 MB."""
 _LEAST = 0x1000
 """Bytes of an image whose size is not reported."""
 
@@ -36,17 +36,17 @@ class ReportCall(NamedTuple):
 
     name: str
     start: ImageOffset | None
-    """Of the function; None of what is inlined."""
+    """The function's start; None of an inlined one."""
     source: NameSource
     location: SourceLocation | None
     others: tuple[str, ...] = ()
     """Further spellings and names of the same function."""
     symbol: ReportedSymbol | None = None
-    """Of what is inlined, made once for all frames that it is in."""
+    """The symbol of an inlined call, shared by all frames that it is in."""
 
 
 Calls = tuple[ReportCall, ...]
-"""Innermost first; the function that holds the offset is the last. Empty where it has no name."""
+"""Innermost first; the function that holds the offset is the last. Empty if it has no name."""
 
 
 class ReportNames:
@@ -65,18 +65,18 @@ class ReportNames:
 
     @property
     def problems(self) -> tuple[MachtraceError, ...]:
-        """Why names or lines may be missing, as far as it was seen."""
-        opened = (one for one in self._images.values() if isinstance(one, _NamedImage))
+        """Why names or lines may be missing so far."""
+        opened = (image for image in self._images.values() if isinstance(image, _NamedImage))
         return (
             *self._files.path.problems,
             *self._ambiguous,
-            *(problem for one in opened for problem in one.problems),
+            *(problem for image in opened for problem in image.problems),
         )
 
     def identifier(self, image: ReportedImage) -> Identifier | None:
-        """Its own; or of one that has none, that of the only given file of its name.
+        """Return its own identifier; else that of the only given file of its name.
 
-        None where there is neither. Raises nothing.
+        None if it has neither. Raises nothing.
         """
         if image.uuid is not None:
             return image.uuid
@@ -84,7 +84,7 @@ class ReportNames:
         return None if found is None else found.identifier
 
     def file_by_name(self, image: ReportedImage) -> NamedImageFile | None:
-        """What an image without an identifier is taken for; None where there is nothing."""
+        """Return the file for an image without an identifier; None without any."""
         if image.uuid is not None or not image.name:
             return None
         key = image.name, image.arch
@@ -98,12 +98,12 @@ class ReportNames:
         return self._by_name[key]
 
     def status(self, image: ReportedImage) -> FrameStatus:
-        """SYMBOLICATED where there is a file of the image; else why there is none."""
+        """Return SYMBOLICATED if a file of the image exists; else why none does."""
         opened = self._opened(image)
         return opened if isinstance(opened, FrameStatus) else FrameStatus.SYMBOLICATED
 
     def find(self, image: ReportedImage, offsets: Iterable[int]) -> dict[int, Calls]:
-        """What is at each of the offsets (ImageOffset) in an image; nothing of one without a file.
+        """Return the names at each of the offsets (ImageOffset) in an image; empty without a file.
 
         Raises nothing.
         """
@@ -114,10 +114,10 @@ class ReportNames:
         return dict(zip(wanted, opened.find(wanted), strict=True))
 
     def starts(self, image: ReportedImage, name: str) -> Sequence[ImageOffset]:
-        """Where functions of this name begin; nothing of an image without a file.
+        """Return the starts of functions of this name; none without a file.
 
         Args:
-            image: where.
+            image: the image.
             name: as linkers spell it, with or without Mach-O's underscore.
         """
         opened = self._opened(image)
@@ -143,7 +143,7 @@ class ReportNames:
 def _binary_image(
     image: ReportedImage, identifier: Identifier, file: NamedImageFile | None
 ) -> BinaryImage:
-    """The image as it was linked; what identifies it tells which, the rest only helps to look."""
+    """Return the image as it was linked; all but its identifier only helps to search."""
     arch = _ARCHES.get(image.arch or "", Arch.ARM64) if file is None else file.arch
     return BinaryImage(
         path=image.path or image.name,
@@ -157,7 +157,7 @@ def _binary_image(
 
 
 class _NamedImage:
-    """One image's names; what is at a place in the source, and a function's name, is made once."""
+    """One image's names; those at a source location, and a function's name, are built once."""
 
     def __init__(self, names: ImageNames) -> None:
         self._names = names
@@ -173,16 +173,16 @@ class _NamedImage:
         return self._names.problems
 
     def find(self, offsets: Sequence[int]) -> list[Calls]:
-        found = self._names.find(offsets)
+        named = self._names.find(offsets)
         known = self._calls
-        if len(known) + len(self._inlined) > _MOST_KEPT:
+        if len(known) + len(self._inlined) > _MOST_CACHED:
             known.clear()
             self._inlined.clear()
-        new = [one for one in dict.fromkeys(found) if one not in known]
-        chains = self._names.chains([one.location for one in new])
-        for one, chain in zip(new, chains, strict=True):
-            known[one] = self._made(one.function, chain)
-        return [known[one] for one in found]
+        new = [offset for offset in dict.fromkeys(named) if offset not in known]
+        chains = self._names.chains([offset.location for offset in new])
+        for offset, chain in zip(new, chains, strict=True):
+            known[offset] = self._made(offset.function, chain)
+        return [known[offset] for offset in named]
 
     def starts(self, name: str) -> Sequence[ImageOffset]:
         if self._starts is None:
@@ -199,27 +199,27 @@ class _NamedImage:
         return tuple(calls)
 
     def _function(self, number: int) -> ReportCall | None:
-        """What holds an offset, as the symbol tables have it; nameless where only its start is."""
+        """Return the function with an id; nameless if only its start is known."""
         if number not in self._functions:
             symbol = self._names.function(number)
             self._functions[number] = None if symbol is None else _of_symbol(symbol)
         return self._functions[number]
 
-    def _inlined_call(self, one: InlinedCall) -> ReportCall:
-        if one.function not in self._spelt:
-            linkage_name = self._names.linkage_name(one.function)
+    def _inlined_call(self, inlined: InlinedCall) -> ReportCall:
+        if inlined.function not in self._spelt:
+            linkage_name = self._names.linkage_name(inlined.function)
             full = demangle(linkage_name)
             shown = apple_style(linkage_name, full)
-            self._spelt[one.function] = shown or "???", (full, linkage_name)
-        name, others = self._spelt[one.function]
+            self._spelt[inlined.function] = shown or "???", (full, linkage_name)
+        name, others = self._spelt[inlined.function]
         location = None
-        if one.file >= 0:
-            if one.file not in self._paths:
-                self._paths[one.file] = self._names.file_path(one.file)
-            location = SourceLocation(self._paths[one.file], one.line or None)
+        if inlined.file >= 0:
+            if inlined.file not in self._paths:
+                self._paths[inlined.file] = self._names.file_path(inlined.file)
+            location = SourceLocation(self._paths[inlined.file], inlined.line or None)
         symbol = _new(ReportedSymbol, (name, None, _DEBUG))
         call = _new(ReportCall, (name, None, _DEBUG, location, others, symbol))
-        self._inlined[one] = call
+        self._inlined[inlined] = call
         return call
 
 
@@ -236,7 +236,7 @@ def _of_symbol(symbol: Symbol) -> ReportCall:
 
 
 def _joined(call: ReportCall, symbol: ReportCall) -> ReportCall:
-    """A function by its debug information, and what symbols know of it besides."""
+    """Return a function by its debug information, with the facts of its symbol."""
     name, _, source, location, others, _ = call
     known, start, _, _, more, _ = symbol
     if known:

@@ -1,7 +1,4 @@
-"""Names for the frames of whole reports, many reports at once.
-
-Frames of reports with the names that files have for them.
-"""
+"""Names for the frames of whole reports, many reports at once."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from machtrace.symbolizer.report_names import Calls, ReportCall, ReportNames
 from machtrace.symbolizer.slide_inference import with_load_addresses
 
 Table = Mapping[int, Calls]
-"""What is at each offset of an image that frames look up."""
+"""The names at each offset of an image that frames refer to."""
 
 _RETURN = Adjustment.RETURN
 _new = tuple.__new__
@@ -38,20 +35,20 @@ class FrameNamer:
 
     def __init__(self) -> None:
         self.named = 0
-        """Frames that got a name."""
+        """The number of frames that got a name."""
         self.contradicted = 0
-        """Frames among those that the report calls otherwise."""
+        """The number of those that have another name in the report."""
 
     def stack(
         self, frames: Iterable[ReportedFrame], tables: Sequence[Table | None]
     ) -> tuple[ReportedFrame, ...]:
-        """The frames of a thread, calls that are inlined into each before it.
+        """Return the frames of a thread, each after the calls that are inlined into it.
 
         Args:
             frames: innermost first.
-            tables: for each image of the report what is known, or None.
+            tables: the names in each image of the report, or None.
         """
-        found: list[ReportedFrame] = []
+        stack: list[ReportedFrame] = []
         inlined: list[ReportedFrame] = []  # as the report has them
         for frame in frames:
             image, is_inline = frame[1], frame[6]
@@ -61,23 +58,23 @@ class FrameNamer:
             if not inlined:  # as nearly always
                 table = None if image is None else tables[image]
                 if table is None:
-                    found.append(frame)
+                    stack.append(frame)
                 else:
-                    found += self._frame(frame, table)
+                    stack += self._frame(frame, table)
                 continue
             named = self.frame(frame, tables)
             if len(named) <= len(inlined):  # the report knew of more
-                found += inlined
-                found.append(named[-1])
+                stack += inlined
+                stack.append(named[-1])
             else:
-                found += named
+                stack += named
             inlined = []
-        return (*found, *inlined)
+        return (*stack, *inlined)
 
     def frame(
         self, frame: ReportedFrame, tables: Sequence[Table | None]
     ) -> Sequence[ReportedFrame]:
-        """A frame of the machine and, before it, the calls that are inlined there."""
+        """Return a machine frame after the calls that are inlined there."""
         table = None if frame.image is None else tables[frame.image]
         return (frame,) if table is None else self._frame(frame, table)
 
@@ -98,7 +95,7 @@ class FrameNamer:
         if len(calls) == 1:
             row = (address, image, offset, adjustment, symbol, place or location, False, details)
             return (_new(ReportedFrame, row),)
-        found = [
+        inlined = [
             _new(
                 ReportedFrame,
                 (address, image, offset, adjustment, call[5], call[3], True, NO_DETAILS),
@@ -106,11 +103,11 @@ class FrameNamer:
             for call in calls
         ]
         row = (address, image, offset, adjustment, symbol, place, False, details)
-        found[-1] = _new(ReportedFrame, row)
-        return found
+        inlined[-1] = _new(ReportedFrame, row)
+        return inlined
 
     def tree(self, tree: SampledTree, tables: Sequence[Table | None]) -> tuple[SampledNode, ...]:
-        """The nodes of a tree; what is inlined into a node is below it, and above its children."""
+        """Return the nodes of a tree; calls inlined into a node are between it and its children."""
         nodes: list[SampledNode] = []
         places: list[int] = []  # where each node's innermost call is among the new ones
         for node in tree.nodes:
@@ -134,19 +131,19 @@ def _with_reported(details: Details, symbol: ReportedSymbol) -> Details:
 
 
 Tables: TypeAlias = Mapping[Identifier, Table]
-"""For each image what is known of it."""
+"""The names in each image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingImage:
-    """An image that frames are in, and of which there is no file."""
+    """An image of frames without a file."""
 
     image: ReportedImage
-    """As the first report has it."""
+    """The image as in the first report."""
     status: FrameStatus
-    """Why there is none."""
+    """Why it has no file."""
     frames: int
-    """How many frames of all reports are in it."""
+    """The number of its frames in all reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,23 +154,22 @@ class NamedReports:
     missing: tuple[MissingImage, ...]
     """Those with the most frames first."""
     frames: int
-    """How many frames there were."""
+    """The number of frames."""
     named: int
     """How many of them got names from files."""
     contradicted: int
-    """How many of those the reports called otherwise."""
+    """How many of those have another name in the reports."""
 
 
 def symbolicate_reports(reports: Sequence[Report], names: ReportNames) -> NamedReports:
-    """The reports with names, source lines and inlined calls from files.
+    """Return the reports with names, source lines and inlined calls from files.
 
-    Frames in images without files stay as they are, with what the report says of them. A frame that
-    the report calls otherwise keeps that name in its details, as ``reported symbol``, and a warning
-    of the report counts them.
+    Frames in images without files stay unchanged. If a frame has another name in the report, its
+    details keep that, as ``reported symbol``, and a warning of the report counts them.
 
     Args:
         reports: any number; an image that they share is looked up in once.
-        names: where names are from.
+        names: the source of names.
     """
     reports = [with_load_addresses(report, names) for report in reports]
     wanted = _Wanted(names)
@@ -184,14 +180,14 @@ def symbolicate_reports(reports: Sequence[Report], names: ReportNames) -> NamedR
         key: names.find(image, wanted.offsets[key]) for key, image in wanted.images.items()
     }
     named = contradicted = 0
-    found: list[Report] = []
+    named_reports: list[Report] = []
     for report in reports:
         namer = FrameNamer()
-        found.append(_named(report, namer, names, tables))
+        named_reports.append(_named(report, namer, names, tables))
         named += namer.named
         contradicted += namer.contradicted
     return NamedReports(
-        reports=tuple(found),
+        reports=tuple(named_reports),
         missing=wanted.missing(),
         frames=wanted.frames,
         named=named,
@@ -200,7 +196,7 @@ def symbolicate_reports(reports: Sequence[Report], names: ReportNames) -> NamedR
 
 
 def stacks(task: ReportedTask, report: Report) -> Iterator[Iterable[ReportedFrame]]:
-    """The frames of all threads and trees of a task, and of the report's exception if it is its."""
+    """Yield the frames of a task's threads and trees, and of its exception."""
     for thread in task.threads:
         yield thread.frames
     for tree in task.trees:
@@ -210,7 +206,7 @@ def stacks(task: ReportedTask, report: Report) -> Iterator[Iterable[ReportedFram
 
 
 class _Wanted:
-    """What is asked for, of all reports."""
+    """The images and offsets to look up, of all reports."""
 
     def __init__(self, names: ReportNames) -> None:
         self._names = names
@@ -221,7 +217,7 @@ class _Wanted:
         self._nameless: dict[str, ReportedImage] = {}
 
     def add(self, task: ReportedTask, report: Report) -> None:
-        """The frames of a task."""
+        """Add the frames of a task."""
         counts = [0] * len(task.images)
         keys = list(map(self._names.identifier, task.images))
         sets = [set() if key is None else self.offsets[key] for key in keys]
@@ -237,24 +233,24 @@ class _Wanted:
                     # As ReportedFrame.lookup has it: a call of that takes longer than the rest.
                     sets[image].add(offset - (adjustment is returned and offset > 0))
         self.frames += total
-        for one, key, count in zip(task.images, keys, counts, strict=True):
+        for reported, key, count in zip(task.images, keys, counts, strict=True):
             if not count:
                 continue
             if key is None:
-                self._nameless.setdefault(one.name, one)
-                self._counts[one.name] += count
+                self._nameless.setdefault(reported.name, reported)
+                self._counts[reported.name] += count
             else:
-                self.images.setdefault(key, one)
+                self.images.setdefault(key, reported)
                 self._counts[key] += count
 
     def missing(self) -> tuple[MissingImage, ...]:
-        """The images without files."""
-        found = [
+        """Return the images without files."""
+        missing = [
             MissingImage(image=image, status=status, frames=self._counts[key])
             for key, image in (*self.images.items(), *self._nameless.items())
             if (status := self._names.status(image)) is not FrameStatus.SYMBOLICATED
         ]
-        return tuple(sorted(found, key=lambda one: -one.frames))
+        return tuple(sorted(missing, key=lambda one: -one.frames))
 
 
 def _named(report: Report, namer: FrameNamer, names: ReportNames, tables: Tables) -> Report:
@@ -293,14 +289,14 @@ def _named_task(
 
 
 def _tables_of(task: ReportedTask, names: ReportNames, tables: Tables) -> list[Table | None]:
-    """For each image what is known of it; None where that is nothing."""
+    """Return the names in each image; None without any."""
     keys = map(names.identifier, task.images)
     return [None if key is None else tables.get(key) or None for key in keys]
 
 
 def _by_name(report: Report, names: ReportNames, tables: Tables) -> tuple[str, ...]:
-    """What is to be said of images that were found by their names alone."""
-    found = {
+    """Return warnings for images that were found by their names alone."""
+    files = {
         image.name: file
         for task in report.tasks
         for image in task.images
@@ -308,5 +304,5 @@ def _by_name(report: Report, names: ReportNames, tables: Tables) -> tuple[str, .
     }
     return tuple(
         f"{name} has no UUID in the report; its names are from {file.path}, by its name alone"
-        for name, file in found.items()
+        for name, file in files.items()
     )

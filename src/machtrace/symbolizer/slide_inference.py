@@ -1,8 +1,8 @@
-"""Where images were loaded, from the names that a report has for addresses in them.
+"""Load addresses of images, inferred from the names that a report has for addresses in them.
 
-A line as ``3 App 0x0000000104a2c1f4 $s3App4loadyyF + 44`` says neither where App was nor how far
-in it the address is; where the function is in App's file says both. All such lines of an image must
-agree, or nothing is made of them.
+A line as ``3 App 0x0000000104a2c1f4 $s3App4loadyyF + 44`` states neither where App was nor how far
+in it the address is; the function's address in App's file implies both. All such lines of an image
+must agree, or nothing is inferred.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from machtrace.symbolizer.report_names import ReportNames
 
 _Task = TypeVar("_Task", bound=ReportedTask)
 _PAGE = 0x1000
-"""What load addresses are multiples of, on every system."""
+"""The alignment of load addresses, on every system."""
 _WORD = 1 << 64
 _MOST_STARTS = 8
 """Functions of one name that are tried."""
@@ -34,23 +34,23 @@ Hints = dict[int, dict[tuple[str, int], int]]
 
 
 def with_load_addresses(report: Report, names: ReportNames) -> Report:
-    """The report with load addresses of images that it gives none of, and offsets of their frames.
+    """Return the report with inferred load addresses, and with offsets of their frames.
 
-    A warning says of each what it rests on. A report that has them all is given back as it is.
+    A warning lists the evidence of each. A report that has them all is returned unchanged.
     """
-    found = [_placed(task, names) for task in report.tasks]
-    if not any(found):
+    placed = [_placed(task, names) for task in report.tasks]
+    if not any(placed):
         return report
-    told = tuple(
+    warnings = tuple(
         f"{task.images[index].name} was loaded at {base:#x}, by the names of its frames"
         if base is not None
         else f"the names of frames in {task.images[index].name} do not fit the file found for it, "
         "which may be of another build"
-        for task, bases in zip(report.tasks, found, strict=True)
+        for task, bases in zip(report.tasks, placed, strict=True)
         for index, base in bases.items()
     )
-    report = replace(report, warnings=(*report.warnings, *told))
-    known = [{index: base for index, base in one.items() if base is not None} for one in found]
+    report = replace(report, warnings=(*report.warnings, *warnings))
+    known = [{index: base for index, base in one.items() if base is not None} for one in placed]
     return _with(report, known) if any(known) else report
 
 
@@ -67,7 +67,7 @@ def _with(report: Report, found: Sequence[dict[int, Avma]]) -> Report:
 
 
 def _placed(task: ReportedTask, names: ReportNames) -> dict[int, Avma | None]:
-    """Load addresses of images, by index; None where names contradict one another."""
+    """Return load addresses of images, by index; None if names contradict one another."""
     lost = {
         index
         for index, image in enumerate(task.images)
@@ -82,12 +82,12 @@ def _placed(task: ReportedTask, names: ReportNames) -> dict[int, Avma | None]:
             continue
         if frame.offset is None and symbol.offset is not None:
             hints[frame.image][symbol.name, frame.address] = frame.address - symbol.offset
-    found: dict[int, Avma | None] = {}
+    bases: dict[int, Avma | None] = {}
     for index in sorted(hints):
         allowed = _bases(task.images[index], hints[index], names)
         if allowed is not None:
-            found[index] = Avma(min(allowed)) if len(allowed) == 1 else None
-    return found
+            bases[index] = Avma(min(allowed)) if len(allowed) == 1 else None
+    return bases
 
 
 def _frames(task: ReportedTask) -> Iterable[ReportedFrame]:
@@ -100,7 +100,7 @@ def _frames(task: ReportedTask) -> Iterable[ReportedFrame]:
 def _bases(
     image: ReportedImage, hints: dict[tuple[str, int], int], names: ReportNames
 ) -> set[int] | None:
-    """The places that every name which the file knows allows; None where it knows none."""
+    """Return the load addresses that every known name allows; None if no name is known."""
     allowed: set[int] | None = None
     for (name, _), start in hints.items():
         offsets = names.starts(image, name)

@@ -33,10 +33,10 @@ if TYPE_CHECKING:  # they bring much that the first names can do without
     from machtrace.symbolizer.columns import SymbolColumns
 
 _Answer = tuple[FrameStatus, BinaryImage | None, Symbol | None, tuple[InlineFrame, ...]]
-"""What an address is; the calls there end with the function that they are inlined into."""
+"""The names of an address; the calls there end with the function that they are inlined into."""
 
 _REMEMBERED = 1 << 16
-"""Addresses of one snapshot whose answers are kept; at the limit all are forgotten."""
+"""Addresses of one snapshot whose answers are cached; at the limit the cache is cleared."""
 
 
 class Symbolicator:
@@ -45,14 +45,14 @@ class Symbolicator:
     An image's symbols are read from the files in ``search``, else from the file where the target
     had it, else from the snapshot's memory. A file whose UUID is not the image's is never used.
 
-    :meth:`symbolicate` gives a backtrace's frames their names. :meth:`lookup` takes a column of N
-    offsets (ImageOffset) of one image and gives columns of N rows, in the order asked for::
+    :meth:`symbolicate` names a backtrace's frames. :meth:`lookup` takes a column of N offsets
+    (ImageOffset) of one image and returns columns of N rows, in the same order::
 
         columns = Symbolicator(search=["symbols"]).lookup("libx.dylib", [0x1000, 0x1f40])
-        columns.names()  # ['start', None]: None where no function is
-        columns.symbols  # int32, shape (2,): an id for each function, -1 where none is
+        columns.names()  # ['start', None]: None without a function
+        columns.symbols  # int32, shape (2,): an id for each function, -1 for none
         columns.function_starts  # uint64, shape (2,)
-        columns.lines  # uint32, shape (2,); 0 where it is unknown
+        columns.lines  # uint32, shape (2,); 0 if unknown
     """
 
     def __init__(self, search: Search = (), *, lines: bool = True) -> None:
@@ -61,8 +61,8 @@ class Symbolicator:
         Args:
             search: files and folders to search for images and debug files; or a resolver, which
                 then is shared.
-            lines: whether source lines and inlined calls are wanted. Where an image has debug
-                information, that is read as a whole once, which can take seconds, and kept.
+            lines: whether source lines and inlined calls are wanted. If an image has debug
+                information, all of it is read once, which can take seconds, and cached.
         """
         self._search = search
         self._wants_lines = lines
@@ -72,7 +72,7 @@ class Symbolicator:
         self._found: dict[tuple[Avma, bool], _Answer] = {}
 
     def __repr__(self) -> str:
-        """Where it searches, whether for lines, and how many images it has open."""
+        """Return the search paths, whether lines are wanted, and the number of open images."""
         count = len(self._images) + len(self._here)
         images = f"{count} image{'' if count == 1 else 's'}"
         search = self._search if isinstance(self._search, Sequence) else "shared"
@@ -91,10 +91,10 @@ class Symbolicator:
 
     @property
     def problems(self) -> tuple[MachtraceError, ...]:
-        """Why names or lines may be missing, as far as it was seen: no error of any lookup.
+        """Why names or lines may be missing so far; none was raised by a lookup.
 
-        Places to search that are not there; debug information that nothing could be made of, and
-        object files that are gone or were changed; malformed tables of images.
+        Paths to search that do not exist; debug information that could not be indexed, and object
+        files that are missing or were changed; malformed tables of images.
         """
         files, debug = vars(self).get("_files"), vars(self).get("_debug")
         images = (*self._images.values(), *self._here.values())
@@ -112,11 +112,11 @@ class Symbolicator:
     # --- backtraces ---
 
     def symbolicate(self, backtrace: Backtrace) -> CallStack:
-        """``backtrace`` with names: as many frames as it has addresses."""
+        """Return ``backtrace`` with names: as many frames as it has addresses."""
         return self._stack(backtrace, named=True)
 
     def locate(self, backtrace: Backtrace) -> CallStack:
-        """``backtrace`` with images and without names: no file is opened."""
+        """Return ``backtrace`` with images and without names: no file is opened."""
         return self._stack(backtrace, named=False)
 
     def _stack(self, backtrace: Backtrace, *, named: bool) -> CallStack:
@@ -136,7 +136,7 @@ class Symbolicator:
         )
 
     def frame(self, address: FrameAddress, snapshot: Snapshot, *, named: bool = True) -> Frame:
-        """An address of a snapshot's process with its image and, unless not wanted, its name."""
+        """Return an address of a snapshot's process with its image and, if wanted, its name."""
         if self._snapshot is not snapshot or len(self._found) >= _REMEMBERED:
             self._snapshot, self._found, self._here = snapshot, {}, {}
         key = (address.lookup, named)
@@ -210,21 +210,21 @@ class Symbolicator:
         arch: Arch | str | None = None,
         threads: int | None = None,
     ) -> SymbolColumns:
-        """The functions and source lines at many offsets of one image, as columns.
+        """Look up the functions and source lines at many offsets of one image, as columns.
 
         Args:
-            image: a file, or an image whose files are looked for.
+            image: a file, or an image to search files for.
             offsets: bytes from the image's header, in any order: a column of whole numbers from 0
                 to 2**64 - 1, of any integer type. It is copied.
-            return_addresses: whether they are where calls return to, and so to be looked up one
-                byte earlier, inside the call.
+            return_addresses: whether they are return addresses, to be looked up one byte earlier,
+                inside the call.
             arch: of a fat file, which of its images; an :class:`Arch` or its name, ``"arm64"``.
             threads: how many to share a large column among, 1 or more; None for as many as this
                 process has processors if it is very large. They end with the call.
 
         Raises:
-            ArgumentError: an argument makes no sense: negative offsets, say, or no such ``arch``.
-            FileAccessError: there is no such file, or none for this image.
+            ArgumentError: an argument is invalid: negative offsets, or an unknown ``arch``.
+            FileAccessError: the file does not exist, or the image has none.
             FormatError: it is malformed.
             MachtraceError: a fat file has several images, or not that of ``arch``.
         """
@@ -232,7 +232,7 @@ class Symbolicator:
 
         column = offsets_array(offsets)
         if threads is not None and (threads < 1 or threads != int(threads)):
-            raise ArgumentError(f"threads is {threads!r}", remedy="give 1 or more")
+            raise ArgumentError(f"threads is {threads!r}", remedy="pass 1 or more")
         wanted, symbols = self._file(image, None if arch is None else _arch(arch))
         return SymbolColumns(
             column,
@@ -272,12 +272,12 @@ class Symbolicator:
         return None if isinstance(found, FrameStatus) else found
 
 
-def _arch(given: Arch | str) -> Arch:
+def _arch(name: Arch | str) -> Arch:
     try:
-        return Arch(given)
+        return Arch(name)
     except ValueError:
         names = ", ".join(one.value for one in Arch)
-        text = f"no architecture is called {given!r}"
+        text = f"no architecture is called {name!r}"
         raise ArgumentError(text, remedy=f"choose one of: {names}") from None
 
 

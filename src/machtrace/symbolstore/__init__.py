@@ -1,1 +1,1 @@
-"""The user's folder of images and debug files, by what identifies them."""
+"""The user's folder of images and debug files, by identifier."""

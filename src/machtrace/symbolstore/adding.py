@@ -1,7 +1,4 @@
-"""Adding what users have to a symbol store: files, bundles, folders and archives.
-
-The files to look at for symbols, in what a user names: files, bundles and whole folders.
-"""
+"""Add files, bundles, folders and archives to a symbol store."""
 
 from __future__ import annotations
 
@@ -38,11 +35,11 @@ class InputFile:
 
 
 def input_files(place: Path, *, follow_links: bool = False) -> Iterator[InputFile | Skipped]:
-    """The regular files at or below ``place``, by name; and what could not be looked at.
+    """Yield the regular files at or below ``place``, by name, and what could not be read.
 
-    ``place`` itself may be a symbolic link. Below it, a link to a file in the same folder is passed
-    over, since the file is found by itself; one that leads elsewhere is not followed, unless
-    ``follow_links`` says so, and then only to files. Nothing but files and folders is opened.
+    ``place`` itself may be a symbolic link. Below it, a link to a file in the same folder is
+    skipped, since the file is found by itself; other links are not followed, unless
+    ``follow_links`` is set, and then only to files. Nothing but files and folders is opened.
     """
     try:
         status = place.stat()
@@ -114,7 +111,7 @@ class Stored:
     """An image that is in the store now."""
 
     source: str
-    """Where it came from, as the user would name it."""
+    """Its origin, as the user would name it."""
     identifier: Identifier
     arch: str
     kind: FileKind
@@ -123,14 +120,14 @@ class Stored:
     size: int
     """In bytes."""
     is_new: bool
-    """Whether it was not there before."""
+    """Whether the store did not have it before."""
 
 
 AddOutcome: TypeAlias = Stored | Skipped
 
 
 class SymbolAdder:
-    """Adds files to ``store``; what archives in them may cost is limited for all together."""
+    """Adds files to ``store``; one limit covers all archives in them."""
 
     __slots__ = ("_progress", "_store", "_unpacker")
 
@@ -140,13 +137,13 @@ class SymbolAdder:
         limits: UnpackLimits | None = None,
         progress: Callable[[int], object] = lambda _: None,
     ) -> None:
-        """``progress`` is told of the bytes of files that were dealt with: all of each, at last."""
+        """``progress`` receives numbers of processed bytes, the size of each file in all."""
         self._store = store
         self._unpacker = Unpacker(limits or UnpackLimits(), store.root)
         self._progress = progress
 
     def add(self, file: InputFile) -> Iterator[AddOutcome]:
-        """Store the images in ``file``; say of each, and of what is none, what became of it.
+        """Store the images in ``file``; yield the outcome of each, and of what is no image.
 
         Raises:
             FileAccessError: the store cannot be written.
@@ -180,12 +177,12 @@ class SymbolAdder:
             return
         if is_zip(data):
             del data
-            for found in self._unpacker.members(path, label, depth=depth + 1, progress=progress):
-                if isinstance(found, Skipped):
-                    yield found
+            for member in self._unpacker.members(path, label, depth=depth + 1, progress=progress):
+                if isinstance(member, Skipped):
+                    yield member
                 else:
                     yield from self._add(
-                        found.path, found.label, found.name, lambda _: None, depth=depth + 1
+                        member.path, member.label, member.name, lambda _: None, depth=depth + 1
                     )
             return
         images, skipped = images_in(data, label)

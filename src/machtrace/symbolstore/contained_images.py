@@ -1,4 +1,4 @@
-"""Which images are in a file's bytes, and what of it cannot be kept in a symbol store, and why."""
+"""The images in a file's bytes, and the reasons why others cannot be stored."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KINDS = {
 
 
 class SkipReason(Enum):
-    """Why something was not stored; the value is how a summary counts it."""
+    """Why something was not stored; the value is shown in summaries."""
 
     NOT_AN_IMAGE = "no image"
     NO_IDENTIFIER = "without UUID or build-id"
@@ -50,12 +50,12 @@ class SkipReason(Enum):
 
     @property
     def is_remarkable(self) -> bool:
-        """Whether a person would want to know of each one in a folder."""
+        """Whether users want a line for each one in a folder."""
         return self not in (SkipReason.NOT_AN_IMAGE, SkipReason.OBJECT_FILE, SkipReason.STUB)
 
     @property
     def is_failure(self) -> bool:
-        """Whether an image may have been lost by it, rather than that there is none."""
+        """Whether an image may have been lost, rather than that none exists."""
         return self in _FAILURES
 
 
@@ -76,10 +76,10 @@ class Skipped:
     """Something that was not stored."""
 
     source: str
-    """As the user would name it; of an archive's member with the archive's name before it."""
+    """The name for users; of an archive's member with the archive's name before it."""
     reason: SkipReason
     detail: str = ""
-    """The facts, where there are more than the reason says."""
+    """Facts beyond the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class ImageFile:
     kind: FileKind
     format: ImageFormat
     data: memoryview
-    """All its bytes."""
+    """All bytes of the image."""
 
 
 def may_hold_images(start: bytes) -> bool:
@@ -101,9 +101,9 @@ def may_hold_images(start: bytes) -> bool:
 
 
 def images_in(data: memoryview, source: str) -> tuple[list[ImageFile], list[Skipped]]:
-    """The images in ``data``, and what of it is none. Raises nothing.
+    """Return the images in ``data``, and what could not be read. Raises nothing.
 
-    Of a fat file, a slice that is bad does not spoil the others.
+    Of a fat file, a malformed slice does not spoil the others.
     """
     kind = signature(data)
     if kind is Signature.STATIC_LIBRARY:
@@ -176,9 +176,9 @@ def _macho_reason(filetype: FileType) -> SkipReason:
 
 
 def _end(image: MachOImage, kind: FileKind) -> int:
-    """Where the last segment ends in the file.
+    """Return the end of the last segment in the file.
 
-    Of a dSYM only two segments are in it; the others say where they were in the binary.
+    A dSYM has only two segments in the file; the others state offsets in the binary.
     """
     segments = [
         segment
@@ -208,7 +208,7 @@ def _elf(image: ElfImage, data: memoryview, source: str) -> ImageFile | Skipped:
 
 
 def _elf_reason(image: ElfImage, kind: FileKind, size: int) -> tuple[SkipReason, str] | None:
-    """Why it cannot be kept under its build-id; None where it can, or has none."""
+    """Return why it cannot be stored under its build-id; None if it can, or has none."""
     end = max((one.offset + one.file_size for one in image.load_segments), default=0)
     if kind is FileKind.EXECUTABLE and end > size:
         return SkipReason.MALFORMED, f"its last {end - size} bytes are missing"
@@ -222,6 +222,6 @@ def _no_build_id(image: ElfImage, kind: FileKind) -> tuple[SkipReason, str]:
 
 
 def _is_debug_file(image: ElfImage) -> bool:
-    """Whether ``objcopy --only-keep-debug`` made it: its code has places and no bytes."""
+    """Whether ``objcopy --only-keep-debug`` made it: its code has addresses and no bytes."""
     code = [one for one in image.sections if one.is_executable and one.size]
     return bool(code) and all(one.type == SHT_NOBITS for one in code)

@@ -1,4 +1,4 @@
-"""Writing a store's files in the layouts that other tools look files up in."""
+"""Export a store's files in the layouts of other tools."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from machtrace.symbolstore.store import StoredFile
 
 
 class ExportResult(Enum):
-    """What became of a file that was to be exported."""
+    """The outcome for a file to export."""
 
     WRITTEN = "written"
     PRESENT = "already there"
@@ -38,19 +38,19 @@ class ExportResult(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What became of one file."""
+    """The outcome for one file."""
 
     stored: StoredFile
     result: ExportResult
     path: Path | None
-    """Where tools look for it; None where the layout has no place."""
+    """The path where tools search for it; None if the layout has none."""
 
 
 def export_file(stored: StoredFile, root: Path, layout: ExportLayout) -> Exported:
-    """Write ``stored`` below ``root`` as ``layout`` has it. What is there is never replaced.
+    """Write ``stored`` below ``root`` in ``layout``. Existing files are never replaced.
 
-    For LLDB a debug file goes into a dSYM bundle below ``root/dSYMs``, and its place gets a
-    symbolic link into that; links are relative, so that the folder can be moved as a whole.
+    For LLDB a debug file goes into a dSYM bundle below ``root/dSYMs``, and its path gets a symbolic
+    link into that; links are relative, so that the folder can be moved as a whole.
 
     Raises:
         FileAccessError: it cannot be read or written.
@@ -119,7 +119,7 @@ def _write(path: Path, data: memoryview) -> ExportResult:
 
 
 def _info_plist(name: str) -> bytes:
-    """A dSYM's property list, with the keys that ``dsymutil`` writes."""
+    """Return a dSYM's property list, with the keys that ``dsymutil`` writes."""
     return plistlib.dumps(
         {
             "CFBundleDevelopmentRegion": "English",

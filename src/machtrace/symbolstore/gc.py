@@ -1,4 +1,4 @@
-"""What can be taken out of a symbol store: leftovers, what is old, what is beyond a size."""
+"""Files to remove from a symbol store: leftovers, unused files, and those beyond a size."""
 
 from __future__ import annotations
 
@@ -15,59 +15,61 @@ from machtrace.images.store_layout import FileKind, identifier_text
 from machtrace.symbolstore.store import StoredFile, SymbolStore, identifiers_of
 
 _AT_WORK = 3600.0
-"""Seconds for which an unfinished file is left to the process that may be writing it."""
+"""The age in seconds up to which an unfinished file may still be being written."""
 
 _FIRST_BYTE = re.compile("[0-9a-f]{2}")
 _OTHER_BYTES = re.compile("(?:[0-9a-f]{2})+")
-"""Of identifiers: see :func:`~machtrace.images.store_layout.unified_folder`."""
+"""The digits of an identifier after its first byte: see
+:func:`~machtrace.images.store_layout.unified_folder`."""
 _META = re.compile(rf"(?:{'|'.join(kind.value for kind in FileKind)})(?:\.\w+)?\.meta")
 
 
 class RemovalReason(Enum):
-    """Why something can go; the value is how people are told."""
+    """Why a file can be removed; the value is shown to users."""
 
     UNFINISHED = "unfinished write"
-    """Of a process that was killed."""
+    """The leftover of a process that was killed."""
     NO_FILE = "meta without its file"
-    MISPLACED = "not what its place says"
-    """Its own headers have another identifier, or are damaged."""
+    MISPLACED = "its headers have another identifier"
+    """The identifier in its headers is another one, or they are malformed."""
     AGE = "not used for long"
     SIZE = "beyond the size"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """Something that can go."""
+    """A file that can be removed."""
 
     path: Path
     size: int
     """In bytes."""
     reason: RemovalReason
     stored: StoredFile | None = None
-    """None for what is no image's file."""
+    """None if it is not an image's file."""
 
 
 def check_is_store(store: SymbolStore) -> None:
-    """Make sure that nothing is taken out of a folder that holds something else.
+    """Refuse to remove anything from a folder that holds something else.
 
-    A store that is empty or not there is one; a folder with files and no image's folder is none.
+    A store that is empty or does not exist is accepted; a folder with files and no image's folder
+    is not.
 
     Raises:
-        MachtraceError: it is no store.
+        MachtraceError: it is not a store.
     """
     try:
         names = [path.name for path in store.root.iterdir() if not path.name.startswith(".")]
     except OSError:
-        return  # what cannot be listed is told where it is needed
+        return  # reported when the folder is needed
     if names and not any(_is_images_folder(store.root / name) for name in names):
         raise MachtraceError(
             f"this folder is no symbol store: {store.root}",
-            remedy="give the folder that machtrace symbols add made",
+            remedy="pass the folder that machtrace symbols add created",
         )
 
 
 def _is_images_folder(path: Path) -> bool:
-    """Whether a folder is called like the first byte of identifiers, and holds those alone."""
+    """Whether a folder has the name of identifiers' first byte, and holds only those."""
     if not _FIRST_BYTE.fullmatch(path.name):
         return False
     try:
@@ -77,9 +79,9 @@ def _is_images_folder(path: Path) -> bool:
 
 
 def leftovers(store: SymbolStore, *, now: float) -> Iterator[Removal]:
-    """What is of no use to anybody: unfinished writes and metas without files.
+    """Yield useless files: unfinished writes and metas without files.
 
-    ``now`` is in seconds since the epoch; what may still be written is left alone.
+    ``now`` is in seconds since the epoch; recent unfinished writes are skipped.
 
     Raises:
         FileAccessError: the store cannot be listed.
@@ -106,7 +108,7 @@ def _leftover(path: Path, now: float) -> RemovalReason | None:
 
 
 def misplaced(files: list[StoredFile]) -> Iterator[Removal]:
-    """Files whose own headers do not say what their place says."""
+    """Yield files whose own headers contradict their path."""
     for stored in files:
         wanted = identifier_text(stored.identifier)
         if wanted not in {identifier_text(one) for one in identifiers_of(stored.path)}:
@@ -116,7 +118,7 @@ def misplaced(files: list[StoredFile]) -> Iterator[Removal]:
 
 
 def unused_since(files: list[StoredFile], moment: float) -> Iterator[Removal]:
-    """Files that were neither stored nor, as far as the file system tells, read since ``moment``.
+    """Yield files that were neither stored nor, by the file system's times, read since ``moment``.
 
     ``moment`` is in seconds since the epoch.
     """
@@ -128,7 +130,7 @@ def unused_since(files: list[StoredFile], moment: float) -> Iterator[Removal]:
 
 
 def beyond_size(files: list[StoredFile], limit: int) -> Iterator[Removal]:
-    """The files to remove, longest unused first, for the rest to have ``limit`` bytes at most."""
+    """Return the files to remove, longest unused first, to leave at most ``limit`` bytes."""
     total = sum(stored.size for stored in files)
     for stored in sorted(files, key=lambda one: one.used):
         if total <= limit:
@@ -140,7 +142,7 @@ def beyond_size(files: list[StoredFile], limit: int) -> Iterator[Removal]:
 def remove(
     store: SymbolStore, removals: list[Removal], done: Callable[[Removal], object] = lambda _: None
 ) -> None:
-    """Take them out of the store.
+    """Remove files from the store.
 
     Raises:
         FileAccessError: one cannot be removed; those before it are.

@@ -1,4 +1,4 @@
-"""A folder with images and their debug files, by what identifies them.
+"""A folder with images and their debug files, by identifier.
 
 The layout is Symbolicator's *unified* one, which its ``symsorter`` writes::
 
@@ -6,12 +6,10 @@ The layout is Symbolicator's *unified* one, which its ``symsorter`` writes::
     82/d13d98219e3040b62a07a297007a7c/executable.meta    its name, arch and format, as JSON
     82/d13d98219e3040b62a07a297007a7c/debuginfo          the DWARF file of its dSYM
 
-Two images of one UUID and two architectures, which linkers do not make and scripts do, are kept
-beside each other: the second as ``executable.arm64e``. Files are written under another name first
-and take their own when they are whole; what is there is never replaced. So any number of processes
-may add to a store and read from it at once.
-
-What a store notes of a file beside it, as ``symsorter`` does: its name, arch and format.
+Two images of one UUID and two architectures, which linkers do not make and scripts do, are stored
+beside each other: the second as ``executable.arm64e``. Files are written under another name and
+renamed when they are whole; existing files are never replaced. So any number of processes may add
+to a store and read from it at once.
 """
 
 from __future__ import annotations
@@ -42,24 +40,24 @@ _META_LIMIT = 1 << 16
 """Bytes of a ``meta`` file that are read; real ones have a hundred."""
 
 _OTHER_ARCH_NAMES = {"x86": "i386"}
-"""What ``symsorter`` calls architectures that have another name here."""
+"""The names of ``symsorter`` for architectures that have another name here."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMeta:
-    """What is known of a stored file besides its place."""
+    """The facts about a stored file besides its path."""
 
     name: str | None = None
     arch: str | None = None
 
 
 def meta_path(path: Path) -> Path:
-    """The ``meta`` beside a stored file."""
+    """Return the path of the ``meta`` beside a stored file."""
     return path.with_name(f"{path.name}.meta")
 
 
 def write_meta(path: Path, image: ImageFile, name: str) -> None:
-    """Note what ``image``, stored at ``path``, was called, unless that is noted already.
+    """Write the ``meta`` of ``image``, stored at ``path``, unless it exists.
 
     Raises:
         OSError: it cannot be written.
@@ -74,7 +72,7 @@ def write_meta(path: Path, image: ImageFile, name: str) -> None:
 
 
 def read_meta(path: Path) -> StoredMeta:
-    """What is noted of the file at ``path``, or what its own headers say of its architecture."""
+    """Return the ``meta`` of the file at ``path``, or the architecture in its own headers."""
     try:
         with meta_path(path).open("rb") as file:
             document = json.loads(file.read(_META_LIMIT))
@@ -90,7 +88,7 @@ def read_meta(path: Path) -> StoredMeta:
 
 
 def identifiers_of(path: Path) -> list[Identifier]:
-    """What the headers of the file at ``path`` say that it is; none where it is no image."""
+    """Return the identifiers in the headers of the file at ``path``; none if it is not an image."""
     return [image.identifier for image in _images(path)]
 
 
@@ -107,12 +105,12 @@ def _images(path: Path) -> list[ImageFile]:
 
 
 class PutResult(Enum):
-    """What became of a file that was to be stored."""
+    """The outcome for a file to store."""
 
     ADDED = "added"
     PRESENT = "already there"
     COLLISION = "collision"
-    """Other content is there under the same identifier; it was left alone."""
+    """Other content exists under the same identifier; it was left alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,15 +121,15 @@ class StoredFile:
     identifier: Identifier
     kind: FileKind
     arch: str | None
-    """None where neither its name nor its ``meta`` says."""
+    """None if neither its name nor its ``meta`` states it."""
     name: str | None
-    """What it was called where it came from."""
+    """Its original name."""
     size: int
     """In bytes."""
     added: float
-    """When it was stored, in seconds since the epoch."""
+    """The time when it was stored, in seconds since the epoch."""
     used: float
-    """When it was last read as far as the file system tells, or was stored."""
+    """The time when it was last read by the file system's times, or was stored."""
 
 
 class SymbolStore:
@@ -150,10 +148,10 @@ class SymbolStore:
         arch: Arch | str | None = None,
         kind: FileKind = FileKind.DEBUGINFO,
     ) -> Path | None:
-        """The file of an image; None where the store has none. Raises nothing.
+        """Return the file of an image; None if the store has none. Raises nothing.
 
-        No folder is listed: it takes a look at two paths. With ``arch``, a file that is known to be
-        of another is not given. Who reads the file should still compare its UUID.
+        No folder is listed: two paths are checked. With ``arch``, a file that is known to be of
+        another is not returned. Readers of the file should still compare its UUID.
         """
         folder = unified_folder(identifier)
         if folder is None:
@@ -177,18 +175,18 @@ class SymbolStore:
         scratch: Path | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> tuple[PutResult, Path]:
-        """Store ``image``, and say what became of it and where it is, or what is there instead.
+        """Store ``image``; return the outcome and the path of it, or of the existing file.
 
-        ``name`` is what it was called; its last component is kept. ``scratch`` is a file
-        in the store's folder that holds just the image, which it may become. ``progress`` is told
-        of bytes as they are written.
+        ``name`` is its original name, of which the last component is stored. ``scratch`` is a file
+        in the store's folder that holds just the image, and may be renamed. ``progress`` receives
+        numbers of bytes as they are written.
 
         Raises:
             FileAccessError: the store cannot be written.
         """
         folder = unified_folder(image.identifier)
         if folder is None:
-            raise FileAccessError(str(self.root), "no place for an identifier of this length in")
+            raise FileAccessError(str(self.root), "an identifier of this length has no path in")
         plain = self.root / folder / image.kind.value
         for path in (plain, plain.with_name(f"{plain.name}.{image.arch}")):
             try:
@@ -207,10 +205,10 @@ class SymbolStore:
         return PutResult.COLLISION, path
 
     def files(self) -> Iterator[StoredFile]:
-        """All files of the store, in the order of their identifiers.
+        """Yield all files of the store, in the order of their identifiers.
 
         Raises:
-            FileAccessError: the store's folder is there and cannot be listed.
+            FileAccessError: the store's folder exists and cannot be listed.
         """
         for folder in self.folders():
             identifier = parse_identifier(folder.parent.name + folder.name)
@@ -221,7 +219,7 @@ class SymbolStore:
                         yield stored
 
     def files_of(self, identifier: Identifier) -> list[StoredFile]:
-        """The files of one image."""
+        """Yield the files of one image."""
         relative = unified_folder(identifier)
         if relative is None:
             return []
@@ -230,10 +228,10 @@ class SymbolStore:
         return [one for one in found if one is not None]
 
     def folders(self) -> Iterator[Path]:
-        """The folders that hold images' files, in order.
+        """Yield the folders that hold images' files, in order.
 
         Raises:
-            FileAccessError: the store's folder is there and cannot be listed.
+            FileAccessError: the store's folder exists and cannot be listed.
         """
         try:
             first = sorted(path.name for path in self.root.iterdir())
@@ -246,7 +244,7 @@ class SymbolStore:
                 yield from (self.root / start / rest for rest in _names(self.root / start))
 
     def remove(self, stored: StoredFile) -> None:
-        """Take a file out of the store.
+        """Remove a file from the store.
 
         Raises:
             FileAccessError: it cannot be removed.
@@ -263,7 +261,7 @@ class SymbolStore:
 
 
 def _stored(path: Path, identifier: Identifier) -> StoredFile | None:
-    """What is at ``path``; None where that is no image's file."""
+    """Return the stored file at ``path``; None if it is not an image's file."""
     word, _, arch = path.name.partition(".")
     kind = next((kind for kind in FileKind if kind.value == word), None)
     if kind is None or arch == "meta" or arch.endswith(".meta"):

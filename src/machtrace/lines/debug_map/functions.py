@@ -15,31 +15,31 @@ from machtrace.formats.macho.tables.symtab import parse_debug_map, parse_symbols
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MappedFunctions:
-    """Which function came from which object file: one entry a function, by address."""
+    """The object file of each function: one entry a function, by address."""
 
     starts: npt.NDArray[np.uint64]
     """Each an :data:`ImageOffset`; ascending, no two are equal."""
     sizes: npt.NDArray[np.uint64]
     """In bytes: up to the next function at most."""
     object_ids: npt.NDArray[np.int32]
-    """Which of :attr:`DebugMap.objects` each is from."""
+    """The index in :attr:`DebugMap.objects` of each."""
     linkage_name: Callable[[int], str]
-    """The name of an entry, which is that of its symbol in the object file, too."""
+    """Returns the name of an entry, which is that of its symbol in the object file, too."""
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def of_object(self, number: int) -> npt.NDArray[np.intp]:
-        """The entries that came from one object file."""
+        """Return the entries of one object file."""
         return np.flatnonzero(self.object_ids == number)
 
     def names_of(self, number: int) -> frozenset[str]:
-        """The linkage names of what came from one object file."""
+        """Return the linkage names of one object file's entries."""
         return frozenset(self.linkage_name(int(entry)) for entry in self.of_object(number))
 
 
 def mapped_functions(contents: FileContents) -> MappedFunctions:
-    """The functions in the debug map of a Mach-O; none where it has no debug map.
+    """Return the functions in the debug map of a Mach-O; none if it has no debug map.
 
     Raises:
         MachOError: its symbol table is not in the file.
@@ -65,10 +65,10 @@ def mapped_functions(contents: FileContents) -> MappedFunctions:
 
 
 def _in_functions(contents: FileContents, starts: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-    """Which Svmas are in code that is no stub: some linkers state those of imported names."""
-    kept = np.zeros(len(starts), np.bool_)
+    """Mark the Svmas in code that is no stub: some linkers state those of imported names."""
+    is_inside = np.zeros(len(starts), np.bool_)
     for section in contents.image.code_sections:
         if section.type != S_SYMBOL_STUBS:
             begin, end = np.uint64(section.address), np.uint64(section.end)
-            kept |= (starts >= begin) & (starts < end)
-    return kept
+            is_inside |= (starts >= begin) & (starts < end)
+    return is_inside

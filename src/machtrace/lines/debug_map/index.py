@@ -1,4 +1,4 @@
-"""Source lines of an image whose DWARF is in object files: these are read when they are needed."""
+"""Source lines of an image whose DWARF is in object files, which are read on demand."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ from machtrace.model.symbol import InlineFrame
 from machtrace.symbols.ranges import RangeIndex
 
 _BASE = 0x1000
-"""Where object files' code is moved: readers of DWARF take address 0 for code that is gone."""
+"""The address where object files' code is moved: readers of DWARF take address 0 for removed code.
+"""
 _MOST = 1 << 32
-"""No object file is as large."""
+"""More bytes than any object file has."""
 
 _BATCH = 32 << 20
 """Bytes of object files that are in memory together."""
@@ -41,10 +42,10 @@ _Opened: TypeAlias = tuple[ObjectBytes, MovedFunctions]
 
 
 class DebugMapIndex:
-    """What a :class:`DebugIndex` answers, from the object files of a debug map.
+    """A :class:`DebugIndex` over the object files of a debug map.
 
-    An object file is read when an offset is first asked for that is in one of its functions.
-    Numbers of locations, functions and files stay valid.
+    An object file is read at the first lookup of an offset in one of its functions. Numbers of
+    locations, functions and files stay valid.
     """
 
     __slots__ = (
@@ -60,10 +61,10 @@ class DebugMapIndex:
     )
 
     def __init__(self, debug_map: DebugMap, cache: IndexCache) -> None:
-        """Read which functions there are, and no object file yet.
+        """Read the functions, and no object file yet.
 
         Args:
-            debug_map: names the object files.
+            debug_map: has the object files.
             cache: has the indices of object files.
 
         Raises:
@@ -158,7 +159,7 @@ class DebugMapIndex:
     def _unchanged(
         self, linked: LinkedObject, contents: FileContents, moved: MovedFunctions
     ) -> MovedFunctions:
-        """Those functions that the image has as the object file has them."""
+        """Return those functions that have the same code in the image and in the object file."""
         image = self._map.contents
         same = are_as_linked(
             image,
@@ -189,14 +190,14 @@ def _problem(told: Attempt) -> MachtraceError:
 
 
 def _batches(opened: Iterable[_Opened | None]) -> Iterator[list[_Opened]]:
-    """What was opened, so much at a time as may be in memory."""
+    """Yield opened object files in batches that may be in memory together."""
     batch: list[_Opened] = []
     size = 0
-    for one in opened:
-        if one is None:
+    for item in opened:
+        if item is None:
             continue
-        batch.append(one)
-        size += len(one[0].data)
+        batch.append(item)
+        size += len(item[0].data)
         if size >= _BATCH:
             yield batch
             batch, size = [], 0
@@ -207,7 +208,7 @@ def _batches(opened: Iterable[_Opened | None]) -> Iterator[list[_Opened]]:
 def moved_functions(
     functions: MappedFunctions, number: int, contents: FileContents
 ) -> MovedFunctions:
-    """The functions of the object file ``number``, with where its index has them.
+    """Return the functions of the object file ``number``, with their offsets in its index.
 
     Raises:
         MachOError, MemoryReadError: its symbol table is not in the file, or its names overlap.

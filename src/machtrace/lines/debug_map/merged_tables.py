@@ -1,4 +1,4 @@
-"""The indices of an image's object files, put together as the linker put their code together."""
+"""The indices of an image's object files as one, at the addresses of their linked code."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class MovedFunctions:
     """Functions of one object file that are in the image; one entry a function in each column."""
 
     linked: _Offsets
-    """Where the image has each, an :data:`ImageOffset`; none overlap."""
+    """The :data:`ImageOffset` of each in the image; none overlap."""
     sizes: _Offsets
     """In bytes."""
     stated: _Offsets
-    """Where the object file's index has each."""
+    """The address of each in the object file's index."""
 
 
 class MergedTables:
@@ -50,7 +50,7 @@ class MergedTables:
     )
 
     def __init__(self, source: str) -> None:
-        """Without any range; ``source`` is what to call it in errors."""
+        """``source`` is the name in errors; no range exists yet."""
         self.source = source
         self.range_starts: _Numbers = np.zeros(0, np.uint32)
         self.range_locations: _Indices = np.zeros(0, np.int32)
@@ -64,7 +64,7 @@ class MergedTables:
         self._file_bases: list[int] = []
 
     def with_more(self, added: list[tuple[SymCache, MovedFunctions]]) -> MergedTables:
-        """These tables and those of more object files."""
+        """Return these tables and those of more object files."""
         grown = MergedTables(self.source)
         grown._pieces = [*self._pieces, *(cache for cache, _ in added)]
         grown._function_bases = list(self._function_bases)
@@ -114,20 +114,20 @@ class MergedTables:
         return self
 
     def function_name(self, number: int) -> str:
-        """A function's linkage name, else its plain one; may be empty."""
+        """Return a function's linkage name, else its plain one; may be empty."""
         piece = bisect_right(self._function_bases, number) - 1
         return self._pieces[piece].function_name(number - self._function_bases[piece])
 
     def file_path(self, number: int) -> str:
-        """A file's path, as it was recorded."""
+        """Return a file's path as recorded."""
         piece = bisect_right(self._file_bases, number) - 1
         return self._pieces[piece].file_path(number - self._file_bases[piece])
 
 
 def moved_ranges(cache: SymCache, moved: MovedFunctions) -> tuple[_Numbers, _Indices]:
-    """The ranges of an object file's functions, where the image has them, and their locations.
+    """Return the ranges of an object file's functions in the image, and their locations.
 
-    Behind each function comes a range of which nothing is known.
+    After each function comes a range of which nothing is known.
     """
     starts = cache.range_starts.astype(np.uint64)
     stated_ends = moved.stated + moved.sizes
@@ -147,7 +147,7 @@ def moved_ranges(cache: SymCache, moved: MovedFunctions) -> tuple[_Numbers, _Ind
 
 
 def moved_entries(cache: SymCache, moved: MovedFunctions) -> _Numbers:
-    """Where the image has the functions of an object file's index; NONE of those left out."""
+    """Return where the image has an index's functions; NONE of those left out."""
     if not len(moved.stated):
         return np.full(cache.function_count, NONE, np.uint32)
     order = np.argsort(moved.stated, kind="stable")
@@ -162,5 +162,5 @@ def moved_entries(cache: SymCache, moved: MovedFunctions) -> _Numbers:
 
 
 def _above(column: _Indices, base: int) -> _Indices:
-    """Numbers of one object file as those of all; -1 stays."""
+    """Return numbers of one object file as those of all; -1 stays."""
     return np.where(column >= 0, column + np.int32(base), np.int32(-1)).astype(np.int32)

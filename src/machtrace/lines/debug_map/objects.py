@@ -1,9 +1,8 @@
-"""Opening the object files of a debug map, on their own or in static libraries.
+"""The object files of a debug map, on their own or in static libraries.
 
-Whether an object file's functions are those that were linked, by their instructions.
-
-Some linkers do not write down when an object file was changed. A linker changes instructions only
-where relocations are, and beside them where it found shorter ways to reach something.
+Some linkers do not record when an object file was changed. Then its functions' instructions are
+compared with the image's. A linker changes instructions only at relocations, and beside them where
+it found shorter ways to reach something.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class LinkedObjects:
     __slots__ = ("_archives", "_map", "_record")
 
     def __init__(self, debug_map: DebugMap, record: SearchRecord) -> None:
-        """Open nothing yet; ``record`` takes why there is none where there is none."""
+        """Open nothing yet; ``record`` takes why an object file is missing."""
         self._map = debug_map
         self._record = record
         self._archives: dict[str, dict[str, list[ArchiveMember]]] = {}
@@ -54,12 +53,12 @@ class LinkedObjects:
     def open(
         self, linked: LinkedObject, names: Callable[[], frozenset[str]]
     ) -> FileContents | None:
-        """The object file as it was when it was linked; None where it is gone or was changed.
+        """Return the object file as it was linked; None if it is missing or was changed.
 
         Args:
-            linked: which.
-            names: gives the linkage names that the image has from it, which tell it from others
-                of its name in an archive.
+            linked: the object file in the debug map.
+            names: returns the linkage names that the image has from it, which distinguish it from
+                others of its name in an archive.
         """
         is_there = False
         for path in self._map.paths(linked):
@@ -69,12 +68,12 @@ class LinkedObjects:
                 continue
             is_there = True
             try:
-                found = self._in_file(file, linked, names)
+                contents = self._in_file(file, linked, names)
             except (FormatError, MemoryReadError) as error:
                 self._record.add(str(linked), Outcome.MALFORMED, str(error))
                 continue
-            if found is not None:
-                return found
+            if contents is not None:
+                return contents
         if not is_there:
             self._record.add(str(linked), Outcome.NO_FILE, "an object file of the debug map")
         return None
@@ -92,27 +91,29 @@ class LinkedObjects:
             return None
         named = self._members(file).get(linked.member, [])
         # Linkers write down when the member was changed, or the archive.
-        fitting = [one for one in named if linked.modified in (0, one.modified, file.modified)]
+        fitting = [
+            member for member in named if linked.modified in (0, member.modified, file.modified)
+        ]
         if not named:
             self._record.add(str(linked), Outcome.NO_FILE, "the library has no such member")
         elif not fitting:
             self._changed(str(linked), linked, named[0].modified)
-        opened = (self._member(one, linked, file.path) for one in fitting)
-        return _defining([one for one in opened if one is not None], names)
+        opened = (self._member(member, linked, file.path) for member in fitting)
+        return _defining([member for member in opened if member is not None], names)
 
     def _members(self, file: _File) -> dict[str, list[ArchiveMember]]:
-        """The members of an archive by their names, and by the last components of those."""
-        found = self._archives.get(file.path)
-        if found is None:
-            found = self._archives[file.path] = {}
+        """Return the members of an archive by their names, and by the last components of those."""
+        members = self._archives.get(file.path)
+        if members is None:
+            members = self._archives[file.path] = {}
             try:
                 part = part_for(file.data, self._map.arch, file.path)
                 for member in archive_members(part, file.path):
                     for name in {member.name, os.path.basename(member.name)}:  # noqa: PTH119
-                        found.setdefault(name, []).append(member)
+                        members.setdefault(name, []).append(member)
             except FormatError as error:  # what came before is good
                 self._record.add(file.path, Outcome.MALFORMED, str(error))
-        return found
+        return members
 
     def _member(
         self, member: ArchiveMember, linked: LinkedObject, archive: str
@@ -149,7 +150,7 @@ class LinkedObjects:
 def _defining(
     opened: list[FileContents], names: Callable[[], frozenset[str]]
 ) -> FileContents | None:
-    """Of several members of one name, the first that defines what the image has from it."""
+    """Return the first of several members of one name that defines the image's functions."""
     if len(opened) > 1:
         wanted = names()
         for one in opened:
@@ -173,8 +174,8 @@ def _time(seconds: int) -> str:
 _RELOCATION_SIZE = 8
 _SCATTERED = 0x80000000
 _BEFORE = 3
-"""Bytes before a place that may be other ones: on x86 the operation, where an address that was
-loaded is worked out."""
+"""Bytes before a relocation that may differ: on x86 the operation, if an address that was loaded is
+computed."""
 _PLACE = 4
 _INSTRUCTION = 4
 
@@ -187,14 +188,14 @@ def are_as_linked(
     sizes: npt.NDArray[np.uint64],
     stated: npt.NDArray[np.uint64],
 ) -> npt.NDArray[np.bool_]:
-    """Which functions have the same instructions in the image and in the object file.
+    """Mark the functions with the same instructions in the image and in the object file.
 
     Args:
         image: the image's file, with its code.
         linked_object: the object file.
-        linked: Where the image has each function, an :data:`Svma`.
-        sizes: In bytes.
-        stated: Where the object file has each, an :data:`Svma` there.
+        linked: the :data:`Svma` of each function in the image.
+        sizes: in bytes.
+        stated: the :data:`Svma` of each in the object file.
     """
     places = {
         section.address: _relocated(linked_object, section)
@@ -229,8 +230,8 @@ def _is_same(
 
 
 def _relocated(linked_object: FileContents, section: Section) -> npt.NDArray[np.bool_]:
-    """For each byte of a section, whether a linker may have changed it."""
-    # A size that is more than the file's is made up.
+    """Mark the bytes of a section that a linker may have changed."""
+    # A size beyond the file is invalid.
     length = section.size if section.size <= len(linked_object.data) else 0
     changes = np.zeros(length + 1, np.int64)
     size = section.nreloc * _RELOCATION_SIZE
