@@ -12,7 +12,7 @@ from machtrace.render.call_tree import call_tree, stack_weights
 
 def table(stacks):
     """A table with these stacks, each a list of frames from the outermost on; and their rows."""
-    rows, callers, frames, found = {}, array("i"), array("i"), []
+    rows, callers, frames, ends = {}, array("i"), array("i"), []
     for stack in stacks:
         row = OUTERMOST
         for frame in stack:
@@ -21,8 +21,8 @@ def table(stacks):
                 callers.append(row)
                 frames.append(frame)
             row = rows[row, frame]
-        found.append(row)
-    return StackTable(callers, frames), found
+        ends.append(row)
+    return StackTable(callers, frames), ends
 
 
 def one_to_one(count):
@@ -94,7 +94,7 @@ def test_nodes_without_weight_are_omitted():
 
 
 def test_the_heaviest_is_shown_first():
-    """Of equally heavy ones the first seen; the last callee is marked."""
+    """The first seen of equally heavy ones; the last callee is marked."""
     stacks, rows = table([[0, 1], [0, 2], [0, 3], [4]])
     tree = call_tree(stacks, dict(zip(rows, (1, 5, 1, 2), strict=True)), one_to_one(5))
 

@@ -68,25 +68,25 @@ def printf(form: bytes, *values) -> str:
 
 
 @pytest.mark.parametrize(
-    ("index", "one", "image", "symbol", "offset"),
+    ("index", "call", "image", "symbol", "offset"),
     [
         (0, NAMED, b"Demo", b"-[ViewController viewDidLoad]", 0x10206718C - 0x102067140),
         (1, NAMELESS, b"Demo", b"Demo", 0x4000),
         (1234, NOWHERE, b"???", b"0x0", 0xDEADBEEF),
     ],
 )
-def test_nsthread_is_byte_for_byte_what_libc_prints(index, one, image, symbol, offset):
+def test_nsthread_is_byte_for_byte_what_libc_prints(index, call, image, symbol, offset):
     """Oracle: Apple's format string in C's own printf."""
     expected = printf(
         b"%-4d%-35s 0x%016lx %s + %lu",
         ctypes.c_int(index),
         image,
-        ctypes.c_ulong(one.address.address),
+        ctypes.c_ulong(call.address.address),
         symbol,
         ctypes.c_ulong(offset),
     )
 
-    assert expected == nsthread.line(index, one)
+    assert expected == nsthread.line(index, call)
 
 
 def test_nsthread_leaves_names_mangled_as_apple_does():
@@ -155,14 +155,14 @@ def test_lldb_prints_bt_all():
 def test_an_unnamed_function_differs_from_a_named_one():
     """The format of lldb distinguishes them; Apple's and BSBacktraceLogger's do not."""
     nobody = unnamed(ImageOffset(0x3FF4), 0x20)
-    one = frame(0x102064000, symbol=nobody)
-    stack = CallStack(thread=STACK.thread, frames=(one,), stop=Stop(StopReason.ROOT))
+    without_name = frame(0x102064000, symbol=nobody)
+    stack = CallStack(thread=STACK.thread, frames=(without_name,), stop=Stop(StopReason.ROOT))
 
     assert list(lldb.lines(stack, selected=False))[1].endswith(
         "Demo`___lldb_unnamed_symbol_100003ff4 + 12"
     )
     assert "unnamed_3ff4 + 12" in list(text.lines(stack, pointer_size=8))[1]
-    assert nsthread.line(1, NAMELESS) == nsthread.line(1, one)
+    assert nsthread.line(1, NAMELESS) == nsthread.line(1, without_name)
     nameless = CallStack(thread=STACK.thread, frames=(NAMELESS,), stop=stack.stop)
     assert list(bs.lines(nameless)) == list(bs.lines(stack))
 

@@ -159,7 +159,7 @@ COLUMN = re.compile(r"(:\d+):\d+$")
 
 @pytest.mark.live
 @pytest.mark.skipif(LLDB is None, reason="lldb is not installed")
-@pytest.mark.skipif(sys.platform != "linux", reason="looks at a Linux process")
+@pytest.mark.skipif(sys.platform != "linux", reason="inspects a Linux process")
 def test_lldb_prints_the_same_frames(tmp_path):
     """The program's own functions: names, `[inlined]`, files and lines.
 

@@ -246,12 +246,12 @@ def test_pprof_messages_can_be_read_by_the_encoding_s_rules():
     samples = [dict(fields(value)) for number, value in message if number == 2]
 
     assert "" == strings[0]
-    assert [*range(1, len(functions) + 1)] == [one[1] for one in functions]
-    assert [*range(1, len(locations) + 1)] == [dict(one)[1] for one in locations]
-    names = {one[1]: strings[one[2]] for one in functions}
+    assert [*range(1, len(functions) + 1)] == [entry[1] for entry in functions]
+    assert [*range(1, len(locations) + 1)] == [dict(entry)[1] for entry in locations]
+    names = {entry[1]: strings[entry[2]] for entry in functions}
     lines = {
-        dict(one)[1]: [names[dict(fields(line))[1]] for number, line in one if number == 4]
-        for one in locations
+        dict(entry)[1]: [names[dict(fields(line))[1]] for number, line in entry if number == 4]
+        for entry in locations
     }
     stacks = {
         tuple(name for location in sample[1] for name in lines[location]): sample[2][0]

@@ -68,11 +68,18 @@ def test_a_text_equals_the_file_of_the_same_incident(name: str) -> None:
             thread.queue,
             thread.crashed,
         )
-        assert [(one.address, one.symbol, one.adjustment, one.is_inline) for one in got.frames] == [
-            (one.address, one.symbol, one.adjustment, one.is_inline) for one in thread.frames
+        assert [
+            (frame.address, frame.symbol, frame.adjustment, frame.is_inline) for frame in got.frames
+        ] == [
+            (frame.address, frame.symbol, frame.adjustment, frame.is_inline)
+            for frame in thread.frames
         ]
-    assert [(one.uuid, one.name, one.path, one.load_address, one.size) for one in text.images] == [
-        (one.uuid, one.name, one.path, one.load_address, one.size) for one in file.images
+    assert [
+        (image.uuid, image.name, image.path, image.load_address, image.size)
+        for image in text.images
+    ] == [
+        (image.uuid, image.name, image.path, image.load_address, image.size)
+        for image in file.images
     ]
 
 
@@ -103,15 +110,15 @@ def test_labels_without_a_field_have_the_keys_of_ips_files(name: str) -> None:
 def test_fault_registers_are_read_and_written() -> None:
     """Below the registers of x86, and the bytes around the instruction."""
     (thread, *_) = read("mac-intel.crash").threads
-    (given, *_) = read("mac-intel.ips").threads
+    (from_file, *_) = read("mac-intel.ips").threads
     assert thread.registers is not None
-    by_name = {one.name: one for one in thread.registers.registers}
+    by_name = {register.name: register for register in thread.registers.registers}
     assert (by_name["trap"].value, by_name["trap"].description) == (
         14,
         "(no mapping for user data read)",
     )
     assert (by_name["cpu"].value, by_name["err"].value) == (6, 4)
-    assert thread.details["instructionState"] == given.details["instructionState"]
+    assert thread.details["instructionState"] == from_file.details["instructionState"]
 
 
 def test_a_frame_left_out_by_the_system_is_counted() -> None:

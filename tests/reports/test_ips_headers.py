@@ -124,11 +124,11 @@ def test_frames_of_images_without_a_place_keep_their_addresses() -> None:
         images=(ReportedImage(uuid=UUID(int=5), name="Demo"),),
     )
     (thread,) = read(ips_text(made)).threads
-    assert [(one.address, one.image, one.offset) for one in thread.frames] == [
-        (one.address, one.image, one.offset) for one in frames
+    assert [(frame.address, frame.image, frame.offset) for frame in thread.frames] == [
+        (frame.address, frame.image, frame.offset) for frame in frames
     ]
     entries = json.loads(ips_text(made).partition("\n")[2])["threads"][0]["frames"]
-    assert ["address" in one for one in entries] == [True, True, False, True]
+    assert ["address" in frame for frame in entries] == [True, True, False, True]
     again = read(ips_text(made))
     assert json.loads(ips_text(again).partition("\n")[2])["threads"][0]["frames"] == entries
     assert read(ips_text(again)) == again

@@ -59,13 +59,13 @@ def test_stacks_may_be_of_any_depth(depth: int) -> None:
     """A stack overflow is a frame for each level: 512 of them are common."""
     text = '{"subFrames":[{"n":1,"subFrames":[' * depth + "]}" * 2 * depth
     value = read_json(text, 0, "deep").value
-    found = 0
+    levels = 0
     while isinstance(value, dict) and value["subFrames"]:
         inner = value["subFrames"]
         assert isinstance(inner, list)
         value = inner[0]
-        found += 1
-    assert found == 2 * depth - 1
+        levels += 1
+    assert levels == 2 * depth - 1
 
 
 def test_other_deep_nesting_is_stored_as_text() -> None:

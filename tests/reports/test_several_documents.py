@@ -26,13 +26,13 @@ def read(text: str) -> tuple[Report, ...]:
 @pytest.mark.parametrize("form", ["list", "lines", "without a space"])
 def test_each_document_is_read(document: dict[str, Any], form: str) -> None:
     """As if it were alone."""
-    one = json.dumps(document)
+    line = json.dumps(document)
     text = {
         "list": json.dumps([document, document]),
-        "lines": f"{one}\n{one}\n",
-        "without a space": one + one,
+        "lines": f"{line}\n{line}\n",
+        "without a space": line + line,
     }[form]
-    alone = read(one)
+    alone = read(line)
     assert read(text) == alone + alone
 
 
@@ -46,7 +46,7 @@ def test_kinds_may_be_mixed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kept"),
+    ("text", "after"),
     [
         ("{0}\n{1}\nwords", '{"a": 1}\nwords'),
         ('[{1}, {0}, {1}, {{"threads": 2}}]', '{"a": 1}\n{"a": 1}\n{"threads": 2}'),
@@ -54,11 +54,11 @@ def test_kinds_may_be_mixed() -> None:
         ("{0}{{", "{"),
     ],
 )
-def test_other_objects_are_stored_with_a_report(text: str, kept: str) -> None:
+def test_other_objects_are_stored_with_a_report(text: str, after: str) -> None:
     """In order, with a warning."""
     (report,) = read(text.format(json.dumps(KSCRASH), '{"a": 1}'))
     (alone,) = read(json.dumps(KSCRASH))
-    assert report.details == {**alone.details, "after": kept}
+    assert report.details == {**alone.details, "after": after}
     assert report.warnings[-1] == "the file has more, which is not a report"
     assert read(reports_json([report])) == (report,)
 

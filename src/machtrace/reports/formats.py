@@ -18,7 +18,7 @@ from machtrace.model.report import Report
 
 
 class _Takes(Enum):
-    """What a format's writer takes."""
+    """The argument of a format's writer."""
 
     REPORT = auto()
     """One report; it returns the file."""

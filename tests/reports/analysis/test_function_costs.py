@@ -54,11 +54,11 @@ def test_several_profiles_are_added():
 def test_costs_equal_counting_stack_by_stack(stacks):
     """Oracle: each stack on its own."""
     frames = [function(f"f{number}", offset=0x100 * (1 + number)) for number in range(4)]
-    seen = [Seen(0, [frames[one] for one in stack], count) for stack, count in stacks]
+    seen = [Seen(0, [frames[number] for number in stack], count) for stack, count in stacks]
     own, total = dict.fromkeys(range(4), 0), dict.fromkeys(range(4), 0)
     for stack, count in stacks:
         own[stack[-1]] += count
-        for one in set(stack):
-            total[one] += count
-    expected = {f"f{one}": (own[one], total[one]) for one in range(4) if total[one]}
+        for number in set(stack):
+            total[number] += count
+    expected = {f"f{number}": (own[number], total[number]) for number in range(4) if total[number]}
     assert expected == costs(profile(seen))

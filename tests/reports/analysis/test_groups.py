@@ -16,8 +16,8 @@ def test_groups_come_go_and_change():
     before = [crash("old"), crash("often"), crash("rare"), crash("same")]
     after = [crash("new"), *[crash("often")] * 5, crash("rare"), crash("same"), crash("same")]
     changes = {
-        one.group.fingerprint.frames[0].name: (one.change, one.before, one.after)
-        for one in group_differences(before, after)
+        change.group.fingerprint.frames[0].name: (change.change, change.before, change.after)
+        for change in group_differences(before, after)
     }
     assert (Change.NEW, 0, 1) == changes["new"]
     assert (Change.GONE, 1, 0) == changes["old"]
@@ -25,7 +25,7 @@ def test_groups_come_go_and_change():
     assert (Change.LESS, 1, 1) == changes["rare"]
     assert (Change.LESS, 1, 2) == changes["same"]
     same = group_differences([crash("a")], [crash("a"), crash("a")])
-    assert [Change.SAME] == [one.change for one in same]
+    assert [Change.SAME] == [change.change for change in same]
 
 
 def test_new_groups_come_first():

@@ -27,7 +27,7 @@ static inline __attribute__((always_inline)) int middle(int n) {
   return innermost(n + 1, "a (text) at x:1") * 2;
 }
 __attribute__((noinline)) int outer(int n, char letter) { return middle(n) + letter; }
-static void handler(int number) { volatile int kept = outer(39, '('); (void)number; (void)kept; }
+static void handler(int number) { volatile int sum = outer(39, '('); (void)number; (void)sum; }
 static void *waits(void *p) { pause(); return p; }
 int main(void) {
   pthread_t thread;
@@ -256,14 +256,14 @@ def test_frames_are_those_that_gdb_knows(
     printed: tuple[str, dict[int, list[list[object]]]],
 ) -> None:
     """Addresses, functions, lines, and what is inlined into what."""
-    text, told = printed
+    text, values = printed
     report = read(text.encode())
-    assert {thread.id for thread in report.threads} == set(told)
+    assert {thread.id for thread in report.threads} == set(values)
     assert report.exception is not None
     assert report.exception.signal == "SIGABRT"
     inlined = 0
     for thread in report.threads:
-        rows = told[thread.id or 0]
+        rows = values[thread.id or 0]
         assert len(thread.frames) == len(rows)
         for frame, (address, name, line, is_inline) in zip(thread.frames, rows, strict=True):
             if frame.address is not None:  # gdb leaves it out where a line begins

@@ -149,12 +149,14 @@ def test_an_exception_its_registers_and_details():
 def hostile_report():
     """Every text of a report is someone else's."""
     frames = tuple(
-        made_frame("x", details={one: one})._replace(symbol=ReportedSymbol(one, 1), image=0)
-        for one in HOSTILE
+        made_frame("x", details={hostile: hostile})._replace(
+            symbol=ReportedSymbol(hostile, 1), image=0
+        )
+        for hostile in HOSTILE
     )
     threads = tuple(
-        replace(made_thread(n, [], crashed=n == 0), name=one, queue=one, frames=frames)
-        for n, one in enumerate(HOSTILE)
+        replace(made_thread(n, [], crashed=n == 0), name=hostile, queue=hostile, frames=frames)
+        for n, hostile in enumerate(HOSTILE)
     )
     report = made_report(*threads, version=HOSTILE[0])
     images = (ReportedImage(name=HOSTILE[1], path="/" + HOSTILE[0], version=HOSTILE[2]),)

@@ -48,14 +48,14 @@ def test_the_root_of_a_crash_is_its_innermost_frame() -> None:
     """Every other address is where a call returns to."""
     report = payload("crashDiagnostics", frame("App", 0x100, frame("App", 0x200, frame("dyld", 8))))
     (thread,) = report.threads
-    assert [one.offset for one in thread.frames] == [0x100, 0x200, 8]
-    assert [one.adjustment for one in thread.frames] == [
+    assert [frame.offset for frame in thread.frames] == [0x100, 0x200, 8]
+    assert [frame.adjustment for frame in thread.frames] == [
         Adjustment.EXACT,
         Adjustment.RETURN,
         Adjustment.RETURN,
     ]
     assert thread.crashed
-    assert [(one.name, one.load_address) for one in report.images] == list(BASES.items())
+    assert [(image.name, image.load_address) for image in report.images] == list(BASES.items())
     assert report.details["payload"] == {"timeStampBegin": "2026-02-03 00:00:00"}
 
 

@@ -68,7 +68,7 @@ def test_a_whole_crash() -> None:
         None,
     ]
     places = [frame.location for frame in first.frames if frame.location is not None]
-    assert [(one.path, one.line, one.column) for one in places] == [
+    assert [(place.path, place.line, place.column) for place in places] == [
         ("/<generated>", None, None),
         ("/a at b.c", 39, 15),
         ("/src/main.swift", 3, None),
