@@ -5,9 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 from rich.console import Console
 
 from fuzz.jobs import Run, run_jobs
@@ -17,32 +16,58 @@ from fuzz.target import Target
 from fuzz.targets import TARGETS
 
 INTERRUPTED = 130
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-@app.command()
+@click.command()
+@click.argument("targets", metavar="TARGET...", nargs=-1, required=True)
+@click.option(
+    "--count",
+    type=click.IntRange(min=0),
+    default=100_000,
+    show_default=True,
+    help="Mutated inputs for each target.",
+)
+@click.option(
+    "--seed",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Inputs depend on it and on their number.",
+)
+@click.option(
+    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Worker processes."
+)
+@click.option(
+    "--output",
+    type=Path,
+    default=ROOT / "build" / "fuzz" / "findings",
+    show_default=True,
+    help="Folder for inputs that cause errors.",
+)
+@click.option(
+    "--slow",
+    type=float,
+    default=SLOW_SECONDS,
+    show_default=True,
+    help="Seconds of processor time that are too many for an input.",
+)
+@click.option(
+    "--try", "files", type=Path, multiple=True, help="Feed this file instead; may be repeated."
+)
 def fuzz(
-    targets: Annotated[
-        list[str], typer.Argument(help=f"What to feed: {', '.join(TARGETS)}, or all.")
-    ],
-    count: Annotated[int, typer.Option(help="Mutated inputs for each target.", min=0)] = 100_000,
-    seed: Annotated[int, typer.Option(help="Inputs depend on it and on their number.")] = 1,
-    jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 1,
-    output: Annotated[Path, typer.Option(help="Where inputs that went wrong are written.")] = ROOT
-    / "build"
-    / "fuzz"
-    / "findings",
-    slow: Annotated[
-        float, typer.Option(help="Seconds of processor time that are too many for an input.")
-    ] = SLOW_SECONDS,
-    try_again: Annotated[
-        list[Path] | None, typer.Option("--try", help="Feed these files instead.")
-    ] = None,
+    *,
+    targets: tuple[str, ...],
+    count: int,
+    seed: int,
+    jobs: int,
+    output: Path,
+    slow: float,
+    files: tuple[Path, ...],
 ) -> None:
-    """Feed targets mutated inputs; exit with 1 where one did what none may do."""
+    """Feed mutated inputs to each TARGET, or to all; exit with 1 if one breaks its contract."""
     unknown = [name for name in targets if name not in TARGETS and name != "all"]
     if unknown:
-        raise typer.BadParameter(f"no target {unknown[0]!r}; there are {', '.join(TARGETS)}")
+        raise click.BadParameter(f"no target {unknown[0]!r}; choose all, {', '.join(TARGETS)}")
     for ending in (signal.SIGINT, signal.SIGTERM):  # shells ignore the first in the background
         signal.signal(ending, signal.default_int_handler)
     names = TARGETS if "all" in targets else targets
@@ -50,8 +75,8 @@ def fuzz(
     failed = interrupted = False
     for name in names:
         target = TARGETS[name]
-        if try_again:
-            outcome = try_all(target, [path.read_bytes() for path in try_again], slow=slow)
+        if files:
+            outcome = try_all(target, [path.read_bytes() for path in files], slow=slow)
         else:
             enough = count if target.most is None else min(count, target.most)
             outcome, interrupted = run_jobs(target, Run(seed, enough, slow), jobs, console)
@@ -78,4 +103,4 @@ def _report(target: Target, outcome: Outcome, output: Path) -> bool:
     return bool(outcome.findings)
 
 
-app(prog_name="python -m fuzz")
+fuzz(prog_name="python -m fuzz")

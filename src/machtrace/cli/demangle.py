@@ -46,7 +46,7 @@ def demangle(*, names: tuple[str, ...], simplified: bool) -> None:
                 text = _bytes(whole) if whole != name else _replaced(os.fsencode(name), simplified)
                 sink.write(text + b"\n")
             return
-        for text in _filtered(simplified):
+        for text in filtered_input(simplified):
             sink.write(text)
             sink.flush()
 
@@ -68,7 +68,7 @@ def _bytes(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape")
 
 
-def _filtered(simplified: bool) -> Iterator[bytes]:  # noqa: FBT001 - the command's flag
+def filtered_input(simplified: bool) -> Iterator[bytes]:  # noqa: FBT001 - the command's flag
     """Yield standard input, with names replaced, as soon as it arrives.
 
     Raises:

@@ -1,0 +1,89 @@
+"""The commands' help: one text for each option, and a list of commands that imports none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+
+from machtrace.cli.application import LazyGroup, app
+
+HEAVY = ("numpy", "rich", "symbolic", "pydantic", "machtrace.pipeline", "machtrace.cli.backtrace")
+
+
+def commands(group: LazyGroup = app, path: str = "machtrace"):
+    """Yield every command's path, summary and object."""
+    context = click.Context(group)
+    for name, lazy in group.lazy.items():
+        command = group.get_command(context, name)
+        assert command is not None
+        yield f"{path} {name}", lazy.summary, command
+        if isinstance(command, LazyGroup):
+            yield from commands(command, f"{path} {name}")
+
+
+@pytest.mark.parametrize(
+    ("summary", "command"), [pytest.param(*rest, id=path) for path, *rest in commands()]
+)
+def test_the_list_of_commands_shows_the_first_sentence_of_their_help(summary, command):
+    """The table of commands repeats it, so that listing imports none of them."""
+    first = " ".join(command.help.split("\n\n")[0].split())
+    assert first.partition(". ")[0].rstrip(".") == summary.rstrip(".")
+
+
+SHARED = ("--thread", "--search", "--limit", "--stack-limit", "--names", "--lines", "--python")
+
+
+@pytest.mark.parametrize("option", [*SHARED, "--store"])
+def test_an_option_has_one_help_text_in_all_commands(option):
+    """And one default."""
+    found = {
+        (parameter.help, str(parameter.default), tuple(parameter.opts))
+        for _, _, command in commands()
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and option in parameter.opts
+    }
+    assert len(found) == 1
+
+
+def test_every_option_has_a_help_text():
+    """A sentence that ends with a full stop."""
+    for path, _, command in commands():
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert parameter.help, (path, parameter.name)
+                assert parameter.help.endswith((".", ".)")), (path, parameter.name)
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("words", [["--help"], ["--version"], []])
+def test_help_imports_no_command_and_no_library(words):
+    """It costs the interpreter's start and the parser."""
+    code = (
+        "import sys\nfrom machtrace.cli.main import main\n"
+        f"sys.argv[1:] = {words}\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        f"sys.stderr.write(repr(sorted(set({HEAVY}) & set(sys.modules))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "[]"
+    assert "machtrace" in done.stdout
+
+
+@pytest.mark.peer
+def test_usage_errors_are_a_fact_and_a_hint():
+    """With status 2, as other programs have it."""
+    for words, fact in (
+        (["nope"], "no such command 'nope'"),
+        (["backtrace"], "missing argument 'SPEC'"),
+        (["backtrace", "--nope", "1"], "no such option"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "machtrace", *words], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 2
+        shown, hint = done.stderr.splitlines()
+        assert shown.lower().startswith(f"machtrace: {fact.lower()}")
+        assert hint.startswith("hint: see machtrace")
