@@ -1,4 +1,4 @@
-"""Which language a mangled name is of, and what is kept of answers."""
+"""The language of a mangled name, and the cache of results."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_names_of_any_length_get_an_answer():
 
 @pytest.mark.peer
 def test_a_language_is_loaded_when_it_is_met():
-    """Programs that ask for no name pay for no demangler."""
+    """Programs that demangle no name import no demangler."""
     code = (
         "import sys; from machtrace.demangler import demangle; demangle('main');"
         "print([name for name in sys.modules if 'demangle.' in name and 'style' not in name])"

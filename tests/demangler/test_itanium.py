@@ -37,7 +37,7 @@ BETTER_THAN_LLVM_19 = {
     # A template parameter that is used with arguments is one that later parts refer to, before
     # what it makes with them (section 5.1.9: <template-template-param> is a substitution).
     "__ZN5names4heldINS_3BoxEiEET_IT0_ES3_": ("names::Box<int> names::held<names::Box, int>(int)"),
-    # What a requires clause of template arguments says of parameters is known.
+    # Parameters in a requires clause of template arguments have their values.
     "__ZN5names11constrainedIiQ5SmallIT_EEEvS1_": "void names::constrained<int>(int)",
     "__ZN5names8FriendlyIiEF10befriendedES1_Q5SmallIT_E": (
         "names::Friendly<int>::friend befriended(names::Friendly<int>) requires Small<int>"
@@ -72,7 +72,7 @@ def compiled_names(tmp_path_factory) -> list[str]:
 
 @pytest.mark.peer
 def test_a_compilers_names_are_what_llvm_writes(compiled_names):
-    """Of every part of the grammar one; where LLVM 19 errs, what the source says."""
+    """One of every part of the grammar; where LLVM 19 errs, the source's name."""
     cxxfilt = shutil.which("llvm-cxxfilt-19")
     if cxxfilt is None:
         pytest.skip("llvm-cxxfilt-19 is not installed; it is the peer here")
@@ -137,7 +137,7 @@ def test_a_compilers_names_are_what_llvm_writes(compiled_names):
     ],
 )
 def test_names_of_each_kind(mangled, full, simplified):
-    """As the ABI's document explains them; the simplified form keeps what tells functions apart."""
+    """As the ABI's document explains them; the simplified form distinguishes functions."""
     assert full == demangle(mangled)
     if simplified is not None:
         assert simplified == demangle(mangled, simplified=True)
@@ -223,7 +223,7 @@ def test_identifiers_of_any_script():
 
 
 def native(name: str, *, simplified: bool) -> str | None:
-    """What the extension makes of a name; None of those that it leaves to Python."""
+    """Return the extension's result; None for a name that it leaves to Python."""
     names = pytest.importorskip("machtrace._native._names", reason="the extension is not built")
     return names.cplusplus_name(name, simplified)
 
@@ -243,7 +243,7 @@ def test_c_reads_nearly_all_names_and_as_python_does(compiled_names):
 
 @given(st.text(st.sampled_from("_ZNKSTt0IES_JLi1bDpvPROAFM3fooUlcE.$"), max_size=40))
 def test_c_reads_any_text_as_python_does(rest):
-    """What C takes for a name is one, and is called the same."""
+    """A name that C accepts is one, with the same result."""
     for name in ("_Z" + rest, "_ZN3foo" + rest, "_Z3fooI" + rest):
         found = native(name, simplified=False)
         assert found is None or read_cplusplus(name, simplified=False) == found

@@ -19,7 +19,7 @@ NAMES = Path(__file__).with_name("swift_names.txt")
 EXAMPLES = os.environ.get("MACHTRACE_SWIFT_EXAMPLES")
 """A folder with the files of ``test/Demangle/Inputs`` of the Swift project."""
 SECONDS = 2.0
-"""Of processor time for a name made to take long; it takes a tenth of one on a slow machine."""
+"""Processor time for an adversarial name; it takes a tenth of that on a slow machine."""
 
 
 def _names() -> list[tuple[str, str, str]]:
@@ -58,7 +58,7 @@ def test_names_simplified():
 def test_published_examples(file: str, simplified: bool):  # noqa: FBT001
     """All that the Swift project publishes; a name that it leaves as it is is not understood.
 
-    What ``swift-demangle -classify`` says before a name, in braces, is not part of it.
+    The classification by ``swift-demangle -classify``, in braces, is not part of a name.
     """
     lines = Path(str(EXAMPLES), file).read_text(encoding="utf-8").splitlines()
     rows = [line.split(" ---> ", 1) for line in lines if " ---> " in line and line[:2] != "//"]
@@ -79,7 +79,7 @@ def test_underscores_of_object_files(before: str):
 
 
 def test_the_package_knows_swift():
-    """Names of Swift are told from others by their beginning."""
+    """Names of Swift are recognised by their prefix."""
     assert demangle("_$s3Lab3runyySiF") == "Lab.run(Swift.Int) -> ()"
     assert demangle("_$s3Lab3runyySiF", simplified=True) == "run(_:)"
     assert demangle("_TtC3Lab4Crew") == "Lab.Crew"

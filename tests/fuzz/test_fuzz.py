@@ -82,7 +82,7 @@ print(json.dumps([outcome.inputs, outcome.refused, outcome.counts, again.counts,
 
 
 def test_findings_are_counted_and_kept(tmp_path: Path):
-    """Of each kind the first; warnings are findings; the same inputs come again."""
+    """The first of each kind; warnings are findings; the same inputs repeat."""
     done = _python("-c", _FAULTY, str(tmp_path))
     assert done.returncode == 0, done.stderr
     inputs, refused, counts, again, written = json.loads(done.stdout)
@@ -96,7 +96,7 @@ def test_findings_are_counted_and_kept(tmp_path: Path):
 
 
 def test_no_such_target():
-    """It says which there are."""
+    """The error lists the targets."""
     done = _python("-m", "fuzz", "nothing")
     assert done.returncode == 2
     assert "walker" in done.stderr

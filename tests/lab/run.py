@@ -1,8 +1,8 @@
 """The lab in full: every program, built in every way, as one table.
 
-Run it with ``make lab``, or with ``.venv/bin/python tests/lab/run.py``; ``--help`` says how to run
-less of it. The exit status is 1 where the best policy was wrong anywhere, and 130 if it was
-interrupted; what was measured until then is shown.
+Run it with ``make lab``, or with ``.venv/bin/python -m tests.lab.run``; ``--help`` lists options to
+run less of it. The exit status is 1 if the best policy was wrong anywhere, and 130 if it was
+interrupted; the rows so far are shown.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FETCHED = HERE.parents[1] / "build" / "lab-sources"
 
 
 def rows_of(build: Build, lldb: str | None) -> list[Row]:
-    """What one build shows; in a process of its own."""
+    """Measure one build, in a process of its own."""
     with TemporaryDirectory(prefix="lab-") as directory:
         return measured(build, SOURCES, Path(directory), lldb)
 
@@ -69,7 +69,7 @@ def measure(
 
 
 def shown(rows: Sequence[Row]) -> Table:
-    """What was measured, for the terminal."""
+    """Return the rows as a table for the terminal."""
     table = Table(title="Instructions with a wholly right stack, %")
     for column in ("build", "symbols", "compared", *METHODS, "registers"):
         table.add_column(column, justify="left" if column in ("build", "symbols") else "right")
@@ -78,7 +78,7 @@ def shown(rows: Sequence[Row]) -> Table:
         everything = row.shares.get("everything")
         table.add_row(
             row.key,
-            "stripped" if row.is_stripped else "kept",
+            "stripped" if row.is_stripped else "present",
             str(everything.of) if everything else row.error,
             *cells,
             f"{row.wrong_registers} wrong, {row.lost_registers} lost",
@@ -88,10 +88,10 @@ def shown(rows: Sequence[Row]) -> Table:
 
 
 def sources_parser() -> argparse.ArgumentParser:
-    """What says which real programs there are."""
+    """Return the parser of the options for real programs."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument(
-        "--sources", type=Path, default=FETCHED, help="where sources of real programs are kept"
+        "--sources", type=Path, default=FETCHED, help="the folder with sources of real programs"
     )
     parser.add_argument("--fetch", action="store_true", help="fetch those that are missing")
     return parser
@@ -118,7 +118,7 @@ def parsed() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure what was asked for, print it, and write the page if that is wanted."""
+    """Measure the requested builds, print the rows, and write the requested pages."""
     arguments = parsed()
     wanted = list(
         builds(arguments.program, arguments.arch, arguments.optimisation, arguments.tables)
@@ -131,20 +131,20 @@ def main() -> int:
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
     )
-    found: dict[int, list[Row]] = {}
+    results: dict[int, list[Row]] = {}
     started, interrupted = time.monotonic(), False
     try:
         with Progress(*columns, console=console, transient=True) as progress:
-            found.update(measure(wanted, lldb, arguments.jobs, progress))
+            results.update(measure(wanted, lldb, arguments.jobs, progress))
     except KeyboardInterrupt:
         interrupted = True
-    rows = [row for place in sorted(found) for row in found[place]]
+    rows = [row for place in sorted(results) for row in results[place]]
     console.print(shown(rows))
     for row in rows:
         for failure in row.failures[: arguments.failures]:
             console.print(f"{row.key}: {failure}", highlight=False, soft_wrap=True, markup=False)
-    if interrupted or len(found) < len(wanted):
-        console.print(f"Interrupted: {len(found)} of {len(wanted)} builds were measured.")
+    if interrupted or len(results) < len(wanted):
+        console.print(f"Interrupted: {len(results)} of {len(wanted)} builds were measured.")
         return 130
     if arguments.write:
         left_out = len(list(builds((), (), (), ()))) - len(wanted)

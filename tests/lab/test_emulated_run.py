@@ -19,14 +19,14 @@ def test_samples_are_what_stepping_shows(arch: Arch, tmp_path: Path):
     contents = build_program(PROGRAMS, "frames", tmp_path / "frames", optimisation="-Oz", arch=arch)
 
     def shown(every: int) -> list[object]:
-        found: list[object] = []
+        moments: list[object] = []
 
         def visit(moment: Moment) -> None:
             stack = [(c.registers.pc, c.registers.sp, c.registers.fp) for c in moment.callers]
-            found.append((moment.registers, moment.addresses, stack))
+            moments.append((moment.registers, moment.addresses, stack))
 
         EmulatedRun(contents).run(visit, every=every)
-        return found
+        return moments
 
     each = shown(1)
     assert len(each) > 1000
@@ -36,7 +36,7 @@ def test_samples_are_what_stepping_shows(arch: Arch, tmp_path: Path):
 
 @pytest.mark.parametrize("every", [1, 50])
 def test_jump_to_nowhere_is_a_fault_of_the_program(tmp_path: Path, every: int):
-    """As any other: its row says so, and those of other programs are still measured."""
+    """As any other fault: its row reports it, and other programs are still measured."""
     contents = build_program(PROGRAMS, "leaves", tmp_path / "leaves", optimisation="-O0")
     entry = contents.image.entry
     assert entry is not None

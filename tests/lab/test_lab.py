@@ -112,7 +112,7 @@ def test_each_program_and_each_architecture_is_looked_at():
 
 
 def test_the_documents_algorithm_does_not(tmp_path: Path):
-    """The same truth tells wrong stacks from right ones: it is not that anything passes."""
+    """The same truth rejects wrong stacks: the comparison does not pass everything."""
     made = built(tmp_path, "arm64", "leaves", "-O2", "compact")
     result = run(made.contents, {"documents": documents_policy}, Conditions())
     score = result.scores["documents"]

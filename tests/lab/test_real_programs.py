@@ -17,7 +17,7 @@ FETCHED = LAB.parents[1] / "build" / "lab-sources"
 
 
 def assert_whole(build: Build, directory: Path, at_least: int) -> None:
-    """Every stack that is looked at is right, and so is every register that is known."""
+    """Every compared stack is right, and so is every known register."""
     made = make(build, LAB / "programs", directory)
     chosen = {"everything": policies(made.contents)["everything"]}
     result = run(made.contents, chosen, made.conditions)

@@ -57,12 +57,12 @@ def test_errors_survive(
 ):
     """With their words, their facts and what to do."""
     error.add_note("seen while testing")
-    found = again(error)
-    assert type(found) is type(error)
-    assert str(found) == str(error)
-    assert found.args == error.args
-    assert found.remedy == error.remedy
-    assert vars(found) == vars(error)
+    copied = again(error)
+    assert type(copied) is type(error)
+    assert str(copied) == str(error)
+    assert copied.args == error.args
+    assert copied.remedy == error.remedy
+    assert vars(copied) == vars(error)
     if isinstance(error, OSError):
-        assert isinstance(found, OSError)
-        assert found.errno == error.errno
+        assert isinstance(copied, OSError)
+        assert copied.errno == error.errno

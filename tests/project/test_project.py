@@ -1,4 +1,4 @@
-"""What is written about the project is so."""
+"""The documentation is true: links, modules, paths, layers, terms and error classes."""
 
 import re
 import subprocess
@@ -76,7 +76,7 @@ def test_links_between_pages_lead_somewhere(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_modules_named_in_the_pages_exist(page):
-    """`package.module` in backquotes is where the page says."""
+    """`package.module` in backquotes is a module or a package."""
     package = ROOT / "src" / "machtrace"
     for name in re.findall(r"`((?:[a-z_]+\.)+[a-z_]+)`", page.read_text()):
         first, *rest = name.split(".")
@@ -132,7 +132,7 @@ def test_each_term_is_defined_once():
 
 
 def test_locks_name_no_index():
-    """What is installed is pinned by hash; where it comes from is the user's business."""
+    """Packages are pinned by hash; the index is the user's choice."""
     for lock in ROOT.glob("requirements/*.lock"):
         written = lock.read_text()
         assert "--hash=sha256:" in written

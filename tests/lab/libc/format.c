@@ -1,4 +1,4 @@
-/* snprintf and its like. */
+/* snprintf and similar functions. */
 #include "number.h"
 
 #include <math.h>

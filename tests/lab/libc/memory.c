@@ -1,4 +1,4 @@
-/* Memory from one array, in blocks with their size before them; free blocks are kept by size. */
+/* Memory from one array, in blocks with their size before them; free blocks are listed by size. */
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>

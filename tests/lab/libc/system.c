@@ -1,4 +1,4 @@
-/* What programs ask a system for: time that stands still, files that do not exist. */
+/* System functions for programs: a constant time, files that do not exist. */
 #include <errno.h>
 #include <locale.h>
 #include <signal.h>
@@ -122,7 +122,7 @@ size_t fwrite(const void *data, size_t size, size_t count, FILE *file) {
     file->written += size * count;
     return count;
 }
-/* For whoever looks into a run that failed. */
+/* For debugging a run that failed. */
 char lab_last_line[1024];
 int vfprintf(FILE *file, const char *format, va_list arguments) {
     int length = vsnprintf(lab_last_line, sizeof lab_last_line, format, arguments);

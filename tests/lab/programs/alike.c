@@ -1,4 +1,4 @@
-/* Functions so much alike that a compiler that saves bytes cuts out what they have in common. */
+/* Functions so similar that a compiler that saves bytes outlines their common code. */
 #include "lab.h"
 
 FUNCTION uint32_t product(uint32_t a, uint32_t b) { return a * b + 3; }

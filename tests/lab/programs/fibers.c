@@ -9,7 +9,7 @@ typedef struct {
     void *sp;
 } Fiber;
 
-/* Goes on with `to`, and keeps in `from` where to go on with what calls this. */
+/* Resumes `to`, and stores in `from` where to resume the caller. */
 void switch_stack(Fiber *from, const Fiber *to);
 /* Where a fiber begins: calls the function that make_fiber put into its registers. */
 void fiber_start(void);

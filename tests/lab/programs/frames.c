@@ -24,7 +24,7 @@ FUNCTION uint64_t huge_frame(uint64_t a, uint64_t b) {
     return first + big_frame(a) * b;
 }
 
-/* A leaf with a big frame: nothing but sp says how big. */
+/* A leaf with a big frame, whose size only sp shows. */
 FUNCTION uint64_t big_leaf(uint64_t a) {
     volatile uint64_t slots[700];
     slots[0] = a;

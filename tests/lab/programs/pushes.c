@@ -30,7 +30,7 @@ __attribute__((noinline, used)) uint64_t called(uint64_t a) { return leaf(a) + o
 #define MAKE_ROOM CALL("subq $48, %%rsp", "addq $48, %%rsp")
 #endif
 
-/* Each calls something else first, so that nothing is kept below sp. */
+/* Each calls something else first, so that nothing is stored below sp. */
 FUNCTION uint64_t own_record(uint64_t a) {
     a = opaque(leaf(a));
     OWN_RECORD;

@@ -1,4 +1,4 @@
-/* What compilers call without being asked. */
+/* Functions that compilers call implicitly. */
 #include "lab.h"
 
 void *memcpy(void *destination, const void *source, size_t size) {

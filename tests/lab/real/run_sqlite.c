@@ -3,7 +3,7 @@
 
 #include "sqlite3.h"
 
-/* A file system is asked for random numbers and the time, even where no file is opened. */
+/* SQLite queries its file system for random numbers and the time, even if no file is opened. */
 static int randomness(sqlite3_vfs *vfs, int count, char *out) {
     memset(out, 7, (size_t)count);
     return count;

@@ -39,9 +39,9 @@ class SignedPointer:
     """A pointer in data that dyld signs."""
 
     symbol: str
-    """What it is part of."""
+    """The symbol that contains it."""
     offset: int
-    """Bytes from that."""
+    """Bytes from that symbol."""
     key: int
     """0 to 3: IA, IB, DA, DB."""
     discriminator: int
@@ -64,7 +64,7 @@ def as_arm64(data: bytes) -> tuple[bytes, list[SignedPointer]]:
     changed = bytearray(data)
     pack_into("<I", changed, _OBJECT_SUBTYPE_OFFSET, _ARM64_ALL)
     symbols = _symbols(contents)
-    found: list[SignedPointer] = []
+    pointers: list[SignedPointer] = []
     for section in contents.image.sections:
         for at in range(section.reloff, section.reloff + 8 * section.nreloc, 8):
             address, information = _RELOCATION.unpack_from(data, at)
@@ -78,7 +78,7 @@ def as_arm64(data: bytes) -> tuple[bytes, list[SignedPointer]]:
             pack_into("<q", changed, place, (value & 0xFFFFFFFF ^ 1 << 31) - (1 << 31))
             slot = section.address + address
             start, name = max(one for one in symbols if one[0] <= slot)
-            found.append(
+            pointers.append(
                 SignedPointer(
                     symbol=name,
                     offset=slot - start,
@@ -87,7 +87,7 @@ def as_arm64(data: bytes) -> tuple[bytes, list[SignedPointer]]:
                     has_address_diversity=bool(value >> 48 & 1),
                 )
             )
-    return bytes(changed).replace(_KEY_B, _SIGNAL_FRAME), found
+    return bytes(changed).replace(_KEY_B, _SIGNAL_FRAME), pointers
 
 
 def _symbols(contents: FileContents) -> list[tuple[int, str]]:
@@ -155,11 +155,11 @@ class Architecture:
     name: str
     arch: Arch
     optimisations: tuple[str, ...]
-    """Of :data:`OPTIMISATIONS`."""
+    """Keys of :data:`OPTIMISATIONS`."""
     compile: Compile
     link: Link
     is_for_lldb: bool = True
-    """Whether lldb is asked for its stacks."""
+    """Whether lldb unwinds its stacks, too."""
 
 
 def _compiled(
@@ -227,7 +227,7 @@ def _linked_arm(
 
 
 def _arm(name: str, arch: Arch, mode: str, optimisations: tuple[str, ...] = _FEW) -> Architecture:
-    # Its instructions are one of two sets, as a compiler is told.
+    # One of two instruction sets, by a compiler option.
     compiled = partial(_compiled_arm, arch, mode)
     return Architecture(name, arch, optimisations, compiled, _linked_arm)
 

@@ -63,7 +63,7 @@ class Built:
 
     @property
     def conditions(self) -> Conditions:
-        """What it needs to run."""
+        """The conditions of its run."""
         program = self.build.program
         return Conditions(
             patches=program.patches(self.contents),

@@ -23,7 +23,7 @@ from tests.support.emulated.run import Moment
 from tests.support.lab.policies import MASK
 
 MOMENTS = 25
-"""Of one build that lldb is asked for: the first ones of as many instructions, evenly spread."""
+"""Moments of a build that lldb unwinds: the first ones of instructions that are evenly spread."""
 _RED_ZONE = 256
 _PAGE = 0x1000
 _TIMEOUT = 300.0
@@ -31,8 +31,8 @@ _SCRIPT = Path(__file__).with_name("lldb_walks.py")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What a core of one moment is made of."""
+class RecordedMoment:
+    """The contents of a core of one moment."""
 
     registers_and_stack: ThreadSnapshot
     regions: tuple[MemoryRegion, ...]
@@ -46,14 +46,14 @@ def lldb_program() -> str | None:
 
 
 def lldb_version(program: str) -> str:
-    """As it says itself."""
+    """Return the version that lldb prints."""
     done = subprocess.run(
         [program, "--version"], capture_output=True, text=True, timeout=_TIMEOUT, check=True
     )
     return done.stdout.strip().splitlines()[0]
 
 
-class MomentsKept:
+class MomentRecorder:
     """The first moment of each instruction, for lldb."""
 
     def __init__(self, contents: FileContents, stack_end: int) -> None:
@@ -66,10 +66,10 @@ class MomentsKept:
         ]
         self._seen: set[int] = set()
         self._stride = 1
-        self._by_pc: dict[int, Kept] = {}
+        self._by_pc: dict[int, RecordedMoment] = {}
 
     def is_new(self, pc: int) -> bool:
-        """Whether a moment at ``pc`` is to be kept: of many new ones every so manieth."""
+        """Whether to store a moment at ``pc``: of many new ones every n-th."""
         if pc in self._seen:
             return False
         self._seen.add(pc)
@@ -79,11 +79,11 @@ class MomentsKept:
         """Copy the registers and memory of a moment."""
         memory, registers = moment.memory, moment.registers
         data = [
-            MemoryRegion(Avma(one.start), memory.read(Avma(one.start), len(one)))
-            for one in self._data
+            MemoryRegion(Avma(data.start), memory.read(Avma(data.start), len(data)))
+            for data in self._data
         ]
         low = ((registers.sp or 0) - _RED_ZONE) & -16
-        holding = next((one for one in self._data if low in one), None)
+        holding = next((data for data in self._data if low in data), None)
         if holding is None:  # on the main stack
             stack = MemoryRegion(Avma(low), memory.read(Avma(low), self._stack_end - low))
         else:
@@ -93,7 +93,7 @@ class MomentsKept:
             data.append(MemoryRegion(Avma(low), memory.read(Avma(low), self._stack_end - low)))
         info = ThreadInfo(id=ThreadId(1), index=1, is_main=True)
         thread = ThreadSnapshot(info=info, registers=registers, stack=stack)
-        self._by_pc[registers.pc] = Kept(thread, tuple(data), truths)
+        self._by_pc[registers.pc] = RecordedMoment(thread, tuple(data), truths)
         if len(self._by_pc) > 2 * MOMENTS:  # each may be megabytes
             self._by_pc = dict(list(self._by_pc.items())[::2])
             self._stride *= 2
@@ -107,11 +107,11 @@ class MomentsKept:
         ]
         return (min(used) - _RED_ZONE) & -16 if used else None
 
-    def chosen(self) -> list[Kept]:
+    def chosen(self) -> list[RecordedMoment]:
         """At most :data:`MOMENTS` of them, evenly spread."""
-        kept = list(self._by_pc.values())
-        step = max(1, -(-len(kept) // MOMENTS))
-        return kept[::step]
+        moments = list(self._by_pc.values())
+        step = max(1, -(-len(moments) // MOMENTS))
+        return moments[::step]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Caller:
 
 def lldb_walks(
     program: str,
-    kept: list[Kept],
+    moments: list[RecordedMoment],
     contents: FileContents,
     path: Path,
     caller: Caller,
@@ -133,7 +133,7 @@ def lldb_walks(
 
     Args:
         program: lldb.
-        kept: the moments.
+        moments: the stored moments.
         contents: the program, or its stripped twin.
         path: its file; the cores are made beside it, for a while.
         caller: what called the program.
@@ -145,7 +145,7 @@ def lldb_walks(
     arch = contents.image.arch
     process = ProcessInfo(pid=1, path=str(path), arch=arch, pointer_mask=MASK)
     cores = []
-    for number, one in enumerate(kept):
+    for number, one in enumerate(moments):
         snapshot = Snapshot(process=process, threads=(one.registers_and_stack,), images=ImageList())
         core = directory / f"{number}.core"
         core.write_bytes(core_bytes(snapshot, one.regions))

@@ -1,4 +1,4 @@
-"""Runs inside lldb: loads cores one after the other and writes the stacks that it finds.
+"""Runs inside lldb: loads cores in sequence and writes the stacks that it finds.
 
 ``command script import`` this file, then ``walk_cores LISTED``; see
 :mod:`tests.support.lab.lldb`.

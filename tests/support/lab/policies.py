@@ -33,11 +33,11 @@ def documents_policy(moment: Moment) -> tuple[Avma, ...]:
     registers, memory = moment.registers, moment.memory
     size = registers.arch.pointer_size
     bits = MASK.bits & ~THUMB_BIT if registers.arch.is_arm else MASK.bits
-    found = [registers.pc]
+    addresses = [registers.pc]
     if registers.lr:
-        found.append(Avma(registers.lr & bits))
+        addresses.append(Avma(registers.lr & bits))
     fp = MASK.strip(registers.fp or 0)
-    while fp and len(found) < _LONGEST_STACK:
+    while fp and len(addresses) < _LONGEST_STACK:
         try:
             previous = int.from_bytes(memory.read(fp, size), "little")
             address = int.from_bytes(memory.read(Avma(fp + size), size), "little")
@@ -45,9 +45,9 @@ def documents_policy(moment: Moment) -> tuple[Avma, ...]:
             break
         if not address:
             break
-        found.append(Avma(address & bits))
+        addresses.append(Avma(address & bits))
         fp = MASK.strip(previous)
-    return tuple(found)
+    return tuple(addresses)
 
 
 def rules_policy(rules: RuleCache) -> Policy:
@@ -63,12 +63,12 @@ def rules_policy(rules: RuleCache) -> Policy:
 
 
 def process_rules(contents: FileContents, rules: ImageRules) -> RuleCache:
-    """Rules of a process with this one image, where its file says that it lies."""
+    """Return the rules of a process with this one image, at its stated address."""
     return RuleCache(ImageList([image_of(contents)]), contents.image.arch, lambda _: rules)
 
 
 def image_of(contents: FileContents, path: str | None = None) -> BinaryImage:
-    """An executable where its file says that it lies."""
+    """Return an executable at its stated address."""
     parsed = contents.image
     text = parsed.text_segment
     assert text is not None

@@ -1,4 +1,4 @@
-"""The lab's programs, as data. ``tests/lab/README.md`` says how to add one."""
+"""The lab's programs, as data. ``tests/lab/README.md`` describes how to add one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from machtrace.model.arch import Arch
 from tests.support.emulated.dyld import bound_lazily
 
 Patches = Callable[[FileContents], Mapping[int, bytes]]
-"""What dyld would write over a program before it starts, by Svma."""
+"""Bytes that dyld would write over a program before it starts, by Svma."""
 
 
 def _no_patches(_: FileContents) -> Mapping[int, bytes]:
@@ -26,7 +26,7 @@ class Program:
     sources: tuple[str | Path, ...]
     """Relative to the directory of programs, or absolute."""
     shapes: str
-    """What it is there for, in a few words."""
+    """Its purpose, in a few words."""
     options: tuple[str, ...] = ()
     """For the compiler, beside those of a build."""
     link_options: tuple[str, ...] = ()
@@ -38,15 +38,15 @@ class Program:
     has_signals: bool = False
     """A signal is delivered wherever it comes to; see :mod:`tests.support.emulated.signals`."""
     every: int = 1
-    """How many instructions lie between two that are looked at."""
+    """Instructions between two that are compared."""
     each_place: bool = False
-    """Whether each instruction is looked at, too, when it is first come to."""
+    """Whether each instruction is also compared the first time it is reached."""
     limit: int = 400_000
     """Instructions that it runs at most."""
     further_optimisations: tuple[str, ...] = ()
     """For it alone, beside its architecture's."""
     optimisations: tuple[str, ...] | None = None
-    """Of its architecture's; None for all of them."""
+    """A subset of its architecture's; None for all of them."""
     tables: tuple[str, ...] = ("compact", "dwarf")
     architectures: frozenset[str] | None = None
     """By name; None for all."""

@@ -4,7 +4,7 @@ Each is linked with a small C library of the lab's own, and a driver that checks
 
 C sources of real programs, from the source distributions of Python packages.
 
-They are downloaded by pip, checked by hash, and kept in a directory that the caller names.
+They are downloaded by pip, checked by hash, and stored in a directory that the caller names.
 Nothing of them is part of this project.
 """
 
@@ -27,9 +27,9 @@ class SourcePackage:
     name: str
     version: str
     sha256: str
-    """Of its source distribution."""
+    """The hash of its source distribution."""
     directory: str
-    """That its archive unpacks to."""
+    """The folder that its archive unpacks to."""
 
     @property
     def requirement(self) -> str:
@@ -145,22 +145,22 @@ def real_programs(lab: Path, cache: Path, *, fetches: bool = True) -> dict[str, 
 
     Args:
         lab: the directory ``tests/lab``.
-        cache: where the packages' sources are kept.
+        cache: the folder of the packages' sources.
         fetches: fetch what is missing; else programs without sources are left out.
 
     Raises:
         subprocess.CalledProcessError, OSError, tarfile.TarError: see
             :func:`~tests.support.lab.source_packages.fetch`.
     """
-    found = {"libc": libc_program(lab)}
+    programs = {"libc": libc_program(lab)}
     for name, package in _PACKAGES.items():
         unpacked = PACKAGES[package].unpacked(cache)
         if fetches:
             fetch(PACKAGES[package], cache)
         if unpacked.is_dir():
             sources, options = _sources(name, unpacked)
-            found[name] = _program(lab, name, _SHAPES[name], sources, options)
-    return found
+            programs[name] = _program(lab, name, _SHAPES[name], sources, options)
+    return programs
 
 
 _PACKAGES = {"zstd": "zstandard", "lua": "lupa", "quickjs": "quickjs", "sqlite": "sqlean.py"}
@@ -212,7 +212,7 @@ def _program(
 
 
 def _compiler_headers() -> Path:
-    """Of the compiler itself: what is as wide as what."""
+    """Return the folder of the compiler's own headers, which define widths of types."""
     spec = find_spec("ziglang")
     if spec is None or spec.origin is None:
         msg = "the package ziglang is not installed"

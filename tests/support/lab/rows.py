@@ -14,7 +14,7 @@ from tests.support.emulated.cpu import emulated_cpu
 from tests.support.emulated.dyld import symbols_of
 from tests.support.emulated.run import OUTSIDE, main_stack
 from tests.support.lab.builds import Build, Built, make
-from tests.support.lab.lldb import Caller, MomentsKept, lldb_walks
+from tests.support.lab.lldb import Caller, MomentRecorder, lldb_walks
 from tests.support.lab.policies import policies
 from tests.support.lab.run import Result, Score, run
 from tests.support.writers.function_lists import with_function_starts
@@ -26,7 +26,7 @@ METHODS = ("documents", "frame pointer", "compact", "CFI", EVERYTHING, LLDB)
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many of the moments that were looked at were wholly right."""
+    """The number of compared moments that were wholly right."""
 
     right: int
     of: int
@@ -65,7 +65,7 @@ class Row:
     wrong_registers: int = 0
     lost_registers: int = 0
     failures: tuple[Failure, ...] = ()
-    """Of everything we have."""
+    """Failures of all methods together."""
     error: str = ""
     """Why there is nothing to show, if so."""
 
@@ -105,11 +105,11 @@ def _scored(
     contents = built.contents
     chosen = policies(contents)
     chosen[STRIPPED] = policies(built.stripped)[EVERYTHING]
-    kept = None
+    recorder = None
     if lldb is not None and built.build.architecture.is_for_lldb:
-        kept = MomentsKept(contents, main_stack(contents).stop)
-    result = run(contents, chosen, built.conditions, kept)
-    if kept is None or lldb is None:
+        recorder = MomentRecorder(contents, main_stack(contents).stop)
+    result = run(contents, chosen, built.conditions, recorder)
+    if recorder is None or lldb is None:
         return result, {}
     scores: dict[bool, Score] = {}
     caller = _caller(built.build, programs, directory)
@@ -118,7 +118,7 @@ def _scored(
         path = directory / f"{file.source}.{'stripped' if is_stripped else 'symbols'}"
         path.write_bytes(with_function_starts(bytes(file.data), built.function_starts))
         score = scores[is_stripped] = Score()
-        moments = kept.chosen()
+        moments = recorder.chosen()
         walks = lldb_walks(lldb, moments, file, path, caller)
         for moment, found in zip(moments, walks, strict=True):
             score.add(found, *moment.truths)
@@ -168,17 +168,17 @@ def _row(built: Built, result: Result, lldb: Mapping[bool, Score], *, is_strippe
 
 
 def _failures(built: Built, score: Score, registers: Counter[tuple[int, int]]) -> list[Failure]:
-    found = []
+    failures = []
     for pc, count in sorted(score.wrong.items()):
         walked, truth = score.examples[pc]
-        found.append(_failure(built, pc, count, walked, truth))
+        failures.append(_failure(built, pc, count, walked, truth))
     wrong = Counter(pc for pc, _ in registers.elements() if pc not in score.wrong)
-    found += [_failure(built, pc, count, (), ()) for pc, count in sorted(wrong.items())]
-    return found
+    failures += [_failure(built, pc, count, (), ()) for pc, count in sorted(wrong.items())]
+    return failures
 
 
 def _failure(
-    built: Built, pc: int, count: int, found: tuple[Avma, ...], truth: tuple[Avma, ...]
+    built: Built, pc: int, count: int, walked: tuple[Avma, ...], truth: tuple[Avma, ...]
 ) -> Failure:
     start, name = max(
         ((value, name) for name, value in built.symbols.items() if value <= pc), default=(pc, "?")
@@ -188,7 +188,7 @@ def _failure(
         place=f"{name}+{pc - start:#x}",
         instruction=disassembled(built.contents, pc),
         count=count,
-        found=found,
+        found=walked,
         truth=truth,
     )
 

@@ -14,7 +14,7 @@ from machtrace.unwinder.rule_cache import RuleCache
 from machtrace.unwinder.step import step
 from tests.support.emulated.cpu import EmulatedCpu
 from tests.support.emulated.run import EmulatedRun, Moment
-from tests.support.lab.lldb import MomentsKept
+from tests.support.lab.lldb import MomentRecorder
 from tests.support.lab.policies import MASK, Policy, all_rules, policies
 
 Addresses = tuple[Avma, ...]
@@ -36,34 +36,34 @@ class Score:
         """The share of executed instructions with a wholly right stack."""
         return 100 * self.right / self.executed if self.executed else 0.0
 
-    def add(self, found: Addresses, *truths: Addresses) -> None:
-        """Count one instruction, right where ``found`` is one of the truths."""
+    def add(self, walked: Addresses, *truths: Addresses) -> None:
+        """Count one instruction, right if ``walked`` is one of the truths."""
         self.executed += 1
-        if found in truths:
+        if walked in truths:
             self.right += 1
             return
         pc = truths[0][0]
         self.wrong[pc] += 1
-        self.examples.setdefault(pc, (found, truths[0]))
+        self.examples.setdefault(pc, (walked, truths[0]))
 
 
 @dataclass(slots=True)
 class Result:
-    """What a run showed."""
+    """The result of a run."""
 
     scores: dict[str, Score]
     """By the policy's name."""
     bad_registers: Counter[tuple[int, int]] = field(default_factory=Counter)
     """(program counter, DWARF number) of values of the caller that the best policy got wrong."""
     lost_registers: Counter[tuple[int, int]] = field(default_factory=Counter)
-    """The same of values that calls preserve, and that it said it could not recover."""
+    """The same for values that calls preserve, and that it reported as lost."""
     instructions: int = 0
-    """That were run."""
+    """Executed instructions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What a program needs to run, and how it is looked at; see :class:`EmulatedRun`."""
+    """The conditions of a run, and the moments to compare; see :class:`EmulatedRun`."""
 
     patches: Mapping[int, bytes] = field(default_factory=dict)
     prepare: Callable[[EmulatedCpu], None] | None = None
@@ -84,21 +84,21 @@ def run(
     contents: FileContents,
     named: dict[str, Policy] | None = None,
     conditions: Conditions = ANY_PROGRAM,
-    kept: MomentsKept | None = None,
+    recorder: MomentRecorder | None = None,
 ) -> Result:
     """Run a program and score ``named`` policies (None: :func:`policies`) at each instruction.
 
     Args:
         contents: the program.
         named: the policies.
-        conditions: what it needs to run.
-        kept: where moments are kept for lldb.
+        conditions: the conditions of its run.
+        recorder: stores moments for lldb.
 
     Raises:
         AssertionError: the program faulted or did not end.
     """
     chosen = policies(contents) if named is None else named
-    judge = _Judge(contents, chosen, conditions, kept)
+    judge = _Judge(contents, chosen, conditions, recorder)
     emulated = EmulatedRun(
         contents, conditions.patches, prepare=conditions.prepare, signals=conditions.signals
     )
@@ -121,24 +121,24 @@ class _Judge:
         contents: FileContents,
         chosen: dict[str, Policy],
         conditions: Conditions,
-        kept: MomentsKept | None,
+        recorder: MomentRecorder | None,
     ) -> None:
         self.result = Result({name: Score() for name in chosen})
         self._chosen = chosen
         self._rules: RuleCache = all_rules(contents)
         self._conditions = conditions
-        self._kept = kept
+        self._recorder = recorder
         numbers = contents.image.arch.registers
         self._preserved = set(numbers.callee_saved) - conditions.unpreserved
         self._fp = numbers.fp
         self._waiting: list[tuple[list[Addresses], dict[str, Addresses]]] = []
-        """What is true so far and what was found, of moments between two stacks."""
+        """True and walked stacks of moments between two stacks."""
 
     def visit(self, moment: Moment) -> bool:
         """Score a moment; whether the next block's must be shown, too."""
         truths = [moment.addresses]
-        if self._kept is not None and self._kept.is_new(moment.registers.pc):
-            self._kept.keep(moment, truths)
+        if self._recorder is not None and self._recorder.is_new(moment.registers.pc):
+            self._recorder.keep(moment, truths)
         if any(moment.registers.pc in code for code in self._conditions.between):
             found = {name: policy(moment) for name, policy in self._chosen.items()}
             self._waiting.append((truths, found))
@@ -160,17 +160,17 @@ class _Judge:
         self._waiting.clear()
 
     def _check_registers(self, moment: Moment) -> None:
-        """Compare what the caller's registers are said to be with what they were at its call."""
+        """Compare the recovered registers of the caller with those at its call."""
         if not moment.callers:
             return
         pc, caller = moment.registers.pc, moment.callers[0]
         rule, _ = self._rules.find(pc, interrupted=True)
-        found = step(rule, moment.registers, moment.memory, MASK)
+        caller_registers = step(rule, moment.registers, moment.memory, MASK)
         for number in self._wanted(caller.registers, is_interrupted=caller.is_interrupted):
             true = caller.registers.get(number)
             if true is None:
                 continue
-            value = None if isinstance(found, Stop) else found.get(number)
+            value = None if isinstance(caller_registers, Stop) else caller_registers.get(number)
             if value is None:
                 self.result.lost_registers[pc, number] += 1
             elif value != true and (number != self._fp or MASK.strip(value) != MASK.strip(true)):
