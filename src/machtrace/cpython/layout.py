@@ -7,10 +7,10 @@ and 3.12 were computed by a C compiler from their headers on 64-bit systems.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from struct import Struct
 
 from machtrace.errors import FormatError
+from machtrace.frozen import dataclass
 
 COOKIE = b"xdebugpy"
 HEAD_SIZE = 1024

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from struct import Struct
 
 import numpy as np
@@ -12,6 +11,7 @@ from machtrace.cpython.layout import COOKIE, HEAD_SIZE, PythonLayout, layout_of
 from machtrace.errors import FormatError, MachtraceError, TargetError
 from machtrace.formats.elf.contents import ElfContents, ElfFileContents, ElfMemoryContents
 from machtrace.formats.elf.symtab import dynamic_symbol_tables, parse_symbols, symbol_dtype
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.memory import MemoryReader

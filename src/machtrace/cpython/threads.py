@@ -8,13 +8,14 @@ debugging support has it (``Modules/_remote_debugging`` of 3.14), for all versio
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from struct import Struct
 
 from machtrace.cpython.layout import PythonLayout
 from machtrace.cpython.objects import PythonObjects, Standing
 from machtrace.cpython.runs import PythonRuns
 from machtrace.errors import FormatError, MachtraceError, TargetError
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
 from machtrace.model.snapshot import Problem, Snapshot, ThreadId

@@ -10,13 +10,13 @@ Values that Go's table keeps by code address: Go, ``runtime/symtab.go``, ``step`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import FormatError
+from machtrace.frozen import dataclass
 
 _MORE = 0x80
 _LONGEST_NUMBER = 5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
 
@@ -14,6 +13,7 @@ from machtrace.formats.macho.contents import FileContents, MemoryContents
 from machtrace.formats.macho.fat import FatSlice, is_fat, parse_slices
 from machtrace.formats.macho.header import is_macho
 from machtrace.formats.macho.static_archive import is_static_archive
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, FileOffset
 from machtrace.model.image import BinaryImage, ImageFormat
 from machtrace.model.memory import MemoryReader

@@ -13,8 +13,9 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum, auto
+
+from machtrace.frozen import dataclass
 
 _MAGICS = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
 """A first member; an archive without members; one that was split, and joined again."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from uuid import UUID
 
 from machtrace.formats.object_file import ObjectFile
+from machtrace.frozen import dataclass
 from machtrace.model.address import FileOffset, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BuildId, ImageFormat
@@ -60,7 +60,7 @@ class DebugFile:
     contents: ObjectFile
     data: memoryview
     """The bytes of ``contents``: of a fat file, only the slice."""
-    slice_offset: FileOffset = FileOffset(0)  # noqa: RUF009 (a NewType of int)
+    slice_offset: FileOffset = FileOffset(0)
     """The offset of ``data`` in the file at :attr:`path`."""
     path: str
     found_by: FoundBy

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.tables.stabs import object_stabs
+from machtrace.frozen import dataclass
 from machtrace.images.open_file import IdentifiedFile
 from machtrace.images.search_path import SearchPath
 from machtrace.images.search_record import Outcome, SearchRecord

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from struct import Struct
 
 from machtrace.errors import FormatError
 from machtrace.formats.elf.contents import ElfFileContents
+from machtrace.frozen import dataclass
 from machtrace.model.image import BuildId
 
 _ALIGNMENT = 4

@@ -6,7 +6,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from threading import Lock
 from uuid import UUID
@@ -19,6 +19,7 @@ from machtrace.formats.macho.header import parse_header
 from machtrace.formats.macho.load_commands import LC_UUID, parse_load_commands
 from machtrace.formats.macho.structs import UUID_COMMAND
 from machtrace.formats.object_file import Signature, signature
+from machtrace.frozen import dataclass
 from machtrace.images.open_file import open_image_file
 from machtrace.images.store_layout import Identifier
 

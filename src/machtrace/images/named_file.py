@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
 
 from machtrace.errors import AmbiguousImageError, ArgumentError, FileAccessError, MachtraceError
 from machtrace.formats.object_file import linked_image
+from machtrace.frozen import dataclass
 from machtrace.images.dsym import is_dsym
 from machtrace.images.open_file import IdentifiedFile, OpenedFile
 from machtrace.images.search_path import SearchPath

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
@@ -12,6 +11,7 @@ from machtrace.errors import FileAccessError, FormatError, MemoryReadError
 from machtrace.formats.macho.fat import parse_slices
 from machtrace.formats.macho.static_archive import MAGIC as ARCHIVE_MAGIC
 from machtrace.formats.object_file import ObjectFile, ObjectSlice, Signature, signature, sniff
+from machtrace.frozen import dataclass
 from machtrace.images.search_record import Outcome, SearchRecord
 from machtrace.images.store_layout import Identifier
 from machtrace.mapped_file import mapped_file

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from threading import Lock
@@ -12,6 +11,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from machtrace.formats.object_file import ObjectFile
+from machtrace.frozen import dataclass
 from machtrace.images.candidates import (
     Candidate,
     bundles,

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from machtrace.errors import FileAccessError
+from machtrace.frozen import dataclass
 from machtrace.images.dsym import dwarf_files
 from machtrace.images.open_file import OpenedFile
 from machtrace.images.store_layout import Identifier

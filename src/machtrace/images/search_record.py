@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
+from machtrace.frozen import dataclass
 from machtrace.model.symbol import FrameStatus
 
 

@@ -6,7 +6,6 @@ Debug information of today's compilers has columns of lines, too; a SymCache has
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from machtrace.demangler import demangle
 from machtrace.errors import FormatError, MachtraceError
+from machtrace.frozen import dataclass
 from machtrace.lines.symcache import NONE, REMEDY, Indices, Numbers, SymCache
 from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import InlineFrame, SourceLocation

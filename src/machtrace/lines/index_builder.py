@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from signal import Signals
@@ -27,6 +27,7 @@ from machtrace.formats.elf.structs import PT_DYNAMIC, PT_LOAD, SHT_SYMTAB
 from machtrace.formats.macho.image import MachOImage
 from machtrace.formats.macho.load_commands import LC_SYMTAB
 from machtrace.formats.object_file import ObjectFile
+from machtrace.frozen import dataclass
 from machtrace.images.debug_file import DebugFile
 from machtrace.lines.worker import RECORD, IndexTask
 from machtrace.model.image import ImageFormat

@@ -14,11 +14,13 @@ import mmap
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from io import BufferedReader
 from shutil import copyfileobj
 from struct import Struct
 from typing import Any, NoReturn
+
+from machtrace.frozen import dataclass
 
 RECORD = Struct("<QQ")
 """A status (0, or :data:`REFUSED`), and the number of bytes that follow."""

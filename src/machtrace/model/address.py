@@ -13,8 +13,9 @@ Arithmetic gives ``int``, so each crossing is written once, in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NewType
+
+from machtrace.frozen import dataclass
 
 Avma = NewType("Avma", int)
 """Actual virtual memory address, in the target; pointer-authentication bits removed."""

@@ -6,9 +6,11 @@ Sources: ``mach/machine.h`` for the names, *DWARF for the Arm 64-bit Architectur
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import cached_property
+
+from machtrace.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,7 @@ framehop's notation: ``*x`` is the pointer stored at ``x``, ``cfa`` the canonica
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.image import ImageList
 from machtrace.model.snapshot import Problem, ProcessInfo

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from machtrace.errors import MemoryReadError
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, FileOffset, Svma
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from machtrace.errors import TargetSpecError
+from machtrace.frozen import dataclass
 
 DEFAULT_FRAME_LIMIT = 512
 """Frames per stack. The default alone keeps both ends of a deeper stack."""

@@ -23,10 +23,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from machtrace.errors import TargetError
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, Svma
 from machtrace.model.registers import RegisterSet
 from machtrace.model.snapshot import Problem, ThreadId, ThreadSnapshot

@@ -5,10 +5,10 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+from machtrace.frozen import dataclass
 from machtrace.model.image import BinaryImage
 from machtrace.model.snapshot import Problem, ProcessInfo, ThreadInfo
 from machtrace.model.symbol import Frame

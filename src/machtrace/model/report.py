@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from typing import NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.image import BuildId
 from machtrace.model.json_value import NO_DETAILS, Details

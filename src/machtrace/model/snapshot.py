@@ -9,11 +9,12 @@ Where a Darwin process has the cache that the system's images are in.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple, NewType
 from uuid import UUID
 
 from machtrace.errors import MachtraceError
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, FileOffset, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.image import ImageList

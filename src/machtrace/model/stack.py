@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import TypeVar
 
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage, ImageList
 from machtrace.model.snapshot import Snapshot, ThreadSnapshot

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
+from machtrace.frozen import dataclass
 from machtrace.model.address import ImageOffset
 from machtrace.model.image import BinaryImage
 from machtrace.model.snapshot import ThreadInfo

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
+
+from machtrace.frozen import dataclass
 
 LONGEST_IMAGE_NAME = 4096
 """Characters of an image's name written with each frame: no system has longer ones (Linux:

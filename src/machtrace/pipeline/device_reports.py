@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Protocol
 
 from machtrace.atomic_write import scratch_file, settle, write_all
 from machtrace.errors import ConnectionLostError, DeviceError, FileAccessError, MachtraceError
+from machtrace.frozen import dataclass
 from machtrace.targets.ios.access import DeviceFile, DeviceSession
 
 _LONGEST_NAME = 255

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from os import PathLike, fsdecode
 from typing import BinaryIO, Literal, NamedTuple
@@ -24,6 +24,7 @@ from machtrace.formats.elf.core.notes import auxiliary_values
 from machtrace.formats.elf.structs import LAYOUTS, PF_W
 from machtrace.formats.macho.structs import VM_PROT_WRITE
 from machtrace.formats.object_file import ObjectFile
+from machtrace.frozen import dataclass
 from machtrace.images.resolver import ImageResolver
 from machtrace.model.address import Avma, FileOffset
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList

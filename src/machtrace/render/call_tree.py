@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from machtrace.frozen import dataclass
 from machtrace.model.profile import OUTERMOST, Profile, StackTable
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
+from machtrace.frozen import dataclass
 from machtrace.model.image import BinaryImage
 from machtrace.model.profile import OUTERMOST, MissingFrames, Profile, ProfileFrame, StackTable
 from machtrace.model.symbol import Frame, FrameStatus, SourceLocation

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, pairwise
 from typing import TextIO
 
+from machtrace.frozen import dataclass
 from machtrace.model.image import BinaryImage
 from machtrace.model.profile import OUTERMOST, Profile
 from machtrace.model.snapshot import ThreadInfo

@@ -6,10 +6,11 @@ import gc
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from machtrace.atomic_write import replace_file
 from machtrace.errors import MachtraceError
+from machtrace.frozen import dataclass
 from machtrace.model.report import Report
 from machtrace.reports.formats import ReportFormat, as_shown, report_format, write_reports
 from machtrace.reports.inputs import ReportInput

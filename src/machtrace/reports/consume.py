@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 from uuid import UUID
 
+from machtrace.frozen import dataclass
 from machtrace.model.json_value import Details, JsonValue
 from machtrace.reports.images import NO_UUID, uuid_of
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from machtrace.errors import FormatError
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.reports.images import uuid_of
 

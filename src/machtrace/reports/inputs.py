@@ -12,13 +12,13 @@ import stat
 import sys
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Protocol
 
 from machtrace.errors import FileAccessError, MachtraceError
 from machtrace.formats.zip_archive import ZipError, ZipMember, ZipProblem, is_zip, read_members
+from machtrace.frozen import dataclass
 from machtrace.model.text import printable
 from machtrace.reports.source import ReportSource
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from math import isfinite
 
 from machtrace.errors import FormatError
+from machtrace.frozen import dataclass
 from machtrace.model.json_value import JsonValue
 
 

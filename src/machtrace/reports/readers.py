@@ -6,11 +6,12 @@ Also files of several JSON documents: lists of reports, and a report a line.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from typing import NamedTuple, Protocol
 
 from machtrace.errors import FormatError
+from machtrace.frozen import dataclass
 from machtrace.model.json_value import JsonValue
 from machtrace.model.report import Report
 from machtrace.reports.json_writer import dumps

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
-from dataclasses import dataclass
 from functools import cached_property
 
 from machtrace.errors import FormatError
+from machtrace.frozen import dataclass
 from machtrace.model.json_value import JsonValue
 from machtrace.reports.lenient_json import JsonDocument, read_json
 

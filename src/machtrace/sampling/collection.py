@@ -9,10 +9,11 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from machtrace.cpython.runs import PythonRuns
 from machtrace.errors import ThreadGoneError
+from machtrace.frozen import dataclass
 from machtrace.model.image import BinaryImage, ImageList
 from machtrace.model.profile import SampledThread, SampleTable
 from machtrace.model.snapshot import Problem, Snapshot, ThreadId, ThreadInfo, ThreadSnapshot

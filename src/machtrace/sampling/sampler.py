@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from machtrace.cpython.runs import PythonRuns
 from machtrace.errors import TargetError, TargetGoneError, TargetSpecError, ThreadGoneError
+from machtrace.frozen import dataclass
 from machtrace.images.resolver import ImageResolver
 from machtrace.model.options import NameOptions, WalkOptions
 from machtrace.model.profile import Profile, SamplingEnd, SamplingRun, stopped_share

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
+from machtrace.frozen import dataclass
 from machtrace.images.store_layout import Identifier
 from machtrace.model.json_value import NO_DETAILS, Details
 from machtrace.model.report import (

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 
 from machtrace.errors import MachtraceError
@@ -26,6 +25,7 @@ from machtrace.formats.elf.structs import SHT_DYNSYM, SHT_SYMTAB
 from machtrace.formats.macho.contents import FileContents, read_table
 from machtrace.formats.macho.structs import SymtabCommand
 from machtrace.formats.object_file import ObjectFile
+from machtrace.frozen import dataclass
 from machtrace.model.address import LAST_OFFSET, ImageOffset
 from machtrace.model.arch import Arch
 from machtrace.model.image import ImageFormat

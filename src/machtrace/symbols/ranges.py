@@ -13,12 +13,13 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from machtrace.frozen import dataclass
 from machtrace.model.symbol import Certainty
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ better one, if it has one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from machtrace.errors import MachtraceError
+from machtrace.frozen import dataclass
 from machtrace.model.address import ImageOffset
 from machtrace.model.symbol import Certainty, Symbol
 from machtrace.symbols.names import (

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import TypeAlias
 
 from machtrace.errors import FileAccessError
 from machtrace.formats.zip_archive import is_zip
+from machtrace.frozen import dataclass
 from machtrace.images.open_file import open_image_file
 from machtrace.images.store_layout import FileKind, Identifier, identifier_text
 from machtrace.symbolstore.archive import Unpacker, UnpackLimits

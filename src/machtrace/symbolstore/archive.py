@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from machtrace.atomic_write import scratch_file, write_all
 from machtrace.errors import FileAccessError
 from machtrace.formats.zip_archive import ZipError, ZipMember, ZipProblem, read_members
+from machtrace.frozen import dataclass
 from machtrace.images.open_file import open_image_file
 from machtrace.symbolstore.contained_images import Skipped, SkipReason, may_hold_images
 

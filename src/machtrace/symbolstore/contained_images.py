@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 from machtrace.errors import FormatError, MemoryReadError
@@ -13,6 +13,7 @@ from machtrace.formats.macho.header import FileType
 from machtrace.formats.macho.image import MachOImage
 from machtrace.formats.object_file import ObjectSlice, Signature, signature, sniff
 from machtrace.formats.zip_archive import is_zip
+from machtrace.frozen import dataclass
 from machtrace.images.store_layout import FileKind, Identifier, unified_folder
 from machtrace.model.image import ImageFormat
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import plistlib
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from uuid import UUID
@@ -12,6 +11,7 @@ from uuid import UUID
 from machtrace.atomic_write import same_bytes, settle_link, write_new
 from machtrace.errors import FileAccessError
 from machtrace.formats.object_file import Signature, signature
+from machtrace.frozen import dataclass
 from machtrace.images.open_file import open_image_file
 from machtrace.images.store_layout import (
     ExportLayout,

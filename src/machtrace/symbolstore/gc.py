@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from machtrace.atomic_write import UNFINISHED
 from machtrace.errors import FileAccessError, MachtraceError
+from machtrace.frozen import dataclass
 from machtrace.images.store_layout import FileKind, identifier_text
 from machtrace.symbolstore.store import StoredFile, SymbolStore, identifiers_of
 

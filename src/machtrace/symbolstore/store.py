@@ -17,13 +17,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from stat import S_ISREG
 
 from machtrace.atomic_write import same_bytes, settle, write_new
 from machtrace.errors import FileAccessError
+from machtrace.frozen import dataclass
 from machtrace.images.open_file import open_image_file
 from machtrace.images.store_layout import (
     FileKind,

@@ -6,9 +6,8 @@ to registers and load words. Importing this module raises ImportError if the ext
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from machtrace._native import _walk
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.memory import LayeredMemory, MemoryReader

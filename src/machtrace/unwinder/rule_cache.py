@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from machtrace.errors import FormatError, MemoryReadError
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageList

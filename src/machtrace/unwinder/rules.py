@@ -12,11 +12,11 @@ The notation in ``str(rule)`` is framehop's: ``*x`` is the pointer stored at ``x
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from machtrace.errors import FormatError, MemoryReadError
+from machtrace.frozen import dataclass
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.stack import AddressKind, FrameTrust

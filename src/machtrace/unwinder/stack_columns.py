@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice, starmap
 
 import numpy as np
 import numpy.typing as npt
 
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.stack import (
     AddressChain,

@@ -9,9 +9,9 @@ conventions as Apple's ``thread_stack_pcs.c`` reads them (Libc, ``__thread_stack
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from machtrace.errors import MemoryReadError
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.memory import MemoryReader
 from machtrace.model.registers import RegisterSet

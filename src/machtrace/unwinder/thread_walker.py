@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
+from machtrace.frozen import dataclass
 from machtrace.model.address import PacMask
 from machtrace.model.memory import LayeredMemory, MemoryReader
 from machtrace.model.snapshot import ThreadSnapshot

@@ -16,10 +16,10 @@ register or on top of the stack.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from machtrace.errors import MemoryReadError
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.image import ImageFormat

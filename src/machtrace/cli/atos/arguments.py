@@ -7,10 +7,11 @@ macOS, and the usage that the command prints; see ``docs/atos.md``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 from machtrace.errors import MachtraceError
+from machtrace.frozen import dataclass
 
 USAGE = """\
 Usage: machtrace atos [-p pid] [-o executable/dSYM] [-f file-of-input-addresses]

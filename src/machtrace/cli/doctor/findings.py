@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 from typing import TextIO
 
+from machtrace.frozen import dataclass
 from machtrace.model.text import encodable, printable
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from uuid import UUID
 
 from machtrace.cli.image.description import ImageDescription
 from machtrace.errors import MachOError
+from machtrace.frozen import dataclass
 from machtrace.images.debug_file import DebugFile
 from machtrace.images.debug_map import DebugMap
 from machtrace.images.resolver import ImageResolver

@@ -6,10 +6,10 @@ Addresses are stated ones (:data:`Svma`), file offsets count from the start of t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from machtrace.errors import MachtraceError
+from machtrace.frozen import dataclass
 from machtrace.model.address import Svma
 from machtrace.model.symbol import Symbol
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from machtrace.cli.image.description import (
     AddressDescription,
@@ -12,6 +11,7 @@ from machtrace.cli.image.description import (
     SymbolDescription,
 )
 from machtrace.cli.tables import table
+from machtrace.frozen import dataclass
 
 _COUNTS = frozenset(
     {

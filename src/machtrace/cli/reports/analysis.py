@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 from machtrace.cli.console import output, print_error
 from machtrace.cli.progress import Progress, progress_bar
@@ -13,6 +12,7 @@ from machtrace.cli.reports import document, sections
 from machtrace.cli.reports.run import FEW_FILES, warn_of_nothing
 from machtrace.cli.reports.sections import Section, show
 from machtrace.errors import FileAccessError, MachtraceError
+from machtrace.frozen import dataclass
 from machtrace.model.report import Report
 from machtrace.model.text import printable
 from machtrace.reports.analysis.function_costs import FunctionCosts, function_costs

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from machtrace.cli.console import output, wants_colour
 from machtrace.cli.tables import table
+from machtrace.frozen import dataclass
 from machtrace.model.text import printable
 from machtrace.reports.analysis.function_costs import FunctionCosts, FunctionKey
 from machtrace.reports.analysis.groups import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import click
 from machtrace.cli.options import DocumentFormat, format_option, size_value, store_option
 from machtrace.cli.progress import progress_bar
 from machtrace.cli.tables import counted, readable_size, write_json
+from machtrace.frozen import dataclass
 from machtrace.model.image import shown_identifier
 
 if TYPE_CHECKING:  # their package is imported when the command runs

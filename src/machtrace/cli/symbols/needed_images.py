@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from machtrace.errors import FileAccessError
 from machtrace.formats.object_file import signature
+from machtrace.frozen import dataclass
 from machtrace.images.open_file import open_image_file
 from machtrace.images.store_layout import FileKind, Identifier
 from machtrace.reports.image_lists import listed_images

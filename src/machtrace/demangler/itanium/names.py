@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from machtrace.demangler.itanium.nodes import OPERATORS, Node
 from machtrace.demangler.itanium.templates import Templates
+from machtrace.frozen import dataclass
 
 _STANDARD = {
     "a": ("std::allocator", "allocator"),

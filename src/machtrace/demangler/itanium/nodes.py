@@ -10,9 +10,10 @@ Operators of C++: the Itanium C++ ABI, section 5.1.3.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 from typing import TypeAlias
+
+from machtrace.frozen import dataclass
 
 
 class UnreadableNameError(Exception):

@@ -8,7 +8,7 @@ the Arm 64-bit Architecture*.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from machtrace.errors import DwarfError
 from machtrace.formats.cursor import ByteCursor
@@ -33,6 +33,7 @@ from machtrace.formats.dwarf.cfi_rows import (
     ValueOffset,
 )
 from machtrace.formats.dwarf.pointer_encoding import read_pointer
+from machtrace.frozen import dataclass
 from machtrace.model.address import Svma
 
 DW_CFA_LOW_BITS = 0x3F

@@ -7,7 +7,6 @@ Standard Base, Core, section 10.6, which Mach-O's ``__TEXT,__eh_frame`` follows,
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from machtrace.errors import DwarfError
@@ -19,6 +18,7 @@ from machtrace.formats.dwarf.pointer_encoding import (
     read_pointer,
     skip_pointer,
 )
+from machtrace.frozen import dataclass
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 
@@ -49,7 +49,7 @@ class CallFrameSection:
     """Its name in errors."""
     is_eh_frame: bool = True
     """False for ``.debug_frame``."""
-    address: Svma = Svma(0)  # noqa: RUF009 (a NewType of int)
+    address: Svma = Svma(0)
     """The address of its first byte, when loaded."""
     little_endian: bool = True
     ends_at_terminator: bool = False

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from machtrace.frozen import dataclass
 from machtrace.model.address import Svma
 
 # --- the recovery of a register ---

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from struct import Struct
 from typing import Any
 
@@ -19,6 +18,7 @@ from machtrace.formats.dwarf.cfi_records import (
     read_record_header,
 )
 from machtrace.formats.dwarf.pointer_encoding import PointerForm, pointer_form
+from machtrace.frozen import dataclass
 
 COMMONS_AT_LEAST = 1024
 COMMONS_PER_RECORD = 1 / 64

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
 from machtrace.formats.cursor import ByteCursor
+from machtrace.frozen import dataclass
 
 OMIT = 0xFF
 """No pointer is present."""

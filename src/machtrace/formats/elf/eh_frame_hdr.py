@@ -10,12 +10,12 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from machtrace.errors import ElfError, MemoryReadError
 from machtrace.formats.elf.contents import ElfContents
 from machtrace.formats.elf.structs import PT_GNU_EH_FRAME, ElfLayout
+from machtrace.frozen import dataclass
 from machtrace.model.address import Svma
 
 if TYPE_CHECKING:

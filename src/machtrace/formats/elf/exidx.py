@@ -7,7 +7,6 @@ be unwound. Offsets have 31 bits and are relative to the word itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from machtrace.errors import ElfError
 from machtrace.formats.elf.contents import ElfContents
 from machtrace.formats.elf.structs import ElfType
+from machtrace.frozen import dataclass
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from machtrace.errors import ElfError
 from machtrace.formats.elf.structs import (
@@ -18,6 +17,7 @@ from machtrace.formats.elf.structs import (
     ElfLayout,
     ElfType,
 )
+from machtrace.frozen import dataclass
 from machtrace.model.address import FileOffset, Svma
 from machtrace.model.arch import Arch
 

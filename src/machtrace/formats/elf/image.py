@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from machtrace.formats.elf.headers import ElfHeader, Section, Segment, loaded_range
 from machtrace.formats.elf.structs import PT_LOAD, ElfLayout, ElfType
+from machtrace.frozen import dataclass
 from machtrace.model.address import FileOffset, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BuildId

@@ -8,8 +8,6 @@ Architecture*, "Program Linkage Table"; x86-64 psABI and i386 psABI, section 5.2
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -19,6 +17,7 @@ from machtrace.formats.elf.dynamic import read_dynamic
 from machtrace.formats.elf.headers import Section
 from machtrace.formats.elf.structs import DT_PLTGOT, SHT_DYNSYM, SHT_REL, SHT_RELA, ElfLayout
 from machtrace.formats.elf.symtab import SymbolRows, parse_dynamic_symbols
+from machtrace.frozen import dataclass
 from machtrace.model.arch import Arch
 
 _ADRP_X16, _ADRP_MASK = 0x90000010, 0x9F00001F

@@ -6,10 +6,11 @@ Source: *System V Application Binary Interface*, chapters 4 and 5 (``elf.h``: ``
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from struct import Struct
+
+from machtrace.frozen import dataclass
 
 MAGIC = b"\x7fELF"
 IDENT_SIZE = 16

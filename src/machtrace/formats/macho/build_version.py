@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from machtrace.formats.macho.load_commands import (
     LoadCommand,
 )
 from machtrace.formats.macho.structs import BUILD_VERSION_COMMAND, VERSION_MIN_COMMAND
+from machtrace.frozen import dataclass
 
 
 class Platform(Enum):

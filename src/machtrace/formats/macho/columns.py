@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from machtrace.errors import MachOError, MemoryReadError
 from machtrace.formats.macho.contents import FileContents, MachOContents
 from machtrace.formats.macho.header import FileType
+from machtrace.frozen import dataclass
 from machtrace.model.address import Svma
 
 Addresses: TypeAlias = npt.NDArray[np.uint64]

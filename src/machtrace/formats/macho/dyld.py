@@ -12,12 +12,13 @@ dyld keeps it in a section of its data called ``__all_image_info``; xnu finds it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from struct import Struct
 from uuid import UUID
 
 from machtrace.errors import CoreFileError, MemoryReadError
 from machtrace.formats.macho.contents import MemoryContents
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
 from machtrace.model.snapshot import SharedCache

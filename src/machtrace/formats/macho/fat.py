@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from machtrace.errors import MachOError
 from machtrace.formats.macho.header import arch_name, arch_of, is_macho, parse_header
 from machtrace.formats.macho.structs import FAT_ARCH, FAT_ARCH_64, FAT_MAGIC, FAT_MAGIC_64, FatArch
+from machtrace.frozen import dataclass
 from machtrace.model.address import FileOffset
 from machtrace.model.arch import Arch
 

@@ -5,11 +5,11 @@ CPU types and subtypes of Mach-O and fat headers (``mach/machine.h``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from machtrace.errors import MachOError
 from machtrace.formats.macho.structs import MACH_HEADER, MACH_HEADER_64_SIZE, MH_MAGIC, MH_MAGIC_64
+from machtrace.frozen import dataclass
 from machtrace.model.arch import Arch
 
 CPU_SUBTYPE_MASK = 0xFF000000

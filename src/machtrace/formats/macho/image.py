@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from uuid import UUID
 
@@ -56,6 +55,7 @@ from machtrace.formats.macho.structs import (
     RowT,
     SymtabCommand,
 )
+from machtrace.frozen import dataclass
 from machtrace.model.address import FileOffset, ImageOffset, Svma
 from machtrace.model.arch import Arch
 

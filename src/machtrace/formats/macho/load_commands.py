@@ -5,12 +5,12 @@ Kinds of load commands, under the names of ``mach-o/loader.h``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from machtrace.errors import MachOError
 from machtrace.formats.macho.header import MachHeader
 from machtrace.formats.macho.structs import Layout, RowT
+from machtrace.frozen import dataclass
 
 LC_REQ_DYLD = 0x80000000
 LC_SEGMENT = 0x1

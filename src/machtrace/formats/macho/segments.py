@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from machtrace.errors import MachOError
 from machtrace.formats.macho.load_commands import LC_SEGMENT, LC_SEGMENT_64, LoadCommand
 from machtrace.formats.macho.structs import (
@@ -20,6 +18,7 @@ from machtrace.formats.macho.structs import (
     VM_PROT_READ,
     VM_PROT_WRITE,
 )
+from machtrace.frozen import dataclass
 from machtrace.model.address import FileOffset, Svma
 
 SEGMENT_COMMANDS = frozenset({LC_SEGMENT, LC_SEGMENT_64})
@@ -77,7 +76,7 @@ class Section:
     """Of stubs and symbol pointers: index of the first one's entry in the indirect symbols."""
     reserved2: int
     """Of stubs: bytes that each takes."""
-    reloff: FileOffset = FileOffset(0)  # noqa: RUF009 (a NewType of int)
+    reloff: FileOffset = FileOffset(0)
     nreloc: int = 0
 
     @property

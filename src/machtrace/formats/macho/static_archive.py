@@ -9,12 +9,12 @@ GNU and LLVM write ``/`` and where the name is in a member called ``//``. A thin
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from struct import Struct
 
 from machtrace.errors import MachOError
 from machtrace.formats.macho.fat import is_fat, parse_rows
 from machtrace.formats.macho.header import arch_of
+from machtrace.frozen import dataclass
 from machtrace.model.arch import Arch
 
 MAGIC = b"!<arch>\n"

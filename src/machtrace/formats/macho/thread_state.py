@@ -15,12 +15,13 @@ Registers as ``thread_get_state`` gives them: the states that cores hold in thre
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from struct import Struct
 from typing import NamedTuple
 
 from machtrace.errors import CoreFileError
 from machtrace.formats.macho.load_commands import LC_THREAD
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.registers import RegisterSet

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +10,7 @@ import numpy.typing as npt
 from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.segments import S_SYMBOL_STUBS
 from machtrace.formats.macho.tables.symtab import parse_debug_map, parse_symbols
+from machtrace.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from machtrace.formats.macho.columns import flattened
+from machtrace.frozen import dataclass
 from machtrace.lines.symcache import NONE, SymCache
 
 _Offsets = npt.NDArray[np.uint64]

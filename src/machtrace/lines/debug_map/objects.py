@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import numpy as np
@@ -25,6 +24,7 @@ from machtrace.formats.macho.static_archive import (
     part_for,
 )
 from machtrace.formats.macho.tables.symtab import parse_symbols
+from machtrace.frozen import dataclass
 from machtrace.images.debug_map import DebugMap, LinkedObject
 from machtrace.images.open_file import open_image_file
 from machtrace.images.search_record import Outcome, SearchRecord

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
+from machtrace.frozen import dataclass
 from machtrace.model.report import ReportedFrame, ReportedTask
 from machtrace.reports.analysis.frame_owner import (
     NOWHERE,

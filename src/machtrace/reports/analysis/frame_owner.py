@@ -5,8 +5,9 @@ Decided by the image's path on the reporting machine, compared with the program'
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from machtrace.frozen import dataclass
 
 _SYSTEM = (
     "/System/",

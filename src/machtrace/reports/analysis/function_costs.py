@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from machtrace.frozen import dataclass
 from machtrace.model.profile import OUTERMOST, Profile, StackTable
 from machtrace.render.call_tree import all_weights
 from machtrace.render.functions import Function, functions_of

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from machtrace.frozen import dataclass
 from machtrace.model.report import Report
 from machtrace.reports.analysis.fingerprint import Fingerprint, fingerprint
 from machtrace.reports.analysis.function_costs import FunctionCosts, FunctionKey

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from operator import eq
 from typing import NamedTuple
+
+from machtrace.frozen import dataclass
 
 LONGEST_PERIOD = 32
 """Maximum functions in a recursive cycle; longer cycles are left unfolded."""

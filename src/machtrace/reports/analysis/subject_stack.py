@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
+from machtrace.frozen import dataclass
 from machtrace.model.report import Report, ReportedFrame, ReportedTask, ReportedThread, SampledTree
 
 _MAIN_QUEUE = "com.apple.main-thread"

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from machtrace.frozen import dataclass
 from machtrace.model.json_value import JsonValue
 from machtrace.model.report import (
     Adjustment,

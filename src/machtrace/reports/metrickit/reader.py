@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from machtrace.frozen import dataclass
 from machtrace.model.json_value import Details, JsonValue
 from machtrace.model.report import (
     Incident,

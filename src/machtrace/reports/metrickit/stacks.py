@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 from uuid import UUID
 
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, ImageOffset
 from machtrace.model.json_value import JsonValue
 from machtrace.model.report import (

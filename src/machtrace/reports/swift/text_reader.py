@@ -7,9 +7,10 @@ line of flags and one of segments.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, auto
 
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.json_value import JsonValue
 from machtrace.model.report import (

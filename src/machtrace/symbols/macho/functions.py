@@ -8,7 +8,6 @@ have them, or show that nothing is known there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +26,7 @@ from machtrace.formats.macho.tables.compact_encoding import (
 )
 from machtrace.formats.macho.tables.function_starts import FunctionStarts, parse_function_starts
 from machtrace.formats.macho.tables.unwind_info import UnwindInfo
+from machtrace.frozen import dataclass
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.symbols.macho.code_sections import Ranges

@@ -7,10 +7,10 @@ code signing policy (``mac_proc_check_get_task``) and taskgated; flags are those
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from errno import EPERM, ESRCH, errorcode
 
 from machtrace.errors import TargetAccessError, TargetGoneError
+from machtrace.frozen import dataclass
 from machtrace.targets.darwin.extension import result_name
 from machtrace.targets.darwin.process import ProcessFacts, Rights
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from machtrace.errors import MachtraceError, TargetError, TargetGoneError, ThreadGoneError
+from machtrace.frozen import dataclass
 from machtrace.model.address import PacMask
 from machtrace.targets.darwin.extension import GONE, TaskExtension, result_name
 from machtrace.targets.shared.thread_copy import (

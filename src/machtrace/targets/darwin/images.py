@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from uuid import UUID
 
 from machtrace.errors import CoreFileError, FormatError, MachtraceError, MemoryReadError
@@ -12,6 +12,7 @@ from machtrace.formats.macho.contents import FileContents, MemoryContents
 from machtrace.formats.macho.dyld import DyldImage, DyldProcess, change_time, read_dyld_process
 from machtrace.formats.macho.fat import parse_slices
 from machtrace.formats.macho.header import FileType
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from machtrace.errors import TargetGoneError, TargetSpecError
 from machtrace.formats.macho.header import CPU_TYPE_ARM64, CPU_TYPE_X86_64, arch_of
+from machtrace.frozen import dataclass
 from machtrace.model.address import PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.snapshot import ProcessInfo

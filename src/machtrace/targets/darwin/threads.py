@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from machtrace.errors import FormatError, MachtraceError
 from machtrace.formats.macho.thread_state import read_native_state
+from machtrace.frozen import dataclass
 from machtrace.model.snapshot import Problem, ProcessInfo, ThreadId, ThreadInfo, ThreadSnapshot
 from machtrace.targets.darwin.copier import why_not
 from machtrace.targets.shared.thread_copy import CopiedThread, ThreadCopy

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from unicorn.unicorn_const import UC_HOOK_CODE, UC_HOOK_INTR
@@ -19,6 +18,7 @@ from machtrace.formats.macho.contents import FileContents
 from machtrace.formats.macho.fixups.bind_opcodes import imported_symbols
 from machtrace.formats.macho.fixups.rebase_opcodes import rebased_pointers, slid_segment
 from machtrace.formats.macho.tables.symtab import parse_symbols
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion

@@ -14,7 +14,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Generic, TypeVar
 
@@ -27,6 +26,7 @@ from machtrace.errors import (
     TargetGoneError,
     TargetSpecError,
 )
+from machtrace.frozen import dataclass
 from machtrace.targets.frida.agent import Answer, Part, wrong
 from machtrace.targets.frida.errors import error_of
 from machtrace.targets.frida.local_process import FridaTraces, check_runs

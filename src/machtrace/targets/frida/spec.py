@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import unquote
 
 from machtrace.errors import TargetSpecError
+from machtrace.frozen import dataclass
 
 FRIDA = "frida://"
 

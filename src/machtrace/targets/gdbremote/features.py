@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
+from machtrace.frozen import dataclass
 from machtrace.targets.gdbremote.packets import choose_compression
 from machtrace.targets.gdbremote.replies import parse_chunk, parse_supported, refused
 from machtrace.targets.gdbremote.session import GdbSession

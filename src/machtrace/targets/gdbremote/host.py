@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 from machtrace.errors import TargetSpecError
 from machtrace.formats.macho.header import arch_of
+from machtrace.frozen import dataclass
 from machtrace.model.address import PacMask
 from machtrace.model.arch import Arch
 from machtrace.targets.gdbremote.registers import RegisterTable

@@ -8,10 +8,11 @@ Source: *Debugging with GDB*, "Host I/O Packets". Nothing is ever written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from machtrace.errors import FormatError, MachtraceError, RemoteProtocolError
 from machtrace.formats.elf.core.loader_memory import LoadedObject
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import MemoryRegion

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from machtrace.errors import RemoteProtocolError
 from machtrace.formats.macho.header import arch_of
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion

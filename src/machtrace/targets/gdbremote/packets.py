@@ -17,11 +17,11 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import cast
 
 from machtrace.errors import ConnectionLostError, RemoteProtocolError
+from machtrace.frozen import dataclass
 
 LONGEST_REPLY = 1 << 26
 """Bytes of one reply, packed or unpacked: a few times the longest list of a phone's libraries."""

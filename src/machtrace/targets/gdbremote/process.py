@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from machtrace.errors import (
     ConnectionLostError,
@@ -14,6 +13,7 @@ from machtrace.errors import (
     TargetGoneError,
     ThreadGoneError,
 )
+from machtrace.frozen import dataclass
 from machtrace.model.address import PacMask
 from machtrace.model.memory import LayeredMemory, MemoryRegion, RegionMemory, without_overlap
 from machtrace.model.options import DEFAULT_STACK_LIMIT

@@ -9,10 +9,10 @@ the next number where they state none, and lie in ``g`` consecutively by number)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from machtrace.errors import RemoteProtocolError
+from machtrace.frozen import dataclass
 from machtrace.model.address import PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.registers import RegisterSet

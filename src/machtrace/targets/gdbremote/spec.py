@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import unquote
 
 from machtrace.errors import TargetSpecError
+from machtrace.frozen import dataclass
 
 GDB = "gdb://"
 

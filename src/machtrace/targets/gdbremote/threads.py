@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from machtrace.errors import MachtraceError, RemoteProtocolError
+from machtrace.frozen import dataclass
 from machtrace.model.memory import MemoryRegion
 from machtrace.targets.gdbremote.features import StubFeatures, read_documents
 from machtrace.targets.gdbremote.json_documents import StubThread, parse_threads_info

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from machtrace.errors import FormatError
+from machtrace.frozen import dataclass
 from machtrace.targets.shared.thread_copy import CopiedRow
 
 _HEADER = struct.Struct("=QII")

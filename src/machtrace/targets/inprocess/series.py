@@ -9,10 +9,11 @@ Importing this raises ImportError where the package was installed without its ex
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from machtrace._native import _inprocess
 from machtrace.errors import TargetError
+from machtrace.frozen import dataclass
 from machtrace.model.memory import LayeredMemory, MemoryReader, RegionMemory
 from machtrace.model.snapshot import (
     FileMapping,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
 from machtrace.errors import MachtraceError
+from machtrace.frozen import dataclass
 
 EXTRA = "device"
 """The extra of this package that brings the library."""

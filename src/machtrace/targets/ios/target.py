@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 
 from machtrace.errors import (
@@ -18,6 +17,7 @@ from machtrace.errors import (
     RemoteProtocolError,
     TargetSpecError,
 )
+from machtrace.frozen import dataclass
 from machtrace.model.options import DEFAULT_STACK_LIMIT
 from machtrace.model.snapshot import ProcessInfo, Snapshot, ThreadId, ThreadInfo
 from machtrace.targets.base import ClosedWhenLeft

@@ -7,11 +7,11 @@ that :func:`access_error` reads from ``/proc``; :func:`read_rights` needs no tar
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from errno import EPERM
 from os import strerror
 
 from machtrace.errors import TargetAccessError, TargetGoneError
+from machtrace.frozen import dataclass
 from machtrace.targets.linux.procfs import ProcessDirectory, parse_status
 
 _CAP_SYS_PTRACE = 1 << 19

@@ -6,7 +6,7 @@ import os
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from errno import EAGAIN
 
 from machtrace.errors import (
@@ -16,6 +16,7 @@ from machtrace.errors import (
     TargetSpecError,
     ThreadGoneError,
 )
+from machtrace.frozen import dataclass
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryReader
 from machtrace.model.snapshot import ThreadInfo

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from machtrace.errors import TargetGoneError
 from machtrace.formats.elf.core.loader_memory import loaded_objects
 from machtrace.formats.elf.structs import LAYOUTS
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryReader, MemoryRegion, without_overlap

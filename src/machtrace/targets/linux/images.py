@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from operator import is_not
 from pathlib import Path
@@ -20,6 +20,7 @@ from machtrace.formats.elf.contents import ElfMemoryContents
 from machtrace.formats.elf.headers import Segment
 from machtrace.formats.elf.image import ElfImage
 from machtrace.formats.elf.structs import MAGIC, PF_W
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList
 from machtrace.model.memory import MemoryReader, MemoryRegion

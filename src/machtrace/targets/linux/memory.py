@@ -7,11 +7,11 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from machtrace.errors import MemoryReadError
+from machtrace.frozen import dataclass
 from machtrace.mapped_file import mapped_file
 from machtrace.model.address import Avma, FileOffset
 from machtrace.targets.linux.access import access_error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.formats.elf.contents import ElfFileContents, ElfMemoryContents
@@ -19,6 +19,7 @@ from machtrace.formats.elf.core.loader_memory import (
 from machtrace.formats.elf.core.notes import auxiliary_values
 from machtrace.formats.elf.image import ElfImage
 from machtrace.formats.elf.structs import LAYOUTS, MAGIC, ElfLayout
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage

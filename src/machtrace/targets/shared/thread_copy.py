@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Protocol, TypeAlias
 
 from machtrace.errors import FormatError, MachtraceError
 from machtrace.formats.elf.core.registers import read_registers
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import MemoryRegion

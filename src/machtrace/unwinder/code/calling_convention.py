@@ -6,10 +6,10 @@ the function's entry), or a number; None is unknown.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from operator import is_
 
+from machtrace.frozen import dataclass
 from machtrace.unwinder.code.effects import Writes
 
 

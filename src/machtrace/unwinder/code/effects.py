@@ -6,7 +6,7 @@ Registers are DWARF numbers of the architecture.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from machtrace.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

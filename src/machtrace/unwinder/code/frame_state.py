@@ -6,9 +6,9 @@ It is a row of DWARF's call-frame table with more columns, computed from instruc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import ClassVar, TypeGuard
 
+from machtrace.frozen import dataclass
 from machtrace.unwinder.code.calling_convention import (
     CallerValue,
     FromCfa,

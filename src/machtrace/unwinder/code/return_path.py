@@ -9,9 +9,9 @@ return is followed with values expressed in the registers at its start.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from machtrace.formats.dwarf import operations
+from machtrace.frozen import dataclass
 from machtrace.unwinder.code.calling_convention import Machine
 from machtrace.unwinder.code.effects import (
     AddConstant,

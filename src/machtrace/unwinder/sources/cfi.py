@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from machtrace.formats.dwarf.cfi_records import CallFrameSection
 from machtrace.formats.elf.contents import ElfContents
 from machtrace.formats.elf.eh_frame_hdr import SearchTable, read_eh_frame_header, read_search_table
 from machtrace.formats.elf.structs import ElfType
+from machtrace.frozen import dataclass
 from machtrace.model.address import Svma
 from machtrace.model.arch import ARM_DOUBLES, Arch
 from machtrace.model.stack import FrameTrust

@@ -11,11 +11,11 @@ headers ``sys/_types/_ucontext.h``, ``i386/_mcontext.h`` and ``arm/_mcontext.h``
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from machtrace.formats.dwarf.operations import BREG0, DEREF, PLUS_UCONST
 from machtrace.formats.macho.contents import MachOContents
 from machtrace.formats.macho.tables.exports_trie import find_export
+from machtrace.frozen import dataclass
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.stack import FrameTrust

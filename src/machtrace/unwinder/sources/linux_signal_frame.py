@@ -9,9 +9,8 @@ address only, debuggers by their bytes. The stack holds ``struct rt_sigframe``
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from machtrace.errors import MemoryReadError
+from machtrace.frozen import dataclass
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.memory import ImageContents

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from machtrace.errors import FormatError, MemoryReadError
@@ -12,6 +11,7 @@ from machtrace.formats.macho.contents import (
     is_encrypted,
 )
 from machtrace.formats.macho.tables.data_in_code import parse_data_in_code
+from machtrace.frozen import dataclass
 from machtrace.model.address import Svma
 from machtrace.model.arch import Arch
 from machtrace.model.stack import FrameTrust

@@ -8,7 +8,7 @@ further notes up to the next thread's; the process's are anywhere among them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from machtrace.errors import CoreFileError, ElfError, FormatError
 from machtrace.formats.elf.core import notes
@@ -24,6 +24,7 @@ from machtrace.formats.elf.core.registers import RegisterLayout, layout_for, rea
 from machtrace.formats.elf.headers import ElfHeader, first_section, read_header
 from machtrace.formats.elf.notes import read_notes
 from machtrace.formats.elf.structs import PF_X, PN_XNUM, PT_LOAD, PT_NOTE, ElfType
+from machtrace.frozen import dataclass
 from machtrace.model.address import PacMask
 from machtrace.model.core_memory import CoreMemory, CoreSegment, map_memory
 from machtrace.model.process_metadata import NotedThread, ProcessMetadata, metadata_of_json

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from machtrace.errors import FormatError, MemoryReadError
 from machtrace.formats.elf.contents import ElfMemoryContents
@@ -26,6 +25,7 @@ from machtrace.formats.elf.core.notes import auxiliary_values
 from machtrace.formats.elf.headers import HEADER_SIZE, read_header
 from machtrace.formats.elf.image import ElfImage
 from machtrace.formats.elf.structs import MAGIC, ElfType
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, BuildId, ImageFormat, ImageList

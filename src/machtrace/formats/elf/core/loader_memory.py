@@ -7,12 +7,12 @@ link_map`` (``link.h`` of glibc and musl, which agree).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from struct import Struct
 
 from machtrace.errors import MemoryReadError
 from machtrace.formats.elf.core.notes import auxiliary_values
 from machtrace.formats.elf.structs import DT_NULL, PT_DYNAMIC, ElfLayout
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.memory import MemoryReader
 

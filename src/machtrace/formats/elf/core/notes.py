@@ -9,13 +9,13 @@ on every supported machine.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
 
 from machtrace.errors import CoreFileError
 from machtrace.formats.elf.core.registers import RegisterLayout
 from machtrace.formats.elf.structs import ElfLayout
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, FileOffset
 from machtrace.model.snapshot import FileMapping, LinuxFacts
 

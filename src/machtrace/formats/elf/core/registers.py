@@ -9,11 +9,11 @@ thread on a 64-bit kernel has the 32-bit set. For signal frames: ``asm-generic/u
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from operator import itemgetter
 from struct import Struct
 
 from machtrace.errors import FormatError
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma
 from machtrace.model.arch import Arch
 from machtrace.model.registers import RegisterSet

@@ -14,7 +14,7 @@ Which thread of a core ended the process.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 from machtrace.errors import CoreFileError, FormatError
@@ -39,6 +39,7 @@ from machtrace.formats.macho.header import FileType, MachHeader, parse_header
 from machtrace.formats.macho.load_commands import LC_NOTE, LC_THREAD, LC_UNIXTHREAD, LoadCommand
 from machtrace.formats.macho.segments import SEGMENT_COMMANDS, parse_segment
 from machtrace.formats.macho.thread_state import ExceptionState, ThreadState, parse_thread_state
+from machtrace.frozen import dataclass
 from machtrace.model.address import PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.core_memory import CoreMemory, CoreSegment, map_memory

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from uuid import UUID
 
 import numpy as np
@@ -24,6 +24,7 @@ from machtrace.formats.macho.dyld import DyldImages, find_image_infos, read_dyld
 from machtrace.formats.macho.header import FileType, is_macho, parse_header
 from machtrace.formats.macho.load_commands import LC_ID_DYLINKER, LC_REQ_DYLD
 from machtrace.formats.macho.structs import MACH_HEADER, MACH_HEADER_64_SIZE, MH_MAGIC, MH_MAGIC_64
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, Svma
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat, ImageList

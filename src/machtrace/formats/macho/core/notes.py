@@ -13,7 +13,6 @@ Formats: lldb's ``ObjectFileMachO.cpp`` (``all_image_infos_header``, ``image_ent
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from struct import Struct
 from typing import Any
@@ -21,6 +20,7 @@ from uuid import UUID
 
 from machtrace.errors import CoreFileError
 from machtrace.formats.macho.load_commands import LoadCommand
+from machtrace.frozen import dataclass
 from machtrace.model.address import Avma, FileOffset
 
 ALL_IMAGE_INFOS = "all image infos"

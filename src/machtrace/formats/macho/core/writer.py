@@ -10,7 +10,6 @@ The notes of a core that :mod:`machtrace.formats.macho.core.writer` makes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
@@ -49,6 +48,7 @@ from machtrace.formats.macho.structs import (
     VM_PROT_WRITE,
 )
 from machtrace.formats.macho.thread_state import parse_thread_state, thread_command
+from machtrace.frozen import dataclass
 from machtrace.model.address import PacMask
 from machtrace.model.arch import Arch
 from machtrace.model.image import BinaryImage, ImageFormat

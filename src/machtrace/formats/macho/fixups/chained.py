@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from struct import Struct
 
 import numpy as np
@@ -33,6 +32,7 @@ from machtrace.formats.macho.fixups.chained_formats import (
     ChainBases,
     PointerFormat,
 )
+from machtrace.frozen import dataclass
 
 _IN_SEGMENT = Struct("<I2HQI H")
 """size, page_size, pointer_format, segment_offset, max_valid_pointer, page_count."""

@@ -7,11 +7,12 @@ columns of raw pointers, as a page has hundreds of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from machtrace.frozen import dataclass
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 

@@ -17,7 +17,6 @@ Source: objc4, ``runtime/objc-runtime-new.h`` (``objc_class``, ``class_ro_t``, `
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -26,6 +25,7 @@ import numpy.typing as npt
 from machtrace.formats.macho.columns import Addresses, Rows, ScatteredRecords, flattened
 from machtrace.formats.macho.contents import MachOContents
 from machtrace.formats.macho.fixups.pointers import Pointers, inside_image
+from machtrace.frozen import dataclass
 from machtrace.model.address import Svma
 
 _RW_REALIZED = np.uint32(1 << 31)

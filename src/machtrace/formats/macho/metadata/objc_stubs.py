@@ -7,8 +7,6 @@ from its reference.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -18,6 +16,7 @@ from machtrace.formats.macho.contents import MachOContents, is_encrypted
 from machtrace.formats.macho.fixups.pointers import Pointers
 from machtrace.formats.macho.metadata.objc import ObjcRecords
 from machtrace.formats.macho.segments import Section
+from machtrace.frozen import dataclass
 from machtrace.model.arch import Arch
 
 _ARM64 = frozenset({Arch.ARM64, Arch.ARM64E, Arch.ARM64_32})

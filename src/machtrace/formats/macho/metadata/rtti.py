@@ -12,7 +12,6 @@ of the object, the pointer to ``type_info``, then the virtual functions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from machtrace.formats.macho.columns import Addresses, ScatteredRecords, flattened
 from machtrace.formats.macho.contents import MachOContents
 from machtrace.formats.macho.fixups.pointers import Pointers
+from machtrace.frozen import dataclass
 from machtrace.model.address import Svma
 
 _PLAIN = "__ZTVN10__cxxabiv117__class_type_infoE"

@@ -8,7 +8,6 @@ and ``MetadataValues.h`` (``ConformanceFlags``, ``ProtocolRequirementFlags``). T
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from machtrace.formats.macho.columns import Addresses, Rows, bounded, flattened
 from machtrace.formats.macho.metadata.swift_types import ContextKind, SwiftContexts, SwiftRecords
+from machtrace.frozen import dataclass
 
 _METHOD_DESCRIPTOR = "Tq"
 _DIRECT_TYPE = 0

@@ -21,7 +21,6 @@ is; of an indirectable one the lowest bit says that it leads to a pointer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -30,6 +29,7 @@ import numpy.typing as npt
 from machtrace.formats.macho.columns import Addresses, Rows, ScatteredRecords, bounded, flattened
 from machtrace.formats.macho.contents import MachOContents
 from machtrace.formats.macho.fixups.pointers import Pointers
+from machtrace.frozen import dataclass
 from machtrace.model.address import Svma
 
 _LONGEST_NAME = 1 << 12

@@ -7,10 +7,10 @@ registers are bytes from the canonical frame address (what sp was before the cal
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 from machtrace.errors import MachOError
+from machtrace.frozen import dataclass
 from machtrace.model.arch import ARM_DOUBLES, Arch
 
 HAS_LSDA = 0x40000000

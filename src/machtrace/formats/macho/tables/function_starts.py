@@ -13,10 +13,10 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from machtrace.errors import MachOError
 from machtrace.formats.macho.contents import MachOContents, read_table
+from machtrace.frozen import dataclass
 
 _NONE = memoryview(array("Q"))
 _LONGEST_ULEB = 10

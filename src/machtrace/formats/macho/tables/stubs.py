@@ -9,8 +9,6 @@ too. Objective-C's stubs, in ``__objc_stubs``, have symbols of their own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -19,6 +17,7 @@ from machtrace.formats.macho.contents import MachOContents, read_table
 from machtrace.formats.macho.segments import S_LAZY_SYMBOL_POINTERS, S_SYMBOL_STUBS, Section
 from machtrace.formats.macho.structs import INDIRECT_SYMBOL_ABS, INDIRECT_SYMBOL_LOCAL
 from machtrace.formats.macho.tables.symtab import SymbolRows
+from machtrace.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,7 +14,6 @@ functions N_FUN with the name and the address, and N_FUN without a name and with
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,6 +35,7 @@ from machtrace.formats.macho.structs import (
     SymtabCommand,
 )
 from machtrace.formats.macho.tables.stabs import N_OSO
+from machtrace.frozen import dataclass
 from machtrace.model.arch import Arch
 
 Mask: TypeAlias = npt.NDArray[np.bool_]

@@ -7,7 +7,6 @@ behind it). All function offsets count from the Mach-O header, all others from t
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from itertools import pairwise
 from struct import Struct, unpack_from
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from machtrace.formats.macho.tables.compact_encoding import (
     PERSONALITY_MASK,
     PERSONALITY_SHIFT,
 )
+from machtrace.frozen import dataclass
 from machtrace.model.address import ImageOffset
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
+from machtrace.frozen import dataclass
 from machtrace.model.report import Report, ReportedTask
 from machtrace.reports.analysis.waits.frames import WaitKind
 from machtrace.reports.analysis.waits.threads import WaitingThread, WaitNote, waiting_threads

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
+from machtrace.frozen import dataclass
 from machtrace.model.json_value import Details
 from machtrace.model.report import ReportedFrame, ReportedTask, ReportedThread, SampledTree
 from machtrace.reports.analysis.subject_stack import heaviest_path

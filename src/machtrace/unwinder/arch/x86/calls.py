@@ -14,8 +14,8 @@ must stay aligned.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, MutableSequence
-from dataclasses import dataclass
 
+from machtrace.frozen import dataclass
 from machtrace.unwinder.code.calling_convention import Machine
 from machtrace.unwinder.code.effects import (
     NOTHING,

@@ -6,8 +6,7 @@ prefixes, ModR/M, VEX and EVEX, appendix A for the opcode maps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from machtrace.frozen import dataclass
 from machtrace.unwinder.arch.x86.registers import MODE_64, Mode
 from machtrace.unwinder.code.effects import NOTHING, Effect, Load, Store, Writes
 
