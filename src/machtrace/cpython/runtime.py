@@ -89,19 +89,19 @@ def _places(image: BinaryImage, memory: MemoryReader, file_of: FileOf) -> dict[s
     """Name → Avma of what is looked for; empty where the image has no CPython."""
     try:
         loaded = ElfMemoryContents(memory, image.load_address, image.path)
-        found = _exported(loaded)
+        exported = _exported(loaded)
     except MachtraceError:
-        found = {}
-    if _RUNTIME in found or "python" not in image.name:
-        return found
+        exported = {}
+    if _RUNTIME in exported or "python" not in image.name:
+        return exported
     data = file_of(image)
     if data is None:
-        return found
+        return exported
     try:
         contents = ElfFileContents(data, image.path)
         return _in_file(contents, image.load_address - contents.image.header_svma)
     except MachtraceError:
-        return found
+        return exported
 
 
 def _exported(contents: ElfMemoryContents) -> dict[str, int]:
@@ -113,37 +113,37 @@ def _exported(contents: ElfMemoryContents) -> dict[str, int]:
     table, strings = tables
     text = bytes(strings)
     rows = np.frombuffer(table, dtype)
-    found: dict[str, int] = {}
+    addresses: dict[str, int] = {}
     for name in (_RUNTIME, _VERSION):
         offsets = _offsets(text, name.encode() + b"\0")
         defined = np.isin(rows["st_name"], offsets) & (rows["st_value"] != 0)
         values = rows["st_value"][defined & (rows["st_shndx"] != 0)]
         if not offsets or not len(values):
-            return found
-        found[name] = int(values[0]) + contents.slide
-    return found
+            return addresses
+        addresses[name] = int(values[0]) + contents.slide
+    return addresses
 
 
 def _offsets(text: bytes, name: bytes) -> list[int]:
     """Where names end so: linkers let a name be the end of a longer one."""
-    found: list[int] = []
+    offsets: list[int] = []
     at = text.find(name)
     while at >= 0:
-        found.append(at)
+        offsets.append(at)
         at = text.find(name, at + 1)
-    return found
+    return offsets
 
 
 def _in_file(contents: ElfContents, slide: int) -> dict[str, int]:
     """From the file's symbol table, or the section."""
-    found: dict[str, int] = {}
+    addresses: dict[str, int] = {}
     section = contents.image.section(_SECTION)
     if section is not None:
-        found[_RUNTIME] = section.address + slide
-        return found
+        addresses[_RUNTIME] = section.address + slide
+        return addresses
     symbols = parse_symbols(contents)
     wanted = {_RUNTIME, _VERSION}
     for row, name in enumerate(symbols.names()):
         if name in wanted and symbols.rows["st_value"][row]:
-            found[name] = int(symbols.rows["st_value"][row]) + slide
-    return found
+            addresses[name] = int(symbols.rows["st_value"][row]) + slide
+    return addresses

@@ -41,15 +41,17 @@ _LEAST = 256
 """Bytes required for a comparison: the headers with the segments' addresses and sizes."""
 
 
-def images_with_files(core: ElfCore, found: FoundImages, core_path: str) -> Iterator[BinaryImage]:
+def images_with_files(
+    core: ElfCore, core_images: FoundImages, core_path: str
+) -> Iterator[BinaryImage]:
     """Yield the images of ``core`` and those known only from files; raises nothing."""
     memory = core.memory.regions
-    for image in found.images:
+    for image in core_images.images:
         if image.uuid is None and image.path.startswith("/") and _starts_alike(image, memory):
             yield replace(image, local_path=image.path)
         else:
             yield image
-    for run in found.headless:
+    for run in core_images.headless:
         added = _of_file(run, core, core_path)
         if added is not None:
             yield added
@@ -201,12 +203,12 @@ class ElfCorefileTarget(CoreTarget[ElfCore]):
     def _threads(self) -> list[tuple[ElfCoreThread, ThreadInfo]]:
         core = self.core
         notes = core.noted_threads
-        crashed = next((place for place, one in enumerate(notes, 1) if one.crashed), None)
+        crashed = next((place for place, note in enumerate(notes, 1) if note.crashed), None)
         if core.metadata is None and core.facts.signal:
             crashed = 1
         indexes = noted_indexes(notes)
         ids = _distinct(
-            [noted.id or one.id for one, noted in zip(core.threads, notes, strict=True)]
+            [noted.id or note.id for note, noted in zip(core.threads, notes, strict=True)]
         )
         threads: list[tuple[ElfCoreThread, ThreadInfo]] = []
         for thread, noted, index, number in zip(core.threads, notes, indexes, ids, strict=True):

@@ -141,23 +141,25 @@ def thread_infos(core: CoreFile) -> tuple[ThreadInfo, ...]:
     crashed = crashed_thread(core)
     noted = noted_threads(core)
     # Darwin's first thread is the main one; a core that names none holds a part of the threads.
-    is_named = any(one.is_main is not None for one in noted)
-    main = next((index for index, one in enumerate(noted, 1) if one.is_main), 0 if is_named else 1)
-    taken = {one.id for one in noted}
+    is_named = any(note.is_main is not None for note in noted)
+    main = next(
+        (index for index, note in enumerate(noted, 1) if note.is_main), 0 if is_named else 1
+    )
+    taken = {note.id for note in noted}
     free = (number for number in count(1) if number not in taken)
-    given: set[int] = set()
+    used: set[int] = set()
     infos: list[ThreadInfo] = []
-    for thread, one, index in zip(core.threads, noted, noted_indexes(noted), strict=True):
-        number = one.id
-        if number is None or number in given:
+    for thread, note, index in zip(core.threads, noted, noted_indexes(noted), strict=True):
+        number = note.id
+        if number is None or number in used:
             number = ThreadId(next(free))
-        given.add(number)
+        used.add(number)
         infos.append(
             ThreadInfo(
                 id=number,
                 index=index,
-                name=one.name,
-                queue=one.queue,
+                name=note.name,
+                queue=note.queue,
                 is_main=thread.index == main,
                 crashed=thread.index == crashed,
             )

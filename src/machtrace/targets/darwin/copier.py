@@ -83,12 +83,12 @@ class TaskCopier:
         return DarwinCopies(copies, {row[0]: row[9] for row in rows if row[9]}, problem)
 
 
-def task_error(pid: int, result: int, what: str) -> TargetError:
+def task_error(pid: int, result: int, action: str) -> TargetError:
     """Return the error for a failed call on a process's task."""
     if result in GONE:
         return TargetGoneError(f"process {pid} has exited", pid=pid)
     return TargetError(
-        f"the kernel does not let this process {what} of process {pid} ({result_name(result)})",
+        f"the kernel does not let this process {action} of process {pid} ({result_name(result)})",
         remedy="capture again; if it fails each time, check for a security product that guards "
         "processes",
     )

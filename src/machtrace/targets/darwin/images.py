@@ -104,23 +104,23 @@ class TaskImageFinder:
         return read_dyld_process(self._memory, infos, source=source)
 
     def _images(self, listed: DyldProcess) -> TaskImages:
-        found: list[BinaryImage] = []
+        images: list[BinaryImage] = []
         problems: list[MachtraceError] = []
         program = ""
-        for one in _all(listed):
-            uuid = listed.uuids.get(one.load_address)
+        for entry in _all(listed):
+            uuid = listed.uuids.get(entry.load_address)
             try:
-                image, filetype = loaded_image(self._pages, one, uuid, self._arch)
+                image, filetype = loaded_image(self._pages, entry, uuid, self._arch)
             except MemoryReadError:
-                image, filetype = _unread(one, uuid, self._arch), None
+                image, filetype = _unread(entry, uuid, self._arch), None
             except FormatError as error:
                 problems.append(error)
                 continue
-            if filetype is FileType.EXECUTE or (not found and filetype is None):
+            if filetype is FileType.EXECUTE or (not images and filetype is None):
                 program = program or image.path
-            found.append(self.with_file(image))
+            images.append(self.with_file(image))
         return TaskImages(
-            images=ImageList(found),
+            images=ImageList(images),
             program=program,
             shared_cache=listed.shared_cache,
             problems=tuple(problems),

@@ -127,14 +127,14 @@ def process_info(pid: int, facts: ProcessFacts, rights: Rights) -> ProcessInfo:
         )
     arch = Arch.ARM64 if rights.cpu_type == CPU_TYPE_ARM64 else Arch.X86_64
     if facts.cpu is not None:
-        found = arch_of(*facts.cpu)
-        if found is None or found.is_arm64 != arch.is_arm64:
+        program_arch = arch_of(*facts.cpu)
+        if program_arch is None or program_arch.is_arm64 != arch.is_arm64:
             theirs = _MACHINES.get(facts.cpu[0], hex(facts.cpu[0]))
             raise TargetSpecError(
                 f"{named} runs {theirs} code, but this Python runs {own}",
                 remedy=f"run machtrace with a Python for {theirs} (arch -{theirs} python3 …)",
             )
-        arch = found
+        arch = program_arch
     if not facts.flags & _PROC_FLAG_LP64 or arch.pointer_size != 8:  # noqa: PLR2004 (bytes)
         raise TargetSpecError(
             f"{named} is a 32-bit program", remedy="capture it with a debugger that writes a core"

@@ -68,13 +68,13 @@ def _up_to_page(address: int) -> int:
 
 
 def _labels(texts: Iterable[tuple[int, bytes]]) -> dict[int, str]:
-    found: dict[int, str] = {}
+    labels: dict[int, str] = {}
     for queue, text in texts:
         label, end, _ = text.partition(b"\0")
         decoded = _decoded(label) if end else ""
         if decoded:
-            found[queue] = decoded
-    return found
+            labels[queue] = decoded
+    return labels
 
 
 def _decoded(label: bytes) -> str:

@@ -59,7 +59,7 @@ def copy_contexts(
     from machtrace.targets.shared.async_contexts import context_pointers, read_contexts
 
     mask = process.pointer_mask
-    stacks = [one.stack for one in threads]
+    stacks = [thread.stack for thread in threads]
     pointers = context_pointers(stacks, (), process.arch)
     if not pointers:
         return []
@@ -71,7 +71,7 @@ def copy_contexts(
         for stack, data in zip(stacks, memory.read_many(ranges), strict=True)
     ]
     still = set(context_pointers(again, (), process.arch))
-    return read_contexts(pages, [one for one in pointers if one in still], mask)
+    return read_contexts(pages, [thread for thread in pointers if thread in still], mask)
 
 
 MOST_STACK = 1 << 28
@@ -222,14 +222,14 @@ class DarwinTaskTarget(ClosedWhenLeft):
             more, missing = self._copy_some(infos, limit, are_new=bool(seen))
             copied += more
             problems += missing
-            seen.update(one.id for one in listed)
+            seen.update(listed_info.id for listed_info in listed)
             if threads is not None:
                 break
             try:
                 listed = self._listed()
             except TargetError:
                 break  # what was copied of it stays
-            if all(one.id in seen for one in listed):
+            if all(listed_info.id in seen for listed_info in listed):
                 break
         for thread in sorted(set(threads or ()) - seen):
             gone = ThreadGoneError(f"thread {thread} does not exist", thread=thread)
@@ -241,12 +241,12 @@ class DarwinTaskTarget(ClosedWhenLeft):
     ) -> tuple[list[ThreadSnapshot], list[Problem]]:
         if not infos:
             return [], []
-        found = self._copier.copy([info.id for info in infos], stack_limit=limit)
-        labels = self._labels(found.queues)
+        copies = self._copier.copy([info.id for info in infos], stack_limit=limit)
+        labels = self._labels(copies.queues)
         named = [replace(info, queue=labels.get(info.id)) for info in infos]
-        copied, problems = thread_snapshots(named, found.copies, self._process, are_new=are_new)
-        if found.problem is not None:
-            problems.append(Problem(thread=None, error=found.problem))
+        copied, problems = thread_snapshots(named, copies.copies, self._process, are_new=are_new)
+        if copies.problem is not None:
+            problems.append(Problem(thread=None, error=copies.problem))
         return copied, problems
 
     def _labels(self, queues: dict[int, int]) -> dict[int, str]:

@@ -48,13 +48,13 @@ def described(
     """
     return tuple(
         ThreadInfo(
-            id=ThreadId(one.id),
+            id=ThreadId(thread.id),
             index=index,
-            name=one.name or None,
-            queue=labels.get(one.id),
-            is_main=one.id == main,
+            name=thread.name or None,
+            queue=labels.get(thread.id),
+            is_main=thread.id == main,
         )
-        for index, one in enumerate(threads, before + 1)
+        for index, thread in enumerate(threads, before + 1)
     )
 
 
@@ -78,19 +78,19 @@ def thread_snapshots(
         process: theirs.
         are_new: they started after the capture began; then one that has ended is not missed.
     """
-    kept: list[ThreadSnapshot] = []
+    snapshots: list[ThreadSnapshot] = []
     problems: list[Problem] = []
     for info, copy in zip(infos, copies, strict=True):
         if isinstance(copy, CopiedThread):
             try:
-                kept.append(_snapshot(info, copy, process))
+                snapshots.append(_snapshot(info, copy, process))
             except FormatError as error:
                 problems.append(Problem(thread=info.id, error=error))
             continue
         reason: MachtraceError = why_not(copy)
         if not (are_new and copy.why is copy.why.GONE):
             problems.append(Problem(thread=info.id, error=reason))
-    return kept, problems
+    return snapshots, problems
 
 
 def _snapshot(info: ThreadInfo, copy: CopiedThread, process: ProcessInfo) -> ThreadSnapshot:

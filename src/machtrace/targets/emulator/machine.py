@@ -337,11 +337,11 @@ def _resolve(
     symbols = parse_symbols(contents)
     rows = symbols.is_code.nonzero()[0].tolist()
     addresses = dict(zip(symbols.names(rows), symbols.n_value[rows].tolist(), strict=True))
-    found: dict[str | None, tuple[int, int]] = {}
+    definitions: dict[str | None, tuple[int, int]] = {}
     for name, place in places.items():
         if place.symbol not in addresses:
             raise MachOError(
                 f"symbol {place.symbol} does not exist", source=contents.source, offset=0
             )
-        found[name] = (addresses[place.symbol] + slide + place.offset, place.arrival)
-    return found
+        definitions[name] = (addresses[place.symbol] + slide + place.offset, place.arrival)
+    return definitions

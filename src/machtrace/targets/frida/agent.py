@@ -140,7 +140,7 @@ class FridaMemory:
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """See :meth:`~machtrace.targets.shared.paged_memory.MemoryOfRanges.read_many`."""
-        kept = [bytearray() for _ in ranges]
+        parts = [bytearray() for _ in ranges]
         group: list[tuple[int, int, int]] = []
         size_of_group = 0
         for index, (address, size) in enumerate(ranges):
@@ -151,16 +151,16 @@ class FridaMemory:
                 address += step  # noqa: PLW2901 (what is left of the range)
                 size_of_group += step
                 if size_of_group == _MOST_BYTES or len(group) == _MOST_RANGES:
-                    self._read_group(group, kept, ranges)
+                    self._read_group(group, parts, ranges)
                     group, size_of_group = [], 0
         if group:
-            self._read_group(group, kept, ranges)
-        return [bytes(data) for data in kept]
+            self._read_group(group, parts, ranges)
+        return [bytes(data) for data in parts]
 
     def _read_group(
         self,
         group: Sequence[tuple[int, int, int]],
-        kept: Sequence[bytearray],
+        results: Sequence[bytearray],
         ranges: Sequence[tuple[int, int]],
     ) -> None:
         value, parts = self._agent.ask("read", [[f"{a:#x}", size] for _, a, size in group])
@@ -175,6 +175,6 @@ class FridaMemory:
         at = 0
         for got, (index, address, _) in zip(sizes, group, strict=True):
             # Data behind a gap is dropped.
-            if address == ranges[index][0] + len(kept[index]):
-                kept[index] += data[at : at + got]
+            if address == ranges[index][0] + len(results[index]):
+                results[index] += data[at : at + got]
             at += got

@@ -103,7 +103,7 @@ class FridaDarwin:
     def snapshot(self, threads: Collection[ThreadId] | None, stack_limit: int) -> Snapshot:
         """See :meth:`~machtrace.targets.base.Target.snapshot`."""
         infos, copies, fields = self._capture(threads, stack_limit)
-        kept: list[ThreadSnapshot] = []
+        copied: list[ThreadSnapshot] = []
         contexts: list[MemoryRegion] = []
         problems: list[Problem] = []
         for info in infos:
@@ -113,24 +113,26 @@ class FridaDarwin:
             try:
                 if isinstance(copy, UncopiedThread):
                     raise why_not(copy, RESULT_NAMES)
-                kept.append(self._thread(info, copy))
-                contexts += [one for more in copy.stacks[1:] for one in read_contexts(more)]
+                copied.append(self._thread(info, copy))
+                contexts += [region for more in copy.stacks[1:] for region in read_contexts(more)]
             except MachtraceError as error:
                 problems.append(Problem(thread=info.id, error=error))
         problems += not_listed(infos, threads)
-        stacks = [one.stack for one in kept]
+        stacks = [region.stack for region in copied]
         images = ImageList()
         used: list[MemoryRegion] = []
         try:
             images = self._find_images(fields)
-            values = (v for one in kept for v in (one.registers.pc, *one.registers.values) if v)
+            values = (
+                v for region in copied for v in (region.registers.pc, *region.registers.values) if v
+            )
             used = self._copier.copy_used(images, {}, stacks, values)
         except MachtraceError as error:
             # The threads are not lost for it.
             problems.append(Problem(thread=None, error=error))
         return Snapshot(
             process=self.process,
-            threads=tuple(kept),
+            threads=tuple(copied),
             images=images,
             memory=LayeredMemory(
                 (

@@ -119,16 +119,16 @@ class FridaLinux:
         taken = self._capture(threads, stack_limit)
         infos, new, copies, mappings = taken
         refused = any(
-            isinstance(one, UncopiedThread)
-            and one.why is CaptureFailure.REFUSED
-            and one.errno == EPERM
-            for one in copies.values()
+            isinstance(thread_copy, UncopiedThread)
+            and thread_copy.why is CaptureFailure.REFUSED
+            and thread_copy.errno == EPERM
+            for thread_copy in copies.values()
         )
         if refused and not self._may_allow:
             # Only now, since it changes who may trace the process: see frida_linux.c.
             self._may_allow = True
             infos, new, copies, mappings = self._capture(threads, stack_limit)
-        kept: list[ThreadSnapshot] = []
+        copied: list[ThreadSnapshot] = []
         interrupted: list[MemoryRegion] = []
         problems: list[Problem] = []
         for info in infos:
@@ -138,22 +138,22 @@ class FridaLinux:
             if isinstance(copy, UncopiedThread):
                 waiting = self._waiting(info, mappings, stack_limit)
                 if waiting is not None:
-                    kept.append(waiting)
+                    copied.append(waiting)
                 if not (info.id in new and copy.why is CaptureFailure.GONE):
                     problems.append(Problem(thread=info.id, error=why_not(copy, _REASONS)))
                 continue
             try:
-                kept.append(_thread(info, copy))
+                copied.append(_thread(info, copy))
                 interrupted += copy.stacks[1:]
             except FormatError as error:
                 problems.append(Problem(thread=info.id, error=error))
         problems += not_listed(infos, threads)
-        stacks = [*(one.stack for one in kept), *interrupted]
-        used = self._images_now(mappings, kept, stacks, problems)
+        stacks = [*(thread_copy.stack for thread_copy in copied), *interrupted]
+        used = self._images_now(mappings, copied, stacks, problems)
         return Snapshot(
             process=self.process,
-            threads=tuple(kept),
-            images=ImageList(one.image for one in self._images),
+            threads=tuple(copied),
+            images=ImageList(thread_copy.image for thread_copy in self._images),
             memory=RegionMemory(without_overlap(stacks, used)),
             problems=tuple(problems),
             linux=self._facts(mappings),
@@ -227,20 +227,25 @@ class FridaLinux:
     def _images_now(
         self,
         mappings: Sequence[MemoryMapping],
-        kept: Sequence[ThreadSnapshot],
+        copied: Sequence[ThreadSnapshot],
         stacks: Sequence[MemoryRegion],
         problems: list[Problem],
     ) -> list[MemoryRegion]:
         """Find the images; the bytes of those in use that no file here has."""
         try:
             # Stacks and heaps come and go; images are of files.
-            files = [one for one in mappings if one.is_file]
+            files = [mapping for mapping in mappings if mapping.is_file]
             if files != self._files:
                 self._find_images(mappings)
                 self._files = files
-            elves = {one.image.load_address: one.elf for one in self._images}
-            values = (v for one in kept for v in (one.registers.pc, *one.registers.values) if v)
-            images = ImageList(one.image for one in self._images)
+            elves = {mapping.image.load_address: mapping.elf for mapping in self._images}
+            values = (
+                v
+                for mapping in copied
+                for v in (mapping.registers.pc, *mapping.registers.values)
+                if v
+            )
+            images = ImageList(mapping.image for mapping in self._images)
             return self._copier.copy_used(images, elves, stacks, values)
         except MachtraceError as error:
             # The threads are not lost for it.

@@ -316,9 +316,9 @@ def _device(frida: Any, spec: FridaSpec) -> Any:  # noqa: ANN401
         options = {} if spec.token is None else {"token": spec.token}
         return manager.add_remote_device(spec.address, **options)
     attached = [
-        one
-        for one in manager.enumerate_devices()
-        if one.type == "usb" and spec.address in ("", one.id)
+        device
+        for device in manager.enumerate_devices()
+        if device.type == "usb" and spec.address in ("", device.id)
     ]
     if len(attached) == 1:
         return attached[0]
@@ -328,7 +328,7 @@ def _device(frida: Any, spec: FridaSpec) -> Any:  # noqa: ANN401
             remedy="connect it, unlock it, trust this computer, and start frida-server on it; "
             "frida-ls-devices lists what Frida sees",
         )
-    ids = ", ".join(str(one.id) for one in attached)
+    ids = ", ".join(str(device.id) for device in attached)
     raise TargetSpecError(
         f"{len(attached)} USB devices are connected: {ids}",
         remedy="choose one: frida://usb:DEVICE-ID/NAME",
@@ -348,26 +348,30 @@ def _process_id(device: Any, spec: FridaSpec) -> int:  # noqa: ANN401
 def _process_named(device: Any, spec: FridaSpec) -> int:  # noqa: ANN401
     """The id of the one process, or of the one running application, of that name."""
     wanted = spec.name.casefold()
-    processes = [(one.pid, str(one.name)) for one in device.enumerate_processes()]
-    found = {pid for pid, name in processes if name == spec.name}
-    if not found:
-        found = {pid for pid, name in processes if name.casefold() == wanted}
-    if not found:
+    processes = [(process.pid, str(process.name)) for process in device.enumerate_processes()]
+    matching = {pid for pid, name in processes if name == spec.name}
+    if not matching:
+        matching = {pid for pid, name in processes if name.casefold() == wanted}
+    if not matching:
         applications = list(device.enumerate_applications())
-        found = {
-            one.pid for one in applications if one.pid and spec.name in (one.identifier, one.name)
+        matching = {
+            process.pid
+            for process in applications
+            if process.pid and spec.name in (process.identifier, process.name)
         }
-        if not found and any(spec.name in (one.identifier, one.name) for one in applications):
+        if not matching and any(
+            spec.name in (process.identifier, process.name) for process in applications
+        ):
             raise TargetSpecError(
                 f"{spec.name!r} is not running on {spec.place}", remedy="start the application"
             )
-    found.discard(0)
-    if len(found) == 1:
-        return int(found.pop())
-    if found:
-        ids = ", ".join(str(pid) for pid in sorted(found))
+    matching.discard(0)
+    if len(matching) == 1:
+        return int(matching.pop())
+    if matching:
+        ids = ", ".join(str(pid) for pid in sorted(matching))
         raise TargetSpecError(
-            f"{len(found)} processes are named {spec.name!r} on {spec.place}: {ids}",
+            f"{len(matching)} processes are named {spec.name!r} on {spec.place}: {ids}",
             remedy="pass the id of one of them",
         )
     raise TargetSpecError(

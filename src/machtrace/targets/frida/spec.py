@@ -101,11 +101,11 @@ def _device(text: str, device: str) -> tuple[Reach, str]:
         if colon and not identifier:
             raise _wrong(text, "the device id is missing")
         return Reach.USB, unquote(identifier)
-    found = _ADDRESS.fullmatch(device)
-    if found is None:
+    match = _ADDRESS.fullmatch(device)
+    if match is None:
         raise _wrong(text, "host and port are missing")
-    if found[2] is not None and not 0 < int(found[2]) <= _LARGEST_PORT:
-        raise _wrong(text, f"invalid port {found[2]}")
+    if match[2] is not None and not 0 < int(match[2]) <= _LARGEST_PORT:
+        raise _wrong(text, f"invalid port {match[2]}")
     return Reach.REMOTE, device
 
 

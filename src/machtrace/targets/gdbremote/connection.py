@@ -81,11 +81,11 @@ class StubConnection:
         self.features = negotiate(session)
         stop = self._attach(spec.pid) if spec.pid is not None else None
         asked = (b"?", b"qProcessInfo", b"qHostInfo", b"qC")
-        found, process_info, host_info, current, *of_leaving = session.ask_all(
+        stopped, process_info, host_info, current, *of_leaving = session.ask_all(
             (*asked, *self._leaver.questions(self.features))
         )
         if stop is None:
-            stop = self._standing(b"?", found)
+            stop = self._standing(b"?", stopped)
         self._stop = stop
         self._leaver.decide(session, stop, of_leaving)
         table = self._read_table()

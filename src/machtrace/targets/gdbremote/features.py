@@ -64,33 +64,33 @@ def negotiate(session: GdbSession) -> StubFeatures:
     if session.ask(b"QStartNoAckMode") == b"OK":
         session.stop_acknowledging()
     supported, suffix, probe, *_ = session.ask_all(_FIRST_WORDS)
-    found = parse_supported(supported)
-    compression = choose_compression(found.get("SupportedCompressions", "").split(","))
+    supports = parse_supported(supported)
+    compression = choose_compression(supports.get("SupportedCompressions", "").split(","))
     if compression is not None:
         name, decompress = compression
         if session.ask(b"QEnableCompression:type:%s;" % name.encode()) == b"OK":
             session.decompress_with(decompress)
-    return features_of(found, has_suffix=suffix == b"OK", probe=probe)
+    return features_of(supports, has_suffix=suffix == b"OK", probe=probe)
 
 
-def features_of(found: Mapping[str, str], *, has_suffix: bool, probe: bytes) -> StubFeatures:
+def features_of(supports: Mapping[str, str], *, has_suffix: bool, probe: bytes) -> StubFeatures:
     """Build the features from the reply to ``qSupported``, and to an ``x`` of no bytes."""
-    size = found.get("PacketSize", "")
+    size = supports.get("PacketSize", "")
     binary = {b"OK": BinaryRead.LLDB, b"b": BinaryRead.GDB}.get(probe, BinaryRead.NONE)
     return StubFeatures(
         packet_size=max(_DEFAULT_PACKET, min(int(size, 16), _LARGEST_PACKET))
         if _HEX.fullmatch(size)
         else _DEFAULT_PACKET,
-        has_process_ids=found.get("multiprocess") == "+",
+        has_process_ids=supports.get("multiprocess") == "+",
         has_thread_suffix=has_suffix,
         documents=frozenset(
             name.removeprefix("qXfer:").removesuffix(":read")
-            for name, value in found.items()
+            for name, value in supports.items()
             if name.startswith("qXfer:") and name.endswith(":read") and value == "+"
         ),
-        has_multiple_reads=found.get("MultiMemRead") == "+",
+        has_multiple_reads=supports.get("MultiMemRead") == "+",
         binary_read=binary,
-        passes_signals=found.get("QPassSignals") == "+",
+        passes_signals=supports.get("QPassSignals") == "+",
     )
 
 

@@ -196,11 +196,13 @@ class RemoteImageFinder:
             return RemoteImages()
         reported = parse_images_info(reply)
         images = [
-            _darwin_image(one, self._host) for one in _by_address(reported) if one.text is not None
+            _darwin_image(image, self._host)
+            for image in _by_address(reported)
+            if image.text is not None
         ]
-        bare = [one for one in _by_address(reported) if one.text is None]
-        images += self._pages.gather(lambda: [self._headed(one) for one in bare])
-        program = next((one for one in reported if one.is_program), None)
+        bare = [image for image in _by_address(reported) if image.text is None]
+        images += self._pages.gather(lambda: [self._headed(image) for image in bare])
+        program = next((image for image in reported if image.is_program), None)
         self._answer = replies
         shared, problems = _shared_cache(cache)
         self._found = RemoteImages(
@@ -265,12 +267,12 @@ class RemoteImageFinder:
         )
         elves = self._pages.gather(lambda: find_elf_images(facts, self._pages))
         elves = self._pages.gather(
-            lambda: tuple(with_local_file(one, self._pages) for one in elves)
+            lambda: tuple(with_local_file(elf, self._pages) for elf in elves)
         )
-        self._elves = {one.image.load_address: one for one in elves}
+        self._elves = {elf.image.load_address: elf for elf in elves}
         self._answer = documents, mappings
         self._found = RemoteImages(
-            images=ImageList(one.image for one in elves),
+            images=ImageList(elf.image for elf in elves),
             program=self._pages.gather(lambda: program_name(facts, self._pages)),
             mappings=mappings,
             auxiliary_vector=vector,

@@ -96,7 +96,7 @@ def parse_threads_info(reply: bytes) -> tuple[StubThread, ...]:
         raise RemoteProtocolError(
             "expected a list of threads", request=asked, reply=shortened(reply)
         )
-    found: list[StubThread] = []
+    threads: list[StubThread] = []
     for row in _objects(rows):
         number = _number(row.get("tid"))
         if not number:
@@ -104,7 +104,7 @@ def parse_threads_info(reply: bytes) -> tuple[StubThread, ...]:
                 "a thread without an id", request=asked, reply=shortened(reply)
             )
         serves = row.get("associated_with_dispatch_queue", True)
-        found.append(
+        threads.append(
             StubThread(
                 id=number,
                 name=_text(row.get("name")) or None,
@@ -113,7 +113,7 @@ def parse_threads_info(reply: bytes) -> tuple[StubThread, ...]:
                 memory=tuple(_regions(row.get("memory"))),
             )
         )
-    return tuple(found)
+    return tuple(threads)
 
 
 def parse_images_info(reply: bytes) -> tuple[StubImage, ...]:
@@ -129,7 +129,7 @@ def parse_images_info(reply: bytes) -> tuple[StubImage, ...]:
         raise RemoteProtocolError(
             "expected a list of images", request=asked, reply=shortened(reply)
         )
-    found: list[StubImage] = []
+    images: list[StubImage] = []
     for row in _objects(rows):
         address = _number(row.get("load_address"))
         if not address:
@@ -138,7 +138,7 @@ def parse_images_info(reply: bytes) -> tuple[StubImage, ...]:
         header = header if isinstance(header, dict) else {}
         cputype, subtype = _number(header.get("cputype")), _number(header.get("cpusubtype"))
         known = None if cputype is None else arch_of(cputype & _U32, (subtype or 0) & _U32)
-        found.append(
+        images.append(
             StubImage(
                 path=_text(row.get("pathname")),
                 load_address=Avma(address),
@@ -148,7 +148,7 @@ def parse_images_info(reply: bytes) -> tuple[StubImage, ...]:
                 segments=tuple(_segments(row.get("segments"))),
             )
         )
-    return tuple(found)
+    return tuple(images)
 
 
 def parse_shared_cache(reply: bytes) -> SharedCache | None:

@@ -51,13 +51,13 @@ class RemoteMemory:
             ConnectionLostError, RemoteProtocolError: the stub answers something else.
         """
         pieces = [list(self._pieces(address, size)) for address, size in ranges]
-        found = iter(self._read_pieces([piece for row in pieces for piece in row]))
-        kept: list[bytearray] = []
+        replies = iter(self._read_pieces([piece for row in pieces for piece in row]))
+        results: list[bytearray] = []
         again: list[tuple[int, list[Piece]]] = []
         for index, row in enumerate(pieces):
             data, is_whole = bytearray(), True
             for piece in row:
-                part = next(found)
+                part = next(replies)
                 if not is_whole:
                     continue
                 data += part
@@ -66,15 +66,15 @@ class RemoteMemory:
                     if not part and piece.size > PAGE - piece.address % PAGE:
                         # Some stubs give all or nothing; a page is there or not.
                         again.append((index, list(_pages(piece))))
-            kept.append(data)
-        found = iter(self._read_pieces([page for _, pages in again for page in pages]))
+            results.append(data)
+        replies = iter(self._read_pieces([page for _, pages in again for page in pages]))
         for index, pages in again:
-            parts = [(page, next(found)) for page in pages]
+            parts = [(page, next(replies)) for page in pages]
             for page, part in parts:
-                kept[index] += part
+                results[index] += part
                 if len(part) < page.size:
                     break
-        return [bytes(data) for data in kept]
+        return [bytes(data) for data in results]
 
     def _pieces(self, address: int, size: int) -> Iterator[Piece]:
         end = min(address + size, _ADDRESSES)
@@ -126,13 +126,13 @@ class RemoteMemory:
             b"MultiMemRead:ranges:%s;" % b",".join(b"%x,%x" % piece for piece in group)
             for group in groups
         ]
-        found: list[bytes] = []
+        results: list[bytes] = []
         replies = self._session.ask_all(requests)
         for group, request, reply in zip(groups, requests, replies, strict=True):
             if not reply or is_error(reply):
                 return None
-            found += split_reads(group, request, reply)
-        return found
+            results += split_reads(group, request, reply)
+        return results
 
     def _groups(self, pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
         group: list[Piece] = []
@@ -163,12 +163,12 @@ def split_reads(pieces: Sequence[Piece], request: bytes, reply: bytes) -> list[b
         size > piece.size for size, piece in zip(sizes, pieces, strict=True)
     ):
         raise refused("memory sizes that differ from the stated ones", request, reply)
-    found: list[bytes] = []
+    parts: list[bytes] = []
     at = 0
     for size in sizes:
-        found.append(data[at : at + size])
+        parts.append(data[at : at + size])
         at += size
-    return found
+    return parts
 
 
 def _pages(piece: Piece) -> Iterator[Piece]:

@@ -89,12 +89,12 @@ def decode_payload(raw: bytes, limit: int = LONGEST_REPLY) -> bytes:
         ConnectionLostError: they are more than ``limit``.
     """
     if b"*" in raw:
-        size = len(raw) + sum(found[2][0] - _RUN_BASE - 2 for found in _RUN.finditer(raw))
+        size = len(raw) + sum(match[2][0] - _RUN_BASE - 2 for match in _RUN.finditer(raw))
         if size > limit:
             raise _too_long(size, limit)
-        raw = _RUN.sub(lambda found: found[1] * (found[2][0] - _RUN_BASE + 1), raw)
+        raw = _RUN.sub(lambda match: match[1] * (match[2][0] - _RUN_BASE + 1), raw)
     if _ESCAPED in raw:
-        raw = _ESCAPE.sub(lambda found: bytes((found[1][0] ^ _TURNED_BIT,)), raw)
+        raw = _ESCAPE.sub(lambda match: bytes((match[1][0] ^ _TURNED_BIT,)), raw)
     return raw
 
 

@@ -196,7 +196,9 @@ class GdbRemoteTarget(ClosedWhenLeft):
         stack_limit: int,
     ) -> None:
         listed = chosen(self._listed or (), wanted)
-        for thread in sorted(set(wanted or ()) - {one.handle.id for _, one in listed}):
+        for thread in sorted(
+            set(wanted or ()) - {listed_thread.handle.id for _, listed_thread in listed}
+        ):
             error = ThreadGoneError(f"thread {thread} does not exist", thread=thread)
             copies.problems.append(Problem(thread=ThreadId(thread), error=error))
         reader = self._stack_reader()
@@ -205,29 +207,29 @@ class GdbRemoteTarget(ClosedWhenLeft):
             self._stub.session,
             self._stub.features,
             self._reader,
-            [one for _, one in listed],
+            [listed_thread for _, listed_thread in listed],
             reader.requests(expected),
         )
         reader.add_replies(expected, more)
-        kept: list[tuple[ThreadInfo, RegisterSet]] = []
-        for (index, one), found in zip(listed, values, strict=True):
-            info = self._info(index, one)
+        copied: list[tuple[ThreadInfo, RegisterSet]] = []
+        for (index, listed_thread), found in zip(listed, values, strict=True):
+            info = self._info(index, listed_thread)
             registers = self._registers(found, copies.mask)
             if isinstance(registers, MachtraceError):
                 copies.problems.append(Problem(thread=info.id, error=registers))
                 continue
-            kept.append((info, registers))
-            copies.records.extend(one.memory)
-        stacks = [self._nothing(registers) for _, registers in kept]
+            copied.append((info, registers))
+            copies.records.extend(listed_thread.memory)
+        stacks = [self._nothing(registers) for _, registers in copied]
         try:
-            stacks = reader.read([registers.sp or 0 for _, registers in kept], stack_limit)
+            stacks = reader.read([registers.sp or 0 for _, registers in copied], stack_limit)
             if stack_limit:
-                copies.problems += _unread(kept, stacks, copies.problems)
+                copies.problems += _unread(copied, stacks, copies.problems)
         finally:
             # Without stacks, if need be: where each thread is, is good to know, too.
             copies.threads += [
                 ThreadSnapshot(info=info, registers=registers, stack=stack, taken_at_ns=taken_at)
-                for (info, registers), stack in zip(kept, stacks, strict=True)
+                for (info, registers), stack in zip(copied, stacks, strict=True)
             ]
 
     def _expected(self, listed: Sequence[tuple[int, RemoteThread]], mask: PacMask) -> list[int]:
@@ -242,14 +244,14 @@ class GdbRemoteTarget(ClosedWhenLeft):
         return MemoryRegion(Avma(registers.sp or 0), b"")
 
     def _registers(
-        self, found: Mapping[int, bytes] | MachtraceError, mask: PacMask
+        self, values: Mapping[int, bytes] | MachtraceError, mask: PacMask
     ) -> RegisterSet | MachtraceError:
-        if isinstance(found, MachtraceError):
-            return found
-        registers = self._reader.of_values(found, mask)
+        if isinstance(values, MachtraceError):
+            return values
+        registers = self._reader.of_values(values, mask)
         if registers is None:
             return RemoteProtocolError(
-                "registers without pc and sp", request="registers", reply=f"{len(found)} of them"
+                "registers without pc and sp", request="registers", reply=f"{len(values)} of them"
             )
         return registers
 
@@ -283,7 +285,7 @@ class GdbRemoteTarget(ClosedWhenLeft):
         began: int | None,
     ) -> Snapshot:
         images = self._images or RemoteImages()
-        stacks = [one.stack for one in copies.threads]
+        stacks = [thread.stack for thread in copies.threads]
         memory = LayeredMemory(
             (
                 RegionMemory(without_overlap(stacks, interrupted, bytes_used)),
@@ -292,7 +294,7 @@ class GdbRemoteTarget(ClosedWhenLeft):
         )
         return Snapshot(
             process=self.process,
-            threads=tuple(self._timed(one, began) for one in copies.threads),
+            threads=tuple(self._timed(thread, began) for thread in copies.threads),
             images=images.images,
             memory=memory,
             problems=tuple(copies.problems),
@@ -325,12 +327,12 @@ class GdbRemoteTarget(ClosedWhenLeft):
 
 
 def _unread(
-    kept: Sequence[tuple[ThreadInfo, RegisterSet]],
+    copied: Sequence[tuple[ThreadInfo, RegisterSet]],
     stacks: Sequence[MemoryRegion],
     problems: Sequence[Problem],
 ) -> list[Problem]:
     """Yield the problems of threads whose stacks could not be read; one problem if none could."""
-    if len(kept) + len(problems) > 1 and not any(len(one.data) for one in stacks):
+    if len(copied) + len(problems) > 1 and not any(len(one.data) for one in stacks):
         error = TargetError(
             "no stack of the process can be read: it exited during the capture, or the stub "
             "may not read it",
@@ -345,6 +347,6 @@ def _unread(
                 remedy="check whether the stub's own debugger can read it",
             ),
         )
-        for (info, registers), stack in zip(kept, stacks, strict=True)
+        for (info, registers), stack in zip(copied, stacks, strict=True)
         if not len(stack.data)
     ]

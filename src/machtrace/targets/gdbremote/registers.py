@@ -70,12 +70,12 @@ def parse_register_documents(read: Callable[[str], bytes | None]) -> RegisterTab
     first = read("target.xml")
     if first is None:
         return None
-    found: list[Element] = []
+    elements: list[Element] = []
     left = [_MOST_INCLUDES]
-    _include("target.xml", first, read, found, left)
+    _include("target.xml", first, read, elements, left)
     registers: list[RemoteRegister] = []
     number = 0
-    for element in found:
+    for element in elements:
         if element.name != "reg":
             continue
         one = _of_element(element, number)
@@ -85,8 +85,8 @@ def parse_register_documents(read: Callable[[str], bytes | None]) -> RegisterTab
             raise _senseless("target.xml", f"more than {_MOST_REGISTERS} registers")
     return RegisterTable(
         _placed(registers),
-        next((e.text.strip() for e in found if e.name == "architecture"), ""),
-        next((e.text.strip() for e in found if e.name == "osabi"), ""),
+        next((e.text.strip() for e in elements if e.name == "architecture"), ""),
+        next((e.text.strip() for e in elements if e.name == "osabi"), ""),
     )
 
 
@@ -94,12 +94,12 @@ def _include(
     name: str,
     document: bytes,
     read: Callable[[str], bytes | None],
-    found: list[Element],
+    collected: list[Element],
     left: list[int],
 ) -> None:
     for element in elements(document, name):
         if element.name.rpartition(":")[2] != "include":
-            found.append(element)
+            collected.append(element)
             continue
         left[0] -= 1
         if left[0] < 0:
@@ -107,7 +107,7 @@ def _include(
         inner = element.attributes.get("href", "")
         included = read(inner) if inner else None
         if included is not None:
-            _include(inner, included, read, found, left)
+            _include(inner, included, read, collected, left)
 
 
 def parse_register_info(read: Callable[[int], bytes]) -> RegisterTable | None:
@@ -160,14 +160,14 @@ def _is_part(facts: Mapping[str, str]) -> bool:
 
 def _placed(registers: Iterable[RemoteRegister]) -> tuple[RemoteRegister, ...]:
     """``registers`` by number; where none states an offset, one lies behind the other."""
-    ordered = sorted(registers, key=lambda one: one.number)
-    if any(one.offset is not None for one in ordered):
+    ordered = sorted(registers, key=lambda register: register.number)
+    if any(register.offset is not None for register in ordered):
         return tuple(ordered)
     placed: list[RemoteRegister] = []
     at = 0
-    for one in ordered:
-        placed.append(one._replace(offset=at))
-        at += one.size
+    for register in ordered:
+        placed.append(register._replace(offset=at))
+        at += register.size
     return tuple(placed)
 
 
@@ -180,14 +180,14 @@ def dwarf_numbers(table: RegisterTable, arch: Arch) -> dict[int, int]:
     numbers = arch.registers
     names |= _ALIASES.get(arch.registers.names[0], {})
     generic = {"sp": numbers.sp, "fp": numbers.fp, "lr": numbers.lr}
-    found: dict[int, int] = {}
-    for one in table.registers:
-        number = names.get(one.name.lower(), names.get(one.other_name.lower()))
-        if number is None and one.generic in _GENERIC:
-            number = generic[_GENERIC[one.generic]]
-        if number is not None and one.size <= _WIDEST and number not in found.values():
-            found[one.number] = number
-    return found
+    by_stub: dict[int, int] = {}
+    for register in table.registers:
+        number = names.get(register.name.lower(), names.get(register.other_name.lower()))
+        if number is None and register.generic in _GENERIC:
+            number = generic[_GENERIC[register.generic]]
+        if number is not None and register.size <= _WIDEST and number not in by_stub.values():
+            by_stub[register.number] = number
+    return by_stub
 
 
 _WIDEST = 8
@@ -245,27 +245,27 @@ class RegisterReader:
         self, values: Mapping[int, bytes], mask: PacMask = PacMask()
     ) -> RegisterSet | None:
         """From values by the stub's numbers; None without pc and sp. ``mask`` is for pc."""
-        found: dict[int, int] = {}
+        by_dwarf: dict[int, int] = {}
         for number, dwarf in self.dwarf.items():
             data = values.get(number)
             if data:
-                found[dwarf] = self._integer(data)
+                by_dwarf[dwarf] = self._integer(data)
         pc = values.get(self.pc.number)
-        sp = found.get(self.arch.registers.sp)
+        sp = by_dwarf.get(self.arch.registers.sp)
         if not pc or sp is None:
             return None
-        return RegisterSet.of(self.arch, pc=mask.strip(self._integer(pc)), sp=sp, general=found)
+        return RegisterSet.of(self.arch, pc=mask.strip(self._integer(pc)), sp=sp, general=by_dwarf)
 
     def split(self, reply: bytes) -> dict[int, bytes]:
         """Parse the values in a reply to ``g``, by number; unavailable ones are left out."""
         text = reply.decode("ascii", "replace")
         values: dict[int, bytes] = {}
-        for one in self.wanted:
-            if one.offset is None:
+        for register in self.wanted:
+            if register.offset is None:
                 continue
-            data = register_bytes(text[2 * one.offset : 2 * (one.offset + one.size)])
-            if len(data) == one.size:
-                values[one.number] = data
+            data = register_bytes(text[2 * register.offset : 2 * (register.offset + register.size)])
+            if len(data) == register.size:
+                values[register.number] = data
         return values
 
     def _integer(self, data: bytes) -> int:

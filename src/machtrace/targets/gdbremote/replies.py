@@ -67,11 +67,11 @@ class ThreadName(NamedTuple):
 
 def parse_thread(text: str) -> ThreadName | None:
     """``p1f.2a`` or ``2a``; None for anything else, and for "all" and "any"."""
-    found = _THREAD.fullmatch(text)
-    if found is None:
+    match = _THREAD.fullmatch(text)
+    if match is None:
         return None
-    pid = None if found[1] is None else int(found[1], 16)
-    number = int(found[2], 16)
+    pid = None if match[1] is None else int(match[1], 16)
+    number = int(match[2], 16)
     if number <= 0 or (pid is not None and pid <= 0):
         return None
     return ThreadName(text, pid, number)
@@ -143,11 +143,11 @@ def parse_stop(reply: bytes) -> StopReply | ProcessGone | None:
     gone = _GONE.match(reply)
     if gone is not None:
         return ProcessGone(was_killed=reply.startswith(b"X"), code=int(gone[1], 16))
-    found = _STOP.fullmatch(reply)
-    if found is None:
+    match = _STOP.fullmatch(reply)
+    if match is None:
         return None
-    pairs = parse_pairs(found[3]) if found[1] == b"T" else {}
-    return StopReply(int(found[2], 16), parse_thread(pairs.get("thread", "")), pairs)
+    pairs = parse_pairs(match[3]) if match[1] == b"T" else {}
+    return StopReply(int(match[2], 16), parse_thread(pairs.get("thread", "")), pairs)
 
 
 def parse_supported(reply: bytes) -> dict[str, str]:

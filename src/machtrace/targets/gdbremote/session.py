@@ -134,14 +134,14 @@ class GdbSession:
         """
         self._send(INTERRUPT)
 
-    def wait(self, what: bytes, timeout: float) -> bytes:
+    def wait(self, packet: bytes, timeout: float) -> bytes:
         """Return the next reply, to an earlier request.
 
         Raises:
             ConnectionLostError, RemoteProtocolError: see :meth:`ask`.
         """
         self.round_trips += 1
-        return self._reply(what, time.monotonic() + timeout)
+        return self._reply(packet, time.monotonic() + timeout)
 
     def settle(self, patience: float = _PATIENCE) -> None:
         """Read the replies to requests that were given up, as on Ctrl-C, so that others can follow.

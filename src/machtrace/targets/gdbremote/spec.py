@@ -67,16 +67,16 @@ def parse_spec(text: str) -> RemoteSpec:
         if "\0" in path:
             raise _wrong(text, "the path contains a null byte")
         return RemoteSpec(path=path, runs_to_stop=runs, timeout=timeout)
-    found = _PLACE.fullmatch(place)
-    if found is None:
+    match = _PLACE.fullmatch(place)
+    if match is None:
         raise _wrong(text, "host and port are missing")
-    port = int(found[3])
+    port = int(match[3])
     if not 0 < port <= _LARGEST_PORT:
         raise _wrong(text, f"invalid port {port}")
     return RemoteSpec(
-        host=found[1] or found[2] or "127.0.0.1",
+        host=match[1] or match[2] or "127.0.0.1",
         port=port,
-        pid=int(found[4]) if found[4] else None,
+        pid=int(match[4]) if match[4] else None,
         runs_to_stop=runs,
         timeout=timeout,
     )

@@ -123,17 +123,26 @@ class RemoteStackReader:
             return [self._mapped(sp) for sp in pointers]
         regions = self._regions(pointers)
         bounds: list[tuple[int, int] | None] = [
-            (one.start, one.end) if one is not None and one.is_readable else None for one in regions
+            (region.start, region.end) if region is not None and region.is_readable else None
+            for region in regions
         ]
-        open_ends = [index for index, one in enumerate(regions) if one is not None and one.is_stack]
+        open_ends = [
+            index for index, region in enumerate(regions) if region is not None and region.is_stack
+        ]
         for _ in range(_MOST_PARTS):
             ends = [known[1] for index in open_ends if (known := bounds[index]) is not None]
             following = self._regions(ends)
             left: list[int] = []
-            for index, end, one in zip(open_ends, ends, following, strict=True):
+            for index, end, region in zip(open_ends, ends, following, strict=True):
                 known = bounds[index]
-                if known and one and one.is_stack and one.is_readable and one.start == end:
-                    bounds[index] = known[0], one.end
+                if (
+                    known
+                    and region
+                    and region.is_stack
+                    and region.is_readable
+                    and region.start == end
+                ):
+                    bounds[index] = known[0], region.end
                     left.append(index)
             open_ends = left
         return bounds

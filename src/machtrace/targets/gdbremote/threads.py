@@ -106,28 +106,28 @@ def read_registers(
     Raises:
         ConnectionLostError, RemoteProtocolError: the stub answers nothing.
     """
-    lacking = [one for one in threads if not reader.has_all(one.registers)]
+    lacking = [thread for thread in threads if not reader.has_all(thread.registers)]
     if not lacking:
-        return [one.registers for one in threads], []
+        return [thread.registers for thread in threads], []
     requests: list[bytes] = []
-    for one in lacking:
-        requests += _all_registers(one.handle, features)
+    for thread in lacking:
+        requests += _all_registers(thread.handle, features)
     replies = session.ask_all([*requests, *with_each])
     step = 1 if features.has_thread_suffix else 2
-    found: dict[ThreadName, Mapping[int, bytes] | MachtraceError] = {}
-    for index, one in enumerate(lacking):
+    values_of: dict[ThreadName, Mapping[int, bytes] | MachtraceError] = {}
+    for index, thread in enumerate(lacking):
         selected, reply = replies[index * step], replies[index * step + step - 1]
         values = reader.split(reply) if not is_error(reply) else {}
         if step > 1 and selected not in (b"OK", b""):
-            found[one.handle] = _without(one, requests[index * step], selected)
+            values_of[thread.handle] = _without(thread, requests[index * step], selected)
         elif not reader.has_all(values):
-            values = _one_by_one(session, features, reader, one) | dict(one.registers)
+            values = _one_by_one(session, features, reader, thread) | dict(thread.registers)
             is_enough = reader.of_values(values) is not None
             asked = requests[index * step + step - 1]
-            found[one.handle] = values if is_enough else _without(one, asked, reply)
+            values_of[thread.handle] = values if is_enough else _without(thread, asked, reply)
         else:
-            found[one.handle] = values
-    results = [found.get(one.handle, one.registers) for one in threads]
+            values_of[thread.handle] = values
+    results = [values_of.get(thread.handle, thread.registers) for thread in threads]
     return results, replies[len(requests) :]
 
 
@@ -147,15 +147,15 @@ def _one_by_one(
     """By ``p``, for stubs whose ``g`` has too little."""
     suffix = _suffix(thread.handle) if features.has_thread_suffix else b""
     wanted = reader.wanted
-    requests = [b"p%x%s" % (one.number, suffix) for one in wanted]
+    requests = [b"p%x%s" % (register.number, suffix) for register in wanted]
     if not suffix:
         requests.insert(0, _all_registers(thread.handle, features)[0])
     replies = session.ask_all(requests)[len(requests) - len(wanted) :]
     values: dict[int, bytes] = {}
-    for one, reply in zip(wanted, replies, strict=True):
+    for register, reply in zip(wanted, replies, strict=True):
         data = b"" if is_error(reply) else register_bytes(reply.decode("ascii", "replace"))
-        if len(data) == one.size:
-            values[one.number] = data
+        if len(data) == register.size:
+            values[register.number] = data
     return values
 
 

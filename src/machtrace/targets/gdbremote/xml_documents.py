@@ -37,7 +37,7 @@ def elements(document: bytes, asked: str) -> list[Element]:
     Raises:
         RemoteProtocolError: it is no XML, declares entities, or has too many elements.
     """
-    found: list[tuple[str, dict[str, str], list[str], int]] = []
+    open_elements: list[tuple[str, dict[str, str], list[str], int]] = []
     depth = 0
 
     def fail(reason: str) -> RemoteProtocolError:
@@ -47,9 +47,9 @@ def elements(document: bytes, asked: str) -> list[Element]:
 
     def start(name: str, attributes: dict[str, str]) -> None:
         nonlocal depth
-        if len(found) >= _MOST_ELEMENTS:
+        if len(open_elements) >= _MOST_ELEMENTS:
             raise fail(f"more than {_MOST_ELEMENTS} elements")
-        found.append((name, attributes, [], depth))
+        open_elements.append((name, attributes, [], depth))
         depth += 1
 
     def end(_: str) -> None:
@@ -57,8 +57,8 @@ def elements(document: bytes, asked: str) -> list[Element]:
         depth -= 1
 
     def text(data: str) -> None:
-        if found:
-            found[-1][2].append(data)
+        if open_elements:
+            open_elements[-1][2].append(data)
 
     def declare(*_: object) -> None:
         raise fail("it declares entities")  # which can unfold without end
@@ -72,7 +72,10 @@ def elements(document: bytes, asked: str) -> list[Element]:
         parser.Parse(document, True)  # noqa: FBT003 - expat takes no keywords
     except (ExpatError, ValueError) as error:
         raise fail(str(error)) from None
-    return [Element(name, attributes, "".join(parts), at) for name, attributes, parts, at in found]
+    return [
+        Element(name, attributes, "".join(parts), at)
+        for name, attributes, parts, at in open_elements
+    ]
 
 
 def number_of(text: str) -> int | None:

@@ -131,14 +131,14 @@ class DarwinSelfTarget(OwnThreads, DarwinTaskTarget):
     def _images(self) -> TaskImages:
         changes = self._kept_images.image_changes()
         if self._known is None or self._known[0] != changes:
-            found = ImageList(
+            images = ImageList(
                 self._finder.with_file(_image(row, self._process.arch))
                 for row in self._kept_images.own_images()
             )
             self._known = (
                 changes,
                 TaskImages(
-                    images=found, program=self._process.path, shared_cache=self._shared_cache()
+                    images=images, program=self._process.path, shared_cache=self._shared_cache()
                 ),
             )
         return self._known[1]

@@ -96,7 +96,7 @@ class OwnThreads(ABC):
         copier = self._own_copier
         copier.with_python = True
         try:
-            found = self._own_snapshot(threads, stack_limit=stack_limit)
+            snapshot = self._own_snapshot(threads, stack_limit=stack_limit)
         finally:
             copier.with_python = False
         runs = {
@@ -104,7 +104,7 @@ class OwnThreads(ABC):
             for pthread, thread in copier.pthreads.items()
             if pthread in copier.python
         }
-        return found, runs
+        return snapshot, runs
 
     def thread_id(self, thread: ThreadLike) -> ThreadId:
         """Which thread is meant.
@@ -135,13 +135,13 @@ class OwnThreads(ABC):
                 return ThreadId(thread.native_id)
         # Python does not know it; each thread knows its own when it copies itself.
         self._own_snapshot(stack_limit=0)
-        found = self._own_copier.pthreads.get(number)
-        if found is None:
+        native_id = self._own_copier.pthreads.get(number)
+        if native_id is None:
             raise TargetSpecError(
                 f"no thread of this process has the id {number}",
                 remedy="pass the native id or pthread of a running thread",
             )
-        return ThreadId(found)
+        return ThreadId(native_id)
 
 
 def python_name(thread: int) -> str | None:

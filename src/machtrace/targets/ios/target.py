@@ -82,20 +82,20 @@ def parse_device_spec(text: str) -> DeviceSpec:
 
     place, _, query = text.removeprefix(DEVICE).partition("?")
     timeout, runs, others = parse_options(query, wrong, {"launch": tuple(Launch)})
-    found = _PLACE.fullmatch(place)
-    if found is None:
+    match = _PLACE.fullmatch(place)
+    if match is None:
         raise wrong("no UDID, slash and bundle id")
-    udid, what = found[1] or None, found[2]
+    udid, process = match[1] or None, match[2]
     launch = Launch(others.get("launch", Launch.IF_NEEDED))
-    if not what.isdecimal():
+    if not process.isdecimal():
         return DeviceSpec(
-            udid=udid, bundle_id=what, launch=launch, runs_to_stop=runs, timeout=timeout
+            udid=udid, bundle_id=process, launch=launch, runs_to_stop=runs, timeout=timeout
         )
-    if not 0 < int(what) <= _LARGEST_PID:
-        raise wrong(f"no process id {what}")
+    if not 0 < int(process) <= _LARGEST_PID:
+        raise wrong(f"no process id {process}")
     if "launch" in others:
         raise wrong("a process id is of what runs already, and cannot be launched")
-    return DeviceSpec(udid=udid, pid=int(what), runs_to_stop=runs, timeout=timeout)
+    return DeviceSpec(udid=udid, pid=int(process), runs_to_stop=runs, timeout=timeout)
 
 
 _NOT_DEBUGGABLE = (
@@ -224,15 +224,15 @@ class DeviceTarget(ClosedWhenLeft):
 
     def _refused(self, session: DeviceSession, pid: int, error: RemoteProtocolError) -> DeviceError:
         """Why debugserver may not attach, as far as can be known."""
-        what = f"process {pid}"
+        process = f"process {pid}"
         bundle_id = self._spec.bundle_id
         if bundle_id is not None:
-            what = f"{bundle_id}, process {pid}"
+            process = f"{bundle_id}, process {pid}"
             known = session.apps((bundle_id,))
             if known and not known[0].is_debuggable:
-                what += ", which is not signed with get-task-allow"
+                process += ", which is not signed with get-task-allow"
         return DeviceError(
-            f"debugserver cannot attach to {what}: {error}",
+            f"debugserver cannot attach to {process}: {error}",
             udid=session.device.udid,
             remedy=_NOT_DEBUGGABLE,
         )

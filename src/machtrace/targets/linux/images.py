@@ -79,7 +79,7 @@ class ImageFinder:
         if mappings is self._mappings:
             return self._found
         self._mappings = mappings
-        found: dict[Mapping, LoadedImage | None] = {}
+        image_of: dict[Mapping, LoadedImage | None] = {}
         images: list[LoadedImage] = []
         runnable = [mapping for mapping in mappings if mapping.is_executable]
         inodes = {mapping.inode for mapping in runnable}
@@ -92,10 +92,10 @@ class ImageFinder:
                 loaded = self._known[mapping]
             else:
                 loaded = self._load(mapping, runnable, memory)
-            found[mapping] = loaded
+            image_of[mapping] = loaded
             if loaded is not None:
                 images.append(loaded)
-        self._known = found
+        self._known = image_of
         if len(images) != len(self._found) or any(map(is_not, images, self._found)):
             self._found = LoadedImages(images)
         return self._found
@@ -193,16 +193,20 @@ def with_earlier(images: LoadedImages, earlier: LoadedImages) -> LoadedImages:
     A thread that was copied in between may have been in either. Where one took the place of
     another, it is ambiguous: both are left out.
     """
-    now = {one.image for one in images}
-    gone = [one for one in earlier if one.image not in now]
+    now = {loaded.image for loaded in images}
+    gone = [loaded for loaded in earlier if loaded.image not in now]
     if not gone:
         return images
-    before = {one.image for one in earlier}
-    came = [one for one in images if one.image not in before]
-    sure = [one for one in images if one.image in before]
-    sure += [one for one in came if not any(_overlap(one.image, other.image) for other in gone)]
-    sure += [one for one in gone if not any(_overlap(one.image, other.image) for other in came)]
-    return LoadedImages(sorted(sure, key=lambda one: one.image.load_address))
+    before = {loaded.image for loaded in earlier}
+    came = [loaded for loaded in images if loaded.image not in before]
+    sure = [loaded for loaded in images if loaded.image in before]
+    sure += [
+        loaded for loaded in came if not any(_overlap(loaded.image, other.image) for other in gone)
+    ]
+    sure += [
+        loaded for loaded in gone if not any(_overlap(loaded.image, other.image) for other in came)
+    ]
+    return LoadedImages(sorted(sure, key=lambda loaded: loaded.image.load_address))
 
 
 def _overlap(one: BinaryImage, other: BinaryImage) -> bool:

@@ -194,12 +194,17 @@ class LinuxProcessTarget(ClosedWhenLeft):
             loaded = self._images.find(self._mappings.read(), memory)
             if self._runtime is not None and self._runtime[0] is loaded:
                 return self._runtime[1]
-            files = {one.image.load_address: one.segments[:1] for one in loaded}
+            files = {
+                loaded_image.image.load_address: loaded_image.segments[:1]
+                for loaded_image in loaded
+            }
 
             def file_of(image: BinaryImage) -> memoryview | None:
-                return next((one.file.data for one in files[image.load_address]), None)
+                return next(
+                    (loaded_image.file.data for loaded_image in files[image.load_address]), None
+                )
 
-            images = [one.image for one in loaded]
+            images = [loaded_image.image for loaded_image in loaded]
             runtime = find_runtime(images, memory, file_of, self._process.path)
             self._runtime = loaded, runtime
             return runtime

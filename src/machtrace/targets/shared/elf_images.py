@@ -123,21 +123,21 @@ def _image_at(memory: MemoryReader, address: Avma, path: str) -> FoundElf | None
     return FoundElf(image_of(elf, path or elf.soname or "", address), elf)
 
 
-def with_local_file(found: FoundElf, memory: MemoryReader) -> FoundElf:
+def with_local_file(elf: FoundElf, memory: MemoryReader) -> FoundElf:
     """Set the image's file on this machine, if its path leads to it.
 
     It is recognised by its build-id; without one, by its first page.
     """
-    path = found.image.path
+    path = elf.image.path
     data = map_file(path) if path.startswith("/") else None
     if data is None:
-        return found
+        return elf
     try:
-        if found.image.uuid is not None:
-            is_same = ElfFileContents(data, path).image.build_id == found.image.uuid
+        if elf.image.uuid is not None:
+            is_same = ElfFileContents(data, path).image.build_id == elf.image.uuid
         else:
             head = min(_PAGE, len(data))
-            is_same = head > 0 and memory.read(found.image.load_address, head) == data[:head]
+            is_same = head > 0 and memory.read(elf.image.load_address, head) == data[:head]
     except (FormatError, MemoryReadError):
-        return found
-    return replace(found, image=replace(found.image, local_path=path)) if is_same else found
+        return elf
+    return replace(elf, image=replace(elf.image, local_path=path)) if is_same else elf

@@ -58,9 +58,9 @@ def within(pointers: NDArray[np.uint64], image: BinaryImage) -> list[int]:
 
 def elf_ranges(elf: ElfImage, addresses: Sequence[int]) -> Iterator[Range]:
     """Yield the ranges (Svma, size) to copy of an ELF image whose ``addresses`` may be in use."""
-    kept = [s for s in elf.load_segments if not s.flags & PF_W and s.file_size]
-    if sum(s.file_size for s in kept) <= WHOLE:
-        yield from ((s.address, s.file_size) for s in kept)
+    segments = [s for s in elf.load_segments if not s.flags & PF_W and s.file_size]
+    if sum(s.file_size for s in segments) <= WHOLE:
+        yield from ((s.address, s.file_size) for s in segments)
         return
     yield elf.header_svma, _HEADERS
     yield from _around(addresses)
@@ -69,12 +69,12 @@ def elf_ranges(elf: ElfImage, addresses: Sequence[int]) -> Iterator[Range]:
             yield part.address, part.file_size
         if part.type == PT_GNU_EH_FRAME:
             # The frames are in the same segment, before or behind their index.
-            holder = next((s for s in kept if s.address <= part.address < s.end), None)
+            holder = next((s for s in segments if s.address <= part.address < s.end), None)
             if holder is not None and not holder.is_executable:
                 yield holder.address, min(holder.file_size, LARGEST_TABLE)
             elif part.memory_size <= LARGEST_TABLE:
                 yield part.address, part.memory_size
-    for segment in kept:
+    for segment in segments:
         # Dynamic symbols: before the code, in the segment with the headers.
         if not segment.is_executable and segment.address <= elf.header_svma + _HEADERS:
             yield segment.address, min(segment.file_size, LARGEST_TABLE)
@@ -120,17 +120,17 @@ def _around(addresses: Sequence[int]) -> Iterator[Range]:
 
 def merged(ranges: Iterable[Range], limit: int) -> list[Range]:
     """``ranges`` by address, those that overlap or adjoin as one, as far as ``limit`` bytes go."""
-    found: list[list[int]] = []
+    joined: list[list[int]] = []
     for start, size in sorted(one for one in ranges if one[1] > 0):
-        if found and start <= found[-1][1]:
-            found[-1][1] = max(found[-1][1], start + size)
+        if joined and start <= joined[-1][1]:
+            joined[-1][1] = max(joined[-1][1], start + size)
         else:
-            found.append([start, start + size])
-    kept: list[Range] = []
-    for start, end in found:
+            joined.append([start, start + size])
+    ranges_kept: list[Range] = []
+    for start, end in joined:
         size = min(end - start, limit)
         if size <= 0:
             break
-        kept.append((start, size))
+        ranges_kept.append((start, size))
         limit -= size
-    return kept
+    return ranges_kept

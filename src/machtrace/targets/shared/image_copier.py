@@ -72,7 +72,7 @@ class ImageCopier:
             if image.local_path is None and (addresses := within(pointers, image))
         ]
         machos = [image for image, _ in lacking if image.format is ImageFormat.MACHO]
-        parsed = self._pages.gather(lambda: {one: self.macho(one) for one in machos})
+        parsed = self._pages.gather(lambda: {macho: self.macho(macho) for macho in machos})
         wanted: list[tuple[BinaryImage, tuple[int, int]]] = []
         for image, addresses in lacking:
             contents, elf = parsed.get(image), elves.get(image.load_address)
@@ -81,7 +81,7 @@ class ImageCopier:
                 ranges = list(macho_ranges(contents.image, addresses))
             elif elf is not None:
                 ranges = list(elf_ranges(elf, addresses))
-            wanted += [(image, one) for one in self._affordable(image, ranges)]
+            wanted += [(image, macho) for macho in self._affordable(image, ranges)]
         found = self._memory.read_many([place for _, place in wanted])
         for (image, (start, _)), data in zip(wanted, found, strict=True):
             self._copied.setdefault(image, []).append(MemoryRegion(Avma(start), data))
@@ -101,7 +101,7 @@ class ImageCopier:
 
         slid = [(start + image.slide, size) for start, size in ranges if start + image.slide >= 0]
         held = self._copied.get(image, ())
-        kept = merged(
+        affordable = merged(
             (
                 (start, size)
                 for start, size in slid
@@ -109,5 +109,5 @@ class ImageCopier:
             ),
             self._left,
         )
-        self._left -= sum(size for _, size in kept)
-        return kept
+        self._left -= sum(size for _, size in affordable)
+        return affordable
